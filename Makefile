@@ -1,0 +1,63 @@
+# pylog. Every target makes .venv itself (.ci/setup.sh) and is quick the second time.
+# Needs only make, Python 3.11 or later, and Java 17 or later (Spark and the bundled ZooKeeper run on it).
+
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+
+PY := .venv/bin/python
+READY := .venv/.ready
+
+# Spark starts whatever these name; here it must be the Python and the Spark of .venv, whatever the caller's shell has.
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+export PYSPARK_PYTHON := $(CURDIR)/.venv/bin/python
+unexport PYSPARK_DRIVER_PYTHON PYSPARK_DRIVER_PYTHON_OPTS SPARK_HOME SPARK_CONF_DIR PYTHONPATH PYTHONHOME
+
+# Fast tests first; every folder of tests/ is in, so a new one cannot be forgotten. tests/wheel is wheel-test.
+FAST_TESTS := $(wildcard tests/unit tests/contract) $(wildcard tests/test_*.py)
+SLOW_TESTS := $(filter-out tests/unit tests/contract tests/wheel tests/__pycache__, $(patsubst %/,%,$(wildcard tests/*/)))
+PYTEST_ARGS ?=
+
+# One after the other even with -j: on two cores the tests are each other's load.
+.NOTPARALLEL:
+.PHONY: help demo test lint format pytest wheel-test simulate chaos bench clean
+
+help:  ## what can be made
+	@echo 'pylog: a partitioned log that Spark reads and writes'
+	@echo
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 20
+
+demo: $(READY)  ## real flights through three brokers and two Spark jobs; a job and a broker are killed (4 minutes)
+	@$(PY) -m examples.demo
+
+test: lint pytest wheel-test  ## everything that must hold: lint, all tests, the wheel in an empty venv (25 minutes)
+
+lint: $(READY)  ## ruff, mypy --strict, import contracts
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	.venv/bin/lint-imports
+
+format: $(READY)  ## let ruff put the code in order
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+pytest: $(READY)  ## the tests alone; PYTEST_ARGS='-k topic -x' narrows them
+	$(PY) -m pytest $(FAST_TESTS) $(SLOW_TESTS) $(PYTEST_ARGS)
+
+wheel-test: $(READY)  ## the wheel, built and installed into an empty venv, works from another directory, Spark included
+	$(PY) tests/wheel/check_wheel.py
+
+simulate: $(READY)  ## the cluster in one thread under seeded faults, SEEDS=1000 of them (FIRST= the first, SEED= one alone)
+	$(PY) -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000) $(if $(FIRST),--first $(FIRST)))
+
+chaos: $(READY)  ## real brokers under real faults, MINUTES=60 of them (FAULT= narrows, SEED= repeats)
+	$(PY) -m tests.chaos.run --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED)) $(if $(FAULT),--only '$(FAULT)')
+
+bench: $(READY)  ## the comparisons: each figure a ratio, as a table and as JSON
+	$(PY) -m bench
+
+clean:  ## remove .venv and everything that was built
+	rm -rf .venv dist build .mypy_cache .ruff_cache .hypothesis .import_linter_cache spark-warehouse
+
+$(READY): pyproject.toml .ci/setup.sh
+	@.ci/setup.sh .venv

@@ -1,0 +1,172 @@
+"""Turns, figures, promises: how two things are measured against each other.
+
+Rule: a ratio is the median of the ratios of neighbours in time, never of two medians taken apart, so that a machine
+that slows down for a minute moves both sides. The order within a pair alternates (peer, pylog, pylog, peer, …),
+because the second of two runs finds warmer caches.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """``at_least`` and ``at_most`` bound the judged number of a figure; None: not bounded on that side."""
+
+    text: str
+    at_least: float | None = None
+    at_most: float | None = None
+
+    def holds(self, value: float) -> bool:
+        return (self.at_least is None or value >= self.at_least) and (self.at_most is None or value <= self.at_most)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One line of the table. ``ours`` and ``peer`` are medians in ``unit``; ``judged`` is what the promises bound.
+
+    For a comparison ``judged`` is the ratio ours/peer and ``spread`` the lowest and highest pair; for a plain bound
+    (memory, processor time) there is no peer and ``judged`` is ``ours``.
+    """
+
+    name: str
+    unit: str
+    ours: float
+    peer: float | None = None
+    peer_is: str = ""
+    judged: float
+    spread: tuple[float, float] | None = None
+    promises: Sequence[Promise] = ()
+    note: str = ""
+    pairs: Sequence[tuple[float, float]] = field(default=())
+
+    @property
+    def kept(self) -> bool:
+        return all(promise.holds(self.judged) for promise in self.promises)
+
+
+def at_least(ratio: float) -> Promise:
+    """A ratio's lower bound, written as users read it."""
+    return Promise(text=f"≥ {ratio:.0%}" if ratio < 1 else f"≥ {ratio:g} times", at_least=ratio)
+
+
+def at_most(ratio: float) -> Promise:
+    return Promise(text=f"≤ {ratio:g} times", at_most=ratio)
+
+
+def below(value: float, unit: str) -> Promise:
+    return Promise(text=f"< {value:g} {unit}", at_most=value)
+
+
+def bound(name: str, value: float, limit: float, unit: str, *, note: str = "") -> Figure:
+    """A figure without a peer: ``value`` has to stay below ``limit``."""
+    return Figure(name=name, unit=unit, ours=value, judged=value, promises=(below(limit, unit),), note=note)
+
+
+def paired(
+    name: str,
+    ours: Callable[[], float],
+    peer: Callable[[], float],
+    *,
+    unit: str,
+    peer_is: str,
+    rounds: int,
+    warmups: int = 1,
+    promises: Sequence[Promise] = (),
+    note: str = "",
+) -> Figure:
+    """Runs ``ours`` and ``peer`` in turns and compares what they return (both in ``unit``).
+
+    ``warmups`` pairs are thrown away first: JVM compilation, workers that fork, connections.
+    """
+    for _ in range(warmups):
+        peer()
+        ours()
+    pairs: list[tuple[float, float]] = []
+    for turn in range(rounds):
+        if turn % 2:
+            our_value = ours()
+            peer_value = peer()
+        else:
+            peer_value = peer()
+            our_value = ours()
+        pairs.append((our_value, peer_value))
+        print(f"  {name} {turn + 1}/{rounds}: {our_value:.3g} / {peer_value:.3g} {unit}", file=sys.stderr, flush=True)
+    ratios = [our_value / peer_value for our_value, peer_value in pairs]
+    return Figure(
+        name=name,
+        unit=unit,
+        ours=statistics.median(value for value, _ in pairs),
+        peer=statistics.median(value for _, value in pairs),
+        peer_is=peer_is,
+        judged=statistics.median(ratios),
+        spread=(min(ratios), max(ratios)),
+        promises=promises,
+        note=note,
+        pairs=pairs,
+    )
+
+
+def show(figures: Sequence[Figure], failures: Sequence[tuple[str, str]], console: Console) -> None:
+    """The table, and below it the notes and the comparisons that broke."""
+    table = Table(title="pylog beside the machine's own limits", header_style="bold", title_justify="left")
+    for heading in ("what", "pylog", "peer", "unit"):
+        table.add_column(heading, justify="left" if heading in {"what", "unit"} else "right")
+    table.add_column("ratio", justify="right")
+    table.add_column("pairs", justify="right")
+    table.add_column("promised", justify="right")
+    table.add_column("kept")
+    for figure in figures:
+        verdict = "" if not figure.promises else "[green]yes[/]" if figure.kept else "[red]no[/]"
+        spread = f"{figure.spread[0]:.2f} … {figure.spread[1]:.2f}" if figure.spread else ""
+        table.add_row(
+            figure.name,
+            f"{figure.ours:.3g}",
+            "" if figure.peer is None else f"{figure.peer:.3g}",
+            figure.unit,
+            "" if figure.peer is None else f"{figure.judged:.2f}",
+            spread,
+            ", ".join(promise.text for promise in figure.promises),
+            verdict,
+        )
+    console.print(table)
+    for figure in figures:
+        described = "; ".join(
+            part for part in (f"peer: {figure.peer_is}" if figure.peer_is else "", figure.note) if part
+        )
+        if described:
+            console.print(f"[dim]{figure.name}: {described}[/]")
+    for name, error in failures:
+        console.print(f"[red]{name} failed:[/] {error}", highlight=False)
+
+
+def write_json(path: Path, figures: Sequence[Figure], failures: Sequence[tuple[str, str]], *, quick: bool) -> None:
+    """Everything the table says and every pair, for a program."""
+    document = {
+        "quick": quick,
+        "machine": {
+            "processors": _usable_processors(),
+            "python": platform.python_version(),
+            "system": platform.system(),
+        },
+        "figures": [{**asdict(figure), "kept": figure.kept} for figure in figures],
+        "failures": [{"comparison": name, "error": error} for name, error in failures],
+    }
+    path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+
+
+def _usable_processors() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,0 +1,52 @@
+"""One record, ``send`` to its acknowledgement, beside a bare ``DoPut`` round trip with a write and an fdatasync.
+
+Both on an open stream, one at a time, medians of 400. ``linger.ms=0``, so that what is measured is the path and not
+the time a producer is told to wait for company. Promised: at most 2.5 times the bare one.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from bench.bare_flight import CELL
+from bench.harness import Figure, at_most, paired
+from bench.workspace import Workspace
+
+RECORDS = 400
+
+
+def run(workspace: Workspace) -> list[Figure]:
+    from pyspark_log import Producer
+
+    value = bytes(100)
+    cell = pa.RecordBatch.from_arrays([pa.array([bytes(448)])], schema=CELL)
+    with (
+        workspace.topic(partitions=1, prefix="latency") as topic,
+        Producer(workspace.cluster.bootstrap_servers, linger_ms=0) as producer,
+        workspace.flight.round_trips() as round_trips,
+    ):
+        return [
+            paired(
+                "one record to its acknowledgement, p50",
+                lambda: _median_ms(lambda: producer.send(topic, value).result(10)),
+                lambda: _median_ms(lambda: round_trips.once(cell)),
+                unit="ms",
+                peer_is="DoPut of one small batch on an open stream, written, fdatasynced, answered",
+                rounds=workspace.rounds,
+                promises=(at_most(2.5),),
+                note="lower is better",
+            )
+        ]
+
+
+def _median_ms(once: Callable[[], object]) -> float:
+    times = []
+    for _ in range(RECORDS):
+        started = time.perf_counter()
+        once()
+        times.append(time.perf_counter() - started)
+    return statistics.median(times) * 1e3

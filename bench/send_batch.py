@@ -1,0 +1,56 @@
+"""``Producer.send_batch``, beside a bare Flight ``DoPut`` of the same batches into a file with the same fsyncs.
+
+The bare server (in its own process) writes what arrives and has one thread that fdatasyncs whatever was written since
+its last time, which is a log's group commit without the log. Both ends count until everything is safe. One partition,
+batches of 10,000 rows of 100 bytes. Promised: 60 %.
+"""
+
+from __future__ import annotations
+
+import time
+
+from bench import data
+from bench.harness import Figure, at_least, paired
+from bench.topics import BATCH_ROWS
+from bench.workspace import Workspace
+
+ROWS = 4_000_000
+
+
+def run(workspace: Workspace) -> list[Figure]:
+    from pyspark_log import Producer
+
+    batch = data.values_batch(BATCH_ROWS)
+    count = workspace.scaled(ROWS) // BATCH_ROWS
+    megabytes = count * batch.nbytes / 1e6
+
+    def bare() -> float:
+        started = time.perf_counter()
+        workspace.flight.put([batch] * count)
+        return megabytes / (time.perf_counter() - started)
+
+    def sent() -> float:
+        # A topic of its own each time: the bare server begins an empty file each time, too.
+        with (
+            workspace.topic(partitions=1, prefix="send-batch") as topic,
+            Producer(workspace.cluster.bootstrap_servers) as producer,
+        ):
+            producer.send_batch(topic, batch)
+            producer.flush(timeout=60)
+            started = time.perf_counter()
+            for _ in range(count):
+                producer.send_batch(topic, batch)
+            producer.flush(timeout=300)
+            return megabytes / (time.perf_counter() - started)
+
+    return [
+        paired(
+            "send_batch, 100-byte values",
+            sent,
+            bare,
+            unit="MB/s",
+            peer_is="Flight DoPut of the same batches, written and fdatasynced in groups",
+            rounds=workspace.rounds,
+            promises=(at_least(0.6),),
+        )
+    ]

@@ -1,0 +1,138 @@
+"""What comparisons share, and what ends with them: a directory, a Spark session, a cluster, bare peers.
+
+Rule: each is made when first asked for and ended when the run ends, however it ends; nothing stays on disk. Child
+processes watch their standard input or are `LocalCluster`'s, which sees to its own.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from bench import data
+from bench.bare_flight import BareFlight
+from bench.topics import BATCH_ROWS, fill, temporary_topic
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FULL_ROWS = 40_000_000
+"""Of 100 bytes: 4 GB of log."""
+SESSION_TIMEOUT_MS = 4_000
+"""``zookeeper.session.timeout.ms`` of clusters whose brokers go; the default, 18 s, would only take longer."""
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class Workspace:
+    """A context manager; ``scaled(n)`` makes sizes smaller in a quick run."""
+
+    def __init__(self, *, quick: bool, rounds: int) -> None:
+        self.quick = quick
+        self.rounds = rounds
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        self.directory = Path(tempfile.mkdtemp(prefix="pylog-bench-"))
+        self._stack.callback(shutil.rmtree, self.directory, ignore_errors=True)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stack.close()
+
+    def scaled(self, full: int) -> int:
+        """``full``, or a tenth of it in a quick run."""
+        return full // 10 if self.quick else full
+
+    def hold(self, resource: Any) -> Any:
+        """Enters a context manager that ends with the run."""
+        return self._stack.enter_context(resource)
+
+    @cached_property
+    def flight(self) -> BareFlight:
+        return self.hold(BareFlight(self.directory))
+
+    @cached_property
+    def cluster(self) -> Any:
+        """One broker, one ZooKeeper, shared by all comparisons that need no cluster of their own."""
+        return self.new_cluster("cluster")
+
+    def new_cluster(self, name: str, *, brokers: int = 1, settings: Mapping[str, str] | None = None) -> Any:
+        """A cluster that ends with the run."""
+        return self.hold(self.cluster_of(name, brokers=brokers, settings=settings))
+
+    def cluster_of(self, name: str, *, brokers: int = 1, settings: Mapping[str, str] | None = None) -> Any:
+        """A cluster for the caller to open and to close: as a context manager."""
+        from pyspark_log.testing import LocalCluster
+
+        return LocalCluster(brokers=brokers, zookeepers=1, directory=self.directory / name, settings=settings)
+
+    @cached_property
+    def three_brokers(self) -> tuple[Any, Any]:
+        """Three brokers that count as gone after `SESSION_TIMEOUT_MS` of silence, and an `Admin` of theirs."""
+        from pyspark_log import Admin
+
+        settings = {"zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS)}
+        cluster = self.new_cluster("three-brokers", brokers=3, settings=settings)
+        return cluster, self.hold(Admin(cluster.bootstrap_servers))
+
+    @cached_property
+    def full_cluster(self) -> tuple[Any, str, int]:
+        """A cluster of its own with 4 GB in one topic of two partitions: the cluster, the topic, its rows."""
+        from pyspark_log import Admin
+
+        cluster = self.new_cluster("full")
+        rows = self.scaled(FULL_ROWS)
+        with Admin(cluster.bootstrap_servers) as admin:
+            admin.create_topic("full", partitions=2)
+        fill(cluster, "full", data.values_batch(BATCH_ROWS), rows=rows, partitions=2)
+        return cluster, "full", rows
+
+    @cached_property
+    def admin(self) -> Any:
+        from pyspark_log import Admin
+
+        return self.hold(Admin(self.cluster.bootstrap_servers))
+
+    @contextmanager
+    def topic(self, *, partitions: int = 2, schema: Any = None, prefix: str = "bench") -> Iterator[str]:
+        """A topic in the shared cluster, deleted afterwards so that disk use stays bounded."""
+        with temporary_topic(self.admin, prefix=prefix, partitions=partitions, schema=schema) as name:
+            yield name
+
+    @cached_property
+    def spark(self) -> SparkSession:
+        """A session as README recommends it, ``local[2]``, with the bare source and sink registered."""
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+        paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
+        os.environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+
+        from pyspark.sql import SparkSession
+
+        from bench.bare_spark import BareSource, DroppingSink
+
+        session = (
+            SparkSession.builder.master("local[2]")
+            .appName("pylog-bench")
+            .config("spark.driver.memory", "3g")
+            .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
+            .config("spark.sql.shuffle.partitions", "2")
+            .config("spark.python.unix.domain.socket.enabled", "true")
+            .config("spark.sql.session.timeZone", "UTC")
+            .config("spark.local.dir", str(self.directory / "spark"))
+            .config("spark.sql.warehouse.dir", str(self.directory / "warehouse"))
+            .getOrCreate()
+        )
+        self._stack.callback(session.stop)
+        session.sparkContext.setLogLevel("ERROR")
+        session.dataSource.register(BareSource)
+        session.dataSource.register(DroppingSink)
+        return session

@@ -1,0 +1,343 @@
+"""The composition root: one broker of a cluster, and ``python -m broker_runtime.broker --config f.toml``.
+
+    start   port free? → ZooKeeper → cluster id → lock the data directories → register → claim, elect, host → serve
+    stop    hand leaderships over → step down and deregister → end fetching and the streams → close the logs with the
+            clean mark → end the session
+
+    threads   cluster-member: what changed in the cluster       follow-<leader>, follow-watchdog: what it follows
+              in-sync: changes of in-sync sets                   periodic: checkpoints, flushes, retention
+              peers: whether other brokers' ports refuse         gRPC's: one per call
+
+Rules: nothing is served before this broker knows its cluster; an error on the way leaves nothing behind. Stopping is
+bounded, whatever peers, disks and ZooKeeper do. Here objects are made and given to each other, and nothing is decided.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from broker_runtime.broker_services import make_services, wall_ms
+from broker_runtime.cluster_identity import boot_id, cluster_id, instance_id
+from broker_runtime.contract.errors import BrokerUnavailableError, PylogError, SetupError
+from broker_runtime.contract.requests import Empty, ReportBrokerRequest
+from broker_runtime.contract.settings import Address, BrokerSettings
+from broker_runtime.controller.cluster_member import ClusterMember
+from broker_runtime.controller.hosting import Hosting
+from broker_runtime.controller.isr_updater import IsrUpdater
+from broker_runtime.log import LogDirectory
+from broker_runtime.periodic import PeriodicTask, Schedule
+from broker_runtime.ports import choose_port, require_free_port
+from broker_runtime.replication import PartitionRegistry, ReplicationThrottle
+from broker_runtime.server.flight import PylogFlightServer
+from broker_runtime.server.peers import call_peer, port_refuses
+from broker_runtime.server.replica_fetching import ReplicaFetching
+from broker_runtime.services.metadata import software_version
+from broker_runtime.services.producer_ids import ProducerIdService
+from broker_runtime.zookeeper.client import KazooZooKeeper
+from broker_runtime.zookeeper.membership import BrokerIdentity
+
+log = logging.getLogger(__name__)
+
+STOP_LIMIT_S: Final = 20.0
+
+_CONNECT_S: Final = 5.0
+_CHECKPOINT_S: Final = 5.0
+_DISK_LOOK_S: Final = 1.0
+_FLUSH_LOOK_S: Final = 0.1
+_PRODUCER_IDS_S: Final = 1.0
+_STEP_S: Final = 5.0
+_PROBE_S: Final = 0.5
+_IN_SYNC_PAUSE_S: Final = 0.1
+_LONGEST_IN_SYNC_PAUSE_S: Final = 0.5
+_REPORT_LIMIT_S: Final = 2.0
+_HAND_OVER_S: Final = 6.0
+_LEAVE_S: Final = 3.0
+_FETCHING_STOP_S: Final = 2.0
+_SERVER_STOP_S: Final = 5.0
+_SESSION_END_S: Final = 3.0
+
+
+class Broker:
+    """One broker in this process. `start` once, `stop` once, from one thread."""
+
+    def __init__(self, settings: BrokerSettings, *, on_failure: Callable[[], None] = lambda: None) -> None:
+        """``on_failure``: called, on any thread, when the broker must be stopped: it found a defect of its own, or
+        another broker has its id by now. The log says which."""
+        self._settings = settings
+        self._on_failure = on_failure
+        self._ending = contextlib.ExitStack()
+        self._stopping = threading.Event()
+        self._stopped = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._wakes: list[Callable[[], None]] = []
+        self._address: Address | None = None
+        self._member: ClusterMember | None = None
+
+    @property
+    def broker_id(self) -> int:
+        """``broker.id``."""
+        return self._settings.broker_id
+
+    @property
+    def address(self) -> Address:
+        """Where it serves. Raises `BrokerUnavailableError` before it does."""
+        if self._address is None:
+            raise BrokerUnavailableError(f"broker {self.broker_id} does not serve yet")
+        return self._address
+
+    def start(self) -> None:
+        """Returns when the broker serves, is registered, and leads what it has to.
+
+        Raises `PortInUseError`, `ZooKeeperUnavailableError`, `DirectoryLockedError`, `SetupError` (the id is taken),
+        `CorruptRecordError` (a damaged file that says whose a directory is), `OSError`. Nothing is left behind then.
+        """
+        try:
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self, timeout_s: float = STOP_LIMIT_S) -> bool:
+        """Stops in order. False: not all was closed within ``timeout_s``; what is left is as after a kill, which the
+        next start mends. May be called twice."""
+        deadline = time.monotonic() + timeout_s
+        closing = threading.Thread(target=self._close, name="broker-stop", daemon=True)
+        closing.start()
+        closing.join(timeout_s)
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        if closing.is_alive():
+            log.warning("stop broker=%d incomplete_after_s=%.1f", self.broker_id, timeout_s)
+        self._stopped.set()
+        return not closing.is_alive()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Blocks until `stop` has ended; False after ``timeout_s``."""
+        return self._stopped.wait(timeout_s)
+
+    # --- private ----------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        settings = self._settings
+        listen = settings.listeners
+        require_free_port(listen.host, listen.port)
+        client = KazooZooKeeper.connect(
+            settings.zookeeper_connect,
+            session_timeout_ms=settings.zookeeper_session_timeout_ms,
+            connect_timeout_s=max(_CONNECT_S, settings.zookeeper_session_timeout_ms / 1_000),
+        )
+        self._ending.callback(_in_bounds, "end session", client.close, _SESSION_END_S)
+        cluster = cluster_id(client)
+        directories = [self._open_directory(path, cluster) for path in settings.log_dirs]
+        registry = PartitionRegistry()
+        updater = IsrUpdater(client, registry, lambda: member.membership, lag_limit_ms=settings.replica_lag_time_max_ms)
+        fetching = ReplicaFetching(
+            settings.broker_id,
+            max_bytes=settings.replica_fetch_max_bytes,
+            max_wait_ms=settings.replica_fetch_wait_max_ms,
+            address_of=lambda broker_id: _address_of(member, broker_id),
+            broker_epoch=lambda: member.broker_epoch,
+            on_broken=lambda broker_id: member.suspect(broker_id),
+            throttle=_throttle(settings),
+            on_failure=self._on_failure,
+        )
+        hosting = Hosting(
+            registry,
+            directories,
+            broker_id=settings.broker_id,
+            min_free_bytes=settings.log_dir_min_free_bytes,
+            followers=fetching,
+            now_ms=_steady_ms,
+            on_in_sync_news=updater.wake,
+            on_damage=lambda: member.wake(),
+        )
+        port = listen.port or choose_port(listen.host)
+        advertised = settings.advertised_listeners or Address(listen.host, port)
+        member = ClusterMember(
+            client,
+            BrokerIdentity(
+                broker_id=settings.broker_id,
+                host=advertised.host,
+                port=advertised.port or port,
+                instance=instance_id(directories[0].files, directories[0].path),
+                pid=os.getpid(),
+                boot_id=boot_id(),
+                software_version=software_version(),
+                was_clean=all(directory.was_clean for directory in directories),
+            ),
+            hosting,
+            now_ms=wall_ms,
+            steady_ms=_steady_ms,
+            probe=port_refuses,
+            report=lambda broker_id: _report(member, broker_id),
+            rebalances_leaders=settings.auto_leader_rebalance_enable,
+        )
+        # Last made, first ended: the roles and the registration go, then fetching, the streams, the logs, the session.
+        self._ending.callback(fetching.stop, _FETCHING_STOP_S)
+        self._ending.callback(_in_bounds, "leave", member.leave, _LEAVE_S)
+        member.join()
+        producer_ids = ProducerIdService(client)
+        services = make_services(
+            settings,
+            client=client,
+            registry=registry,
+            member=member,
+            directories=directories,
+            cluster_id=cluster,
+            producer_ids=producer_ids,
+        )
+        server = PylogFlightServer(listen.host, port, services=services, max_streams=settings.max_connections)
+        self._ending.callback(server.stop, _SERVER_STOP_S)
+        self._ending.callback(fetching.stop, _FETCHING_STOP_S)
+        self._ending.callback(_in_bounds, "leave", member.leave, _LEAVE_S)
+        self._member = member
+        self._address = Address(listen.host, server.port)
+        lag_s = settings.replica_lag_time_max_ms / 1_000
+        schedule = self._schedule(hosting, directories)
+        self._run("cluster-member", lambda: member.step(_STEP_S))
+        self._run("in-sync", lambda: _step_in_sync(updater, lag_s / 2, self._stopping), wake=updater.wake)
+        self._run("peers", lambda: _step_peers(member, self._stopping))
+        self._run("producer-ids", lambda: _step_producer_ids(producer_ids, self._stopping))
+        self._run("periodic", lambda: self._stopping.wait(max(0.0, schedule.step(time.monotonic()) - time.monotonic())))
+        log.info("serve broker=%d address=%s pid=%d", settings.broker_id, self._address, os.getpid())
+
+    def _close(self) -> None:
+        member = self._member
+        if member is not None and self._settings.controlled_shutdown_enable:
+            _in_bounds("hand over", lambda: _hand_over(member), _HAND_OVER_S)
+        self._stopping.set()
+        if member is not None:
+            member.wake()
+        for wake in self._wakes:
+            wake()
+        self._ending.close()
+
+    def _open_directory(self, path: Any, cluster: str) -> LogDirectory:
+        try:
+            directory = LogDirectory.open(path, cluster_id=cluster, broker_id=self._settings.broker_id)
+        except OSError as error:
+            if isinstance(error, PylogError):
+                raise
+            raise SetupError(f"log.dirs: {path} cannot be used: {error.strerror or error}") from None
+        self._ending.callback(directory.close)
+        return directory
+
+    def _schedule(self, hosting: Hosting, directories: list[LogDirectory]) -> Schedule:
+        retention_s = self._settings.log_retention_check_interval_ms / 1_000
+        return Schedule(
+            [
+                *(task for directory in directories for task in _disk_tasks(directory)),
+                PeriodicTask(name="disk-room", interval_s=_DISK_LOOK_S, run=hosting.look_at_disks),
+                PeriodicTask(name="retention", interval_s=retention_s, run=lambda: hosting.apply_retention(wall_ms())),
+            ],
+            start_s=time.monotonic(),
+        )
+
+    def _run(self, name: str, step: Callable[[], object], *, wake: Callable[[], None] | None = None) -> None:
+        """``wake``: ends a step that waits, when the broker stops."""
+
+        def loop() -> None:
+            is_told = False
+            try:
+                while not self._stopping.is_set():
+                    step()
+            except SetupError as error:  # no defect: another broker has the id
+                is_told = True
+                log.critical("cannot go on broker=%d error=%s", self.broker_id, error)
+                self._on_failure()
+            finally:
+                # Only a defect ends a loop early; what is raised goes to the log with its traceback.
+                if not is_told and not self._stopping.is_set():
+                    log.critical("loop ended name=%s broker=%d", name, self.broker_id)
+                    self._on_failure()
+
+        thread = threading.Thread(target=loop, name=name, daemon=True)
+        thread.start()
+        self._threads.append(thread)
+        if wake is not None:
+            self._wakes.append(wake)
+
+
+def _step_producer_ids(producer_ids: ProducerIdService, stopping: threading.Event) -> None:
+    producer_ids.keep_ready()
+    stopping.wait(_PRODUCER_IDS_S)
+
+
+def _disk_tasks(directory: LogDirectory) -> list[PeriodicTask]:
+    """A directory's own: a disk that fails holds up no other's."""
+    return [
+        PeriodicTask(name=f"checkpoint {directory.path}", interval_s=_CHECKPOINT_S, run=directory.checkpoint),
+        PeriodicTask(
+            name=f"flush {directory.path}", interval_s=_FLUSH_LOOK_S, run=lambda: directory.maybe_flush(wall_ms())
+        ),
+    ]
+
+
+def _in_bounds(what: str, call: Callable[[], object], limit_s: float) -> None:
+    """Runs what may hang on a peer that is away, and goes on without it after ``limit_s``."""
+    thread = threading.Thread(target=call, name=what, daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    if thread.is_alive():
+        log.warning("%s left_after_s=%.1f", what, limit_s)
+
+
+def _step_in_sync(updater: IsrUpdater, timeout_s: float, stopping: threading.Event) -> None:
+    began_s = time.monotonic()
+    updater.step(_steady_ms())
+    # Followers of many partitions catch up one after the other: what each write announces, all brokers read, and that
+    # takes them longer, the more there is.
+    took_s = time.monotonic() - began_s
+    stopping.wait(min(max(_IN_SYNC_PAUSE_S, 4 * took_s), _LONGEST_IN_SYNC_PAUSE_S))
+    updater.wait(timeout_s)
+
+
+def _step_peers(member: ClusterMember, stopping: threading.Event) -> None:
+    member.probe_peers()
+    stopping.wait(_PROBE_S)
+
+
+def _hand_over(member: ClusterMember) -> None:
+    if len(member.state.brokers) > 1:
+        member.begin_stopping()
+        member.wait_until_handed_over(_HAND_OVER_S)
+
+
+def _address_of(member: ClusterMember, broker_id: int) -> Address | None:
+    broker = member.state.brokers.get(broker_id)
+    return None if broker is None else Address(broker.host, broker.port)
+
+
+def _throttle(settings: BrokerSettings) -> ReplicationThrottle | None:
+    rate = settings.replication_throttled_rate
+    return None if rate == -1 else ReplicationThrottle(rate)
+
+
+def _report(member: ClusterMember, broker_id: int) -> None:
+    """Tells the controller of a broker whose port refuses. It looks itself sooner or later: an error is only logged."""
+    controller = member.state.controller
+    address = None if controller is None else _address_of(member, controller.broker_id)
+    if address is None:
+        return
+    try:
+        call_peer(address, "report_broker", ReportBrokerRequest(broker_id=broker_id), Empty, timeout_s=_REPORT_LIMIT_S)
+    except PylogError as error:
+        log.info("cannot report broker=%d controller=%s error=%s", broker_id, address, error)
+
+
+def _steady_ms() -> int:
+    """The clock of in-sync sets and of all that is done after a while: it never jumps."""
+    return time.monotonic_ns() // 1_000_000
+
+
+if __name__ == "__main__":
+    from broker_runtime.broker_process import main
+
+    main()

@@ -1,0 +1,113 @@
+"""A broker as a process: command line, log, signals, the ready file, the exit code.
+
+    python -m broker_runtime.broker --config broker.toml [--ready-file ready.json]
+
+Rule: it ends in bounded time after SIGTERM or SIGINT, and at once after a second one. Exit codes:
+
+    0     told to stop, and stopped in order
+    1     could not start (the error stands alone on a line of stderr), could not stop in time, or met a defect
+    130   told twice
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+from broker_runtime.broker import STOP_LIMIT_S, Broker
+from broker_runtime.contract.errors import PylogError, SetupError
+from broker_runtime.contract.settings import BrokerSettings, load_broker_settings
+from broker_runtime.log.files import RealFiles, replace_file
+
+log = logging.getLogger(__name__)
+
+EXIT_AT_ONCE: Final = 130
+_GRACE_S: Final = 5.0
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs a broker until it is told to stop, and ends the process."""
+    parser = argparse.ArgumentParser(prog="python -m broker_runtime.broker", description="Runs one pylog broker.")
+    parser.add_argument("--config", type=Path, required=True, help="TOML file with the broker's settings")
+    parser.add_argument("--ready-file", type=Path, help="written when the broker serves: id, host, port, pid as JSON")
+    options = parser.parse_args(arguments)
+    configure_logging()
+    # What the imports made stays for good: the collector need not look through it again and again.
+    gc.freeze()
+    try:
+        code = run(load_broker_settings(options.config), ready_file=options.ready_file)
+    except (PylogError, OSError) as error:
+        told = error if isinstance(error, PylogError) else SetupError(str(error))
+        sys.stderr.write(f"{told}\n")
+        code = 1
+    logging.shutdown()
+    sys.stderr.flush()
+    # Not by returning: a thread that still waits for a peer must not hold the process.
+    os._exit(code)
+
+
+def run(settings: BrokerSettings, *, ready_file: Path | None = None) -> int:
+    """Runs a broker in this process until SIGTERM or SIGINT; returns the exit code. In the main thread only.
+
+    Raises what `Broker.start` raises. A second signal ends the process at once.
+    """
+    # Signals wake the main thread through a pipe that the C handler writes to. A lock's wait would not do: the kernel
+    # may give the signal to another thread (after a SIGSTOP it does), and a handler may interrupt a lock's holder.
+    wake_reader, wake_writer = os.pipe()
+    os.set_blocking(wake_writer, False)
+    signal.set_wakeup_fd(wake_writer, warn_on_full_buffer=False)
+    signals: list[int] = []
+    has_failed = threading.Event()
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        signals.append(number)
+        if len(signals) > 1:
+            os._exit(EXIT_AT_ONCE)
+
+    def on_failure() -> None:
+        has_failed.set()
+        os.write(wake_writer, b"f")
+
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+    broker = Broker(settings, on_failure=on_failure)
+    try:
+        broker.start()
+        if ready_file is not None:
+            _write_ready(ready_file, broker)
+        while not signals and not has_failed.is_set():
+            os.read(wake_reader, 64)
+        log.info("stop broker=%d", broker.broker_id)
+        # In case even the bounded stop does not come back.
+        hard_end = threading.Timer(STOP_LIMIT_S + _GRACE_S, lambda: os._exit(1))
+        hard_end.daemon = True
+        hard_end.start()
+        is_complete = broker.stop()
+        hard_end.cancel()
+        log.info("stopped broker=%d complete=%s", broker.broker_id, is_complete)
+    finally:
+        signal.set_wakeup_fd(-1)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return 0 if is_complete and not has_failed.is_set() else 1
+
+
+def configure_logging(level: int = logging.INFO) -> None:
+    """Lines of ``time level logger verb field=value`` to stderr. kazoo tells only what is wrong."""
+    logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.getLogger("kazoo").setLevel(logging.ERROR)
+
+
+def _write_ready(path: Path, broker: Broker) -> None:
+    address = broker.address
+    ready = {"broker_id": broker.broker_id, "host": address.host, "port": address.port, "pid": os.getpid()}
+    replace_file(RealFiles(), path, json.dumps(ready).encode() + b"\n")

@@ -1,0 +1,117 @@
+"""Which services a broker has, and which action is whose: made here, and given to the server.
+
+Rule: objects are made and given to each other; nothing is decided, started or waited for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
+
+from broker_runtime.contract.requests import Empty, ReportBrokerRequest
+from broker_runtime.contract.settings import BrokerSettings
+from broker_runtime.controller.cluster_member import ClusterMember
+from broker_runtime.groups.offsets import OffsetStore
+from broker_runtime.log import LogDirectory
+from broker_runtime.replication import PartitionRegistry
+from broker_runtime.server.flight import Services
+from broker_runtime.server.peer_beliefs import PeerBeliefs
+from broker_runtime.services.byte_budget import ByteBudget
+from broker_runtime.services.configs import ConfigService
+from broker_runtime.services.fetch import FetchService
+from broker_runtime.services.metadata import MetadataService
+from broker_runtime.services.movement import MovementService
+from broker_runtime.services.offsets import GroupOffsetService, LogOffsetService
+from broker_runtime.services.plain import PlainService
+from broker_runtime.services.produce import ProduceService
+from broker_runtime.services.producer_ids import ProducerIdService
+from broker_runtime.services.read import ReadService
+from broker_runtime.services.replicas import admit_replica
+from broker_runtime.services.topics import TopicService
+from broker_runtime.zookeeper.session import ZooKeeperClient
+
+PRODUCE_BUDGET_BYTES: Final = 128 << 20
+ANSWER_BUDGET_BYTES: Final = 96 << 20
+"""What all fetches and reads hold at once; an answer larger than this goes alone."""
+
+_Request = TypeVar("_Request")
+_Response = TypeVar("_Response")
+
+
+def make_services(
+    settings: BrokerSettings,
+    *,
+    client: ZooKeeperClient,
+    registry: PartitionRegistry,
+    member: ClusterMember,
+    directories: Sequence[LogDirectory],
+    cluster_id: str,
+    producer_ids: ProducerIdService,
+) -> Services:
+    """All that a broker serves, over what it has."""
+    answers = ByteBudget(ANSWER_BUDGET_BYTES)
+    produce = ProduceService(registry)
+    read = ReadService(registry, budget=answers)
+    metadata = MetadataService(
+        registry,
+        lambda: member.state,
+        cluster_id=cluster_id,
+        broker_id=settings.broker_id,
+        directories=directories,
+    )
+    topics = TopicService(member, settings)
+    configs = ConfigService(lambda: member.state, settings)
+    logs = LogOffsetService(registry)
+    groups = GroupOffsetService(OffsetStore(client), lambda: member.state)
+    movements = MovementService(member, registry, now_ms=wall_ms)
+
+    beliefs = PeerBeliefs(settings.broker_id, lambda: member.state)
+
+    def heard(change: Callable[[_Request], _Response], topic_of: Callable[[_Request], str]) -> Callable[[Any], Any]:
+        def handle(request: _Request) -> _Response:
+            response = change(request)
+            beliefs.wait_until_heard(topic_of(request))
+            return response
+
+        return handle
+
+    def report_broker(request: ReportBrokerRequest) -> Empty:
+        member.suspect(request.broker_id)
+        return Empty()
+
+    actions: dict[str, Callable[[Any], Any]] = {
+        "metadata": metadata.metadata,
+        "create_topic": heard(topics.create_topic, lambda request: request.name),
+        "delete_topic": heard(topics.delete_topic, lambda request: request.name),
+        "create_partitions": heard(topics.create_partitions, lambda request: request.name),
+        "add_columns": heard(topics.add_columns, lambda request: request.name),
+        "describe_config": configs.describe_config,
+        "alter_config": heard(topics.alter_config, lambda request: request.topic),
+        "list_offsets": logs.list_offsets,
+        "delete_records": logs.delete_records,
+        "init_producer_id": producer_ids.init_producer_id,
+        "commit_offsets": groups.commit_offsets,
+        "fetch_offsets": groups.fetch_offsets,
+        "describe_log_dirs": metadata.describe_log_dirs,
+        "reassign_partitions": movements.reassign_partitions,
+        "list_reassignments": movements.list_reassignments,
+        "describe_replicas": movements.describe_replicas,
+        "elect_leaders": movements.elect_leaders,
+        "decommission_broker": movements.decommission_broker,
+        "report_broker": report_broker,
+    }
+    return Services(
+        produce=produce,
+        fetch=FetchService(registry, max_bytes=settings.fetch_max_bytes, budget=answers),
+        read=read,
+        plain=PlainService(registry, produce=produce, read=read, now_ms=wall_ms),
+        actions=actions,
+        admit_replica=lambda hello: admit_replica(hello, member.state.brokers),
+        produce_budget=ByteBudget(PRODUCE_BUDGET_BYTES),
+    )
+
+
+def wall_ms() -> int:
+    """The time that records and registrations carry: ms since the epoch."""
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,68 @@
+"""The frame: a record batch as it is sent, stored, replicated and fetched.
+
+Its bytes are documented in `header` and `directory`.
+"""
+
+from broker_runtime.contract.frame.decode import DecodedFrame, decode_frame
+from broker_runtime.contract.frame.directory import HEADERS_COLUMN_ID, TIMESTAMP_COLUMN_ID
+from broker_runtime.contract.frame.encode import (
+    CHUNK_PER_COLUMN_BYTES,
+    DEFAULT_FRAME_TARGET_BYTES,
+    encode_frame,
+    split_into_frames,
+)
+from broker_runtime.contract.frame.header import (
+    CODECS,
+    HEADER_BYTES,
+    MAX_FRAME_BYTES,
+    MAX_RECORDS_PER_FRAME,
+    STAMP_BYTES,
+    FrameHeader,
+    check_stamp,
+    number_frame,
+    parse_header,
+    stamp,
+)
+from broker_runtime.contract.frame.layout import HEADERS_TYPE
+from broker_runtime.contract.frame.projection import Projection, plan_projection, prune_frame
+from broker_runtime.contract.frame.verify import (
+    SoundFrame,
+    check_frame_schema,
+    frame_statistics,
+    iter_frames,
+    sound_frame,
+    verify_answer,
+    verify_frame,
+)
+
+__all__ = [
+    "CHUNK_PER_COLUMN_BYTES",
+    "CODECS",
+    "DEFAULT_FRAME_TARGET_BYTES",
+    "HEADERS_COLUMN_ID",
+    "HEADERS_TYPE",
+    "HEADER_BYTES",
+    "MAX_FRAME_BYTES",
+    "MAX_RECORDS_PER_FRAME",
+    "STAMP_BYTES",
+    "TIMESTAMP_COLUMN_ID",
+    "DecodedFrame",
+    "FrameHeader",
+    "Projection",
+    "SoundFrame",
+    "check_frame_schema",
+    "check_stamp",
+    "decode_frame",
+    "encode_frame",
+    "frame_statistics",
+    "iter_frames",
+    "number_frame",
+    "parse_header",
+    "plan_projection",
+    "prune_frame",
+    "sound_frame",
+    "split_into_frames",
+    "stamp",
+    "verify_answer",
+    "verify_frame",
+]

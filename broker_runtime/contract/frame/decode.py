@@ -1,0 +1,181 @@
+"""From the bytes of a frame to a record batch, checked before anybody sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from broker_runtime.contract.errors import CorruptRecordError, SchemaMismatchError
+from broker_runtime.contract.frame.directory import (
+    HEADERS_COLUMN_ID,
+    TIMESTAMP_COLUMN_ID,
+    Directory,
+    parse_directory,
+)
+from broker_runtime.contract.frame.header import FrameHeader, check_stamp, parse_checked_header
+from broker_runtime.contract.frame.layout import chunk_layout
+from broker_runtime.contract.frame.projection import chunks_present
+from broker_runtime.contract.frame.verify import check_chunk, check_columns, check_crc
+from broker_runtime.contract.schema import SchemaHistory, TopicSchema
+from broker_runtime.contract.schema.cast import check_nulls
+
+_MAX_TIMESTAMP_MS = (2**63 - 1) // 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodedFrame:
+    """A frame's rows. ``batch``: the columns asked for, in the latest schema's order; those the frame lacks are null.
+
+    Timestamps are ms since the epoch: ``constant_timestamp_ms`` if all records have the same, else ``timestamps``
+    (int64 by row); both None where they differ and the reader did not ask for `TIMESTAMP_COLUMN_ID`. ``headers``: by
+    row; None: no record has any, or they were not asked for. Buffers are the frame's own where it is not compressed.
+    """
+
+    header: FrameHeader
+    batch: pa.RecordBatch
+    constant_timestamp_ms: int | None
+    timestamps: pa.Array | None
+    headers: pa.Array | None
+
+    def offset_column(self) -> pa.Array:
+        """The records' offsets, int64, in memory of its own."""
+        return pa.array(np.arange(self.header.base_offset, self.header.next_offset, dtype=np.int64))
+
+    def timestamp_column(self) -> pa.Array:
+        """The records' timestamps as Spark's: timestamp[us, tz=UTC], in memory of its own.
+
+        Raises `ValueError` where the reader did not ask for `TIMESTAMP_COLUMN_ID`, `CorruptRecordError` for times
+        that microseconds cannot hold.
+        """
+        rows = self.header.record_count
+        if self.constant_timestamp_ms is not None:
+            low = high = self.constant_timestamp_ms
+            numbers = np.full(rows, low, dtype=np.int64)
+        elif self.timestamps is not None:
+            numbers = self.timestamps.to_numpy()
+            low, high = int(numbers.min()), int(numbers.max())
+        else:
+            raise ValueError("the frame was decoded without the column of timestamps")
+        if not -_MAX_TIMESTAMP_MS <= low <= high <= _MAX_TIMESTAMP_MS:
+            raise CorruptRecordError(f"timestamps of {low} to {high} ms are out of range")
+        return pa.array(numbers * 1000).view(pa.timestamp("us", "UTC"))
+
+
+def decode_frame(
+    frame: Any,
+    schemas: SchemaHistory,
+    *,
+    columns: Sequence[int] | None = None,
+    topic_id: bytes | None = None,
+    partition: int | None = None,
+) -> DecodedFrame:
+    """The rows of ``frame`` (exactly one frame, whole or pruned), every checksum and every value validated.
+
+    ``columns``: ids, those of the system included; None: all there are. With ``topic_id`` and ``partition`` the
+    leader's stamp is verified. Raises `CorruptRecordError`, `UnsupportedVersionError`, and `SchemaMismatchError` for
+    a schema id that ``schemas`` does not know yet.
+    """
+    buffer = frame if isinstance(frame, pa.Buffer) else pa.py_buffer(frame)
+    view = memoryview(buffer).cast("B")
+    header = parse_checked_header(view)
+    if header.stored_bytes != len(view):
+        raise CorruptRecordError(f"a frame of {header.stored_bytes} bytes in a buffer of {len(view)}")
+    if topic_id is not None and partition is not None:
+        check_stamp(view, topic_id=topic_id, partition=partition)
+    directory = parse_directory(view, header)
+    schema = schemas.get(header.schema_id)
+    check_columns(directory, schema)
+    latest = schemas.latest
+    wanted = tuple(columns) if columns is not None else _all_columns(latest)
+    found = _decode_chunks(buffer, view, header, directory, schema, frozenset(wanted))
+
+    batch = _batch(found, latest, [column_id for column_id in wanted if column_id < TIMESTAMP_COLUMN_ID], header)
+    timestamps = found.get(TIMESTAMP_COLUMN_ID)
+    constant: int | None = None
+    if header.timestamp_type:
+        constant, timestamps = header.append_time_ms, None
+    elif TIMESTAMP_COLUMN_ID not in directory.columns:
+        constant = header.base_timestamp_ms
+    return DecodedFrame(
+        header=header,
+        batch=batch,
+        constant_timestamp_ms=constant,
+        timestamps=timestamps,
+        headers=found.get(HEADERS_COLUMN_ID),
+    )
+
+
+def _all_columns(schema: TopicSchema) -> tuple[int, ...]:
+    return (*range(len(schema.arrow)), TIMESTAMP_COLUMN_ID, HEADERS_COLUMN_ID)
+
+
+def _decode_chunks(
+    buffer: pa.Buffer,
+    view: memoryview,
+    header: FrameHeader,
+    directory: Directory,
+    schema: TopicSchema,
+    wanted: frozenset[int],
+) -> dict[int, pa.Array]:
+    """The wanted columns that the frame holds, by id. Every chunk that is present is verified, wanted or not."""
+    position, present = chunks_present(view, header)
+    found: dict[int, pa.Array] = {}
+    first = 0
+    for index, chunk in enumerate(directory.chunks):
+        ids = directory.columns[first : first + chunk.column_count]
+        first += chunk.column_count
+        if not present >> index & 1:
+            if not wanted.isdisjoint(ids):
+                raise CorruptRecordError(
+                    f"a pruned frame lacks the columns {sorted(wanted.intersection(ids))} asked for"
+                )
+            continue
+        end = position + chunk.length
+        if end > len(view):
+            raise CorruptRecordError("a pruned frame has more chunks than bytes")
+        check_crc(view[position:end], chunk.crc, index)
+        if not wanted.isdisjoint(ids):
+            check_chunk(view[position:end], schema, ids, header, chunk.uncompressed_bytes)
+            layout = chunk_layout(schema, ids)
+            batch = _read(buffer.slice(position, chunk.length), layout.schema)
+            for i, column_id in enumerate(ids):
+                if column_id in wanted:
+                    found[column_id] = _validated(batch.column(i), layout.fields[i], layout.required_inside[i])
+        position = end
+    if position != len(view):
+        raise CorruptRecordError(f"a frame's chunks end at {position}, the frame has {len(view)} bytes")
+    return found
+
+
+def _read(message: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
+    try:
+        return pa.ipc.read_record_batch(message, schema)
+    except (pa.ArrowException, OSError, EOFError) as error:
+        raise CorruptRecordError(f"a chunk is no batch of its columns: {error}") from None
+
+
+def _validated(column: pa.Array, field: pa.Field, required_inside: bool) -> pa.Array:
+    # The column's own nulls were counted with the chunk's metadata; only nested ones take a look at the values.
+    try:
+        column.validate(full=True)
+        if required_inside:
+            check_nulls(column, field)
+    except (pa.ArrowException, OSError, SchemaMismatchError) as error:
+        raise CorruptRecordError(f"the values of column {field.name!r} are damaged: {error}") from None
+    return column
+
+
+def _batch(found: dict[int, pa.Array], latest: TopicSchema, ids: list[int], header: FrameHeader) -> pa.RecordBatch:
+    rows = header.record_count
+    arrays = []
+    for column_id in ids:
+        array = found.get(column_id)
+        arrays.append(pa.nulls(rows, latest.arrow.field(column_id).type) if array is None else array)
+    schema = chunk_layout(latest, tuple(ids)).schema
+    if not arrays:
+        return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

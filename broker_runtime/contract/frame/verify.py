@@ -1,0 +1,199 @@
+"""Whether bytes are a frame, and whether the frame fits a topic, without looking at a row.
+
+Leader, follower and recovery call these on every frame: the work is one checksum over the bytes plus a bounded amount
+by chunk and column. What needs the rows (full validation) is the reader's, in `decode`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from crc32c import crc32c
+
+from broker_runtime.contract.errors import CorruptRecordError, SchemaMismatchError
+from broker_runtime.contract.frame.directory import (
+    TIMESTAMP_COLUMN_ID,
+    Directory,
+    parse_directory,
+)
+from broker_runtime.contract.frame.header import (
+    Buffer,
+    FrameHeader,
+    check_stamp,
+    parse_checked_header,
+    parse_header,
+)
+from broker_runtime.contract.frame.layout import chunk_layout, column_field
+from broker_runtime.contract.frame.message import check_uncompressed_size, parse_message
+from broker_runtime.contract.frame.projection import chunks_present
+from broker_runtime.contract.schema import SchemaHistory, TopicSchema
+from broker_runtime.contract.statistics import ColumnStatistics, kind_of
+
+
+def verify_frame(buffer: Buffer, *, topic_id: bytes | None = None, partition: int | None = None) -> FrameHeader:
+    """The header of the whole frame that fills ``buffer``, every checksum verified.
+
+    With ``topic_id`` and ``partition`` the leader's stamp is verified too. Nothing is copied; safe from any thread.
+    Raises `CorruptRecordError` (damaged, too short or long, pruned, stamped for another partition), and
+    `UnsupportedVersionError` for an undamaged frame of a version or with a feature unknown here: such bytes must be
+    kept, not cut.
+    """
+    frame = memoryview(buffer).cast("B")
+    return _verify(frame, topic_id, partition)[0]
+
+
+def verify_answer(buffer: Buffer, *, topic_id: bytes, partition: int) -> FrameHeader:
+    """The header of the frame that ``buffer`` begins with, whole or pruned, every checksum of what is there verified,
+    the leader's stamp too. Its end is at ``stored_bytes``. Raises as `verify_frame`."""
+    view = memoryview(buffer).cast("B")
+    header = parse_checked_header(view)
+    if header.stored_bytes > len(view):
+        raise CorruptRecordError(f"a frame of {header.stored_bytes} bytes in a buffer of {len(view)}")
+    check_stamp(view, topic_id=topic_id, partition=partition)
+    directory = parse_directory(view, header)
+    position, present = chunks_present(view, header)
+    for index, chunk in enumerate(directory.chunks):
+        if present >> index & 1:
+            check_crc(view[position : position + chunk.length], chunk.crc, index)
+            position += chunk.length
+    return header
+
+
+class SoundFrame(NamedTuple):
+    """A whole frame whose checksums hold, with what was parsed of it. `sound_frame` alone makes one: whoever gets it
+    need not verify it again."""
+
+    buffer: memoryview
+    header: FrameHeader
+    directory: Directory
+
+
+def sound_frame(buffer: Buffer) -> SoundFrame:
+    """`verify_frame`, for those who do more with the frame. The buffer is not copied."""
+    frame = memoryview(buffer).cast("B")
+    return SoundFrame(frame, *_verify(frame, None, None))
+
+
+def check_frame_schema(frame: Buffer | SoundFrame, schemas: SchemaHistory | TopicSchema) -> None:
+    """Whether a verified, unpruned frame holds columns of the schema it names, with as many rows as its header says.
+
+    What a leader asks before it appends; constant work per frame, rows are not decoded. Raises `SchemaMismatchError`
+    for an unknown schema id or missing required columns, `CorruptRecordError` for all else.
+    """
+    if isinstance(frame, SoundFrame):
+        buffer, header, directory = frame
+    else:
+        buffer = memoryview(frame).cast("B")
+        header = parse_header(buffer)
+        directory = parse_directory(buffer, header)
+    if header.is_control:
+        raise CorruptRecordError("only brokers write control frames")
+    schema = schemas.get(header.schema_id) if isinstance(schemas, SchemaHistory) else schemas
+    if schema.schema_id != header.schema_id:
+        raise SchemaMismatchError(f"the frame follows schema {header.schema_id}, the topic's is {schema.schema_id}")
+    check_columns(directory, schema)
+    check_statistics_kinds(directory, schema)
+    position = header.head_bytes
+    first = 0
+    for chunk in directory.chunks:
+        ids = directory.columns[first : first + chunk.column_count]
+        check_chunk(buffer[position : position + chunk.length], schema, ids, header, chunk.uncompressed_bytes)
+        position += chunk.length
+        first += chunk.column_count
+
+
+def iter_frames(buffer: Buffer) -> Iterator[tuple[FrameHeader, Any]]:
+    """The frames that lie back to back in ``buffer``, as (header, slice): `pa.Buffer` of `pa.Buffer`, else memoryview.
+
+    Slices share memory. Pruned frames are told from whole ones by their headers. Checksums are not verified. Raises
+    `CorruptRecordError` where a frame does not begin or is cut.
+    """
+    size = memoryview(buffer).nbytes
+    view = buffer if isinstance(buffer, pa.Buffer) else memoryview(buffer).cast("B")
+    position = 0
+    while position < size:
+        header = parse_header(view, position)
+        end = position + header.stored_bytes
+        if end > size:
+            raise CorruptRecordError(
+                f"the frame at {position} needs {header.stored_bytes} bytes, {size - position} are left"
+            )
+        yield header, view[position:end]
+        position = end
+
+
+def frame_statistics(head: Buffer) -> dict[int, ColumnStatistics]:
+    """What the frame's directory knows of its columns, by id; ``head`` needs no more than header and directory.
+
+    Raises `CorruptRecordError`, `UnsupportedVersionError`.
+    """
+    view = memoryview(head).cast("B")
+    return parse_directory(view, parse_checked_header(view)).statistics()
+
+
+def check_columns(directory: Directory, schema: TopicSchema) -> None:
+    """Whether the directory's columns are the schema's and none that must be there is missing."""
+    count = len(schema.arrow)
+    own = [column_id for column_id in directory.columns if column_id < TIMESTAMP_COLUMN_ID]
+    if own and own[-1] >= count:
+        raise CorruptRecordError(
+            f"column id {own[-1]} is unknown to schema {schema.schema_id}, which has {count} columns"
+        )
+    missing = schema.required - set(own)
+    if missing:
+        names = ", ".join(schema.arrow.names[column_id] for column_id in sorted(missing))
+        raise SchemaMismatchError(f"the frame lacks columns that allow no nulls: {names}")
+
+
+def check_statistics_kinds(directory: Directory, schema: TopicSchema) -> None:
+    """Whether the directory's statistics can be parsed, and are of the kinds that the columns have.
+
+    Raises `CorruptRecordError`. Whether they are true takes the rows: a producer that lies hides its own frames.
+    """
+    for column_id, known in directory.statistics().items():
+        if known.minimum is None and known.maximum is None:
+            continue
+        if (known.kind, known.scale) != kind_of(column_field(schema, column_id).type):
+            raise CorruptRecordError(
+                f"column {column_id} has statistics of kind {known.kind.name}, scale {known.scale}"
+            )
+
+
+def check_chunk(
+    chunk: memoryview, schema: TopicSchema, columns: tuple[int, ...], header: FrameHeader, limit_bytes: int
+) -> None:
+    """Whether ``chunk``'s metadata is of a batch of these columns with the header's rows, codec and bounds."""
+    metadata = parse_message(chunk)
+    if metadata.codec != header.codec:
+        raise CorruptRecordError(f"a chunk is compressed by {metadata.codec}, the header says {header.codec}")
+    chunk_layout(schema, columns).check(metadata, header.record_count)
+    check_uncompressed_size(chunk, metadata, limit_bytes)
+
+
+def check_crc(chunk: memoryview, expected: int, index: int) -> None:
+    """The checksum of one chunk. Raises `CorruptRecordError`."""
+    crc = crc32c(chunk)
+    if crc != expected:
+        raise CorruptRecordError(
+            f"CRC of the frame's chunk {index} is {crc:#010x}, its directory says {expected:#010x}"
+        )
+
+
+def _verify(frame: memoryview, topic_id: bytes | None, partition: int | None) -> tuple[FrameHeader, Directory]:
+    header = parse_checked_header(frame)
+    if header.is_pruned:
+        raise CorruptRecordError("a pruned frame is an answer to a reader, never part of a log")
+    if header.frame_bytes != len(frame):
+        raise CorruptRecordError(f"a frame of {header.frame_bytes} bytes in a buffer of {len(frame)}")
+    if topic_id is not None:
+        if partition is None:
+            raise ValueError("a stamp is verified for topic_id and partition together")
+        check_stamp(frame, topic_id=topic_id, partition=partition)
+    directory = parse_directory(frame, header)
+    position = header.head_bytes
+    for index, chunk in enumerate(directory.chunks):
+        check_crc(frame[position : position + chunk.length], chunk.crc, index)
+        position += chunk.length
+    return header, directory

@@ -1,0 +1,181 @@
+"""Messages beside streams of frames: produce (DoPut), fetch (DoExchange), read (DoGet), and the plain dialect."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from broker_runtime.contract.requests.message import (
+    PROTOCOL_VERSION,
+    ByteCount,
+    ErrorInfo,
+    Int32,
+    Int64,
+    Message,
+    Name,
+    PartitionNumber,
+    Uuid,
+    WaitMs,
+)
+
+
+class ProduceHello(Message, frozen=True, kw_only=True):
+    """The descriptor's command: opens a produce stream."""
+
+    protocol_version: int = PROTOCOL_VERSION
+    client_id: str = ""
+
+
+class ProduceRequest(Message, frozen=True, kw_only=True):
+    """Beside a record batch of one row whose only cell is the frame. ``request_id`` rises by one in a stream.
+
+    ``acks``: 0 no response, 1 the leader has it (durable as ``flush.mode`` says), -1 all in-sync replicas have it.
+    ``leader_epoch`` -1: the client does not know it. Without a frame (a metadata-only message) it is a heartbeat.
+    """
+
+    request_id: Int64
+    topic: Name = "-"
+    partition: PartitionNumber = 0
+    topic_id: Uuid | None = None
+    leader_epoch: Int32 = -1
+    acks: Annotated[int, msgspec.Meta(ge=-1, le=1)] = -1
+    timeout_ms: WaitMs = 30_000
+    heartbeat: bool = False
+
+
+class ProduceResponse(Message, frozen=True, kw_only=True):
+    """Answers one request; ``request_id`` -1 is a heartbeat. Offsets are -1 beside an error."""
+
+    request_id: Int64
+    base_offset: Int64 = -1
+    append_time_ms: Int64 = -1  # -1: records keep their own timestamps
+    log_start: Int64 = -1
+    leader_epoch: Int32 = -1
+    error: ErrorInfo | None = None
+
+
+class FetchHello(Message, frozen=True, kw_only=True):
+    """The descriptor's command: opens a fetch session. ``replica_id`` and its epoch are a follower's; -1 a consumer."""
+
+    protocol_version: int = PROTOCOL_VERSION
+    client_id: str = ""
+    replica_id: Int32 = -1
+    broker_epoch: Int64 = -1
+
+
+class FetchPartition(Message, frozen=True, kw_only=True):
+    """``columns``: ids of those wanted (`frame`); None: all. ``durable_end`` and ``log_start`` are a follower's own."""
+
+    topic: Name
+    partition: PartitionNumber
+    topic_id: Uuid
+    offset: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+    leader_epoch: Int32 = -1
+    last_fetched_epoch: Int32 = -1
+    max_bytes: ByteCount = 16 << 20
+    columns: tuple[Int32, ...] | None = None
+    durable_end: Int64 = -1
+    log_start: Int64 = -1
+
+
+class FetchRequest(Message, frozen=True, kw_only=True):
+    """All partitions the session wants now. Answered with ``min_bytes`` there, an error, or after ``max_wait_ms``.
+
+    ``is_incremental`` (followers only): those of the session's earlier requests that are neither here nor ``forgotten``
+    are wanted as they were told then.
+
+    At least one frame is given however large, so a reader always gets on. ``heartbeat`` asks for nothing.
+    ``isolation_level``: 0 read_uncommitted, 1 read_committed.
+    """
+
+    request_id: Int64
+    partitions: tuple[FetchPartition, ...] = ()
+    max_wait_ms: WaitMs = 500
+    min_bytes: ByteCount = 1
+    max_bytes: ByteCount = 50 << 20
+    isolation_level: Annotated[int, msgspec.Meta(ge=0, le=1)] = 1
+    heartbeat: bool = False
+    is_incremental: bool = False
+    forgotten: tuple[tuple[Name, PartitionNumber], ...] = ()
+
+
+class FetchedPartition(Message, frozen=True, kw_only=True):
+    """``row``: which row of the record batch holds its frames, back to back (-1: none).
+
+    The first frame may begin before the offset asked for; the reader skips. ``next_offset``: where to go on.
+    ``diverging_epoch`` and ``diverging_end`` are for followers; ``aborted`` has (producer id, first offset) pairs.
+    """
+
+    topic: Name
+    partition: PartitionNumber
+    row: int = -1
+    next_offset: Int64 = -1
+    high_watermark: Int64 = -1
+    last_stable_offset: Int64 = -1
+    log_start: Int64 = -1
+    log_end: Int64 = -1
+    leader_epoch: Int32 = -1
+    diverging_epoch: Int32 = -1
+    diverging_end: Int64 = -1
+    aborted: tuple[tuple[Int64, Int64], ...] = ()
+    error: ErrorInfo | None = None
+
+
+class FetchResponse(Message, frozen=True, kw_only=True):
+    """Beside a record batch with one row per partition that has data. ``request_id`` -1: a heartbeat.
+
+    Partitions of the request that have neither data, news nor an error may be left out.
+    """
+
+    request_id: Int64
+    partitions: tuple[FetchedPartition, ...] = ()
+
+
+class ReadRequest(Message, frozen=True, kw_only=True):
+    """A ticket: frames of ``[start, end)`` of one partition, as batches of one row with frames back to back.
+
+    ``end`` -1: the high watermark at the time of the call. ``start`` -2: the log's start.
+    """
+
+    protocol_version: int = PROTOCOL_VERSION
+    client_id: str = ""
+    topic: Name
+    partition: PartitionNumber
+    topic_id: Uuid | None = None
+    leader_epoch: Int32 = -1
+    start: Int64
+    end: Int64 = -1
+    columns: tuple[Int32, ...] | None = None
+    isolation_level: Annotated[int, msgspec.Meta(ge=0, le=1)] = 1
+    batch_bytes: ByteCount = 4 << 20
+
+
+class ReadResponse(Message, frozen=True, kw_only=True):
+    """Beside each batch: the range it covers, and the resolved range of the whole read."""
+
+    start: Int64
+    end: Int64
+    next_offset: Int64
+    aborted: tuple[tuple[Int64, Int64], ...] = ()
+
+
+class PlainTicket(Message, frozen=True, kw_only=True):
+    """A ticket that GetFlightInfo hands out, opaque to its holder: records of ``[start, end)`` as ordinary batches.
+
+    ``start`` -2: the log's start when it is redeemed; ``end`` -1: the high watermark then.
+    """
+
+    protocol_version: int = PROTOCOL_VERSION
+    topic: Name
+    partition: PartitionNumber
+    topic_id: Uuid | None = None
+    start: Int64 = -2
+    end: Int64 = -1
+
+
+class PlainPutResult(Message, frozen=True, kw_only=True):
+    """Answers one batch of a plain DoPut: all its rows are appended and durable; where each slice of it went."""
+
+    rows: Int64
+    slices: tuple[tuple[PartitionNumber, Int64], ...]  # (partition, offset of the slice's first row)

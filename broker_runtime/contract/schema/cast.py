@@ -1,0 +1,192 @@
+"""Data made to fit a topic: columns by name, safe casts, errors that name the column.
+
+Rule: a value is never changed, cut or guessed: what does not fit is refused. Types that only store differently
+(dictionary, run-end encoded, view, large, extension, other time units) are decoded here, at the edge, so that frames
+hold plain types only.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from broker_runtime.contract.errors import InvalidSchemaError, SchemaMismatchError
+from broker_runtime.contract.schema.normal_form import plain_type
+from broker_runtime.contract.schema.topic import TopicSchema, nearest
+
+_INT64_DIGITS = 19
+
+
+def cast_to_topic(data: pa.Table | pa.RecordBatch, schema: TopicSchema) -> pa.RecordBatch:
+    """``data`` as one batch of ``schema``'s columns, in its order and exactly its types; rows keep their order.
+
+    Nullable columns that ``data`` lacks stay out. Nothing is copied where types are equal. Raises
+    `SchemaMismatchError` naming the column: unknown (with the nearest known one), repeated, missing or null although it
+    allows no nulls, of a type that does not fit, with a value that does not fit.
+    """
+    names = data.schema.names
+    if len(set(names)) != len(names):
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise SchemaMismatchError(f"column {repeated!r} is there twice")
+    schema.column_ids(names)
+    given = set(names)
+    fields, arrays = [], []
+    for field in schema.arrow:
+        if field.name in given:
+            fields.append(field)
+            arrays.append(cast_column(_as_array(data.column(field.name)), field))
+        elif not field.nullable:
+            raise SchemaMismatchError(f"column {field.name!r} allows no nulls and is missing")
+    if not arrays:
+        raise SchemaMismatchError(f"no columns; there are {', '.join(schema.arrow.names)}")
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def cast_column(array: pa.Array, field: pa.Field) -> pa.Array:
+    """``array`` as ``field``'s type, exactly. Raises `SchemaMismatchError`."""
+    if array.type != field.type:
+        array = _cast(array, field)
+    check_nulls(array, field)
+    return array
+
+
+def check_nulls(array: pa.Array, field: pa.Field) -> None:
+    """Whether ``array`` has nulls only where ``field`` and the fields in it allow them. Raises `SchemaMismatchError`.
+
+    Constant work unless a nested field allows none.
+    """
+    if not field.nullable and array.null_count:
+        raise SchemaMismatchError(f"column {field.name!r} allows no nulls and has {array.null_count}")
+    if has_required_inside(field.type):
+        _check_nulls_inside(array, field.type, field.name)
+
+
+def _check_nulls_inside(array: pa.Array, kind: pa.DataType, path: str) -> None:
+    children: list[tuple[pa.Field, pa.Array]] = []
+    if pt.is_struct(kind):
+        valid = array.drop_null() if array.null_count else array
+        children = [(kind.field(i), valid.field(i)) for i in range(kind.num_fields)]
+        # field() ignores the struct's own slice.
+        children = [
+            (child, values.slice(valid.offset, len(valid)) if len(values) != len(valid) else values)
+            for child, values in children
+        ]
+    elif pt.is_map(kind):
+        entries = array.cast(pa.list_(pa.struct([kind.key_field, kind.item_field]))).flatten()
+        children = [(kind.item_field, entries.field(1))]
+    elif pt.is_list(kind):
+        children = [(kind.value_field, array.flatten())]
+    for child, values in children:
+        if not child.nullable and values.null_count:
+            raise SchemaMismatchError(
+                f"column {path!r}: {child.name!r} in it allows no nulls and has {values.null_count}"
+            )
+        if has_required_inside(child.type):
+            _check_nulls_inside(values, child.type, f"{path}.{child.name}")
+
+
+def _as_array(column: Any) -> pa.Array:
+    if isinstance(column, pa.ChunkedArray):
+        combined = column.combine_chunks()
+        if isinstance(combined, pa.ChunkedArray):
+            if combined.num_chunks != 1:
+                raise SchemaMismatchError("more than 2 GiB in one column; send it in parts")
+            return combined.chunk(0)
+        return combined
+    return column
+
+
+def _cast(array: pa.Array, field: pa.Field) -> pa.Array:
+    given = array.type
+    try:
+        plain = plain_type(given, field.name) if not _is_unsigned(given) else given
+    except InvalidSchemaError as error:
+        raise SchemaMismatchError(error.message) from None
+    if not _fits(plain, field.type):
+        raise SchemaMismatchError(
+            f"column {field.name!r} is {given}, the topic's is {field.type}{_hint(plain, field.type)}"
+        )
+    try:
+        if isinstance(given, pa.BaseExtensionType):
+            array = array.storage
+        if pt.is_dictionary(array.type):
+            # By hand: Arrow cannot decode a dictionary of views (as Polars' categories are).
+            array = pc.cast(array.dictionary, plain_type(array.type.value_type, field.name)).take(array.indices)
+        if pt.is_run_end_encoded(array.type):
+            array = pc.run_end_decode(array)
+        if pt.is_decimal(field.type) and pt.is_integer(array.type):
+            digits = min(38, _INT64_DIGITS + 1 + field.type.scale)
+            array = pc.cast(array, pa.decimal128(digits, field.type.scale))
+        cast = pc.cast(array, field.type, safe=True)
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        raise SchemaMismatchError(
+            f"column {field.name!r} is {given} and does not fit into the topic's {field.type}: {error}"
+        ) from None
+    if pt.is_float32(field.type) and pt.is_float64(array.type) and _infinite(cast) != _infinite(array):
+        raise SchemaMismatchError(f"column {field.name!r} has values out of the range of {field.type}")
+    return cast
+
+
+def _infinite(array: pa.Array) -> int:
+    return pc.sum(pc.is_inf(array)).as_py() or 0
+
+
+def _is_unsigned(kind: pa.DataType) -> bool:
+    return bool(pt.is_unsigned_integer(kind))
+
+
+@lru_cache(maxsize=1024)
+def _fits(given: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether values of type ``given`` (plain) may be cast to ``wanted``, each value permitting."""
+    if given == wanted or pt.is_null(given):
+        return True
+    if pt.is_integer(wanted):
+        return bool(pt.is_integer(given) or pt.is_floating(given))
+    if pt.is_floating(wanted):
+        return bool(pt.is_integer(given) or pt.is_floating(given))
+    if pt.is_decimal(wanted):
+        return bool(pt.is_decimal(given) or pt.is_integer(given))
+    if pt.is_binary(wanted):
+        return bool(pt.is_binary(given) or pt.is_string(given))
+    if pt.is_timestamp(wanted):
+        return bool(pt.is_timestamp(given)) and (given.tz is None) == (wanted.tz is None)
+    if pt.is_map(wanted):
+        return (
+            bool(pt.is_map(given))
+            and _fits(given.key_type, wanted.key_type)
+            and _fits(given.item_type, wanted.item_type)
+        )
+    if pt.is_list(wanted):
+        return bool(pt.is_list(given)) and _fits(given.value_type, wanted.value_type)
+    if pt.is_struct(wanted):
+        if not pt.is_struct(given):
+            return False
+        ours = {wanted.field(i).name: wanted.field(i) for i in range(wanted.num_fields)}
+        theirs = {given.field(i).name: given.field(i) for i in range(given.num_fields)}
+        return all(name in ours and _fits(field.type, ours[name].type) for name, field in theirs.items()) and all(
+            name in theirs or field.nullable for name, field in ours.items()
+        )
+    return bool(given.id == wanted.id)
+
+
+def _hint(given: pa.DataType, wanted: pa.DataType) -> str:
+    if pt.is_timestamp(wanted) and pt.is_timestamp(given):
+        return "; give it a time zone" if given.tz is None else "; take its time zone away"
+    if pt.is_struct(wanted) and pt.is_struct(given):
+        ours = [wanted.field(i).name for i in range(wanted.num_fields)]
+        for i in range(given.num_fields):
+            if given.field(i).name not in ours:
+                return f": no field {given.field(i).name!r}{nearest(given.field(i).name, ours)}"
+    return ""
+
+
+@lru_cache(maxsize=1024)
+def has_required_inside(kind: pa.DataType) -> bool:
+    """Whether a field inside ``kind`` allows no nulls (a map's keys never do; Arrow itself sees to them)."""
+    if pt.is_map(kind):
+        return not kind.item_field.nullable or has_required_inside(kind.item_type)
+    return any(not kind.field(i).nullable or has_required_inside(kind.field(i).type) for i in range(kind.num_fields))

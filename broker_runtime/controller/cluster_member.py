@@ -1,0 +1,398 @@
+"""Keeps one broker in its cluster: its session, its registration, the claim to be the controller, and what it hosts.
+
+    watches, the session's news, suspicions ──▶ flags ──▶ step(): end roles · register anew · claim · read what changed
+                                                          · decide, if controller · remove logs · host
+                                                          · leave what is damaged
+
+Rules: watches and listeners only raise flags; everything else happens in `step`, on one thread, and in the changes the
+topic service makes, one at a time under one lock. What changed is told by one znode (``/changes``), by name; what was
+missed is all read again. A lost session ends the roles first; the broker then takes part only in a new registration.
+With ZooKeeper away nothing changes: who leads serves on, decisions wait.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Final
+
+from broker_runtime.contract.errors import PylogError, SetupError, ZooKeeperUnavailableError
+from broker_runtime.controller.controller import Controller
+from broker_runtime.controller.damaged_replicas import DamagedReplicas
+from broker_runtime.controller.decisions import Decisions, in_sync_with_others
+from broker_runtime.controller.election import Electorate
+from broker_runtime.controller.hosting import Hosting
+from broker_runtime.controller.movement import MovementWriter
+from broker_runtime.controller.news import NewsBoard
+from broker_runtime.controller.suspicion import Probe, Suspicions
+from broker_runtime.controller.topics import TopicWriter
+from broker_runtime.zookeeper.changes import ChangeFeed
+from broker_runtime.zookeeper.cluster_state import (
+    ClusterState,
+    TopicState,
+    read_cluster,
+    read_deleted_logs,
+    read_topic,
+)
+from broker_runtime.zookeeper.deleted_logs import logs_are_removed
+from broker_runtime.zookeeper.membership import BrokerIdentity, Membership, deregister, mark_stopping, register
+from broker_runtime.zookeeper.session import SessionState, ZNodeError, ZooKeeperClient
+from broker_runtime.zookeeper.znodes import PERMANENT
+
+log = logging.getLogger(__name__)
+
+RETRY_DELAY_S: Final = 0.5
+_CHANGE_LIMIT_S: Final = 20.0
+_RETRY_MS: Final = 1_000
+
+
+class ClusterMember:
+    """One broker's membership. `join` once, then `step` again and again on one thread; the rest from any thread."""
+
+    def __init__(
+        self,
+        client: ZooKeeperClient,
+        identity: BrokerIdentity,
+        hosting: Hosting,
+        *,
+        now_ms: Callable[[], int],
+        steady_ms: Callable[[], int] | None = None,
+        probe: Probe = lambda host, port: False,
+        report: Callable[[int], None] = lambda broker_id: None,
+        rebalances_leaders: bool = True,
+    ) -> None:
+        """``now_ms``: the wall clock; ``steady_ms``: one that never jumps (None: the same). ``probe``: see `suspicion`.
+        ``report``: tells the controller, where that is another, of a broker whose port refuses.
+        ``rebalances_leaders``: ``auto.leader.rebalance.enable``."""
+        self.controller = Controller(client)
+        self.topics = TopicWriter(client, self.controller)
+        self.movements = MovementWriter(self.controller)
+        self._client = client
+        self._identity = identity
+        self._hosting = hosting
+        self._now_ms = now_ms
+        self._steady_ms = steady_ms or now_ms
+        self._report = report
+        self._suspicions = Suspicions(identity.broker_id, probe, self._steady_ms)
+        self._decisions = Decisions(
+            client,
+            self.controller,
+            self.topics,
+            self.movements,
+            self._suspicions,
+            rebalances_leaders=rebalances_leaders,
+        )
+        self._damaged = DamagedReplicas(client, hosting.release)
+        self._feed = ChangeFeed(client)
+        self._membership: Membership | None = None
+        self._state = ClusterState()
+        self._due_ms: int | None = None  # when there is something to decide though nothing changes
+        self._changing = (
+            threading.RLock()
+        )  # held over calls to ZooKeeper; no partition's lock is ever waited for with it
+        self._board = NewsBoard()
+        self._has_left = False  # for good; guarded by _changing
+
+    @property
+    def state(self) -> ClusterState:
+        """The cluster as last read. Never waits."""
+        return self._state
+
+    @property
+    def broker_epoch(self) -> int:
+        """Of the present registration; -1 without one."""
+        membership = self._membership
+        return -1 if membership is None else membership.epoch
+
+    @property
+    def membership(self) -> Membership | None:
+        """The present registration; None without one. Never waits."""
+        return self._membership
+
+    def join(self) -> None:
+        """Registers, claims to be the controller if nobody is, and hosts what the cluster says.
+
+        Raises `SetupError` if another broker has the id, `ZooKeeperUnavailableError`.
+        """
+        self._client.listen(self._on_session)
+        for path in PERMANENT:
+            self._client.ensure_path(path)
+        with self._changing:
+            self._register()
+            self._look(everything=True)
+
+    def step(self, timeout_s: float) -> None:
+        """Waits up to ``timeout_s`` (0: not at all) for news and deals with all there are. What fails is tried again
+        later: a partition that could not be opened once per step.
+
+        Raises `SetupError` if another broker took the id while this one's session had ended; it has left for good then.
+        """
+        due_ms = self._due_ms
+        due_s = timeout_s if due_ms is None else (due_ms - self._steady_ms()) / 1_000
+        news = self._board.take(min(timeout_s, due_s))
+        is_due = due_ms is not None and self._steady_ms() >= due_ms
+        if news.is_lost:
+            with self._changing:
+                self._end_roles()
+        if not self._client.is_connected:
+            return  # being connected again is news of its own
+        if not (news.is_any or is_due):
+            self._retry_failed()
+            return
+        try:
+            with self._changing:
+                if not self._has_left:
+                    self._look(everything=news.is_lost or news.is_stale)
+        except SetupError:
+            # Trying again would only wait for the other one's end, and take its place with other logs.
+            self._has_left = True
+            raise
+        except (PylogError, ZNodeError, OSError) as error:
+            log.warning("cluster out of reach error=%r", error)
+            self._board.tell(is_stale=True)
+            # Not at once: what made it fail has to pass. A lost session is dealt with even so.
+            self._board.pause(min(timeout_s, RETRY_DELAY_S))
+
+    def wake(self) -> None:
+        """Ends a waiting `step` soon, so that its thread can be ended."""
+        self._board.tell(has_changes=True)
+
+    # --- brokers that are dead ----------------------------------------------------------------------------------
+
+    def suspect(self, broker_id: int) -> None:
+        """Another broker's connection broke or was refused: whether it is dead is found out, and acted upon.
+
+        From any thread. Blocks for one connection attempt, and for ``report``.
+        """
+        if not self._suspicions.look(broker_id):
+            return
+        self._board.tell(has_changes=True)
+        controller = self._state.controller
+        if controller is None or controller.broker_id in {broker_id, self._identity.broker_id}:
+            return
+        if broker_id in self._suspicions.dead:
+            self._report(broker_id)
+
+    def probe_peers(self) -> None:
+        """Looks whether other brokers' ports refuse: all, on the controller, else the controller's and those that are
+        suspected. Call it every half second. Blocks for as many connection attempts."""
+        if self.controller.is_active:
+            changed = self._suspicions.look_at_all()
+        else:
+            controller = self._state.controller
+            broker_ids = self._suspicions.dead.keys() | ({controller.broker_id} if controller is not None else set())
+            looks = [self._suspicions.look(broker_id) for broker_id in broker_ids]
+            changed = any(looks)
+        if changed:
+            self._board.tell(has_changes=True)
+
+    # --- changes of topics --------------------------------------------------------------------------------------
+
+    @contextmanager
+    def changing(self) -> Iterator[ClusterState]:
+        """Lets one change of topics through at a time; the cluster as it is then.
+
+        Raises `NotControllerError` if this broker is not the controller; `ZooKeeperUnavailableError` without a session,
+        or if other changes take too long.
+        """
+        if not self._client.is_connected or not self._changing.acquire(timeout=_CHANGE_LIMIT_S):
+            raise ZooKeeperUnavailableError("the broker has no connection to ZooKeeper; changes of topics wait for it")
+        try:
+            self.controller.require_claim()
+            yield self._state
+        finally:
+            self._changing.release()
+
+    def refresh_topic(self, name: str) -> TopicState | None:
+        """Reads a topic that was changed, gives its partitions leaders, hosts it here; None: it is gone.
+
+        Only inside `changing`. Raises as `Controller.write`.
+        """
+        topic = read_topic(self._client, name, known=self._state.topics.get(name))
+        if topic is None:
+            self._hosting.forget_topic(name)
+            self._state = self._state.without_topic(name)
+            return None
+        topic = self.controller.elect_topic(topic, self.electorate)
+        self._state = self._state.with_topic(topic)
+        self._hosting.apply_topic(topic, self.broker_epoch)
+        return topic
+
+    def failures(self, name: str) -> Mapping[int, str]:
+        """The topic's partitions that could not be opened here at the last try, and why. Only inside `changing`."""
+        return self._hosting.failures(name)
+
+    def finish_deletion(self, name: str) -> None:
+        """Takes a topic whose deletion is decided out of service, and to its end. Only inside `changing`.
+
+        Raises as `TopicWriter.finish_deletion`; the loop goes on with it then. Logs that cannot be removed now are so
+        later.
+        """
+        self._state = self._state.without_topic(name)
+        self._hosting.forget_topic(name)
+        self._board.tell(is_stale=True)  # so that the loop goes on with it if this fails
+        self.topics.finish_deletion(name)
+        self._state = replace(self._state, deleted_logs=read_deleted_logs(self._client))
+        self._remove_deleted_logs()
+
+    @property
+    def electorate(self) -> Electorate:
+        """The brokers that can lead, as known now."""
+        brokers = self._state.brokers
+        dead = self._suspicions.dead
+        return Electorate(
+            {broker_id: broker.epoch for broker_id, broker in brokers.items()},
+            stopping=frozenset(broker_id for broker_id, broker in brokers.items() if broker.is_stopping),
+            suspects=frozenset(b for b, epoch in dead.items() if b in brokers and brokers[b].epoch == epoch),
+        )
+
+    # --- the end ------------------------------------------------------------------------------------------------
+
+    def begin_stopping(self) -> None:
+        """Tells the cluster that this broker stops: the controller moves its leaderships to others, and it out of the
+        in-sync sets that have other members. It serves on meanwhile. Without ZooKeeper nothing happens."""
+        membership = self._membership
+        if membership is None:
+            return
+        try:
+            mark_stopping(self._client, membership)
+        except (PylogError, ZNodeError) as error:
+            log.warning("cannot hand leaderships over error=%r", error)
+
+    @property
+    def led_for_others(self) -> int:
+        """How many partitions this broker leads that another live and in-sync broker could lead."""
+        brokers, own_id = self.electorate, self._identity.broker_id
+        return sum(
+            present is not None
+            and present.state.leader == own_id
+            and any(member != own_id and brokers.can_lead(member) for member in present.state.isr)
+            for topic in self._state.topics.values()
+            for present in topic.partitions
+        )
+
+    def wait_until_handed_over(self, limit_s: float) -> int:
+        """Blocks until others lead what they can, ZooKeeper is away, or ``limit_s`` is over; how many partitions are
+        left. `step` goes on meanwhile, on its thread."""
+        self._board.wait_for(
+            lambda: self._has_left or not self._client.is_connected or not self.led_for_others, limit_s
+        )
+        return self.led_for_others
+
+    def leave(self) -> None:
+        """Ends the roles and takes the registration away, so that others need not wait for the session's end.
+
+        For good: later steps change nothing.
+        """
+        with self._changing:
+            self._has_left = True
+            membership = self._membership
+            try:
+                self.controller.release()
+                if membership is not None:
+                    deregister(self._client, membership)
+            except PylogError as error:
+                # The session's end does the same, a little later.
+                log.warning("cannot deregister error=%s", error)
+            self._end_roles()
+
+    # --- private: flags -----------------------------------------------------------------------------------------
+
+    def _on_session(self, news: SessionState) -> None:
+        log.info("session state=%s id=%#x", news.value, self._client.session_id)
+        self._board.tell(is_lost=news is SessionState.LOST, is_stale=news is SessionState.CONNECTED)
+
+    def _on_change(self, path: str) -> None:
+        self._board.tell(has_changes=True)
+
+    # --- private; all with _changing held -----------------------------------------------------------------------
+
+    def _end_roles(self) -> None:
+        self.controller.resign()
+        self._hosting.step_down_all()
+        self._membership = None
+
+    def _register(self) -> Membership:
+        self._end_roles()
+        self._membership = register(self._client, self._identity, now_ms=self._now_ms())
+        # From now on it is this process whose logs they are: a session that ends takes nothing from them.
+        self._identity = replace(self._identity, was_clean=True)
+        return self._membership
+
+    def _look(self, *, everything: bool) -> None:
+        """What fails is to be followed by a look at everything."""
+        self._look_once(everything=everything)
+        self._board.looked()
+
+    def _look_once(self, *, everything: bool) -> None:
+        membership = self._membership
+        if membership is None or membership.session != self._client.session_id:
+            membership, everything = self._register(), True
+        if not self.controller.is_active and self.controller.try_claim(membership, suspects=self._suspicions.dead):
+            everything = True  # what others decided last is to be known before anything is
+        changed = self._feed.take(self._on_change)
+        self._state = read_cluster(
+            self._client, known=self._state, changed=None if everything else changed, watch=self._on_change
+        )
+        own = self._state.brokers.get(membership.broker_id)
+        if own is None or own.epoch != membership.epoch:
+            log.warning("registration is gone broker=%d epoch=%d", membership.broker_id, membership.epoch)
+            self._register()
+            self._board.tell(is_stale=True)
+            return
+        self._see_controller()
+        self._suspicions.registered(self._state.brokers)
+        self._due_ms = None
+        if self.controller.is_active:
+            if self._suspicions.dead:
+                self._suspicions.found_in_sync(in_sync_with_others(self._state))
+            self._state, self._due_ms = self._decisions.make(self._state, self.electorate, self._steady_ms())
+        self._remove_deleted_logs()
+        self._hosting.apply(self._state, membership.epoch)
+        self._leave_damaged(membership)
+
+    def _see_controller(self) -> None:
+        found = self._state.controller
+        if self.controller.is_active and (found is None or found.epoch != self.controller.require_claim().epoch):
+            self.controller.resign()
+        if found is None:
+            self._board.tell(has_changes=True)  # it went just now: claimed by the next step
+
+    def _remove_deleted_logs(self) -> None:
+        own_id = self._identity.broker_id
+        for topic_id, record in self._state.deleted_logs.items():
+            if own_id not in record.brokers:
+                continue
+            try:
+                self._hosting.remove_logs(record.name, topic_id)
+            except OSError as error:
+                log.error("cannot remove logs topic=%s topic_id=%s error=%s", record.name, topic_id.hex(), error)
+                self._look_again_soon()
+                continue
+            if not logs_are_removed(self._client, topic_id, own_id):
+                self._board.tell(has_changes=True)
+
+    def _retry_failed(self) -> None:
+        with self._changing:
+            if self._membership is not None and not self._has_left:
+                self._hosting.retry_failed(self._state, self._membership.epoch)
+                self._leave_damaged(self._membership)
+
+    def _leave_damaged(self, membership: Membership) -> None:
+        damaged = self._hosting.damaged_replicas()
+        if not damaged:
+            return
+        try:
+            is_done = self._damaged.leave(damaged, membership)
+        except (PylogError, ZNodeError) as error:
+            log.warning("cannot leave in-sync sets of damaged logs partitions=%d error=%r", len(damaged), error)
+            is_done = False
+        if not is_done:
+            self._look_again_soon()
+
+    def _look_again_soon(self) -> None:
+        retry_ms = self._steady_ms() + _RETRY_MS
+        self._due_ms = retry_ms if self._due_ms is None else min(self._due_ms, retry_ms)

@@ -1,0 +1,306 @@
+"""The claim to be the controller, and the door every controller's write goes through.
+
+Rules (Kafka's, `KafkaZkClient.registerControllerAndIncrementControllerEpoch`): the claim and the rise of
+``/controller_epoch`` are one transaction; every later write is a transaction that checks that znode's version and names
+the session of the claim. So whoever lost the claim, knowingly or not, changes nothing. An outcome that is unknown is
+read back before anything is decided on it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import accumulate
+from operator import attrgetter
+from typing import Final
+
+from broker_runtime.contract.errors import NotControllerError, ZooKeeperUnavailableError
+from broker_runtime.contract.settings import find_setting
+from broker_runtime.controller.election import Electorate, elect
+from broker_runtime.controller.partition_ranges import partition_ranges
+from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState, VersionedState, read_topics
+from broker_runtime.zookeeper.membership import Membership
+from broker_runtime.zookeeper.session import (
+    ANY_VERSION,
+    BadVersionError,
+    Check,
+    Create,
+    Delete,
+    NodeExistsError,
+    NoNodeError,
+    Operation,
+    Set,
+    ZNodeError,
+    ZooKeeperClient,
+)
+from broker_runtime.zookeeper.znodes import (
+    CHANGES,
+    CONTROLLER,
+    CONTROLLER_EPOCH,
+    ControllerClaim,
+    PartitionState,
+    announcing,
+    from_json,
+    partition_path,
+    partition_state_path,
+    to_json,
+)
+
+log = logging.getLogger(__name__)
+
+PARTITIONS_PER_WRITE: Final = 200
+"""So that a transaction over the longest topic names stays far below 512 KiB."""
+_CLAIM_ATTEMPTS: Final = 5
+_ELECTION_ATTEMPTS: Final = 5
+_UNCLEAN_ELECTION: Final = "unclean.leader.election.enable"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """Proof of being the controller: for as long as the session lives and the epoch's znode has this version."""
+
+    epoch: int
+    epoch_version: int
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A partition's next state, and what it is to replace: None for a new partition."""
+
+    topic: str
+    partition: int
+    present: VersionedState | None
+    state: PartitionState
+
+    def operations(self) -> list[Operation]:
+        path = partition_state_path(self.topic, self.partition)
+        if self.present is not None:
+            return [Set(path, to_json(self.state), self.present.version)]
+        return [Create(partition_path(self.topic, self.partition)), Create(path, to_json(self.state))]
+
+    def touches(self, path: str) -> bool:
+        return path in {
+            partition_path(self.topic, self.partition), partition_state_path(self.topic, self.partition)
+        }  # fmt: skip
+
+
+class Controller:
+    """One broker's part as the controller, or as one who could be. Thread-safe."""
+
+    def __init__(self, client: ZooKeeperClient) -> None:
+        self._client = client
+        self._claim: Claim | None = None
+        self._lock = threading.Lock()  # guards _claim; never held over a call to ZooKeeper
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this broker believes to be the controller; a write tells."""
+        return self._claim is not None
+
+    def require_claim(self) -> Claim:
+        """The claim. Raises `NotControllerError` without one."""
+        with self._lock:
+            claim = self._claim
+        if claim is None:
+            raise NotControllerError("this broker is not the controller; ask the one that is")
+        return claim
+
+    def resign(self) -> None:
+        """Believes so no longer; the znode goes with the session, or by `release`."""
+        with self._lock:
+            had, self._claim = self._claim, None
+        if had is not None:
+            log.info("resign as controller epoch=%d", had.epoch)
+
+    def release(self) -> None:
+        """Gives the claim up, so that another can take it at once. Raises `ZooKeeperUnavailableError`."""
+        with self._lock:
+            claim, self._claim = self._claim, None
+        if claim is not None:
+            try:
+                self._client.delete(CONTROLLER, session=claim.session)
+            except NoNodeError:
+                return
+            log.info("release controller epoch=%d", claim.epoch)
+
+    def try_claim(self, membership: Membership, *, suspects: Mapping[int, int] | None = None) -> bool:
+        """Claims to be the controller if nobody is, or the one that is counts as dead: its broker and that one's epoch
+        are in ``suspects``. Returns whether it is now. Raises `ZooKeeperUnavailableError`.
+
+        A controller that was taken for dead wrongly can write no more, and learns it from its next write.
+        """
+        for _ in range(_CLAIM_ATTEMPTS):
+            try:
+                claim = self._claim_once(membership, suspects or {})
+            except (NodeExistsError, BadVersionError, NoNodeError):
+                continue  # somebody else was quicker, or the claim went: look again
+            except ZooKeeperUnavailableError:
+                if not self._client.is_connected:
+                    raise
+                continue  # the outcome is unknown: the next round reads it back
+            with self._lock:
+                self._claim = claim
+            return claim is not None
+        return False
+
+    def write(self, operations: Sequence[Operation], *, is_done: Callable[[], bool]) -> list[int]:
+        """Carries out a controller's transaction. ``is_done`` reads back whether it happened, if that is unknown.
+
+        Raises `NotControllerError` if another is the controller now, `ZooKeeperUnavailableError` if it did not happen,
+        or if whether it did cannot be read; a `ZNodeError` of the operations' own. After a doubtful success the
+        versions returned are -1.
+        """
+        claim = self.require_claim()
+        try:
+            return self._client.transaction(
+                [Check(CONTROLLER_EPOCH, claim.epoch_version), *operations], session=claim.session
+            )[1:]
+        except ZNodeError as error:
+            if error.path != CONTROLLER_EPOCH:
+                raise
+            self.resign()
+            raise NotControllerError("another controller was elected; nothing was changed") from None
+        except ZooKeeperUnavailableError:
+            if not is_done():
+                raise
+            return [ANY_VERSION] * len(operations)
+
+    def elect_all(self, cluster: ClusterState, brokers: Electorate) -> ClusterState:
+        """Gives every partition the leader and the in-sync set that `elect` decides; the cluster as it is then.
+
+        Raises as `carry_out`.
+        """
+        return self.carry_out(cluster, self._elections(cluster.topics.values(), brokers))
+
+    def elect_topic(self, topic: TopicState, brokers: Electorate) -> TopicState:
+        """As `elect_all`, for one topic."""
+        cluster = ClusterState(topics={topic.name: topic})
+        return self.carry_out(cluster, self._elections([topic], brokers)).topics.get(topic.name, topic)
+
+    def carry_out(self, cluster: ClusterState, decisions: Sequence[Decision]) -> ClusterState:
+        """Writes the states; the cluster as it is then. Raises as `write`.
+
+        One write takes many partitions, of whichever topics. Where another writer changed a state meanwhile, or the
+        outcome is in doubt, the topic is read again; what is still to be decided then is left for the next look, which
+        the other writer's announcement brings about.
+        """
+        if not decisions:
+            return cluster
+        partitions = {name: list(cluster.topics[name].partitions) for name in {d.topic for d in decisions}}
+        doubtful: set[str] = set()
+        for start in range(0, len(decisions), PARTITIONS_PER_WRITE):
+            for decision, version in self._write_decisions(decisions[start : start + PARTITIONS_PER_WRITE]):
+                if version is None or version == ANY_VERSION:
+                    doubtful.add(decision.topic)
+                else:
+                    partitions[decision.topic][decision.partition] = VersionedState(
+                        state=decision.state, version=version
+                    )
+        _tell(decisions, doubtful)
+        written = {name: replace(cluster.topics[name], partitions=tuple(states)) for name, states in partitions.items()}
+        again = {topic.name: topic for topic in read_topics(self._client, sorted(doubtful), known=cluster.topics)}
+        return replace(cluster, topics={**cluster.topics, **written, **again})
+
+    def has_happened(self, operations: Sequence[Operation]) -> bool:
+        """Reads back whether a transaction of creations, changes and deletions happened: by its last operation that
+        leaves a trace no other writer's could be mistaken for. Raises `ZooKeeperUnavailableError`."""
+        last = next(o for o in reversed(operations) if not isinstance(o, Check) and o.path != CHANGES)
+        node = self._client.find(last.path)
+        if isinstance(last, Delete):
+            return node is None
+        assert isinstance(last, Create | Set)
+        return node is not None and node.data == last.data
+
+    def _elections(self, topics: Iterable[TopicState], brokers: Electorate) -> list[Decision]:
+        epoch = self.require_claim().epoch
+        decided: list[Decision] = []
+        for topic in sorted(topics, key=attrgetter("name")):
+            is_unclean_allowed = _allows_unclean_election(topic)
+            for number, replicas in enumerate(topic.record.assignment):
+                present = topic.partitions[number]
+                current = None if present is None else present.state
+                state = elect(current, replicas, brokers, epoch, is_unclean_allowed=is_unclean_allowed)
+                if state is not None:
+                    decided.append(Decision(topic.name, number, present, state))
+        return decided
+
+    def _write_decisions(self, decided: Sequence[Decision]) -> list[tuple[Decision, int | None]]:
+        """Writes them in one transaction; each one's version, None where it was not written.
+
+        A state that another writer changed meanwhile is left out, and the others are written without it.
+        """
+        left_out: list[Decision] = []
+        for _ in range(_ELECTION_ATTEMPTS):
+            operations: list[Operation] = []
+            for decision in decided:
+                operations += decision.operations()
+            operations.append(announcing(decision.topic for decision in decided))
+            try:
+                versions = self.write(operations, is_done=partial(self.has_happened, operations))
+            except (BadVersionError, NodeExistsError, NoNodeError) as error:
+                changed = [decision for decision in decided if decision.touches(error.path)]
+                log.info("leave election to the next look changed=%s", error.path)
+                left_out += changed
+                decided = [decision for decision in decided if decision not in changed]
+                if not changed or not decided:
+                    break
+            else:
+                # The last operation of each is that on its state.
+                ends = accumulate(len(decision.operations()) for decision in decided)
+                written = [(d, versions[end - 1]) for d, end in zip(decided, ends, strict=True)]
+                return [*written, *((decision, None) for decision in left_out)]
+        return [(decision, None) for decision in (*decided, *left_out)]
+
+    def _claim_once(self, membership: Membership, suspects: Mapping[int, int]) -> Claim | None:
+        session = membership.session
+        epoch_node = self._client.find(CONTROLLER_EPOCH)
+        if epoch_node is None:
+            self._client.create(CONTROLLER_EPOCH, b"0")
+            epoch_node = self._client.get(CONTROLLER_EPOCH)
+        operations: list[Operation] = []
+        there = self._client.find(CONTROLLER)
+        if there is not None:
+            other = from_json(there.data, ControllerClaim, CONTROLLER)
+            if other.broker_id == membership.broker_id and other.broker_epoch == membership.epoch:
+                # Our own earlier write, whose outcome was unknown. Its epoch is the one in the znode, or it is stale.
+                if other.epoch != int(epoch_node.data):
+                    return None
+                return Claim(epoch=other.epoch, epoch_version=epoch_node.version, session=session)
+            if other.broker_id == membership.broker_id:
+                log.info("replace claim of an earlier life broker=%d epoch=%d", other.broker_id, other.epoch)
+            elif suspects.get(other.broker_id) == other.broker_epoch:
+                log.warning("replace claim of a dead controller broker=%d epoch=%d", other.broker_id, other.epoch)
+            else:
+                return None
+            operations.append(Delete(CONTROLLER, there.version))
+        epoch = int(epoch_node.data) + 1
+        claim = ControllerClaim(broker_id=membership.broker_id, broker_epoch=membership.epoch, epoch=epoch)
+        operations.append(Set(CONTROLLER_EPOCH, b"%d" % epoch, epoch_node.version))
+        operations.append(Create(CONTROLLER, to_json(claim), ephemeral=True))
+        versions = self._client.transaction(operations, session=session)
+        log.info("become controller broker=%d epoch=%d", membership.broker_id, epoch)
+        return Claim(epoch=epoch, epoch_version=versions[-2], session=session)
+
+
+def _allows_unclean_election(topic: TopicState) -> bool:
+    value = topic.config.get(_UNCLEAN_ELECTION)
+    return value is not None and find_setting("topic", _UNCLEAN_ELECTION).parse(value) is True
+
+
+def _tell(decided: Sequence[Decision], doubtful: Collection[str]) -> None:
+    """One line per topic and outcome; none for new partitions."""
+    changed: dict[tuple[str, str, PartitionState], list[int]] = {}
+    for decision in decided:
+        if decision.present is not None and decision.topic not in doubtful:
+            is_led_anew = decision.state.leader_epoch != decision.present.state.leader_epoch
+            verb = "elect" if is_led_anew else "shrink in-sync set"
+            changed.setdefault((verb, decision.topic, decision.state), []).append(decision.partition)
+    for (verb, topic, state), numbers in changed.items():
+        log.info(
+            "%s topic=%s leader=%s leader_epoch=%d isr=%s partitions=%s",
+            verb, topic, state.leader, state.leader_epoch, state.isr, partition_ranges(numbers),
+        )  # fmt: skip

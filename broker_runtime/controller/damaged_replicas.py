@@ -1,0 +1,104 @@
+"""A broker whose log of a partition is damaged leaves that partition's in-sync set, so that others can make it whole.
+
+    damage is found → it leaves the in-sync set, and what it leads is given up → another leads → hosting sets the log
+    aside and begins another, empty → it follows, fetches everything, and joins when it has caught up
+
+Rules: who is the only one in sync stays, damaged as it is: nobody has more. States change by compare-and-set, checked
+against the broker's own epoch. A log that was in use told its leader how far it goes, and such a fetch may be under way
+still, in the buffers of a leader that stands still: the leader epoch rises with the state, so that it counts nowhere.
+Only then is the log released. (One that was found damaged by its first use never told anything in this registration.)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from broker_runtime.contract.errors import CorruptRecordError
+from broker_runtime.replication import Partition
+from broker_runtime.zookeeper.membership import Membership
+from broker_runtime.zookeeper.session import BadVersionError, Check, NoNodeError, Set, ZooKeeperClient
+from broker_runtime.zookeeper.znodes import (
+    PartitionState,
+    announcing,
+    broker_epoch_path,
+    from_json,
+    partition_state_path,
+    to_json,
+)
+
+log = logging.getLogger(__name__)
+
+_STATES_PER_WRITE: Final = 200
+
+
+class DamagedReplicas:
+    """Those of one broker. Not thread-safe: the cluster member's."""
+
+    def __init__(self, client: ZooKeeperClient, release: Callable[[Partition, int], None]) -> None:
+        """``release(partition, version)``: its log may be set aside as soon as the state is of that version or newer,
+        and says that others hold the partition without this broker."""
+        self._client = client
+        self._release = release
+
+    def leave(self, damaged: Sequence[Partition], membership: Membership) -> bool:
+        """Leaves the in-sync sets of ``damaged`` that have other members; returns whether nothing is left to be done
+        until the states change. Raises `ZooKeeperUnavailableError`; then some were left, perhaps."""
+        writes = self._writes(damaged, membership.broker_id)
+        epoch = Check(broker_epoch_path(membership.broker_id), membership.epoch)
+        is_done = True
+        for start in range(0, len(writes), _STATES_PER_WRITE):
+            part = writes[start : start + _STATES_PER_WRITE]
+            announcement = announcing(partition.topic for partition, _ in part)
+            try:
+                versions = self._client.transaction(
+                    [epoch, *(write for _, write in part), announcement], session=membership.session
+                )
+            except (BadVersionError, NoNodeError) as error:
+                log.info("leave in-sync sets again changed=%s partitions=%d", error.path, len(part))
+                is_done = False
+                continue
+            for (partition, _), version in zip(part, versions[1:], strict=False):
+                log.warning(
+                    "leave in-sync set of a damaged log topic=%s partition=%d version=%d",
+                    partition.topic, partition.partition, version,
+                )  # fmt: skip
+                self._release(partition, version)
+        return is_done
+
+    def _writes(self, damaged: Sequence[Partition], own_id: int) -> list[tuple[Partition, Set]]:
+        paths = [partition_state_path(partition.topic, partition.partition) for partition in damaged]
+        writes: list[tuple[Partition, Set]] = []
+        for partition, path, node in zip(damaged, paths, self._client.find_all(paths, are_small=True), strict=True):
+            present = None if node is None else _understood(node.data, path)
+            state = None if present is None else _without(present, own_id, was_used=partition.log.is_loaded)
+            if node is not None and state is not None:
+                writes.append((partition, Set(path, to_json(state), node.version)))
+        return writes
+
+
+def _understood(data: bytes, path: str) -> PartitionState | None:
+    try:
+        return from_json(data, PartitionState, path)
+    except CorruptRecordError as error:
+        log.error("damaged log stays error=%s", error.message)
+        return None
+
+
+def _without(present: PartitionState, own_id: int, *, was_used: bool) -> PartitionState | None:
+    """The state without this broker; None where nothing is to be written: it is the only one in sync, or left before
+    with a log that told nothing since."""
+    others = tuple(member for member in present.isr if member != own_id)
+    if not others or not (was_used or own_id in present.isr):
+        return None
+    is_leader = present.leader == own_id
+    return msgspec.structs.replace(
+        present,
+        leader=None if is_leader else present.leader,
+        leader_epoch=present.leader_epoch + (is_leader or was_used),
+        isr=others,
+        leader_broker_epoch=-1 if is_leader else present.leader_broker_epoch,
+    )

@@ -1,0 +1,119 @@
+"""Who leads a partition and who is in sync: a pure function of its state, its replicas and the brokers.
+
+Kafka's rules (`PartitionLeaderElectionAlgorithms`), with the brokers in the order of the assignment:
+
+    offline              the first that lives and is in sync; nobody outside the in-sync set, unless the topic allows an
+                         unclean election: then the first that lives, and it alone is in sync
+    controlled shutdown  as if a stopping broker were dead, wherever another one lives and is in sync
+    preferred            the first replica, where it lives and is in sync (`prefer`)
+
+Beyond Kafka's: a leader counts only in the registration (broker epoch) it was elected in; one that registered anew is
+elected anew, under a higher leader epoch. And dead or stopping brokers leave the in-sync set of partitions that others
+lead, so that commits need not wait until the leader finds that they lag; the leader epoch stays as it is then.
+
+Invariants: leader ∈ isr ⊆ replicas; the in-sync set never becomes empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from broker_runtime.zookeeper.znodes import PartitionState
+
+
+@dataclass(frozen=True, slots=True)
+class Electorate:
+    """The registered brokers, ``live``: the epoch of each, and what is known of some of them.
+
+    ``stopping``: they lead and are in sync only where nobody else can. ``suspects``: probably dead. They lead nothing
+    new, and lose what another broker can take over; what nobody else can is left to them, in case they live.
+    """
+
+    live: Mapping[int, int]
+    stopping: frozenset[int] = frozenset()
+    suspects: frozenset[int] = frozenset()
+
+    def is_led(self, state: PartitionState) -> bool:
+        """Whether the leader is registered as when it was elected."""
+        return state.leader is not None and self.live.get(state.leader) == state.leader_broker_epoch
+
+    def can_lead(self, broker_id: int) -> bool:
+        """Whether the broker lives and stays."""
+        return broker_id in self.live and broker_id not in self.suspects and broker_id not in self.stopping
+
+    def of(self, broker_ids: Sequence[int]) -> tuple[int, ...]:
+        """Those of the brokers that can lead; where none can, those that stop."""
+        return tuple(b for b in broker_ids if self.can_lead(b)) or tuple(
+            b for b in broker_ids if b in self.live and b not in self.suspects
+        )
+
+
+def elect(
+    current: PartitionState | None,
+    replicas: Sequence[int],
+    brokers: Electorate,
+    controller_epoch: int,
+    *,
+    is_unclean_allowed: bool = False,
+) -> PartitionState | None:
+    """The partition's next state, or None where it stays as it is.
+
+    ``current`` None: a new partition; all its live replicas are in sync. ``is_unclean_allowed``:
+    ``unclean.leader.election.enable``. With nobody to elect the partition has no leader, and its in-sync set stays.
+    """
+    if current is None:
+        in_sync = brokers.of(replicas)
+        if not in_sync:
+            return None
+        return PartitionState(
+            leader=in_sync[0],
+            leader_epoch=0,
+            isr=in_sync,
+            controller_epoch=controller_epoch,
+            leader_broker_epoch=brokers.live[in_sync[0]],
+        )
+    candidates = brokers.of([broker_id for broker_id in replicas if broker_id in current.isr])
+    if brokers.is_led(current):
+        if not candidates:
+            return None
+        if current.leader in candidates:
+            if len(candidates) == len(current.isr):
+                return None
+            in_sync = tuple(broker_id for broker_id in current.isr if broker_id in candidates)
+            return msgspec.structs.replace(current, isr=in_sync, controller_epoch=controller_epoch)
+    if not candidates and is_unclean_allowed:
+        candidates = brokers.of(replicas)[:1]
+    if candidates:
+        return led_by(candidates[0], candidates, current, brokers, controller_epoch)
+    if current.leader is None:
+        return None
+    return PartitionState(
+        leader=None, leader_epoch=current.leader_epoch + 1, isr=current.isr, controller_epoch=controller_epoch
+    )
+
+
+def prefer(
+    current: PartitionState | None, replicas: Sequence[int], brokers: Electorate, controller_epoch: int
+) -> PartitionState | None:
+    """The state in which the first replica leads; None where it does, or is not live and in sync, or is stopping."""
+    if current is None or not brokers.is_led(current) or current.leader == replicas[0]:
+        return None
+    if replicas[0] not in current.isr or not brokers.can_lead(replicas[0]):
+        return None
+    return led_by(replicas[0], current.isr, current, brokers, controller_epoch)
+
+
+def led_by(
+    leader: int, in_sync: Sequence[int], current: PartitionState, brokers: Electorate, controller_epoch: int
+) -> PartitionState:
+    """The state under a new leader, which lives: the next leader epoch."""
+    return PartitionState(
+        leader=leader,
+        leader_epoch=current.leader_epoch + 1,
+        isr=tuple(in_sync),
+        controller_epoch=controller_epoch,
+        leader_broker_epoch=brokers.live[leader],
+    )

@@ -1,0 +1,343 @@
+"""Carries out on this broker what was decided about its partitions: which logs it has, which it leads, whom it follows.
+
+Rules: the cluster's state comes in, the registry and the data directories are made to agree with it; applying the same
+state twice changes nothing. A replica that was moved to another broker is removed here. A log of a topic id that is no
+more is set aside, never read; so is a damaged one whose partition others hold without it, and it is fetched anew. One
+that cannot be opened takes no other with it, and is tried again. No file of a log is read here: that is for its first
+use. The caller lets one change through at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from weakref import WeakKeyDictionary
+
+from broker_runtime.contract.errors import InconsistentTopicIdError, PylogError
+from broker_runtime.contract.model import TopicPartition
+from broker_runtime.contract.schema import SchemaHistory, TopicSchema, schema_from_bytes
+from broker_runtime.contract.settings import TopicSettings, resolve
+from broker_runtime.controller.disk_room import DiskRoom, PartitionWithRoom
+from broker_runtime.controller.partition_ranges import partition_ranges
+from broker_runtime.log import FlushMode, LogConfig, LogDirectory, PartitionLog
+from broker_runtime.replication import FollowerPlan, Leadership, Partition, PartitionRegistry, Role
+from broker_runtime.replication.registry import KnownTopic
+from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState, VersionedState
+from broker_runtime.zookeeper.znodes import TopicRecord
+
+log = logging.getLogger(__name__)
+
+
+class Hosting:
+    """The partitions of one broker, over its data directories."""
+
+    def __init__(
+        self,
+        registry: PartitionRegistry,
+        directories: Sequence[LogDirectory],
+        *,
+        broker_id: int,
+        min_free_bytes: int,
+        followers: FollowerPlan | None = None,
+        now_ms: Callable[[], int] | None = None,
+        on_in_sync_news: Callable[[], None] = lambda: None,
+        on_damage: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``min_free_bytes``: ``log.dir.min.free.bytes``. ``followers``: who fetches from the leaders that this broker
+        follows (None: nobody). ``now_ms``: the clock of `Partition.follower_fetch`. ``on_in_sync_news``: see
+        `Partition.on_in_sync_news`, ``on_damage``: see `PartitionLog.on_damage`. Raises `OSError` where a directory
+        cannot be looked at."""
+        self._followers = followers
+        self._now_ms = now_ms
+        self._on_in_sync_news = on_in_sync_news
+        self._on_damage = on_damage
+        self._registry = registry
+        self._directories = tuple(directories)
+        self._rooms = {
+            directory.path: DiskRoom(directory, min_free_bytes=min_free_bytes) for directory in self._directories
+        }
+        self._broker_id = broker_id
+        self._schemas: dict[bytes, SchemaHistory] = {}
+        self._hosted: dict[str, dict[int, Partition]] = {}
+        self._applied: dict[str, tuple[TopicState, int]] = {}
+        # Damaged logs on which nothing rests from this version of the state on.
+        self._released: WeakKeyDictionary[PartitionLog, int] = WeakKeyDictionary()
+        self._failed: dict[str, dict[int, str]] = {}  # partitions that could not be opened, and why
+        self._directory_of = {at: directory for directory in self._directories for at in directory.partitions}
+        # Invariant: how many values of _directory_of each path has.
+        self._held = Counter(directory.path for directory in self._directory_of.values())
+
+    def apply(self, cluster: ClusterState, broker_epoch: int) -> None:
+        """Hosts what the cluster gives this broker in its registration ``broker_epoch``, and nothing else.
+
+        Nothing is removed from a disk: logs of topics that are gone stay where they are, unread, until
+        `remove_logs`, or until a topic of their name takes their place.
+        """
+        for name in self._registry.topic_names():
+            if name not in cluster.topics:
+                self.forget_topic(name)
+        for topic in cluster.topics.values():
+            self.apply_topic(topic, broker_epoch)
+
+    def apply_topic(self, topic: TopicState, broker_epoch: int) -> None:
+        """As `apply`, for one topic that exists."""
+        if self._applied.get(topic.name) == (topic, broker_epoch):
+            return
+        topic_id = topic.record.topic_id
+        schemas = self._history(topic.record)
+        self._registry.know_topic(
+            topic.name,
+            KnownTopic(topic_id=topic_id, partition_count=len(topic.record.assignment), schemas=schemas),
+        )
+        wanted_id = uuid.UUID(bytes=topic_id)
+        settings = resolve("topic", topic.config)
+        config = _log_config(settings)
+        versions = tuple((schema.schema_id, schema.arrow) for schema in topic.record.schemas)
+        hosted = self._hosted.setdefault(topic.name, {})
+        failed: dict[int, str] = {}
+        led: dict[int, list[int]] = {}
+        for number, replicas in enumerate(topic.record.assignment):
+            present = topic.partitions[number]
+            partition = hosted.get(number)
+            at = TopicPartition(topic.name, number)
+            try:
+                if self._broker_id not in replicas:
+                    hosted.pop(number, None)
+                    self._remove_replica(at, wanted_id)
+                    continue
+                if present is None:
+                    continue
+                opened = self._open(at, wanted_id, config, versions)
+                if opened.is_damaged and self._is_held_by_others(opened, present):
+                    log.error("set damaged log aside, fetch it anew partition=%s leader=%s", at, present.state.leader)
+                    self._directory_of[at].set_aside_damaged(at)
+                    self._released.pop(opened, None)
+                    opened = self._open(at, wanted_id, config, versions)
+                if partition is None or partition.log is not opened:
+                    room = self._rooms[self._directory_of[at].path]
+                    partition = hosted[number] = PartitionWithRoom(opened, room, broker_id=self._broker_id)
+                    partition.on_in_sync_news = self._on_in_sync_news
+                    opened.on_damage(self._on_damage)
+                    self._registry.host(partition)
+                partition.min_in_sync_replicas = settings.min_in_sync(topic.replication_factor(number))
+                if self._set_role(partition, present, replicas, broker_epoch):
+                    led.setdefault(present.state.leader_epoch, []).append(number)
+            except (PylogError, OSError) as error:
+                failed[number] = str(error)
+                if self._failed.get(topic.name, {}).get(number) != str(error):
+                    log.error("cannot host topic=%s partition=%d error=%s", topic.name, number, error)
+        for leader_epoch, numbers in led.items():
+            log.info("lead topic=%s leader_epoch=%d partitions=%s", topic.name, leader_epoch, partition_ranges(numbers))
+        if failed:
+            self._failed[topic.name] = failed
+        else:
+            self._failed.pop(topic.name, None)
+            self._applied[topic.name] = (topic, broker_epoch)
+
+    def failures(self, name: str) -> Mapping[int, str]:
+        """The topic's partitions that this broker should host and could not open at the last try, and why."""
+        return self._failed.get(name, {})
+
+    def retry_failed(self, cluster: ClusterState, broker_epoch: int) -> None:
+        """Tries to open once more what could not be opened, and to set aside what is damaged."""
+        for name in dict.fromkeys([*self._failed, *(partition.topic for partition in self.damaged_replicas())]):
+            topic = cluster.topics.get(name)
+            if topic is not None:
+                self._applied.pop(name, None)
+                self.apply_topic(topic, broker_epoch)
+
+    def damaged_replicas(self) -> list[Partition]:
+        """The hosted partitions whose logs turned out to be damaged, and were not released; see `release`."""
+        damaged = [partition for partition in self._registry.hosted() if partition.log.is_damaged]
+        return [partition for partition in damaged if partition.log not in self._released]
+
+    def release(self, partition: Partition, version: int) -> None:
+        """From the state of this ``version`` on nothing rests on the partition's damaged log, if the state says so."""
+        self._released[partition.log] = version
+
+    def forget_topic(self, name: str) -> None:
+        """Serves the topic no more; its logs stay."""
+        for partition in self._registry.forget_topic(name):
+            self._unfollow(TopicPartition(partition.topic, partition.partition))
+            self._schemas.pop(partition.topic_id, None)
+        self._hosted.pop(name, None)
+        self._applied.pop(name, None)
+        self._failed.pop(name, None)
+
+    def remove_logs(self, name: str, topic_id: bytes) -> None:
+        """Removes the topic's logs from every directory, and those of that name that do not tell their topic.
+
+        Those of another topic id are not touched. Raises `OSError`.
+        """
+        applied = self._applied.get(name)
+        if applied is None or applied[0].record.topic_id == topic_id:
+            self.forget_topic(name)
+        expected = {uuid.UUID(bytes=topic_id), None}
+        for directory in self._directories:
+            self._delete(
+                directory,
+                [at for at in directory.partitions if at.topic == name and directory.topic_id_of(at) in expected],
+            )
+
+    def step_down_all(self) -> None:
+        """This broker leads and follows nothing any more, until the next `apply`."""
+        for partition in self._registry.hosted():
+            self._unfollow(TopicPartition(partition.topic, partition.partition))
+        self._registry.step_down_all()
+        self._applied.clear()
+
+    def look_at_disks(self) -> None:
+        """Looks whether the directories still have room. Raises `OSError`."""
+        for room in self._rooms.values():
+            room.look()
+
+    def apply_retention(self, now_ms: int) -> None:
+        """Removes what retention gives up, and rolls idle segments, in every log this broker leads.
+
+        Also loads logs that nobody used yet: their time runs too. One log's failure stops no other.
+        """
+        for partition in self._registry.hosted():
+            if not partition.is_leader:
+                continue
+            try:
+                if partition.log.apply_retention(now_ms):
+                    partition.announce()
+            except PylogError as error:
+                log.warning(
+                    "retention failed topic=%s partition=%d error=%s", partition.topic, partition.partition, error
+                )
+
+    def directory_of(self, at: TopicPartition) -> LogDirectory | None:
+        """The data directory that has the partition's log; None where there is none yet."""
+        return self._directory_of.get(at)
+
+    @property
+    def directories(self) -> tuple[LogDirectory, ...]:
+        """The data directories."""
+        return self._directories
+
+    def _open(
+        self, at: TopicPartition, topic_id: uuid.UUID, config: LogConfig, schemas: Sequence[tuple[int, bytes]]
+    ) -> PartitionLog:
+        directory = self.directory_of(at)
+        if directory is None:
+            return self._open_new(at, topic_id, config, schemas)
+        try:
+            return directory.log(at.topic, at.partition, topic_id, config, schemas)
+        except InconsistentTopicIdError:
+            # The topic was made anew while this one was open: the old log is nobody's.
+            directory.set_aside(at)
+            return directory.log(at.topic, at.partition, topic_id, config, schemas)
+
+    def _open_new(
+        self, at: TopicPartition, topic_id: uuid.UUID, config: LogConfig, schemas: Sequence[tuple[int, bytes]]
+    ) -> PartitionLog:
+        """In the directory with the fewest logs, the first among equals; one that is full comes last."""
+        candidates = sorted(
+            self._directories, key=lambda each: (not self._rooms[each.path].takes_appends, self._held[each.path])
+        )
+        for left, directory in zip(range(len(candidates) - 1, -1, -1), candidates, strict=True):
+            try:
+                opened = directory.log(at.topic, at.partition, topic_id, config, schemas)
+            except OSError as error:
+                if isinstance(error, PylogError) or not left or at in directory.partitions:
+                    raise
+                log.warning("try another directory partition=%s path=%s error=%s", at, directory.path, error)
+            else:
+                self._directory_of[at] = directory
+                self._held[directory.path] += 1
+                return opened
+        raise AssertionError("there is at least one directory")
+
+    def _is_held_by_others(self, damaged: PartitionLog, present: VersionedState) -> bool:
+        """Whether another broker leads, nothing that is committed rests on this one's log, and it stays so: none of
+        what the log told in its time brings this broker into the in-sync set again."""
+        state = present.state
+        if state.leader in {None, self._broker_id} or self._broker_id in state.isr:
+            return False
+        return not damaged.is_loaded or self._released.get(damaged, present.version + 1) <= present.version
+
+    def _remove_replica(self, at: TopicPartition, topic_id: uuid.UUID) -> None:
+        """The partition has no replica here any more, or never had one."""
+        dropped = self._registry.drop(at)
+        if dropped is not None:
+            self._unfollow(at)
+        directory = self.directory_of(at)
+        if directory is None:
+            return
+        held = directory.topic_id_of(at) if dropped is None else dropped.log.topic_id
+        if held == topic_id:
+            log.info("remove replica partition=%s", at)
+            self._delete(directory, [at])
+
+    def _delete(self, directory: LogDirectory, own: Sequence[TopicPartition]) -> None:
+        directory.delete_all(own)
+        for at in own:
+            if self._directory_of.get(at) is directory:
+                del self._directory_of[at]
+                self._held[directory.path] -= 1
+
+    def _set_role(
+        self, partition: Partition, present: VersionedState, replicas: Sequence[int], broker_epoch: int
+    ) -> bool:
+        """Returns whether it begins to lead now, or to lead in another epoch."""
+        state = present.state
+        at = TopicPartition(partition.topic, partition.partition)
+        leadership = Leadership(
+            leader=state.leader,
+            leader_epoch=state.leader_epoch,
+            replicas=tuple(replicas),
+            in_sync=frozenset(state.isr),
+            version=present.version,
+        )
+        if state.leader == self._broker_id and state.leader_broker_epoch == broker_epoch:
+            led_before = partition.leader_epoch if partition.is_leader else None
+            self._released.pop(partition.log, None)
+            self._unfollow(at)
+            partition.become_leader(leadership, None if self._now_ms is None else self._now_ms())
+            return led_before != state.leader_epoch
+        if state.leader is None or state.leader == self._broker_id:
+            # Nobody leads; or this broker did in an earlier registration, and is not elected anew yet.
+            self._unfollow(at)
+            partition.step_down()
+        elif partition.role is not Role.FOLLOWER or partition.leadership != leadership:
+            partition.become_follower(leadership)
+            if self._followers is not None:
+                self._followers.follow(partition, leadership)
+        return False
+
+    def _unfollow(self, at: TopicPartition) -> None:
+        if self._followers is not None:
+            self._followers.unfollow(at)
+
+    def _history(self, record: TopicRecord) -> SchemaHistory:
+        known = self._schemas.get(record.topic_id)
+        if known is None or len(known) != max(1, len(record.schemas)):
+            known = self._schemas[record.topic_id] = schema_history(record)
+        return known
+
+
+def schema_history(record: TopicRecord) -> SchemaHistory:
+    """The versions of a topic's schema; the untyped one where it has none."""
+    if not record.schemas:
+        return SchemaHistory()
+    return SchemaHistory(
+        TopicSchema(schema_id=version.schema_id, arrow=schema_from_bytes(version.arrow), key=record.key)
+        for version in record.schemas
+    )
+
+
+def _log_config(settings: TopicSettings) -> LogConfig:
+    return LogConfig(
+        segment_bytes=settings.segment_bytes,
+        segment_ms=settings.segment_ms,
+        index_interval_bytes=settings.index_interval_bytes,
+        retention_ms=settings.retention_ms,
+        retention_bytes=settings.retention_bytes,
+        max_message_bytes=settings.max_message_bytes,
+        flush_mode=FlushMode(settings.flush_mode),
+        flush_ms=settings.flush_ms,
+        is_log_append_time=settings.message_timestamp_type == "LogAppendTime",
+    )

@@ -1,0 +1,199 @@
+"""Writes what leaders decide about their in-sync sets into ZooKeeper, and tells them what became of it.
+
+Rules: a state is changed by compare-and-set, in the session the leader is registered in, and announced. A broker joins
+only in the registration its fetches carried, and not while it stops: the same transaction checks both. What became of a
+write whose answer was lost is not guessed: the partition counts with both, until the next news or the next write tell.
+
+A leader whose log went offline gives its leadership up here, where another in-sync replica can take it. Of a damaged
+log that is for the cluster member (damaged_replicas.py).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from broker_runtime.contract.errors import CorruptRecordError, ZooKeeperUnavailableError
+from broker_runtime.replication import InSyncChange, Partition, PartitionRegistry
+from broker_runtime.zookeeper.membership import Membership
+from broker_runtime.zookeeper.session import Check, Operation, Set, ZNodeError, ZooKeeperClient
+from broker_runtime.zookeeper.znodes import (
+    PartitionState,
+    announcing,
+    broker_epoch_path,
+    broker_path,
+    from_json,
+    partition_state_path,
+    to_json,
+)
+
+log = logging.getLogger(__name__)
+
+CHANGES_PER_WRITE: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class _Write:
+    """A partition's next state, over the one at ``version``; ``change`` None: its leader gives it up."""
+
+    partition: Partition
+    change: InSyncChange | None
+    state: PartitionState
+    version: int
+
+    @property
+    def path(self) -> str:
+        return partition_state_path(self.partition.topic, self.partition.partition)
+
+    def checks(self) -> dict[Operation, int]:
+        """That who joins is still registered as its fetches said (the epoch is its znode's version), and stays: the
+        checks, and the broker that each is about."""
+        joining = {} if self.change is None else self.change.joining
+        return {
+            check: broker_id
+            for broker_id, epoch in joining.items()
+            for check in (Check(broker_epoch_path(broker_id), epoch), Check(broker_path(broker_id), 0))
+        }
+
+    def gone(self, path: str) -> list[int]:
+        """Who joins no more, if the transaction was refused at ``path``."""
+        return [broker_id for check, broker_id in self.checks().items() if check.path == path]
+
+
+class IsrUpdater:
+    """The in-sync sets of the partitions that one broker leads. `step` on one thread, `wake` from any."""
+
+    def __init__(
+        self,
+        client: ZooKeeperClient,
+        registry: PartitionRegistry,
+        membership: Callable[[], Membership | None],
+        *,
+        lag_limit_ms: int,
+    ) -> None:
+        """``lag_limit_ms``: ``replica.lag.time.max.ms``. ``membership``: the broker's present registration."""
+        self._client = client
+        self._registry = registry
+        self._membership = membership
+        self._lag_limit_ms = lag_limit_ms
+        self._woken = threading.Event()
+
+    def wake(self) -> None:
+        """Ends a `wait` soon: an in-sync set can change (`Partition.on_in_sync_news`). Never blocks."""
+        self._woken.set()
+
+    def wait(self, timeout_s: float) -> None:
+        """Blocks until woken, or for ``timeout_s`` (half of ``lag_limit_ms`` is right); with 0 not at all."""
+        if timeout_s > 0:
+            self._woken.wait(timeout_s)
+        self._woken.clear()
+
+    def step(self, now_ms: int) -> None:
+        """Writes every change that a partition led here proposes now. Blocks for ZooKeeper, in bounds; what fails is
+        proposed again later. ``now_ms``: of the clock of `Partition.follower_fetch`."""
+        membership = self._membership()
+        if membership is None or not self._client.is_connected:
+            return
+        led = [partition for partition in self._registry.hosted() if partition.is_leader]
+        proposed: list[tuple[Partition, InSyncChange | None]] = [
+            (partition, change)
+            for partition in led
+            if (change := partition.propose_in_sync(now_ms, self._lag_limit_ms)) is not None
+        ]
+        proposed += [(partition, None) for partition in led if _is_to_be_given_up(partition)]
+        for start in range(0, len(proposed), CHANGES_PER_WRITE):
+            self._write(proposed[start : start + CHANGES_PER_WRITE], membership)
+
+    def _write(self, proposed: Sequence[tuple[Partition, InSyncChange | None]], membership: Membership) -> None:
+        try:
+            writes = self._prepare(proposed, membership)
+        except ZooKeeperUnavailableError as error:
+            log.warning("in-sync sets wait error=%s", error)
+            for partition, change in proposed:
+                _refused(partition, change)
+            return
+        while writes:
+            try:
+                versions = self._send(writes, membership)
+            except ZNodeError as error:
+                failed = [w for w in writes if w.path == error.path or w.gone(error.path)] or writes
+                log.info("in-sync sets refused changed=%s partitions=%d", error.path, len(failed))
+                for write in failed:
+                    _refused(write.partition, write.change, gone=write.gone(error.path))
+                writes = [write for write in writes if write not in failed]
+            except ZooKeeperUnavailableError as error:
+                log.warning("in-sync sets unknown partitions=%d error=%s", len(writes), error)
+                for write in writes:
+                    if write.change is not None:
+                        write.partition.in_sync_unknown(write.change)
+                return
+            else:
+                for write, version in zip(writes, versions, strict=True):
+                    if write.change is not None:
+                        write.partition.in_sync_written(write.change, version)
+                return
+
+    def _prepare(
+        self, proposed: Sequence[tuple[Partition, InSyncChange | None]], membership: Membership
+    ) -> list[_Write]:
+        """What is to be written over the states as they are; who proposed over another state is refused."""
+        paths = [partition_state_path(partition.topic, partition.partition) for partition, _ in proposed]
+        writes: list[_Write] = []
+        for (partition, change), path, node in zip(
+            proposed, paths, self._client.find_all(paths, are_small=True), strict=True
+        ):
+            present = None if node is None else _understood(node.data, path)
+            is_own = present is not None and (present.leader, present.leader_broker_epoch) == (
+                membership.broker_id, membership.epoch,
+            )  # fmt: skip
+            if node is None or present is None or not is_own or not _fits(present, node.version, partition, change):
+                _refused(partition, change)
+                continue
+            state = _given_up(present) if change is None else msgspec.structs.replace(present, isr=change.in_sync)
+            writes.append(_Write(partition, change, state, node.version))
+        return writes
+
+    def _send(self, writes: Sequence[_Write], membership: Membership) -> list[int]:
+        checks = list(dict.fromkeys(check for write in writes for check in write.checks()))
+        sets = [Set(write.path, to_json(write.state), write.version) for write in writes]
+        announcement = announcing(write.partition.topic for write in writes)
+        versions = self._client.transaction([*checks, *sets, announcement], session=membership.session)
+        return versions[len(checks) : len(checks) + len(sets)]
+
+
+def _understood(data: bytes, path: str) -> PartitionState | None:
+    try:
+        return from_json(data, PartitionState, path)
+    except CorruptRecordError as error:
+        log.error("in-sync set stays error=%s", error.message)
+        return None
+
+
+def _fits(present: PartitionState, version: int, partition: Partition, change: InSyncChange | None) -> bool:
+    if change is None:
+        return present.leader_epoch == partition.leader_epoch and len(present.isr) > 1
+    return (version, present.leader_epoch) == (change.version, change.leader_epoch)
+
+
+def _is_to_be_given_up(partition: Partition) -> bool:
+    return partition.log.is_offline and not partition.log.is_damaged and len(partition.in_sync) > 1
+
+
+def _given_up(state: PartitionState) -> PartitionState:
+    """Without its leader, which leaves the in-sync set too: the controller elects another."""
+    return PartitionState(
+        leader=None,
+        leader_epoch=state.leader_epoch + 1,
+        isr=tuple(broker_id for broker_id in state.isr if broker_id != state.leader),
+        controller_epoch=state.controller_epoch,
+    )
+
+
+def _refused(partition: Partition, change: InSyncChange | None, *, gone: Sequence[int] = ()) -> None:
+    if change is not None:
+        partition.in_sync_refused(change, gone=gone)

@@ -1,0 +1,75 @@
+"""Writes moves of partitions, leaders chosen by name, and brokers that are being emptied, through the controller.
+
+Rule: nothing is decided here that `reassignment` and `election` could decide. A topic's record and the states that
+change with it are one transaction, so no reader ever sees a leader or an in-sync replica outside the assignment.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from broker_runtime.controller.controller import Controller
+from broker_runtime.controller.reassignment import ReassignmentStep
+from broker_runtime.zookeeper.cluster_state import TopicState
+from broker_runtime.zookeeper.session import Create, Delete, NodeExistsError, NoNodeError, Operation, Set
+from broker_runtime.zookeeper.znodes import (
+    DrainingBroker,
+    PartitionState,
+    announcing,
+    draining_path,
+    partition_state_path,
+    to_json,
+    topic_path,
+)
+
+log = logging.getLogger(__name__)
+
+
+class MovementWriter:
+    """Carries out what was decided about replicas and leaders. The caller lets one change at a time through."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    def write(self, topic: TopicState, step: ReassignmentStep) -> None:
+        """Writes a step. Raises as `Controller.write`; `BadVersionError` if the topic or a state changed meanwhile."""
+        record = Set(topic_path(topic.name), to_json(step.record), topic.version)
+        self._write([record, *_state_writes(topic, step.states)], topic.name)
+        moving = step.record.reassignments
+        for number, state in sorted(step.states.items()):
+            log.info(
+                "move topic=%s partition=%d leader=%s leader_epoch=%d isr=%s",
+                topic.name, number, state.leader, state.leader_epoch, state.isr,
+            )  # fmt: skip
+        log.info("reassign topic=%s version=%d moving=%s", topic.name, topic.version, sorted(moving))
+
+    def write_states(self, topic: TopicState, states: Mapping[int, PartitionState]) -> None:
+        """Writes the states of these partitions of one topic. Raises as `write`."""
+        if states:
+            self._write(_state_writes(topic, states), topic.name)
+
+    def set_draining(self, broker_id: int, is_draining: bool, *, since_ms: int = 0) -> None:
+        """From now on the broker gets no new replicas, or it does again. Raises as `Controller.write`."""
+        path = draining_path(broker_id)
+        change: Operation = Create(path, to_json(DrainingBroker(since_ms=since_ms))) if is_draining else Delete(path)
+        operations = [change, announcing(())]
+        try:
+            self._controller.write(operations, is_done=lambda: self._controller.has_happened([change]))
+        except (NodeExistsError, NoNodeError):
+            return  # it is so already
+        log.info("drain broker=%d draining=%s", broker_id, is_draining)
+
+    def _write(self, operations: list[Operation], topic: str) -> None:
+        self._controller.write(
+            [*operations, announcing([topic])], is_done=lambda: self._controller.has_happened(operations)
+        )
+
+
+def _state_writes(topic: TopicState, states: Mapping[int, PartitionState]) -> list[Operation]:
+    operations: list[Operation] = []
+    for number, state in sorted(states.items()):
+        present = topic.partitions[number]
+        assert present is not None, f"{topic.name}-{number} has no state yet, so none is changed"
+        operations.append(Set(partition_state_path(topic.name, number), to_json(state), present.version))
+    return operations

@@ -1,0 +1,225 @@
+"""How a partition moves to other brokers: pure functions of its replicas, its state and the live brokers.
+
+KIP-455's way, in three steps, each one compare-and-set, so that a crash between them does no harm:
+
+    begin     the assignment becomes target + removing: the new replicas (adding) begin to follow
+    finish    as soon as all of the target are in sync: the leader is one of the target, the assignment is the target
+    cancel    the assignment becomes what it was before: the replicas that were being added are dropped
+
+Rules: the leader and the in-sync set never have a member outside the assignment; no step takes the last in-sync replica
+away. A later request for a partition that moves takes the place of the earlier one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from broker_runtime.contract.errors import (
+    InvalidReplicaAssignmentError,
+    NoReassignmentInProgressError,
+    UnknownTopicOrPartitionError,
+)
+from broker_runtime.contract.model import TopicPartition
+from broker_runtime.controller.assignment import BrokerLoad
+from broker_runtime.zookeeper.cluster_state import TopicState
+from broker_runtime.zookeeper.znodes import PartitionState, ReassignmentRecord, TopicRecord
+
+MOVES_PER_STEP: Final = 200
+"""So that one transaction stays far below what ZooKeeper takes in one request."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReassignmentStep:
+    """A topic's record and the states of some of its partitions, to be written together."""
+
+    record: TopicRecord
+    states: Mapping[int, PartitionState]  # by partition; those that change
+
+
+def begin(
+    topic: TopicState,
+    targets: Mapping[int, Sequence[int]],
+    live: Mapping[int, int],
+    controller_epoch: int,
+    *,
+    after: ReassignmentStep | None = None,
+) -> ReassignmentStep:
+    """Partitions by number are to have these replicas, the preferred leader first. ``live``: epochs by broker id.
+    ``after``: what other partitions of the topic change in the same step.
+
+    Nothing changes for a partition that has them already. Raises `UnknownTopicOrPartitionError` for a partition that
+    does not exist, `InvalidReplicaAssignmentError` for a broker that does not, brokers named twice, none, or where no
+    in-sync replica would be left.
+    """
+    plan = _Plan(topic, live, controller_epoch, after)
+    for number, target in targets.items():
+        wanted = _checked(topic, number, target, live)
+        original = _original(topic.record, number)
+        plan.change(
+            number,
+            replicas=wanted + tuple(broker_id for broker_id in original if broker_id not in wanted),
+            reassignment=None if set(wanted) == set(original) else ReassignmentRecord(target=wanted, original=original),
+        )
+    return plan.step()
+
+
+def cancel(
+    topic: TopicState, numbers: Collection[int], live: Mapping[int, int], controller_epoch: int
+) -> ReassignmentStep:
+    """These partitions go back to the replicas they had.
+
+    Raises `NoReassignmentInProgressError` where one does not move; `InvalidReplicaAssignmentError` where none of the
+    replicas it had is in sync any more.
+    """
+    plan = _Plan(topic, live, controller_epoch)
+    for number in numbers:
+        running = topic.record.reassignments.get(number)
+        if running is None:
+            raise NoReassignmentInProgressError(f"{topic.name}-{number} is not being moved, so there is nothing to end")
+        plan.change(number, replicas=_original(topic.record, number), reassignment=None)
+    return plan.step()
+
+
+def finish(topic: TopicState, live: Mapping[int, int], controller_epoch: int) -> ReassignmentStep | None:
+    """Ends moves whose targets are all in sync, `MOVES_PER_STEP` at most; None where there is none."""
+    plan = _Plan(topic, live, controller_epoch)
+    for number, running in topic.record.reassignments.items():
+        if plan.changes == MOVES_PER_STEP:
+            break
+        present = topic.partitions[number] if number < len(topic.partitions) else None
+        if present is None or not set(running.target) <= set(present.state.isr):
+            continue
+        if any(broker_id in live for broker_id in running.target):
+            plan.change(number, replicas=running.target, reassignment=None)
+    return plan.step() if plan.changes else None
+
+
+def plan_decommission(
+    broker_id: int,
+    topics: Mapping[str, TopicState],
+    brokers: Mapping[int, BrokerLoad],
+    *,
+    suspects: Collection[int] = (),
+) -> dict[TopicPartition, tuple[int, ...]]:
+    """Where each partition of the broker goes: in its place the least loaded of ``brokers`` that does not have it.
+
+    ``brokers``: those that may take partitions, and what they hold; the ``suspects`` among them, who are probably
+    dead, take what nobody else can. A partition that moves already is moved to its
+    target, without the broker. Raises `InvalidReplicaAssignmentError` where there is no broker left for a partition.
+    """
+    held = {candidate: load.replicas for candidate, load in brokers.items() if candidate != broker_id}
+    leads = {candidate: load.leaders for candidate, load in brokers.items() if candidate != broker_id}
+    moves: dict[TopicPartition, tuple[int, ...]] = {}
+    for name, topic in sorted(topics.items()):
+        for number, replicas in enumerate(topic.record.assignment):
+            running = topic.record.reassignments.get(number)
+            wanted = replicas if running is None else running.target
+            if broker_id not in wanted:
+                continue
+            candidates = [candidate for candidate in held if candidate not in wanted]
+            if not candidates:
+                raise InvalidReplicaAssignmentError(
+                    f"broker {broker_id} cannot be emptied: {name}-{number} has {len(wanted)} replicas, and besides it "
+                    f"only {len(held)} brokers can take partitions ({', '.join(map(str, sorted(held))) or 'none'})"
+                )
+            is_first = wanted[0] == broker_id
+            taker = min(candidates, key=lambda c: (c in suspects, leads[c] if is_first else 0, held[c], c))
+            held[taker] += 1
+            leads[taker] += is_first
+            moves[TopicPartition(name, number)] = tuple(taker if b == broker_id else b for b in wanted)
+    return moves
+
+
+def fitted(
+    state: PartitionState, replicas: Sequence[int], live: Mapping[int, int], controller_epoch: int
+) -> PartitionState | None:
+    """The state within ``replicas``: members that have none leave it, and the leadership with them.
+
+    None where nobody in sync would be left.
+    """
+    in_sync = tuple(broker_id for broker_id in replicas if broker_id in state.isr)
+    if not in_sync:
+        return None
+    kept = msgspec.structs.replace(state, isr=in_sync, controller_epoch=controller_epoch)
+    if state.leader in in_sync:
+        return kept
+    leader = next((broker_id for broker_id in in_sync if broker_id in live), None)
+    return msgspec.structs.replace(
+        kept,
+        leader=leader,
+        leader_epoch=state.leader_epoch + 1,
+        leader_broker_epoch=-1 if leader is None else live[leader],
+    )
+
+
+class _Plan:
+    """Gathers the changes of one topic."""
+
+    def __init__(
+        self,
+        topic: TopicState,
+        live: Mapping[int, int],
+        controller_epoch: int,
+        after: ReassignmentStep | None = None,
+    ) -> None:
+        self._topic = topic
+        self._live = live
+        self._controller_epoch = controller_epoch
+        record = topic.record if after is None else after.record
+        self._assignment = list(record.assignment)
+        self._reassignments = dict(record.reassignments)
+        self._states: dict[int, PartitionState] = {} if after is None else dict(after.states)
+        self.changes = 0
+
+    def change(self, number: int, *, replicas: Sequence[int], reassignment: ReassignmentRecord | None) -> None:
+        present = self._topic.partitions[number]
+        if present is not None:
+            state = fitted(present.state, replicas, self._live, self._controller_epoch)
+            if state is None:
+                raise InvalidReplicaAssignmentError(
+                    f"{self._topic.name}-{number} would keep no replica in sync: in sync are "
+                    f"{sorted(present.state.isr)}, the replicas would be {list(replicas)}"
+                )
+            is_same = (set(state.isr), state.leader) == (set(present.state.isr), present.state.leader)
+            # Where one loses its replica the state is written even so: a leader that takes it into the in-sync set at
+            # this moment, over the version known here, is refused.
+            if not is_same or not set(self._assignment[number]) <= set(replicas):
+                self._states[number] = state
+        self.changes += 1
+        self._assignment[number] = tuple(replicas)
+        self._reassignments.pop(number, None)
+        if reassignment is not None:
+            self._reassignments[number] = reassignment
+
+    def step(self) -> ReassignmentStep:
+        record = msgspec.structs.replace(
+            self._topic.record, assignment=tuple(self._assignment), reassignments=self._reassignments
+        )
+        return ReassignmentStep(record=record, states=self._states)
+
+
+def _original(record: TopicRecord, number: int) -> tuple[int, ...]:
+    """The replicas before the present move."""
+    running = record.reassignments.get(number)
+    return record.assignment[number] if running is None else running.original
+
+
+def _checked(topic: TopicState, number: int, target: Sequence[int], live: Mapping[int, int]) -> tuple[int, ...]:
+    at = f"{topic.name}-{number}"
+    if not 0 <= number < len(topic.record.assignment):
+        raise UnknownTopicOrPartitionError(
+            f"{topic.name} has no partition {number}, only 0 to {len(topic.record.assignment) - 1}"
+        )
+    if not target:
+        raise InvalidReplicaAssignmentError(f"{at} cannot be moved to no broker at all")
+    if len(set(target)) != len(target):
+        raise InvalidReplicaAssignmentError(f"{at} cannot have two replicas on one broker: {list(target)}")
+    held = topic.record.assignment[number]
+    unknown = [broker_id for broker_id in target if broker_id not in live and broker_id not in held]
+    if unknown:
+        raise InvalidReplicaAssignmentError(f"{at} cannot be moved to {unknown}: live brokers are {sorted(live)}")
+    return tuple(target)

@@ -1,0 +1,110 @@
+"""Which registered brokers are probably dead: those whose port refuses, though their session has not timed out yet.
+
+Rules: a suspicion is of one registration (broker id and epoch) and ends with it. It may be wrong, so it ends as well
+when the port answers, or when the broker, once out of all in-sync sets, is taken into one again: that proves it alive,
+and for a while it is suspected no more. A registration whose port never answered counts as starting for a while.
+Probing never happens under the lock. Nothing here elects.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from broker_runtime.zookeeper.znodes import BrokerRegistration
+
+log = logging.getLogger(__name__)
+
+Probe = Callable[[str, int], bool]
+"""``probe(host, port)``: whether the port refuses. A time-out is no refusal. Blocks for one connection attempt."""
+
+STARTING_MS: Final = 3_000
+TRUST_MS: Final = 10_000
+
+
+@dataclass(slots=True)
+class _Peer:
+    host: str
+    port: int
+    epoch: int
+    known_since_ms: int
+    has_answered: bool = False
+    is_suspect: bool = False
+    is_evicted: bool = False  # no in-sync set with other members has it
+    trusted_until_ms: int = 0
+
+
+class Suspicions:
+    """What one broker holds against the others. Thread-safe."""
+
+    def __init__(self, broker_id: int, probe: Probe, now_ms: Callable[[], int]) -> None:
+        self._broker_id = broker_id
+        self._probe = probe
+        self._now_ms = now_ms
+        self._lock = threading.Lock()
+        self._peers: dict[int, _Peer] = {}
+
+    def registered(self, brokers: Mapping[int, BrokerRegistration]) -> None:
+        """The brokers that are registered now; what was known of others, or of earlier registrations, is forgotten."""
+        with self._lock:
+            peers: dict[int, _Peer] = {}
+            for broker_id, broker in brokers.items():
+                known = self._peers.get(broker_id)
+                if broker_id == self._broker_id:
+                    continue
+                if known is None or known.epoch != broker.epoch:
+                    known = _Peer(broker.host, broker.port, broker.epoch, self._now_ms())
+                peers[broker_id] = known
+            self._peers = peers
+
+    @property
+    def dead(self) -> dict[int, int]:
+        """Who is suspected: broker id → epoch."""
+        with self._lock:
+            return {broker_id: peer.epoch for broker_id, peer in self._peers.items() if peer.is_suspect}
+
+    def look(self, broker_id: int) -> bool:
+        """Probes the broker; True: what is thought of it has changed. Blocks for one connection attempt."""
+        with self._lock:
+            peer = self._peers.get(broker_id)
+        if peer is None:
+            return False
+        refuses = self._probe(peer.host, peer.port)
+        with self._lock:
+            if self._peers.get(broker_id) is not peer:
+                return False
+            peer.has_answered = peer.has_answered or not refuses
+            now_ms = self._now_ms()
+            is_starting = not peer.has_answered and now_ms - peer.known_since_ms < STARTING_MS
+            is_suspect = refuses and not is_starting and now_ms >= peer.trusted_until_ms
+            if is_suspect == peer.is_suspect:
+                return False
+            peer.is_suspect, peer.is_evicted = is_suspect, False
+        log.warning("suspect broker=%d epoch=%d is_dead=%s", broker_id, peer.epoch, is_suspect)
+        return True
+
+    def look_at_all(self) -> bool:
+        """As `look`, for all other brokers."""
+        with self._lock:
+            broker_ids = list(self._peers)
+        changed = [self.look(broker_id) for broker_id in broker_ids]
+        return any(changed)
+
+    def found_in_sync(self, broker_ids: frozenset[int]) -> None:
+        """Before an election: these brokers are in sync somewhere, with others. Who had been taken out lives."""
+        with self._lock:
+            for broker_id in broker_ids & self._peers.keys():
+                peer = self._peers[broker_id]
+                if peer.is_suspect and peer.is_evicted:
+                    peer.is_suspect, peer.trusted_until_ms = False, self._now_ms() + TRUST_MS
+                    log.warning("suspected wrongly broker=%d epoch=%d", broker_id, peer.epoch)
+
+    def left_in_sync(self, broker_ids: frozenset[int]) -> None:
+        """After an election: these brokers are in sync somewhere, with others. Who is suspected and not among them was
+        taken out."""
+        with self._lock:
+            for broker_id, peer in self._peers.items():
+                peer.is_evicted = peer.is_suspect and broker_id not in broker_ids

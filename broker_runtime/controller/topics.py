@@ -1,0 +1,175 @@
+"""Making, changing and deleting topics: the controller's writes to ZooKeeper, so that a crash anywhere does no harm.
+
+    create      topic, settings and the parent of its partitions in one transaction; then the partitions' states, 200 at
+                a time. A topic without some of them is completed by the next election.
+    delete      a mark in ``/admin/delete_topics`` decides it: from then on the topic is served no more. Then its
+                partitions' states; topic and settings, in one transaction that also notes which brokers have logs of
+                it (each removes its own, whenever it is back); its groups' offsets (no commit finds the topic any
+                more), and last the mark. Whoever is the controller after a crash goes on from the mark, so each step
+                may be repeated.
+
+Rules: nothing is decided here that `topic_plans` could decide; everything is written through `Controller.write`, and
+announced with the topic's name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Mapping, Sequence
+
+from broker_runtime.contract.errors import CorruptRecordError, TopicAlreadyExistsError
+from broker_runtime.controller.controller import PARTITIONS_PER_WRITE, Controller
+from broker_runtime.controller.topic_plans import TopicPlan
+from broker_runtime.zookeeper.cluster_state import TopicState
+from broker_runtime.zookeeper.session import (
+    Create,
+    Delete,
+    NodeExistsError,
+    NoNodeError,
+    Operation,
+    Set,
+    ZNode,
+    ZooKeeperClient,
+)
+from broker_runtime.zookeeper.znodes import (
+    BROKER_EPOCHS,
+    CONSUMERS,
+    DeletedLogs,
+    DeletionRecord,
+    TopicConfig,
+    TopicRecord,
+    announcing,
+    deleted_logs_path,
+    from_json,
+    group_offsets_path,
+    partition_path,
+    partition_state_path,
+    partitions_path,
+    to_json,
+    topic_config_path,
+    topic_deletion_path,
+    topic_path,
+)
+
+log = logging.getLogger(__name__)
+
+
+class TopicWriter:
+    """Writes topics. The caller lets one change at a time through."""
+
+    def __init__(self, client: ZooKeeperClient, controller: Controller) -> None:
+        self._client = client
+        self._controller = controller
+
+    def create(self, plan: TopicPlan) -> None:
+        """Makes the topic; its partitions have no states yet. Raises `TopicAlreadyExistsError`, and as
+        `Controller.write`."""
+        if self._exists(topic_deletion_path(plan.name)):
+            raise TopicAlreadyExistsError(f"{plan.name} exists: it is being deleted. Try again later")
+        operations: list[Operation] = [Create(topic_path(plan.name), to_json(plan.record))]
+        operations.append(Create(partitions_path(plan.name)))
+        config = TopicConfig(topic_id=plan.record.topic_id, config=dict(plan.config))
+        leftover = self._client.find(topic_config_path(plan.name))
+        if leftover is None:
+            operations.append(Create(topic_config_path(plan.name), to_json(config)))
+        else:
+            operations.append(Set(topic_config_path(plan.name), to_json(config), leftover.version))
+        operations.append(announcing([plan.name]))
+        try:
+            self._controller.write(operations, is_done=lambda: self._has_id(plan.name, plan.record.topic_id))
+        except NodeExistsError:
+            raise TopicAlreadyExistsError(f"{plan.name} exists") from None
+        log.info("create topic=%s partitions=%d", plan.name, len(plan.record.assignment))
+
+    def change(self, topic: TopicState, record: TopicRecord) -> None:
+        """Replaces the topic's record. Raises as `Controller.write`; `BadVersionError` if it changed meanwhile."""
+        self._write([Set(topic_path(topic.name), to_json(record), topic.version)], topic.name)
+
+    def change_config(self, topic: TopicState, config: Mapping[str, str]) -> None:
+        """Replaces the topic's settings. Raises as `change`."""
+        path = topic_config_path(topic.name)
+        data = to_json(TopicConfig(topic_id=topic.record.topic_id, config=dict(config)))
+        operation: Operation = Create(path, data) if topic.config_version < 0 else Set(path, data, topic.config_version)
+        self._write([operation], topic.name)
+
+    def mark_for_deletion(self, topic: TopicState) -> None:
+        """Decides that the topic goes. Raises as `Controller.write`."""
+        operation = Create(topic_deletion_path(topic.name), to_json(DeletionRecord(topic_id=topic.record.topic_id)))
+        try:
+            self._write([operation], topic.name)
+        except NodeExistsError:
+            return  # decided before, not finished: the caller goes on with it
+        log.info("delete topic=%s topic_id=%s", topic.name, topic.record.topic_id.hex())
+
+    def finish_deletion(self, name: str) -> None:
+        """Carries a decided deletion to its end; the logs are left to the brokers that have them.
+
+        Raises as `Controller.write`; it can be called again then.
+        """
+        mark = self._client.find(topic_deletion_path(name))
+        if mark is None:
+            return
+        topic_id = from_json(mark.data, DeletionRecord, topic_deletion_path(name)).topic_id
+        self._remove_partitions(name)
+        self._remove_topic(name, topic_id)
+        self._forget_group_offsets(name)
+        with contextlib.suppress(NoNodeError):
+            self._write([Delete(topic_deletion_path(name))], name)
+        log.info("deleted topic=%s topic_id=%s", name, topic_id.hex())
+
+    def _remove_partitions(self, name: str) -> None:
+        try:
+            numbers = sorted(int(number) for number in self._client.children(partitions_path(name)))
+        except NoNodeError:
+            return
+        for start in range(0, len(numbers), PARTITIONS_PER_WRITE):
+            part = numbers[start : start + PARTITIONS_PER_WRITE]
+            # A partition and its state are made in one transaction, so both are there.
+            self._delete([path for p in part for path in (partition_state_path(name, p), partition_path(name, p))])
+        self._delete([partitions_path(name)])
+
+    def _remove_topic(self, name: str, topic_id: bytes) -> None:
+        # In one transaction: settings without their topic would be another topic's of the same name, and logs that
+        # nobody is told to remove would stay.
+        operations: list[Operation] = [
+            Delete(path) for path in (topic_config_path(name), topic_path(name)) if self._exists(path)
+        ]
+        node = self._client.find(topic_path(name))
+        if node is not None and not self._exists(deleted_logs_path(topic_id)):
+            brokers = self._brokers_of(name, node)
+            operations.insert(0, Create(deleted_logs_path(topic_id), to_json(DeletedLogs(name=name, brokers=brokers))))
+        if operations:
+            self._write(operations, name)
+
+    def _forget_group_offsets(self, name: str) -> None:
+        paths = [group_offsets_path(group, name) for group in self._client.children(CONSUMERS)]
+        for path, node in zip(paths, self._client.find_all(paths), strict=True):
+            if node is not None:
+                self._delete([path])
+
+    def _brokers_of(self, name: str, node: ZNode) -> tuple[int, ...]:
+        """Who has logs of the topic; every broker there ever was, if it cannot be read."""
+        try:
+            record = from_json(node.data, TopicRecord, topic_path(name))
+        except CorruptRecordError:
+            return tuple(sorted(int(broker_id) for broker_id in self._client.children(BROKER_EPOCHS)))
+        return tuple(sorted({broker_id for replicas in record.assignment for broker_id in replicas}))
+
+    def _delete(self, paths: Sequence[str]) -> None:
+        """Of what nobody reads any more: not announced."""
+        operations = [Delete(path) for path in paths]
+        with contextlib.suppress(NoNodeError):  # gone by itself
+            self._controller.write(operations, is_done=lambda: self._controller.has_happened(operations))
+
+    def _write(self, operations: Sequence[Operation], name: str) -> None:
+        self._controller.write(
+            [*operations, announcing([name])], is_done=lambda: self._controller.has_happened(operations)
+        )
+
+    def _exists(self, path: str) -> bool:
+        return self._client.find(path) is not None
+
+    def _has_id(self, name: str, topic_id: bytes) -> bool:
+        node = self._client.find(topic_path(name))
+        return node is not None and from_json(node.data, TopicRecord, topic_path(name)).topic_id == topic_id

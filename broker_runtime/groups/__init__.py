@@ -1,0 +1,1 @@
+"""Consumer groups. Now: the offsets that groups have acknowledged, in ZooKeeper."""

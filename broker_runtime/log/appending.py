@@ -1,0 +1,140 @@
+"""What is checked and stamped before frames reach a segment. Pure: no lock, no file.
+
+Rule: all checksums are verified once, here, before a byte is written.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from broker_runtime.contract.errors import (
+    CorruptRecordError,
+    InvalidRequestError,
+    InvalidTimestampError,
+    RecordTooLargeError,
+)
+from broker_runtime.contract.frame import STAMP_BYTES, FrameHeader, SoundFrame, iter_frames, stamp, verify_frame
+from broker_runtime.log.config import LogConfig
+from broker_runtime.log.producer_state import ProducerState
+
+MAX_TIMESTAMP_AHEAD_MS = 3_600_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendResult:
+    """Records [base_offset, next_offset) were written, not necessarily durably.
+
+    ``max_timestamp_ms`` is the largest timestamp readers will see among them. ``is_duplicate``: they had been written
+    before, and nothing was now; where is not remembered if ``base_offset`` is -1, but it is below ``next_offset``.
+    What waits for the original (durable, committed) thus waits for ``next_offset`` either way.
+    """
+
+    base_offset: int
+    next_offset: int
+    append_time_ms: int
+    max_timestamp_ms: int
+    is_duplicate: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifiedFrame:
+    """A frame whose checksums hold: its bytes (not copied) and its header."""
+
+    buffer: memoryview
+    header: FrameHeader
+
+
+def verify_for_leader(frames: Sequence[Any], config: LogConfig, now_ms: int) -> list[VerifiedFrame]:
+    """Frames as a producer sent them; a stamp they may carry means nothing. A `SoundFrame` is verified already.
+
+    Raises `CorruptRecordError`, `UnsupportedVersionError`, `RecordTooLargeError`, `InvalidTimestampError`.
+    """
+    verified = []
+    for frame in frames:
+        is_sound = isinstance(frame, SoundFrame)
+        buffer = frame.buffer if is_sound else memoryview(frame).cast("B")
+        if buffer.nbytes > config.max_frame_bytes:
+            raise RecordTooLargeError(
+                f"a frame has {buffer.nbytes} bytes, at most {config.max_frame_bytes} are allowed "
+                f"(max.message.bytes, and never above segment.bytes)"
+            )
+        header = frame.header if is_sound else verify_frame(buffer)
+        if not config.is_log_append_time and header.max_timestamp_ms > now_ms + MAX_TIMESTAMP_AHEAD_MS:
+            raise InvalidTimestampError(
+                f"a timestamp is {header.max_timestamp_ms} ms, more than an hour ahead of the broker's {now_ms} ms"
+            )
+        verified.append(VerifiedFrame(buffer=buffer, header=header))
+    return verified
+
+
+def verify_for_follower(frames: Any, topic_id: uuid.UUID, partition: int) -> list[VerifiedFrame]:
+    """Frames back to back as the leader stamped them. Raises `CorruptRecordError`, `UnsupportedVersionError`."""
+    verified: list[VerifiedFrame] = []
+    for _, piece in iter_frames(memoryview(frames).cast("B")):
+        header = verify_frame(piece, topic_id=topic_id.bytes, partition=partition)
+        if verified and header.base_offset != verified[-1].header.next_offset:
+            raise CorruptRecordError(
+                f"a frame begins with offset {header.base_offset}, {verified[-1].header.next_offset} comes next"
+            )
+        verified.append(VerifiedFrame(buffer=memoryview(piece), header=header))
+    return verified
+
+
+def find_duplicate(frames: Sequence[VerifiedFrame], producers: ProducerState, now_ms: int) -> AppendResult | None:
+    """Where the only frame of an append by an idempotent producer was written before; None: nowhere, append it.
+
+    Raises as `ProducerState.check`, and `InvalidRequestError` for such a frame that is not alone.
+    """
+    if all(frame.header.producer_id < 0 for frame in frames):
+        return None
+    if len(frames) != 1:
+        raise InvalidRequestError(f"a frame with a producer id comes alone, not with {len(frames) - 1} others")
+    header = frames[0].header
+    repeated = producers.check(header, now_ms)
+    if repeated is None:
+        return None
+    return AppendResult(
+        base_offset=repeated.base_offset,
+        next_offset=repeated.next_offset,
+        append_time_ms=repeated.append_time_ms,
+        max_timestamp_ms=header.max_timestamp_ms,
+        is_duplicate=True,
+    )
+
+
+def stamped(
+    frame: VerifiedFrame,
+    *,
+    base_offset: int,
+    leader_epoch: int,
+    append_time_ms: int,
+    high_watermark: int,
+    topic_id: uuid.UUID,
+    partition: int,
+    is_log_append_time: bool,
+) -> tuple[list[bytes | memoryview], FrameHeader]:
+    """The frame's bytes as they go into the log, in two pieces (the second is the producer's), and its header."""
+    head = stamp(
+        frame.header,
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+        append_time_ms=append_time_ms,
+        high_watermark=high_watermark,
+        topic_id=topic_id.bytes,
+        partition=partition,
+        log_append_time=is_log_append_time,
+    )
+    header = msgspec.structs.replace(
+        frame.header,
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+        append_time_ms=append_time_ms,
+        high_watermark=high_watermark,
+        timestamp_type=int(is_log_append_time),
+    )
+    return [head, frame.buffer[STAMP_BYTES:]], header

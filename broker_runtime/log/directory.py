@@ -1,0 +1,420 @@
+"""One data directory: whose it is, which logs are in it, and the small files all of them share.
+
+    .lock                                the process that uses the directory holds its flock; its pid is inside
+    meta.json                            cluster and broker (identity.py)
+    clean-shutdown                       between a clean stop and the next start: lists the logs that are not clean
+    recovery-point-checkpoint            per log: everything below is on the device
+    high-watermark-checkpoint            per log: everything below was committed
+    log-start-offset-checkpoint          per log: everything below was deleted (absent: 0)
+    <topic>-<partition>/                 one log (partition_log.py)
+    <topic>-<partition>.<id>.stray/      a log whose topic id did not fit: set aside, never read
+    <topic>-<partition>.<id>.damaged/    a damaged log: set aside, never read; at most one per partition
+    <topic>-<partition>.<id>.deleted/    being removed
+
+Rules: opening reads the list of names and the checkpoints, whatever the number and the size of the logs; whose a log's
+directory is, is read before anything else in it, at its first use. Making a log costs no fsync: what the making leaves
+in memory is made durable by the first use, before anything is acknowledged. Unknown files are ignored, and told once.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import threading
+import uuid
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from broker_runtime.contract.errors import (
+    CorruptRecordError,
+    InconsistentTopicIdError,
+    LogStorageError,
+    NotLeaderOrFollowerError,
+)
+from broker_runtime.contract.model import TopicPartition
+from broker_runtime.log.checkpoint import OffsetCheckpoint, encode_entries, read_entries
+from broker_runtime.log.config import LogConfig
+from broker_runtime.log.files import FileSystem, RealFiles, replace_file
+from broker_runtime.log.identity import META_NAME, DirectoryIdentity, PartitionIdentity
+from broker_runtime.log.log_state import LogState
+from broker_runtime.log.open_files import OpenFiles
+from broker_runtime.log.ownership import LOCK_NAME, claim_directory, lock_directory
+from broker_runtime.log.partition_files import PartitionFiles
+from broker_runtime.log.partition_log import PartitionLog
+from broker_runtime.log.recovery import StartState
+from broker_runtime.log.salvage import belongs_to
+from broker_runtime.log.set_aside import ASIDE_NAME, damaged_copies, name_aside
+
+CLEAN_NAME = "clean-shutdown"
+RECOVERY_POINT_NAME = "recovery-point-checkpoint"
+HIGH_WATERMARK_NAME = "high-watermark-checkpoint"
+LOG_START_NAME = "log-start-offset-checkpoint"
+_KNOWN_FILES = {LOCK_NAME, ".instance", CLEAN_NAME, META_NAME, RECOVERY_POINT_NAME, HIGH_WATERMARK_NAME, LOG_START_NAME}
+_LOG_NAME = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9]\d{0,5})\Z")
+_log = logging.getLogger(__name__)
+
+
+class LogDirectory:
+    """See the module. Thread-safe. Make it by `open`."""
+
+    def __init__(
+        self, path: Path, identity: DirectoryIdentity, files: FileSystem, lock_descriptor: int, *, max_open_files: int
+    ) -> None:
+        self.path = path
+        self.identity = identity
+        self.files = files
+        self.open_files = OpenFiles(files, limit=max_open_files)
+        self._lock_descriptor = lock_descriptor
+        self._lock = threading.Lock()  # guards the fields below
+        self._save_lock = (
+            threading.Lock()
+        )  # one writer of checkpoints at a time; taken inside a log's lock, never around
+        self._logs: dict[TopicPartition, PartitionLog] = {}
+        self._found: set[TopicPartition] = set()
+        # Invariant: the keys are those of _found.
+        self._starts: dict[TopicPartition, StartState] = {}
+        self._recovery_points = OffsetCheckpoint(files, path / RECOVERY_POINT_NAME)
+        self._high_watermarks = OffsetCheckpoint(files, path / HIGH_WATERMARK_NAME)
+        self._log_starts = OffsetCheckpoint(files, path / LOG_START_NAME)
+        self.was_clean = False  # the last stop closed every log in order; not so if there was none
+        self._is_closed = False
+        self._is_given_up = False  # guarded by _save_lock
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        cluster_id: str,
+        broker_id: int,
+        files: FileSystem | None = None,
+        max_open_files: int = 512,
+    ) -> LogDirectory:
+        """Makes the directory if need be and locks it for this process.
+
+        Raises `DirectoryLockedError` (another process, cluster or broker has it), `CorruptRecordError` for a damaged
+        meta.json, `OSError`.
+        """
+        files = files if files is not None else RealFiles()
+        path = Path(path)
+        files.make_directory(path)
+        descriptor = lock_directory(files, path)
+        try:
+            identity = claim_directory(files, path, DirectoryIdentity(cluster_id=cluster_id, broker_id=broker_id))
+            directory = cls(path, identity, files, descriptor, max_open_files=max_open_files)
+            directory._read_start()
+        except BaseException:
+            files.close(descriptor)
+            raise
+        return directory
+
+    # --- its logs -------------------------------------------------------------------------------------------------
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        """Every log in the directory, used or not."""
+        with self._lock:
+            return sorted(self._found)
+
+    @property
+    def logs(self) -> list[PartitionLog]:
+        """The logs that were asked for and not deleted."""
+        with self._lock:
+            return list(self._logs.values())
+
+    def topic_id_of(self, topic_partition: TopicPartition) -> uuid.UUID | None:
+        """The topic id in the log's directory; None where there is no log, or it does not tell. Raises `OSError`."""
+        try:
+            identity = PartitionIdentity.read(self.files, self._path_of(topic_partition))
+        except CorruptRecordError:
+            return None
+        return None if identity is None else identity.topic_id
+
+    def log(
+        self,
+        topic: str,
+        partition: int,
+        topic_id: uuid.UUID,
+        config: LogConfig,
+        schemas: Sequence[tuple[int, bytes]] = (),
+    ) -> PartitionLog:
+        """The log, made if there is none; it is loaded by its first use. ``schemas``: (id, Arrow schema message).
+
+        A directory of another topic id under that name is set aside by the first use, before anything is read. Raises
+        `InconsistentTopicIdError` where the log was asked for under another topic id, `OSError`.
+        """
+        key = TopicPartition(topic, partition)
+        with self._lock:
+            log = self._logs.get(key)
+            if log is not None and log.topic_id != topic_id:
+                raise InconsistentTopicIdError(f"{key} is open as topic {log.topic_id}, not {topic_id}")
+            if log is None:
+                identity = PartitionIdentity(
+                    topic=topic, topic_id=topic_id, partition=partition, schemas=tuple(sorted(schemas))
+                )
+                if key not in self._found:
+                    self._make(key, identity)
+                log = self._logs[key] = PartitionLog(
+                    LogState(
+                        self._path_of(key),
+                        identity,
+                        config,
+                        open_files=self.open_files,
+                        start=self._starts[key],
+                        claim=self._claim,
+                        save_checkpoints=self._save,
+                    )
+                )
+                return log
+        log.config = config
+        if schemas:
+            log.add_schemas(schemas)
+        return log
+
+    def delete(self, topic_partition: TopicPartition) -> None:
+        """Removes a log and all its files. Readers keep what they hold. One that is not there is fine."""
+        self.delete_all([topic_partition])
+
+    def delete_all(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """As `delete`, for many, with few fsyncs for all of them, and with what of them was set aside as damaged. After
+        an `OSError` some may be there still."""
+        keys = list(topic_partitions)
+        for target in [*self._take_away(keys, "deleted"), *damaged_copies(self.files, self.path, keys)]:
+            self.files.remove_tree(target)
+
+    def set_aside(self, topic_partition: TopicPartition) -> None:
+        """Takes a log out of use and keeps its files under another name. One that is not there is fine."""
+        self._take_away([topic_partition], "stray")
+
+    def set_aside_damaged(self, topic_partition: TopicPartition) -> None:
+        """Takes a damaged log out of use; the next `log` makes another, empty. Its files stay, until there are
+        others of the same partition to be kept. Durable when it returns. Raises `OSError`: then nothing has changed,
+        or an older copy is gone."""
+        log = self._logs[topic_partition]
+        log.abandon(LogStorageError(f"{topic_partition} was damaged, and is set aside: another log takes its place"))
+        for older in damaged_copies(self.files, self.path, [topic_partition]):
+            _log.warning("remove older damaged log path=%s", older)
+            self.files.remove_tree(older)
+        with self._lock:
+            self._rename_aside([topic_partition], "damaged")
+            del self._logs[topic_partition]
+        self._save()
+
+    def start_of(self, topic_partition: TopicPartition) -> StartState:
+        """What is known of a log that is not in use. Raises `KeyError` where there is none."""
+        return self._starts[topic_partition]
+
+    def begin_with(self, topic_partition: TopicPartition, start: StartState) -> None:
+        """For repairing a log that is not in use: what the next start knows of it. Durable. Raises `OSError`."""
+        assert topic_partition not in self._logs, f"{topic_partition} is in use"
+        self._starts[topic_partition] = start
+        self._save()
+
+    # --- durability -----------------------------------------------------------------------------------------------
+
+    def checkpoint(self) -> None:
+        """Makes recovery points, high watermarks and log starts durable: what the next start needs not look at.
+
+        Fsyncs logs that closed a segment since. Call it each few seconds. Raises `OSError`.
+        """
+        for log in self.logs:
+            log.try_flush()
+        self._save()
+
+    def maybe_flush(self, now_ms: int) -> None:
+        """`PartitionLog.maybe_flush` for all logs; one that fails goes offline and stops no other."""
+        for log in self.logs:
+            log.try_flush(now_ms)
+
+    @property
+    def usable_bytes(self) -> int:
+        """What can still be written to the device."""
+        return self.files.free_bytes(self.path)
+
+    def close(self, *, clean: bool = True) -> None:
+        """Closes all logs and gives the directory up. ``clean=False``: as if the process died here.
+
+        Nothing is written afterwards. Raises `OSError`; the lock is given up in any case.
+        """
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            logs = dict(self._logs)
+        try:
+            if clean:
+                not_clean = {key for key, start in self._starts.items() if not start.is_clean and key not in logs}
+                not_clean.update(key for key, log in logs.items() if not log.close())
+                self._save()
+                rows = [(topic, partition) for topic, partition in sorted(not_clean)]
+                replace_file(self.files, self.path / CLEAN_NAME, encode_entries(rows))
+        finally:
+            with self._save_lock:  # who still saves is done first; who comes later is refused
+                self._is_given_up = True
+            self.open_files.close()
+            self.files.close(self._lock_descriptor)
+
+    def __enter__(self) -> LogDirectory:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- within ---------------------------------------------------------------------------------------------------
+
+    def _read_start(self) -> None:
+        foreign = []
+        directories = self.files.list_directories(self.path)
+        for name in self.files.list(self.path):
+            match = _LOG_NAME.match(name)
+            aside = ASIDE_NAME.match(name)
+            if match and name in directories:
+                self._found.add(TopicPartition(match[1], int(match[2])))
+            elif aside and aside[2] == "deleted":
+                self.files.remove_tree(self.path / name)
+            elif name.endswith(".tmp") and name.removesuffix(".tmp") in _KNOWN_FILES:
+                self.files.unlink(self.path / name)  # a replacement that a crash cut short
+            elif not aside and name not in _KNOWN_FILES:
+                foreign.append(name)
+        if foreign:
+            _log.warning("ignore foreign files directory=%s names=%s", self.path, ", ".join(foreign[:10]))
+        rows = read_entries(self.files, self.path / CLEAN_NAME, field_count=2)
+        not_clean = self._found if rows is None else {TopicPartition(topic, int(number)) for topic, number in rows}
+        self.was_clean = rows is not None and not rows
+        points = self._recovery_points.read()
+        watermarks = self._high_watermarks.read()
+        starts = self._log_starts.read()
+        for key in self._found:
+            self._starts[key] = StartState(
+                recovery_point=(points or {}).get(key, 0),
+                high_watermark=(watermarks or {}).get(key, 0),
+                log_start_offset=self._first_offset(key) if starts is None else starts.get(key, 0),
+                is_clean=points is not None and key in points and key not in not_clean,
+                is_named=True,
+            )
+        if self.files.file_size(self.path / CLEAN_NAME) is not None:
+            self.files.unlink(self.path / CLEAN_NAME)
+        self.files.sync_directory(self.path)  # the names of all logs, too: once, not by the first use of each
+        self._save()
+        _log.info("open directory path=%s logs=%d clean=%s", self.path, len(self._found), rows is not None)
+
+    def _first_offset(self, key: TopicPartition) -> int:
+        """Where a log begins whose start no checkpoint tells."""
+        return next(iter(PartitionFiles.find(self.files, self._path_of(key)).base_offsets), 0)
+
+    def _path_of(self, key: TopicPartition) -> Path:
+        return self.path / str(key)
+
+    def _make(self, key: TopicPartition, identity: PartitionIdentity) -> None:
+        """The directory of a log that is not there, not durable. Call with the lock held. Raises `OSError`."""
+        directory = self._path_of(key)
+        is_there = self.files.is_directory(directory)  # made from outside since the start: the first use will see whose
+        self._starts[key] = StartState()
+        self._found.add(key)
+        try:
+            self._save(about=key)  # before the directory is there: what the checkpoints said was about another log
+            self.files.make_directory(directory)
+            identity.write(self.files, directory, is_durable=False)
+        except OSError:
+            if not is_there:
+                self.files.remove_tree(directory)  # so that it can be tried again, or elsewhere
+            self._found.discard(key)
+            self._starts.pop(key, None)
+            raise
+
+    def _claim(self, state: LogState) -> None:
+        """A log's first use begins: its directory is the wanted topic's, or is set aside for a new one.
+
+        The log's lock is held. Raises `OSError`.
+        """
+        key = TopicPartition(state.identity.topic, state.identity.partition)
+        identity = self._identity_of(key, state.identity)
+        if identity is not None:
+            state.identity = identity
+            return
+        with self._lock:
+            self._rename_aside([key], "stray")
+            state.start = StartState()  # first, because it is saved from now on
+            self._make(key, state.identity)
+
+    def _identity_of(self, key: TopicPartition, wanted: PartitionIdentity) -> PartitionIdentity | None:
+        """What is in the log's directory, if it is the wanted topic's; else None."""
+        directory = self._path_of(key)
+        try:
+            found = PartitionIdentity.read(self.files, directory)
+        except CorruptRecordError as error:
+            _log.warning("ignore damaged identity reason=%s", error.message)
+            found = None
+        if found is None:
+            # The frames' stamps are seeded with the topic id: recovery and readers tell another topic's.
+            if not belongs_to(self.files, directory, wanted):
+                return None
+            found = wanted
+            found.write(self.files, directory)
+        if (found.topic, found.topic_id, found.partition) != (wanted.topic, wanted.topic_id, wanted.partition):
+            return None
+        merged = found.with_schemas(wanted.schemas)
+        if merged != found:
+            merged.write(self.files, directory)
+        return merged
+
+    def _take_away(self, keys: Sequence[TopicPartition], suffix: str) -> list[Path]:
+        """Takes logs out of use and renames their directories; what those are called now."""
+        for key in keys:
+            log = self._logs.get(key)
+            if log is not None:
+                # Retriable: the topic may be gone, or this replica alone. Metadata tells which.
+                log.abandon(NotLeaderOrFollowerError(f"{key} is not on this broker any more"))
+        with self._lock:
+            for key in keys:
+                self._logs.pop(key, None)
+            targets = self._rename_aside([key for key in keys if key in self._found], suffix)
+        if targets:
+            self._save()
+        return targets
+
+    def _rename_aside(self, keys: Sequence[TopicPartition], suffix: str) -> list[Path]:
+        """Durable when it returns. Call with the lock held. Raises `OSError`; what was renamed then is no log more."""
+        if not keys:
+            return []
+        targets: list[Path] = []
+        try:
+            for key in keys:
+                source = self._path_of(key)
+                target = self.path / name_aside(source.name, suffix)
+                self.files.rename(source, target)
+                targets.append(target)
+                self._found.discard(key)
+                self._starts.pop(key, None)
+        finally:
+            renamed = keys[: len(targets)]
+            self.open_files.forget_below({self._path_of(key) for key in renamed})
+            if renamed:
+                _log.info(
+                    "set logs aside path=%s first=%s as=%s count=%d",
+                    self.path, renamed[0], targets[0].name, len(renamed),
+                )  # fmt: skip
+        self.files.sync_directory(self.path)
+        return targets
+
+    def _save(self, *, about: TopicPartition | None = None) -> None:
+        """Writes the three checkpoints; with ``about`` only if one of them says something of that log.
+
+        Takes no log's lock: logs call it under theirs. Raises `LogStorageError` once the directory was given up.
+        """
+        with self._save_lock:
+            if self._is_given_up:
+                raise LogStorageError(f"{self.path} is closed")
+            checkpoints = (self._recovery_points, self._high_watermarks, self._log_starts)
+            if about is not None and not any(checkpoint.mentions(about) for checkpoint in checkpoints):
+                return
+            starts = dict(self._starts)
+            starts.update((key, log.start_state()) for key, log in dict(self._logs).items() if key in starts)
+            self._recovery_points.write({key: start.recovery_point for key, start in starts.items()})
+            self._high_watermarks.write(
+                {key: start.high_watermark for key, start in starts.items() if start.high_watermark}
+            )
+            self._log_starts.write(
+                {key: start.log_start_offset for key, start in starts.items() if start.log_start_offset}
+            )

@@ -1,0 +1,285 @@
+"""The seam between the log and the disk: every effect the log has on files goes through `FileSystem`.
+
+`RealFiles` is the operating system; `faulty_files.FaultyFiles` keeps the same promises in memory and fails, tears
+and forgets on demand. Both pass tests/unit/log/test_log_files.py.
+
+Rule: files are written at positions the caller knows, and read into memory of the caller's. No mmap. Never
+shortened in place: what must become shorter is written anew and renamed over the old file.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+_BUFFERS_PER_WRITE = 512  # below IOV_MAX (1024 on Linux and macOS)
+
+
+class FileSystem(Protocol):
+    """What the log needs of a file system. Every method may raise `OSError`, and nothing else.
+
+    File descriptors are ints that belong to this file system. Safe to use from several threads, except that
+    a descriptor must not be closed while in use.
+    """
+
+    def open(self, path: Path, *, create: bool = False, read_only: bool = False) -> int:
+        """Opens for reading and writing; ``create`` makes an empty file where there is none."""
+        ...
+
+    def close(self, descriptor: int) -> None: ...
+
+    def size(self, descriptor: int) -> int:
+        """Bytes in the open file."""
+        ...
+
+    def read(self, descriptor: int, length_bytes: int, position: int) -> bytes:
+        """Up to ``length_bytes`` from ``position``; fewer only at the end of the file."""
+        ...
+
+    def read_into(self, descriptor: int, buffers: Sequence[memoryview], position: int) -> int:
+        """Fills ``buffers`` in order from ``position``; returns the bytes read, fewer only at the end of the file."""
+        ...
+
+    def write(self, descriptor: int, buffers: Sequence[bytes | memoryview], position: int) -> None:
+        """Writes all of ``buffers``, one behind the other, at ``position``. After an error some bytes may be there."""
+        ...
+
+    def sync(self, descriptor: int) -> None:
+        """Returns when the file's content is on the device. After an error nobody knows what is: never retry."""
+        ...
+
+    def drop_cached(self, descriptor: int) -> None:
+        """A hint: what of the file's content is on the device need not stay in memory."""
+        ...
+
+    def sync_directory(self, path: Path) -> None:
+        """Returns when the directory's names are on the device."""
+        ...
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Atomic; replaces ``target``."""
+        ...
+
+    def unlink(self, path: Path) -> None: ...
+
+    def list(self, path: Path) -> list[str]:
+        """Names in the directory, sorted."""
+        ...
+
+    def list_directories(self, path: Path) -> set[str]:
+        """Names of the directories in the directory."""
+        ...
+
+    def file_size(self, path: Path) -> int | None:
+        """Bytes in the file; None where there is no such file."""
+        ...
+
+    def modified_ms(self, path: Path) -> int | None:
+        """When the file was last written to, by the system's clock; None where there is no such file."""
+        ...
+
+    def inode(self, path: Path) -> int | None:
+        """The number that the file has on its disk, which a copy of it has not; None where there is no such file."""
+        ...
+
+    def is_directory(self, path: Path) -> bool: ...
+
+    def make_directory(self, path: Path) -> None:
+        """With its parents; an existing one is fine."""
+        ...
+
+    def remove_tree(self, path: Path) -> None:
+        """A directory with all in it; a missing one is fine."""
+        ...
+
+    def free_bytes(self, path: Path) -> int:
+        """What can still be written to the device, without its reserve."""
+        ...
+
+    def lock(self, descriptor: int) -> bool:
+        """Takes the file's exclusive lock without waiting; False: somebody else has it. `close` gives it up."""
+        ...
+
+
+class RealFiles:
+    """`FileSystem` of the operating system."""
+
+    def open(self, path: Path, *, create: bool = False, read_only: bool = False) -> int:
+        flags = os.O_RDONLY if read_only else os.O_RDWR
+        return os.open(path, flags | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
+
+    def close(self, descriptor: int) -> None:
+        os.close(descriptor)
+
+    def size(self, descriptor: int) -> int:
+        return os.fstat(descriptor).st_size
+
+    def read(self, descriptor: int, length_bytes: int, position: int) -> bytes:
+        data = os.pread(descriptor, length_bytes, position)
+        if len(data) == length_bytes or not data:
+            return data
+        parts = [data]
+        found = len(data)
+        while found < length_bytes:
+            data = os.pread(descriptor, length_bytes - found, position + found)
+            if not data:
+                break
+            parts.append(data)
+            found += len(data)
+        return b"".join(parts)
+
+    def read_into(self, descriptor: int, buffers: Sequence[memoryview], position: int) -> int:
+        total = 0
+        waiting = [buffer for buffer in buffers if buffer.nbytes]
+        while waiting:
+            got = os.preadv(descriptor, waiting[:_BUFFERS_PER_WRITE], position + total)
+            if got == 0:
+                break
+            total += got
+            waiting = _without(waiting, got)
+        return total
+
+    def write(self, descriptor: int, buffers: Sequence[bytes | memoryview], position: int) -> None:
+        waiting = [memoryview(buffer) for buffer in buffers if memoryview(buffer).nbytes]
+        while waiting:
+            done = os.pwritev(descriptor, waiting[:_BUFFERS_PER_WRITE], position)
+            position += done
+            waiting = _without(waiting, done)
+
+    def sync(self, descriptor: int) -> None:
+        if hasattr(os, "fdatasync"):
+            os.fdatasync(descriptor)
+        else:  # macOS
+            os.fsync(descriptor)
+
+    def drop_cached(self, descriptor: int) -> None:
+        if hasattr(os, "posix_fadvise"):  # not on macOS
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def sync_directory(self, path: Path) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def rename(self, source: Path, target: Path) -> None:
+        source.rename(target)
+
+    def unlink(self, path: Path) -> None:
+        path.unlink()
+
+    def list(self, path: Path) -> list[str]:
+        with os.scandir(path) as entries:
+            return sorted(entry.name for entry in entries)
+
+    def list_directories(self, path: Path) -> set[str]:
+        with os.scandir(path) as entries:
+            return {entry.name for entry in entries if entry.is_dir()}
+
+    def file_size(self, path: Path) -> int | None:
+        try:
+            return path.stat().st_size
+        except FileNotFoundError:
+            return None
+
+    def modified_ms(self, path: Path) -> int | None:
+        try:
+            return path.stat().st_mtime_ns // 1_000_000
+        except FileNotFoundError:
+            return None
+
+    def inode(self, path: Path) -> int | None:
+        try:
+            return path.stat().st_ino
+        except FileNotFoundError:
+            return None
+
+    def is_directory(self, path: Path) -> bool:
+        return path.is_dir()
+
+    def make_directory(self, path: Path) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+
+    def remove_tree(self, path: Path) -> None:
+        if path.is_dir():
+            shutil.rmtree(path)
+
+    def free_bytes(self, path: Path) -> int:
+        usage = os.statvfs(path)
+        return usage.f_bavail * usage.f_frsize
+
+    def lock(self, descriptor: int) -> bool:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+
+def read_file(files: FileSystem, path: Path) -> bytes | None:
+    """The whole content of a small file; None where there is none."""
+    try:
+        descriptor = files.open(path, read_only=True)
+    except FileNotFoundError:
+        return None
+    try:
+        return files.read(descriptor, files.size(descriptor), 0)
+    finally:
+        files.close(descriptor)
+
+
+def replace_file(files: FileSystem, path: Path, data: bytes, *, is_durable: bool = True) -> None:
+    """Makes ``data`` the content of ``path``, durably: readers, and a crash, see the old or the new, whole.
+
+    Write, fsync, rename, fsync of the directory. Raises `OSError`; then the old content is still there, or the
+    new, and a ``.tmp`` beside it may be left. Without ``is_durable`` no fsync: a killed process leaves the old or the
+    new, a power failure anything.
+    """
+    temporary = path.with_name(path.name + ".tmp")
+    if files.file_size(temporary) is not None:
+        files.unlink(temporary)
+    descriptor = files.open(temporary, create=True)
+    try:
+        files.write(descriptor, [data], 0)
+        if is_durable:
+            files.sync(descriptor)
+    finally:
+        files.close(descriptor)
+    files.rename(temporary, path)
+    if is_durable:
+        files.sync_directory(path.parent)
+
+
+def copy_prefix(files: FileSystem, source: int, target: Path, length_bytes: int) -> None:
+    """Replaces ``target`` durably by the first ``length_bytes`` of the open file ``source``."""
+    temporary = target.with_name(target.name + ".tmp")
+    if files.file_size(temporary) is not None:
+        files.unlink(temporary)
+    descriptor = files.open(temporary, create=True)
+    try:
+        position = 0
+        while position < length_bytes:
+            data = files.read(source, min(1 << 20, length_bytes - position), position)
+            if not data:
+                raise OSError(f"{target} ends at {position}, wanted its first {length_bytes} bytes")
+            files.write(descriptor, [data], position)
+            position += len(data)
+        files.sync(descriptor)
+    finally:
+        files.close(descriptor)
+    files.rename(temporary, target)
+    files.sync_directory(target.parent)
+
+
+def _without(buffers: list[memoryview], done_bytes: int) -> list[memoryview]:
+    """What is left of ``buffers`` when the first ``done_bytes`` are dealt with."""
+    for number, buffer in enumerate(buffers):
+        if done_bytes < buffer.nbytes:
+            return [buffer.cast("B")[done_bytes:], *buffers[number + 1 :]]
+        done_bytes -= buffer.nbytes
+    return []

@@ -1,0 +1,118 @@
+"""Who a directory belongs to: ``meta.json`` of a data directory, ``partition.json`` of a partition's.
+
+    {"content": {"version": 1, …}, "crc32c": "<8 hex digits over the content as JSON with sorted keys, no spaces>"}
+
+    meta.json        cluster_id (text), broker_id (int)
+    partition.json   topic (text), topic_id (32 hex digits), partition (int),
+                     schemas ([[schema id, Arrow schema message in base64], …] by rising id)
+
+Rule: replaced as a whole. partition.json carries every version of the topic's schema, so that a segment can be read
+without ZooKeeper.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import crc32c
+
+from broker_runtime.contract.errors import CorruptRecordError
+from broker_runtime.log.files import FileSystem, read_file, replace_file
+
+META_NAME = "meta.json"
+PARTITION_NAME = "partition.json"
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectoryIdentity:
+    """The cluster and the broker that a data directory belongs to."""
+
+    cluster_id: str
+    broker_id: int
+
+    def write(self, files: FileSystem, directory: Path) -> None:
+        """Durable when it returns. Raises `OSError`."""
+        _write(files, directory / META_NAME, {"cluster_id": self.cluster_id, "broker_id": self.broker_id})
+
+    @classmethod
+    def read(cls, files: FileSystem, directory: Path) -> DirectoryIdentity | None:
+        """None where there is none yet. Raises `CorruptRecordError`, `OSError`."""
+        content = _read(files, directory / META_NAME)
+        if content is None:
+            return None
+        return cls(cluster_id=str(content["cluster_id"]), broker_id=int(content["broker_id"]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionIdentity:
+    """The topic that a partition's directory belongs to. ``schemas`` by rising id, each an Arrow schema message."""
+
+    topic: str
+    topic_id: uuid.UUID
+    partition: int
+    schemas: tuple[tuple[int, bytes], ...] = ()
+
+    def with_schemas(self, schemas: Iterable[tuple[int, bytes]]) -> PartitionIdentity:
+        """The same with ``schemas`` besides; a version once known is not changed."""
+        merged = {**dict(schemas), **dict(self.schemas)}
+        return replace(self, schemas=tuple(sorted(merged.items())))
+
+    def write(self, files: FileSystem, directory: Path, *, is_durable: bool = True) -> None:
+        """Durable when it returns, unless that is left to the caller (`replace_file`). Raises `OSError`."""
+        content = {
+            "topic": self.topic,
+            "topic_id": self.topic_id.hex,
+            "partition": self.partition,
+            "schemas": [[schema_id, base64.b64encode(arrow).decode("ascii")] for schema_id, arrow in self.schemas],
+        }
+        _write(files, directory / PARTITION_NAME, content, is_durable=is_durable)
+
+    @classmethod
+    def read(cls, files: FileSystem, directory: Path) -> PartitionIdentity | None:
+        """None where there is none. Raises `CorruptRecordError`, `OSError`."""
+        content = _read(files, directory / PARTITION_NAME)
+        if content is None:
+            return None
+        return cls(
+            topic=content["topic"],
+            topic_id=uuid.UUID(hex=content["topic_id"]),
+            partition=content["partition"],
+            schemas=tuple((schema_id, base64.b64decode(arrow)) for schema_id, arrow in content["schemas"]),
+        )
+
+
+def _canonical(content: dict[str, Any]) -> bytes:
+    return json.dumps(content, sort_keys=True, separators=(",", ":")).encode("ascii")
+
+
+def _write(files: FileSystem, path: Path, content: dict[str, Any], *, is_durable: bool = True) -> None:
+    content = {"version": _VERSION, **content}
+    checked = {"content": content, "crc32c": f"{crc32c.crc32c(_canonical(content)):08x}"}
+    data = json.dumps(checked, indent=1, sort_keys=True).encode("ascii") + b"\n"
+    replace_file(files, path, data, is_durable=is_durable)
+
+
+def _read(files: FileSystem, path: Path) -> dict[str, Any] | None:
+    data = read_file(files, path)
+    if data is None:
+        return None
+    try:
+        checked = json.loads(data)
+        content, checksum = checked["content"], checked["crc32c"]
+        fits = checksum == f"{crc32c.crc32c(_canonical(content)):08x}"
+    except (ValueError, KeyError, TypeError, RecursionError, binascii.Error) as error:
+        raise CorruptRecordError(f"{path} is damaged: {error}") from error
+    if not fits:
+        raise CorruptRecordError(f"{path} is damaged: its checksum does not fit its content")
+    if content.get("version") != _VERSION:
+        raise CorruptRecordError(f"{path} has format version {content.get('version')}, known is {_VERSION}")
+    assert isinstance(content, dict)
+    return content

@@ -1,0 +1,234 @@
+"""Looking at a partition's files without opening the log: for ``pylog log dump`` and ``pylog log verify``.
+
+Rule: reads only, takes no lock, needs no broker and no ZooKeeper. Beside a broker that appends, the last segment may
+seem to end in a torn frame: nothing that stands before it is affected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from broker_runtime.contract.errors import CorruptRecordError, PylogError, UnsupportedVersionError
+from broker_runtime.contract.frame import HEADER_BYTES, FrameHeader, verify_frame
+from broker_runtime.log.files import FileSystem, RealFiles, read_file
+from broker_runtime.log.frame_walk import header_at
+from broker_runtime.log.identity import PARTITION_NAME, PartitionIdentity
+from broker_runtime.log.index_file import IndexFile
+from broker_runtime.log.leader_epochs import EPOCHS_NAME, LeaderEpochs
+from broker_runtime.log.offset_index import OffsetIndex
+from broker_runtime.log.open_files import OpenFiles
+from broker_runtime.log.partition_files import PartitionFiles
+from broker_runtime.log.producer_state import ProducerState, snapshot_path
+from broker_runtime.log.salvage import frames_anywhere
+from broker_runtime.log.segment import LOG_SUFFIX
+from broker_runtime.log.time_index import TimeIndex
+from broker_runtime.log.transaction_index import TransactionIndex
+
+_NOT_OF_THE_FRAMES = "an entry is not what the frames say"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Damage:
+    """Bytes that fail their checks: in ``path`` at ``position`` (0 for a small file), where ``offset`` should begin."""
+
+    path: Path
+    position: int
+    offset: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentReport:
+    """What one segment holds: ``frames`` good frames with ``records`` records of [base_offset, next_offset)."""
+
+    path: Path
+    base_offset: int
+    next_offset: int
+    frames: int
+    records: int
+    size_bytes: int
+    max_timestamp_ms: int  # -1: no record
+    damage: tuple[Damage, ...]
+
+
+def iterate_frames(
+    path: Path, *, identity: PartitionIdentity | None = None, files: FileSystem | None = None
+) -> Iterator[tuple[int, FrameHeader | None, str | None]]:
+    """(position, header, what is wrong) of each frame of a ``.log`` file, in order; good frames have no third.
+
+    Every checksum is verified, the stamp's if ``identity`` (partition.json) says for whom. Where bytes are no frame,
+    the header is None, and the walk goes on at the next good frame, if there is one. One frame is in memory at a
+    time. Raises `OSError`.
+    """
+    files = files if files is not None else RealFiles()
+    descriptor = files.open(path, read_only=True)
+    try:
+        size = files.size(descriptor)
+        position, offset = 0, base_offset_of(path)
+        while position < size:
+            header, error = _frame_at(files, descriptor, path, position, size, offset, identity)
+            yield position, header, error
+            if error is None and header is not None:
+                position, offset = position + header.frame_bytes, header.next_offset
+                continue
+            found = next(frames_anywhere(files, descriptor, position + 1, size, identity), None)
+            if found is None:
+                return
+            position, offset = found[0], found[1].base_offset
+    finally:
+        files.close(descriptor)
+
+
+def verify_directory(directory: Path, *, files: FileSystem | None = None) -> list[SegmentReport]:
+    """One report per segment of a partition's directory, oldest first. Damage in small files stands in the first.
+
+    Verified: every frame, dense offsets across segments, indexes against the frames, epochs, snapshots, identity.
+    Raises `OSError`, and `CorruptRecordError` where the directory holds no segment.
+    """
+    files = files if files is not None else RealFiles()
+    found = PartitionFiles.find(files, directory)
+    if not found.base_offsets:
+        raise CorruptRecordError(f"{directory} holds no segment (<20 digits>{LOG_SUFFIX})")
+    identity, damage = _small_files(files, directory, found)
+    open_files = OpenFiles(files, limit=16, read_only=True)
+    try:
+        reports: list[SegmentReport] = []
+        for base_offset in found.base_offsets:
+            if reports and reports[-1].next_offset != base_offset:
+                path = reports[-1].path
+                reason = (
+                    f"the segment ends with offset {reports[-1].next_offset - 1}, the next begins with {base_offset}"
+                )
+                damage.append(Damage(path=path, position=reports[-1].size_bytes, offset=base_offset, reason=reason))
+            reports.append(_verify_segment(open_files, directory, base_offset, identity, damage))
+            damage = []
+        return reports
+    finally:
+        open_files.close()
+
+
+def base_offset_of(path: Path) -> int:
+    """The offset in a segment file's name. Raises `CorruptRecordError` where there is none."""
+    if path.suffix != LOG_SUFFIX or not path.stem.isdigit():
+        raise CorruptRecordError(f"{path} is no segment: their names are 20 digits and {LOG_SUFFIX}")
+    return int(path.stem)
+
+
+def read_identity(directory: Path, *, files: FileSystem | None = None) -> PartitionIdentity | None:
+    """What partition.json says; None where it is missing. Raises `CorruptRecordError`, `OSError`."""
+    return PartitionIdentity.read(files if files is not None else RealFiles(), directory)
+
+
+def _frame_at(
+    files: FileSystem,
+    descriptor: int,
+    path: Path,
+    position: int,
+    size: int,
+    offset: int,
+    identity: PartitionIdentity | None,
+) -> tuple[FrameHeader | None, str | None]:
+    header: FrameHeader | None = None
+    try:
+        header = header_at(files.read(descriptor, HEADER_BYTES, position), 0, path, position, size, offset)
+        frame = files.read(descriptor, header.frame_bytes, position)
+        if identity is None:
+            verify_frame(frame)
+        else:
+            verify_frame(frame, topic_id=identity.topic_id.bytes, partition=identity.partition)
+    except (CorruptRecordError, UnsupportedVersionError) as error:
+        return header, error.message
+    return header, None
+
+
+def _verify_segment(
+    open_files: OpenFiles,
+    directory: Path,
+    base_offset: int,
+    identity: PartitionIdentity | None,
+    damage: list[Damage],
+) -> SegmentReport:
+    path = directory / f"{base_offset:020d}{LOG_SUFFIX}"
+    offsets = _IndexCheck(OffsetIndex(open_files, directory, base_offset).file)
+    times = _IndexCheck(TimeIndex(open_files, directory, base_offset).file)
+    transactions = _IndexCheck(TransactionIndex(open_files, directory, base_offset).file)
+    frames = records = 0
+    next_offset, max_timestamp = base_offset, -1
+    is_whole = True
+    for position, header, error in iterate_frames(path, identity=identity, files=open_files.files):
+        if error is not None or header is None:
+            damage = [*damage, Damage(path=path, position=position, offset=next_offset, reason=error or "no frame")]
+            is_whole = False
+            continue
+        offsets.expect((header.base_offset - base_offset, position), key=0)
+        times.expect((max_timestamp, header.base_offset - base_offset), key=1)
+        frames, records = frames + 1, records + header.record_count
+        next_offset, max_timestamp = header.next_offset, max(max_timestamp, header.latest_timestamp_ms)
+    times.expect((max_timestamp, next_offset - base_offset), key=1)
+    for check in (offsets, times, transactions):
+        reason = check.error or (None if check.is_done or check is transactions or not is_whole else _NOT_OF_THE_FRAMES)
+        if reason is not None:
+            damage = [*damage, Damage(path=check.path, position=0, offset=base_offset, reason=reason)]
+    return SegmentReport(
+        path=path,
+        base_offset=base_offset,
+        next_offset=next_offset,
+        frames=frames,
+        records=records,
+        size_bytes=open_files.files.file_size(path) or 0,
+        max_timestamp_ms=max_timestamp,
+        damage=tuple(damage),
+    )
+
+
+class _IndexCheck:
+    """Whether each entry of an index is what the frames say. How sparse it is, is a setting nobody knows here."""
+
+    def __init__(self, index: IndexFile) -> None:
+        self.path = index.path
+        self.error: str | None = None
+        self._entries: list[tuple[int, ...]] = []
+        self._at = 0
+        try:
+            self._entries = list(index.entries())
+        except CorruptRecordError as error:
+            self.error = error.message
+
+    def expect(self, entry: tuple[int, int], *, key: int) -> None:
+        """The entry for the next place in the segment, if the index has one with that ``key``, must be this."""
+        if self._at < len(self._entries) and self._entries[self._at][key] == entry[key]:
+            self._at += self._entries[self._at] == entry
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every entry was as expected."""
+        return self._at == len(self._entries)
+
+
+def _small_files(
+    files: FileSystem, directory: Path, found: PartitionFiles
+) -> tuple[PartitionIdentity | None, list[Damage]]:
+    damage: list[Damage] = []
+    identity: PartitionIdentity | None = None
+
+    def report(path: Path, reason: str) -> None:
+        damage.append(Damage(path=path, position=0, offset=found.base_offsets[0], reason=reason))
+
+    try:
+        identity = PartitionIdentity.read(files, directory)
+        if identity is None:
+            report(directory / PARTITION_NAME, "the file is missing")
+    except CorruptRecordError as error:
+        report(directory / PARTITION_NAME, error.message)
+    epochs_path = directory / EPOCHS_NAME
+    if files.file_size(epochs_path) is not None and LeaderEpochs.load(files, epochs_path) is None:
+        report(epochs_path, "its checksum or its order is wrong")
+    for offset in found.snapshot_offsets:
+        path = snapshot_path(directory, offset)
+        try:
+            ProducerState.decode(read_file(files, path) or b"")
+        except PylogError as error:
+            report(path, error.message)
+    return identity, damage

@@ -1,0 +1,444 @@
+"""One partition's log: frames by rising offset in segments, appended at the end, read anywhere.
+
+    log start ≤ high watermark ≤ log end;   durable end ≤ log end
+
+Rule: one lock per log, no network and no fsync of appends under it. What was acknowledged stays, whatever fails: after
+an I/O error the log goes offline (`LogStorageError` for everything, until the broker starts anew), after damage it is
+never served. Nothing is read at start: the first use loads, or recovers, the log.
+
+Never: shortens a file in place, maps one, retries an fsync, looks at a row.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from broker_runtime.contract.errors import CorruptRecordError, LogStorageError, OffsetOutOfRangeError, PylogError
+from broker_runtime.log import shortening
+from broker_runtime.log.appending import (
+    AppendResult,
+    find_duplicate,
+    stamped,
+    verify_for_follower,
+    verify_for_leader,
+)
+from broker_runtime.log.config import FlushMode, LogConfig
+from broker_runtime.log.damage import note_damage, noting_damage
+from broker_runtime.log.follower_append import append_from_leader, lies_across
+from broker_runtime.log.log_extent import LogExtent
+from broker_runtime.log.log_slice import LogSlice
+from broker_runtime.log.log_state import LogState
+from broker_runtime.log.recovery import StartState
+from broker_runtime.log.segment_view import SegmentView
+from broker_runtime.log.time_lookup import TimeLookup
+
+_LONGEST_FSYNC_S = 60.0
+_READ_ATTEMPTS = 3
+_log = logging.getLogger(__name__)
+
+
+class PartitionLog:
+    """See the module. Thread-safe. Made by `LogDirectory.log` only.
+
+    Every method may raise `LogStorageError` (the log is offline or closed, or goes offline now), `CorruptRecordError`
+    (it is damaged: the message names file, position and offsets) and `UnsupportedVersionError` (it was written by a
+    newer version); the docstrings name what comes besides. The first use blocks while the log is loaded or recovered.
+    """
+
+    def __init__(self, state: LogState) -> None:
+        self._state = state
+
+    def __repr__(self) -> str:
+        state = self._state
+        if not state.is_loaded:
+            return f"PartitionLog({state.name} not loaded)"
+        return (
+            f"PartitionLog({state.name} {state.log_start_offset}..{state.segments.end_offset} "
+            f"hw={state.high_watermark} segments={len(state.segments)} {'offline' if state.offline else 'online'})"
+        )
+
+    # --- what it is and how far it goes ---------------------------------------------------------------------------
+
+    @property
+    def topic(self) -> str:
+        """The topic's name."""
+        return self._state.identity.topic
+
+    @property
+    def partition(self) -> int:
+        """The partition's number."""
+        return self._state.identity.partition
+
+    @property
+    def topic_id(self) -> uuid.UUID:
+        """The id of the topic; new when a topic is made anew."""
+        return self._state.identity.topic_id
+
+    @property
+    def config(self) -> LogConfig:
+        """The settings in force."""
+        return self._state.config
+
+    @config.setter
+    def config(self, config: LogConfig) -> None:
+        self._state.config = config
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether every call fails from now on. Does not load the log."""
+        return self._state.offline is not None
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether records that were acknowledged cannot be read. It is offline only if that showed when it was loaded;
+        else what is sound is served on. Does not load the log."""
+        return self._state.damage is not None
+
+    def on_damage(self, ring: Callable[[], None]) -> None:
+        """``ring`` is called when the log turns out to be damaged, by any thread: it must not block or call back."""
+        self._state.on_damage = ring
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the log was used since the directory was opened."""
+        return self._state.is_loaded
+
+    def extent(self) -> LogExtent:
+        """All the offsets below, of one moment. Takes the lock once."""
+        state = self._state
+        with state.using("load"):
+            end = state.segments.end_offset
+            is_ack = state.config.flush_mode is FlushMode.ACK
+            durable = state.commit.durable_end_offset if is_ack else end
+            return LogExtent(state.log_start_offset, state.high_watermark, durable, end, state.epochs.entries)
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset that can be read."""
+        return self._state.ready().log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset the next record gets."""
+        with self._state.using("load"):
+            return self._state.segments.end_offset
+
+    @property
+    def durable_end_offset(self) -> int:
+        """Everything below counts as durable: is on the device (``flush.mode=ack``), is appended (the others)."""
+        if self._state.config.flush_mode is FlushMode.ACK:
+            return self._state.ready().commit.durable_end_offset
+        return self.log_end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """Everything below is committed. Kept in a checkpoint; after a restart it may lag until replication sets it."""
+        return self._state.ready().high_watermark
+
+    def set_high_watermark(self, offset: int) -> int:
+        """Sets the high watermark, within log start and log end; returns what it is now."""
+        with self._state.using("set the high watermark"):
+            self._state.high_watermark = max(self._state.log_start_offset, min(offset, self._state.segments.end_offset))
+            return self._state.high_watermark
+
+    @property
+    def leader_epochs(self) -> tuple[tuple[int, int], ...]:
+        """(epoch, first offset) of all leader epochs in the log."""
+        with self._state.using("load"):
+            return self._state.epochs.entries
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of frames in all segments."""
+        with self._state.using("load"):
+            return self._state.segments.size_bytes()
+
+    @property
+    def segment_base_offsets(self) -> tuple[int, ...]:
+        """The base offsets of the segments."""
+        with self._state.using("load"):
+            return self._state.segments.base_offsets
+
+    # --- append ---------------------------------------------------------------------------------------------------
+
+    def append_as_leader(self, frames: Sequence[Any], *, leader_epoch: int, now_ms: int) -> AppendResult:
+        """Verifies, stamps and writes ``frames`` (buffers of one frame each, not copied). Not durable yet: `flush`.
+
+        All or none become visible. A frame of an idempotent producer comes alone; one that is there already is not
+        written again (``is_duplicate``). Raises `CorruptRecordError`, `RecordTooLargeError`, `InvalidTimestampError`,
+        `UnsupportedVersionError`, as `ProducerState.check` (nothing was written) and `FencedLeaderEpochError` for an
+        epoch older than the log's.
+        """
+        assert frames, "an append has at least one frame"
+        verified = verify_for_leader(frames, self._state.config, now_ms)
+        with self._state.using("append"):
+            duplicate = find_duplicate(verified, self._state.producers, now_ms)
+            if duplicate is not None:
+                return duplicate
+            offset = base_offset = self._state.segments.end_offset
+            self._state.epochs.assign(leader_epoch, offset)
+            # What a power failure may take is no proof of damage to the recovery that reads the stamp.
+            durable_watermark = min(self._state.high_watermark, self._state.commit.durable_end_offset)
+            batch = []
+            for frame in verified:
+                pieces, header = stamped(
+                    frame,
+                    base_offset=offset,
+                    leader_epoch=leader_epoch,
+                    append_time_ms=now_ms,
+                    high_watermark=durable_watermark,
+                    topic_id=self.topic_id,
+                    partition=self.partition,
+                    is_log_append_time=self._state.config.is_log_append_time,
+                )
+                batch.append((pieces, header))
+                offset = header.next_offset
+            self._state.append(batch, now_ms)
+        return AppendResult(
+            base_offset=base_offset,
+            next_offset=offset,
+            append_time_ms=now_ms,
+            max_timestamp_ms=max(header.latest_timestamp_ms for _, header in batch),
+        )
+
+    def append_as_follower(
+        self, frames: Any, *, leader_epoch: int | None = None, leader_start: int = -1
+    ) -> AppendResult:
+        """Verifies and writes the leader's bytes, unchanged: frames back to back that continue the log. Those that are
+        there already are left out; the result is then of what was written, an empty range where that is nothing.
+
+        In an empty log the first frame may begin below the log's start (a log may start within a frame). One that
+        holds nothing but what the leader has deleted, below ``leader_start``, begins anew where it has to. Raises
+        `CorruptRecordError`: damage, a gap, an epoch older than that of the log's last record, newer than
+        ``leader_epoch``, or another than that of the same record here.
+        """
+        verified = verify_for_follower(frames, self.topic_id, self.partition)
+        assert verified, "an append has at least one frame"
+        if lies_across(self._state, verified, leader_start):
+            self.restart_at(leader_start)
+        first, end = append_from_leader(self._state, verified, leader_epoch)
+        return AppendResult(
+            base_offset=first,
+            next_offset=end,
+            append_time_ms=verified[-1].header.append_time_ms,
+            max_timestamp_ms=max(frame.header.latest_timestamp_ms for frame in verified),
+        )
+
+    # --- durability -----------------------------------------------------------------------------------------------
+
+    def flush(self, upto: int | None = None, timeout_s: float = _LONGEST_FSYNC_S) -> int:
+        """Blocks until everything below ``upto`` (None: everything appended so far) is on the device.
+
+        All who wait share one fdatasync. Works in every flush mode. Returns the end of what is on the device. Raises
+        `RequestTimedOutError` where another's fdatasync outlasts ``timeout_s``.
+        """
+        state = self._state
+        with state.using("flush"):
+            end = state.segments.end_offset
+            commit = state.commit
+        durable = commit.wait_durable(end if upto is None else min(upto, end), timeout_s)
+        if state.has_rolled:
+            with state.using("save the recovery point"):
+                state.has_rolled = False
+                state.save()
+        return durable
+
+    def drop_cached(self) -> None:
+        """What was flushed of the last segment need not stay in memory: nobody is to read it soon."""
+        state = self._state
+        with state.using("drop what is cached"), state.segments.active.hold() as held:
+            state.files.drop_cached(held.descriptor)
+
+    def maybe_flush(self, now_ms: int) -> bool:
+        """Under ``flush.mode=interval``: flushes if ``flush.ms`` passed since the last time. Returns whether it did."""
+        state = self._state
+        if not state.is_loaded or state.offline is not None or state.config.flush_mode is not FlushMode.INTERVAL:
+            return False
+        with state.using("flush"):
+            is_due = now_ms - state.last_sync_ms >= state.config.flush_ms
+            if not is_due or state.commit.durable_end_offset >= state.segments.end_offset:
+                return False
+            state.last_sync_ms = now_ms
+        self.flush()
+        return True
+
+    def try_flush(self, now_ms: int | None = None) -> None:
+        """`maybe_flush`, or without ``now_ms`` a flush if a segment was closed since the last. Raises nothing.
+
+        For the one who looks after many logs: a failure has taken this one offline, and the log says so.
+        """
+        state = self._state
+        if not state.is_loaded or state.offline is not None:
+            return
+        try:
+            if now_ms is not None:
+                self.maybe_flush(now_ms)
+            elif state.has_rolled:
+                self.flush()
+        except PylogError as error:
+            _log.warning("flush log log=%s error=%s", state.name, error)
+
+    def start_state(self) -> StartState:
+        """What the next start needs to know, as of now. Takes no lock and does not load the log."""
+        return self._state.start_state()
+
+    # --- read -----------------------------------------------------------------------------------------------------
+
+    def read(self, offset: int, *, max_bytes: int, upto: int, at_least_one: bool = True) -> LogSlice | None:
+        """Finds whole frames of one segment from the one that has ``offset``, ended at or before ``upto``.
+
+        At most ``max_bytes``, but for a first frame that is larger (None then without ``at_least_one``). None: nothing
+        below ``upto`` yet. The slice reads nothing before its `load`; close it. Raises `OffsetOutOfRangeError` below
+        the log's start or above its end.
+        """
+        try:
+            return self._read(offset, max_bytes=max_bytes, upto=upto, at_least_one=at_least_one)
+        except CorruptRecordError as error:
+            note_damage(self._state, error, offset)
+            raise
+
+    def _read(self, offset: int, *, max_bytes: int, upto: int, at_least_one: bool) -> LogSlice | None:
+        state = self._state
+        for _ in range(_READ_ATTEMPTS):
+            with state.using("read"):
+                end = state.segments.end_offset
+                if not state.log_start_offset <= offset <= end:
+                    raise OffsetOutOfRangeError(
+                        f"offset {offset} of {state.name} is not in "
+                        f"{state.log_start_offset} (log start) to {end} (log end)"
+                    )
+                if offset >= min(upto, end):
+                    return None
+                segment = state.segments.find(offset)
+                view = SegmentView(state, segment)
+            try:
+                return view.find(offset, max_bytes=max_bytes, upto=upto, at_least_one=at_least_one)
+            except CorruptRecordError as error:
+                state.mend_index(segment, error)
+            except OSError as error:
+                with state.lock:
+                    was_removed = isinstance(error, FileNotFoundError) and segment not in state.segments
+                if not was_removed:  # else its indexes went meanwhile
+                    state.fail("read", error)
+        raise CorruptRecordError(f"offset {offset} of {state.name} cannot be found: its segments change all the time")
+
+    def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:
+        """(offset, timestamp) of the first record whose timestamp is ≥ ``timestamp_ms``; None where there is none.
+
+        Looks up to the log's end; the caller compares with the high watermark.
+        """
+        state = self._state
+        with noting_damage(state), state.using("look up a time"):
+            for segment in state.segments.all_loaded():
+                if segment.max_timestamp_ms < timestamp_ms or segment.next_offset <= state.log_start_offset:
+                    continue
+                lookup = TimeLookup(state.files, segment, state.identity)
+                found = state.with_sound_index(
+                    segment, partial(lookup.first_at_or_after, timestamp_ms, state.log_start_offset)
+                )
+                if found is not None:
+                    return found
+        return None
+
+    def max_timestamp_ms(self) -> int:
+        """The largest timestamp in the log's segments; -1 where there is no record."""
+        with noting_damage(self._state), self._state.using("look up a time"):
+            segments = self._state.segments.all_loaded()
+            return max((segment.max_timestamp_ms for segment in segments if segment.size_bytes), default=-1)
+
+    def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
+        """(largest known epoch ≤ ``leader_epoch``, where it ended), (-1, -1) where none is known (KIP-279)."""
+        with self._state.using("look up an epoch"):
+            return self._state.epochs.end_offset(leader_epoch, self._state.segments.end_offset)
+
+    # --- what shortens the log (shortening.py) ----------------------------------------------------------------------
+
+    def truncate_to(self, offset: int) -> int:
+        """Removes all records at and behind ``offset``, and those in one frame with it; returns the new end.
+
+        Durable when it returns; epochs and producer state go back as well. Readers keep what they hold. Raises
+        `OffsetOutOfRangeError` below the log's start, `RequestTimedOutError` where an fsync does not end.
+        """
+        with noting_damage(self._state, offset):
+            end = shortening.truncate_to(self._state, offset)
+        self.flush()
+        return end
+
+    def restart_at(self, offset: int) -> None:
+        """Removes all records, and the log goes on, empty, at ``offset``, wherever that is.
+
+        Durable when it returns; epochs and producers are forgotten. A crash leaves the old log or the empty one.
+        Readers keep what they hold. Raises `RequestTimedOutError` where an fsync does not end.
+        """
+        shortening.restart_at(self._state, offset)
+
+    def delete_records(self, offset: int) -> int:
+        """Moves the log's start up to ``offset``; whole segments below go. Returns the log's start.
+
+        Durable when it returns. Raises `OffsetOutOfRangeError` above the high watermark.
+        """
+        return shortening.delete_records(self._state, offset)
+
+    def apply_retention(self, now_ms: int) -> int:
+        """Removes the segments that ``retention.ms`` and ``retention.bytes`` give up; returns how many.
+
+        Loads a log that was not used yet only if its files look as if there were something to remove.
+        """
+        if not self._state.is_loaded and shortening.is_retained_whole(self._state, now_ms):
+            return 0
+        with noting_damage(self._state):
+            return shortening.apply_retention(self._state, now_ms)
+
+    def maybe_roll(self, now_ms: int) -> bool:
+        """Closes the last segment if its first frame is ``segment.ms`` old. Returns whether it did."""
+        return shortening.maybe_roll(self._state, now_ms)
+
+    # --- its end --------------------------------------------------------------------------------------------------
+
+    def close(self) -> bool:
+        """Makes everything durable and gives up files; every later call raises. Returns whether the log ends cleanly.
+
+        Never raises for the disk: a log that cannot be closed cleanly is recovered the next time.
+        """
+        state = self._state
+        closed = LogStorageError(f"{state.name} is closed")
+        with state.lock:
+            if not state.is_loaded or state.offline is not None:
+                is_clean = state.offline is None and state.start.is_clean
+                state.go_offline(state.offline or closed)
+                return is_clean
+        try:
+            self.flush()
+            with state.using("close"):
+                state.write_closing_files()
+        except PylogError as error:
+            _log.warning("close log log=%s error=%s", state.name, error)
+            return False
+        finally:
+            self.abandon(closed)
+        return True
+
+    def abandon(self, reason: PylogError) -> None:
+        """Every call, and every wait under way, raises ``reason`` from now on; writes nothing."""
+        with self._state.lock:
+            self._state.go_offline(reason)
+
+    def add_schemas(self, schemas: Sequence[tuple[int, bytes]]) -> None:
+        """Makes further versions of the topic's schema known to whoever reads the directory.
+
+        Durable when it returns, or, of a log that was not used yet, before its first use ends; does not load the log.
+        """
+        state = self._state
+        with state.lock:
+            if not state.is_loaded and state.offline is None:
+                state.identity = state.identity.with_schemas(schemas)
+                return
+        with state.using("add schemas"):
+            identity = state.identity.with_schemas(schemas)
+            if identity != state.identity:
+                identity.write(state.files, state.directory)
+                state.identity = identity

@@ -1,0 +1,213 @@
+"""What a log remembers of each idempotent producer: epoch and last five batches (Kafka's ProducerStateManager).
+
+``<offset, 20 digits>.snapshot`` holds the state after all records before that offset, little endian:
+
+    bytes    type   field
+    0–3      4s     ``PSNP``
+    4–5      u16    version (1)
+    6–9      u32    CRC-32C of all bytes behind this field
+    10–13    u32    number of producers; each, by rising producer id:
+      i64 producer id · i16 epoch · i64 first offset of its open transaction (-1: none) · u8 number of batches; each:
+        i32 base sequence · i32 last sequence · i64 base offset · i64 last offset · i64 append time (ms)
+
+Rule: the state follows from the frames alone, so a follower's is its leader's, and a truncated log's that of what is
+left. A snapshot is written when a segment is closed (named by the next one's base offset) and when the log is closed; a
+damaged one is ignored and the frames are read again.
+
+    sequence, as a circle of 2^31:   … ─ not remembered ─┬─ up to five batches ─┬─ expected ─┬─ gap …
+                                       repeated, offset   repeated: must equal    appended     refused
+                                       unknown            one of them
+
+What lies up to half the circle behind ``expected`` was appended before; the other half is ahead of it.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import crc32c
+
+from broker_runtime.contract.errors import (
+    CorruptRecordError,
+    DuplicateSequenceError,
+    InvalidProducerEpochError,
+    OutOfOrderSequenceError,
+    UnknownProducerIdError,
+)
+from broker_runtime.contract.frame import FrameHeader
+from broker_runtime.log.files import FileSystem, replace_file
+
+SNAPSHOT_SUFFIX = ".snapshot"
+BATCHES_REMEMBERED = 5
+"""As many as a producer may have in flight."""
+EXPIRY_MS = 86_400_000
+"""A producer without a batch for so long is forgotten; longer than any frame is tried (``delivery.timeout.ms``)."""
+_MAX_SEQUENCE = (1 << 31) - 1
+_HALF_CIRCLE = 1 << 30
+
+_HEAD = struct.Struct("<4sHI")
+_COUNT = struct.Struct("<I")
+_PRODUCER = struct.Struct("<qhqB")
+_BATCH = struct.Struct("<iiqqq")
+_MAGIC, _VERSION = b"PSNP", 1
+
+
+class ProducerBatch(NamedTuple):
+    """One batch as appended. ``last_sequence`` wraps behind 2^31 - 1."""
+
+    base_sequence: int
+    last_sequence: int
+    base_offset: int
+    last_offset: int
+    append_time_ms: int
+
+
+class RepeatedFrame(NamedTuple):
+    """Where the records of a frame that came again lie. ``base_offset`` and time -1: not remembered; then
+    ``next_offset`` is the end of the producer's last batch, which lies behind it."""
+
+    base_offset: int
+    next_offset: int
+    append_time_ms: int
+
+
+@dataclass(slots=True)
+class ProducerEntry:
+    """One producer. Invariant: the batches are of ``epoch``, oldest first, each begins where the last one ended; at
+    most `BATCHES_REMEMBERED`."""
+
+    epoch: int
+    transaction_first_offset: int = -1
+    batches: tuple[ProducerBatch, ...] = ()
+
+    @property
+    def next_sequence(self) -> int:
+        """What the next frame must begin with."""
+        return (self.batches[-1].last_sequence + 1) & _MAX_SEQUENCE if self.batches else 0
+
+    def is_expired(self, now_ms: int) -> bool:
+        """Whether it counts as never seen. One with an open transaction never does."""
+        return (
+            self.transaction_first_offset < 0
+            and bool(self.batches)
+            and now_ms - self.batches[-1].append_time_ms > EXPIRY_MS
+        )
+
+
+class ProducerState:
+    """All producers of one log. Not thread-safe: the log's lock guards it."""
+
+    def __init__(self, producers: dict[int, ProducerEntry] | None = None) -> None:
+        self.producers = producers if producers is not None else {}
+
+    def check(self, header: FrameHeader, now_ms: int) -> RepeatedFrame | None:
+        """Whether the frame of an idempotent producer is the next one (None) or was appended before (where).
+
+        Raises `InvalidProducerEpochError` (a newer epoch was seen), `UnknownProducerIdError` (never seen, or forgotten,
+        and not at its beginning), `OutOfOrderSequenceError` (frames before it are missing), `DuplicateSequenceError`
+        (some of its records are there, in other frames than this one). After any of them it must not be appended.
+        """
+        entry = self.producers.get(header.producer_id)
+        base = header.base_sequence
+        if entry is None or entry.is_expired(now_ms):
+            if base != 0:
+                raise UnknownProducerIdError(
+                    f"producer {header.producer_id} is not known here, or no longer; it begins with sequence {base}, "
+                    "not 0"
+                )
+            return None
+        if header.producer_epoch < entry.epoch:
+            raise InvalidProducerEpochError(
+                f"producer {header.producer_id} is in epoch {entry.epoch}, the frame in {header.producer_epoch}"
+            )
+        expected = entry.next_sequence if header.producer_epoch == entry.epoch else 0
+        if base == expected:
+            return None
+        if not entry.batches or header.producer_epoch > entry.epoch or (expected - base) & _MAX_SEQUENCE > _HALF_CIRCLE:
+            raise OutOfOrderSequenceError(
+                f"producer {header.producer_id} in epoch {header.producer_epoch} sent sequence {base}, "
+                f"{expected} comes next"
+            )
+        return _repeated(entry.batches, header)
+
+    def add(self, header: FrameHeader) -> None:
+        """A stamped frame was appended."""
+        if header.producer_id < 0:
+            return
+        entry = self.producers.get(header.producer_id)
+        if entry is None or entry.epoch != header.producer_epoch:
+            entry = self.producers[header.producer_id] = ProducerEntry(header.producer_epoch)
+        if header.is_control:
+            entry.transaction_first_offset = -1
+            return
+        if header.is_transactional and entry.transaction_first_offset < 0:
+            entry.transaction_first_offset = header.base_offset
+        base = header.base_sequence
+        last = (base + header.record_count - 1) & _MAX_SEQUENCE if base >= 0 else -1
+        # One that was forgotten began anew, or the log begins in the middle of it: what it sent before is over.
+        kept = entry.batches[1 - BATCHES_REMEMBERED :] if base == entry.next_sequence else ()
+        batch = ProducerBatch(base, last, header.base_offset, header.last_offset, header.append_time_ms)
+        entry.batches = (*kept, batch)
+
+    def forget_expired(self, now_ms: int) -> None:
+        """Gives up the memory of producers that count as never seen."""
+        expired = [producer_id for producer_id, entry in self.producers.items() if entry.is_expired(now_ms)]
+        for producer_id in expired:
+            del self.producers[producer_id]
+
+    def encode(self) -> bytes:
+        """The snapshot's bytes."""
+        parts = [_COUNT.pack(len(self.producers))]
+        for producer_id, entry in sorted(self.producers.items()):
+            parts.append(_PRODUCER.pack(producer_id, entry.epoch, entry.transaction_first_offset, len(entry.batches)))
+            parts.extend(_BATCH.pack(*batch) for batch in entry.batches)
+        body = b"".join(parts)
+        return _HEAD.pack(_MAGIC, _VERSION, crc32c.crc32c(body)) + body
+
+    @classmethod
+    def decode(cls, data: bytes) -> ProducerState:
+        """The state in a snapshot's bytes. Raises `CorruptRecordError` for all that `encode` does not write."""
+        if len(data) < _HEAD.size + _COUNT.size:
+            raise CorruptRecordError(f"a snapshot has at least {_HEAD.size + _COUNT.size} bytes, not {len(data)}")
+        magic, version, checksum = _HEAD.unpack_from(data)
+        if (magic, version) != (_MAGIC, _VERSION) or checksum != crc32c.crc32c(data[_HEAD.size :]):
+            raise CorruptRecordError("the snapshot's head or checksum does not fit its content")
+        (count,) = _COUNT.unpack_from(data, _HEAD.size)
+        position = _HEAD.size + _COUNT.size
+        producers: dict[int, ProducerEntry] = {}
+        for _ in range(count):
+            producer_id, epoch, transaction_first_offset, batch_count = _PRODUCER.unpack_from(data, position)
+            position += _PRODUCER.size
+            end = position + batch_count * _BATCH.size
+            batches = tuple(ProducerBatch(*fields) for fields in _BATCH.iter_unpack(data[position:end]))
+            producers[producer_id] = ProducerEntry(epoch, transaction_first_offset, batches)
+            position = end
+        return cls(producers)
+
+
+def snapshot_path(directory: Path, offset: int) -> Path:
+    """Where the state after all records before ``offset`` is kept."""
+    return directory / f"{offset:020d}{SNAPSHOT_SUFFIX}"
+
+
+def write_snapshot(files: FileSystem, directory: Path, offset: int, state: ProducerState) -> None:
+    """Durable when it returns. Raises `OSError`."""
+    replace_file(files, snapshot_path(directory, offset), state.encode())
+
+
+def _repeated(batches: tuple[ProducerBatch, ...], header: FrameHeader) -> RepeatedFrame:
+    """Which of ``batches`` a frame behind the next sequence is; all that is older is taken for appended."""
+    base = header.base_sequence
+    last = (base + header.record_count - 1) & _MAX_SEQUENCE
+    for batch in batches:
+        if (batch.base_sequence, batch.last_sequence) == (base, last):
+            return RepeatedFrame(batch.base_offset, batch.last_offset + 1, batch.append_time_ms)
+    if header.record_count <= (batches[0].base_sequence - base) & _MAX_SEQUENCE <= _HALF_CIRCLE:
+        return RepeatedFrame(-1, batches[-1].last_offset + 1, -1)
+    raise DuplicateSequenceError(
+        f"producer {header.producer_id} sent sequences {base} to {last}, which were appended in other frames: a retry "
+        "must be the same frame"
+    )

@@ -1,0 +1,320 @@
+"""Opening a log: what a clean stop left is believed, what an unclean stop left is checked.
+
+Rule: behind the recovery point every frame's checksums are verified, and indexes, epochs and producer
+state are made anew. The first bad frame is where the log ends, and what follows is cut, only if nothing shows that
+more was committed: no checkpoint (high watermark, recovery point) and no later valid frame's stamp. Else the log is
+damaged: `CorruptRecordError` with file, position and offsets, and nothing is changed on the disk.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from broker_runtime.contract.errors import CorruptRecordError
+from broker_runtime.contract.frame import STAMP_BYTES, check_stamp
+from broker_runtime.log.files import copy_prefix
+from broker_runtime.log.frame_walk import damaged
+from broker_runtime.log.identity import PARTITION_NAME, PartitionIdentity
+from broker_runtime.log.index_builder import IndexBuilder
+from broker_runtime.log.leader_epochs import EPOCHS_NAME, LeaderEpochs
+from broker_runtime.log.open_files import OpenFiles
+from broker_runtime.log.partition_files import PartitionFiles
+from broker_runtime.log.producer_recovery import load_producers
+from broker_runtime.log.producer_state import ProducerState
+from broker_runtime.log.salvage import BadFrame, verified_frames, watermark_behind
+from broker_runtime.log.segment import Segment
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartState:
+    """What the data directory knows of a log that it has not opened yet.
+
+    ``high_watermark`` is as far as it was on the device: what a power failure may take counts as never committed.
+    """
+
+    recovery_point: int = 0  # everything below was on the device
+    high_watermark: int = 0
+    log_start_offset: int = 0
+    is_clean: bool = False  # Invariant: then recovery_point was the log's end
+    is_named: bool = False  # the name of its directory is on the device
+
+
+@dataclass(slots=True, kw_only=True)
+class LoadedLog:
+    """A log as found, or mended. Everything in it is on the device."""
+
+    segments: list[Segment]  # at least one
+    epochs: LeaderEpochs
+    producers: ProducerState
+    log_start_offset: int
+    high_watermark: int
+    was_recovered: bool
+
+
+class Recovery:
+    """Loads one log, once. The log's lock is held around `load`."""
+
+    def __init__(
+        self,
+        open_files: OpenFiles,
+        directory: Path,
+        identity: PartitionIdentity,
+        *,
+        index_interval_bytes: int,
+        start: StartState,
+    ) -> None:
+        self._open_files = open_files
+        self._files = open_files.files
+        self._directory = directory
+        self._identity = identity
+        self._interval_bytes = index_interval_bytes
+        self._start = start
+        self._stamped_watermark = -1
+
+    def load(self) -> LoadedLog:
+        """Raises `CorruptRecordError` for damage, `OSError`."""
+        found = PartitionFiles.find(self._files, self._directory)
+        log_start = self._log_start(found)
+        found.tell_foreign()
+        found.remove_leftovers(self._files, log_start)
+        segments = self._segments(found, log_start)
+        is_clean = self._is_clean(segments)
+        was_recovered = not is_clean and bool(found.base_offsets)
+        if was_recovered:
+            segments = self._recover(segments)
+        if not is_clean:
+            self._sync_names()
+        end = segments[-1].next_offset
+        self._check_end(segments[-1], end)
+        if end < log_start:
+            segments, end = [self._restart_at(log_start, segments)], log_start
+        epochs = self._epochs(segments, was_recovered)
+        if end == segments[0].base_offset:
+            epochs.replace([])  # no record is of any
+        producers = load_producers(self._files, self._directory, segments, end)
+        known = max(self._start.high_watermark, self._stamped_watermark, log_start)
+        return LoadedLog(
+            segments=segments,
+            epochs=epochs,
+            producers=producers,
+            log_start_offset=log_start,
+            high_watermark=min(known, end),
+            was_recovered=was_recovered,
+        )
+
+    def _log_start(self, found: PartitionFiles) -> int:
+        known = self._start.log_start_offset
+        watermark = self._start.high_watermark
+        if not found.base_offsets:
+            if max(self._start.recovery_point, watermark, known) > 0:
+                raise CorruptRecordError(
+                    f"{self._directory} has no segment, but records below offset "
+                    f"{max(self._start.recovery_point, watermark)} were written there"
+                )
+            return 0
+        if found.base_offsets[0] > known:
+            raise CorruptRecordError(
+                f"{self._directory} begins with offset {found.base_offsets[0]}, the log with {known}: "
+                f"the segments with offsets {known} to {found.base_offsets[0] - 1} are missing"
+            )
+        return known
+
+    def _segments(self, found: PartitionFiles, log_start: int) -> list[Segment]:
+        base_offsets = found.base_offsets or [log_start]
+        segments = [
+            Segment(
+                self._open_files,
+                self._directory,
+                base_offset,
+                index_interval_bytes=self._interval_bytes,
+                is_closed=base_offset != base_offsets[-1],
+            )
+            for base_offset in base_offsets
+        ]
+        if not found.base_offsets:
+            segments[0].create()
+        return segments
+
+    def _sync_names(self) -> None:
+        """Makes durable what its making left to the first use: the identity, and the directory's own name, unless the
+        data directory saw to that for all it had.
+
+        A log that was never loaded counts as not clean, so this comes before its first acknowledgement; and again
+        after a crash in between.
+        """
+        descriptor = self._files.open(self._directory / PARTITION_NAME, read_only=True)
+        try:
+            self._files.sync(descriptor)
+        finally:
+            self._files.close(descriptor)
+        if not self._start.is_named:
+            self._files.sync_directory(self._directory.parent)  # that of the log was, whether recovered or begun
+
+    def _is_clean(self, segments: list[Segment]) -> bool:
+        """Whether the log ends where a clean stop left it; all else goes through `_recover`."""
+        if not self._start.is_clean:
+            return False
+        try:
+            segments[-1].load()
+        except CorruptRecordError as error:
+            _log.warning("recover log directory=%s reason=%s", self._directory, error.message)
+            return False
+        return segments[-1].next_offset == self._start.recovery_point
+
+    def _recover(self, segments: list[Segment]) -> list[Segment]:
+        first = max(
+            (n for n, segment in enumerate(segments) if segment.base_offset <= self._start.recovery_point), default=0
+        )
+        kept = segments[:first]
+        rebuilt: list[tuple[Segment, IndexBuilder, int]] = []
+        for number, segment in enumerate(segments[first:], first):
+            builder = IndexBuilder(segment.base_offset, self._interval_bytes)
+            with segment.hold() as held:
+                size = self._files.size(held.descriptor)
+                bad = self._scan(segment, held.descriptor, size, builder)
+                follower = segments[number + 1] if number + 1 < len(segments) else None
+                if bad is None and follower is not None and follower.base_offset != builder.next_offset:
+                    reason = f"the next segment begins with offset {follower.base_offset}"
+                    bad = BadFrame(size, builder.next_offset, reason)
+                if bad is not None:
+                    self._refuse_damage(segments[number:], bad)
+                    self._cut(segment, held.descriptor, bad, size, segments[number + 1 :])
+                    size = bad.position
+            rebuilt.append((segment, builder, size))
+            kept.append(segment)
+            if bad is not None:
+                break
+        for segment, builder, size in rebuilt:
+            segment.is_closed = segment is not kept[-1]
+            segment.adopt(builder, size, is_durable=False)
+            with segment.hold() as held:
+                self._files.sync(held.descriptor)
+            if segment.is_closed:  # the last one's are made anew after the next crash as well, from its frames
+                segment.sync_indexes()
+        self._files.sync_directory(self._directory)
+        _log.info(
+            "recover log directory=%s from=%d end=%d segments=%d",
+            self._directory, self._start.recovery_point, kept[-1].next_offset, len(rebuilt),
+        )  # fmt: skip
+        return kept
+
+    def _scan(self, segment: Segment, descriptor: int, size: int, builder: IndexBuilder) -> BadFrame | None:
+        """Feeds ``builder`` with the good frames; says where, and why, they end before the file does."""
+        position = 0
+        try:
+            for position, header in verified_frames(
+                self._files,
+                descriptor,
+                segment.path,
+                size_bytes=size,
+                base_offset=segment.base_offset,
+                identity=self._identity,
+                verify_from=self._start.recovery_point,
+            ):
+                builder.add(position, header)
+                self._stamped_watermark = max(self._stamped_watermark, header.high_watermark)
+                position += header.frame_bytes
+        except CorruptRecordError as error:
+            return BadFrame(position, builder.next_offset, error.message)
+        return None
+
+    def _refuse_damage(self, segments: list[Segment], bad: BadFrame) -> None:
+        """Raises `CorruptRecordError` if records at or behind the bad frame were committed."""
+        watermark = max(self._start.high_watermark, self._stamped_watermark)
+        if watermark <= bad.offset:
+            watermark = max(watermark, watermark_behind(self._open_files, segments, bad, self._identity))
+        known = max(watermark, self._start.recovery_point)
+        if known > bad.offset:
+            raise damaged(
+                segments[0].path,
+                bad.position,
+                bad.offset,
+                f"{bad.reason}. Records up to offset {known - 1} were acknowledged, so this is no torn tail; offsets "
+                f"{bad.offset} to {known - 1} are not served",
+            )
+
+    def _cut(self, segment: Segment, descriptor: int, bad: BadFrame, size: int, behind: list[Segment]) -> None:
+        _log.warning(
+            "cut torn tail segment=%s position=%d bytes=%d segments_behind=%d offset=%d reason=%s",
+            segment.path, bad.position, size - bad.position, len(behind), bad.offset, bad.reason,
+        )  # fmt: skip
+        for other in reversed(behind):
+            other.delete()
+        if bad.position < size:
+            copy_prefix(self._files, descriptor, segment.path, bad.position)
+            self._open_files.forget(segment.path)
+
+    def _check_end(self, last: Segment, end: int) -> None:
+        known = max(self._start.high_watermark, self._start.recovery_point)
+        if known > end:
+            raise damaged(
+                last.path,
+                last.size_bytes,
+                end,
+                f"the log ends there, but records up to offset {known - 1} were written",
+            )
+
+    def _restart_at(self, log_start: int, segments: list[Segment]) -> Segment:
+        """A power failure took all behind the deleted records: the log goes on, empty, where it begins.
+
+        Else the next records would get offsets below the log's start, which nobody may read.
+        """
+        _log.warning("restart log directory=%s end=%d start=%d", self._directory, segments[-1].next_offset, log_start)
+        anew = Segment(
+            self._open_files, self._directory, log_start, index_interval_bytes=self._interval_bytes, is_closed=False
+        )
+        anew.create()  # before the others go: else a crash in between leaves a log without a segment
+        for segment in segments:
+            segment.delete()
+        self._files.sync_directory(self._directory)
+        return anew
+
+    def _epochs(self, segments: list[Segment], was_recovered: bool) -> LeaderEpochs:
+        path = self._directory / EPOCHS_NAME
+        epochs = LeaderEpochs.load(self._files, path)
+        if epochs is not None and not was_recovered:
+            return epochs
+        # As all small files it was synced before it got its name, and names were synced, if it was recovered.
+        entries = list(epochs.entries) if epochs is not None else []
+        shown = self._shown_epochs(segments if epochs is None else segments[-1:], entries)
+        # An epoch that began at the very end has no frame to show it.
+        end = segments[-1].next_offset
+        first_shown = segments[-1].base_offset if epochs is not None else -1
+        merged = [entry for entry in entries if entry[1] < first_shown]
+        for entry in [*shown, *(entry for entry in entries if first_shown <= entry[1] <= end)]:
+            if not merged or entry[0] > merged[-1][0]:
+                merged.append(entry)
+        mended = epochs if epochs is not None else LeaderEpochs(self._files, path)
+        mended.replace(merged)
+        return mended
+
+    def _shown_epochs(self, segments: list[Segment], known: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """The epochs that frames show. Below the recovery point nobody has verified them: one that seems to begin an
+        epoch counts only with a sound stamp, else what is ``known`` to begin there."""
+        begins = {start: epoch for epoch, start in known}
+        shown: list[tuple[int, int]] = []
+        for segment in segments:
+            segment.load()
+            with segment.hold() as held:
+                for position, header in segment.walk(held, segment.size_bytes, 0, segment.base_offset):
+                    epoch = header.leader_epoch
+                    if shown and epoch == shown[-1][0]:
+                        continue
+                    if not self._is_stamped(held.descriptor, position):
+                        epoch = begins.get(header.base_offset, -1)
+                    if epoch > (shown[-1][0] if shown else -1):
+                        shown.append((epoch, header.base_offset))
+        return shown
+
+    def _is_stamped(self, descriptor: int, position: int) -> bool:
+        stamp = memoryview(self._files.read(descriptor, STAMP_BYTES, position))
+        try:
+            check_stamp(stamp, topic_id=self._identity.topic_id.bytes, partition=self._identity.partition)
+        except CorruptRecordError as error:
+            _log.warning("ignore damaged stamp directory=%s position=%d reason=%s", self._directory, position, error)
+            return False
+        return True

@@ -1,0 +1,182 @@
+"""Reading a segment that may be damaged: frames as far as they are good, and what good ones lie behind a bad one.
+
+Rule: reads only. A frame counts as good if all its checksums hold, the stamp's for this very topic id and partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from broker_runtime.contract.errors import CorruptRecordError, UnsupportedVersionError
+from broker_runtime.contract.frame import (
+    HEADER_BYTES,
+    MAX_FRAME_BYTES,
+    STAMP_BYTES,
+    FrameHeader,
+    parse_header,
+    verify_frame,
+)
+from broker_runtime.log.files import FileSystem
+from broker_runtime.log.frame_walk import header_at, walk_headers
+from broker_runtime.log.identity import PartitionIdentity
+from broker_runtime.log.open_files import OpenFiles
+from broker_runtime.log.segment import LOG_SUFFIX, Segment
+
+_WINDOW_BYTES = 1 << 20
+_ALIGNMENT_BYTES = 64
+_MAGIC = b"PLOG"
+_MAGIC_POSITION = STAMP_BYTES  # the producer's part of the header begins with it
+
+
+class BadFrame(NamedTuple):
+    """Where the good frames of a segment end: its position, the offset expected there, and what is wrong."""
+
+    position: int
+    offset: int
+    reason: str
+
+
+def verified_frames(
+    files: FileSystem,
+    descriptor: int,
+    path: Path,
+    *,
+    size_bytes: int,
+    base_offset: int,
+    identity: PartitionIdentity,
+    verify_from: int = 0,
+) -> Iterator[tuple[int, FrameHeader]]:
+    """(position, header) of the good frames from the segment's begin, in order and dense.
+
+    Frames below the offset ``verify_from`` are told by their headers alone. Holds one frame in memory, at least 1 MiB.
+    Raises `CorruptRecordError` at the first bad one, `UnsupportedVersionError` at one of a newer format, `OSError`.
+    """
+    position, offset = 0, base_offset
+    if base_offset < verify_from:
+        for at, header in walk_headers(
+            files, descriptor, path, position=0, end_position=size_bytes, offset=base_offset
+        ):
+            if header.next_offset > verify_from:
+                break
+            yield at, header
+            position, offset = at + header.frame_bytes, header.next_offset
+    window, window_position = memoryview(b""), position
+    while position < size_bytes:
+        at = position - window_position
+        if at + HEADER_BYTES > len(window):
+            window, window_position, at = _read(files, descriptor, position, _WINDOW_BYTES), position, 0
+        header = _header(window, at, path, position, size_bytes, offset)
+        if at + header.frame_bytes > len(window):
+            length = max(_WINDOW_BYTES, header.frame_bytes)
+            window, window_position, at = _read(files, descriptor, position, length), position, 0
+        verify_frame(
+            window[at : at + header.frame_bytes], topic_id=identity.topic_id.bytes, partition=identity.partition
+        )
+        yield position, header
+        position += header.frame_bytes
+        offset = header.next_offset
+
+
+def watermark_behind(open_files: OpenFiles, segments: list[Segment], bad: BadFrame, identity: PartitionIdentity) -> int:
+    """A high watermark above the bad frame's offset that a good frame behind it carries; -1 where none does.
+
+    ``segments``: that of the bad frame, and all behind it. Frames begin at multiples of 64, so every such place is
+    tried. Raises `OSError`.
+    """
+    for number, segment in enumerate(segments):
+        with segment.hold() as held:
+            size = open_files.files.size(held.descriptor)
+            position = bad.position + _ALIGNMENT_BYTES if number == 0 else 0
+            for _, header in frames_anywhere(open_files.files, held.descriptor, position, size, identity):
+                if header.base_offset >= bad.offset and header.high_watermark > bad.offset:
+                    return header.high_watermark
+    return -1
+
+
+def frames_anywhere(
+    files: FileSystem, descriptor: int, position: int, size_bytes: int, identity: PartitionIdentity | None
+) -> Iterator[tuple[int, FrameHeader]]:
+    """(position, header) of the good frames at or behind ``position``, whatever lies between them. Raises `OSError`.
+
+    Without ``identity`` the stamp's checksum is not verified.
+    """
+    position += -position % _ALIGNMENT_BYTES
+    while position + HEADER_BYTES <= size_bytes:
+        header = _good_frame(files, descriptor, position, size_bytes, identity)
+        if header is None:
+            position = _next_candidate(files, descriptor, position + _ALIGNMENT_BYTES, size_bytes)
+        else:
+            yield position, header
+            position += header.frame_bytes
+
+
+def belongs_to(files: FileSystem, directory: Path, identity: PartitionIdentity) -> bool:
+    """Whether the frames in a partition's directory are of that topic id and partition; True where there are none.
+
+    Looks at the first 64 MiB of each segment, until it finds one good frame. Raises `OSError`.
+    """
+    is_empty = True
+    for name in files.list(directory):
+        if not name.endswith(LOG_SUFFIX):
+            continue
+        descriptor = files.open(directory / name, read_only=True)
+        try:
+            size = min(files.size(descriptor), MAX_FRAME_BYTES)
+            is_empty = is_empty and size == 0
+            if next(frames_anywhere(files, descriptor, 0, size, identity), None) is not None:
+                return True
+        finally:
+            files.close(descriptor)
+    return is_empty
+
+
+def _good_frame(
+    files: FileSystem, descriptor: int, position: int, size_bytes: int, identity: PartitionIdentity | None
+) -> FrameHeader | None:
+    try:
+        header = parse_header(files.read(descriptor, HEADER_BYTES, position))
+        if header.frame_bytes > size_bytes - position:
+            return None
+        frame = _read(files, descriptor, position, header.frame_bytes)
+        if identity is None:
+            return verify_frame(frame)
+        return verify_frame(frame, topic_id=identity.topic_id.bytes, partition=identity.partition)
+    except (CorruptRecordError, UnsupportedVersionError):
+        return None
+
+
+def _next_candidate(files: FileSystem, descriptor: int, position: int, size_bytes: int) -> int:
+    """The next multiple of 64 where a frame's magic stands; ``size_bytes`` where there is none."""
+    while position < size_bytes:
+        window = files.read(descriptor, _WINDOW_BYTES, position)
+        at = window.find(_MAGIC)
+        while at >= 0:
+            start = at - _MAGIC_POSITION
+            if start >= 0 and start % _ALIGNMENT_BYTES == 0:
+                return position + start
+            at = window.find(_MAGIC, at + 1)
+        position += _WINDOW_BYTES - _ALIGNMENT_BYTES  # a magic may lie across two windows
+    return size_bytes
+
+
+def _header(window: memoryview, at: int, path: Path, position: int, size_bytes: int, offset: int) -> FrameHeader:
+    try:
+        return header_at(window, at, path, position, size_bytes, offset)
+    except CorruptRecordError:
+        # A newer format's frame is told from a damaged one by its checksum.
+        if len(window) >= at + HEADER_BYTES:
+            _raise_if_newer(window[at:])
+        raise
+
+
+def _raise_if_newer(frame: memoryview) -> None:
+    try:
+        verify_frame(frame)
+    except CorruptRecordError:
+        return
+
+
+def _read(files: FileSystem, descriptor: int, position: int, length_bytes: int) -> memoryview:
+    return memoryview(files.read(descriptor, length_bytes, position))

@@ -1,0 +1,257 @@
+"""One segment: a file of frames back to back, and its indexes.
+
+    <base offset, 20 digits>.log         frames (contract/frame)
+    <base offset, 20 digits>.index       offset_index.py
+    <base offset, 20 digits>.timeindex   time_index.py
+    <base offset, 20 digits>.txnindex    transaction_index.py
+
+Rule: the base offset is that of the first record; records are dense up to ``next_offset``, where the next segment
+begins. Bytes at and behind ``size_bytes`` mean nothing: a failed append may have left them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from broker_runtime.contract.errors import CorruptRecordError
+from broker_runtime.contract.frame import FrameHeader
+from broker_runtime.log.frame_walk import damaged, walk_headers
+from broker_runtime.log.index_builder import IndexBuilder
+from broker_runtime.log.offset_index import OffsetIndex
+from broker_runtime.log.open_files import HeldFile, OpenFiles
+from broker_runtime.log.time_index import NO_TIMESTAMP, TimeIndex
+from broker_runtime.log.transaction_index import TransactionIndex
+
+LOG_SUFFIX = ".log"
+SEGMENT_SUFFIXES = (LOG_SUFFIX, ".index", ".timeindex", ".txnindex")
+_log = logging.getLogger(__name__)
+
+
+class Extent(NamedTuple):
+    """How far a segment went when a reader took the log's lock: both change together, under that lock."""
+
+    size_bytes: int
+    next_offset: int
+
+
+class Segment:
+    """One segment. The log's lock guards appends and repairs; `locate` and `end_within` may run beside them."""
+
+    __slots__ = (
+        "_directory", "_open_files", "_unsynced", "base_offset", "first_append_ms", "index_interval_bytes",
+        "is_closed", "is_loaded", "is_mended", "last_append_ms", "last_indexed_position", "max_timestamp_ms",
+        "next_offset", "offset_index", "path", "size_bytes", "time_index", "transaction_index",
+    )  # fmt: skip
+
+    def __init__(
+        self, open_files: OpenFiles, directory: Path, base_offset: int, *, index_interval_bytes: int, is_closed: bool
+    ) -> None:
+        self._open_files = open_files
+        self._directory = directory
+        self.base_offset = base_offset
+        self.index_interval_bytes = index_interval_bytes
+        self.path = directory / f"{base_offset:020d}{LOG_SUFFIX}"
+        self.offset_index = OffsetIndex(open_files, directory, base_offset)
+        self.time_index = TimeIndex(open_files, directory, base_offset)
+        self.transaction_index = TransactionIndex(open_files, directory, base_offset)
+        # Invariant: True for all segments of a log but the last.
+        self.is_closed = is_closed
+        # The fields below mean something once `load` was called (or `create`).
+        self.is_loaded = False
+        self.is_mended = False  # its indexes were built anew because a read failed; a second time is pointless
+        self.size_bytes = 0
+        self.next_offset = base_offset
+        self.last_indexed_position = 0
+        self.max_timestamp_ms = NO_TIMESTAMP
+        self.first_append_ms = -1
+        self.last_append_ms = -1
+        # Held from an append to the fsync that covers it, so that the descriptor learns of failed write-backs.
+        self._unsynced: HeldFile | None = None
+
+    def __repr__(self) -> str:
+        return f"Segment({self.base_offset}..{self.next_offset} bytes={self.size_bytes} closed={self.is_closed})"
+
+    def create(self) -> None:
+        """Makes the files, empty; their names are durable when it returns. Raises `OSError`."""
+        self._open_files.hold(self.path, create=True).release()
+        for index in (self.offset_index.file, self.time_index.file, self.transaction_index.file):
+            index.create()
+        self._open_files.files.sync_directory(self._directory)
+        self.is_loaded = True
+
+    @property
+    def extent(self) -> Extent:
+        """How far the segment goes. Take it under the log's lock."""
+        return Extent(self.size_bytes, self.next_offset)
+
+    def hold(self) -> HeldFile:
+        """The open file, held for a reader. Raises `OSError`."""
+        return self._open_files.hold(self.path)
+
+    def load(self) -> None:
+        """Finds the segment's end: reads the last index entries and the headers behind them. Once.
+
+        Indexes that fail their checks are built anew. Raises `CorruptRecordError` where the frames do, `OSError`.
+        """
+        if self.is_loaded:
+            return
+        with self.hold() as held:
+            size = self._open_files.files.size(held.descriptor)
+            try:
+                self._load_from_indexes(held, size)
+            except CorruptRecordError as error:
+                _log.warning("rebuild index segment=%s reason=%s", self.path, error.message)
+                self.rebuild_indexes(size)
+        self.is_loaded = True
+
+    def rebuild_indexes(self, size_bytes: int) -> None:
+        """Makes the indexes anew from the headers of the first ``size_bytes``, and with them all that `load` finds.
+
+        Raises `CorruptRecordError` where a header is bad, `OSError`.
+        """
+        builder = IndexBuilder(self.base_offset, self.index_interval_bytes)
+        with self.hold() as held:
+            for position, header in self.walk(held, size_bytes, 0, self.base_offset):
+                builder.add(position, header)
+        self.adopt(builder, size_bytes)
+
+    def adopt(self, builder: IndexBuilder, size_bytes: int, *, is_durable: bool = True) -> None:
+        """Makes what ``builder`` gathered over the first ``size_bytes`` the segment's indexes and figures.
+
+        Without ``is_durable`` it is the caller's to sync the directory, and of a closed segment the indexes. Raises
+        `OSError`.
+        """
+        if self.is_closed:
+            builder.close()
+        self.offset_index.file.replace(builder.offset_entries, is_durable=is_durable)
+        self.time_index.replace(builder.time_entries, is_durable=is_durable)
+        self.transaction_index.file.create()
+        self.size_bytes = size_bytes
+        self.next_offset = builder.next_offset
+        self.last_indexed_position = builder.last_indexed_position
+        self.max_timestamp_ms = builder.max_timestamp_ms
+        self.first_append_ms = builder.first_append_ms
+        self.last_append_ms = builder.last_append_ms
+        self.is_loaded = True
+
+    def append(self, pieces: Sequence[bytes | memoryview], headers: Sequence[FrameHeader]) -> None:
+        """Writes stamped frames at the end: ``pieces`` are their bytes, ``headers`` theirs, as stamped.
+
+        Raises `OSError`: then the segment must not be appended to again; what it answers readers is unchanged.
+        """
+        if self._unsynced is None:
+            self._unsynced = self.hold()
+        self._open_files.files.write(self._unsynced.descriptor, pieces, self.size_bytes)
+        position = self.size_bytes
+        for header in headers:
+            if position - self.last_indexed_position >= self.index_interval_bytes:
+                self.offset_index.append(header.base_offset, position)
+                self.time_index.maybe_append(self.max_timestamp_ms, header.base_offset)
+                self.last_indexed_position = position
+            self.max_timestamp_ms = max(self.max_timestamp_ms, header.latest_timestamp_ms)
+            position += header.frame_bytes
+        if self.first_append_ms < 0:
+            self.first_append_ms = headers[0].append_time_ms
+        self.last_append_ms = headers[-1].append_time_ms
+        self.next_offset = headers[-1].next_offset
+        self.size_bytes = position
+
+    def close_for_appends(self) -> None:
+        """Another segment takes the appends from now on. Raises `OSError`."""
+        self.time_index.maybe_append(self.max_timestamp_ms, self.next_offset)
+        self.is_closed = True
+
+    def take_unsynced(self) -> HeldFile | None:
+        """The file to fsync, if it was written since the last call; the caller releases it."""
+        held, self._unsynced = self._unsynced, None
+        return held
+
+    def hold_indexes(self) -> list[HeldFile]:
+        """The index files, to be fsynced and released. Raises `OSError`."""
+        files = (self.offset_index.file, self.time_index.file, self.transaction_index.file)
+        return [self._open_files.hold(index.path, create=True) for index in files]
+
+    def sync_indexes(self) -> None:
+        """Fsyncs the indexes. Raises `OSError`."""
+        for held in self.hold_indexes():
+            with held:
+                self._open_files.files.sync(held.descriptor)
+
+    def locate(self, held: HeldFile, extent: Extent, offset: int) -> tuple[int, FrameHeader]:
+        """(position, header) of the frame that has the record ``offset``, which is in this segment.
+
+        Raises `CorruptRecordError` for bad indexes and bad headers alike, `OSError`.
+        """
+        start_offset, position = self.offset_index.floor(offset)
+        for found, header in self.walk(held, extent.size_bytes, position, start_offset):
+            if header.next_offset > offset:
+                return found, header
+        raise damaged(self.path, extent.size_bytes, offset, f"it ends before that offset, at {extent.next_offset}")
+
+    def end_within(
+        self, held: HeldFile, extent: Extent, start: tuple[int, FrameHeader], max_bytes: int, upto: int
+    ) -> tuple[int, int] | None:
+        """(position, offset) where the last whole frame ends within ``max_bytes`` that ends at most at ``upto``.
+
+        ``start``: the first frame. None where not even that one fits. Raises as `locate`.
+        """
+        size, end_offset = extent
+        position, header = start
+        limit = position + max_bytes
+        if size <= limit and end_offset <= upto:
+            return size, end_offset
+        end = (position, header.base_offset)
+        by_bytes = self.offset_index.floor_position(limit)
+        by_offset = self.offset_index.floor(upto)
+        # Entries are where frames begin, so all frames before the nearer of the two are within both limits.
+        nearest = min(by_bytes, by_offset)
+        if nearest[1] > position:
+            end = (nearest[1], nearest[0])
+        for found, header in self.walk(held, size, end[0], end[1]):
+            if found + header.frame_bytes > limit or header.next_offset > upto:
+                break
+            end = (found + header.frame_bytes, header.next_offset)
+        return end if end[0] > position else None
+
+    def walk(self, held: HeldFile, end_position: int, position: int, offset: int) -> Iterator[tuple[int, FrameHeader]]:
+        """(position, header) of the frames from that at ``position``, which begins ``offset``; see `walk_headers`."""
+        files = self._open_files.files
+        return walk_headers(
+            files, held.descriptor, self.path, position=position, end_position=end_position, offset=offset
+        )
+
+    def delete(self) -> None:
+        """Unlinks the files; readers keep what they hold. Raises `OSError`."""
+        self.release()
+        self._open_files.files.unlink(self.path)
+        self._open_files.forget(self.path)
+        for index in (self.offset_index.file, self.time_index.file, self.transaction_index.file):
+            index.delete()
+
+    def release(self) -> None:
+        """Gives up the hold for the next fsync: there will be none."""
+        held = self.take_unsynced()
+        if held is not None:
+            held.release()
+
+    def _load_from_indexes(self, held: HeldFile, size: int) -> None:
+        offset, position = self.offset_index.last()
+        max_timestamp = self.time_index.last_timestamp()
+        len(self.transaction_index.file)
+        if position > size or (position == 0 and size - position > 2 * self.index_interval_bytes + _LARGEST_GAP_BYTES):
+            raise CorruptRecordError(f"{self.offset_index.file.path} does not fit the {size} bytes of the segment")
+        next_offset, last_append = offset, -1
+        for _, header in self.walk(held, size, position, offset):
+            max_timestamp = max(max_timestamp, header.latest_timestamp_ms)
+            next_offset, last_append = header.next_offset, header.append_time_ms
+        if size:
+            _, first = next(self.walk(held, size, 0, self.base_offset))
+            self.first_append_ms = first.append_time_ms
+        self.size_bytes, self.next_offset, self.last_append_ms = size, next_offset, last_append
+        self.last_indexed_position, self.max_timestamp_ms = position, max_timestamp
+
+
+_LARGEST_GAP_BYTES = 64 << 20  # of a first frame, behind which the first entry stands

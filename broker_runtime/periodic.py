@@ -1,0 +1,47 @@
+"""What a broker does again and again: checkpoints, flushes by interval, retention, and a look at the room on its disks.
+
+Rule: one thread, one `step` that does what is due; a task that fails is logged, and due again after its interval. Time
+is an argument. Nothing here decides anything about another broker.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from broker_runtime.contract.errors import PylogError
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class PeriodicTask:
+    """``run`` is called each ``interval_s``, the first time one interval after the start."""
+
+    name: str
+    interval_s: float
+    run: Callable[[], None]
+    due_s: float = 0.0
+
+
+class Schedule:
+    """The tasks of a broker. Used by one thread."""
+
+    def __init__(self, tasks: list[PeriodicTask], *, start_s: float) -> None:
+        self._tasks = tasks
+        for task in tasks:
+            task.due_s = start_s + task.interval_s
+
+    def step(self, now_s: float) -> float:
+        """Runs what is due at ``now_s`` and returns when the next task is, on the same clock."""
+        for task in self._tasks:
+            if task.due_s > now_s:
+                continue
+            # An interval from now on, not from when it was due: what was missed is not made up for.
+            task.due_s = now_s + task.interval_s
+            try:
+                task.run()
+            except (PylogError, OSError) as error:
+                log.warning("task failed name=%s error=%s", task.name, error)
+        return min((task.due_s for task in self._tasks), default=now_s + 1.0)

@@ -1,0 +1,343 @@
+"""Which replicas of a partition are in sync, as its leader knows: a pure machine, one per leader epoch.
+
+Kafka's rules (`Partition.scala`, KIP-497, KIP-966):
+
+- The high watermark is the minimum of the ends told over the maximal in-sync set (that in ZooKeeper, and all that it
+  may have become while a change is under way), the leader included. A follower counts with what it told under its
+  newest broker epoch in this leader epoch; who has told nothing holds the high watermark where it is.
+- It also waits for a replica that is close behind and about to join, for `JOIN_WAIT_MS` after its last fetch: under
+  steady appends it could never join otherwise.
+- Joins: who holds all below the high watermark, reached the epoch's start, and deleted what the leader has deleted.
+  Leaves: who did not reach the log's end for the lag limit; at once, who says it holds less than is committed (it lost
+  records).
+- One change under way at a time, by compare-and-set. One whose outcome is unknown counts as possible until the state is
+  known to be newer.
+
+Rule: no clock, no lock, no log: all comes as arguments. Times are ms of one clock, which need not be the wall's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+from broker_runtime.contract.errors import NotLeaderOrFollowerError, StaleBrokerEpochError
+from broker_runtime.replication.follower_fetch import FollowerFetch
+from broker_runtime.replication.high_watermark import advanced_high_watermark
+from broker_runtime.replication.leadership import Leadership
+
+JOIN_WAIT_MS: Final = 3_000
+RETRY_MS: Final = 1_000
+"""A change refused, or of unknown outcome, is followed by another no sooner, unless the state is newer by then."""
+_UNKNOWN_END: Final = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InSyncChange:
+    """An in-sync set to be written over the state at ``version``, if ``joining`` are still in these broker epochs."""
+
+    topic: str
+    partition: int
+    leader_epoch: int
+    version: int
+    in_sync: tuple[int, ...]  # the leader included; in the order of the assignment
+    joining: Mapping[int, int]  # broker id → broker epoch that its fetches carried
+
+
+class LogMarks(NamedTuple):
+    """Where the leader's log is. ``epoch_start``: where its records of the present epoch begin, or will."""
+
+    epoch_start: int
+    high_watermark: int
+    log_end: int
+    log_start: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Follower:
+    """What a replica told in this leader epoch under ``broker_epoch``."""
+
+    broker_epoch: int
+    last_caught_up_ms: int
+    end: int = _UNKNOWN_END
+    log_start: int = -1
+    last_fetch_ms: int = 0
+    log_end_then: int = -1  # the leader's, at the last fetch; -1: there was none
+    is_close: bool = False  # reached what was the leader's end at the fetch before, or now
+    short_fetches: int = 0  # in a row in which it held less than is committed
+    is_lost: bool = False  # Invariant: short_fetches > 0
+    is_gone: bool = False  # never joins under this broker epoch
+
+
+class InSyncSet:
+    """See the module. Not thread-safe: the partition's lock guards it."""
+
+    def __init__(
+        self, leadership: Leadership, *, topic: str, partition: int, broker_id: int, now_ms: int | None = None
+    ) -> None:
+        """``broker_id`` leads since ``now_ms``; None: since the first time that it hears of."""
+        self.leader_epoch = leadership.leader_epoch  # never changes
+        self.leadership = leadership  # as known: what was told, and what was written since
+        self._topic = topic
+        self._partition = partition
+        self._broker_id = broker_id
+        self._began_ms = now_ms
+        self._now_ms = 0 if now_ms is None else now_ms  # the newest time heard of
+        self._followers: dict[int, _Follower] = {}
+        self._proposed: InSyncChange | None = None
+        self._unknown: list[InSyncChange] = []  # Invariant: all at leadership.version
+        self._not_before_ms = 0
+
+    # --- what is known --------------------------------------------------------------------------------------------
+
+    @property
+    def maximal(self) -> frozenset[int]:
+        """All who may be in the in-sync set."""
+        return frozenset().union(*self._possible())
+
+    @property
+    def certain_count(self) -> int:
+        """How many are in the in-sync set at least."""
+        return min(len(possible) for possible in self._possible())
+
+    @property
+    def has_waited_for(self) -> bool:
+        """Whether the high watermark waits for a replica that is not in the in-sync set yet."""
+        return bool(self._joining_soon())
+
+    def advanced(self, high_watermark: int, own_end: int, *, min_in_sync: int) -> int:
+        """The high watermark after what is known now. ``own_end``: up to where the leader's log counts as durable."""
+        if self.certain_count < min_in_sync:
+            return high_watermark
+        ends = {broker_id: each.end for broker_id, each in self._followers.items() if each.end != _UNKNOWN_END}
+        ends[self._broker_id] = own_end
+        return advanced_high_watermark(high_watermark, ends, self.maximal | self._joining_soon())
+
+    def counts(self, fetch: FollowerFetch) -> bool:
+        """Whether the follower may be in the in-sync set."""
+        return fetch.broker_id in self.maximal
+
+    def told_ends(self) -> dict[int, int]:
+        """Broker id → up to where it holds the log, for all replicas but the leader's; -1: it has not told."""
+        others = [each for each in self.leadership.replicas if each != self._broker_id]
+        known = self._followers
+        return {each: known[each].end if each in known else _UNKNOWN_END for each in others}
+
+    def has_deleted(self, offset: int) -> bool:
+        """Whether all who may be in sync, the leader aside, have told a log start of ``offset`` or above."""
+        known = self._followers
+        return all(
+            each in known and known[each].log_start >= offset for each in self.maximal if each != self._broker_id
+        )
+
+    # --- what followers tell --------------------------------------------------------------------------------------
+
+    def require_replica(self, broker_id: int, broker_epoch: int) -> None:
+        """Raises `NotLeaderOrFollowerError` for a broker that has no replica, `StaleBrokerEpochError` for one that
+        registered anew since."""
+        if broker_id not in self.leadership.replicas and broker_id not in self.maximal:
+            raise NotLeaderOrFollowerError(
+                f"{self._topic}-{self._partition} has its replicas on {list(self.leadership.replicas)}, "
+                f"none on broker {broker_id}"
+            )
+        known = self._followers.get(broker_id)
+        if known is not None and broker_epoch < known.broker_epoch:
+            raise StaleBrokerEpochError(
+                f"broker {broker_id} fetched {self._topic}-{self._partition} in its registration {known.broker_epoch}, "
+                f"{broker_epoch} is an earlier one"
+            )
+
+    def heard_of(self, fetch: FollowerFetch, now_ms: int) -> None:
+        """A follower asked for what cannot be given: its log is another's, or ends below the log's start."""
+        known = self._entry(fetch, now_ms)
+        known.end = _UNKNOWN_END
+        known.is_close = False
+
+    def told(self, fetch: FollowerFetch, marks: LogMarks, now_ms: int) -> bool:
+        """A follower, whose log is the beginning of the leader's, told up to where it holds it. Returns whether its
+        log begins later than it said before.
+
+        An end lower than the one before counts: it is the newest word, and a high watermark does not go back for it.
+        """
+        known = self._entry(fetch, now_ms)
+        end = min(fetch.offset, fetch.durable_end) if fetch.durable_end >= 0 else _UNKNOWN_END
+        is_first = known.end == _UNKNOWN_END
+        has_deleted, known.log_start = fetch.log_start > known.log_start, fetch.log_start
+        known.end = end
+        known.is_close = end >= marks.log_end or 0 <= known.log_end_then <= end
+        if end >= marks.log_end:
+            known.last_caught_up_ms = max(known.last_caught_up_ms, now_ms)
+        elif known.is_close:
+            known.last_caught_up_ms = max(known.last_caught_up_ms, known.last_fetch_ms)
+        known.last_fetch_ms, known.log_end_then = now_ms, marks.log_end
+        known.short_fetches = known.short_fetches + 1 if end < marks.high_watermark else 0
+        # A fetch that was long under way may tell an old end once; then the next one tells the newer.
+        known.is_lost = known.short_fetches > (0 if is_first else 1)
+        return has_deleted
+
+    # --- changes --------------------------------------------------------------------------------------------------
+
+    def wants_change_of(self, broker_id: int, marks: LogMarks) -> bool:
+        """Whether `propose` would propose something because of what that replica has just told."""
+        if self._is_held_back:
+            return False
+        if broker_id in self.leadership.in_sync:
+            return self._followers[broker_id].is_lost or bool(self._unknown)
+        return broker_id in self.leadership.replicas and self._may_join(broker_id, marks)
+
+    def propose(self, marks: LogMarks | None, now_ms: int, lag_limit_ms: int) -> InSyncChange | None:
+        """The change to be written now, which counts as under way from here on; None: nothing is to be changed.
+
+        ``marks`` None: the log was not used yet, so no follower ever fetched from it.
+        """
+        self._advance_clock(now_ms)
+        marks = marks if marks is not None else LogMarks(0, 0, 0)
+        wanted = self._wanted(marks, lag_limit_ms)
+        if self._is_held_back or (wanted == self.leadership.in_sync and not self._unknown):
+            return None
+        replicas = self.leadership.replicas
+        self._proposed = InSyncChange(
+            topic=self._topic,
+            partition=self._partition,
+            leader_epoch=self.leader_epoch,
+            version=self.leadership.version,
+            in_sync=(*(each for each in replicas if each in wanted), *sorted(wanted - set(replicas))),
+            joining={each: self._followers[each].broker_epoch for each in sorted(wanted - self.leadership.in_sync)},
+        )
+        return self._proposed
+
+    def written(self, change: InSyncChange, version: int) -> bool:
+        """The change is in ZooKeeper. Returns whether that is news."""
+        if self._is_over(change) or version <= self.leadership.version:
+            return False
+        self._adopt(frozenset(change.in_sync), version)
+        return True
+
+    def refused(self, change: InSyncChange, *, gone: Collection[int] = ()) -> None:
+        """The change was not written and never will be: the state is newer, or who was to join is another by now.
+
+        ``gone``: who of those that were to join is dead or stops, and never joins in that registration: it is waited
+        for no more. Like all that is said of a change, it is about that very object: an equal one proposed before may
+        have been written all the same.
+        """
+        for broker_id in gone:
+            known = self._followers.get(broker_id)
+            if known is not None and known.broker_epoch == change.joining.get(broker_id):
+                known.is_gone = True
+        self._settle(change)
+
+    def outcome_unknown(self, change: InSyncChange) -> None:
+        """Whether the change was written is not known: both count as possible until a newer state is."""
+        if not self._is_over(change):
+            self._settle(change)
+            self._unknown.append(change)
+
+    def heard(self, leadership: Leadership) -> bool:
+        """The state of the same leader epoch as read from ZooKeeper. Returns whether it is not older than known."""
+        assert leadership.leader_epoch == self.leader_epoch
+        if leadership.version < self.leadership.version:
+            return False
+        is_newer = leadership.version > self.leadership.version
+        before, self.leadership = self.leadership, leadership
+        if is_newer or leadership.in_sync != before.in_sync:
+            self._left(before.in_sync - leadership.in_sync)
+        # Taken away, its log is removed: given back to it, what it told of that one must not make it join.
+        self._left(self._followers.keys() - set(leadership.replicas))
+        if is_newer:
+            self._proposed = None
+            self._unknown.clear()
+            self._not_before_ms = self._now_ms  # whatever was refused, or left open, was about an older state
+        return True
+
+    def begin_again(self, now_ms: int | None) -> None:
+        """The same epoch is led again after a pause: what followers told before it counts no more."""
+        self._began_ms = now_ms
+        self._followers.clear()
+
+    # --- private --------------------------------------------------------------------------------------------------
+
+    @property
+    def _is_held_back(self) -> bool:
+        return self._proposed is not None or self._now_ms < self._not_before_ms
+
+    def _possible(self) -> list[frozenset[int]]:
+        changes = [*self._unknown, self._proposed] if self._proposed is not None else self._unknown
+        return [self.leadership.in_sync, *(frozenset(change.in_sync) for change in changes)]
+
+    def _joining_soon(self) -> frozenset[int]:
+        maximal = self.maximal
+        return frozenset(
+            broker_id
+            for broker_id, each in self._followers.items()
+            if each.is_close
+            and not each.is_gone
+            and broker_id in self.leadership.replicas
+            and broker_id not in maximal
+            and self._now_ms - each.last_fetch_ms <= JOIN_WAIT_MS
+        )
+
+    def _wanted(self, marks: LogMarks, lag_limit_ms: int) -> frozenset[int]:
+        known = self.leadership.in_sync
+        stay = {each for each in known if each == self._broker_id or not self._must_leave(each, marks, lag_limit_ms)}
+        join = {each for each in self.leadership.replicas if each not in known and self._may_join(each, marks)}
+        return frozenset({self._broker_id} | stay | join)
+
+    def _must_leave(self, broker_id: int, marks: LogMarks, lag_limit_ms: int) -> bool:
+        known = self._followers.get(broker_id)
+        if known is not None and known.is_lost:
+            return True
+        if known is not None and known.end >= marks.log_end:
+            return False
+        began_ms = self._began_ms if self._began_ms is not None else self._now_ms
+        caught_up_ms = began_ms if known is None else known.last_caught_up_ms
+        return self._now_ms - caught_up_ms > lag_limit_ms
+
+    def _may_join(self, broker_id: int, marks: LogMarks) -> bool:
+        known = self._followers.get(broker_id)
+        return (
+            known is not None
+            and not known.is_gone
+            and known.end >= max(marks.high_watermark, marks.epoch_start)
+            # Else what was deleted could be read again under this leader.
+            and not 0 <= known.log_start < marks.log_start
+            and self._now_ms - known.last_fetch_ms <= JOIN_WAIT_MS
+        )
+
+    def _entry(self, fetch: FollowerFetch, now_ms: int) -> _Follower:
+        """The follower's entry; a new one under a new broker epoch. Call `require_replica` before."""
+        self._advance_clock(now_ms)
+        known = self._followers.get(fetch.broker_id)
+        if known is None or fetch.broker_epoch > known.broker_epoch:
+            assert self._began_ms is not None
+            caught_up_ms = self._began_ms if known is None else known.last_caught_up_ms
+            known = _Follower(broker_epoch=fetch.broker_epoch, last_caught_up_ms=caught_up_ms)
+            self._followers[fetch.broker_id] = known
+        return known
+
+    def _advance_clock(self, now_ms: int) -> None:
+        self._now_ms = max(self._now_ms, now_ms)
+        if self._began_ms is None:
+            self._began_ms = now_ms
+
+    def _is_over(self, change: InSyncChange) -> bool:
+        return change is not self._proposed and not any(change is each for each in self._unknown)
+
+    def _settle(self, change: InSyncChange) -> None:
+        if change is self._proposed:
+            self._proposed = None
+            self._not_before_ms = self._now_ms + RETRY_MS
+        self._unknown = [each for each in self._unknown if each is not change]
+
+    def _adopt(self, in_sync: frozenset[int], version: int) -> None:
+        self._left(self.leadership.in_sync - in_sync)
+        self.leadership = replace(self.leadership, in_sync=in_sync, version=version)
+        self._proposed = None
+        self._unknown.clear()
+
+    def _left(self, gone: Collection[int]) -> None:
+        """They may be dead: they count, and may join again, only when they fetch again."""
+        for broker_id in gone:
+            known = self._followers.get(broker_id)
+            if known is not None:
+                known.is_close, known.log_end_then, known.end = False, -1, _UNKNOWN_END

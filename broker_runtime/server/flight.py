@@ -1,0 +1,233 @@
+"""The Flight server: which call is which service. Translates, and nothing else.
+
+Rule: every call runs inside `boundary.answering`, every stream is in the `StreamTable` while it is open. No call
+does anything before its opening has been decoded, its version checked and its stream admitted.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from pyarrow import flight
+
+from broker_runtime.contract import requests
+from broker_runtime.contract.errors import InvalidRequestError, NotSupportedError, TooManyStreamsError
+from broker_runtime.contract.flight import (
+    FRAMES_SCHEMA,
+    PLAIN_PAUSE_LIMIT_S,
+    READER_PAUSE_LIMIT_S,
+    Opening,
+    decode_action,
+    decode_opening,
+    frames_batch,
+    metadata,
+)
+from broker_runtime.contract.requests import ACTIONS
+from broker_runtime.ports import require_free_port
+from broker_runtime.server.boundary import answering, read_schema, wire_error
+from broker_runtime.server.connections import allow_open_files
+from broker_runtime.server.fetch_session import FetchSession
+from broker_runtime.server.plain_dialect import PlainDialect, parse_path
+from broker_runtime.server.produce_stream import ProduceStream
+from broker_runtime.server.streams import OpenStream, StreamTable
+from broker_runtime.services.byte_budget import ByteBudget
+from broker_runtime.services.fetch import FetchService, ReplicaIdentity
+from broker_runtime.services.plain import PlainService
+from broker_runtime.services.produce import ProduceService
+from broker_runtime.services.read import ReadRange, ReadService
+
+_MAX_ACTIONS = 200  # at once
+_OPEN_FILES_BESIDES = 4096  # logs, ZooKeeper, connections of actions
+_GRACE_S = 0.5  # for answers under way, when the broker stops
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """What the server translates for. ``actions``: by name in `requests.ACTIONS`, from its request to its response.
+
+    ``admit_replica``: which broker a hello with a replica id is of; raises `StaleBrokerEpochError` if it is of none.
+    """
+
+    produce: ProduceService
+    fetch: FetchService
+    read: ReadService
+    plain: PlainService
+    actions: Mapping[str, Callable[[Any], Any]]
+    admit_replica: Callable[[requests.FetchHello], ReplicaIdentity]
+    produce_budget: ByteBudget  # for frames between their arrival and the end of their append
+
+
+class PylogFlightServer(flight.FlightServerBase):
+    """Serves from its construction on; `stop` ends it."""
+
+    def __init__(self, host: str, port: int, *, services: Services, max_streams: int) -> None:
+        """Listens on ``host:port`` (0: any free one, see `port`). Raises `PortInUseError`, `SetupError`."""
+        require_free_port(host, port)
+        allow_open_files(_OPEN_FILES_BESIDES + 2 * max_streams)  # the watchdog duplicates what it looks at
+        unknown = set(services.actions) - set(ACTIONS)
+        assert not unknown, f"actions that the protocol does not have: {sorted(unknown)}"
+        self._services = services
+        self._streams = StreamTable(max_streams)
+        self._action_slots = threading.Semaphore(_MAX_ACTIONS)
+        self._plain = PlainDialect(services.plain, services.actions["metadata"])
+        bracketed = f"[{host}]" if ":" in host else host
+        super().__init__(f"grpc://{bracketed}:{port}")
+        self._streams.start(self.port)
+
+    @property
+    def open_streams(self) -> list[str]:
+        """The kinds of all open streams, sorted."""
+        return self._streams.kinds()
+
+    def stop(self, timeout_s: float) -> bool:
+        """Refuses new streams, gives answers under way a moment, then closes all connections.
+
+        Blocks up to ``timeout_s``. False: some call is still running then; its thread ends with the process.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        self._streams.refuse_new()
+        ending = threading.Thread(target=self.shutdown, name="flight-shutdown", daemon=True)
+        ending.start()
+        ending.join(min(_GRACE_S, timeout_s))
+        while ending.is_alive() and time.monotonic() < deadline_s:
+            self._streams.cut_all()
+            ending.join(0.2)
+        self._streams.stop()
+        if ending.is_alive():
+            _log.warning("stop calls_left=%d waited_s=%.1f", len(self._streams), timeout_s)
+        return not ending.is_alive()
+
+    # --- actions ---
+
+    def list_actions(self, context: Any) -> list[tuple[str, str]]:
+        """Names of the actions, with what they take and give."""
+        return [(name, f"{kinds.request.__name__} → {kinds.response.__name__}") for name, kinds in ACTIONS.items()]
+
+    def do_action(self, context: Any, action: Any) -> list[Any]:
+        """One request, one response."""
+        name = action.type
+        with answering(f"action {name[:64]}", context.peer()), self._one_more_action():
+            request = decode_action(name, action.body)
+            handler = self._services.actions.get(name)
+            if handler is None:
+                raise NotSupportedError(f"this broker does not serve the action {name!r}")
+            return [flight.Result(metadata(handler(request)))]
+
+    @contextmanager
+    def _one_more_action(self) -> Iterator[None]:
+        """Bounds the threads that actions hold. They have room of their own, so that a full broker can be asked why."""
+        if not self._action_slots.acquire(blocking=False):
+            raise TooManyStreamsError(f"{_MAX_ACTIONS} actions are under way on this broker")
+        try:
+            yield
+        finally:
+            self._action_slots.release()
+
+    # --- streams ---
+
+    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        """A produce stream, or ordinary batches for a topic."""
+        peer = context.peer()
+        with answering("put", peer):
+            if descriptor.descriptor_type == flight.DescriptorType.PATH:
+                parse_path(descriptor.path)
+                stream = self._streams.open("plain-put", peer, read_limit_s=PLAIN_PAUSE_LIMIT_S)
+                try:
+                    self._plain.put(descriptor.path, reader, writer, stream)
+                finally:
+                    self._streams.close(stream)
+                return
+            decode_opening(descriptor.command, Opening.PRODUCE)
+            stream = self._streams.open("produce", peer)
+            try:
+                with stream.reading:
+                    schema = read_schema(reader)
+                if schema != FRAMES_SCHEMA:
+                    raise InvalidRequestError("a produce stream's schema is one binary column 'frames', not null")
+                ProduceStream(
+                    reader,
+                    writer,
+                    service=self._services.produce,
+                    budget=self._services.produce_budget,
+                    stream=stream,
+                ).serve()
+            finally:
+                self._streams.close(stream)
+
+    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        """A fetch session, of a consumer or a follower."""
+        peer = context.peer()
+        with answering("exchange", peer):
+            _, hello = decode_opening(descriptor.command, Opening.FETCH)
+            assert isinstance(hello, requests.FetchHello)
+            replica = None if hello.replica_id < 0 else self._services.admit_replica(hello)
+            # A broker that is full of clients still feeds its followers: without them nothing is committed.
+            stream = self._streams.open("fetch" if replica is None else "follower", peer, is_limited=replica is None)
+            try:
+                FetchSession(reader, writer, service=self._services.fetch, stream=stream, replica=replica).serve()
+            finally:
+                self._streams.close(stream)
+
+    def do_get(self, context: Any, ticket: Any) -> Any:
+        """A read, or a partition as ordinary batches."""
+        peer = context.peer()
+        with answering("get", peer):
+            kind, request = decode_opening(ticket.ticket, Opening.READ, Opening.PLAIN)
+            if isinstance(request, requests.ReadRequest):
+                pieces = self._read_pieces(self._services.read.plan(request))
+                return flight.GeneratorStream(FRAMES_SCHEMA, self._watched("read", peer, READER_PAUSE_LIMIT_S, pieces))
+            assert isinstance(request, requests.PlainTicket), kind
+            schema, batches = self._services.plain.read(request)
+            return flight.GeneratorStream(schema, self._watched("plain-get", peer, PLAIN_PAUSE_LIMIT_S, batches))
+
+    def _read_pieces(self, plan: ReadRange) -> Generator[Any, None, None]:
+        with closing(self._services.read.pieces(plan)) as pieces:
+            for told, frames in pieces:
+                yield frames_batch([] if frames is None else [frames]), metadata(told)
+
+    def _watched(self, kind: str, peer: str, pause_limit_s: float, items: Generator[Any, None, None]) -> Iterator[Any]:
+        """``items``, as a stream under watch. Flight asks for the next when the peer has taken the last."""
+        stream: OpenStream | None = None
+        try:
+            stream = self._streams.open(kind, peer, write_limit_s=pause_limit_s)
+            for item in items:
+                with stream.writing:
+                    yield item
+                del item
+        except Exception as error:  # noqa: BLE001 - the boundary, for a generator
+            raise wire_error(error, kind, peer) from None
+        finally:
+            if stream is not None:
+                self._streams.close(stream)
+            items.close()
+
+    # --- the plain dialect's descriptions ---
+
+    def list_flights(self, context: Any, criteria: bytes) -> Iterator[Any]:
+        """All topics."""
+        with answering("list flights", context.peer()):
+            return iter(list(self._plain.list_topics()))
+
+    def get_flight_info(self, context: Any, descriptor: Any) -> Any:
+        """A topic's columns, and an endpoint for each partition."""
+        with answering("flight info", context.peer()):
+            return self._plain.describe(_topic_of(descriptor))
+
+    def get_schema(self, context: Any, descriptor: Any) -> Any:
+        """A topic's columns."""
+        with answering("schema", context.peer()):
+            return flight.SchemaResult(self._services.plain.schema(_topic_of(descriptor)))
+
+
+def _topic_of(descriptor: Any) -> str:
+    if descriptor.descriptor_type != flight.DescriptorType.PATH:
+        raise InvalidRequestError("topics are described by a path: [topic]")
+    return parse_path(descriptor.path)[0]

@@ -1,0 +1,73 @@
+"""Waits until the other brokers have heard of a change of a topic, so that whoever made it may turn to any of them.
+
+Brokers learn changes from ZooKeeper, each by itself, some milliseconds after they were written. A client that makes a
+topic and then asks another broker for it must not be told that there is none.
+
+Rule: a courtesy in bounded time, never a condition: a broker that does not answer is left out.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+from broker_runtime.contract.errors import PylogError
+from broker_runtime.contract.requests import MetadataRequest, MetadataResponse, TopicInfo
+from broker_runtime.contract.settings import Address
+from broker_runtime.server.peers import call_peer
+from broker_runtime.services.metadata import topic_info
+from broker_runtime.zookeeper.cluster_state import ClusterState
+
+LIMIT_S: Final = 2.0
+_ANSWER_LIMIT_S: Final = 1.0
+_PAUSES_S: Final = (0.005, 0.05)  # the first, and the longest
+
+log = logging.getLogger(__name__)
+
+
+class PeerBeliefs:
+    """What the others believe, compared with ``state``, what this broker does. Thread-safe."""
+
+    def __init__(self, broker_id: int, state: Callable[[], ClusterState]) -> None:
+        self._broker_id = broker_id
+        self._state = state
+
+    def wait_until_heard(self, name: str, limit_s: float = LIMIT_S) -> None:
+        """Returns when every other broker that answers believes of the topic what this one does, or after
+        ``limit_s``. Raises nothing."""
+        deadline_s = time.monotonic() + limit_s
+        for broker_id, broker in sorted(self._state().brokers.items()):
+            if broker_id == self._broker_id:
+                continue
+            address, pause_s = Address(broker.host, broker.port), _PAUSES_S[0]
+            try:
+                while not self._agrees(address, name, deadline_s):
+                    if time.monotonic() >= deadline_s:
+                        log.info("unheard topic=%s broker=%d waited_s=%.1f", name, broker_id, limit_s)
+                        return
+                    time.sleep(pause_s)
+                    pause_s = min(2 * pause_s, _PAUSES_S[1])
+            except PylogError as error:
+                log.info("cannot ask topic=%s broker=%d error=%s", name, broker_id, error)
+
+    def _agrees(self, address: Address, name: str, deadline_s: float) -> bool:
+        left_s = max(0.01, min(_ANSWER_LIMIT_S, deadline_s - time.monotonic()))
+        answer = call_peer(address, "metadata", MetadataRequest(topics=(name,)), MetadataResponse, timeout_s=left_s)
+        known = self._state().topics.get(name)
+        theirs = next(iter(answer.topics), None)
+        if known is None or theirs is None:
+            return known is None and theirs is None
+        return _has_all_of(theirs, topic_info(known))
+
+
+def _has_all_of(theirs: TopicInfo, ours: TopicInfo) -> bool:
+    """Theirs may be newer, and who leads moves all the time."""
+    return (
+        theirs.topic_id == ours.topic_id
+        and len(theirs.partitions) >= len(ours.partitions)
+        and all(partition.leader_epoch >= 0 for partition in theirs.partitions)
+        and len(theirs.schemas) >= len(ours.schemas)
+        and theirs.config == ours.config
+    )

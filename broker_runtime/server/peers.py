@@ -1,0 +1,53 @@
+"""What a broker says to another beside fetching: whether its port refuses, and actions.
+
+Rule: each call has a connection of its own and a time limit. Blocks for the network; callers hold no lock.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Any, Final, TypeVar
+
+from pyarrow import flight
+
+from broker_runtime.contract.connection import FLIGHT_ERRORS, location_of, translate
+from broker_runtime.contract.errors import InvalidRequestError
+from broker_runtime.contract.flight import CONNECTION_OPTIONS, decode_result, encode_action
+from broker_runtime.contract.requests import Message
+from broker_runtime.contract.settings import Address
+
+PROBE_LIMIT_S: Final = 1.0
+
+_M = TypeVar("_M", bound=Message)
+
+
+def port_refuses(host: str, port: int) -> bool:
+    """Whether nobody listens there: the process is dead, not merely slow or out of reach. Blocks `PROBE_LIMIT_S`."""
+    try:
+        with socket.create_connection((host, port), PROBE_LIMIT_S):
+            return False
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+
+
+def call_peer(address: Address, name: str, request: Message, response: type[_M], *, timeout_s: float) -> _M:
+    """Does one action at another broker. Raises what it answered, or a network error."""
+    options = flight.FlightCallOptions(timeout=timeout_s)
+    client: Any = None
+    try:
+        client = flight.FlightClient(location_of(address), generic_options=CONNECTION_OPTIONS)
+        bodies = [result.body for result in client.do_action(encode_action(name, request), options)]
+    except FLIGHT_ERRORS as error:
+        translated = translate(error, address)
+    else:
+        if len(bodies) != 1:
+            raise InvalidRequestError(f"{address} gave {len(bodies)} results for the action {name!r}")
+        answer = decode_result(name, bodies[0])
+        assert isinstance(answer, response)
+        return answer
+    finally:
+        if client is not None:
+            client.close()
+    raise translated

@@ -1,0 +1,86 @@
+"""The plain dialect on the wire: ordinary record batches in Flight's own calls, for any Flight client.
+
+Rule: translates between Flight's values and `PlainService`; a batch that arrives is validated in full before it is
+used. One endpoint per partition, at the partition's leader, as the cluster's metadata has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pyarrow import flight
+
+from broker_runtime.contract.errors import InvalidRequestError, PylogError
+from broker_runtime.contract.flight import Opening, encode_opening, metadata
+from broker_runtime.contract.requests import MetadataRequest, MetadataResponse
+from broker_runtime.server.boundary import read_chunk, read_schema, validated, write_put_metadata
+from broker_runtime.server.streams import OpenStream
+from broker_runtime.services.plain import PlainService
+
+
+class PlainDialect:
+    """GetFlightInfo, ListFlights and DoPut of ordinary batches. Thread-safe."""
+
+    def __init__(self, service: PlainService, cluster: Callable[[MetadataRequest], MetadataResponse]) -> None:
+        """``cluster`` tells where leaders are (the metadata service)."""
+        self._service = service
+        self._cluster = cluster
+
+    def describe(self, topic: str) -> Any:
+        """The topic's `FlightInfo`. Raises `UnknownTopicOrPartitionError`."""
+        schema = self._service.schema(topic)
+        told = self._cluster(MetadataRequest(topics=(topic,)))
+        addresses = {broker.broker_id: (broker.host, broker.port) for broker in told.brokers}
+        leaders = {
+            partition.partition: partition.leader
+            for info in told.topics
+            if info.name == topic
+            for partition in info.partitions
+        }
+        endpoints, records = [], 0
+        for number, ticket, count in self._service.partitions(topic):
+            leader = leaders.get(number)
+            where = addresses.get(leader) if leader is not None else None
+            locations = [flight.Location.for_grpc_tcp(*where)] if where is not None else []
+            endpoints.append(flight.FlightEndpoint(encode_opening(Opening.PLAIN, ticket), locations))
+            records = -1 if count < 0 or records < 0 else records + count
+        return flight.FlightInfo(schema, flight.FlightDescriptor.for_path(topic), endpoints, records, -1)
+
+    def list_topics(self) -> Iterator[Any]:
+        """The `FlightInfo` of every topic."""
+        for topic in self._service.topic_names():
+            try:
+                yield self.describe(topic)
+            except PylogError:
+                continue  # deleted meanwhile
+
+    def put(self, path: list[bytes], reader: Any, writer: Any, stream: OpenStream) -> None:
+        """Appends what the client sends, one answer per batch, until its end."""
+        topic, partition = parse_path(path)
+        self._service.schema(topic)
+        with stream.reading:
+            read_schema(reader)
+        while True:
+            with stream.reading:
+                chunk = read_chunk(reader)
+            if chunk is None:
+                return
+            if chunk.data is None:
+                continue
+            result = self._service.put(topic, partition, validated(chunk.data))
+            with stream.writing:
+                write_put_metadata(writer, metadata(result))
+
+
+def parse_path(path: list[bytes]) -> tuple[str, int | None]:
+    """Topic and partition (None: not named) of a descriptor's path."""
+    try:
+        parts = [bytes(part).decode() for part in path]
+    except UnicodeDecodeError:
+        parts = []
+    if len(parts) == 1:
+        return parts[0], None
+    if len(parts) == 2 and parts[1].isascii() and parts[1].isdecimal() and len(parts[1]) <= 5:
+        return parts[0], int(parts[1])
+    raise InvalidRequestError(f"a path here is [topic] or [topic, partition number], not {parts!r:.200}")

@@ -1,0 +1,154 @@
+"""A produce stream (DoPut): gRPC's thread reads and appends, a second one acknowledges, in the order of arrival.
+
+So the disk's fdatasync of one request overlaps with receiving and appending the next, and one fdatasync serves all
+that were appended meanwhile. A client that sends one small request and waits has nothing to overlap: gRPC's thread
+acknowledges such a one itself, without waking the other.
+
+Rule: a received frame lives from its read to the end of its append; what waits for its acknowledgement holds no
+frame. At most `_MAX_PENDING` requests of a stream are unacknowledged: then it is not read from, and the client's
+writes block. One thread at a time writes to the peer: gRPC's only when nothing waits for its acknowledgement.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from broker_runtime.contract.errors import PylogError, RequestTimedOutError
+from broker_runtime.contract.flight import frames_of, message_of, metadata
+from broker_runtime.contract.requests import HEARTBEAT_INTERVAL_S, ProduceRequest, ProduceResponse
+from broker_runtime.server.boundary import PeerGoneError, defect, read_chunk, write_put_metadata
+from broker_runtime.server.streams import OpenStream
+from broker_runtime.services.byte_budget import ByteBudget
+from broker_runtime.services.produce import ACKS_NONE, PendingProduce, ProduceService
+
+_MAX_PENDING = 256
+_MAX_BUDGET_WAIT_S = 10.0
+_IDLE_S = 60.0
+_LOCKSTEP_AFTER_S = 0.0002  # a request that was waited for so long has no other right behind it
+_LOCKSTEP_MOST_BYTES = 64 << 10
+_LOCKSTEP_WAIT_S = 0.1
+_HEARTBEAT = metadata(ProduceResponse(request_id=-1))
+
+
+class ProduceStream:
+    """One stream, from its hello to its end. `serve` is its only entry."""
+
+    def __init__(
+        self, reader: Any, writer: Any, *, service: ProduceService, budget: ByteBudget, stream: OpenStream
+    ) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._service = service
+        self._budget = budget
+        self._stream = stream
+        self._pending: SimpleQueue[PendingProduce | None] = SimpleQueue()  # request_id -1: a heartbeat; None: the end
+        self._slots = threading.Semaphore(_MAX_PENDING)
+        self._enqueued = 0  # written by the reading thread alone
+        self._acknowledged = 0  # written by the acknowledging thread alone; equal: that thread is idle
+        self._failure: Exception | None = None  # of the acknowledging thread
+        self._is_peer_gone = False
+        self._acknowledger = threading.Thread(
+            target=self._acknowledge_all, name=f"produce-ack-{stream.peer}", daemon=True
+        )
+
+    def serve(self) -> None:
+        """Returns at the stream's end, when all its requests are acknowledged or given up.
+
+        Raises `InvalidRequestError` for a message that is none, `PeerGoneError`; requests before it are answered.
+        """
+        self._acknowledger.start()
+        try:
+            asked_s = time.monotonic()
+            while (chunk := self._read()) is not None:
+                self._take(chunk, time.monotonic() - asked_s)
+                del chunk
+                asked_s = time.monotonic()
+        finally:
+            self._pending.put(None)
+            # Bounded: each pending request has a deadline of at most MAX_TIMEOUT_S, and they run concurrently.
+            self._acknowledger.join()
+        if self._failure is not None:
+            raise self._failure
+
+    # --- the reading thread ---
+
+    def _read(self) -> Any | None:
+        with self._stream.reading:
+            return read_chunk(self._reader)
+
+    def _take(self, chunk: Any, waited_s: float) -> None:
+        if self._failure is not None:
+            raise self._failure
+        request = message_of(chunk.app_metadata, ProduceRequest)
+        if request.heartbeat:
+            self._enqueue(PendingProduce(request_id=-1, acks=ACKS_NONE, deadline_s=0.0))
+            return
+        frames = frames_of(chunk.data)
+        size_bytes = sum(frame.size for frame in frames)
+        if not self._budget.acquire(size_bytes, min(_MAX_BUDGET_WAIT_S, request.timeout_ms / 1000)):
+            busy = RequestTimedOutError(f"the broker is busy: no room for a request of {size_bytes} bytes")
+            self._enqueue(PendingProduce(request_id=request.request_id, acks=request.acks, deadline_s=0.0, error=busy))
+            return
+        try:
+            pending = self._service.append(request, frames)
+        finally:
+            self._budget.release(size_bytes)
+        is_alone = waited_s >= _LOCKSTEP_AFTER_S and self._enqueued == self._acknowledged
+        if is_alone and size_bytes <= _LOCKSTEP_MOST_BYTES:
+            response = self._service.complete(pending, _LOCKSTEP_WAIT_S)
+            if response is not None:
+                self._answer(pending, response)
+                return
+        self._enqueue(pending)
+
+    def _enqueue(self, pending: PendingProduce) -> None:
+        while not self._slots.acquire(timeout=_IDLE_S):
+            if self._failure is not None:
+                raise self._failure
+        self._enqueued += 1
+        self._pending.put(pending)
+
+    # --- the acknowledging thread ---
+
+    def _acknowledge_all(self) -> None:
+        try:
+            while True:
+                try:
+                    pending = self._pending.get(timeout=_IDLE_S)
+                except Empty:
+                    continue
+                if pending is None:
+                    return
+                self._acknowledge(pending)
+                self._acknowledged += 1
+                self._slots.release()
+        except PylogError as error:
+            self._failure = error
+        except Exception as error:  # noqa: BLE001 - a thread of ours: the boundary is here
+            self._failure = defect(error, "produce", self._stream.peer)
+
+    def _acknowledge(self, pending: PendingProduce) -> None:
+        if pending.request_id == -1:
+            self._write(_HEARTBEAT)
+            return
+        while (response := self._service.complete(pending, HEARTBEAT_INTERVAL_S)) is None:
+            self._write(_HEARTBEAT)
+        self._answer(pending, response)
+
+    # --- either thread, when it is its turn ---
+
+    def _answer(self, pending: PendingProduce, response: ProduceResponse) -> None:
+        if pending.acks != ACKS_NONE:
+            self._write(metadata(response))
+
+    def _write(self, app_metadata: Any) -> None:
+        if self._is_peer_gone:
+            return  # what was appended is still completed, for those who read
+        try:
+            with self._stream.writing:
+                write_put_metadata(self._writer, app_metadata)
+        except PeerGoneError:
+            self._is_peer_gone = True

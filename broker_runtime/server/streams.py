@@ -1,0 +1,219 @@
+"""Which streams are open, and which of them have waited too long for their peer.
+
+Rule: a stream says when it begins and ends to wait for its peer, to read or to write; that costs two assignments.
+The watchdog looks at all of them once a second, and closes the connection of a peer that let a stream wait longer
+than its limit. A peer that takes bytes, however slowly, is not silent (its kernel's acknowledgements tell), up to
+`MAX_WRITE_S` for one write.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from broker_runtime.contract.errors import BrokerUnavailableError, TooManyStreamsError
+from broker_runtime.contract.requests import PEER_SILENCE_LIMIT_S
+from broker_runtime.server import connections
+from broker_runtime.server.connections import PeerAddress, parse_peer
+
+MAX_WRITE_S = 300.0
+"""No single write lasts longer, even to a peer that takes a byte now and then."""
+MAX_IDLE_S = 300.0
+"""A connection without streams on which nothing came for this long is closed; its client makes another when it calls.
+
+It may hold a thread of gRPC's: one whose call stopped before its first message, where no stream is known yet.
+"""
+_STEP_S = 1.0
+_STEPS_PER_SWEEP = 60
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class Phase:
+    """One way in which a stream waits for its peer. One thread enters and leaves; the watchdog reads."""
+
+    limit_s: float
+    since_s: float | None = None  # of the monotonic clock; None: not waiting
+    # The watchdog's own: when it last saw the peer take bytes (or cut it), and how many in all.
+    moved_s: float = 0.0
+    acknowledged: int = -1
+
+    def __enter__(self) -> None:
+        self.since_s = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        self.since_s = None
+
+
+@dataclass(slots=True, eq=False)
+class OpenStream:
+    """A stream under watch: ``with stream.reading: …`` around each read of the network, likewise ``writing``."""
+
+    kind: str
+    peer: str
+    address: PeerAddress | None
+    reading: Phase
+    writing: Phase
+    is_limited: bool = True
+    opened_s: float = field(default_factory=time.monotonic)
+
+
+class StreamTable:
+    """All open streams of the broker. Thread-safe."""
+
+    def __init__(self, max_streams: int, *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+        self._max_streams = max_streams
+        self._monotonic_s = monotonic_s
+        self._lock = threading.Lock()
+        self._open: set[OpenStream] = set()
+        self._limited = 0  # of them count for max.connections
+        self._is_stopping = False
+        self._port = 0
+        self._stop = threading.Event()
+        self._watchdog = threading.Thread(target=self._watch, name="stream-watchdog", daemon=True)
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def open(
+        self,
+        kind: str,
+        peer: str,
+        *,
+        read_limit_s: float = PEER_SILENCE_LIMIT_S,
+        write_limit_s: float = PEER_SILENCE_LIMIT_S,
+        is_limited: bool = True,
+    ) -> OpenStream:
+        """Registers a stream; `close` it. Raises `TooManyStreamsError` (but for one that is not ``is_limited``: other
+        brokers', which are few), `BrokerUnavailableError` when stopping."""
+        stream = OpenStream(kind, peer, parse_peer(peer), Phase(read_limit_s), Phase(write_limit_s), is_limited)
+        with self._lock:
+            if self._is_stopping:
+                raise BrokerUnavailableError("the broker is stopping")
+            if is_limited and self._limited >= self._max_streams:
+                raise TooManyStreamsError(f"{self._limited} streams are open, max.connections is {self._max_streams}")
+            self._open.add(stream)
+            self._limited += is_limited
+        return stream
+
+    def close(self, stream: OpenStream) -> None:
+        """The stream has ended. Again is fine."""
+        with self._lock:
+            if stream in self._open:
+                self._open.remove(stream)
+                self._limited -= stream.is_limited
+
+    def kinds(self) -> list[str]:
+        """The kind of every open stream, sorted."""
+        with self._lock:
+            return sorted(stream.kind for stream in self._open)
+
+    # --- the watchdog ---
+
+    def start(self, port: int) -> None:
+        """Starts the thread that calls `step` once a second, and `sweep` once a minute for connections to ``port``."""
+        self._port = port
+        self._watchdog.start()
+
+    def sweep(self, port: int, max_idle_s: float = MAX_IDLE_S) -> int:
+        """Closes connections to ``port`` that have neither streams nor anything to say; returns how many."""
+        with self._lock:
+            busy = {stream.address for stream in self._open}
+        idle = connections.idle_connections(port, max_idle_s)
+        cut = [connection for address, connection in idle.items() if address not in busy]
+        for connection in cut:
+            connections.cut(connection)
+        for connection in idle.values():
+            connection.close()
+        if cut:
+            _log.info("cut idle_connections=%d", len(cut))
+        return len(cut)
+
+    def step(self) -> int:
+        """Closes the connections of silent peers; returns how many. Blocks for system calls only."""
+        now_s = self._monotonic_s()
+        waiting = self._waiting(now_s)
+        if not waiting:
+            return 0
+        sockets = connections.connections_to({stream.address for stream, *_ in waiting if stream.address is not None})
+        cut: set[PeerAddress] = set()
+        try:
+            for stream, phase, since_s in waiting:
+                connection = sockets.get(stream.address) if stream.address is not None else None
+                if connection is None:
+                    continue
+                if phase is stream.writing and _moves(phase, since_s, connection, now_s):
+                    continue
+                silent_s = now_s - max(since_s, phase.moved_s)
+                if silent_s > phase.limit_s:
+                    _log.info("cut peer=%s stream=%s silent_s=%.1f", stream.peer, stream.kind, silent_s)
+                    connections.cut(connection)
+                    phase.moved_s = now_s
+                    assert stream.address is not None
+                    cut.add(stream.address)
+        finally:
+            for connection in sockets.values():
+                connection.close()
+        return len(cut)
+
+    def refuse_new(self) -> None:
+        """From now on `open` raises `BrokerUnavailableError`."""
+        with self._lock:
+            self._is_stopping = True
+
+    def cut_all(self) -> None:
+        """Closes the connections of all open streams: their threads end now, whatever they wait for."""
+        with self._lock:
+            peers = {stream.address for stream in self._open if stream.address is not None}
+        for connection in connections.connections_to(peers).values():
+            connections.cut(connection)
+            connection.close()
+
+    def stop(self) -> None:
+        """Ends the watchdog's thread; waits up to two seconds for it."""
+        self._stop.set()
+        if self._watchdog.is_alive():
+            self._watchdog.join(2.0)
+
+    def _waiting(self, now_s: float) -> list[tuple[OpenStream, Phase, float]]:
+        """Phases worth a look at their connection, with when they began."""
+        with self._lock:
+            streams = list(self._open)
+        found = []
+        for stream in streams:
+            for phase in (stream.reading, stream.writing):
+                since_s = phase.since_s
+                if since_s is None:
+                    continue
+                patience_s = _STEP_S if phase is stream.writing else phase.limit_s
+                if now_s - max(since_s, phase.moved_s if phase is stream.reading else 0.0) > patience_s:
+                    found.append((stream, phase, since_s))
+        return found
+
+    def _watch(self) -> None:
+        steps = 0
+        while not self._stop.wait(_STEP_S):
+            steps += 1
+            try:
+                self.step()
+                if steps % _STEPS_PER_SWEEP == 0:
+                    self.sweep(self._port)
+            except OSError as error:  # no file descriptor left to look with: there may be one in a second
+                _log.warning("watch error=%s", error)
+
+
+def _moves(phase: Phase, since_s: float, connection: socket.socket, now_s: float) -> bool:
+    """Whether the peer has taken bytes since the watchdog looked last."""
+    if now_s - since_s > MAX_WRITE_S:
+        return False
+    acknowledged = connections.bytes_acknowledged(connection)
+    if acknowledged is None or acknowledged == phase.acknowledged:
+        return False
+    phase.acknowledged = acknowledged
+    phase.moved_s = now_s
+    return True

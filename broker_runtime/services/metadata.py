@@ -1,0 +1,179 @@
+"""What clients ask about the cluster: brokers, topics, partitions, and where the data lies on the disks.
+
+Rule: answers from the cluster as this broker last read it; never waits for ZooKeeper.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+from collections.abc import Callable, Sequence
+
+from broker_runtime.contract.errors import PylogError, UnknownTopicOrPartitionError
+from broker_runtime.contract.model import TopicPartition
+from broker_runtime.contract.requests import (
+    PROTOCOL_VERSION,
+    BrokerInfo,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    ErrorInfo,
+    LogDirInfo,
+    MetadataRequest,
+    MetadataResponse,
+    PartitionInfo,
+    SchemaVersion,
+    TopicInfo,
+)
+from broker_runtime.log import LogDirectory
+from broker_runtime.replication import PartitionRegistry
+from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState
+from broker_runtime.zookeeper.znodes import TopicRecord
+
+
+class MetadataService:
+    """Describes the cluster. Thread-safe."""
+
+    def __init__(
+        self,
+        registry: PartitionRegistry,
+        cluster: Callable[[], ClusterState],
+        *,
+        cluster_id: str,
+        broker_id: int,
+        directories: Sequence[LogDirectory],
+    ) -> None:
+        self._registry = registry
+        self._cluster = cluster
+        self._cluster_id = cluster_id
+        self._broker_id = broker_id
+        self._directories = tuple(directories)
+
+    def metadata(self, request: MetadataRequest) -> MetadataResponse:
+        """The cluster, and all its topics or those asked for."""
+        cluster = self._cluster()
+        names = sorted(cluster.topics) if request.topics is None else list(dict.fromkeys(request.topics))
+        errors = {
+            name: ErrorInfo.of(UnknownTopicOrPartitionError(f"no topic {name!r}"))
+            for name in names
+            if name not in cluster.topics
+        }
+        return MetadataResponse(
+            protocol_version=PROTOCOL_VERSION,
+            software_version=software_version(),
+            cluster_id=self._cluster_id,
+            controller_id=None if cluster.controller is None else cluster.controller.broker_id,
+            brokers=tuple(
+                BrokerInfo(broker_id=broker_id, host=broker.host, port=broker.port, epoch=broker.epoch)
+                for broker_id, broker in sorted(cluster.brokers.items())
+            ),
+            topics=tuple(
+                self._topic(cluster.topics[name], with_offsets=request.with_offsets)
+                for name in names
+                if name in cluster.topics
+            ),
+            errors=errors,
+        )
+
+    def describe_log_dirs(self, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
+        """The data directories of this broker, what is in them and what room is left."""
+        return DescribeLogDirsResponse(
+            broker_id=self._broker_id, log_dirs=tuple(_log_dir(directory) for directory in self._directories)
+        )
+
+    def _topic(self, topic: TopicState, *, with_offsets: bool) -> TopicInfo:
+        info = topic_info(topic)
+        if not with_offsets:
+            return info
+        partitions = tuple(self._with_offsets(topic, partition) for partition in info.partitions)
+        return TopicInfo(
+            name=info.name,
+            topic_id=info.topic_id,
+            partitions=partitions,
+            schemas=info.schemas,
+            key=info.key,
+            config=info.config,
+        )
+
+    def _with_offsets(self, topic: TopicState, info: PartitionInfo) -> PartitionInfo:
+        try:
+            partition = self._registry.find(topic.name, info.partition, topic.record.topic_id)
+            partition.require_leader(info.leader_epoch)
+            # As `list_offsets`: readers who were told of an end by the earlier leader take a lower one for loss.
+            log_start, high_watermark = partition.log_start, partition.latest_offset()
+        except PylogError:
+            return info  # another leads it, or what is committed is not known yet, or the log is offline: no offsets
+        return PartitionInfo(
+            partition=info.partition,
+            leader=info.leader,
+            leader_epoch=info.leader_epoch,
+            replicas=info.replicas,
+            isr=info.isr,
+            log_start=log_start,
+            high_watermark=high_watermark,
+        )
+
+
+def topic_info(topic: TopicState) -> TopicInfo:
+    """A topic as clients are told of it, without offsets."""
+    partitions = []
+    for number, replicas in enumerate(topic.record.assignment):
+        present = topic.partitions[number] if number < len(topic.partitions) else None
+        partitions.append(
+            PartitionInfo(
+                partition=number,
+                leader=None if present is None else present.state.leader,
+                leader_epoch=-1 if present is None else present.state.leader_epoch,
+                replicas=replicas,
+                isr=() if present is None else present.state.isr,
+            )
+        )
+    return _info(topic.name, topic.record, tuple(partitions), dict(topic.config))
+
+
+def planned_topic_info(name: str, record: TopicRecord, config: dict[str, str]) -> TopicInfo:
+    """A topic that is not made yet: its partitions have no leaders."""
+    return topic_info(
+        TopicState(name=name, record=record, version=-1, partitions=(None,) * len(record.assignment), config=config)
+    )
+
+
+@functools.cache
+def software_version() -> str:
+    """Of the installed distribution; "unknown" in a tree that was never installed."""
+    try:
+        return importlib.metadata.version("pyspark-log")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def _info(name: str, record: TopicRecord, partitions: tuple[PartitionInfo, ...], config: dict[str, str]) -> TopicInfo:
+    return TopicInfo(
+        name=name,
+        topic_id=record.topic_id,
+        partitions=partitions,
+        schemas=tuple(SchemaVersion(schema_id=version.schema_id, arrow=version.arrow) for version in record.schemas),
+        key=record.key,
+        config=config,
+    )
+
+
+def _log_dir(directory: LogDirectory) -> LogDirInfo:
+    try:
+        sizes = {str(at): _size(directory, at) for at in directory.partitions}
+        usable = directory.usable_bytes
+    except OSError as error:
+        return LogDirInfo(
+            path=str(directory.path), total_bytes=0, usable_bytes=0, partitions={}, error=error.strerror or str(error)
+        )
+    return LogDirInfo(path=str(directory.path), total_bytes=sum(sizes.values()), usable_bytes=usable, partitions=sizes)
+
+
+def _size(directory: LogDirectory, at: TopicPartition) -> int:
+    """Of the segment files; from the disk, so that no log is loaded for it. 0 for one that was just deleted."""
+    size = 0
+    for segment in (directory.path / str(at)).glob("*.log"):
+        try:
+            size += segment.stat().st_size
+        except FileNotFoundError:
+            continue
+    return size

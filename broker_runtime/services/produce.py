@@ -1,0 +1,135 @@
+"""What a broker does with produced frames: append them, and say when they count.
+
+Rule: knows nothing of streams. A request has two halves so that a stream can be pipelined: `append`, in the order
+of arrival, and `complete`, which waits. An error of one request is that request's answer and never an exception.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from broker_runtime.contract.errors import (
+    CorruptRecordError,
+    InvalidRequestError,
+    NotSupportedError,
+    PylogError,
+    RequestTimedOutError,
+    SchemaMismatchError,
+)
+from broker_runtime.contract.frame import FrameHeader, SoundFrame, check_frame_schema, sound_frame
+from broker_runtime.contract.requests import ErrorInfo, ProduceRequest, ProduceResponse
+from broker_runtime.contract.schema import SchemaHistory
+from broker_runtime.replication import Partition, PartitionRegistry, PendingAppend
+
+MAX_TIMEOUT_S = 120.0
+"""The longest a request waits for its acknowledgement, whatever it asks for."""
+ACKS_NONE = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingProduce:
+    """A request that was appended, or refused (``error``), and is not answered yet. Holds no frame."""
+
+    request_id: int
+    acks: int
+    deadline_s: float  # of the monotonic clock
+    partition: Partition | None = None
+    appended: PendingAppend | None = None
+    error: PylogError | None = None
+
+
+class ProduceService:
+    """Appends to the partitions this broker leads. Thread-safe."""
+
+    def __init__(
+        self,
+        registry: PartitionRegistry,
+        *,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._registry = registry
+        self._now_ms = now_ms
+        self._monotonic_s = monotonic_s
+
+    def append(self, request: ProduceRequest, frames: Sequence[pa.Buffer]) -> PendingProduce:
+        """Appends the request's only frame. Blocks for the write, not for the disk; the frame is not kept.
+
+        A frame of an idempotent producer that is in the log already is not appended again; `complete` answers when
+        what was appended first counts.
+        """
+        deadline_s = self._monotonic_s() + min(request.timeout_ms / 1000, MAX_TIMEOUT_S)
+        try:
+            if len(frames) != 1:
+                raise InvalidRequestError(f"a produce request holds one frame, this one {len(frames)}")
+            frame = sound_frame(frames[0])  # before the partition's lock is taken
+            _check_allowed(frame.header)
+            partition = self._registry.find(request.topic, request.partition, request.topic_id)
+            _check_fits(frame, self._registry.topic(request.topic, request.topic_id).schemas)
+            appended = partition.append(
+                [frame], acks=request.acks, leader_epoch=request.leader_epoch, now_ms=self._now_ms()
+            )
+        except PylogError as error:
+            return PendingProduce(request_id=request.request_id, acks=request.acks, deadline_s=deadline_s, error=error)
+        return PendingProduce(
+            request_id=request.request_id,
+            acks=request.acks,
+            deadline_s=deadline_s,
+            partition=partition,
+            appended=appended,
+        )
+
+    def complete(self, pending: PendingProduce, wait_s: float) -> ProduceResponse | None:
+        """The answer; None: not within ``wait_s``, call again. Also for ``acks=0``, whose answer nobody sees.
+
+        An answer without an error means: durable as ``flush.mode`` says, and for ``acks=-1`` held by all in-sync
+        replicas. An answer of `RequestTimedOutError` means that the append may or may not come to count.
+        """
+        if pending.error is not None:
+            return _refusal(pending, pending.error)
+        assert pending.partition is not None
+        assert pending.appended is not None
+        left_s = max(0.0, pending.deadline_s - self._monotonic_s())
+        try:
+            pending.partition.complete(pending.appended, acks=pending.acks, timeout_s=min(wait_s, left_s))
+            log_start = pending.partition.log_start
+        except RequestTimedOutError as error:
+            return _refusal(pending, error) if left_s <= wait_s else None
+        except PylogError as error:
+            return _refusal(pending, error)
+        return ProduceResponse(
+            request_id=pending.request_id,
+            base_offset=pending.appended.base_offset,
+            append_time_ms=pending.appended.append_time_ms,
+            log_start=log_start,
+            leader_epoch=pending.appended.leader_epoch,
+        )
+
+
+def _check_allowed(header: FrameHeader) -> None:
+    """What a client may not send, though it is a sound frame."""
+    if header.is_control:
+        raise InvalidRequestError("only brokers write control frames")
+    if header.is_transactional:
+        raise NotSupportedError("this version takes no transactional frames")
+    if header.producer_id >= 0 and (header.producer_epoch < 0 or header.base_sequence < 0):
+        raise InvalidRequestError(
+            f"a frame of producer {header.producer_id} has epoch {header.producer_epoch} and sequence "
+            f"{header.base_sequence}: both begin at 0"
+        )
+
+
+def _check_fits(frame: SoundFrame, schemas: SchemaHistory) -> None:
+    """That the frame's columns are the topic's."""
+    try:
+        check_frame_schema(frame, schemas)
+    except CorruptRecordError as error:
+        raise SchemaMismatchError(f"a sound frame that does not fit the topic: {error.message}") from None
+
+
+def _refusal(pending: PendingProduce, error: PylogError) -> ProduceResponse:
+    return ProduceResponse(request_id=pending.request_id, error=ErrorInfo.of(error))

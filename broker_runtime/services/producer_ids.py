@@ -1,0 +1,85 @@
+"""Ids for idempotent producers: numbers that are given out once, in blocks that a broker claims in ZooKeeper.
+
+Rule: a block is this broker's only once its claim is known to have been written. What is left of a block when the
+broker stops, or when the outcome of a claim is unknown, is never used. A reserve is kept, so that new producers can
+begin while ZooKeeper is away.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from typing import Final
+
+from broker_runtime.contract.errors import PylogError, ZooKeeperUnavailableError
+from broker_runtime.contract.requests import InitProducerIdRequest, InitProducerIdResponse
+from broker_runtime.zookeeper.session import BadVersionError, NodeExistsError, ZNodeError, ZooKeeperClient
+from broker_runtime.zookeeper.znodes import PRODUCER_ID_BLOCK, ProducerIdBlock, from_json, to_json
+
+BLOCK_SIZE: Final = 1_000
+RESERVE: Final = BLOCK_SIZE // 2
+_ATTEMPTS: Final = 20
+
+_log = logging.getLogger(__name__)
+
+
+class ProducerIdService:
+    """Gives out ids. Thread-safe; a call blocks for ZooKeeper only where the reserve is used up."""
+
+    def __init__(self, client: ZooKeeperClient) -> None:
+        self._client = client
+        self._claiming = threading.Lock()  # held over a claim: who waits for it needs its outcome
+        self._lock = threading.Lock()
+        self._ids: deque[int] = deque()
+
+    def init_producer_id(self, request: InitProducerIdRequest) -> InitProducerIdResponse:
+        """An id that no producer of the cluster had before. Raises `ZooKeeperUnavailableError`."""
+        producer_id = self._take()
+        if producer_id is None:
+            with self._claiming:
+                producer_id = self._take()
+                if producer_id is None:
+                    self._add(self._claim())
+                    producer_id = self._take()
+        assert producer_id is not None
+        return InitProducerIdResponse(producer_id=producer_id)
+
+    def keep_ready(self) -> None:
+        """Claims another block if less than `RESERVE` ids are left, and ZooKeeper is there. Call it now and then.
+
+        Blocks for ZooKeeper. Raises nothing: what fails is tried again at the next call.
+        """
+        if len(self._ids) >= RESERVE or not self._client.is_connected:
+            return
+        try:
+            with self._claiming:
+                if len(self._ids) < RESERVE:
+                    self._add(self._claim())
+        except (PylogError, ZNodeError) as error:
+            _log.warning("cannot claim producer ids error=%r", error)
+
+    def _take(self) -> int | None:
+        with self._lock:
+            return self._ids.popleft() if self._ids else None
+
+    def _add(self, ids: range) -> None:
+        with self._lock:
+            self._ids.extend(ids)
+
+    def _claim(self) -> range:
+        """A block of ids, by compare-and-set."""
+        for _ in range(_ATTEMPTS):
+            found = self._client.find(PRODUCER_ID_BLOCK)
+            first = 0 if found is None else from_json(found.data, ProducerIdBlock, PRODUCER_ID_BLOCK).next
+            claimed = to_json(ProducerIdBlock(next=first + BLOCK_SIZE))
+            try:
+                if found is None:
+                    self._client.create(PRODUCER_ID_BLOCK, claimed)
+                else:
+                    self._client.set(PRODUCER_ID_BLOCK, claimed, version=found.version)
+            except (BadVersionError, NodeExistsError):
+                continue  # another broker was quicker
+            _log.info("claim producer ids first=%d count=%d", first, BLOCK_SIZE)
+            return range(first, first + BLOCK_SIZE)
+        raise ZooKeeperUnavailableError(f"{PRODUCER_ID_BLOCK} changed {_ATTEMPTS} times while a block was claimed")

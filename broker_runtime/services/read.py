@@ -1,0 +1,100 @@
+"""What a broker does for a read: the frames of a range of offsets of one partition, piece by piece.
+
+Rule: a piece is loaded when the one before it was taken, so a reader that takes nothing costs one piece. Pieces are
+whole frames; the first may begin before the range and the last end after it (the reader cuts). What retention
+removes under a read is an `OffsetOutOfRangeError` in its course, never a gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from broker_runtime.contract.errors import OffsetOutOfRangeError, RequestTimedOutError
+from broker_runtime.contract.model import EARLIEST, LATEST
+from broker_runtime.contract.requests import ReadRequest, ReadResponse
+from broker_runtime.replication import Partition, PartitionRegistry
+from broker_runtime.services.byte_budget import ByteBudget
+
+_MAX_PIECE_BYTES = 16 << 20
+_MAX_BUDGET_WAIT_S = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadRange:
+    """A resolved read: ``[start, end)`` of a partition, ``end`` at most the high watermark of the moment."""
+
+    partition: Partition
+    start: int
+    end: int
+    columns: Sequence[int] | None
+    piece_bytes: int
+    leader_epoch: int
+
+
+class ReadService:
+    """Reads of the partitions this broker leads. Thread-safe."""
+
+    def __init__(self, registry: PartitionRegistry, *, budget: ByteBudget) -> None:
+        """``budget``: for the bytes of all pieces being written, shared with fetches."""
+        self._registry = registry
+        self._budget = budget
+
+    def plan(self, request: ReadRequest) -> ReadRange:
+        """The range that ``request`` means now. Raises as `PartitionRegistry.find` and `Partition.require_leader`;
+        `OffsetOutOfRangeError` unless log start ≤ start ≤ end ≤ high watermark; `OffsetNotAvailableError` where a new
+        leader does not know yet whether that much is committed.
+        """
+        partition = self._registry.find(request.topic, request.partition, request.topic_id)
+        partition.require_leader(request.leader_epoch)
+        with partition.refusing():
+            log_start, high_watermark = partition.log_start, partition.last_stable_offset
+            if LATEST in (request.start, request.end) or max(request.start, request.end) > high_watermark:
+                high_watermark = partition.latest_offset()
+        start = log_start if request.start == EARLIEST else request.start
+        end = high_watermark if request.end == LATEST else request.end
+        if start == LATEST:
+            start = high_watermark
+        if not log_start <= start <= end <= high_watermark:
+            raise OffsetOutOfRangeError(
+                f"{partition}: offsets {start} to {end} asked for, {log_start} to {high_watermark} are here"
+            )
+        # Sizes are those of whole frames; of pruned ones more go into a piece.
+        wanted_bytes = request.batch_bytes if request.columns is None else request.batch_bytes * 4
+        piece_bytes = max(1, min(wanted_bytes, _MAX_PIECE_BYTES))
+        return ReadRange(
+            partition=partition,
+            start=start,
+            end=end,
+            columns=request.columns,
+            piece_bytes=piece_bytes,
+            leader_epoch=request.leader_epoch,
+        )
+
+    def pieces(self, plan: ReadRange) -> Generator[tuple[ReadResponse, pa.Buffer | None], None, None]:
+        """The range's frames, up to ``piece_bytes`` at a time (at least one frame), each with where it leads.
+
+        Always at least one piece; that of an empty range has no frames (None). Close the iterator to let go early.
+        """
+        position = plan.start
+        if position == plan.end:
+            yield ReadResponse(start=plan.start, end=plan.end, next_offset=position), None
+        while position < plan.end:
+            with plan.partition.refusing():
+                found = plan.partition.read(position, max_bytes=plan.piece_bytes, leader_epoch=plan.leader_epoch)
+            if found is None:  # the log was cut below the range, and is shorter now
+                raise OffsetOutOfRangeError(f"{plan.partition}: offset {position} is not committed any more")
+            with found:
+                size_bytes = found.size_bytes
+                if not self._budget.acquire(size_bytes, _MAX_BUDGET_WAIT_S):
+                    raise RequestTimedOutError(f"the broker had no {size_bytes} bytes free for a piece of a read")
+                try:
+                    with plan.partition.refusing():
+                        frames = found.load() if plan.columns is None else found.load_projected(plan.columns)
+                    position = found.next_offset
+                    yield ReadResponse(start=plan.start, end=plan.end, next_offset=position), frames
+                    del frames
+                finally:
+                    self._budget.release(size_bytes)

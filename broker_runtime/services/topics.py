@@ -1,0 +1,180 @@
+"""Making, changing and deleting topics, as requests.
+
+Rule: a request is planned by pure functions, written through the controller, and answered when this broker hosts what
+came of it: after `create_topic` the topic's partitions here are led and take records. One change at a time.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from typing import Final
+
+from broker_runtime.contract.errors import (
+    LeaderNotAvailableError,
+    NotControllerError,
+    PolicyViolationError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+    ZooKeeperUnavailableError,
+)
+from broker_runtime.contract.model import check_topic_name
+from broker_runtime.contract.requests import (
+    AddColumnsRequest,
+    AddColumnsResponse,
+    AlterConfigRequest,
+    CreatePartitionsRequest,
+    CreateTopicRequest,
+    DeleteTopicRequest,
+    Empty,
+    TopicResponse,
+)
+from broker_runtime.contract.settings import BrokerSettings
+from broker_runtime.controller.assignment import loads
+from broker_runtime.controller.cluster_member import ClusterMember
+from broker_runtime.controller.topic_plans import plan_columns, plan_config, plan_partitions, plan_topic
+from broker_runtime.services.metadata import planned_topic_info, topic_info
+from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState
+from broker_runtime.zookeeper.session import BadVersionError, NodeExistsError
+
+_ATTEMPTS: Final = 5
+
+
+class TopicService:
+    """Topics, where this broker is the controller. Thread-safe; every call blocks for ZooKeeper, in bounds.
+
+    Every method raises `NotControllerError` where another broker is it, `ZooKeeperUnavailableError` while that is away.
+    """
+
+    def __init__(
+        self,
+        member: ClusterMember,
+        settings: BrokerSettings,
+        *,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        new_id: Callable[[], uuid.UUID] = uuid.uuid4,
+    ) -> None:
+        self._member = member
+        self._settings = settings
+        self._now_ms = now_ms
+        self._new_id = new_id
+
+    def create_topic(self, request: CreateTopicRequest) -> TopicResponse:
+        """Makes a topic, or with ``validate_only`` says what it would be.
+
+        Raises `TopicAlreadyExistsError`, `LeaderNotAvailableError` (it was made, but some partition has no leader yet,
+        or cannot be opened here) and as `plan_topic`.
+        """
+        check_topic_name(request.name)
+        with self._member.changing() as cluster:
+            if request.name in cluster.topics:
+                raise TopicAlreadyExistsError(f"{request.name} exists")
+            plan = plan_topic(
+                request,
+                topic_id=self._new_id().bytes,
+                brokers=loads(cluster.placeable, (topic.record.assignment for topic in cluster.topics.values())),
+                default_partitions=self._settings.num_partitions,
+                default_replication_factor=self._settings.default_replication_factor,
+                now_ms=self._now_ms(),
+                suspects=self._member.electorate.suspects,
+            )
+            if request.validate_only:
+                return TopicResponse(topic=planned_topic_info(plan.name, plan.record, dict(plan.config)))
+            self._member.topics.create(plan)
+            made = self._changed(plan.name)
+            failures = self._member.failures(plan.name)
+            if failures:
+                number, reason = next(iter(failures.items()))
+                raise LeaderNotAvailableError(
+                    f"{plan.name} exists, but {len(failures)} of its partitions cannot be opened on this broker yet "
+                    f"(partition {number}: {reason}); it goes on trying"
+                )
+            return TopicResponse(topic=topic_info(made))
+
+    def delete_topic(self, request: DeleteTopicRequest) -> Empty:
+        """Deletes a topic with its records and its groups' offsets.
+
+        Raises `PolicyViolationError` if the broker forbids it, `UnknownTopicOrPartitionError`. After any other error
+        the topic may be gone from sight already; the deletion then goes on by itself, and asking again is fine.
+        """
+        if not self._settings.delete_topic_enable:
+            raise PolicyViolationError(f"{request.name} cannot be deleted: the broker has delete.topic.enable=false")
+        with self._member.changing() as cluster:
+            if request.name not in cluster.deletions:
+                self._member.topics.mark_for_deletion(_existing(cluster, request.name))
+            try:
+                self._member.finish_deletion(request.name)
+            except NotControllerError as error:
+                raise ZooKeeperUnavailableError(
+                    f"{request.name} is being deleted, and the next controller goes on with it: {error.message}"
+                ) from None
+        return Empty()
+
+    def create_partitions(self, request: CreatePartitionsRequest) -> Empty:
+        """Adds partitions; none moves. Raises `InvalidPartitionsError` unless they become more."""
+
+        def change(topic: TopicState, cluster: ClusterState) -> None:
+            brokers = loads(cluster.placeable, (other.record.assignment for other in cluster.topics.values()))
+            suspects = self._member.electorate.suspects
+            record = plan_partitions(topic.name, topic.record, request.total, brokers, suspects=suspects)
+            self._member.topics.change(topic, record)
+
+        self._change(request.name, change)
+        return Empty()
+
+    def add_columns(self, request: AddColumnsRequest) -> AddColumnsResponse:
+        """Adds nullable columns as a new version of the schema. Raises `InvalidSchemaError`."""
+
+        def change(topic: TopicState, cluster: ClusterState) -> None:
+            self._member.topics.change(topic, plan_columns(topic.name, topic.record, request.schema))
+
+        changed = self._change(request.name, change)
+        return AddColumnsResponse(schema_id=changed.record.schemas[-1].schema_id)
+
+    def alter_config(self, request: AlterConfigRequest) -> Empty:
+        """Sets and takes away the topic's own settings; they act at once. Raises `InvalidConfigError`."""
+
+        def change(topic: TopicState, cluster: ClusterState) -> None:
+            config = plan_config(topic.config, request)
+            if config != dict(topic.config):
+                self._member.topics.change_config(topic, config)
+
+        self._change(request.topic, change)
+        return Empty()
+
+    def _change(self, name: str, change: Callable[[TopicState, ClusterState], None]) -> TopicState:
+        with self._member.changing() as cluster:
+            topic = _existing(cluster, name)
+            for _ in range(_ATTEMPTS):
+                try:
+                    change(topic, cluster)
+                except (BadVersionError, NodeExistsError):
+                    topic = self._refreshed(name)  # what is known here was old: look again
+                else:
+                    return self._changed(name)
+        raise ZooKeeperUnavailableError(f"{name} keeps changing. Try again later")
+
+    def _changed(self, name: str) -> TopicState:
+        """As `_refreshed`, after a change."""
+        try:
+            return self._refreshed(name)
+        except NotControllerError as error:
+            # Not as it is: it says that nothing was changed.
+            raise LeaderNotAvailableError(f"{name} was changed, but is not served yet: {error.message}") from None
+
+    def _refreshed(self, name: str) -> TopicState:
+        topic = self._member.refresh_topic(name)
+        if topic is None:
+            raise UnknownTopicOrPartitionError(f"no topic {name!r}: it was deleted meanwhile")
+        leaderless = [number for number, state in enumerate(topic.partitions) if state is None]
+        if leaderless:
+            raise LeaderNotAvailableError(f"{name} exists, but partitions {leaderless[:10]} have no leader yet")
+        return topic
+
+
+def _existing(cluster: ClusterState, name: str) -> TopicState:
+    topic = cluster.topics.get(name)
+    if topic is None:
+        raise UnknownTopicOrPartitionError(f"no topic {name!r}")
+    return topic

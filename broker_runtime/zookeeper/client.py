@@ -1,0 +1,304 @@
+"""The only code that speaks to kazoo: `KazooClient` as a `ZooKeeperClient`.
+
+What kazoo does and this corrects: 0.2 s after a session expired it has a new one, and a write of the old belief
+succeeds there (so writes name their session); ``transaction().commit()`` returns errors instead of raising them; a
+request that is too large drops the connection with every other request on it; calls without a timeout wait for ever.
+None of its recipes and none of its retries are used: who may repeat a write is the caller's to decide.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import kazoo.exceptions as kz
+from kazoo.client import KazooClient as _Kazoo
+from kazoo.client import KazooState
+from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
+from kazoo.retry import KazooRetry
+
+from broker_runtime.contract.errors import InvalidConfigError, ZooKeeperUnavailableError
+from broker_runtime.zookeeper.read_many import ReadMany
+from broker_runtime.zookeeper.session import (
+    ANY_VERSION,
+    BadVersionError,
+    Check,
+    Create,
+    Delete,
+    Listener,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    Operation,
+    SessionState,
+    Set,
+    Watch,
+    ZNode,
+    ZNodeError,
+    check_request_size,
+)
+
+OPERATION_LIMIT_S: Final = 10.0
+_READS: Final = 16  # znodes in one request; the largest have 448 KiB
+_SMALL_READS: Final = 512
+_READ_REQUESTS: Final = 32  # under way
+_RECONNECT_DELAYS_S: Final = (0.05, 1.0)
+_REFUSALS: Final[tuple[tuple[type[Exception], type[ZNodeError]], ...]] = (
+    (kz.NoNodeError, NoNodeError),
+    (kz.NodeExistsError, NodeExistsError),
+    (kz.BadVersionError, BadVersionError),
+    (kz.NotEmptyError, NotEmptyError),
+)
+_AWAY: Final = (
+    kz.ConnectionLoss,
+    kz.SessionExpiredError,
+    kz.ConnectionClosedError,
+    kz.OperationTimeoutError,
+    kz.ConnectionDropped,
+    kz.SessionMovedError,
+    KazooTimeoutError,
+)
+
+
+class KazooZooKeeper:
+    """A `ZooKeeperClient` over a real ZooKeeper. Made by `connect`."""
+
+    def __init__(self, client: _Kazoo, servers: str, operation_limit_s: float) -> None:
+        self._client = client
+        self._servers = servers
+        self._limit_s = operation_limit_s
+        # Requests are queued under this lock, and the listener changes the session under it before kazoo clears its
+        # queue: so what was queued for one session is never sent in the next.
+        self._changed = threading.Condition()
+        self._session_id = 0
+        self._connected = False
+        self._closed = False
+        self._listeners: list[Listener] = []
+        client.add_listener(self._on_state)
+
+    @classmethod
+    def connect(
+        cls,
+        connect_string: str,
+        *,
+        session_timeout_ms: int,
+        connect_timeout_s: float = 15.0,
+        operation_limit_s: float = OPERATION_LIMIT_S,
+    ) -> KazooZooKeeper:
+        """Connects, and creates the chroot of ``host:port,host:port/chroot`` if it is missing.
+
+        Raises `ZooKeeperUnavailableError` after ``connect_timeout_s``, `InvalidConfigError` for a malformed string.
+        """
+        servers, _, chroot = connect_string.partition("/")
+        chroot = chroot.strip("/")
+        try:
+            client = _Kazoo(
+                hosts=servers,
+                timeout=session_timeout_ms / 1_000,
+                handler=SequentialThreadingHandler(),
+                connection_retry=KazooRetry(
+                    max_tries=-1, delay=_RECONNECT_DELAYS_S[0], max_delay=_RECONNECT_DELAYS_S[1]
+                ),
+            )
+        except (kz.KazooException, ValueError) as error:
+            raise InvalidConfigError(f"zookeeper.connect={connect_string!r}: {error}") from None
+        self = cls(client, servers, operation_limit_s)
+        try:
+            try:
+                client.start(connect_timeout_s)
+            except KazooTimeoutError:
+                raise ZooKeeperUnavailableError(
+                    f"No ZooKeeper answers at {servers} after {connect_timeout_s:g} s. "
+                    "Start one (pylog zookeeper start), or correct zookeeper.connect"
+                ) from None
+            if chroot:
+                # Set this late because kazoo, given it at once, asks whether it is there and warns that it is not.
+                client.chroot = f"/{chroot}"
+                self.ensure_path("/")
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    @property
+    def session_id(self) -> int:
+        """See `ZooKeeperClient`."""
+        with self._changed:
+            return self._session_id
+
+    @property
+    def is_connected(self) -> bool:
+        """See `ZooKeeperClient`."""
+        with self._changed:
+            return self._connected
+
+    def listen(self, listener: Listener) -> None:
+        """See `ZooKeeperClient`."""
+        with self._changed:
+            self._listeners.append(listener)
+
+    def get(self, path: str, *, watch: Watch | None = None) -> ZNode:
+        """See `ZooKeeperClient`."""
+        found = self._ask(path, lambda: self._client.get_async(path, watch=_watch(watch, path)))
+        return _znode(found)
+
+    def find(self, path: str) -> ZNode | None:
+        """See `ZooKeeperClient`."""
+        return self.find_all([path])[0]
+
+    def find_all(self, paths: Sequence[str], *, are_small: bool = False) -> list[ZNode | None]:
+        """See `ZooKeeperClient`."""
+        found: list[ZNode | None] = []
+        step = _SMALL_READS if are_small else _READS
+        requests = [paths[start : start + step] for start in range(0, len(paths), step)]
+        for start in range(0, len(requests), _READ_REQUESTS):
+            window = requests[start : start + _READ_REQUESTS]
+            deadline = time.monotonic() + self._limit_s
+            pending = [self._send(part[0], None, deadline, self._read_many, part) for part in window]
+            for part, result in zip(window, pending, strict=True):
+                answers = self._await(part[0], result, deadline)
+                found += [_answer(path, answer) for path, answer in zip(part, answers, strict=True)]
+        return found
+
+    def children(self, path: str, *, watch: Watch | None = None) -> list[str]:
+        """See `ZooKeeperClient`."""
+        return sorted(self._ask(path, lambda: self._client.get_children_async(path, watch=_watch(watch, path))))
+
+    def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, session: int | None = None) -> None:
+        """See `ZooKeeperClient`."""
+        check_request_size([Create(path, data)])
+        self._ask(path, lambda: self._client.create_async(path, data, ephemeral=ephemeral), session)
+
+    def set(self, path: str, data: bytes, *, version: int, session: int | None = None) -> int:
+        """See `ZooKeeperClient`."""
+        check_request_size([Set(path, data, version)])
+        stat = self._ask(path, lambda: self._client.set_async(path, data, version), session)
+        return int(stat.version)
+
+    def delete(self, path: str, *, version: int = ANY_VERSION, session: int | None = None) -> None:
+        """See `ZooKeeperClient`."""
+        self._ask(path, lambda: self._client.delete_async(path, version), session)
+
+    def transaction(self, operations: Sequence[Operation], *, session: int | None = None) -> list[int]:
+        """See `ZooKeeperClient`."""
+        assert operations, "a transaction without operations"
+        check_request_size(operations)
+        request = self._client.transaction()
+        for operation in operations:
+            match operation:
+                case Create():
+                    request.create(operation.path, operation.data, ephemeral=operation.ephemeral)
+                case Set():
+                    request.set_data(operation.path, operation.data, operation.version)
+                case Delete():
+                    request.delete(operation.path, operation.version)
+                case Check():
+                    request.check(operation.path, operation.version)
+        results = self._ask(operations[0].path, request.commit_async, session)
+        for operation, result in zip(operations, results, strict=True):
+            # Beside the one operation that failed the others say only that they were rolled back.
+            if isinstance(result, Exception) and not isinstance(result, kz.RolledBackError | kz.RuntimeInconsistency):
+                raise _translated(result, operation.path) from None
+        assert not any(isinstance(result, Exception) for result in results), results
+        return [int(getattr(result, "version", 0)) for result in results]
+
+    def ensure_path(self, path: str) -> None:
+        """See `ZooKeeperClient`."""
+        self._ask(path, lambda: self._client.ensure_path_async(path))
+
+    def close(self) -> None:
+        """See `ZooKeeperClient`."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._client.stop()
+        self._client.close()
+
+    # --- private ----------------------------------------------------------------------------------------------
+
+    def _on_state(self, state: str) -> None:
+        with self._changed:
+            if state == KazooState.CONNECTED:
+                self._session_id, self._connected = int(self._client.client_id[0]), True
+                news = SessionState.CONNECTED
+            elif state == KazooState.SUSPENDED:
+                self._connected, news = False, SessionState.SUSPENDED
+            else:
+                self._session_id, self._connected, news = 0, False, SessionState.LOST
+            self._changed.notify_all()
+            listeners = list(self._listeners)
+        for listener in listeners:
+            listener(news)
+
+    def _read_many(self, paths: Sequence[str]) -> Any:
+        result = self._client.handler.async_result()
+        # The way kazoo's own requests go; it has no public one for a request that it does not know.
+        self._client._call(ReadMany([self._client.chroot + path for path in paths]), result)
+        return result
+
+    def _ask(self, path: str, request: Callable[[], Any], session: int | None = None) -> Any:
+        deadline = time.monotonic() + self._limit_s
+        return self._await(path, self._send(path, session, deadline, request), deadline)
+
+    def _send(self, path: str, session: int | None, deadline: float, request: Callable[..., Any], *args: Any) -> Any:
+        with self._changed:
+            while not self._connected:
+                left = deadline - time.monotonic()
+                if self._closed or left <= 0 or (session is not None and session != self._session_id):
+                    break
+                self._changed.wait(left)
+            if session is not None and session != self._session_id:
+                raise ZooKeeperUnavailableError(f"{path}: the session it was to be written in has ended")
+            if not self._connected or self._closed:
+                raise ZooKeeperUnavailableError(f"{path}: no connection to ZooKeeper at {self._servers}")
+            return request(*args)
+
+    def _await(self, path: str, result: Any, deadline: float) -> Any:
+        try:
+            return result.get(timeout=max(0.0, deadline - time.monotonic()))
+        except (kz.KazooException, KazooTimeoutError) as error:
+            raise _translated(error, path) from None
+
+
+def _translated(error: Exception, path: str) -> Exception:
+    for foreign, ours in _REFUSALS:
+        if isinstance(error, foreign):
+            return ours(path)
+    if isinstance(error, _AWAY):
+        return ZooKeeperUnavailableError(f"{path}: ZooKeeper did not answer ({type(error).__name__})")
+    if isinstance(error, kz.NoAuthError | kz.AuthFailedError | kz.InvalidACLError):
+        return ZooKeeperUnavailableError(
+            f"{path}: ZooKeeper refuses it to this broker ({type(error).__name__}). Correct the znode's ACL"
+        )
+    return ZooKeeperUnavailableError(f"{path}: ZooKeeper refused it ({type(error).__name__}: {error})")
+
+
+def _answer(path: str, answer: Any) -> ZNode | None:
+    if not isinstance(answer, Exception):
+        return _znode(answer)
+    if isinstance(answer, kz.NoNodeError):
+        return None
+    raise _translated(answer, path)
+
+
+@dataclass(frozen=True, slots=True)
+class _PathWatch:
+    """A watch as kazoo calls it. Equal ones are one: kazoo keeps a set, so setting a watch again adds nothing."""
+
+    watch: Watch
+    path: str
+
+    def __call__(self, event: object) -> None:
+        self.watch(self.path)
+
+
+def _watch(watch: Watch | None, path: str) -> _PathWatch | None:
+    return None if watch is None else _PathWatch(watch, path)
+
+
+def _znode(found: Any) -> ZNode:
+    data, stat = found
+    return ZNode(data, stat.version, stat.ephemeralOwner, stat.czxid)

@@ -1,0 +1,252 @@
+"""The cluster as ZooKeeper has it, read into frozen values; decisions are functions of these.
+
+Rules: reading never writes. It is not a snapshot: what changes meanwhile is caught by versions at the next write, or
+announced in ``/changes`` afterwards. What is known never goes back: of two versions of a znode the higher one counts.
+Reads are many to a request, so 1,000 partitions cost a few round trips.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from broker_runtime.contract.errors import CorruptRecordError
+from broker_runtime.zookeeper.session import NoNodeError, Watch, ZNode, ZooKeeperClient
+from broker_runtime.zookeeper.znodes import (
+    BROKER_IDS,
+    CONTROLLER,
+    DELETED_LOGS,
+    DRAINING,
+    TOPIC_DELETIONS,
+    TOPICS,
+    BrokerRegistration,
+    ControllerClaim,
+    DeletedLogs,
+    PartitionState,
+    Record,
+    TopicConfig,
+    TopicRecord,
+    broker_path,
+    from_json,
+    partition_state_path,
+    topic_config_path,
+    topic_path,
+)
+
+log = logging.getLogger(__name__)
+
+_K = TypeVar("_K", int, bytes)
+_R = TypeVar("_R", bound=Record)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionedState:
+    """A partition's state and the version to change it by."""
+
+    state: PartitionState
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicState:
+    """A topic. ``partitions``: by number; None where the state was not written yet."""
+
+    name: str
+    record: TopicRecord
+    version: int
+    partitions: tuple[VersionedState | None, ...]
+    config: Mapping[str, str] = field(default_factory=dict)
+    config_version: int = -1  # -1: no znode
+
+    def replication_factor(self, number: int) -> int:
+        """How many replicas the partition has, or is to have when it has moved."""
+        moving = self.record.reassignments.get(number)
+        return len(self.record.assignment[number] if moving is None else moving.target)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterState:
+    """Live brokers by id, the controller, topics by name, and the names of those that are being deleted.
+
+    A topic that is being deleted is in ``topics`` no more. ``draining``: the brokers that are being emptied.
+    ``deleted_logs``: logs that brokers still have to remove, by the topic's id.
+    """
+
+    brokers: Mapping[int, BrokerRegistration] = field(default_factory=dict)
+    controller: ControllerClaim | None = None
+    topics: Mapping[str, TopicState] = field(default_factory=dict)
+    deletions: frozenset[str] = frozenset()
+    draining: frozenset[int] = frozenset()
+    deleted_logs: Mapping[bytes, DeletedLogs] = field(default_factory=dict)
+
+    @property
+    def placeable(self) -> dict[int, BrokerRegistration]:
+        """The brokers that new replicas may go to: those that are neither stopping nor being emptied. Who is found dead
+        before its session ends is among them still: an `Electorate` knows, and `assign` takes it last."""
+        return {
+            broker_id: broker
+            for broker_id, broker in self.brokers.items()
+            if not broker.is_stopping and broker_id not in self.draining
+        }
+
+    def with_topic(self, topic: TopicState) -> ClusterState:
+        """This, with the topic as it is now."""
+        return replace(self, topics={**self.topics, topic.name: topic})
+
+    def without_topic(self, name: str) -> ClusterState:
+        """This, without the topic."""
+        return replace(self, topics={known: topic for known, topic in self.topics.items() if known != name})
+
+
+def read_cluster(
+    client: ZooKeeperClient,
+    *,
+    known: ClusterState | None = None,
+    changed: Collection[str] | None = None,
+    watch: Watch | None = None,
+) -> ClusterState:
+    """The cluster; ``watch`` is told when brokers or the controller come or go after this.
+
+    ``changed``: of the topics, only these are read, and the others are as in ``known``; None: all are read. A znode
+    that cannot be understood leaves out what it describes, with an error in the log: one damaged topic must not take
+    the others away. Raises `ZooKeeperUnavailableError`.
+    """
+    known = known or ClusterState()
+    broker_ids = _numbers(client.children(BROKER_IDS, watch=watch))
+    controller = _read_controller(client, watch)
+    brokers = _find_records(client, {broker_id: broker_path(broker_id) for broker_id in broker_ids}, BrokerRegistration)
+    deletions = frozenset(client.children(TOPIC_DELETIONS))
+    names = client.children(TOPICS) if changed is None else sorted(changed)
+    read = {
+        topic.name: topic
+        for topic in read_topics(client, [name for name in names if name not in deletions], known=known.topics)
+    }
+    if changed is not None:
+        read = {
+            name: topic for name, topic in known.topics.items() if name not in changed and name not in deletions
+        } | read
+    return ClusterState(
+        brokers=brokers,
+        controller=controller,
+        topics=read,
+        deletions=deletions,
+        draining=frozenset(_numbers(client.children(DRAINING))),
+        # After the topics: where a name was used anew, the logs of the topic before are known to be left over.
+        deleted_logs=read_deleted_logs(client),
+    )
+
+
+def read_topics(
+    client: ZooKeeperClient, names: Sequence[str], *, known: Mapping[str, TopicState] | None = None
+) -> list[TopicState]:
+    """The topics that exist and can be understood, never older than in ``known``.
+
+    Raises `ZooKeeperUnavailableError`.
+    """
+    nodes = client.find_all([topic_path(name) for name in names])
+    configs = client.find_all([topic_config_path(name) for name in names])
+    found: list[TopicState] = []
+    for name, node, config_node in zip(names, nodes, configs, strict=True):
+        if node is None:
+            continue
+        try:
+            record = from_json(node.data, TopicRecord, topic_path(name))
+            config = None
+            if config_node is not None:
+                config = from_json(config_node.data, TopicConfig, topic_config_path(name))
+        except CorruptRecordError as error:
+            log.error("skip topic=%s error=%s", name, error.message)
+            continue
+        # Settings of an earlier topic of the name, left by a deletion that is not finished, are not this one's.
+        is_own = config is not None and config.topic_id == record.topic_id
+        found.append(
+            TopicState(
+                name=name,
+                record=record,
+                version=node.version,
+                partitions=(),
+                config=config.config if config is not None and is_own else {},
+                config_version=-1 if config_node is None else config_node.version,
+            )
+        )
+    return [_newest((known or {}).get(topic.name), topic) for topic in _with_partitions(client, found)]
+
+
+def read_topic(client: ZooKeeperClient, name: str, *, known: TopicState | None = None) -> TopicState | None:
+    """One topic, None if it does not exist; never older than ``known``. Raises `ZooKeeperUnavailableError`."""
+    found = read_topics(client, [name], known={} if known is None else {name: known})
+    return found[0] if found else None
+
+
+def read_deleted_logs(client: ZooKeeperClient) -> dict[bytes, DeletedLogs]:
+    """The logs that brokers still have to remove, by the topic's id. Raises `ZooKeeperUnavailableError`."""
+    paths = {bytes.fromhex(name): f"{DELETED_LOGS}/{name}" for name in client.children(DELETED_LOGS)}
+    return _find_records(client, paths, DeletedLogs)
+
+
+def _newest(known: TopicState | None, read: TopicState) -> TopicState:
+    if known is None or known.record.topic_id != read.record.topic_id:
+        return read
+    if known == read:
+        return known
+    topic = read if read.version >= known.version else known
+    config = read if read.config_version >= known.config_version else known
+    return replace(
+        topic,
+        partitions=tuple(
+            max(
+                (of.partitions[number] for of in (known, read) if number < len(of.partitions)),
+                key=lambda present: -1 if present is None else present.version,
+            )
+            for number in range(len(topic.record.assignment))
+        ),
+        config=config.config,
+        config_version=config.config_version,
+    )
+
+
+def _read_controller(client: ZooKeeperClient, watch: Watch | None) -> ControllerClaim | None:
+    try:
+        node = client.get(CONTROLLER, watch=watch)
+    except NoNodeError:
+        return None
+    return from_json(node.data, ControllerClaim, CONTROLLER)
+
+
+def _find_records(client: ZooKeeperClient, paths: Mapping[_K, str], kind: type[_R]) -> dict[_K, _R]:
+    """The small znodes that exist and can be understood."""
+    found: dict[_K, _R] = {}
+    for (key, path), node in zip(paths.items(), client.find_all(list(paths.values()), are_small=True), strict=True):
+        if node is None:
+            continue
+        try:
+            found[key] = from_json(node.data, kind, path)
+        except CorruptRecordError as error:
+            log.error("skip znode=%s error=%s", path, error.message)
+    return found
+
+
+def _numbers(names: Iterable[str]) -> list[int]:
+    return [int(name) for name in names if name.isdecimal()]
+
+
+def _with_partitions(client: ZooKeeperClient, topics: Iterable[TopicState]) -> list[TopicState]:
+    topics = list(topics)
+    paths = [partition_state_path(t.name, p) for t in topics for p in range(len(t.record.assignment))]
+    nodes = iter(zip(paths, client.find_all(paths, are_small=True), strict=True))
+    complete: list[TopicState] = []
+    for topic in topics:
+        read = [next(nodes) for _ in topic.record.assignment]
+        try:
+            partitions = tuple(None if node is None else _versioned_state(path, node) for path, node in read)
+        except CorruptRecordError as error:
+            log.error("skip topic=%s error=%s", topic.name, error.message)
+        else:
+            complete.append(replace(topic, partitions=partitions))
+    return complete
+
+
+def _versioned_state(path: str, node: ZNode) -> VersionedState:
+    return VersionedState(state=from_json(node.data, PartitionState, path), version=node.version)

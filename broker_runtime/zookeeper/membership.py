@@ -1,0 +1,161 @@
+"""A broker's registration: its ephemeral znode and its epoch.
+
+    1  the epoch rises, alone: from here on nothing an earlier life of the broker has under way succeeds
+    2  after an unclean stop the broker leaves every in-sync set that has other members (`unclean_stop`)
+    3  the ephemeral is made, in a transaction that checks the epoch; if it has changed, all begins again
+
+Rules: each registration has a higher epoch than all before it. The znode that a killed predecessor left behind (it
+stays until the session times out) is replaced at once if it was of the same data directories: their lock, which the
+caller holds, proves that the predecessor is dead. One of other directories is another broker, and refused before
+anything is changed.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from broker_runtime.contract.errors import SetupError, ZooKeeperUnavailableError
+from broker_runtime.zookeeper.session import (
+    BadVersionError,
+    Check,
+    Create,
+    Delete,
+    NodeExistsError,
+    NoNodeError,
+    Operation,
+    Set,
+    ZooKeeperClient,
+)
+from broker_runtime.zookeeper.unclean_stop import leave_in_sync_sets
+from broker_runtime.zookeeper.znodes import (
+    BrokerEpoch,
+    BrokerRegistration,
+    announcing,
+    broker_epoch_path,
+    broker_path,
+    from_json,
+    to_json,
+)
+
+log = logging.getLogger(__name__)
+
+_ATTEMPTS: Final = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerIdentity:
+    """What of a registration does not change during a process's life; see `BrokerRegistration`.
+
+    ``was_clean``: every data directory was closed in order, so that nothing its logs had is missing.
+    """
+
+    broker_id: int
+    host: str
+    port: int
+    instance: str
+    pid: int
+    boot_id: str
+    software_version: str
+    was_clean: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Membership:
+    """A registration that was made: its epoch, and the session it lives and ends with."""
+
+    broker_id: int
+    epoch: int
+    session: int
+
+
+def register(client: ZooKeeperClient, identity: BrokerIdentity, *, now_ms: int) -> Membership:
+    """Registers the broker in the client's present session; again in the same session, it finds what it made.
+
+    Raises `SetupError` if another broker has the id, `ZooKeeperUnavailableError` while ZooKeeper is away, or if its
+    znodes keep changing.
+    """
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            return _register_once(client, identity, now_ms)
+        except (NodeExistsError, NoNodeError, BadVersionError) as error:
+            log.info("register again broker=%d changed=%s", identity.broker_id, error.path)
+        except ZooKeeperUnavailableError:
+            # Whether it was written is unknown: the next round reads it back.
+            if not client.is_connected or attempt == _ATTEMPTS:
+                raise
+    raise ZooKeeperUnavailableError(
+        f"broker {identity.broker_id} could not register in {_ATTEMPTS} attempts: its znodes keep changing"
+    )
+
+
+def mark_stopping(client: ZooKeeperClient, membership: Membership) -> None:
+    """Tells the cluster that the broker stops: others take over what they can. May be repeated.
+
+    Raises `NoNodeError` if the registration is gone, `BadVersionError`, `ZooKeeperUnavailableError`.
+    """
+    path = broker_path(membership.broker_id)
+    node = client.get(path)
+    present = from_json(node.data, BrokerRegistration, path)
+    if present.is_stopping or present.epoch != membership.epoch:
+        return
+    stopping = Set(path, to_json(msgspec.structs.replace(present, is_stopping=True)), node.version)
+    client.transaction([stopping, announcing(())], session=membership.session)
+    log.info("stopping broker=%d epoch=%d", membership.broker_id, membership.epoch)
+
+
+def deregister(client: ZooKeeperClient, membership: Membership) -> None:
+    """Takes the registration away, so that others know at once. Raises `ZooKeeperUnavailableError`."""
+    try:
+        client.delete(broker_path(membership.broker_id), session=membership.session)
+    except NoNodeError:
+        return
+    log.info("deregister broker=%d epoch=%d", membership.broker_id, membership.epoch)
+
+
+def _register_once(client: ZooKeeperClient, identity: BrokerIdentity, now_ms: int) -> Membership:
+    path, epoch_path = broker_path(identity.broker_id), broker_epoch_path(identity.broker_id)
+    session = client.session_id
+    operations: list[Operation] = []
+    there = client.find(path)
+    if there is not None:
+        other = from_json(there.data, BrokerRegistration, path)
+        if other.instance != identity.instance:
+            raise SetupError(
+                f"broker.id {identity.broker_id} is registered by {other.host}:{other.port} pid {other.pid}, "
+                "which has other data directories. Choose another broker.id, or stop that broker"
+            )
+        if there.owner == session != 0:
+            return Membership(broker_id=identity.broker_id, epoch=other.epoch, session=session)
+        operations.append(Delete(path, there.version))
+        log.info("replace registration broker=%d epoch=%d pid=%d", identity.broker_id, other.epoch, other.pid)
+    epoch = _next_epoch(client, epoch_path, session)
+    check = Check(epoch_path, epoch)
+    if not identity.was_clean:
+        leave_in_sync_sets(client, identity.broker_id, check, session=session)
+    registration = BrokerRegistration(
+        host=identity.host,
+        port=identity.port,
+        epoch=epoch,
+        instance=identity.instance,
+        pid=identity.pid,
+        boot_id=identity.boot_id,
+        software_version=identity.software_version,
+        registered_at_ms=now_ms,
+    )
+    operations = [check, *operations, Create(path, to_json(registration), ephemeral=True)]
+    client.transaction(operations, session=session)
+    log.info("register broker=%d epoch=%d address=%s:%d", identity.broker_id, epoch, identity.host, identity.port)
+    return Membership(broker_id=identity.broker_id, epoch=epoch, session=session)
+
+
+def _next_epoch(client: ZooKeeperClient, path: str, session: int) -> int:
+    """Raises the epoch. It is the znode's version, so that a check of the version is a check of the epoch."""
+    node = client.find(path)
+    if node is None:
+        client.create(path, to_json(BrokerEpoch(epoch=0)))
+        node = client.get(path)
+    return client.set(path, to_json(BrokerEpoch(epoch=node.version + 1)), version=node.version, session=session)

@@ -1,0 +1,284 @@
+"""The znodes of a cluster: their paths and what is in them, all below the chroot of ``zookeeper.connect``.
+
+    path                                  what                                               written by
+    /cluster/id                           `ClusterIdentity`                                  the first broker
+    /brokers/ids/<id>          ephemeral  `BrokerRegistration`                               that broker
+    /brokers/epochs/<id>                  `BrokerEpoch`, counts the broker's registrations   that broker
+    /controller                ephemeral  `ControllerClaim`                                  the controller
+    /controller_epoch                     a number; its version guards the controller's      a new controller
+                                          other writes, all in one multi with a check of it
+    /topics/<name>                        `TopicRecord`                                      the controller
+    /topics/<name>/partitions/<p>/state   `PartitionState`, changed by compare-and-set       controller, leader
+    /config/topics/<name>                 `TopicConfig`                                      the controller
+    /admin/delete_topics/<name>           `DeletionRecord`: while it is there the topic      the controller
+                                          is being deleted
+    /admin/deleted_logs/<topic id>        `DeletedLogs`: brokers that still have to remove   the controller, then
+                                          the logs of a topic that is gone                   each of them
+    /admin/draining/<id>                  `DrainingBroker`: it gets no new replicas          the controller
+    /changes                              `ChangeNews`: what the last change of topics       whoever changed it
+                                          was about; its version counts the changes
+    /consumers/<group>/offsets/<topic>    `GroupOffsets`, all partitions in one znode        a broker
+    /producer_id_block                    `ProducerIdBlock`: the first id not given out      a broker
+
+Every transaction that changes a topic's record, settings, states or deletion also contains `announcing` its name, so
+that a data watch on one znode tells every broker what to read again.
+
+Everything is JSON, so that an operator can read it with any ZooKeeper shell; bytes are base64, times are ms. A field
+added later has a default; a reader ignores what it does not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, TypeVar
+
+import msgspec
+
+from broker_runtime.contract.errors import CorruptRecordError
+from broker_runtime.zookeeper.session import ANY_VERSION, Set
+
+CLUSTER_ID: Final = "/cluster/id"
+BROKER_IDS: Final = "/brokers/ids"
+BROKER_EPOCHS: Final = "/brokers/epochs"
+CONTROLLER: Final = "/controller"
+CONTROLLER_EPOCH: Final = "/controller_epoch"
+TOPICS: Final = "/topics"
+TOPIC_CONFIGS: Final = "/config/topics"
+TOPIC_DELETIONS: Final = "/admin/delete_topics"
+DELETED_LOGS: Final = "/admin/deleted_logs"
+DRAINING: Final = "/admin/draining"
+CHANGES: Final = "/changes"
+CONSUMERS: Final = "/consumers"
+PRODUCER_ID_BLOCK: Final = "/producer_id_block"
+
+PERMANENT: Final = (
+    "/cluster", BROKER_IDS, BROKER_EPOCHS, TOPICS, TOPIC_CONFIGS, TOPIC_DELETIONS, DELETED_LOGS, DRAINING, CHANGES,
+    CONSUMERS,
+)  # fmt: skip
+"""Made by every broker that starts, where they are missing."""
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of what is in a znode."""
+
+
+class ClusterIdentity(Record, frozen=True, kw_only=True):
+    """Made once; data directories remember it."""
+
+    cluster_id: str
+
+
+class BrokerRegistration(Record, frozen=True, kw_only=True):
+    """A live broker. ``instance``: of its data directories, so a broker knows its own killed predecessor.
+
+    ``boot_id``: of the machine; a changed one tells a power loss from the death of a process. ``is_stopping``: it leads
+    and is in sync only where nobody else can; it is the only thing in a registration that changes, so a version above
+    zero says the same.
+    """
+
+    host: str
+    port: int
+    epoch: int
+    instance: str
+    pid: int
+    boot_id: str = ""
+    software_version: str = ""
+    registered_at_ms: int = 0
+    is_stopping: bool = False
+
+
+class BrokerEpoch(Record, frozen=True, kw_only=True):
+    """The epoch of the last registration of a broker. Invariant: it is the version of the znode."""
+
+    epoch: int
+
+
+class ControllerClaim(Record, frozen=True, kw_only=True):
+    """Who is the controller, since when (its epoch) and in which registration."""
+
+    broker_id: int
+    broker_epoch: int
+    epoch: int
+
+
+class SchemaRecord(Record, frozen=True, kw_only=True):
+    """One version of a topic's schema: Arrow's IPC bytes."""
+
+    schema_id: int
+    arrow: bytes
+
+
+class ReassignmentRecord(Record, frozen=True, kw_only=True):
+    """A partition that moves: the replicas it is to have, and those it had before."""
+
+    target: tuple[int, ...]
+    original: tuple[int, ...]
+
+
+class TopicRecord(Record, frozen=True, kw_only=True):
+    """A topic. ``assignment``: for each partition its replicas, the preferred leader first; while it moves (it is in
+    ``reassignments``, by its number) the target's, and behind them those that are to go.
+
+    ``schemas`` is empty for Kafka's columns. Invariant: partitions are never taken away, schema ids never change.
+    """
+
+    topic_id: bytes
+    assignment: tuple[tuple[int, ...], ...]
+    schemas: tuple[SchemaRecord, ...] = ()
+    key: str | None = None
+    created_at_ms: int = 0
+    reassignments: dict[int, ReassignmentRecord] = {}
+
+
+class TopicConfig(Record, frozen=True, kw_only=True):
+    """The settings set for a topic, by dotted name, as given. ``topic_id`` says for which topic of the name."""
+
+    topic_id: bytes
+    config: dict[str, str]
+
+
+class PartitionState(Record, frozen=True, kw_only=True):
+    """Who leads a partition. ``leader_broker_epoch``: the registration it was elected in, so that one that registered
+    anew leads only after a new election. Invariants: leader ∈ isr ⊆ replicas; the leader epoch only rises.
+    """
+
+    leader: int | None
+    leader_epoch: int
+    isr: tuple[int, ...]
+    controller_epoch: int
+    leader_broker_epoch: int = -1
+
+
+class DeletionRecord(Record, frozen=True, kw_only=True):
+    """A topic whose deletion was decided; it is carried out to the end by whoever is the controller then."""
+
+    topic_id: bytes
+
+
+class DeletedLogs(Record, frozen=True, kw_only=True):
+    """The logs of a topic that is gone, and the brokers that may have some still. The last one takes the znode away."""
+
+    name: str
+    brokers: tuple[int, ...]
+
+
+class DrainingBroker(Record, frozen=True, kw_only=True):
+    """A broker that is being emptied."""
+
+    since_ms: int = 0
+
+
+class ChangeNews(Record, frozen=True, kw_only=True):
+    """The last change: the names of the topics it was about; none: of brokers alone."""
+
+    topics: tuple[str, ...] = ()
+
+
+class ProducerIdBlock(Record, frozen=True, kw_only=True):
+    """Producer ids below ``next`` are given out. Changed by compare-and-set, a block at a time."""
+
+    next: int
+
+
+class StoredOffset(Record, frozen=True, kw_only=True, array_like=True):
+    """A committed offset, as an array to stay small: offset, leader epoch, time of the commit, metadata."""
+
+    offset: int
+    leader_epoch: int = -1
+    committed_at_ms: int = 0
+    metadata: str = ""
+
+
+class GroupOffsets(Record, frozen=True, kw_only=True):
+    """What a group has committed in a topic, by partition. Offsets of another topic id are of a topic that is gone."""
+
+    topic_id: bytes
+    offsets: dict[int, StoredOffset]
+
+
+def broker_path(broker_id: int) -> str:
+    """A broker's registration."""
+    return f"{BROKER_IDS}/{broker_id}"
+
+
+def broker_epoch_path(broker_id: int) -> str:
+    """A broker's epoch."""
+    return f"{BROKER_EPOCHS}/{broker_id}"
+
+
+def topic_path(topic: str) -> str:
+    """A topic."""
+    return f"{TOPICS}/{topic}"
+
+
+def partitions_path(topic: str) -> str:
+    """The parent of a topic's partitions."""
+    return f"{TOPICS}/{topic}/partitions"
+
+
+def partition_path(topic: str, partition: int) -> str:
+    """The parent of a partition's state."""
+    return f"{TOPICS}/{topic}/partitions/{partition}"
+
+
+def partition_state_path(topic: str, partition: int) -> str:
+    """A partition's state."""
+    return f"{TOPICS}/{topic}/partitions/{partition}/state"
+
+
+def topic_config_path(topic: str) -> str:
+    """A topic's settings."""
+    return f"{TOPIC_CONFIGS}/{topic}"
+
+
+def topic_deletion_path(topic: str) -> str:
+    """A topic's deletion."""
+    return f"{TOPIC_DELETIONS}/{topic}"
+
+
+def deleted_logs_path(topic_id: bytes) -> str:
+    """The logs that are left of a topic that is gone."""
+    return f"{DELETED_LOGS}/{topic_id.hex()}"
+
+
+def draining_path(broker_id: int) -> str:
+    """A broker that is being emptied."""
+    return f"{DRAINING}/{broker_id}"
+
+
+def group_offsets_parent(group_id: str) -> str:
+    """The parent of a group's offsets."""
+    return f"{CONSUMERS}/{group_id}/offsets"
+
+
+def group_offsets_path(group_id: str, topic: str) -> str:
+    """A group's offsets in a topic."""
+    return f"{CONSUMERS}/{group_id}/offsets/{topic}"
+
+
+_R = TypeVar("_R", bound=Record)
+_encoder = msgspec.json.Encoder()
+# Made before any thread decodes, as msgspec asks for (see `requests.message.make_decoders`).
+_decoders: dict[type[Record], msgspec.json.Decoder[Record]] = {
+    kind: msgspec.json.Decoder(kind) for kind in Record.__subclasses__()
+}
+
+
+def announcing(topics: Iterable[str]) -> Set:
+    """The operation that tells every broker what its transaction changes: topics by name, or none and brokers only."""
+    return Set(CHANGES, to_json(ChangeNews(topics=tuple(dict.fromkeys(topics)))), ANY_VERSION)
+
+
+def to_json(record: Record) -> bytes:
+    """The znode's bytes."""
+    return _encoder.encode(record)
+
+
+def from_json(data: bytes, kind: type[_R], path: str) -> _R:
+    """The record in a znode. Raises `CorruptRecordError` naming the path and what is wrong."""
+    try:
+        record = _decoders[kind].decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise CorruptRecordError(f"znode {path}: not a {kind.__name__}: {error}") from None
+    assert isinstance(record, kind)
+    return record

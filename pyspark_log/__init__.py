@@ -1,0 +1,86 @@
+"""A partitioned log made for PySpark. ``import pyspark_log`` is cheap and never fails: names load when first used.
+
+Spark imports this module to look for ``DefaultSource`` (any installed ``pyspark_*`` package is asked), in every
+session of an environment that has it. So nothing is imported here but the standard library's `importlib`: not
+pyarrow, not kazoo, not pyspark, no broker.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from broker_runtime.contract.model import (
+        BrokerDescription,
+        ClusterDescription,
+        GroupOffset,
+        OffsetAndTimestamp,
+        PartitionDescription,
+        TimestampType,
+        TopicDescription,
+        TopicPartition,
+    )
+    from pyspark_log import errors
+    from pyspark_log.client.admin import Admin
+    from pyspark_log.client.consumer import Consumer
+    from pyspark_log.client.producer import Producer
+    from pyspark_log.client.read import read
+    from pyspark_log.client.records import BatchMetadata, ConsumedBatch, Record, RecordMetadata
+    from pyspark_log.spark.source import DefaultSource
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Admin", "Producer", "Consumer", "read",
+    "Record", "ConsumedBatch", "RecordMetadata", "BatchMetadata", "TopicPartition",
+    "OffsetAndTimestamp", "GroupOffset", "TimestampType",
+    "TopicDescription", "PartitionDescription", "ClusterDescription", "BrokerDescription",
+    "errors", "DefaultSource", "register",
+]  # fmt: skip
+
+_MODEL = "broker_runtime.contract.model"
+_RECORDS = "pyspark_log.client.records"
+_HOME = {
+    "Admin": "pyspark_log.client.admin",
+    "Producer": "pyspark_log.client.producer",
+    "Consumer": "pyspark_log.client.consumer",
+    "read": "pyspark_log.client.read",
+    "Record": _RECORDS,
+    "ConsumedBatch": _RECORDS,
+    "RecordMetadata": _RECORDS,
+    "BatchMetadata": _RECORDS,
+    "TopicPartition": _MODEL,
+    "OffsetAndTimestamp": _MODEL,
+    "GroupOffset": _MODEL,
+    "TimestampType": _MODEL,
+    "TopicDescription": _MODEL,
+    "PartitionDescription": _MODEL,
+    "ClusterDescription": _MODEL,
+    "BrokerDescription": _MODEL,
+    "DefaultSource": "pyspark_log.spark.source",
+}
+
+
+def register(spark: Any) -> None:
+    """Makes ``format("pylog")`` known to this session, for the places where Spark cannot look it up by itself.
+
+    ``spark`` is a `SparkSession`, of Spark Connect too. May be called again. ``pylog doctor`` says whether a machine
+    needs it.
+    """
+    spark.dataSource.register(__getattr__("DefaultSource"))
+
+
+def __getattr__(name: str) -> Any:
+    if name == "errors":
+        return import_module("pyspark_log.errors")
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(home), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,68 @@
+"""The tree of commands, and the way out: what ends outside a command still ends with the right status."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from pyspark_log.cli import broker, cluster, consume, doctor, log, partition, produce, shell, topic, up, zookeeper
+from pyspark_log.cli.exit_status import INTERRUPTED, NOBODY_READS, give_up_stdout
+from pyspark_log.cli.options import accept_common_options, add_group
+
+_HELP = """A partitioned log made for PySpark.
+
+Start a cluster on this machine with [bold]pylog up[/bold], make a topic with [bold]pylog topic create[/bold],
+then [bold]pylog produce[/bold] and [bold]pylog consume[/bold].
+
+Exit status: 0 done, 1 failed, 2 usage, 3 not found, 4 unreachable, 5 unhealthy, 130 interrupted.
+Options win over PYLOG_… in the environment, those over ~/.config/pylog/config.toml.
+"""
+
+
+def build() -> typer.Typer:
+    """The whole `pylog`."""
+    app = typer.Typer(
+        help=_HELP,
+        no_args_is_help=True,
+        add_completion=True,
+        rich_markup_mode="rich",
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    accept_common_options(app)
+    up.add_to(app)
+    doctor.add_to(app)
+    topic.add_to(add_group(app, "topic", "Create, list, describe, change and delete topics."))
+    partition.add_to(add_group(app, "partition", "Move partitions between brokers, and choose their leaders."))
+    produce.add_to(app)
+    consume.add_to(app)
+    log.add_to(add_group(app, "log", "Look into a log directory, without a broker."))
+    cluster.add_to(add_group(app, "cluster", "Look at the cluster's brokers and health, and take brokers out."))
+    broker.add_to(add_group(app, "broker", "Run a broker."))
+    zookeeper.add_to(add_group(app, "zookeeper", "Run the bundled ZooKeeper."))
+    shell.add_to(app)
+    return app
+
+
+def run() -> None:
+    """Runs `pylog` with the process's arguments and ends the process."""
+    try:
+        build()(prog_name="pylog")
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:
+        give_up_stdout()
+        sys.exit(NOBODY_READS)
+    except SystemExit as ended:
+        _flush_stdout()
+        raise ended from None
+
+
+def _flush_stdout() -> None:
+    # Python's own flush comes after the exit status is decided and would print its complaint.
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        give_up_stdout()
+        sys.exit(NOBODY_READS)

@@ -1,0 +1,113 @@
+"""Arguments as people type them: durations, places in a log, partitions.
+
+Pure. Everything wrong is a `ValueError` (or the tree's `OptionError`) that shows what was given and what is allowed.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from broker_runtime.contract.errors import InvalidPartitionsError, OptionError
+
+if TYPE_CHECKING:
+    from broker_runtime.contract.model import TopicPartition
+
+# Kafka's values, as in broker_runtime.contract.model, which costs the import of pyarrow; a test holds them equal.
+EARLIEST: Final = -2
+LATEST: Final = -1
+
+_PLACES = "earliest, latest, an offset (42), from the end (-10), an age (1h), or a time (2026-01-31T12:00)"
+_INTEGER = re.compile(r"-?[0-9]{1,18}\Z")
+_AGE = re.compile(r"[0-9]+(\.[0-9]+)?(ms|s|m|min|h|d|w)\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class AtOffset:
+    """An offset; `EARLIEST` and `LATEST` stand for the log's own ends."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class FromEnd:
+    """So many records before the end."""
+
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
+class AtTime:
+    """The first record not older than this (ms since the epoch)."""
+
+    timestamp_ms: int
+
+
+Place = AtOffset | FromEnd | AtTime
+
+
+def parse_place(text: str, *, now_ms: int, option: str) -> Place:
+    """A place in a partition's log. ``end`` is another word for ``latest``. Raises `OptionError` naming ``option``."""
+    word = text.strip().lower()
+    if word in {"earliest", "beginning", "start"}:
+        return AtOffset(EARLIEST)
+    if word in {"latest", "end"}:
+        return AtOffset(LATEST)
+    if _INTEGER.match(word):
+        number = int(word)
+        return FromEnd(-number) if word.startswith("-") else AtOffset(number)
+    if _AGE.match(word):
+        from broker_runtime.contract.settings import parse_duration
+
+        return AtTime(max(0, now_ms - parse_duration(word)))
+    try:
+        time = datetime.datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise OptionError(f"{option} {text!r}: allowed are {_PLACES}") from None
+    # A time without a zone is the wall clock of whoever typed it.
+    return AtTime(round(time.astimezone().timestamp() * 1000))
+
+
+def parse_timeout_s(text: str) -> float:
+    """Seconds: ``10``, ``0.5``, or with a unit ``500ms``, ``2m``. Raises `ValueError`."""
+    from broker_runtime.contract.settings import parse_duration
+
+    try:
+        timeout_s = float(text) if re.fullmatch(r"\s*\d+(\.\d+)?\s*", text) else parse_duration(text) / 1000
+    except ValueError:
+        raise ValueError(f"{text!r} must be seconds (10), or a duration (500ms, 2m)") from None
+    if not 0 < timeout_s <= 86_400:
+        raise ValueError(f"{text!r} must be more than nothing and at most a day")
+    return timeout_s
+
+
+def parse_partition(text: str) -> TopicPartition:
+    """``flights:0``. Raises `InvalidPartitionsError`."""
+    from broker_runtime.contract.model import TopicPartition, check_topic_name
+
+    topic, colon, number = text.rpartition(":")
+    if not colon or not number.isdecimal():
+        raise InvalidPartitionsError(f"{text!r} must be TOPIC:PARTITION, as in flights:0")
+    return TopicPartition(check_topic_name(topic), int(number))
+
+
+def parse_topic_and_partition(text: str) -> tuple[str, int | None]:
+    """``flights`` or ``flights:0``."""
+    if ":" in text:
+        return parse_partition(text)
+    from broker_runtime.contract.model import check_topic_name
+
+    return check_topic_name(text), None
+
+
+def parse_topic_settings(given: list[str], *, option: str) -> dict[str, str]:
+    """``['retention.ms=7d', …]`` as a mapping; names are checked by who uses them."""
+    settings: dict[str, str] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise OptionError(f"{option} {text!r}: must be NAME=VALUE, as in {option} retention.ms=7d")
+        settings[name.strip()] = value.strip()
+    return settings

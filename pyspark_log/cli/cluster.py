@@ -1,0 +1,152 @@
+"""`pylog cluster …`: the brokers, whether the cluster is whole, and taking a broker out of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pyspark_log.cli.exit_status import UNHEALTHY
+from pyspark_log.cli.invocation import Invocation
+from pyspark_log.cli.options import add_command
+from pyspark_log.cli.output import Column, OutputFormat, print_rows
+from pyspark_log.cli.partition import watch_moves
+
+if TYPE_CHECKING:
+    from pyspark_log.client.health import ClusterHealth
+
+_BROKER_COLUMNS = [
+    Column("broker", "BROKER"),
+    Column("address", "ADDRESS"),
+    Column("controller", "CONTROLLER"),
+    Column("leaders", "LEADERS"),
+    Column("replicas", "REPLICAS"),
+    Column("in_sync", "IN SYNC"),
+    Column("epoch", "EPOCH", wide_only=True),
+]
+_PROBLEM_COLUMNS = [
+    Column("partition", "PARTITION"),
+    Column("problem", "PROBLEM"),
+    Column("leader", "LEADER"),
+    Column("replicas", "REPLICAS"),
+    Column("isr", "ISR"),
+]
+_TABLES = {None, OutputFormat.TABLE, OutputFormat.WIDE}
+
+
+def add_to(group: typer.Typer) -> None:
+    """Adds the commands."""
+    for name, function in (("describe", describe), ("health", health), ("decommission", decommission)):
+        add_command(group, name)(function)
+
+
+def describe(invocation: Invocation) -> None:
+    """Show the brokers, and how many partitions each leads and holds."""
+    with invocation.admin() as admin:
+        cluster = admin.describe_cluster()
+        topics = admin.describe_topics()
+    partitions = [partition for topic in topics for partition in topic.partitions]
+    brokers = sorted({*cluster.brokers, *(replica for partition in partitions for replica in partition.replicas)})
+    rows: list[dict[str, Any]] = []
+    for broker_id in brokers:
+        broker = cluster.brokers.get(broker_id)
+        rows.append(
+            {
+                "broker": broker_id,
+                "address": None if broker is None else broker.address,
+                "epoch": None if broker is None else broker.epoch,
+                "controller": broker_id == cluster.controller_id,
+                "leaders": sum(partition.leader == broker_id for partition in partitions),
+                "replicas": sum(broker_id in partition.replicas for partition in partitions),
+                "in_sync": sum(broker_id in partition.isr for partition in partitions),
+            }
+        )
+    if invocation.output in _TABLES:
+        invocation.say(f"Cluster {cluster.cluster_id}: {len(topics)} topics, {len(partitions)} partitions")
+        shown = [
+            {**row, "controller": "yes" if row["controller"] else "", "address": row["address"] or "away"}
+            for row in rows
+        ]
+        print_rows(shown, _BROKER_COLUMNS, invocation.output, name="broker")
+        return
+    if invocation.output in {OutputFormat.NAME, OutputFormat.JSONL}:
+        print_rows(rows, _BROKER_COLUMNS, invocation.output, name="broker")
+        return
+    whole = {
+        "cluster_id": cluster.cluster_id,
+        "controller": cluster.controller_id,
+        "topics": len(topics),
+        "partitions": len(partitions),
+        "brokers": rows,
+    }
+    print_rows([whole], _BROKER_COLUMNS, invocation.output, name="cluster_id", one=True)
+
+
+def health(invocation: Invocation) -> None:
+    """Say whether the cluster is whole; exit 5 if not: no controller, or partitions without leader or replicas."""
+    with invocation.admin() as admin:
+        found = admin.check_health()
+    rows = _problem_rows(found)
+    if invocation.output in _TABLES:
+        if rows:
+            print_rows(rows, _PROBLEM_COLUMNS, invocation.output, name="partition")
+        invocation.say(_verdict(found))
+    elif invocation.output in {OutputFormat.NAME, OutputFormat.JSONL}:
+        print_rows(rows, _PROBLEM_COLUMNS, invocation.output, name="partition")
+    else:
+        whole = {
+            "healthy": found.is_healthy,
+            "controller": found.cluster.controller_id,
+            "brokers": sorted(found.cluster.brokers),
+            "missing_brokers": list(found.missing_brokers),
+            "partitions": found.partitions,
+            "problems": rows,
+        }
+        print_rows([whole], _PROBLEM_COLUMNS, invocation.output, name="healthy", one=True)
+    if not found.is_healthy:
+        raise typer.Exit(UNHEALTHY)
+
+
+def decommission(
+    invocation: Invocation,
+    broker: Annotated[int, typer.Argument(help="The broker's id.", metavar="BROKER", show_default=False)],
+    cancel: Annotated[bool, typer.Option("--cancel", help="It may get partitions again; moves go on.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Wait until it is empty, and show how far it is.")] = False,
+) -> None:
+    """Move everything a broker holds to the others; when it is empty it can be stopped for good."""
+    with invocation.admin() as admin:
+        if not cancel:
+            invocation.confirm_name(f"This moves all partitions away from broker {broker}.", str(broker))
+        moves = admin.decommission_broker(broker, cancel=cancel)
+        if cancel:
+            invocation.say(f"Broker {broker}: stays; what moves already goes on (pylog partition moves)")
+            return
+        invocation.say(f"Broker {broker}: {moves} partitions move away")
+        if watch:
+            watch_moves(invocation, admin, list(admin.list_reassignments()))
+            invocation.say(f"Broker {broker}: empty, it can be stopped")
+
+
+def _problem_rows(found: ClusterHealth) -> list[dict[str, Any]]:
+    return [
+        {
+            "partition": f"{at.topic}:{at.partition}",
+            "problem": found.problems[at],
+            "leader": partition.leader,
+            "replicas": list(partition.replicas),
+            "isr": list(partition.isr),
+        }
+        for at, partition in sorted(found.described.items())
+    ]
+
+
+def _verdict(found: ClusterHealth) -> str:
+    brokers = f"{len(found.cluster.brokers)} broker{'' if len(found.cluster.brokers) == 1 else 's'}"
+    if found.is_healthy:
+        return f"Healthy: {brokers}, controller {found.cluster.controller_id}, {found.partitions} partitions in order"
+    told = [f"{len(found.problems)} of {found.partitions} partitions are not in order"] if found.problems else []
+    if found.cluster.controller_id is None:
+        told.append("no broker is controller")
+    if found.missing_brokers:
+        told.append(f"away: {', '.join(f'broker {broker_id}' for broker_id in found.missing_brokers)}")
+    return f"Not healthy: {'; '.join(told)}"

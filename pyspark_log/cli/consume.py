@@ -1,0 +1,237 @@
+r"""`pylog consume`: records on standard output, as text, JSON or a table.
+
+Without a group nothing is remembered anywhere. With one (-g), reading starts at the group's committed offset and
+what was printed is committed at the end of the call, after the output was flushed: what nobody saw is not
+acknowledged.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from broker_runtime.contract.errors import OptionError
+from pyspark_log.cli.arguments import AtOffset, FromEnd, parse_place
+from pyspark_log.cli.invocation import Invocation
+from pyspark_log.cli.options import add_command
+from pyspark_log.cli.output import Column, OutputFormat, json_line, print_rows
+from pyspark_log.cli.ranges import KeyColumns, key_columns, partitions_of, resolve_place
+from pyspark_log.cli.record_format import RecordFormat, Shown
+
+if TYPE_CHECKING:
+    from broker_runtime.contract.model import TopicPartition
+    from pyspark_log import ConsumedBatch, Consumer
+
+_MAX_TABLE_ROWS = 10_000
+_POLL_S = 0.2
+
+
+def add_to(app: typer.Typer) -> None:
+    """Adds the command."""
+    add_command(app, "consume")(consume)
+
+
+def consume(
+    invocation: Invocation,
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC[:PARTITION]…", help="What to read.")],
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="PLACE", help="earliest, latest, an offset, -10 (from the end), 1h (ago), a time."
+        ),
+    ] = None,
+    from_beginning: Annotated[bool, typer.Option("--from-beginning", help="The same as --from earliest.")] = False,
+    to: Annotated[str | None, typer.Option("--to", metavar="PLACE", help="Stop there; 'end': at today's end.")] = None,
+    limit: Annotated[
+        int | None, typer.Option("-n", "--max-messages", min=1, metavar="N", help="Stop after so many records.")
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option("-g", "--group", help="Go on where the group was, and acknowledge what was shown.")
+    ] = None,
+    form: Annotated[
+        str | None,
+        typer.Option("-f", "--format", help=r"'%p %o %k %v\n'. Also %t topic, %T ms, %d date, %h headers, %{column}."),
+    ] = None,
+    columns: Annotated[str | None, typer.Option("--columns", help="Only these of a typed topic: a,b.")] = None,
+) -> None:
+    """Read records. Waits for new ones until Ctrl-C unless --to or -n says when to stop."""
+    if from_beginning and start is not None:
+        raise OptionError("--from-beginning and --from exclude each other")
+    if form is not None and invocation.output is not None:
+        raise OptionError("-f and -o exclude each other: both say how records are shown")
+    in_table = invocation.output in {OutputFormat.TABLE, OutputFormat.WIDE, OutputFormat.JSON, OutputFormat.YAML}
+    if in_table and to is None and limit is None:
+        raise OptionError(f"-o {invocation.output} shows all at once: say where to stop, with --to end or -n")
+    now_ms = time.time_ns() // 1_000_000
+    start = "earliest" if from_beginning else start
+    start_place = None if start is None else parse_place(start, now_ms=now_ms, option="--from")
+    to_place = None if to is None else parse_place(to, now_ms=now_ms, option="--to")
+    if isinstance(to_place, AtOffset) and to == "earliest":
+        raise OptionError("--to earliest would show nothing")
+
+    with invocation.admin() as admin:
+        partitions = partitions_of(admin, topics)
+        starts = None if start_place is None else resolve_place(admin, start_place, partitions)
+        ends = None if to_place is None else resolve_place(admin, to_place, partitions)
+        show = _shower(invocation.output, form, key_columns(admin, partitions))
+        if isinstance(to_place, FromEnd) and starts is not None and ends is not None:
+            ends = {at: max(ends[at], starts[at]) for at in partitions}
+    settings: dict[str, Any] = {"enable.auto.commit": False, "auto.offset.reset": "latest"}
+    if group is not None:
+        settings["group.id"] = group
+    if columns is not None:
+        settings["columns"] = columns
+    with invocation.consumer(**settings) as consumer:
+        consumer.assign(partitions)
+        for at, offset in (starts or {}).items():
+            consumer.seek(at, offset)
+        shown_to: dict[TopicPartition, int] = {}
+        try:
+            for batch in _bounded(consumer, partitions, ends, limit, idle_limit_s=_idle_limit_s(invocation)):
+                show.batch(batch)
+                shown_to[batch.topic_partition] = batch.next_offset
+            show.finish()
+            sys.stdout.flush()
+        except KeyboardInterrupt:
+            show.finish()
+            sys.stdout.flush()
+            _commit(consumer, group, shown_to)
+            raise
+        _commit(consumer, group, shown_to)
+
+
+def _commit(consumer: Consumer, group: str | None, shown_to: Mapping[TopicPartition, int]) -> None:
+    if group is not None and shown_to:
+        consumer.commit(dict(shown_to))
+
+
+def _idle_limit_s(invocation: Invocation) -> float | None:
+    """--timeout, if given, ends a `consume` that gets nothing for so long."""
+    return invocation.timeout_s if invocation.timeout_is_given else None
+
+
+def _bounded(
+    consumer: Consumer,
+    partitions: list[TopicPartition],
+    ends: Mapping[TopicPartition, int] | None,
+    limit: int | None,
+    *,
+    idle_limit_s: float | None,
+) -> Iterator[ConsumedBatch]:
+    """Batches up to ``ends`` (exclusive) and ``limit`` records, whichever is first; without end if neither is."""
+    left = sys.maxsize if limit is None else limit
+    waiting = set(partitions)
+    if ends is not None:
+        waiting = {at for at in partitions if consumer.position(at) < ends[at]}
+        consumer.pause(*(at for at in partitions if at not in waiting))
+    idle_since = time.monotonic()
+    while left > 0 and waiting:
+        batches = consumer.poll_batches(timeout=_POLL_S)
+        if not batches and idle_limit_s is not None and time.monotonic() - idle_since >= idle_limit_s:
+            return
+        for batch in batches:
+            idle_since = time.monotonic()
+            at = batch.topic_partition
+            rows = len(batch)
+            if ends is not None:
+                rows = min(rows, max(0, ends[at] - batch.base_offset))
+                if batch.next_offset >= ends[at] and at in waiting:
+                    waiting.discard(at)
+                    consumer.pause(at)
+            rows = min(rows, left)
+            left -= rows
+            if rows:
+                yield batch if rows == len(batch) else batch.slice(0, rows)
+            if left <= 0:
+                return
+
+
+class _Lines:
+    """Shows records one by one, as a format says or as one line of JSON."""
+
+    def __init__(self, form: RecordFormat | None, keys: KeyColumns, *, as_json: bool) -> None:
+        self._form = form
+        self._keys = keys
+        self._as_json = as_json
+        self._plain = RecordFormat(r"%v\n")
+
+    def batch(self, batch: ConsumedBatch) -> None:
+        write = sys.stdout.write
+        if self._as_json:
+            for record in _records(batch, self._keys):
+                write(json_line(_json_row(record)) + "\n")
+        else:
+            form = self._form or self._plain
+            for record in _records(batch, self._keys):
+                write(form.show(record))
+        sys.stdout.flush()
+
+    def finish(self) -> None:
+        """Nothing is held back."""
+
+
+class _Table:
+    """Gathers records and shows them together at the end."""
+
+    def __init__(self, form: OutputFormat, keys: KeyColumns) -> None:
+        self._form = form
+        self._keys = keys
+        self._rows: list[dict[str, Any]] = []
+
+    def batch(self, batch: ConsumedBatch) -> None:
+        self._rows.extend(_json_row(record) for record in _records(batch, self._keys))
+        if len(self._rows) > _MAX_TABLE_ROWS:
+            raise OptionError(f"-o {self._form} shows at most {_MAX_TABLE_ROWS} records at once; use -o jsonl or -n")
+
+    def finish(self) -> None:
+        rows = self._rows
+        if self._form in {OutputFormat.TABLE, OutputFormat.WIDE}:
+            rows = [{**{key: row[key] for key in row if key != "row"}, **row.get("row", {})} for row in rows]
+        headings = list(dict.fromkeys(key for row in rows for key in row))
+        shown = [Column(key, key.upper(), wide_only=key in {"topic", "timestamp", "headers"}) for key in headings]
+        print_rows(rows, shown, self._form, name="offset")
+
+
+def _shower(output: OutputFormat | None, form: str | None, keys: KeyColumns) -> _Lines | _Table:
+    if output in {OutputFormat.TABLE, OutputFormat.WIDE, OutputFormat.JSON, OutputFormat.YAML}:
+        assert output is not None
+        return _Table(output, keys)
+    if output is OutputFormat.NAME:
+        return _Lines(RecordFormat(r"%t:%p:%o\n"), keys, as_json=False)
+    return _Lines(None if form is None else RecordFormat(form), keys, as_json=output is OutputFormat.JSONL)
+
+
+def _records(batch: ConsumedBatch, keys: KeyColumns) -> Iterator[Shown]:
+    # Python objects per record are made here and only here: people read them.
+    times = batch.timestamps_ms.to_pylist()
+    headers = [()] * len(batch) if batch.headers is None else batch.headers.to_pylist()
+    is_typed, key = batch.topic in keys, keys.get(batch.topic)
+    for index, row in enumerate(batch.batch.to_pylist()):
+        yield Shown(
+            topic=batch.topic,
+            partition=batch.partition,
+            offset=batch.base_offset + index,
+            timestamp_ms=times[index],
+            key=row.get(key or "") if is_typed else row.get("key"),
+            value=None if is_typed else row.get("value"),
+            headers=tuple((header["key"], header["value"]) for header in headers[index] or ()),
+            row=row if is_typed else None,
+        )
+
+
+def _json_row(record: Shown) -> dict[str, Any]:
+    place = {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp_ms,
+    }
+    if record.headers:
+        place["headers"] = [list(header) for header in record.headers]
+    if record.row is not None:
+        return {**place, "row": record.row}
+    return {**place, "key": record.key, "value": record.value}

@@ -1,0 +1,154 @@
+"""`pylog doctor`: is everything here that pylog and Spark need, and how is what is not to be mended."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import asdict, dataclass, replace
+from typing import Literal
+
+import typer
+
+from broker_runtime.contract.errors import JavaNotFoundError, PylogError
+from pyspark_log.cli.exit_status import UNHEALTHY
+from pyspark_log.cli.invocation import Invocation
+from pyspark_log.cli.options import add_command
+from pyspark_log.cli.output import Column, OutputFormat, print_rows
+
+_COLUMNS = [Column("check", "CHECK"), Column("status", "STATUS"), Column("found", "FOUND")]
+_CLUSTER_LIMIT_S = 3.0
+_MINIMUM_PYTHON = (3, 11)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One check's result. ``mend`` says what to do unless it is ok; a ``note`` is no fault."""
+
+    check: str
+    status: Literal["ok", "note", "bad"]
+    found: str
+    mend: str = ""
+
+
+def add_to(app: typer.Typer) -> None:
+    """Adds the command."""
+    add_command(app, "doctor")(doctor)
+
+
+def doctor(invocation: Invocation) -> None:
+    """Check Java, PySpark, the Python of Spark's workers, versions, the port and the cluster; say how to mend each."""
+    findings = [_python(), _java(), _pyspark(), _pyarrow(), _workers(), *_cluster(invocation)]
+    if invocation.output in {None, OutputFormat.TABLE, OutputFormat.WIDE}:
+        print_rows([asdict(finding) for finding in findings], _COLUMNS, invocation.output, name="check")
+        for finding in findings:
+            if finding.mend:
+                sys.stdout.write(f"\n{finding.check}: {finding.mend}\n")
+    else:
+        print_rows([asdict(finding) for finding in findings], _COLUMNS, invocation.output, name="check")
+    if any(finding.status == "bad" for finding in findings):
+        raise typer.Exit(UNHEALTHY)
+
+
+def _python() -> Finding:
+    from pyspark_log import __version__
+
+    found = f"Python {sys.version.split()[0]}, pylog {__version__} ({sys.executable})"
+    if sys.version_info < _MINIMUM_PYTHON:
+        return Finding(check="python", status="bad", found=found, mend="Use Python 3.11 or later.")
+    return Finding(check="python", status="ok", found=found)
+
+
+def _java() -> Finding:
+    from broker_runtime.zookeeper.java import find_java, java_version
+
+    try:
+        java = find_java()
+    except JavaNotFoundError as error:
+        return Finding(check="java", status="bad", found="none that will do", mend=error.message)
+    return Finding(check="java", status="ok", found=f"Java {java_version(java)} ({java})")
+
+
+def _pyspark() -> Finding:
+    from broker_runtime.contract.errors import SetupError
+    from broker_runtime.zookeeper.bundled import find_jars
+
+    version = _installed("pyspark")
+    if version is None:
+        mend = "pip install 'pyspark>=4.2' (its wheel also brings the bundled ZooKeeper)."
+        return Finding(check="pyspark", status="bad", found="not installed", mend=mend)
+    if _numbers(version) < (4, 2):
+        return Finding(check="pyspark", status="bad", found=version, mend="pip install --upgrade 'pyspark>=4.2'")
+    home = os.environ.get("SPARK_HOME")
+    if home:
+        note = f"SPARK_HOME={home} wins over the installed PySpark; unset it if that Spark is another version."
+        return Finding(check="pyspark", status="note", found=version, mend=note)
+    try:
+        find_jars()
+    except SetupError as error:
+        return Finding(check="pyspark", status="note", found=version, mend=error.message)
+    return Finding(check="pyspark", status="ok", found=version)
+
+
+def _pyarrow() -> Finding:
+    version = _installed("pyarrow")
+    if version is None or _numbers(version) < (20,):
+        return Finding(
+            check="pyarrow", status="bad", found=version or "not installed", mend="pip install 'pyarrow>=20'"
+        )
+    return Finding(check="pyarrow", status="ok", found=version)
+
+
+def _workers() -> Finding:
+    from pyspark_log import __version__
+    from pyspark_log.cli.worker_python import worker_python
+
+    worker = worker_python()
+    chosen = "python3 on PATH" if worker.said_by == "PATH" else f"{worker.said_by}={worker.command}"
+    mend = (
+        f'export PYSPARK_PYTHON="{sys.executable}"  before the session starts (and PYSPARK_DRIVER_PYTHON, if it is '
+        "set), or call pyspark_log.register(spark) in the program."
+    )
+    if worker.problem is not None:
+        return Finding(check="spark workers", status="bad", found=f"{chosen}: {worker.problem}", mend=mend)
+    found = f"{chosen}: Python {worker.python}, pylog {worker.pylog} ({worker.executable})"
+    if worker.pylog is not None and worker.pylog != __version__:
+        text = f"[VERSION_MISMATCH] here is pyspark-log {__version__}, there {worker.pylog}. {mend}"
+        return Finding(check="spark workers", status="bad", found=found, mend=text)
+    return Finding(check="spark workers", status="ok", found=found)
+
+
+def _cluster(invocation: Invocation) -> list[Finding]:
+    from broker_runtime.ports import listener_pid
+
+    address = invocation.bootstrap_servers
+    if not invocation.timeout_is_given:
+        invocation = replace(invocation, timeout_s=_CLUSTER_LIMIT_S)
+    try:
+        with invocation.admin() as admin:
+            cluster = admin.describe_cluster()
+            topics = len(admin.list_topics())
+    except PylogError as error:
+        host, _, port = address.split(",")[0].rpartition(":")
+        holder = listener_pid(int(port)) if port.isdecimal() and host in {"localhost", "127.0.0.1"} else None
+        found = f"{address}: {error.code}" + (f", the port is held by pid {holder}" if holder else "")
+        is_wanted = invocation.address_is_given or holder is not None
+        return [Finding(check="cluster", status="bad" if is_wanted else "note", found=found, mend=error.message)]
+    brokers = f"{len(cluster.brokers)} broker{'' if len(cluster.brokers) == 1 else 's'}"
+    found = f"{address}: {brokers}, controller {cluster.controller_id}, {topics} topics"
+    if cluster.controller_id is None:
+        mend = "No broker is controller, so nothing can be created or changed: is ZooKeeper there?"
+        return [Finding(check="cluster", status="bad", found=found, mend=mend)]
+    return [Finding(check="cluster", status="ok", found=found)]
+
+
+def _installed(name: str) -> str | None:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int("".join(c for c in part if c.isdigit()) or 0) for part in version.split(".")[:2])

@@ -1,0 +1,100 @@
+"""Which error ends the command with which status, and how it is told: one place for all commands.
+
+0 done · 1 failed · 2 usage · 3 not found · 4 unreachable · 5 unhealthy · 130 interrupted · 141 nobody reads on
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+
+from broker_runtime.contract import errors
+
+DONE, FAILED, USAGE, NOT_FOUND, UNREACHABLE, UNHEALTHY = range(6)
+INTERRUPTED = 128 + signal.SIGINT
+NOBODY_READS = 128 + signal.SIGPIPE
+
+# The first row with a class that fits decides; what fits none has FAILED.
+_STATUS: tuple[tuple[tuple[type[BaseException], ...], int], ...] = (
+    ((errors.UnknownTopicOrPartitionError,), NOT_FOUND),
+    (
+        (
+            errors.BrokerUnavailableError,
+            errors.NetworkError,
+            errors.RequestTimedOutError,
+            errors.NotAPylogBrokerError,
+            errors.DeliveryTimeoutError,
+            errors.ZooKeeperUnavailableError,
+            errors.TooManyStreamsError,
+        ),
+        UNREACHABLE,
+    ),
+    (
+        (
+            errors.InvalidConfigError,
+            errors.InvalidTopicError,
+            errors.InvalidPartitionsError,
+            errors.InvalidReplicationFactorError,
+            errors.InvalidReplicaAssignmentError,
+            errors.InvalidSchemaError,
+            errors.InvalidGroupIdError,
+            errors.OptionError,
+            errors.NotSupportedError,
+        ),
+        USAGE,
+    ),
+)
+
+
+def status_of(error: errors.PylogError) -> int:
+    """The exit status that tells a script what kind of error it was."""
+    for classes, status in _STATUS:
+        if isinstance(error, classes):
+            return status
+    return FAILED
+
+
+@contextmanager
+def translated_errors(*, verbose: int) -> Iterator[None]:
+    """Ends the command instead of letting an expected error through; a defect keeps its traceback.
+
+    From ``verbose`` 2 on expected errors show theirs too.
+    """
+    try:
+        yield
+    except errors.PylogError as error:
+        if verbose >= 2:
+            traceback.print_exc()
+        say_error(str(error))
+        raise typer.Exit(status_of(error)) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    except BrokenPipeError:
+        give_up_stdout()
+        raise typer.Exit(NOBODY_READS) from None
+    except OSError as error:
+        if verbose >= 2:
+            traceback.print_exc()
+        say_error(f"[IO_ERROR] {error.filename or 'input or output'}: {error.strerror or error}")
+        raise typer.Exit(FAILED) from None
+
+
+def say_error(text: str) -> None:
+    """One error on standard error; red on a terminal unless NO_COLOR."""
+    code, bracket, rest = text.partition("]")
+    if bracket and text.startswith("[") and sys.stderr.isatty() and "NO_COLOR" not in os.environ:
+        text = f"\033[31m{code}]\033[0m{rest}"
+    sys.stderr.write(text + "\n")
+
+
+def give_up_stdout() -> None:
+    """Points standard output at nothing, so that Python's own flush at exit does not complain about `| head`."""
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, sys.stdout.fileno())
+    os.close(nothing)

@@ -1,0 +1,141 @@
+"""How results are shown: `-o table|wide|json|jsonl|yaml|name`.
+
+Rule: a result is a list of rows (mappings with plain keys) and columns that say which of them a table shows; the
+formats for machines (json, jsonl, yaml) show every key whatever the columns. Only results go through here, and only
+to standard output.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import decimal
+import json
+import os
+import sys
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class OutputFormat(StrEnum):
+    """How results are shown. ``wide``: a table with every column; ``name``: only the names."""
+
+    TABLE = "table"
+    WIDE = "wide"
+    JSON = "json"
+    JSONL = "jsonl"
+    YAML = "yaml"
+    NAME = "name"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A table's column: which key, under which heading, and whether only `wide` has it."""
+
+    key: str
+    heading: str
+    wide_only: bool = False
+
+
+def print_rows(
+    rows: Sequence[Mapping[str, Any]],
+    columns: Sequence[Column],
+    form: OutputFormat | None,
+    *,
+    name: str,
+    one: bool = False,
+) -> None:
+    """Prints rows. ``name`` is the key that `-o name` shows; ``one``: json and yaml show the only row itself."""
+    if form is OutputFormat.JSON:
+        _print(json.dumps(plain(rows[0] if one else list(rows)), indent=2, ensure_ascii=False))
+    elif form is OutputFormat.JSONL:
+        for row in rows:
+            _print(json_line(row))
+    elif form is OutputFormat.YAML:
+        import yaml
+
+        data = plain(rows[0] if one else list(rows))
+        _print(yaml.safe_dump(data, sort_keys=False, allow_unicode=True).rstrip("\n"))
+    elif form is OutputFormat.NAME:
+        for row in rows:
+            _print(str(row[name]))
+    else:
+        shown = [column for column in columns if form is OutputFormat.WIDE or not column.wide_only]
+        print_table([column.heading for column in shown], [[row.get(column.key) for column in shown] for row in rows])
+
+
+def print_table(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Columns side by side, two spaces between, numbers to the right; no frame, so `awk` and eyes both read it."""
+    cells = [[_cell(value) for value in row] for row in rows]
+    numeric = [
+        bool(cells) and all(_is_number(row[index]) or row[index] == "-" for row in cells)
+        for index in range(len(headings))
+    ]
+    widths = [max([len(heading), *(len(row[index]) for row in cells)]) for index, heading in enumerate(headings)]
+
+    def line(values: Sequence[str]) -> str:
+        return "  ".join(
+            value.rjust(width) if right else value.ljust(width)
+            for value, width, right in zip(values, widths, numeric, strict=True)
+        ).rstrip()
+
+    _print(_bold(line(headings)))
+    for row in cells:
+        _print(line(row))
+
+
+def json_line(row: Mapping[str, Any]) -> str:
+    """One row as one line of JSON."""
+    return json.dumps(plain(row), ensure_ascii=False, separators=(",", ":"))
+
+
+def plain(value: Any) -> Any:
+    """``value`` as what JSON and YAML can say. Bytes: text if they are UTF-8, else base64 behind ``base64:``."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(item) for item in value]
+    if isinstance(value, bytes):
+        return text_of(value)
+    if isinstance(value, datetime.datetime | datetime.date | datetime.time):
+        return value.isoformat()
+    if isinstance(value, decimal.Decimal | uuid.UUID | datetime.timedelta | os.PathLike):
+        return str(value)
+    if isinstance(value, StrEnum):
+        return value.value
+    return value
+
+
+def text_of(value: bytes) -> str:
+    """UTF-8 text, or ``base64:…`` where the bytes are none."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return "base64:" + base64.b64encode(value).decode()
+
+
+def _cell(value: Any) -> str:
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        return ",".join(f"{key}={item}" for key, item in value.items()) or "-"
+    if isinstance(value, list | tuple):
+        return ",".join(str(item) for item in value) or "-"
+    return " ".join(str(plain(value)).split("\n"))
+
+
+def _is_number(text: str) -> bool:
+    return text.lstrip("-").replace(".", "", 1).isdigit()
+
+
+def _bold(text: str) -> str:
+    return f"\033[1m{text}\033[0m" if sys.stdout.isatty() and "NO_COLOR" not in os.environ else text
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(text + "\n")

@@ -1,0 +1,141 @@
+r"""``'%k\t%v\n'``: how records become text, and text records.
+
+    %k key   %v value   %t topic   %p partition   %o offset   %T timestamp (ms)   %d the same as a date
+    %h headers (name=value,…)   %{column} a column of a typed topic   %% a percent sign
+    \n \t \r \0 \\ as in C
+
+A missing key or value is nothing at all in the text. The value of a typed record is its row as JSON. Reading takes
+%k, %v, %p and %T, each at most once, with something between any two. Pure.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from broker_runtime.contract.errors import OptionError
+from pyspark_log.cli.output import json_line, plain, text_of
+
+_TOKEN = re.compile(r"%(\{[^}]+\}|.)|\\(.)", re.DOTALL)
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
+_FIELDS = "kvtpoTdh"
+_READABLE = "kvpT"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """What a format can show of one record. ``row``: a typed record's columns."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: Any
+    value: Any
+    headers: Sequence[tuple[str, bytes | None]] = ()
+    row: Mapping[str, Any] | None = None
+
+
+class RecordFormat:
+    """A parsed format. Raises `OptionError` on an unknown ``%x`` or escape."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._parts = _parse(text)  # literal text, or a one-tuple with a field's name
+        self.columns = [part[0][1:-1] for part in self._parts if isinstance(part, tuple) and part[0].startswith("{")]
+
+    def show(self, record: Shown) -> str:
+        """The record as text."""
+        return "".join(part if isinstance(part, str) else _field(part[0], record) for part in self._parts)
+
+
+class LineParser:
+    """Takes lines apart as a format says; the format's last character, a newline, ends a record.
+
+    Raises `OptionError` if the format cannot be read back.
+    """
+
+    def __init__(self, text: str) -> None:
+        parts = _parse(text)
+        if not parts or not isinstance(parts[-1], str) or not parts[-1].endswith("\n"):
+            raise OptionError(f"-f {text!r}: a format to read by must end with \\n; each line is a record")
+        parts[-1] = parts[-1][:-1]
+        pattern, seen, after_field = "", set[str](), False
+        for part in parts:
+            if isinstance(part, str):
+                pattern += re.escape(part)
+                after_field = after_field and not part
+                continue
+            name = part[0]
+            if name not in _READABLE:
+                raise OptionError(f"-f {text!r}: %{name} cannot be read; allowed are %k %v %p %T")
+            if name in seen or after_field:
+                raise OptionError(f"-f {text!r}: each of %k %v %p %T once, with something between two of them")
+            seen.add(name)
+            after_field = True
+            pattern += rf"(?P<{name}>-?\d{{1,18}})" if name in "pT" else f"(?P<{name}>.*?)"
+        if not seen & {"k", "v"}:
+            raise OptionError(f"-f {text!r}: has neither %k nor %v")
+        self._pattern = re.compile(pattern.encode() + rb"\Z", re.DOTALL)
+        self._text = text
+
+    def parse(self, line: bytes) -> Mapping[str, bytes]:
+        """The fields of one line (without its newline), by letter. Raises `ValueError` if it does not fit."""
+        match = self._pattern.match(line)
+        if match is None:
+            raise ValueError(f"does not fit -f {self._text!r}")
+        return {name: value for name, value in match.groupdict().items() if value is not None}
+
+
+def _parse(text: str) -> list[str | tuple[str]]:
+    parts: list[str | tuple[str]] = []
+    literal, position = "", 0
+    for match in _TOKEN.finditer(text):
+        literal += text[position : match.start()]
+        position = match.end()
+        field, escape = match.groups()
+        if escape is not None:
+            if escape not in _ESCAPES:
+                raise OptionError(f"-f {text!r}: \\{escape} is none of \\n \\t \\r \\0 \\\\")
+            literal += _ESCAPES[escape]
+        elif field == "%":
+            literal += "%"
+        elif field in _FIELDS or field.endswith("}"):
+            if literal:
+                parts.append(literal)
+                literal = ""
+            parts.append((field,))
+        else:
+            raise OptionError(f"-f {text!r}: %{field} is none of %k %v %t %p %o %T %d %h %{{column}} %%")
+    literal += text[position:]
+    if literal:
+        parts.append(literal)
+    return parts
+
+
+def _field(name: str, record: Shown) -> str:
+    if name == "k":
+        return _text(record.key)
+    if name == "v":
+        return json_line(record.row) if record.row is not None else _text(record.value)
+    if name == "d":
+        return datetime.datetime.fromtimestamp(record.timestamp_ms / 1000, datetime.UTC).isoformat(
+            timespec="milliseconds"
+        )
+    if name == "h":
+        return ",".join(f"{key}={_text(value)}" for key, value in record.headers)
+    if name.startswith("{"):
+        return _text((record.row or {}).get(name[1:-1]))
+    return str({"t": record.topic, "p": record.partition, "o": record.offset, "T": record.timestamp_ms}[name])
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bytes):
+        return text_of(value)
+    value = plain(value)
+    return value if isinstance(value, str) else str(value)

@@ -1,0 +1,45 @@
+"""`pylog zookeeper start`."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pyspark_log.cli.invocation import Invocation
+from pyspark_log.cli.options import add_command
+from pyspark_log.cli.up import data_directory, tell_programs
+
+
+def add_to(group: typer.Typer) -> None:
+    """Adds the commands."""
+    add_command(group, "start")(start)
+
+
+def start(
+    invocation: Invocation,
+    data: Annotated[Path | None, typer.Option("--data", metavar="DIR", help="Where it keeps its data.")] = None,
+    host: Annotated[str, typer.Option("--host", help="The address it listens on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0 takes a free one.")] = 2181,
+) -> None:
+    """Run the ZooKeeper that PySpark brings, in the foreground, until SIGTERM or Ctrl-C."""
+    from broker_runtime.contract.errors import SetupError
+    from broker_runtime.zookeeper.bundled import BundledZooKeeper
+    from pyspark_log.local.foreground import TerminatedError, terminable
+
+    directory = data.expanduser() if data is not None else data_directory(None) / "zookeeper"
+    server = BundledZooKeeper(directory, host=host, port=port)
+    with terminable():
+        try:
+            server.start()
+            invocation.say(f"ZooKeeper listens on {server.address}, data in {directory}. Ctrl-C stops it.")
+            tell_programs(server.connect_string)
+            while server.is_running:
+                time.sleep(0.5)
+        except TerminatedError:
+            return
+        finally:
+            server.stop()
+    raise SetupError(f"ZooKeeper ended by itself; its log is in {directory}")

@@ -1,0 +1,421 @@
+"""All that a producer holds and has not been acknowledged for: by partition, in order, within ``buffer.memory``.
+
+Rule: per partition, frames leave in the order in which they were closed, at most `MAX_IN_FLIGHT` unanswered; after a
+failure, or when the leader changed, none leaves until all unanswered ones came back, and then they go again in their
+old order. What leaves is handed out to one thread per broker (`take`), over an `Outbox` of the partitions that the
+broker leads; an idempotent producer's frames have their numbers by then (`numbering`).
+
+One lock guards it all; whoever holds it never touches the network, encodes, or runs a user's callback.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import threading
+import time
+from collections.abc import Iterable
+
+import pyarrow as pa
+
+from broker_runtime.contract.errors import DeliveryTimeoutError, PylogError
+from pyspark_log.client.buffer_memory import BufferMemory
+from pyspark_log.client.delivery import Delivery
+from pyspark_log.client.gathering import Gathered
+from pyspark_log.client.numbering import Numbering
+from pyspark_log.client.partition_queue import NO_LEADER, Outbox, Outgoing, PartitionQueue
+
+MAX_IN_FLIGHT = 5
+"""Frames of one partition that may be unanswered."""
+_FIRST_GRANT_BYTES = 16 << 10
+
+
+class Accumulator:
+    """See the module. Thread-safe; methods that say "locked" are called with `lock` held."""
+
+    def __init__(
+        self,
+        *,
+        buffer_bytes: int,
+        linger_s: float,
+        max_block_s: float,
+        delivery_timeout_s: float,
+        is_idempotent: bool = False,
+    ) -> None:
+        self.lock = threading.Lock()
+        self.numbering = Numbering() if is_idempotent else None
+        self._memory = BufferMemory(self.lock, total_bytes=buffer_bytes, max_block_s=max_block_s)
+        self._linger_s = linger_s
+        self._delivery_timeout_s = delivery_timeout_s
+        self._outboxes: dict[int, Outbox] = {}
+        self._serials = itertools.count()
+        self._unfinished: dict[Delivery, Outgoing | PartitionQueue] = {}
+        self._first_error: PylogError | None = None
+
+    # --- records come in --------------------------------------------------------------------------------------
+
+    def make_room(self, queue: PartitionQueue, record_bytes: int) -> Outgoing | None:
+        """Locked: makes ``queue`` ready for one record more of ``record_bytes``, or gets nearer to that.
+
+        Returns a frame that would be too full with it, for the caller to encode (`encoded`) after it let go of the
+        lock. May let go of the lock meanwhile: callers look at the queue again, and call again if ``room`` is short.
+        Blocks while the buffer is full; raises `BufferExhaustedError` after ``max.block.ms``, `ClosedError`.
+        """
+        delivery = queue.delivery
+        if delivery is None:
+            wanted = max(record_bytes, min(_FIRST_GRANT_BYTES, queue.batch_bytes))
+            self._reserve(wanted)
+            if queue.delivery is None:
+                self._open(queue, wanted)
+                return None
+        else:
+            held = queue.granted_bytes - queue.room
+            if held + record_bytes > queue.batch_bytes:
+                return self._close(queue, is_being_encoded=True)
+            wanted = max(record_bytes, min(queue.granted_bytes, queue.batch_bytes - queue.granted_bytes))
+            self._reserve(wanted)
+            if queue.delivery is not delivery:  # it was sent off while this thread waited
+                self._memory.release(wanted)
+                return None
+        queue.granted_bytes += wanted
+        queue.room += wanted
+        return None
+
+    def add_frame(self, queue: PartitionQueue, delivery: Delivery, frame: pa.Buffer) -> None:
+        """A whole frame, behind what the partition has. Blocks while the buffer is full, as `make_room`."""
+        with self.lock:
+            self._memory.check_open()
+            size = min(frame.size, self._memory.total_bytes)
+            self._reserve(size)
+            self._close(queue)
+            outgoing = self._outgoing(queue, delivery, size)
+            outgoing.frame = frame
+            self._unfinished[delivery] = outgoing
+            queue.closed.append(outgoing)
+            self._list(queue)
+
+    def encoded(self, outgoing: Outgoing, frame: pa.Buffer | None, error: PylogError | None = None) -> None:
+        """A frame that `make_room` handed out is encoded, or cannot be."""
+        with self.lock:
+            outgoing.frame = frame
+            outgoing.gathered = None
+            outgoing.is_being_encoded = False
+            if error is not None and outgoing in outgoing.queue.closed:
+                outgoing.queue.closed.remove(outgoing)
+            self._list(outgoing.queue)
+        if error is not None:
+            self.finish(outgoing, error=error)
+
+    # --- frames go out ----------------------------------------------------------------------------------------
+
+    def outbox(self, leader: int) -> Outbox:
+        """The outbox of a broker. Locked."""
+        found = self._outboxes.get(leader)
+        if found is None:
+            found = self._outboxes[leader] = Outbox(threading.Condition(self.lock))
+        return found
+
+    def take(self, leader: int, *, now_s: float) -> tuple[Outgoing | None, float]:
+        """Locked: the next frame for ``leader``, in flight from now on; or None and how long nothing will be due."""
+        outbox = self.outbox(leader)
+        wait_s = self._close_due(outbox, now_s)
+        while outbox.delayed and outbox.delayed[0][0] <= now_s:
+            self._list(heapq.heappop(outbox.delayed)[2])
+        if outbox.delayed:
+            wait_s = min(wait_s, outbox.delayed[0][0] - now_s)
+        while outbox.ready:
+            queue = outbox.ready.popleft()
+            queue.is_listed = False
+            if queue.leader != leader:
+                self._list(queue)
+                continue
+            if not queue.closed or queue.closed[0].is_being_encoded or queue.in_flight >= MAX_IN_FLIGHT:
+                continue  # listed again when that changes
+            if queue.to_repeat or (queue.in_flight and queue.sent_to != leader):
+                continue
+            if queue.not_before_s > now_s:
+                heapq.heappush(outbox.delayed, (queue.not_before_s, next(self._serials), queue))
+                wait_s = min(wait_s, queue.not_before_s - now_s)
+                continue
+            if self.numbering is not None and not self.numbering.number(queue.closed[0]):
+                continue
+            outgoing = queue.closed.popleft()
+            queue.in_flight += 1
+            queue.sent_to = leader
+            self._list(queue)
+            return outgoing, 0.0
+        return None, wait_s
+
+    def answered(self, outgoing: Outgoing, *, base_offset: int, append_time_ms: int) -> None:
+        """The frame was acknowledged."""
+        with self.lock:
+            outgoing.queue.backoff.reset()
+            outgoing.queue.trouble = None
+            self._landed(outgoing.queue)
+        self.finish(outgoing, base_offset=base_offset, append_time_ms=append_time_ms)
+
+    def refused(self, outgoing: Outgoing, error: PylogError, *, is_doubtful: bool = False) -> None:
+        """The frame failed for good. ``is_doubtful``: it may be in the log."""
+        with self.lock:
+            outgoing.is_doubtful = outgoing.is_doubtful or is_doubtful
+            self._failed(outgoing)
+            self._landed(outgoing.queue)
+        self.finish(outgoing, error=error)
+
+    def repeat(
+        self, outgoings: Iterable[Outgoing], reason: PylogError | None = None, *, is_doubtful: bool = False
+    ) -> None:
+        """These came back unacknowledged: they go again, in order, after a pause. Call with all that came together.
+
+        ``reason`` is told with the error if their time is over before it goes away. ``is_doubtful``: they may be in
+        the log.
+        """
+        with self.lock:
+            queues = []
+            for outgoing in outgoings:
+                outgoing.is_doubtful = outgoing.is_doubtful or is_doubtful
+                outgoing.queue.trouble = reason or outgoing.queue.trouble
+                outgoing.queue.to_repeat.append(outgoing)
+                queues.append(outgoing.queue)
+            for queue in queues:
+                self._landed(queue)
+
+    def disordered(self, outgoing: Outgoing, error: PylogError) -> None:
+        """The broker did not append the frame because it found a gap before it, or does not know the producer."""
+        with self.lock:
+            assert self.numbering is not None
+            is_oldest = not any(
+                held.queue is outgoing.queue and held.number is not None and held.serial < outgoing.serial
+                for held in self._unfinished.values()
+                if isinstance(held, Outgoing)
+            )
+            goes_again = self.numbering.goes_again(outgoing, is_oldest=is_oldest)
+        if goes_again:
+            self.repeat([outgoing], error)
+            return
+        message = f"{error.message}. An earlier try was not answered: whether its records were appended is unknown"
+        self.refused(outgoing, type(error)(message))
+
+    def finish(
+        self, outgoing: Outgoing, *, base_offset: int = -1, append_time_ms: int = -1, error: PylogError | None = None
+    ) -> None:
+        """Settles a frame's outcome and gives its memory back. Not locked: runs callbacks."""
+        with self.lock:
+            if self._unfinished.pop(outgoing.delivery, None) is None:
+                return
+            self._memory.release(outgoing.reserved_bytes)
+            if error is not None and self._first_error is None:
+                self._first_error = error
+        outgoing.delivery.finish(base_offset=base_offset, append_time_ms=append_time_ms, error=error)
+
+    # --- the partitions' leaders, time limits, the end --------------------------------------------------------
+
+    def move(self, queue: PartitionQueue, leader: int, leader_epoch: int) -> None:
+        """Locked: the partition's leader is another one now."""
+        queue.leader_epoch = leader_epoch
+        if queue.leader == leader:
+            return
+        queue.leader = leader
+        queue.not_before_s = 0.0  # the pauses were for the one before
+        queue.backoff.reset()
+        queue.is_listed = False
+        if queue.delivery is not None:
+            self._linger(queue, queue.delivery)
+        self._list(queue)
+
+    def end_list(self, queue: PartitionQueue) -> None:
+        """Locked: what ``queue`` gathered until now goes out as it is."""
+        self._close(queue)
+
+    def hurry(self, delivery: Delivery) -> None:
+        """Somebody waits for this frame: it gathers no longer."""
+        with self.lock:
+            held = self._unfinished.get(delivery)
+            if isinstance(held, PartitionQueue) and held.delivery is delivery:
+                self._close(held)
+
+    def hurry_all(self) -> list[Delivery]:
+        """Nothing gathers any longer. Returns all that is not finished."""
+        with self.lock:
+            self._close_all()
+            return list(self._unfinished)
+
+    def expire(self, now_s: float) -> float:
+        """Fails what is older than ``delivery.timeout.ms``; returns the seconds until the next can be."""
+        expired: list[Outgoing] = []
+        next_s = 3600.0
+        with self.lock:
+            for held in list(self._unfinished.values()):
+                if isinstance(held, PartitionQueue):
+                    if held.opened_s + self._linger_s <= now_s:
+                        self._close(held)  # nobody else does where there is no leader
+                    continue
+                if held.deadline_s <= now_s:
+                    expired.append(held)
+                else:
+                    next_s = min(next_s, held.deadline_s - now_s)
+            for outgoing in expired:
+                queue = outgoing.queue
+                if outgoing in queue.closed:
+                    queue.closed.remove(outgoing)
+                elif outgoing in queue.to_repeat:
+                    queue.to_repeat.remove(outgoing)
+                else:
+                    continue  # in flight: what becomes of it is seen when it lands
+                self._failed(outgoing)
+            no_id = None if self.numbering is None else self.numbering.trouble
+        for outgoing in expired:
+            trouble = outgoing.queue.trouble or no_id
+            self.finish(
+                outgoing,
+                error=DeliveryTimeoutError(
+                    f"{outgoing.queue.topic}-{outgoing.queue.partition}: {outgoing.delivery.count} records were not "
+                    f"acknowledged within {self._delivery_timeout_s:g} s; whether they were appended is unknown"
+                    + ("" if trouble is None else f". The last try: {trouble}")
+                ),
+            )
+        return next_s
+
+    def fail_all(self, error: PylogError, topic: str | None = None) -> None:
+        """Fails everything (of ``topic``) that is not in flight or acknowledged."""
+        failed: list[Outgoing] = []
+        with self.lock:
+            for held in list(self._unfinished.values()):
+                queue = held if isinstance(held, PartitionQueue) else held.queue
+                if topic is not None and queue.topic != topic:
+                    continue
+                self._close(queue)
+                failed.extend([*queue.closed, *queue.to_repeat])
+                queue.closed.clear()
+                queue.to_repeat.clear()
+            for outgoing in failed:
+                self._failed(outgoing)
+        for outgoing in failed:
+            self.finish(outgoing, error=error)
+
+    def abandon_all(self, error: PylogError) -> None:
+        """Fails all that is not finished, in flight or not: the end."""
+        self.fail_all(error)
+        with self.lock:
+            left = [held for held in self._unfinished.values() if isinstance(held, Outgoing)]
+        for outgoing in left:
+            self.finish(outgoing, error=error)
+
+    def provide_id(self, producer_id: int) -> None:
+        """What `numbering` wants."""
+        assert self.numbering is not None
+        with self.lock:
+            for queue in self.numbering.provide(producer_id):
+                self._list(queue)
+
+    def forget(self, queues: Iterable[PartitionQueue]) -> None:
+        """These partitions are given up. Should the topic come back, it is sent to under another producer id."""
+        with self.lock:
+            if self.numbering is not None and any(queue.sequence.producer_id >= 0 for queue in queues):
+                self.numbering.give_up_id()
+
+    def take_first_error(self) -> PylogError | None:
+        """The first error since this was last asked."""
+        with self.lock:
+            error, self._first_error = self._first_error, None
+            return error
+
+    def close(self, reason: str = "the producer was closed") -> None:
+        """No more records come in; those waiting for room raise `ClosedError`."""
+        with self.lock:
+            self._memory.close(reason)
+            for outbox in self._outboxes.values():
+                outbox.wake.notify_all()
+
+    # --- private, all locked ----------------------------------------------------------------------------------
+
+    def _open(self, queue: PartitionQueue, granted_bytes: int) -> None:
+        delivery = Delivery(
+            queue.topic, queue.partition, base_timestamp_ms=time.time_ns() // 1_000_000, hurry=self.hurry
+        )
+        queue.delivery = delivery
+        queue.values = []
+        queue.keys = queue.timestamps = queue.headers = None
+        queue.granted_bytes = queue.room = granted_bytes
+        queue.opened_s = time.monotonic()
+        self._unfinished[delivery] = queue
+        self._linger(queue, delivery)
+
+    def _linger(self, queue: PartitionQueue, delivery: Delivery) -> None:
+        if queue.leader != NO_LEADER:
+            outbox = self.outbox(queue.leader)
+            outbox.lingering.append((queue, delivery))
+            if len(outbox.lingering) == 1:
+                outbox.wake.notify()
+
+    def _close(self, queue: PartitionQueue, *, is_being_encoded: bool = False) -> Outgoing | None:
+        """Ends the open list, if there is one, and puts it behind the closed ones."""
+        delivery = queue.delivery
+        if delivery is None:
+            return None
+        delivery.count = len(queue.values)
+        delivery.timestamps = queue.timestamps
+        outgoing = self._outgoing(queue, delivery, queue.granted_bytes)
+        outgoing.gathered = Gathered(delivery, queue.schema, queue.values, queue.keys, queue.timestamps, queue.headers)
+        outgoing.is_being_encoded = is_being_encoded
+        self._unfinished[delivery] = outgoing
+        queue.delivery = None
+        queue.values = []
+        queue.room = -1
+        queue.closed.append(outgoing)
+        if not is_being_encoded:
+            self._list(queue)
+        return outgoing
+
+    def _outgoing(self, queue: PartitionQueue, delivery: Delivery, reserved_bytes: int) -> Outgoing:
+        return Outgoing(
+            queue, delivery, next(self._serials), reserved_bytes, time.monotonic() + self._delivery_timeout_s
+        )
+
+    def _list(self, queue: PartitionQueue) -> None:
+        """``queue`` may have something to send: its broker's thread looks at it."""
+        if queue.closed and not queue.is_listed and queue.leader != NO_LEADER:
+            queue.is_listed = True
+            outbox = self.outbox(queue.leader)
+            outbox.ready.append(queue)
+            outbox.wake.notify()
+
+    def _failed(self, outgoing: Outgoing) -> None:
+        if self.numbering is not None:
+            self.numbering.failed(outgoing)
+
+    def _landed(self, queue: PartitionQueue) -> None:
+        queue.in_flight -= 1
+        if queue.in_flight == 0 and queue.to_repeat:
+            again = []
+            for outgoing in sorted(queue.to_repeat, key=lambda outgoing: outgoing.serial):
+                if outgoing.delivery in self._unfinished:
+                    again.append(outgoing)
+                else:
+                    self._failed(outgoing)
+            queue.closed.extendleft(reversed(again))
+            queue.to_repeat = []
+            queue.not_before_s = time.monotonic() + queue.backoff.next_s()
+        self._list(queue)
+
+    def _close_due(self, outbox: Outbox, now_s: float) -> float:
+        while outbox.lingering:
+            queue, delivery = outbox.lingering[0]
+            if queue.delivery is delivery:
+                left_s = queue.opened_s + self._linger_s - now_s
+                if left_s > 0 and not self._memory.is_closed:
+                    return left_s
+                self._close(queue)
+            outbox.lingering.popleft()
+        return 3600.0
+
+    def _reserve(self, size: int) -> None:
+        """Takes ``size`` bytes of the buffer; lets go of the lock while it waits for them."""
+        self._memory.reserve(size, self._close_all)
+
+    def _close_all(self) -> int:
+        """Nothing gathers any longer: it would never give its memory back. Returns how much is unfinished."""
+        for held in list(self._unfinished.values()):
+            if isinstance(held, PartitionQueue):
+                self._close(held)
+        return len(self._unfinished)

@@ -1,0 +1,348 @@
+"""`Admin`: topics, settings, offsets, what the cluster is made of.
+
+Rule: each method is one question to a broker (or one per leader), answered when it is done: a topic that
+``create_topic`` returned is in ZooKeeper. Descriptions are frozen values. Thread-safe; keeps no state but connections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Unpack
+
+import pyarrow as pa
+
+from broker_runtime.contract.errors import (
+    InvalidPartitionsError,
+    InvalidRequestError,
+    InvalidSchemaError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+)
+from broker_runtime.contract.model import (
+    LATEST,
+    ClusterDescription,
+    GroupOffset,
+    OffsetAndTimestamp,
+    Reassignment,
+    TopicDescription,
+    TopicPartition,
+    check_group_id,
+    check_topic_name,
+)
+from broker_runtime.contract.requests import (
+    AddColumnsRequest,
+    AddColumnsResponse,
+    AlterConfigRequest,
+    ConfigEntry,
+    CreatePartitionsRequest,
+    CreateTopicRequest,
+    DeleteTopicRequest,
+    DescribeConfigRequest,
+    DescribeConfigResponse,
+    Empty,
+    LogDirInfo,
+    TopicResponse,
+)
+from broker_runtime.contract.schema import (
+    TopicSchema,
+    check_new_columns,
+    check_topic_schema,
+    parse_schema,
+    schema_to_bytes,
+)
+from broker_runtime.contract.settings import AdminKeywords, parse_given, resolve, settings_of
+from pyspark_log.client import descriptions, health, movement, offsets, repeated
+from pyspark_log.client.cluster import Cluster
+from pyspark_log.client.health import ClusterHealth
+from pyspark_log.client.later import without_later_settings
+from pyspark_log.client.topics import Topic
+
+
+class Admin:
+    """Creates, describes and changes what a cluster holds. As a context manager it is closed at the end.
+
+    All methods block at most ``request_timeout_ms`` and raise `BrokerUnavailableError` and the like when no broker
+    answers; further errors are said where they may come.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str] | None = None,
+        *,
+        config: Mapping[str, Any] | None = None,
+        **settings: Unpack[AdminKeywords],
+    ) -> None:
+        """Connects to nothing yet. Raises `InvalidConfigError`, `NotSupportedError`."""
+        own_config, keywords = without_later_settings(config, settings)
+        resolved = resolve("admin", own_config, {"bootstrap_servers": bootstrap_servers, **keywords})
+        self._cluster = Cluster.from_settings(resolved)
+
+    # --- topics -----------------------------------------------------------------------------------------------
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int | None = None,
+        replication_factor: int | None = None,
+        schema: pa.Schema | str | None = None,
+        key: str | None = None,
+        config: Mapping[str, Any] | None = None,
+        replica_assignment: Sequence[Sequence[int]] | None = None,
+        exist_ok: bool = False,
+        validate_only: bool = False,
+    ) -> TopicDescription:
+        """Makes a topic; returns it as it is, when all live brokers know it (those that answer within seconds).
+
+        ``partitions``, ``replication_factor``: None, the brokers' defaults. ``schema``: Arrow's or text (``'carrier
+        string, delay int32'``), None: Kafka's columns. ``key``: the column whose value chooses the partition.
+        ``config``: the topic's settings. ``replica_assignment``: broker ids per partition. ``exist_ok``: a topic of
+        that name is returned, whatever it is like. ``validate_only``: nothing is made.
+
+        Raises `TopicAlreadyExistsError`, `InvalidTopicError`, `InvalidPartitionsError`, `InvalidSchemaError`,
+        `InvalidConfigError`, `InvalidReplicationFactorError`, `InvalidReplicaAssignmentError`.
+        """
+        check_topic_name(name)
+        request = CreateTopicRequest(
+            name=name,
+            partitions=partitions,
+            replication_factor=replication_factor,
+            schema=None if schema is None else schema_to_bytes(check_topic_schema(_schema(schema), key)),
+            key=_key(schema, key),
+            config=topic_config(config or {}),
+            replica_assignment=(
+                None if replica_assignment is None else tuple(tuple(replicas) for replicas in replica_assignment)
+            ),
+            validate_only=validate_only,
+        )
+        try:
+            response = self._cluster.call(
+                "create_topic",
+                request,
+                TopicResponse,
+                to="controller",
+                done_if=None if validate_only else TopicAlreadyExistsError,
+            )
+            made = repeated.made_topic(self._cluster, request) if response is None else Topic.from_info(response.topic)
+        except TopicAlreadyExistsError:
+            if exist_ok:
+                return self.describe_topic(name)
+            raise
+        return made.describe()
+
+    def delete_topic(self, name: str, *, missing_ok: bool = False) -> None:
+        """Removes the topic and all its records. Raises `UnknownTopicOrPartitionError`, `PolicyViolationError`."""
+        check_topic_name(name)
+        try:
+            self._cluster.call(
+                "delete_topic",
+                DeleteTopicRequest(name=name),
+                Empty,
+                to="controller",
+                done_if=UnknownTopicOrPartitionError,
+            )
+        except UnknownTopicOrPartitionError:
+            if not missing_ok:
+                raise
+
+    def describe_topics(self) -> list[TopicDescription]:
+        """All topics with their partitions, by name; their offsets are not asked for (-1)."""
+        topics = self._cluster.fetch_topics()
+        return [topic.describe() for topic in sorted(topics, key=lambda topic: topic.name)]
+
+    def list_topics(self) -> list[str]:
+        """The names of all topics, sorted."""
+        return sorted(topic.name for topic in self._cluster.fetch_topics())
+
+    def describe_topic(self, name: str) -> TopicDescription:
+        """The topic with its partitions and their offsets, as the leaders tell them (-1 where none answers).
+
+        Raises `UnknownTopicOrPartitionError`.
+        """
+        check_topic_name(name)
+        return descriptions.topics_with_offsets(self._cluster, [name])[0].describe()
+
+    def create_partitions(self, name: str, total: int) -> None:
+        """Adds partitions, so that there are ``total``. Keys may then belong to other partitions than before.
+
+        Raises `InvalidPartitionsError` unless there were fewer, `UnknownTopicOrPartitionError`.
+        """
+        check_topic_name(name)
+        request = CreatePartitionsRequest(name=name, total=total)
+        if (
+            self._cluster.call("create_partitions", request, Empty, to="controller", done_if=InvalidPartitionsError)
+            is None
+        ):
+            repeated.check_partitions(self._cluster, name, total)
+
+    def add_columns(self, topic: str, fields: pa.Schema | str | Iterable[pa.Field]) -> int:
+        """Adds nullable columns to a typed topic; older records have nulls there. Returns the new schema's id.
+
+        Raises `InvalidSchemaError`, `UnknownTopicOrPartitionError`.
+        """
+        check_topic_name(topic)
+        known = self._cluster.fetch_topics([topic])[0]
+        if not known.is_typed:
+            raise InvalidSchemaError(f"topic {topic!r} has no schema to add columns to")
+        new = _schema(fields if isinstance(fields, (pa.Schema, str)) else pa.schema(list(fields)))
+        checked = check_new_columns(known.schema.arrow, new)
+        added = pa.schema([field for field in checked if field.name not in known.schema.arrow.names])
+        response = self._cluster.call(
+            "add_columns",
+            AddColumnsRequest(name=topic, schema=schema_to_bytes(added)),
+            AddColumnsResponse,
+            to="controller",
+            done_if=InvalidSchemaError,
+        )
+        if response is None:
+            wanted = TopicSchema(schema_id=known.schema.schema_id + 1, arrow=checked, key=known.key)
+            return repeated.added_schema(self._cluster, topic, wanted)
+        return response.schema_id
+
+    def describe_config(self, resource: str | int) -> dict[str, ConfigEntry]:
+        """The settings in force of a topic (its name) or a broker (its id): name → (value, source)."""
+        if isinstance(resource, int):
+            self._cluster.refresh()
+            request = DescribeConfigRequest(broker_id=resource)
+            response = self._cluster.call("describe_config", request, DescribeConfigResponse, to=resource)
+        else:
+            request = DescribeConfigRequest(topic=check_topic_name(resource))
+            response = self._cluster.call("describe_config", request, DescribeConfigResponse)
+        return dict(response.entries)
+
+    def alter_config(self, topic: str, changes: Mapping[str, Any]) -> None:
+        """Sets a topic's settings; None takes one away. Raises `InvalidConfigError`, `UnknownTopicOrPartitionError`."""
+        check_topic_name(topic)
+        for name in changes:
+            parse_given("topic", {name: changes[name]})
+        given = topic_config({name: value for name, value in changes.items() if value is not None})
+        removed: dict[str, str | None] = dict.fromkeys(name for name, value in changes.items() if value is None)
+        request = AlterConfigRequest(topic=topic, changes={**given, **removed})
+        self._cluster.call("alter_config", request, Empty, to="controller")
+
+    # --- offsets ----------------------------------------------------------------------------------------------
+
+    def list_offsets(
+        self, wanted: Mapping[TopicPartition, str | datetime | int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """For each partition the offset of ``"earliest"``, ``"latest"`` (behind the last record), ``"max_timestamp"``,
+        or of the first record at or after a time (aware datetime or ms); offset -1 if there is no such record.
+        """
+        return offsets.list_offsets(self._cluster, {_tp(at): offsets.wire_timestamp(w) for at, w in wanted.items()})
+
+    def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Makes each log begin at an offset (-1: at its end); returns where they begin now. Not to be undone.
+
+        Raises `OffsetOutOfRangeError` for an offset beyond the end.
+        """
+        return offsets.delete_records(self._cluster, {_tp(at): offset for at, offset in before.items()})
+
+    def list_group_offsets(self, group_id: str) -> dict[TopicPartition, GroupOffset]:
+        """What a group committed, where the partitions end, and the lag; empty for an unknown group."""
+        committed = offsets.committed(self._cluster, check_group_id(group_id), None)
+        ends = offsets.list_offsets(self._cluster, dict.fromkeys(committed, LATEST))
+        return {
+            at: GroupOffset(offset, ends[at].offset, max(0, ends[at].offset - offset))
+            for at, offset in sorted(committed.items())
+        }
+
+    def alter_group_offsets(self, group_id: str, new: Mapping[TopicPartition, int]) -> None:
+        """Sets the group's next offsets, forward or back. Raises `InvalidGroupIdError`."""
+        offsets.commit(self._cluster, check_group_id(group_id), {_tp(at): offset for at, offset in new.items()})
+
+    # --- the cluster ------------------------------------------------------------------------------------------
+
+    def describe_cluster(self) -> ClusterDescription:
+        """The cluster's id, controller and live brokers."""
+        return self._cluster.describe()
+
+    def check_health(self) -> ClusterHealth:
+        """Whether there is a controller, and which partitions lack a leader or replicas. Reads no data."""
+        return health.check(self._cluster)
+
+    # --- replicas and leaders -----------------------------------------------------------------------------------
+
+    def reassign_partitions(self, moves: Mapping[TopicPartition | tuple[str, int], Sequence[int] | None]) -> None:
+        """Begins to move each partition to the brokers named, the preferred leader first; None ends its move.
+
+        Returns when the moves are begun; they go on by themselves (`list_reassignments`). All are checked first.
+        Raises `InvalidReplicaAssignmentError` (unknown or repeated brokers), `UnknownTopicOrPartitionError`,
+        `NoReassignmentInProgressError`.
+        """
+        movement.reassign(self._cluster, {_tp(at): replicas for at, replicas in moves.items()})
+
+    def list_reassignments(self) -> dict[TopicPartition, Reassignment]:
+        """The partitions that move now, and how many records their new replicas still lack. Empty when all is moved."""
+        return movement.reassignments(self._cluster)
+
+    def elect_leaders(
+        self,
+        partitions: Iterable[TopicPartition | tuple[str, int]] | None = None,
+        *,
+        election: movement.Election = "preferred",
+    ) -> dict[TopicPartition, int]:
+        """Chooses leaders anew (None: wherever it is needed); returns the new ones by partition.
+
+        ``"preferred"``: the first replica, which must be in sync. ``"unclean"``: where there is no leader and no
+        replica in sync is live, the first live one; records that only others have are given up. Raises, for partitions
+        that were named, `PreferredLeaderNotAvailableError`, `ElectionNotNeededError`, `UnknownTopicOrPartitionError`.
+        """
+        if election not in ("preferred", "unclean"):
+            raise InvalidRequestError(f"election={election!r}: allowed are 'preferred' and 'unclean'")
+        named = None if partitions is None else [_tp(at) for at in partitions]
+        return movement.elect(self._cluster, named, election)
+
+    def decommission_broker(self, broker_id: int, *, cancel: bool = False) -> int:
+        """Begins to move everything the broker holds to the others; it gets nothing new. ``cancel`` ends that.
+
+        Returns how many partitions begin to move. When `list_reassignments` is empty the broker holds none and can be
+        stopped. Raises `InvalidReplicaAssignmentError` where the others are too few for the replicas.
+        """
+        return movement.decommission(self._cluster, broker_id, cancel=cancel)
+
+    def describe_log_dirs(self) -> dict[int, tuple[LogDirInfo, ...]]:
+        """Each live broker's data directories: sizes in bytes, and what each partition takes. Of a broker that does not
+        answer a nameless one, whose ``error`` says why."""
+        return descriptions.log_dirs(self._cluster)
+
+    def close(self) -> None:
+        """Ends all connections. May be called again."""
+        self._cluster.close()
+
+    def __enter__(self) -> Admin:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def topic_config(given: Mapping[str, Any]) -> dict[str, str]:
+    """A topic's settings as they travel: checked, as text. Raises `InvalidConfigError`."""
+    known = settings_of("topic")
+    return {name: known[name].show(value) for name, value in parse_given("topic", given).items()}
+
+
+def _schema(given: pa.Schema | str) -> pa.Schema:
+    if isinstance(given, str):
+        return parse_schema(given)
+    if not isinstance(given, pa.Schema):
+        raise InvalidSchemaError(f"a schema is a pyarrow.Schema or text, not {type(given).__name__}")
+    return given
+
+
+def _key(schema: pa.Schema | str | None, key: str | None) -> str | None:
+    if schema is None and key is not None:
+        raise InvalidSchemaError(
+            f"key={key!r} names a column, and the topic has no schema; its records have keys anyway"
+        )
+    return key
+
+
+def _tp(at: TopicPartition | tuple[str, int]) -> TopicPartition:
+    if not isinstance(at, tuple) or len(at) != 2 or not isinstance(at[0], str) or not isinstance(at[1], int):
+        raise InvalidRequestError(f"{at!r} is no TopicPartition(topic, partition)")
+    return TopicPartition(*at)

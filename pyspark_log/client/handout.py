@@ -1,0 +1,211 @@
+"""What arrived for a consumer, handed out to its caller: partitions in turns, each in offset order.
+
+Rule: positions move when records are handed out, here and in `Subscription`, and nowhere else, in the caller's thread.
+What went wrong with a partition, and a thread of the consumer's that broke, is raised here; never instead of records
+that were handed out already, which would be lost.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+
+from broker_runtime.contract.errors import OffsetOutOfRangeError, PylogError, RetriableError, WakeupError
+from broker_runtime.contract.model import TopicPartition
+from broker_runtime.contract.settings import ConsumerSettings
+from pyspark_log.client.cluster import Cluster
+from pyspark_log.client.commits import TOPIC_IS_GONE, Commits
+from pyspark_log.client.decoding import decode, records_of
+from pyspark_log.client.fetcher import Fetcher
+from pyspark_log.client.partition_state import Arrived, PartitionState
+from pyspark_log.client.records import ConsumedBatch, Record
+from pyspark_log.client.retry import Deadline
+from pyspark_log.client.start_positions import StartPositions
+from pyspark_log.client.subscription import Subscription
+
+_LOOK_S = 1.0  # a waiting caller looks for news of topics this often
+
+_logger = logging.getLogger(__name__)
+
+
+class Handout:
+    """One consumer's. For its caller's thread, but for `wake_up`."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: ConsumerSettings,
+        *,
+        start: StartPositions,
+        fetcher: Fetcher,
+        commits: Commits,
+        subscription: Subscription,
+    ) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._start = start
+        self._fetcher = fetcher
+        self._commits = commits
+        self._subscription = subscription
+        self._was_woken = False
+        self._turn = 0
+        self._late: Exception | None = None
+
+    def take_records(self, deadline: Deadline, limit: int) -> list[Record]:
+        """See `Consumer.poll`."""
+        records: list[Record] = []
+        while len(records) < limit:
+            batch = self._next_if_any(limit - len(records)) if records else self.next_batch(deadline, limit)
+            if batch is None:
+                break
+            records.extend(self.records(batch))
+        return records
+
+    def take_batches(self, deadline: Deadline, limit_bytes: int) -> list[ConsumedBatch]:
+        """See `Consumer.poll_batches`: until there are ``limit_bytes``."""
+        batches: list[ConsumedBatch] = []
+        size = 0
+        while size < limit_bytes:
+            batch = self._next_if_any(None) if batches else self.next_batch(deadline)
+            if batch is None:
+                break
+            batches.append(batch)
+            size += batch.batch.nbytes
+        return batches
+
+    def next_batch(self, deadline: Deadline, max_rows: int | None = None) -> ConsumedBatch | None:
+        """The next batch (of at most ``max_rows``), handed out; None when time is over. Raises as `Consumer.poll`."""
+        fetcher = self._fetcher
+        late, self._late = self._late, None
+        if late is not None:
+            raise late
+        while True:
+            self._subscription.take_news()
+            with fetcher.condition:
+                fetcher.raise_failure()
+                state = self._next_state()
+                if state is None:
+                    if self._was_woken or deadline.expired:
+                        break
+                    fetcher.condition.wait(deadline.remaining_s(_LOOK_S))
+                    continue
+                if self._was_woken:
+                    break
+                arrived = None if state.batches else fetcher.take(state)
+            if arrived is not None:
+                self._decode(state, arrived)
+            if state.batches:
+                return self._hand_out(state, max_rows)
+            if arrived is None and state.error is not None:
+                self._recover(state, state.error)
+        if self._was_woken:
+            self._was_woken = False
+            raise WakeupError("wakeup() was called")
+        return None
+
+    def records(self, batch: ConsumedBatch) -> list[Record]:
+        """The batch as records."""
+        topic = self._fetcher.states[batch.topic_partition].topic
+        return records_of(
+            batch,
+            key=topic.key,
+            is_typed=topic.is_typed,
+            key_from=self._settings.key_deserializer,
+            value_from=self._settings.value_deserializer,
+        )
+
+    def one_by_one(self, batch: ConsumedBatch) -> Iterator[Record]:
+        """The batch's records for a loop: each is finished when the next is asked for."""
+        state = self._fetcher.states[batch.topic_partition]
+        records = self.records(batch)
+        generation = state.generation
+        state.position = batch.base_offset
+        self._commits.looped = state
+        try:
+            for record in records:
+                state.position = record.offset + 1
+                yield record
+                if state.generation != generation:  # the loop's body moved the position
+                    return
+                state.finished = record.offset + 1
+        finally:
+            rest = batch.slice(state.position - batch.base_offset) if state.generation == generation else None
+            if rest is not None and len(rest):
+                state.batches.appendleft(rest)
+        self._commits.looped = None
+
+    def handed_out(self, batch: ConsumedBatch) -> Iterator[ConsumedBatch]:
+        """The batch for a loop: finished when the next is asked for."""
+        self._commits.looped = self._fetcher.states[batch.topic_partition]
+        yield batch
+        self._commits.looped = None
+
+    def wake_up(self) -> None:
+        """See `Consumer.wakeup`. Any thread."""
+        with self._fetcher.condition:
+            self._was_woken = True
+            self._fetcher.condition.notify_all()
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """Of all assigned partitions."""
+        return {at: state.position for at, state in self._fetcher.states.items()}
+
+    def seek(self, positions: Mapping[TopicPartition, int]) -> None:
+        """See `Consumer.seek`."""
+        for at, offset in positions.items():
+            self._fetcher.move(self._subscription.state(at), offset)
+
+    # --- private ----------------------------------------------------------------------------------------------
+
+    def _next_if_any(self, max_rows: int | None) -> ConsumedBatch | None:
+        """The next batch if it is there. What goes wrong waits: the caller has records to return first."""
+        try:
+            return self.next_batch(Deadline(0.0), max_rows)
+        except Exception as error:  # noqa: BLE001 - raised by the next call
+            self._late = error
+            return None
+
+    def _next_state(self) -> PartitionState | None:
+        """The next partition that has something, in turns. Under the lock."""
+        states = list(self._fetcher.states.values())
+        for i in range(len(states)):
+            state = states[(self._turn + i) % len(states)]
+            if state.has_something:
+                self._turn = (self._turn + i) % len(states) + (0 if state.batches else 1)
+                return state
+        return None
+
+    def _decode(self, state: PartitionState, arrived: Arrived) -> None:
+        """What arrived becomes batches. Damage is never skipped: it stays the partition's error until a seek."""
+        batches: list[ConsumedBatch] = []
+        try:
+            batches.extend(decode(self._cluster, state, arrived))
+        except RetriableError:
+            batches.clear()
+            self._fetcher.give_back(state, arrived)
+            raise
+        except PylogError as error:
+            self._fetcher.fail(state, error)
+        else:
+            if not batches:
+                state.position = max(state.position, arrived.next_offset)
+        state.batches.extend(batches)
+
+    def _hand_out(self, state: PartitionState, max_rows: int | None) -> ConsumedBatch:
+        batch = state.batches.popleft()
+        if max_rows is not None and len(batch) > max_rows:
+            state.batches.appendleft(batch.slice(max_rows))
+            batch = batch.slice(0, max_rows)
+        state.position = batch.next_offset
+        return batch
+
+    def _recover(self, state: PartitionState, error: PylogError) -> None:
+        """Goes on after an answer that was no data, or raises it."""
+        if isinstance(error, OffsetOutOfRangeError) and self._start.can_reset:
+            position = self._start.reset([state.at])[state.at]
+            _logger.warning("position out of range partition=%s old=%d new=%d", state.at, state.position, position)
+            self._fetcher.move(state, position)
+            return
+        if isinstance(error, TOPIC_IS_GONE) and self._subscription.goes_on_without(state):
+            return
+        raise error

@@ -1,0 +1,74 @@
+"""Whether a cluster is whole: a controller, and for each partition a leader and all its replicas in sync.
+
+Rule: a pure function of what one broker says of the cluster; how full disks are, or how far groups lag, is not asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from broker_runtime.contract.model import ClusterDescription, PartitionDescription, TopicDescription, TopicPartition
+from broker_runtime.contract.settings import resolve
+from pyspark_log.client.cluster import Cluster
+
+Problem = Literal["offline", "under-min-isr", "under-replicated"]
+"""No leader: neither read nor written. Fewer in sync than ``min.insync.replicas``: ``acks=all`` is refused. Not all
+replicas in sync: it works, with less in reserve. The worst that is true of a partition is told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterHealth:
+    """What is wrong. ``missing_brokers`` hold replicas and are not in the cluster."""
+
+    cluster: ClusterDescription
+    partitions: int
+    problems: Mapping[TopicPartition, Problem]
+    described: Mapping[TopicPartition, PartitionDescription]  # those with problems
+    missing_brokers: tuple[int, ...]
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether there is nothing wrong."""
+        return not self.problems and self.cluster.controller_id is not None
+
+
+def check(cluster: Cluster) -> ClusterHealth:
+    """Asks any broker. Raises as `Cluster.call`."""
+    topics = [topic.describe() for topic in cluster.fetch_topics()]
+    return health_of(cluster.describe(), topics)
+
+
+def health_of(cluster: ClusterDescription, topics: Iterable[TopicDescription]) -> ClusterHealth:
+    """The health of what is described."""
+    problems: dict[TopicPartition, Problem] = {}
+    described: dict[TopicPartition, PartitionDescription] = {}
+    replicas: set[int] = set()
+    count = 0
+    for topic in topics:
+        settings = resolve("topic", topic.config)
+        for partition in topic.partitions:
+            count += 1
+            replicas.update(partition.replicas)
+            problem = _problem(partition, cluster, settings.min_in_sync(len(partition.replicas)))
+            if problem is not None:
+                at = TopicPartition(topic.name, partition.partition)
+                problems[at], described[at] = problem, partition
+    return ClusterHealth(
+        cluster=cluster,
+        partitions=count,
+        problems=problems,
+        described=described,
+        missing_brokers=tuple(sorted(replicas - set(cluster.brokers))),
+    )
+
+
+def _problem(partition: PartitionDescription, cluster: ClusterDescription, min_in_sync: int) -> Problem | None:
+    if partition.leader is None or partition.leader not in cluster.brokers:
+        return "offline"
+    if len(partition.isr) < min_in_sync:
+        return "under-min-isr"
+    if len(partition.isr) < len(partition.replicas):
+        return "under-replicated"
+    return None

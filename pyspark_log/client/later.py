@@ -1,0 +1,55 @@
+"""Settings of Kafka's clients, and of pylog's, that this version does not have, refused by name.
+
+Rule: a setting that would change nothing is never taken in silence, unless its value says how it is today.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from broker_runtime.contract.errors import NotSupportedError
+
+_TRANSACTIONS = "transactions come in a later version"
+_GROUPS = "consumer groups with several members come in a later version"
+_TLS = "only PLAINTEXT without authentication is there yet"
+
+_LATER = {
+    "transactional.id": _TRANSACTIONS,
+    "transaction.timeout.ms": _TRANSACTIONS,
+    "isolation.level": "read_committed and read_uncommitted are allowed, and the same: there are no transactions yet",
+    "group.instance.id": _GROUPS,
+    "session.timeout.ms": _GROUPS,
+    "max.poll.interval.ms": _GROUPS,
+    "where": "filtering in the broker comes in a later version; filter what you read",
+    "security.protocol": _TLS,
+    "ssl.cafile": _TLS,
+    "ssl.certfile": _TLS,
+    "ssl.keyfile": _TLS,
+    "sasl.username": _TLS,
+    "sasl.password": _TLS,
+    "token": _TLS,
+}
+_AS_IT_IS = {
+    "isolation.level": ("read_committed", "read_uncommitted"),
+    "security.protocol": ("plaintext",),
+}
+"""Values of these that describe this version, so that a job written for a later one keeps its settings."""
+
+
+def without_later_settings(
+    config: Mapping[str, Any] | None, keywords: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Both without such settings; those whose value says what happens anyway are taken.
+
+    Raises `NotSupportedError` for the first other one that was given a value.
+    """
+    kept: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
+    for given, keep in zip((config or {}, keywords), kept, strict=True):
+        for name, value in given.items():
+            dotted = name.replace("_", ".")
+            if dotted not in _LATER:
+                keep[name] = value
+            elif value is not None and str(value).lower() not in _AS_IT_IS.get(dotted, ()):
+                raise NotSupportedError(f"{dotted}={value!r}: {_LATER[dotted]}")
+    return kept

@@ -1,0 +1,178 @@
+"""What programs get from a topic and for what they sent: one object per record, or one per batch.
+
+Rule: plain values. A `Record` is made for callers who want Python objects; whoever wants speed takes `ConsumedBatch`,
+whose columns are Arrow's. Timestamps are milliseconds since the epoch (UTC); ``timestamp`` of a record is the same
+as an aware datetime.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from broker_runtime.contract.errors import InvalidTimestampError
+from broker_runtime.contract.model import TimestampType, TopicPartition
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class RecordMetadata(NamedTuple):
+    """Where an acknowledged record is. ``offset`` -1 with ``acks=0``. ``timestamp`` in ms."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+
+
+class BatchMetadata(NamedTuple):
+    """Where an acknowledged slice of a batch is: ``record_count`` records from ``base_offset`` on."""
+
+    topic: str
+    partition: int
+    base_offset: int
+    record_count: int
+    timestamp: int
+
+
+@dataclass(slots=True)
+class Record:
+    """One record. ``key`` and ``value`` are bytes (or what the deserializers made of them), or None.
+
+    Of topics with a schema: ``row`` is the mapping of columns, ``key`` the key column's value, ``value`` None.
+    ``headers``: pairs of name and bytes, in order, names may repeat.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    timestamp_type: TimestampType
+    key: Any
+    value: Any
+    headers: list[tuple[str, bytes | None]]
+    row: Mapping[str, Any] | None = None
+
+    @property
+    def timestamp(self) -> datetime:
+        """The record's time, in UTC."""
+        return datetime_of(self.timestamp_ms)
+
+
+class ConsumedBatch:
+    """Records of one partition that lie together, as columns.
+
+    ``batch`` has the topic's columns (those asked for with ``columns``); Kafka's topics have ``key`` and ``value``.
+    ``offsets`` (int64) and ``timestamps`` (timestamp[ms, UTC]) have one entry per row; ``headers`` likewise
+    (list<struct<key, value>>), or is None if no record has any. Memory is shared with the frame it came in.
+    """
+
+    __slots__ = ("_times", "base_offset", "batch", "headers", "partition", "timestamp_type", "topic")
+
+    def __init__(
+        self,
+        *,
+        topic: str,
+        partition: int,
+        batch: pa.RecordBatch,
+        base_offset: int,
+        times: int | pa.Array,
+        timestamp_type: TimestampType,
+        headers: pa.Array | None,
+    ) -> None:
+        """``times``: ms, one for all rows or int64 per row."""
+        self.topic = topic
+        self.partition = partition
+        self.batch = batch
+        self.base_offset = base_offset
+        self.timestamp_type = timestamp_type
+        self.headers = headers
+        self._times = times
+
+    def __len__(self) -> int:
+        return int(self.batch.num_rows)
+
+    def __repr__(self) -> str:
+        return f"ConsumedBatch({self.topic}-{self.partition}, offsets [{self.base_offset}, {self.next_offset}))"
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """Where it is from."""
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after its last record."""
+        return self.base_offset + int(self.batch.num_rows)
+
+    @property
+    def offsets(self) -> pa.Array:
+        """Each row's offset, int64."""
+        return pa.array(np.arange(self.base_offset, self.next_offset, dtype=np.int64))
+
+    @property
+    def timestamps(self) -> pa.Array:
+        """Each row's time, timestamp[ms, tz=UTC]."""
+        return self.timestamps_ms.view(pa.timestamp("ms", tz="UTC"))
+
+    @property
+    def timestamps_ms(self) -> pa.Array:
+        """Each row's time in ms, int64."""
+        if isinstance(self._times, int):
+            return pa.array(np.full(len(self), self._times, np.int64))
+        return self._times
+
+    def slice(self, start: int, length: int | None = None) -> ConsumedBatch:
+        """Rows ``[start, start + length)``, without a copy."""
+        stop = len(self) if length is None else min(start + length, len(self))
+        return ConsumedBatch(
+            topic=self.topic,
+            partition=self.partition,
+            batch=self.batch.slice(start, stop - start),
+            base_offset=self.base_offset + start,
+            times=self._times if isinstance(self._times, int) else self._times.slice(start, stop - start),
+            timestamp_type=self.timestamp_type,
+            headers=None if self.headers is None else self.headers.slice(start, stop - start),
+        )
+
+
+def datetime_of(timestamp_ms: int) -> datetime:
+    """Milliseconds since the epoch as an aware datetime, exactly."""
+    return _EPOCH + timedelta(milliseconds=timestamp_ms)
+
+
+def timestamp_ms_of(moment: datetime | int) -> int:
+    """An aware datetime, or ms since the epoch, as ms. Raises `InvalidTimestampError` for naive or negative times."""
+    if isinstance(moment, datetime):
+        if moment.tzinfo is None or moment.utcoffset() is None:
+            raise InvalidTimestampError(
+                f"{moment!r} has no time zone. Give an aware datetime, for example datetime.now(timezone.utc), or ms"
+            )
+        milliseconds = (moment - _EPOCH) // timedelta(milliseconds=1)
+    elif isinstance(moment, (int, np.integer)) and not isinstance(moment, bool):
+        milliseconds = int(moment)
+    else:
+        raise InvalidTimestampError(f"a time is an aware datetime or ms since the epoch, not {moment!r}")
+    if not 0 <= milliseconds < 1 << 62:
+        raise InvalidTimestampError(f"{moment!r} is before 1970 or out of range")
+    return milliseconds
+
+
+def headers_of(column: pa.Array | None, rows: int) -> list[list[tuple[str, bytes | None]]]:
+    """The headers of each of ``rows`` records as lists of pairs; none where there is no column or a null."""
+    if column is None:
+        return [[] for _ in range(rows)]
+    return [[(h["key"], h["value"]) for h in row] if row else [] for row in column.to_pylist()]
+
+
+class GroupMetadata(NamedTuple):
+    """Who a consumer is in its group. Groups have no members yet, so nobody has an id or a generation."""
+
+    group_id: str
+    generation: int = -1
+    member_id: str = ""

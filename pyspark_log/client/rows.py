@@ -1,0 +1,159 @@
+"""From decoded frames to the rows that readers see, column by column.
+
+    topics without a schema    key value topic partition offset timestamp timestampType headers     (as Kafka's source)
+    topics with one            their own columns
+    either                     _metadata: struct<topic partition offset timestamp timestampType headers>
+
+Rule: nothing here is done per row. Offsets are a range, topic and partition constants that are made once and sliced,
+all other columns the frame's own memory. Only what the chosen columns need is asked of the broker (`column_ids`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from broker_runtime.contract.errors import SchemaMismatchError
+from broker_runtime.contract.frame import HEADERS_COLUMN_ID, HEADERS_TYPE, TIMESTAMP_COLUMN_ID, DecodedFrame
+from broker_runtime.contract.schema import TopicSchema
+from broker_runtime.contract.schema.topic import nearest
+
+METADATA = "_metadata"
+TIMESTAMP_TYPE = pa.timestamp("us", tz="UTC")
+
+_POSITION_FIELDS = (
+    pa.field("topic", pa.string()),
+    pa.field("partition", pa.int32()),
+    pa.field("offset", pa.int64()),
+    pa.field("timestamp", TIMESTAMP_TYPE),
+    pa.field("timestampType", pa.int32()),
+)
+_HEADERS_FIELD = pa.field("headers", HEADERS_TYPE)
+_METADATA_FIELD = pa.field(METADATA, pa.struct([*_POSITION_FIELDS, _HEADERS_FIELD]), nullable=False)
+_KAFKA_FIELDS = {
+    field.name: field
+    for field in (pa.field("key", pa.binary()), pa.field("value", pa.binary()), *_POSITION_FIELDS, _HEADERS_FIELD)
+}
+KAFKA_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
+"""What a topic without a schema gives when no columns are chosen."""
+
+
+class RowAssembler:
+    """Makes rows of chosen columns from frames of one topic. For one thread."""
+
+    def __init__(self, topic: str, schema: TopicSchema, names: Sequence[str] | None = None) -> None:
+        """``names``: columns in the order wanted, `METADATA` among them or not; None: all (`KAFKA_COLUMNS`).
+
+        Raises `SchemaMismatchError` for an unknown one.
+        """
+        self.topic = topic
+        if names is None:
+            names = schema.arrow.names if schema.is_typed else KAFKA_COLUMNS
+        fields: list[pa.Field] = []
+        for name in names:
+            if name == METADATA:
+                fields.append(_METADATA_FIELD)
+            elif schema.is_typed:
+                fields.append(schema.arrow.field(schema.column_ids([name])[0]))
+            elif name in _KAFKA_FIELDS:
+                fields.append(_KAFKA_FIELDS[name])
+            else:
+                raise SchemaMismatchError(f"no column {name!r}{nearest(name, _KAFKA_FIELDS)}")
+        self.arrow_schema = pa.schema(fields)
+        self._own = frozenset(schema.arrow.names)
+        chosen = frozenset(names)
+        ids = set(schema.column_ids([name for name in names if name in self._own and name != METADATA]))
+        if METADATA in chosen or (not schema.is_typed and "timestamp" in chosen):
+            ids.add(TIMESTAMP_COLUMN_ID)
+        if METADATA in chosen or (not schema.is_typed and "headers" in chosen):
+            ids.add(HEADERS_COLUMN_ID)
+        self.column_ids: tuple[int, ...] = tuple(sorted(ids))
+        """What to ask of the broker, and of `decode_frame`."""
+        self._constants = _Constants(topic)
+
+    def batch(self, decoded: DecodedFrame, partition: int, start: int, end: int) -> pa.RecordBatch | None:
+        """The frame's rows with offsets in ``[start, end)``, or None if there are none."""
+        arrays = self.arrays(decoded, partition, start, end)
+        return None if arrays is None else pa.RecordBatch.from_arrays(arrays, schema=self.arrow_schema)
+
+    def arrays(self, decoded: DecodedFrame, partition: int, start: int, end: int) -> list[pa.Array] | None:
+        """The same, as the columns of `arrow_schema`, for callers with a schema of their own."""
+        base_offset = decoded.header.base_offset
+        first = max(start - base_offset, 0)
+        stop = min(end - base_offset, decoded.header.record_count)
+        if first >= stop:
+            return None
+        rows = _Rows(decoded, self._constants, partition, first, stop - first)
+        return [
+            rows.own(name) if name in self._own else rows.metadata() if name == METADATA else rows.kafka(name)
+            for name in self.arrow_schema.names
+        ]
+
+
+class _Rows:
+    """Rows ``[first, first + count)`` of one frame."""
+
+    def __init__(self, decoded: DecodedFrame, constants: _Constants, partition: int, first: int, count: int) -> None:
+        self._decoded = decoded
+        self._constants = constants
+        self._partition = partition
+        self._first = first
+        self._count = count
+
+    def own(self, name: str) -> pa.Array:
+        return self._cut(self._decoded.batch.column(name))
+
+    def kafka(self, name: str) -> pa.Array:
+        if name == "topic":
+            return self._constants.topic_column(self._count)
+        if name == "partition":
+            return self._constants.number_column(self._partition, self._count)
+        if name == "timestampType":
+            return self._constants.number_column(self._decoded.header.timestamp_type, self._count)
+        if name == "offset":
+            start = self._decoded.header.base_offset + self._first
+            return pa.array(np.arange(start, start + self._count, dtype=np.int64))
+        if name == "timestamp":
+            return self._timestamps()
+        assert name == "headers"
+        headers = self._decoded.headers
+        return pa.nulls(self._count, HEADERS_TYPE) if headers is None else self._cut(headers)
+
+    def metadata(self) -> pa.Array:
+        fields = list(_METADATA_FIELD.type)
+        return pa.StructArray.from_arrays([self.kafka(field.name) for field in fields], fields=fields)
+
+    def _timestamps(self) -> pa.Array:
+        constant = self._decoded.constant_timestamp_ms
+        if constant is not None:
+            return pa.array(np.full(self._count, constant * 1000, np.int64)).view(TIMESTAMP_TYPE)
+        assert self._decoded.timestamps is not None
+        return pc.multiply(self._cut(self._decoded.timestamps), 1000).view(TIMESTAMP_TYPE)
+
+    def _cut(self, column: pa.Array) -> pa.Array:
+        if self._first == 0 and self._count == len(column):
+            return column
+        return column.slice(self._first, self._count)
+
+
+class _Constants:
+    """Columns that say the same in every row: made once as long as needed, then sliced."""
+
+    def __init__(self, topic: str) -> None:
+        self._topic = pa.scalar(topic, pa.string())
+        self._topics: pa.Array = pa.array([], pa.string())
+        self._numbers: dict[int, pa.Array] = {}
+
+    def topic_column(self, rows: int) -> pa.Array:
+        if len(self._topics) < rows:
+            self._topics = pa.repeat(self._topic, rows)
+        return self._topics.slice(0, rows)
+
+    def number_column(self, number: int, rows: int) -> pa.Array:
+        column = self._numbers.get(number)
+        if column is None or len(column) < rows:
+            column = self._numbers[number] = pa.array(np.full(rows, number, np.int32))
+        return column.slice(0, rows)

@@ -1,0 +1,107 @@
+"""What a client knows about a topic: its partitions' leaders, its id, its schemas. A value, replaced when refreshed."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from broker_runtime.contract.errors import CorruptRecordError, UnknownTopicOrPartitionError
+from broker_runtime.contract.frame import DecodedFrame, FrameHeader, decode_frame
+from broker_runtime.contract.model import PartitionDescription, TopicDescription
+from broker_runtime.contract.requests import PartitionInfo, PartitionKey, TopicInfo
+from broker_runtime.contract.schema import SchemaHistory, TopicSchema, schema_history_from_info
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic as some broker described it. ``partitions`` is dense: index = partition number."""
+
+    info: TopicInfo
+    schemas: SchemaHistory
+
+    @classmethod
+    def from_info(cls, info: TopicInfo) -> Topic:
+        """Parses the schemas once. Raises `CorruptRecordError` or `InvalidSchemaError` if they are not schemas."""
+        return cls(info, schema_history_from_info(info))
+
+    @property
+    def name(self) -> str:
+        """The topic's name."""
+        return self.info.name
+
+    @property
+    def topic_id(self) -> bytes:
+        """16 bytes, new whenever a topic is made."""
+        return self.info.topic_id
+
+    @property
+    def partitions(self) -> Sequence[PartitionInfo]:
+        """In order, without holes."""
+        return self.info.partitions
+
+    @property
+    def schema(self) -> TopicSchema:
+        """The latest schema."""
+        return self.schemas.latest
+
+    @property
+    def is_typed(self) -> bool:
+        """Whether the topic has a schema of its own (else: Kafka's columns)."""
+        return bool(self.info.schemas)
+
+    @property
+    def key(self) -> str | None:
+        """The key column of a typed topic."""
+        return self.info.key
+
+    def partition(self, partition: int) -> PartitionInfo:
+        """One partition; raises `UnknownTopicOrPartitionError`."""
+        if not 0 <= partition < len(self.info.partitions):
+            raise UnknownTopicOrPartitionError(
+                f"topic {self.name!r} has {len(self.info.partitions)} partitions, no partition {partition}"
+            )
+        return self.info.partitions[partition]
+
+    def partition_key(self, partition: int) -> PartitionKey:
+        """How requests name a partition of this very topic."""
+        return PartitionKey(topic=self.name, partition=partition, topic_id=self.topic_id)
+
+    def decode(
+        self, frame: pa.Buffer, header: FrameHeader, partition: int, columns: Sequence[int] | None
+    ) -> DecodedFrame:
+        """A frame of the partition, whose schema is known here, as `decode_frame`.
+
+        Raises `CorruptRecordError` that names the place.
+        """
+        try:
+            return decode_frame(frame, self.schemas, columns=columns, topic_id=self.topic_id, partition=partition)
+        except CorruptRecordError as error:
+            raise CorruptRecordError(
+                f"{self.name}-{partition} is damaged at offset {header.base_offset} to {header.last_offset}: "
+                f"{error.message}. `pylog log verify` on the broker's machine says where; seek behind it to go on"
+            ) from None
+
+    def describe(self) -> TopicDescription:
+        """The public description."""
+        return TopicDescription(
+            name=self.name,
+            topic_id=uuid.UUID(bytes=self.topic_id),
+            partitions=tuple(
+                PartitionDescription(
+                    partition=p.partition,
+                    leader=p.leader,
+                    leader_epoch=p.leader_epoch,
+                    replicas=p.replicas,
+                    isr=p.isr,
+                    log_start=p.log_start,
+                    high_watermark=p.high_watermark,
+                )
+                for p in self.info.partitions
+            ),
+            schema=self.schemas.latest.arrow if self.is_typed else None,
+            key=self.info.key,
+            config=dict(self.info.config),
+        )

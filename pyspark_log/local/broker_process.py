@@ -1,0 +1,228 @@
+"""A broker as a child process of ours: its directory, its settings file, its port.
+
+Rule: the process ends at the latest with the one that started it. `start` returns when the broker serves, and what
+kept it from that is raised as the same typed error that the broker printed. One directory per broker::
+
+    broker.toml    written anew at each start
+    ready.json     by the broker, when it serves
+    broker.out     what it prints, appended over restarts
+    log/           its data, unless the settings name other directories
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from broker_runtime.contract.errors import (
+    BrokerUnavailableError,
+    PortInUseError,
+    PylogError,
+    SetupError,
+    error_from_code,
+)
+from broker_runtime.contract.settings import Address
+from broker_runtime.ports import choose_port
+from broker_runtime.zookeeper.guarded_process import GuardedProcess
+
+START_LIMIT_S: Final = 60.0
+STOP_LIMIT_S: Final = 30.0
+_POLL_S: Final = 0.02
+_PORT_ATTEMPTS: Final = 5
+_PRINTED_ERROR: Final = re.compile(r"\[([A-Z_]+)\] (.+)")
+_LAST_WORDS_BYTES: Final = 8_192
+
+
+class BrokerProcess:
+    """One broker. ``port`` 0 takes a free one at the first start and keeps it. Not thread-safe."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        broker_id: int,
+        zookeeper_connect: str,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        self._directory = directory.absolute()
+        self._broker_id = broker_id
+        self._zookeeper_connect = zookeeper_connect
+        self._host = host
+        self._port = port
+        self._settings = dict(settings or {})
+        self._process: GuardedProcess | None = None
+        self._is_paused = False
+
+    @property
+    def broker_id(self) -> int:
+        """Its ``broker.id``."""
+        return self._broker_id
+
+    @property
+    def address(self) -> str:
+        """``host:port``; the port is known after the first `start`."""
+        return f"{self._host}:{self._port}"
+
+    @property
+    def socket_address(self) -> Address:
+        """The same as a value."""
+        return Address(self._host, self._port)
+
+    @property
+    def pid(self) -> int:
+        """Of the broker's process. Raises `SetupError` if it was never started."""
+        return self._started().pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process exists; a paused one does."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether `pause` was called since it started, and `resume` was not since then."""
+        return self._is_paused
+
+    @property
+    def log_dirs(self) -> list[Path]:
+        """Where it keeps its data."""
+        given = self._settings.get("log.dirs")
+        return [Path(part.strip()) for part in given.split(",")] if given else [self._directory / "log"]
+
+    @property
+    def config_file(self) -> Path:
+        """Its settings, as of the last start."""
+        return self._directory / "broker.toml"
+
+    @property
+    def output_file(self) -> Path:
+        """What it prints."""
+        return self._directory / "broker.out"
+
+    def start(self, timeout_s: float = START_LIMIT_S) -> None:
+        """Starts it and waits until it serves. Nothing happens when it runs.
+
+        Raises what the broker said (`PortInUseError`, `DirectoryLockedError`, `InvalidConfigError` …), `SetupError`
+        if it ended without a word, `BrokerUnavailableError` if it does not serve in time. Nothing is left running.
+        """
+        if self.is_running:
+            return
+        is_first, deadline = self._port == 0, time.monotonic() + timeout_s
+        for attempt in range(1, _PORT_ATTEMPTS + 1):
+            if is_first:
+                self._port = choose_port(self._host)
+            try:
+                self._start_once(deadline)
+            except PortInUseError:
+                # Another process may have taken it since it was chosen.
+                if not is_first or attempt == _PORT_ATTEMPTS:
+                    raise
+            else:
+                return
+
+    def stop(self, timeout_s: float = STOP_LIMIT_S) -> None:
+        """SIGTERM, and SIGKILL after ``timeout_s``; also ends a paused one. Returns when it is gone."""
+        if self._process is not None and self.is_running:
+            self._process.signal(signal.SIGCONT)
+            self._process.stop(timeout_s)
+
+    def kill(self) -> None:
+        """SIGKILL; returns when it is gone."""
+        if self._process is not None and self.is_running:
+            self._process.signal(signal.SIGKILL)
+            self._process.wait(STOP_LIMIT_S)
+
+    def pause(self) -> None:
+        """SIGSTOP; returns when it stands still, with its sockets open (or ended meanwhile)."""
+        self._started().signal(signal.SIGSTOP)
+        self._is_paused = True
+        deadline = time.monotonic() + STOP_LIMIT_S
+        # The process number is asked without taking its end away from whoever waits for that. macOS cannot be asked.
+        what = os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT | os.WNOHANG
+        while hasattr(os, "waitid") and self.is_running and os.waitid(*what) is None:
+            if time.monotonic() >= deadline:
+                raise BrokerUnavailableError(f"broker {self._broker_id} does not stand still")
+            time.sleep(_POLL_S)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self._started().signal(signal.SIGCONT)
+        self._is_paused = False
+
+    def last_words(self) -> str:
+        """The end of what it printed."""
+        if not self.output_file.exists():
+            return f"{self.output_file} does not exist"
+        with self.output_file.open("rb") as file:
+            file.seek(max(0, self.output_file.stat().st_size - _LAST_WORDS_BYTES))
+            return file.read().decode(errors="replace").strip()
+
+    def _started(self) -> GuardedProcess:
+        if self._process is None:
+            raise SetupError(f"broker {self._broker_id} was not started")
+        return self._process
+
+    def _start_once(self, deadline: float) -> None:
+        self._is_paused = False
+        ready_file = self._directory / "ready.json"
+        self._directory.mkdir(parents=True, exist_ok=True)
+        ready_file.unlink(missing_ok=True)
+        self.config_file.write_text(_toml(self._resolved_settings()))
+        printed_before = self.output_file.stat().st_size if self.output_file.exists() else 0
+        # -P: a file in the caller's directory must not stand in for a module of ours.
+        command = [sys.executable, "-P", "-m", "broker_runtime.broker"]
+        self._process = GuardedProcess(
+            [*command, "--config", str(self.config_file), "--ready-file", str(ready_file)], output=self.output_file
+        )
+        try:
+            while not self._is_ready(ready_file):
+                if self._process.poll() is not None:
+                    raise self._reason_of_end(printed_before)
+                if time.monotonic() >= deadline:
+                    raise BrokerUnavailableError(
+                        f"broker {self._broker_id} does not serve in time. {self.output_file} ends with:\n"
+                        f"{self.last_words()}"
+                    )
+                time.sleep(_POLL_S)
+        except BaseException:
+            self.kill()
+            raise
+
+    def _is_ready(self, ready_file: Path) -> bool:
+        if not ready_file.exists():
+            return False
+        ready = json.loads(ready_file.read_text())
+        return bool(ready["pid"] == self.pid)
+
+    def _resolved_settings(self) -> dict[str, str]:
+        return {
+            "broker.id": str(self._broker_id),
+            "listeners": self.address,
+            "zookeeper.connect": self._zookeeper_connect,
+            "log.dirs": ",".join(str(path) for path in self.log_dirs),
+            **self._settings,
+        }
+
+    def _reason_of_end(self, printed_before: int) -> PylogError:
+        with self.output_file.open("rb") as file:
+            file.seek(printed_before)
+            printed = file.read().decode(errors="replace")
+        for line in reversed(printed.splitlines()):
+            match = _PRINTED_ERROR.match(line)
+            if match:
+                return error_from_code(*match.groups())
+        return SetupError(f"broker {self._broker_id} ended at once. {self.output_file} ends with:\n{self.last_words()}")
+
+
+def _toml(settings: Mapping[str, str]) -> str:
+    # A JSON string is a TOML basic string.
+    return "".join(f"{json.dumps(name)} = {json.dumps(value)}\n" for name, value in settings.items())

@@ -1,0 +1,172 @@
+"""Which options ``format("pylog")`` knows, and the first sorting of what a user gave.
+
+Rule: names are case-insensitive (Spark lower-cases them); each given name is one of: an option of this direction
+(reading or writing), an option of the other direction (ignored with a warning, so that one dict of options may serve
+both), a client setting ``pylog.…``, or refused by name. What Kafka's clients know and nothing here needs is one
+warning, not an error, so that a job moves over with its settings.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from broker_runtime.contract.errors import OptionError
+from broker_runtime.contract.settings import settings_of
+
+Direction = Literal["source", "sink"]
+
+CLIENT_PREFIX = "pylog."
+KAFKA_PREFIX = "kafka."
+
+_SOURCE = (
+    "subscribe", "assign", "subscribePattern", "startingOffsets", "endingOffsets", "failOnDataLoss",
+    "maxOffsetsPerTrigger", "minPartitions", "coalesceRows", "columns", "includeHeaders", "includeMetadata",
+)  # fmt: skip
+_SINK = ("topic",)
+_OF_SPARK_ITSELF = ("checkpointLocation", "queryName")  # Spark hands its own options of a query to the sink
+_ASYNC_PROGRESS = ("asyncProgressTrackingEnabled", "asyncProgressTrackingCheckpointIntervalMs",
+                   "_asyncProgressTrackingOverrideSinkSupportCheck")  # fmt: skip
+_NOT_YET = (
+    "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy", "minOffsetsPerTrigger", "maxTriggerDelay", "maxRecordsPerPartition", "where",
+    "groupIdPrefix", "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
+    "txnAppId", "txnVersion",
+)  # fmt: skip
+
+_SET_BY_THE_SOURCE = {
+    "auto.offset.reset": "the option startingOffsets says where a query begins",
+    "enable.auto.commit": "the source publishes a query's progress itself when pylog.group.id is set",
+    "key.deserializer": "keys come as binary; use DataFrame operations to convert them",
+    "value.deserializer": "values come as binary, or as the topic's typed columns",
+    "interceptor.classes": "there are no interceptors",
+    "columns": "use the option columns",
+}
+_SET_BY_THE_SINK = {
+    "key.serializer": "keys are written as they are (binary or string)",
+    "value.serializer": "values are written as they are (binary or string)",
+    "acks": "a task is done when all in-sync replicas have its rows",
+    "interceptor.classes": "there are no interceptors",
+}
+_MEANINGFUL: dict[Direction, frozenset[str]] = {
+    "source": frozenset({"bootstrap.servers", "client.id", "request.timeout.ms", "group.id"}),
+    "sink": frozenset({
+        "bootstrap.servers", "client.id", "request.timeout.ms", "linger.ms", "batch.size", "buffer.memory",
+        "max.block.ms", "delivery.timeout.ms", "compression.type", "partitioner",
+    }),
+}  # fmt: skip
+_KAFKA_CLIENT_KEYS = frozenset({
+    "allow.auto.create.topics", "auto.commit.interval.ms", "check.crcs", "client.dns.lookup", "client.rack",
+    "connections.max.idle.ms", "default.api.timeout.ms", "enable.idempotence", "enable.metrics.push",
+    "exclude.internal.topics", "fetch.max.bytes", "fetch.max.wait.ms", "fetch.min.bytes", "group.instance.id",
+    "group.protocol", "group.remote.assignor", "heartbeat.interval.ms", "internal.leave.group.on.close",
+    "isolation.level", "max.partition.fetch.bytes", "max.poll.interval.ms", "max.poll.records",
+    "max.in.flight.requests.per.connection", "max.request.size", "metadata.max.age.ms", "metadata.max.idle.ms",
+    "metadata.recovery.strategy", "metric.reporters", "metrics.num.samples", "metrics.recording.level",
+    "metrics.sample.window.ms", "partition.assignment.strategy", "partitioner.adaptive.partitioning.enable",
+    "partitioner.availability.timeout.ms", "partitioner.class", "partitioner.ignore.keys", "receive.buffer.bytes",
+    "reconnect.backoff.max.ms", "reconnect.backoff.ms", "retries", "retry.backoff.max.ms", "retry.backoff.ms",
+    "send.buffer.bytes", "session.timeout.ms", "socket.connection.setup.timeout.max.ms",
+    "socket.connection.setup.timeout.ms", "compression.gzip.level", "compression.lz4.level", "compression.zstd.level",
+    "transaction.timeout.ms",
+})  # fmt: skip
+_UNSAFE_PREFIXES = ("ssl.", "sasl.", "security.")
+
+_log = logging.getLogger("pyspark_log.spark")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SortedOptions:
+    """``own``: this direction's options by canonical name; ``client``: settings by dotted name without ``pylog.``."""
+
+    own: Mapping[str, str]
+    client: Mapping[str, str]
+
+
+def sort_options(given: Mapping[str, str], direction: Direction) -> SortedOptions:
+    """Sorts ``given`` (names in any case) for reading or writing.
+
+    Raises `OptionError` naming the option and what is known instead. Logs one warning for each kind of ignored name.
+    """
+    own_names, other_names = (_SOURCE, _SINK) if direction == "source" else (_SINK, _SOURCE)
+    canonical = {name.lower(): name for name in own_names}
+    own: dict[str, str] = {}
+    client: dict[str, str] = {}
+    ignored: list[str] = []
+    meaningless: list[str] = []
+    for given_name, value in given.items():
+        name = given_name.lower()
+        if name.startswith(CLIENT_PREFIX):
+            _sort_client_setting(name, value, direction, client, meaningless)
+        elif name in canonical:
+            own[canonical[name]] = value
+        elif name in _lowered(other_names):
+            ignored.append(given_name)
+        else:
+            _refuse_unless_sparks_own(given_name, value, direction, own_names)
+    if ignored:
+        other = "writing" if direction == "source" else "reading"
+        _log.warning("ignore options=%s reason=they are for %s", ",".join(sorted(ignored)), other)
+    if meaningless:
+        _log.warning("ignore settings=%s reason=they mean nothing to pylog in Spark", ",".join(sorted(meaningless)))
+    return SortedOptions(own=own, client=client)
+
+
+def _sort_client_setting(
+    name: str, value: str, direction: Direction, client: dict[str, str], meaningless: list[str]
+) -> None:
+    setting = name.removeprefix(CLIENT_PREFIX)
+    refused = _SET_BY_THE_SOURCE if direction == "source" else _SET_BY_THE_SINK
+    if setting in refused and not (setting == "acks" and value.strip().lower() in {"all", "-1"}):
+        raise OptionError(f"Option '{name}' is not supported: {refused[setting]}")
+    if setting in _MEANINGFUL[direction]:
+        client[setting] = value
+        return
+    if setting.startswith(_UNSAFE_PREFIXES):
+        raise OptionError(f"Option '{name}' is not in this version: connections are neither encrypted nor signed in")
+    known_to_clients = settings_of("consumer").keys() | settings_of("producer").keys() | _KAFKA_CLIENT_KEYS
+    if setting in known_to_clients:
+        meaningless.append(name)
+        return
+    raise OptionError(
+        f"Option '{name}' is unknown; "
+        + _nearest(setting, known_to_clients, _MEANINGFUL[direction], prefix=CLIENT_PREFIX)
+    )
+
+
+def _refuse_unless_sparks_own(name: str, value: str, direction: Direction, own_names: Iterable[str]) -> None:
+    lowered = name.lower()
+    if lowered in _lowered(_ASYNC_PROGRESS):
+        if lowered == "asyncprogresstrackingenabled" and value.strip().lower() == "true":
+            raise OptionError(
+                "Option 'asyncProgressTrackingEnabled' is refused: after a crash, batches would have other offsets"
+            )
+        return
+    if lowered in _lowered(_OF_SPARK_ITSELF):
+        return
+    if lowered.startswith(KAFKA_PREFIX):
+        raise OptionError(f"Option '{name}' is Kafka's. Use '{CLIENT_PREFIX}{lowered.removeprefix(KAFKA_PREFIX)}'")
+    if lowered == "path":
+        option = "subscribe" if direction == "source" else "topic"
+        raise OptionError(
+            f"pylog has no paths: {value!r} was given as one (load, save or start with an argument). "
+            f"Name the topic with .option({option!r}, …)"
+        )
+    if lowered in _lowered(_NOT_YET):
+        raise OptionError(f"Option '{_lowered(_NOT_YET)[lowered]}' is not in this version")
+    raise OptionError(f"Option '{name}' is unknown; {_nearest(name, own_names, own_names)}")
+
+
+def _lowered(names: Iterable[str]) -> dict[str, str]:
+    return {name.lower(): name for name in names}
+
+
+def _nearest(name: str, candidates: Iterable[str], known: Iterable[str], *, prefix: str = "") -> str:
+    by_lowered = _lowered(candidates)
+    near = difflib.get_close_matches(name.lower(), by_lowered, n=1, cutoff=0.5)
+    if near:
+        return f"did you mean '{prefix}{by_lowered[near[0]]}'?"
+    return f"known are {', '.join(prefix + one for one in sorted(known))}"

@@ -1,0 +1,226 @@
+"""The options of a source or a sink, checked and parsed once, before any broker is asked.
+
+Names, meanings and messages are those of Spark's Kafka source and sink (``kafka.`` read as ``pylog.``). Everything
+past this module takes these dataclasses, never a mapping; they pickle.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from broker_runtime.contract.errors import InvalidConfigError, OptionError
+from broker_runtime.contract.model import LATEST, TopicPartition, check_group_id, check_topic_name
+from broker_runtime.contract.settings import ConsumerSettings, ProducerSettings, resolve
+from pyspark_log.spark.offsets import OffsetLimit, Position, SpecificOffsets, parse_assignment, parse_offset_limit
+from pyspark_log.spark.option_table import SortedOptions, sort_options
+
+COALESCE_ROWS = 10_000
+"""A task costs 13 to 30 ms; in that time 40,000 rows and more are read, so ranges below this share one."""
+
+_SELECTIONS = ("subscribe", "subscribePattern", "assign")
+_BOOLEANS = {"true": True, "false": False}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSelection:
+    """Which partitions a source reads; exactly one field is set."""
+
+    topics: tuple[str, ...] | None = None
+    pattern: str | None = None
+    partitions: tuple[TopicPartition, ...] | None = None  # sorted, each once
+
+    @property
+    def named_topics(self) -> tuple[str, ...] | None:
+        """The topics that must exist; None: whatever matches the pattern."""
+        if self.partitions is not None:
+            return tuple(dict.fromkeys(partition.topic for partition in self.partitions))
+        return self.topics
+
+    def selects(self, partition: TopicPartition) -> bool:
+        """Whether the source reads ``partition``."""
+        if self.partitions is not None:
+            place = bisect_left(self.partitions, partition)  # asked for each partition every few milliseconds
+            return self.partitions[place : place + 1] == (partition,)
+        if self.topics is not None:
+            return partition.topic in self.topics
+        return re.fullmatch(self.pattern or "", partition.topic) is not None
+
+    def __str__(self) -> str:
+        if self.partitions is not None:
+            return "assign=" + ",".join(str(partition) for partition in self.partitions)
+        return f"subscribe={','.join(self.topics)}" if self.topics is not None else f"subscribePattern={self.pattern}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """What a user asked of a source. ``None`` for a limit means not given: its default differs by kind of query."""
+
+    selection: TopicSelection
+    starting: OffsetLimit | None
+    ending: OffsetLimit | None
+    fail_on_data_loss: bool
+    max_offsets_per_trigger: int | None
+    min_partitions: int | None
+    coalesce_rows: int
+    columns: tuple[str, ...] | None
+    include_headers: bool
+    include_metadata: bool
+    group_id: str | None
+    client: Mapping[str, str]  # settings by dotted name, bootstrap.servers always among them
+
+    def settings(self) -> ConsumerSettings:
+        """The client's settings."""
+        return resolve("consumer", self.client)
+
+    def batch_limits(self) -> tuple[OffsetLimit, OffsetLimit]:
+        """Start and end of a batch read; raises `OptionError` for limits that only streams may have."""
+        starting = self.starting if self.starting is not None else Position.EARLIEST
+        ending = self.ending if self.ending is not None else Position.LATEST
+        if starting is Position.LATEST:
+            raise OptionError("starting offset can't be latest for batch queries on pylog")
+        if ending is Position.EARLIEST:
+            raise OptionError("ending offset can't be earliest for batch queries on pylog")
+        if isinstance(starting, SpecificOffsets):
+            for name, offset in starting.items():
+                if offset == LATEST:
+                    raise OptionError(f"startingOffsets for {name} can't be latest for batch queries on pylog")
+        if isinstance(ending, SpecificOffsets):
+            for name, offset in ending.items():
+                if offset < LATEST:
+                    raise OptionError(f"ending offset for {name} can't be earliest for batch queries on pylog")
+        return starting, ending
+
+    def stream_start(self) -> OffsetLimit:
+        """Where a new query starts; raises `OptionError` for limits that only batch reads may have."""
+        if self.ending is not None:
+            raise OptionError("ending offset not valid in streaming queries")
+        return self.starting if self.starting is not None else Position.LATEST
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """What a user asked of a sink. ``topic`` None: each row names its own."""
+
+    topic: str | None
+    client: Mapping[str, str]
+
+    def settings(self) -> ProducerSettings:
+        """The producer's settings."""
+        return resolve("producer", self.client)
+
+
+def parse_source_options(given: Mapping[str, str]) -> SourceOptions:
+    """Checks and parses what ``spark.read`` or ``spark.readStream`` was given; raises `OptionError`."""
+    sorted_options = sort_options(given, "source")
+    own = sorted_options.own
+    starting, ending = own.get("startingOffsets"), own.get("endingOffsets")
+    group_id = sorted_options.client.get("group.id")
+    options = SourceOptions(
+        selection=_parse_selection(own),
+        starting=None if starting is None else parse_offset_limit("startingOffsets", starting),
+        ending=None if ending is None else parse_offset_limit("endingOffsets", ending),
+        fail_on_data_loss=_parse_boolean(own, "failOnDataLoss", default=True),
+        max_offsets_per_trigger=_parse_positive(own, "maxOffsetsPerTrigger"),
+        min_partitions=_parse_positive(own, "minPartitions"),
+        coalesce_rows=_parse_integer(own, "coalesceRows", default=COALESCE_ROWS),
+        columns=_parse_columns(own.get("columns")),
+        include_headers=_parse_boolean(own, "includeHeaders", default=False),
+        include_metadata=_parse_boolean(own, "includeMetadata", default=False),
+        group_id=None if group_id is None else check_group_id(group_id),
+        client=_checked_client("consumer", sorted_options),
+    )
+    if options.coalesce_rows < 0:
+        raise OptionError(f"coalesceRows must be 0 (off) or positive, got {own['coalesceRows']}")
+    if Position.COMMITTED in (options.starting, options.ending) and options.group_id is None:
+        raise OptionError("startingOffsets=committed (and endingOffsets=committed) needs the option pylog.group.id")
+    return options
+
+
+def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
+    """Checks and parses what ``df.write`` or ``df.writeStream`` was given; raises `OptionError`."""
+    sorted_options = sort_options(given, "sink")
+    topic = sorted_options.own.get("topic")
+    return SinkOptions(
+        topic=None if topic is None else check_topic_name(topic.strip()),
+        client=_checked_client("producer", sorted_options),
+    )
+
+
+def _parse_selection(own: Mapping[str, str]) -> TopicSelection:
+    names = [name for name in _SELECTIONS if name in own]
+    listed = "subscribe, subscribepattern, assign. See the docs for more details."
+    if not names:
+        raise OptionError(f"One of the following options must be specified for pylog source: {listed}")
+    if len(names) > 1:
+        raise OptionError(f"Only one of the following options can be specified for pylog source: {listed}")
+    value = own[names[0]]
+    if names[0] == "assign":
+        return TopicSelection(partitions=parse_assignment(value))
+    if names[0] == "subscribe":
+        topics = tuple(dict.fromkeys(topic.strip() for topic in value.split(",") if topic.strip()))
+        if not topics:
+            raise OptionError(f"No topics to subscribe to as specified value for option 'subscribe' is '{value}'")
+        return TopicSelection(topics=tuple(check_topic_name(topic) for topic in topics))
+    if not value.strip():
+        raise OptionError(
+            f"Pattern to subscribe is empty as specified value for option 'subscribePattern' is '{value}'"
+        )
+    try:
+        re.compile(value.strip())
+    except re.error as error:
+        raise OptionError(
+            f"subscribePattern is '{value}', which is no regular expression of Python's: {error}"
+        ) from None
+    return TopicSelection(pattern=value.strip())
+
+
+def _parse_columns(text: str | None) -> tuple[str, ...] | None:
+    if text is None:
+        return None
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if not names or repeated:
+        what = f"names {', '.join(repeated)} twice" if repeated else "names no column"
+        raise OptionError(f"columns is '{text}', which {what}. Allowed: column names with commas between")
+    return names
+
+
+def _parse_boolean(own: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = own.get(name)
+    if text is None:
+        return default
+    value = _BOOLEANS.get(text.strip().lower())
+    if value is None:
+        raise OptionError(f"{name} must be true or false, got '{text}'")
+    return value
+
+
+def _parse_positive(own: Mapping[str, str], name: str) -> int | None:
+    if name not in own:
+        return None
+    value = _parse_integer(own, name, default=0)
+    if value < 1:
+        raise OptionError(f"{name} must be positive, got '{own[name]}'")
+    return value
+
+
+def _parse_integer(own: Mapping[str, str], name: str, *, default: int) -> int:
+    text = own.get(name)
+    if text is None:
+        return default
+    if re.fullmatch(r"[+-]?[0-9]{1,19}", text.strip()) is None:
+        raise OptionError(f"{name} must be a whole number, got '{text}'")
+    return int(text)
+
+
+def _checked_client(scope: str, options: SortedOptions) -> dict[str, str]:
+    """The client's settings, checked, with the brokers' addresses as this process knows them: executors may not."""
+    try:
+        settings = resolve("consumer", options.client) if scope == "consumer" else resolve("producer", options.client)
+    except InvalidConfigError as error:
+        raise OptionError(f"pylog.{error.message}") from None
+    servers = ",".join(str(address) for address in settings.bootstrap_servers)
+    return {**options.client, "bootstrap.servers": servers}

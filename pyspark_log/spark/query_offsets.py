@@ -1,0 +1,265 @@
+"""Where a streaming query is and how far its next micro-batch goes. No thread, no connection of its own.
+
+A `QueryOffsets` lives in the source's process as long as the query runs. Spark asks it `initial`, then again and
+again `latest(start, limit)`, and for each micro-batch `plan(start, end)`; on a restart `plan` comes first, for the
+batch that was under way. What is known only from one call to the next, because the checkpoint holds offsets and
+nothing else, is the topics' ids: a topic that was deleted and made anew is noticed by its id while the query runs,
+and after a restart by offsets that went backwards.
+
+Rule: with ``failOnDataLoss`` every loss is a `DataLossError`; without, it is a warning, what exists is read, and no
+record twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from broker_runtime.contract.errors import DataLossError, UnknownTopicOrPartitionError
+from broker_runtime.contract.model import EARLIEST, LATEST, TopicPartition
+from pyspark_log.spark.offsets import Position, SourceOffset, expand_limit
+from pyspark_log.spark.options import SourceOptions
+from pyspark_log.spark.planning import OffsetRange, RangePlan, divide, plan_ranges, rate_limit, share
+
+_SECOND_LOOKS = 3
+_SECOND_LOOK_WAIT_S = 0.2
+
+_log = logging.getLogger("pyspark_log.spark")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSnapshot:
+    """The selected partitions as they were at one moment: their topics' ids, first offsets and ends.
+
+    ``missing``: topics and partitions that the user named and that do not exist.
+    """
+
+    topic_ids: Mapping[str, bytes]
+    earliest: SourceOffset
+    latest: SourceOffset
+    missing: tuple[str, ...] = ()
+
+
+class LogView(Protocol):
+    """What `QueryOffsets` asks of the brokers. Both calls try again on transient errors, within a bound."""
+
+    def snapshot(self) -> LogSnapshot:
+        """The selected partitions now; the answer is newer than the call."""
+
+    def committed(self, partitions: Iterable[TopicPartition]) -> SourceOffset:
+        """The group's committed offsets; partitions without one are left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRange:
+    """A range to read, of the topic with this very id."""
+
+    range: OffsetRange
+    topic_id: bytes
+
+
+@dataclass(slots=True)
+class _Step:
+    """Two source offsets that `latest` tied together, with the ids of the topics they speak of."""
+
+    start: SourceOffset
+    end: SourceOffset
+    start_ids: dict[str, bytes] = field(default_factory=dict)
+    end_ids: dict[str, bytes] = field(default_factory=dict)
+    snapshot: LogSnapshot | None = None
+
+
+class QueryOffsets:
+    """See the module. Not thread-safe: Spark calls a source from one thread."""
+
+    def __init__(self, options: SourceOptions, view: LogView, *, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._options = options
+        self._view = view
+        self._sleep = sleep
+        self._initial: SourceOffset | None = None
+        self._step: _Step | None = None
+        self._target: LogSnapshot | None = None
+        self._is_bounded = False
+        self._warned: set[str] = set()
+        self.reported: SourceOffset | None = None
+
+    def initial(self) -> SourceOffset:
+        """Where a new query starts. The first answer stays: Spark asks until its first micro-batch is logged.
+
+        Raises `UnknownTopicOrPartitionError` for named topics that do not exist, `OptionError` for offsets that do
+        not fit the partitions, `DataLossError` for offsets that the log no longer has.
+        """
+        if self._initial is None:
+            snapshot = self._view.snapshot()
+            refuse_missing(snapshot)
+            self._initial = resolve_start(self._options, snapshot, self._view, self._lose)
+        return dict(self._initial)
+
+    def bound(self) -> None:
+        """From now on nothing counts but what the log has at the next `latest` (availableNow)."""
+        self._is_bounded = True
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether `bound` was called."""
+        return self._is_bounded
+
+    def latest(self, start: SourceOffset, max_rows: int | None) -> SourceOffset:
+        """How far the next micro-batch goes from ``start``; ``start`` itself when there is nothing new.
+
+        ``max_rows`` None: all there is. Raises `DataLossError`.
+        """
+        start_ids = self._ids_at(start)
+        snapshot, losses = self._snapshot_without_rash_losses(start, start_ids)
+        for loss in losses:
+            self._lose(loss)
+        self.reported = snapshot.latest
+        ids = {partition.topic: snapshot.topic_ids[partition.topic] for partition in snapshot.latest}
+        known_ids = {topic: start_ids.get(topic, topic_id) for topic, topic_id in ids.items()}
+        anew = _made_anew(start, start_ids, snapshot)
+        begin = {
+            **snapshot.earliest,
+            **{partition: offset for partition, offset in start.items() if partition not in anew},
+        }
+        end = self._bounded_end(snapshot) if self._is_bounded else dict(snapshot.latest)
+        if max_rows is not None:
+            end = rate_limit(max_rows, begin, end)
+        if not end:
+            return dict(start)
+        is_new = end != start
+        self._step = _Step(start, end, known_ids, ids if is_new else known_ids, snapshot)
+        return end
+
+    def plan(self, start: SourceOffset, end: SourceOffset) -> list[tuple[PlannedRange, ...]]:
+        """The ranges of each input partition for the micro-batch from ``start`` to ``end``. Raises `DataLossError`."""
+        step = self._step
+        if step is not None and (step.start, step.end) == (start, end) and step.snapshot is not None:
+            snapshot, start_ids = step.snapshot, step.start_ids
+        else:  # a micro-batch that was under way when the query stopped
+            snapshot, start_ids = self._view.snapshot(), {}
+        existing = {partition: offset for partition, offset in end.items() if partition in snapshot.latest}
+        plan = plan_ranges(start, existing, snapshot.earliest, _made_anew(start, start_ids, snapshot))
+        self._report(plan, end, existing)
+        options = self._options
+        ranges = divide(plan.ranges, options.min_partitions)
+        shared = share(ranges, coalesce_rows=options.coalesce_rows, min_partitions=options.min_partitions)
+        return [
+            tuple(PlannedRange(one, snapshot.topic_ids[one.partition.topic]) for one in input_partition)
+            for input_partition in shared
+        ]
+
+    def _ids_at(self, start: SourceOffset) -> dict[str, bytes]:
+        """The ids of the topics that ``start`` speaks of, as far as this process has seen them."""
+        step = self._step
+        if step is None:
+            return {}
+        if start == step.end:
+            return step.end_ids
+        return step.start_ids if start == step.start else {}
+
+    def _snapshot_without_rash_losses(
+        self, start: SourceOffset, start_ids: Mapping[str, bytes]
+    ) -> tuple[LogSnapshot, list[str]]:
+        """A snapshot, and what it shows to be lost. A loss counts only if it is still there at a second look."""
+        snapshot = self._view.snapshot()
+        losses = self._losses(start, start_ids, snapshot)
+        is_news = not self._warned.issuperset(losses)
+        for _ in range(_SECOND_LOOKS if is_news else 0):
+            self._sleep(_SECOND_LOOK_WAIT_S)
+            snapshot = self._view.snapshot()
+            losses = self._losses(start, start_ids, snapshot)
+            if not losses:
+                break
+        return snapshot, losses
+
+    def _losses(self, start: SourceOffset, start_ids: Mapping[str, bytes], snapshot: LogSnapshot) -> list[str]:
+        known = {partition: start[partition] for partition in start if partition in snapshot.latest}
+        ends = {partition: max(snapshot.latest[partition], 0) for partition in known}
+        anew = _made_anew(start, start_ids, snapshot)
+        losses = list(plan_ranges(known, ends, snapshot.earliest, anew).losses)
+        gone = sorted(start.keys() - snapshot.latest.keys())
+        if gone and self._is_bounded and self._target is not None:
+            raise DataLossError(
+                f"Partitions {', '.join(map(str, gone))} were lost while the query ran with Trigger.AvailableNow. "
+                "Make sure that topics are not deleted while it runs"
+            )
+        return losses + ([f"Partitions {', '.join(map(str, gone))} were deleted"] if gone else [])
+
+    def _bounded_end(self, snapshot: LogSnapshot) -> SourceOffset:
+        """What there was at the first call. Raises `DataLossError` where that is no longer there."""
+        if self._target is None:
+            self._target = snapshot
+        for partition, end in self._target.latest.items():
+            now = snapshot.latest.get(partition)
+            is_other = snapshot.topic_ids.get(partition.topic) != self._target.topic_ids[partition.topic]
+            if now is None or now < end or is_other:
+                raise DataLossError(
+                    f"Partition {partition} had records up to {end} when the query with Trigger.AvailableNow began, "
+                    f"and now {'is gone' if now is None else f'ends at {now}'}: its topic was deleted or made anew. "
+                    "Make sure that topics are not deleted while it runs"
+                )
+        return dict(self._target.latest)
+
+    def _report(self, plan: RangePlan, end: SourceOffset, existing: SourceOffset) -> None:
+        gone = sorted(end.keys() - existing.keys())
+        for loss in plan.losses:
+            self._lose(loss)
+        if gone:
+            self._lose(f"Partitions {', '.join(map(str, gone))} of the micro-batch were deleted")
+
+    def _lose(self, loss: str) -> None:
+        report_loss(loss, fail=self._options.fail_on_data_loss, warned=self._warned)
+
+
+def report_loss(loss: str, *, fail: bool, warned: set[str] | None = None) -> None:
+    """Raises `DataLossError`, or warns, once where ``warned`` remembers."""
+    if fail:
+        raise DataLossError(
+            f"{loss}. Some data may have been lost because it is no longer in the log: it was aged out by retention, "
+            "or its topic was deleted. To go on with what exists, set the option failOnDataLoss to false"
+        )
+    if warned is None or loss not in warned:
+        _log.warning("lose records reason=%s", loss)
+        if warned is not None:
+            warned.add(loss)
+
+
+def refuse_missing(snapshot: LogSnapshot) -> None:
+    """Raises `UnknownTopicOrPartitionError` for what the user named and does not exist."""
+    if snapshot.missing:
+        raise UnknownTopicOrPartitionError(
+            f"{', '.join(snapshot.missing)}: no such topic or partition. Topics are not made by reading them; create "
+            "one with `pylog topic create`"
+        )
+
+
+def resolve_start(
+    options: SourceOptions, snapshot: LogSnapshot, view: LogView, lose: Callable[[str], None]
+) -> SourceOffset:
+    """The start of a new query as offsets: nothing stays open, so that `latest` is frozen when the query starts."""
+    limit = options.stream_start()
+    committed = view.committed(snapshot.latest) if limit is Position.COMMITTED else {}
+    asked = expand_limit("startingOffsets", limit, snapshot.latest, committed)
+    start: SourceOffset = {}
+    for partition, offset in asked.items():
+        earliest, latest = snapshot.earliest[partition], snapshot.latest[partition]
+        resolved = {EARLIEST: earliest, LATEST: latest}.get(offset, offset)
+        if not earliest <= resolved <= latest:
+            lose(f"Offset {resolved} of partition {partition} does not exist; the log has {earliest} to {latest}")
+            resolved = min(max(resolved, earliest), latest)
+        start[partition] = resolved
+    return start
+
+
+def _made_anew(
+    start: Mapping[TopicPartition, int], start_ids: Mapping[str, bytes], snapshot: LogSnapshot
+) -> set[TopicPartition]:
+    return {
+        partition
+        for partition in start
+        if partition in snapshot.latest
+        and start_ids.get(partition.topic, snapshot.topic_ids[partition.topic]) != snapshot.topic_ids[partition.topic]
+    }

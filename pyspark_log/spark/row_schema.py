@@ -1,0 +1,138 @@
+"""The Spark schema of a source's rows, and which columns of the log they need.
+
+A topic without a schema has Kafka's columns; a topic with one has its own. ``_metadata`` (`includeMetadata`) is a
+struct of what Kafka's columns say beside key and value. Several topics may be read together when all are untyped, or
+all have the same columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql.pandas.types import from_arrow_metadata, from_arrow_type, to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from broker_runtime.contract.errors import OptionError
+from broker_runtime.contract.schema import TopicSchema
+from broker_runtime.contract.schema.topic import nearest
+from pyspark_log.spark.options import SourceOptions
+
+METADATA = "_metadata"
+HEADERS = "headers"
+
+HEADERS_TYPE = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
+_POSITION = (
+    StructField("topic", StringType()),
+    StructField("partition", IntegerType()),
+    StructField("offset", LongType()),
+    StructField("timestamp", TimestampType()),
+    StructField("timestampType", IntegerType()),
+)
+_KAFKA_COLUMNS = (StructField("key", BinaryType()), StructField("value", BinaryType()), *_POSITION)
+METADATA_TYPE = StructType([*_POSITION, StructField(HEADERS, HEADERS_TYPE)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowLayout:
+    """What rows a source gives. ``schema`` is Spark's; its last field is ``_metadata`` where that was asked for."""
+
+    is_typed: bool
+    schema: StructType
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The rows' columns in order, ``_metadata`` included."""
+        return tuple(self.schema.names)
+
+    def arrow_schema(self) -> pa.Schema:
+        """The exact schema that Spark demands of the record batches: types, order, nullability."""
+        return to_arrow_schema(self.schema, timezone="UTC")
+
+
+def lay_out_rows(topics: Mapping[str, TopicSchema], options: SourceOptions) -> RowLayout:
+    """The layout for these topics (names → latest schemas; none: Kafka's columns).
+
+    Raises `OptionError` when the topics cannot be read together, a column is unknown, an option does not fit the
+    topics, or a column has a type that Spark lacks.
+    """
+    typed = {name: schema for name, schema in topics.items() if schema.is_typed}
+    if typed and len(typed) < len(topics):
+        untyped = sorted(topics.keys() - typed.keys())
+        raise OptionError(
+            f"Topics with a schema ({', '.join(sorted(typed))}) and without one ({', '.join(untyped)}) "
+            "cannot be read by one source. Use a source for each and unite them"
+        )
+    fields = _typed_fields(typed, options) if typed else _kafka_fields(options)
+    if options.include_metadata:
+        fields = [*fields, StructField(METADATA, METADATA_TYPE)]
+    return RowLayout(is_typed=bool(typed), schema=StructType(fields))
+
+
+def _kafka_fields(options: SourceOptions) -> list[StructField]:
+    fields = list(_KAFKA_COLUMNS)
+    if options.include_headers:
+        fields.append(StructField(HEADERS, HEADERS_TYPE))
+    return _chosen(fields, options.columns)
+
+
+def _typed_fields(topics: Mapping[str, TopicSchema], options: SourceOptions) -> list[StructField]:
+    if options.include_headers:
+        raise OptionError(
+            "includeHeaders is for topics without a schema; with one, use includeMetadata: _metadata has the headers"
+        )
+    names = sorted(topics)
+    first = topics[names[0]].arrow
+    for name in names[1:]:
+        if not topics[name].arrow.equals(first):
+            raise OptionError(
+                f"Topics {names[0]} and {name} have different schemas ({_text(first)}; {_text(topics[name].arrow)}). "
+                "Use a source for each"
+            )
+    chosen = first if options.columns is None else pa.schema([_field(first, name) for name in options.columns])
+    return [
+        StructField(field.name, _spark_type(field), field.nullable, from_arrow_metadata(field.metadata))
+        for field in chosen
+    ]
+
+
+def _chosen(fields: Sequence[StructField], columns: tuple[str, ...] | None) -> list[StructField]:
+    if columns is None:
+        return list(fields)
+    by_name = {field.name: field for field in fields}
+    for name in columns:
+        if name not in by_name:
+            hint = "; it needs includeHeaders=true" if name == HEADERS else nearest(name, by_name)
+            raise OptionError(f"columns: no column {name!r}{hint}")
+    return [by_name[name] for name in columns]
+
+
+def _field(schema: pa.Schema, name: str) -> pa.Field:
+    if name not in schema.names:
+        raise OptionError(f"columns: no column {name!r}{nearest(name, schema.names)}")
+    return schema.field(name)
+
+
+def _spark_type(field: pa.Field) -> DataType:
+    try:
+        return from_arrow_type(field.type)
+    except PySparkException:
+        raise OptionError(
+            f"Column {field.name!r} is of type {field.type}, which Spark does not have; leave it out with `columns`"
+        ) from None
+
+
+def _text(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)

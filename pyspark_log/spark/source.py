@@ -1,0 +1,77 @@
+"""What Spark looks up as ``format("pylog")``.
+
+Spark finds `DefaultSource` through `pyspark_log` (it imports every installed top-level package named ``pyspark_*``);
+where it cannot, `pyspark_log.register(spark)` says it. Spark makes one of these per `load`, `save` or `start`, before
+it is known whether it reads or writes, so options are sorted by the methods that know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, DataSourceWriter
+from pyspark.sql.datasource import DataSourceStreamArrowWriter as StreamArrowWriter
+from pyspark.sql.types import StructType
+
+from broker_runtime.contract.errors import OptionError
+from pyspark_log.spark.batch_reader import PylogBatchReader
+from pyspark_log.spark.log_view import LOAD_PATIENCE_S, BrokerLogView
+from pyspark_log.spark.options import SourceOptions, parse_sink_options, parse_source_options
+from pyspark_log.spark.row_schema import RowLayout, lay_out_rows
+from pyspark_log.spark.sink import PylogBatchWriter, PylogStreamWriter
+from pyspark_log.spark.stream_reader import PylogStreamReader
+
+
+class DefaultSource(DataSource):
+    """Reads and writes topics of a pylog cluster."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self._layout: RowLayout | None = None
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return "pylog"
+
+    def schema(self) -> StructType:
+        """The rows' schema, asked from the brokers at ``load()``. Raises `OptionError` for wrong options, and
+        `UnknownTopicOrPartitionError` for topics that do not exist."""
+        self._layout = _find_layout(parse_source_options(self.options))
+        return self._layout.schema
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """For ``spark.read``."""
+        options = parse_source_options(self.options)
+        return PylogBatchReader(options, self._layout_of(options, schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """For ``spark.readStream``."""
+        options = parse_source_options(self.options)
+        return PylogStreamReader(options, self._layout_of(options, schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """For ``df.write``."""
+        return PylogBatchWriter(parse_sink_options(self.options), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamArrowWriter:
+        """For ``df.writeStream``. ``overwrite`` is Spark's way to say "complete mode": each result is appended, as
+        with Kafka's sink."""
+        return PylogStreamWriter(parse_sink_options(self.options), schema)
+
+    def _layout_of(self, options: SourceOptions, schema: StructType) -> RowLayout:
+        layout = self._layout or _find_layout(options)
+        if layout.schema != schema:
+            raise OptionError(
+                "pylog source has a fixed schema and cannot be set with a custom one. Leave out .schema(…); choose "
+                f"columns with .option('columns', …). The rows have {layout.schema.simpleString()}"
+            )
+        return layout
+
+
+def _find_layout(options: SourceOptions) -> RowLayout:
+    view = BrokerLogView(options, patience_s=LOAD_PATIENCE_S)
+    try:
+        return lay_out_rows(view.schemas(), options)
+    finally:
+        view.close()

@@ -1,0 +1,130 @@
+"""``spark.readStream.format("pylog")``: what Spark asks of a source, translated to `QueryOffsets`.
+
+Spark makes one reader in the source's own process, which lives as long as the query runs and answers all questions
+about offsets, and another one that is pickled to the executors and only reads. So the state is made when the first
+question comes, never in the constructor, and never pickled.
+
+Spark does not stop a source: it ends its process with SIGTERM. A handler then publishes what is not published yet
+(bounded; Spark waits at least 4 s), and the process ends as it would have.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from types import FrameType
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from pyspark_log.spark.idle_pace import IdlePace
+from pyspark_log.spark.log_view import QUERY_PATIENCE_S, BrokerLogView
+from pyspark_log.spark.offsets import SourceOffset, offset_from_json, offset_to_json
+from pyspark_log.spark.options import SourceOptions
+from pyspark_log.spark.progress import ProgressPublisher
+from pyspark_log.spark.query_offsets import QueryOffsets
+from pyspark_log.spark.range_reading import read_ranges
+from pyspark_log.spark.row_schema import RowLayout
+
+_STOP_LIMIT_S = 3.0
+_LAST_OFFSET_LIMIT_S = 30.0
+
+
+class _Query:
+    """The state of a query in the source's process."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        options.stream_start()
+        self.view = BrokerLogView(options, patience_s=QUERY_PATIENCE_S)
+        self.offsets = QueryOffsets(options, self.view)
+        self.pace = IdlePace()
+        self.publisher = None if options.group_id is None else ProgressPublisher(self.view.commit)
+
+    def publish(self, done: SourceOffset) -> None:
+        if self.publisher is not None:
+            self.publisher.publish(done)
+
+    def flush(self, timeout_s: float) -> None:
+        if self.publisher is not None:
+            self.publisher.flush(timeout_s)
+
+
+class PylogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """See the module. Spark calls it from one thread."""
+
+    def __init__(self, options: SourceOptions, layout: RowLayout) -> None:
+        self._options = options
+        self._layout = layout
+        self._query: _Query | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_query": None}
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where a new query starts; the same answer however often Spark asks."""
+        return offset_to_json(self._running().offsets.initial())
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """The query ends where the log ends at the first `latestOffset`."""
+        self._running().offsets.bound()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """`maxOffsetsPerTrigger`, if given."""
+        self._running()
+        limit = self._options.max_offsets_per_trigger
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """How far the next micro-batch goes. All before ``start`` is done, so it is published."""
+        query = self._running()
+        done = offset_from_json(start)
+        query.publish(done)
+        query.pace.before()
+        end = query.offsets.latest(done, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+        query.pace.after(is_news=end != done)
+        if query.offsets.is_bounded and end == done:  # the last call of an availableNow run
+            query.flush(_LAST_OFFSET_LIMIT_S)
+        return offset_to_json(end)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """The log's end as last seen, for the query's progress."""
+        reported = self._running().offsets.reported
+        return None if not reported else offset_to_json(reported)
+
+    def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
+        """One input partition per range or group of small ranges; its value is a tuple of `PlannedRange`."""
+        groups = self._running().offsets.plan(offset_from_json(start), offset_from_json(end))
+        return [InputPartition(group) for group in groups]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of an input partition, on an executor."""
+        return read_ranges(partition.value or (), self._options, self._layout)
+
+    def commit(self, end: Mapping[str, Any]) -> None:
+        """Nothing: it comes a micro-batch late, and for the last one never. `latestOffset` publishes."""
+
+    def stop(self) -> None:
+        """Publishes what is left and ends the connections. (Spark calls it only when the driver is gone.)"""
+        query, self._query = self._query, None
+        if query is None:
+            return
+        if query.publisher is not None:
+            query.publisher.close(_STOP_LIMIT_S)
+        query.view.close()
+
+    def _running(self) -> _Query:
+        if self._query is None:
+            self._query = _Query(self._options)
+            if self._query.publisher is not None and threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, self._terminate)
+        return self._query
+
+    def _terminate(self, signal_number: int, frame: FrameType | None) -> None:
+        if self._query is not None:
+            self._query.flush(_STOP_LIMIT_S)
+        signal.signal(signal_number, signal.SIG_DFL)
+        os.kill(os.getpid(), signal_number)

@@ -1,0 +1,247 @@
+"""`LocalCluster`: real brokers and a real ZooKeeper as processes on this machine, for tests.
+
+Rule: no process outlives the one that made the cluster, not even if that is killed with SIGKILL. Nothing is
+simulated: what a test sees here is what a user would see.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+from broker_runtime.contract.errors import BrokerUnavailableError, InvalidConfigError, RetriableError
+from broker_runtime.contract.requests import MetadataRequest, MetadataResponse
+from broker_runtime.zookeeper.bundled import BundledZooKeeper
+from pyspark_log.client.channel import Channel
+from pyspark_log.local.broker_process import BrokerProcess
+from pyspark_log.local.ensemble import ZooKeeperEnsemble
+from pyspark_log.local.starting import start_together
+from pyspark_log.testing.readiness import what_is_missing
+
+READY_LIMIT_S: Final = 60.0
+_CHROOT: Final = "/pylog"
+_POLL_S: Final = 0.05
+_ANSWER_LIMIT_S: Final = 5.0
+
+
+class LocalCluster:
+    """A cluster of ``brokers`` brokers (numbered from 1) and ``zookeepers`` ZooKeeper servers (likewise).
+
+    ``directory``: where it keeps everything and finds it again; None: a temporary directory that `close` removes.
+    ``settings``: broker settings by dotted name, for every broker. Entering the ``with`` statement starts it and
+    waits until it is ready; leaving it stops all processes. A server that is started again keeps its port.
+    All methods block until what they say is so. Not thread-safe.
+    """
+
+    def __init__(
+        self,
+        brokers: int = 1,
+        zookeepers: int = 1,
+        directory: str | Path | None = None,
+        *,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        """Starts nothing. Raises `InvalidConfigError` unless there is at least one of each."""
+        for name, number in (("brokers", brokers), ("zookeepers", zookeepers)):
+            if number < 1:
+                raise InvalidConfigError(f"{name}={number}: must be at least 1")
+        self._first_brokers = brokers
+        self._servers = zookeepers
+        self._settings = dict(settings or {})
+        self._given_directory = None if directory is None else Path(directory)
+        self._directory: Path | None = None
+        self._ensemble: ZooKeeperEnsemble | None = None
+        self._brokers: dict[int, BrokerProcess] = {}
+
+    # --- life -----------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Starts all servers and waits until they are ready; on an error nothing is left running.
+
+        Raises as `BrokerProcess.start` and `ZooKeeperEnsemble`, and as `wait_until_ready`.
+        """
+        if self._given_directory is not None:
+            self._directory = self._given_directory
+            self._directory.mkdir(parents=True, exist_ok=True)
+        else:
+            self._directory = Path(tempfile.mkdtemp(prefix="pylog-cluster-"))
+        try:
+            self._ensemble = ZooKeeperEnsemble(self._directory, self._servers)
+            self._ensemble.start()
+            start_together([self._new_broker(broker_id) for broker_id in range(1, self._first_brokers + 1)])
+            self.wait_until_ready()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Stops all processes, brokers first, and removes a temporary directory. May be called twice."""
+        for broker in self._brokers.values():
+            broker.stop()
+        self._brokers.clear()
+        if self._ensemble is not None:
+            self._ensemble.stop()
+            self._ensemble = None
+        if self._directory is not None and self._given_directory is None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+        self._directory = None
+
+    def __enter__(self) -> LocalCluster:
+        self.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- where things are -----------------------------------------------------------------------------------
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """``host:port`` of every broker, for clients and for Spark's ``pylog.bootstrap.servers``."""
+        return ",".join(broker.address for broker in self._opened().values())
+
+    @property
+    def zookeeper_connect(self) -> str:
+        """What a broker's ``zookeeper.connect`` says."""
+        return self._zookeepers().connect_string + _CHROOT
+
+    @property
+    def broker_ids(self) -> Sequence[int]:
+        """All brokers, running or not."""
+        return sorted(self._opened())
+
+    def log_dirs(self, broker_id: int) -> list[Path]:
+        """A broker's data directories."""
+        return self._broker(broker_id).log_dirs
+
+    def pid(self, broker_id: int) -> int:
+        """A broker's process id; that of its last life if it does not run."""
+        return self._broker(broker_id).pid
+
+    # --- brokers --------------------------------------------------------------------------------------------
+
+    def kill(self, broker_id: int) -> None:
+        """SIGKILL: the broker is gone at once."""
+        self._broker(broker_id).kill()
+
+    def stop(self, broker_id: int) -> None:
+        """SIGTERM: the broker stops in order."""
+        self._broker(broker_id).stop()
+
+    def pause(self, broker_id: int) -> None:
+        """SIGSTOP: the broker stands still, its connections stay open."""
+        self._broker(broker_id).pause()
+
+    def resume(self, broker_id: int) -> None:
+        """SIGCONT: a paused broker goes on."""
+        self._broker(broker_id).resume()
+
+    def start(self, broker_id: int) -> None:
+        """Starts a broker that was stopped or killed, on the port it had; returns when it serves."""
+        self._broker(broker_id).start()
+
+    def add_broker(self) -> int:
+        """Starts one more broker, with the next number, and returns that when it serves.
+
+        It has no partitions yet: new topics use it, existing ones are moved to it. Raises as `BrokerProcess.start`;
+        the cluster is as before then.
+        """
+        broker_id = max(self._opened()) + 1
+        try:
+            self._new_broker(broker_id).start()
+        except BaseException:
+            del self._brokers[broker_id]
+            raise
+        return broker_id
+
+    def wait_until_ready(self, timeout_s: float = READY_LIMIT_S) -> None:
+        """Returns when all that can be well with the brokers that run (and are not paused) is well.
+
+        That is: each of them knows of all others and of one controller among them; every partition has a leader among
+        them, which serves; every replica on one of them is in sync. Raises `BrokerUnavailableError` that says what is
+        missing after ``timeout_s``, or at once when no broker runs.
+        """
+        active = [broker for broker in self._opened().values() if broker.is_running and not broker.is_paused]
+        if not active:
+            raise BrokerUnavailableError("no broker of this cluster runs; start(1) starts one")
+        channels = {broker.broker_id: Channel(broker.socket_address, client_id="ready") for broker in active}
+        deadline = time.monotonic() + timeout_s
+        try:
+            while (missing := _look(channels)) is not None:
+                if time.monotonic() >= deadline:
+                    raise BrokerUnavailableError(f"the cluster is not ready after {timeout_s:g} s: {missing}")
+                time.sleep(_POLL_S)
+        finally:
+            for channel in channels.values():
+                channel.close()
+
+    # --- ZooKeeper ------------------------------------------------------------------------------------------
+
+    def kill_zookeeper(self, server_id: int) -> None:
+        """SIGKILL."""
+        self._zookeeper(server_id).kill()
+
+    def stop_zookeeper(self, server_id: int) -> None:
+        """SIGTERM."""
+        self._zookeeper(server_id).stop()
+
+    def start_zookeeper(self, server_id: int) -> None:
+        """Starts a server that was stopped or killed, on the port it had.
+
+        Returns when it serves; where a majority is still missing, when it answers.
+        """
+        self._zookeeper(server_id)
+        self._zookeepers().start_one(server_id)
+
+    # --- private --------------------------------------------------------------------------------------------
+
+    def _new_broker(self, broker_id: int) -> BrokerProcess:
+        assert self._directory is not None
+        broker = self._brokers[broker_id] = BrokerProcess(
+            self._directory / f"broker-{broker_id}",
+            broker_id=broker_id,
+            zookeeper_connect=self.zookeeper_connect,
+            settings=self._settings,
+        )
+        return broker
+
+    def _opened(self) -> dict[int, BrokerProcess]:
+        if not self._brokers:
+            raise BrokerUnavailableError("the cluster is not open: use it in a with statement, or call open()")
+        return self._brokers
+
+    def _zookeepers(self) -> ZooKeeperEnsemble:
+        if self._ensemble is None:
+            raise BrokerUnavailableError("the cluster is not open: use it in a with statement, or call open()")
+        return self._ensemble
+
+    def _broker(self, broker_id: int) -> BrokerProcess:
+        brokers = self._opened()
+        if broker_id not in brokers:
+            raise BrokerUnavailableError(f"there is no broker {broker_id}; there are {sorted(brokers)}")
+        return brokers[broker_id]
+
+    def _zookeeper(self, server_id: int) -> BundledZooKeeper:
+        servers = self._zookeepers().servers
+        if server_id not in servers:
+            raise BrokerUnavailableError(f"there is no ZooKeeper {server_id}; there are {sorted(servers)}")
+        return servers[server_id]
+
+
+def _look(channels: Mapping[int, Channel]) -> str | None:
+    """What is missing at this moment; None: nothing."""
+    request = MetadataRequest(with_offsets=True)
+    answers = {}
+    for broker_id, channel in channels.items():
+        try:
+            answers[broker_id] = channel.call("metadata", request, MetadataResponse, timeout_s=_ANSWER_LIMIT_S)
+        except RetriableError as error:
+            return f"broker {broker_id}: {error}"
+    return what_is_missing(answers)

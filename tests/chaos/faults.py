@@ -1,0 +1,359 @@
+"""The faults, each a pair: do it, and undo it after a while. Which, to whom and for how long comes from a seed."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException
+from kazoo.handlers.threading import KazooTimeoutError
+
+from pyspark_log import Admin, TopicPartition
+from pyspark_log.errors import PylogError
+from tests.chaos.cluster import ChaosCluster, broker_name
+
+log = logging.getLogger(__name__)
+
+Undo = Callable[[], None]
+
+_FILL_STEP_BYTES: Final = 256 << 10
+_ZOOKEEPER_LIMIT_S: Final = 5.0
+_SESSION_TIMEOUT_S: Final = 6.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """``begin`` breaks something and returns what mends it; None: it could not be done just now."""
+
+    name: str
+    begin: Callable[[Faults], Undo | None]
+    longest_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flip:
+    """A bit that was flipped in a file of a broker: which, where, and what its byte is since."""
+
+    broker_id: int
+    partition: int
+    path: Path
+    inode: int
+    position: int
+    value: int
+
+    def is_there(self) -> bool:
+        """Whether the damage is still in the log, that is: has not been found yet."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self.position)
+                return os.fstat(file.fileno()).st_ino == self.inode and file.read(1) == bytes([self.value])
+        except FileNotFoundError:
+            return False
+
+
+class Faults:
+    """What can be broken in one cluster. Not thread-safe."""
+
+    def __init__(self, cluster: ChaosCluster, topic: str, partitions: int, rng: random.Random) -> None:
+        self.cluster = cluster
+        self.topic = topic
+        self.partitions = partitions
+        self.rng = rng
+        self.busy: set[int] = set()  # brokers that a fault holds down
+        self.flips: list[Flip] = []
+
+    def pick(self) -> int | None:
+        """A broker that runs and is not held down; None if there is none."""
+        free = [b for b in self.cluster.broker_ids if b not in self.busy and self.cluster.is_running(b)]
+        return self.rng.choice(free) if free else None
+
+    def controller(self) -> int | None:
+        """The controller, as a broker says."""
+        try:
+            with Admin(self.cluster.proxied_servers, request_timeout_ms=3_000) as admin:
+                return admin.describe_cluster().controller_id
+        except PylogError:
+            return None
+
+
+def _hold(faults: Faults, broker_id: int | None, begin: Callable[[int], Undo | None]) -> Undo | None:
+    if broker_id is None or broker_id in faults.busy:
+        return None
+    undo = begin(broker_id)
+    if undo is None:
+        return None
+    faults.busy.add(broker_id)
+
+    def mend() -> None:
+        undo()
+        faults.busy.discard(broker_id)
+
+    return mend
+
+
+def _killed(faults: Faults, broker_id: int) -> Undo:
+    faults.cluster.kill(broker_id)
+    return lambda: faults.cluster.start(broker_id)
+
+
+def _stopped(faults: Faults, broker_id: int) -> Undo:
+    faults.cluster.stop(broker_id)
+    return lambda: faults.cluster.start(broker_id)
+
+
+def _paused(faults: Faults, broker_id: int) -> Undo:
+    faults.cluster.pause(broker_id)
+    return lambda: faults.cluster.resume(broker_id)
+
+
+def _cut(faults: Faults, broker_id: int, others: Sequence[str], *, one_way: bool = False) -> Undo:
+    network, name = faults.cluster.network, broker_name(broker_id)
+    links = [(name, other) for other in others]
+    links += [(other, name) for other in others if other.startswith("broker-") or other == "client"]
+    links = [(source, target) for source, target in links if target != "client"]
+    for source, target in links:
+        network.cut(source, target, one_way=one_way)
+
+    def heal() -> None:
+        for source, target in links:
+            network.heal(source, target)
+
+    return heal
+
+
+def _peers(faults: Faults, broker_id: int) -> list[str]:
+    return [broker_name(other) for other in faults.cluster.broker_ids if other != broker_id]
+
+
+def _slow(faults: Faults, broker_id: int) -> Undo:
+    network, name = faults.cluster.network, broker_name(broker_id)
+    delay_s = faults.rng.uniform(0.02, 0.2)
+    links = [(source, name) for source in (*_peers(faults, broker_id), "client")]
+    links += [(name, target) for target in (*_peers(faults, broker_id), "zookeeper")]
+    for source, target in links:
+        network.delay(source, target, delay_s)
+
+    def heal() -> None:
+        for source, target in links:
+            network.delay(source, target, 0.0)
+
+    return heal
+
+
+def _all_killed(faults: Faults) -> Undo | None:
+    if faults.busy:
+        return None
+    for broker_id in faults.cluster.broker_ids:
+        faults.busy.add(broker_id)
+        faults.cluster.kill(broker_id)
+
+    def start() -> None:
+        faults.cluster.start_all()
+        faults.busy.clear()
+
+    return start
+
+
+def _zookeeper_killed(faults: Faults) -> Undo:
+    server = faults.rng.choice(faults.cluster.zookeeper_ids)
+    faults.cluster.kill_zookeeper(server)
+    return lambda: faults.cluster.start_zookeeper(server)
+
+
+def _zookeeper_paused(faults: Faults) -> Undo:
+    server = faults.rng.choice(faults.cluster.zookeeper_ids)
+    faults.cluster.pause_zookeeper(server)
+    return lambda: faults.cluster.resume_zookeeper(server)
+
+
+def _session_expired(faults: Faults, broker_id: int) -> Undo | None:
+    """Its ZooKeeper session is closed by somebody else who knows its password: for the broker that is an expiry."""
+    session = faults.cluster.zookeeper_session(broker_id)
+    if session is None:
+        return None
+    servers = faults.cluster.zookeeper_connect.partition("/")[0]
+    other = KazooClient(hosts=servers, client_id=session, timeout=_SESSION_TIMEOUT_S)
+    try:
+        other.start(_ZOOKEEPER_LIMIT_S)
+        was_its_own = other.client_id is not None and other.client_id[0] == session[0]
+    except (KazooException, KazooTimeoutError) as error:
+        log.info("cannot expire broker=%d error=%r", broker_id, error)
+        return None
+    finally:
+        other.stop()  # closes the session
+        other.close()
+    log.info("expired broker=%d session=%#x done=%s", broker_id, session[0], was_its_own)
+    return (lambda: None) if was_its_own else None
+
+
+def _disk_full(faults: Faults, broker_id: int) -> Undo:
+    """Only on a data directory of limited size: what is free is taken."""
+    ballast = faults.cluster.log_dirs(broker_id)[0].parent / "ballast"
+    try:
+        with ballast.open("wb") as file:
+            while True:
+                file.write(bytes(_FILL_STEP_BYTES))
+                file.flush()
+    except OSError:
+        log.info("full broker=%d", broker_id)
+
+    def mend() -> None:
+        ballast.unlink(missing_ok=True)
+        # A log that met a full disk is offline until its broker starts anew.
+        faults.cluster.stop(broker_id)
+        faults.cluster.start(broker_id)
+
+    return mend
+
+
+def _bit_flipped(faults: Faults) -> Undo | None:
+    """One bit of a closed segment of a follower, while it is down, as a bad disk would do it.
+
+    Only one replica of a partition is ever damaged: what all of them have lost is nobody's to mend.
+    """
+    broker_id = faults.pick()
+    if broker_id is None:
+        return None
+    log_dir = faults.cluster.log_dirs(broker_id)[0]
+    segments = [
+        segment
+        for partition in _followed(faults, broker_id)
+        if all(flip.broker_id == broker_id for flip in faults.flips if flip.partition == partition)
+        for segment in sorted((log_dir / f"{faults.topic}-{partition}").glob("*.log"))[:-1]
+    ]
+    if not segments:
+        return None
+    segment = faults.rng.choice(segments)
+
+    def begin(broker_id: int) -> Undo:
+        faults.cluster.stop(broker_id)
+        partition = int(segment.parent.name.rpartition("-")[2])
+        faults.flips.append(_flip(segment, faults.rng, broker_id, partition))
+        return lambda: faults.cluster.start(broker_id)
+
+    return _hold(faults, broker_id, begin)
+
+
+def _followed(faults: Faults, broker_id: int) -> list[int]:
+    """The partitions that the broker follows."""
+    try:
+        with Admin(faults.cluster.proxied_servers, request_timeout_ms=3_000) as admin:
+            partitions = admin.describe_topic(faults.topic).partitions
+    except PylogError:
+        return []
+    return [
+        each.partition for each in partitions if broker_id in each.replicas and each.leader not in {None, broker_id}
+    ]
+
+
+def _flip(path: Path, rng: random.Random, broker_id: int, partition: int) -> Flip:
+    position, bit = rng.randrange(path.stat().st_size), rng.randrange(8)
+    with path.open("r+b") as file:
+        file.seek(position)
+        value = file.read(1)[0] ^ 1 << bit
+        file.seek(position)
+        file.write(bytes([value]))
+    log.info("flip a bit path=%s position=%d bit=%d", path, position, bit)
+    return Flip(
+        broker_id=broker_id, partition=partition, path=path, inode=path.stat().st_ino, position=position, value=value
+    )
+
+
+def _partitions_moved(faults: Faults) -> Undo | None:
+    try:
+        with Admin(faults.cluster.proxied_servers, request_timeout_ms=10_000) as admin:
+            live = sorted(admin.describe_cluster().brokers)
+            if len(live) < 3:
+                return None
+            admin.reassign_partitions(
+                {
+                    TopicPartition(faults.topic, partition): faults.rng.sample(live, 3)
+                    for partition in range(faults.partitions)
+                    if faults.rng.random() < 0.5
+                }
+            )
+    except PylogError as error:
+        log.info("cannot move error=%s", error)
+        return None
+    return lambda: None
+
+
+def _broker_added(faults: Faults) -> Undo | None:
+    if len(faults.cluster.broker_ids) >= 5:
+        return None
+    try:
+        log.info("added broker=%d", faults.cluster.add_broker())
+    except PylogError as error:
+        log.info("cannot add error=%s", error)
+        return None
+    return _partitions_moved(faults) or (lambda: None)
+
+
+def _topic_comes_and_goes(faults: Faults) -> Undo | None:
+    name = f"passing-{faults.rng.randrange(1_000_000)}"
+    try:
+        with Admin(faults.cluster.proxied_servers, request_timeout_ms=10_000) as admin:
+            admin.create_topic(name, partitions=3, replication_factor=min(3, len(admin.describe_cluster().brokers)))
+    except PylogError as error:
+        log.info("cannot create error=%s", error)
+        return None
+
+    def delete() -> None:
+        try:
+            with Admin(faults.cluster.proxied_servers, request_timeout_ms=20_000) as admin:
+                admin.delete_topic(name, missing_ok=True)
+        except PylogError as error:
+            log.info("cannot delete error=%s", error)
+
+    return delete
+
+
+def catalogue(*, has_small_disks: bool) -> list[Fault]:
+    """All faults; those of full disks only where data directories are of limited size."""
+
+    def on_broker(name: str, begin: Callable[[Faults, int], Undo | None], longest_s: float) -> Fault:
+        return Fault(
+            name=name, longest_s=longest_s, begin=lambda f: _hold(f, f.pick(), lambda broker_id: begin(f, broker_id))
+        )
+
+    faults = [
+        on_broker("kill a broker", _killed, 12),
+        on_broker("stop a broker", _stopped, 12),
+        on_broker("pause a broker", _paused, 30),
+        on_broker("expire a session", _session_expired, 8),
+        on_broker("slow network", _slow, 15),
+        on_broker("cut from peers", lambda f, b: _cut(f, b, _peers(f, b)), 15),
+        on_broker("cut from peers, one way", lambda f, b: _cut(f, b, _peers(f, b), one_way=True), 15),
+        on_broker("cut from ZooKeeper", lambda f, b: _cut(f, b, ["zookeeper"]), 15),
+        on_broker("cut from clients", lambda f, b: _cut(f, b, ["client"]), 15),
+        on_broker("cut from all", lambda f, b: _cut(f, b, [*_peers(f, b), "zookeeper", "client"]), 15),
+        Fault(
+            name="kill the controller",
+            longest_s=12,
+            begin=lambda f: _hold(f, f.controller(), lambda broker_id: _killed(f, broker_id)),
+        ),
+        Fault(name="kill all brokers", longest_s=5, begin=_all_killed),
+        Fault(name="kill ZooKeeper", longest_s=12, begin=_zookeeper_killed),
+        Fault(name="pause ZooKeeper", longest_s=12, begin=_zookeeper_paused),
+        Fault(name="flip a bit", longest_s=3, begin=_bit_flipped),
+        Fault(name="move partitions", longest_s=5, begin=_partitions_moved),
+        Fault(name="add a broker", longest_s=5, begin=_broker_added),
+        Fault(name="topic comes and goes", longest_s=5, begin=_topic_comes_and_goes),
+    ]
+    if has_small_disks:
+        faults.append(on_broker("fill a disk", _disk_full, 8))
+    return faults
+
+
+def named(kinds: Sequence[Fault], part: str | None) -> list[Fault]:
+    """Those whose name holds ``part``; None: all. Raises `ValueError` that names what is allowed."""
+    found = [fault for fault in kinds if part is None or part in fault.name]
+    if not found:
+        raise ValueError(f"FAULT={part!r}: allowed is any part of: {', '.join(fault.name for fault in kinds)}")
+    return found

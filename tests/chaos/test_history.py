@@ -1,0 +1,78 @@
+"""The checker of the chaos runs: it sees each anomaly, and none where there is none."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.chaos.history import History, check, value_of
+
+_AT = ("t", 0)
+
+
+def _log(*numbers: int) -> dict[int, bytes]:
+    return {offset: value_of("p0", 0, number) for offset, number in enumerate(numbers)}
+
+
+def _acknowledged(log: dict[int, bytes]) -> History:
+    history = History()
+    for offset, value in log.items():
+        history.acknowledge(_AT, offset, value)
+    history.consume(_AT, list(log), list(log.values()))
+    return history
+
+
+def test_sound_history_has_nothing_wrong() -> None:
+    """Records that were given up may be there or not."""
+    log = _log(0, 1, 3, 4)
+    assert check(_acknowledged(log), {_AT: {**log, 4: value_of("p0", 0, 5)}}) == []
+
+
+@pytest.mark.parametrize(
+    ("final", "anomaly"),
+    [
+        (_log(0, 1), "lost"),
+        (_log(0, 1, 3), "lost"),
+        (_log(0, 1, 2, 2), "doubled"),
+        ({**_log(0, 1, 2), 3: value_of("p0", 0, 7), 4: value_of("p0", 0, 5)}, "reordered"),
+        ({**_log(0, 1, 2), 4: value_of("p0", 0, 5)}, "gap"),
+        (_log(0, 1), "unreal"),
+    ],
+)
+def test_anomaly_is_seen(final: dict[int, bytes], anomaly: str) -> None:
+    """Each has its name."""
+    found = check(_acknowledged(_log(0, 1, 2)), {_AT: final})
+    assert any(line.startswith(anomaly) for line in found), found
+
+
+def test_two_contents_at_one_offset_are_seen_by_acknowledgements_and_by_readers() -> None:
+    """One offset, one content, for everybody and at all times."""
+    history = _acknowledged(_log(0))
+    history.acknowledge(_AT, 0, value_of("p1", 0, 0))
+    history.consume(_AT, [0], [value_of("p1", 0, 0)])
+    found = check(history, {_AT: _log(0)})
+    assert [line.split(" ")[4] for line in found[:2]] == ["acknowledged", "read"]
+
+
+def test_consumer_that_leaves_an_offset_out_is_seen() -> None:
+    """Between two polls, and within one."""
+    history, log = History(), _log(0, 1, 2, 3)
+    history.consume(_AT, [0], [log[0]])
+    history.consume(_AT, [2], [log[2]], expected=1)
+    history.consume(_AT, [0, 3], [log[0], log[3]])
+    found = check(history, {_AT: log})
+    assert [line.split(":")[0] for line in found] == ["skipped", "skipped"]
+
+
+def test_acknowledged_record_without_an_offset_must_be_somewhere() -> None:
+    """A duplicate's offset may be unknown; the record is there all the same."""
+    history = History()
+    history.acknowledge(_AT, -1, value_of("p0", 0, 1))
+    assert check(history, {_AT: _log(0, 1)}) == []
+    assert check(history, {_AT: _log(0)}) == ["lost: ('t', 0) lacks 1 acknowledged records, one is b'p0/0/1'"]
+    assert history.acknowledged_records == 1
+
+
+def test_record_of_one_partition_in_another_is_seen() -> None:
+    """A log holds its own partition's records only."""
+    found = check(History(), {("t", 1): _log(0)})
+    assert found == ["misplaced: ('t', 1) has b'p0/0/0' at 0"]

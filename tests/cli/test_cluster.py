@@ -1,0 +1,124 @@
+"""`pylog cluster describe|health|decommission` and what they say of several brokers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from pylog_command import Pylog
+
+from pyspark_log import Admin
+from pyspark_log.testing import LocalCluster
+
+
+@pytest.fixture(scope="module")
+def two_brokers() -> Iterator[LocalCluster]:
+    """Two brokers, and a topic with a replica on each."""
+    with LocalCluster(brokers=2) as cluster:
+        with Admin(cluster.bootstrap_servers) as admin:
+            admin.create_topic("t", partitions=2, replication_factor=2)
+        cluster.wait_until_ready()
+        yield cluster
+
+
+def test_describe_shows_who_leads_and_holds_what(run_pylog: Pylog, two_brokers: LocalCluster) -> None:
+    """`cluster describe`."""
+    address = two_brokers.bootstrap_servers
+    shown = run_pylog("cluster", "describe", "-b", address)
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.splitlines()[0].split() == [
+        "BROKER", "ADDRESS", "CONTROLLER", "LEADERS", "REPLICAS", "IN", "SYNC",
+    ]  # fmt: skip
+    told = json.loads(run_pylog("cluster", "describe", "-o", "json", "-b", address).stdout)
+    assert (told["topics"], told["partitions"]) == (1, 2)
+    rows = {row["broker"]: row for row in told["brokers"]}
+    assert sorted(rows) == [1, 2]
+    assert [row["address"] for row in rows.values()] == address.split(",")
+    assert all((row["leaders"], row["replicas"], row["in_sync"]) == (1, 2, 2) for row in rows.values())
+    assert sum(row["controller"] for row in rows.values()) == 1
+
+
+def test_topic_describe_has_the_offsets_of_every_leader(run_pylog: Pylog, two_brokers: LocalCluster) -> None:
+    """Each broker knows only the offsets of what it leads: all are asked."""
+    address = two_brokers.bootstrap_servers
+    sent = run_pylog("produce", "t", "-b", address, stdin="".join(f"{number}\n" for number in range(10)))
+    assert sent.returncode == 0, sent.stderr
+    told = json.loads(run_pylog("topic", "describe", "t", "-o", "json", "-b", address).stdout)
+    assert sorted(row["leader"] for row in told["partitions"]) == [1, 2]
+    assert sum(row["records"] for row in told["partitions"]) == 10
+    assert all(sorted(row["isr"]) == [1, 2] for row in told["partitions"])
+
+
+def test_health_says_what_is_wrong_and_exits_with_5(run_pylog: Pylog, two_brokers: LocalCluster) -> None:
+    """`cluster health`; exit 5 when unhealthy."""
+    address = two_brokers.bootstrap_servers
+    well = run_pylog("cluster", "health", "-b", address)
+    assert (well.returncode, well.stdout) == (0, "")
+    assert well.stderr.startswith("Healthy: 2 brokers, controller ")
+    two_brokers.kill(2)
+    two_brokers.wait_until_ready()
+    ill = run_pylog("cluster", "health", "-b", address)
+    assert ill.returncode == 5
+    assert "2 of 2 partitions are not in order" in ill.stderr
+    assert [line.split()[:2] for line in ill.stdout.splitlines()[1:]] == [
+        ["t:0", "under-replicated"],
+        ["t:1", "under-replicated"],
+    ]
+    told = json.loads(run_pylog("cluster", "health", "-o", "json", "-b", address).stdout)
+    assert (told["healthy"], len(told["problems"])) == (False, 2)
+    two_brokers.start(2)
+    two_brokers.wait_until_ready()
+    assert run_pylog("cluster", "health", "-b", address).returncode == 0
+
+
+def test_decommission_needs_others_that_can_take_it_all(run_pylog: Pylog, two_brokers: LocalCluster) -> None:
+    """Two replicas need two brokers: refused, and nothing changes."""
+    refused = run_pylog("cluster", "decommission", "2", "-y", "-b", two_brokers.bootstrap_servers)
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("[INVALID_REPLICA_ASSIGNMENT]")
+
+
+def test_partition_moves_to_a_broker_and_back(run_pylog: Pylog, two_brokers: LocalCluster) -> None:
+    """W27: `partition move --watch`, `partition moves`."""
+    address = two_brokers.bootstrap_servers
+    assert run_pylog("topic", "create", "moved", "-b", address).returncode == 0
+    told = json.loads(run_pylog("topic", "describe", "moved", "-o", "json", "-b", address).stdout)
+    (here,) = told["partitions"][0]["replicas"]
+    there = 3 - here
+    moved = run_pylog("partition", "move", "moved:0", "--to", str(there), "--watch", "-b", address)
+    assert moved.returncode == 0, moved.stderr
+    assert moved.stderr.splitlines()[0] == f"moved-0: moves to {there}"
+    assert moved.stderr.splitlines()[-1] == "All are moved."
+    assert run_pylog("partition", "moves", "-b", address).stderr == "Nothing is being moved.\n"
+    assert run_pylog("partition", "moves", "-o", "json", "-b", address).stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (("move", "t:0", "--to", "7"), 2, "t-0 cannot be moved to [7]: live brokers are [1, 2]"),
+        (("move", "t:0", "--cancel"), 1, "t-0 is not being moved, so there is nothing to end"),
+        (("move", "nowhere:0", "--to", "1"), 3, "no topic 'nowhere'"),
+        (("move", "t:0"), 2, "say where to"),
+        (("move", "t:0", "--to", "one"), 2, "must be broker ids with commas between them"),
+        (("move", "t", "--to", "1"), 2, "'t' must be TOPIC:PARTITION"),
+        (("move", "t:0", "--to", "1,1"), 2, "t-0 cannot have two replicas on one broker: [1, 1]"),
+        (("move", "t:9", "--to", "1"), 3, "t has no partition 9, only 0 to 1"),
+        (("elect", "t:9"), 3, "t has no partition 9, only 0 to 1"),
+    ],
+)
+def test_partition_commands_refuse_what_cannot_be(
+    run_pylog: Pylog, two_brokers: LocalCluster, arguments: tuple[str, ...], status: int, message: str
+) -> None:
+    """Bad input: one clear error that names the value and what is allowed."""
+    refused = run_pylog("partition", *arguments, "-b", two_brokers.bootstrap_servers)
+    assert (refused.returncode, refused.stdout) == (status, "")
+    assert message in refused.stderr
+
+
+def test_elect_says_who_leads_now(run_pylog: Pylog, two_brokers: LocalCluster) -> None:
+    """W27: `partition elect`."""
+    done = run_pylog("partition", "elect", "-b", two_brokers.bootstrap_servers)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr.strip()

@@ -1,0 +1,141 @@
+"""`pylog doctor`, `version`, `completion`, and what all commands share."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+from pylog_command import COMMAND, LIMIT_S, Pylog, clean_environment
+
+import pyspark_log
+from broker_runtime.ports import choose_port
+from pyspark_log.testing import LocalCluster
+
+
+def findings(text: str) -> dict[str, dict[str, str]]:
+    return {finding["check"]: finding for finding in json.loads(text)}
+
+
+def with_this_python() -> dict[str, str]:
+    """An environment in which `python3` is the Python that runs the tests, as after `activate`."""
+    return {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+
+
+def test_doctor_finds_all_well(run_pylog: Pylog, pylog_cluster: LocalCluster) -> None:
+    """`pylog doctor` checks Java, PySpark, the workers' Python, versions, and the cluster."""
+    done = run_pylog("doctor", "-b", pylog_cluster.bootstrap_servers, "-o", "json", environment=with_this_python())
+    assert done.returncode == 0, done.stdout
+    assert {name: finding["status"] for name, finding in findings(done.stdout).items()} == dict.fromkeys(
+        ("python", "java", "pyspark", "pyarrow", "spark workers", "cluster"), "ok"
+    )
+
+
+def test_doctor_finds_a_worker_python_without_pylog(run_pylog: Pylog, tmp_path: Path) -> None:
+    """S1: Spark asks PYSPARK_DRIVER_PYTHON, else PYSPARK_PYTHON, else python3; doctor says how to mend."""
+    venv.create(tmp_path / "bare", with_pip=False, symlinks=True)
+    bare = str(tmp_path / "bare" / "bin" / "python3")
+    for environment in ({"PYSPARK_PYTHON": bare}, {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": bare}):
+        done = run_pylog("doctor", "-o", "json", environment={**with_this_python(), **environment})
+        assert done.returncode == 5
+        finding = findings(done.stdout)["spark workers"]
+        assert finding["status"] == "bad"
+        assert "cannot import pyspark_log" in finding["found"]
+        assert f'PYSPARK_PYTHON="{sys.executable}"' in finding["mend"]
+        assert "pyspark_log.register(spark)" in finding["mend"]
+
+
+def test_doctor_finds_a_command_that_is_no_python(run_pylog: Pylog) -> None:
+    """PYSPARK_DRIVER_PYTHON=jupyter hides every Python data source."""
+    done = run_pylog("doctor", "-o", "json", environment={**with_this_python(), "PYSPARK_DRIVER_PYTHON": "true"})
+    assert findings(done.stdout)["spark workers"]["status"] == "bad"
+    assert done.returncode == 5
+
+
+def test_doctor_finds_java_missing(run_pylog: Pylog, tmp_path: Path) -> None:
+    """Each finding says how to mend it."""
+    (tmp_path / "python3").symlink_to(sys.executable)
+    done = run_pylog("doctor", environment={"PATH": str(tmp_path), "JAVA_HOME": ""})
+    assert done.returncode == 5
+    assert "apt install openjdk-17" in done.stdout
+
+
+def test_doctor_takes_a_missing_cluster_for_a_fault_only_if_one_was_named(run_pylog: Pylog) -> None:
+    """Exit 5, unhealthy, when the cluster that was named does not answer."""
+    address = f"127.0.0.1:{choose_port()}"
+    done = run_pylog("doctor", "-b", address, "--timeout", "1", "-o", "json", environment=with_this_python())
+    assert done.returncode == 5
+    assert findings(done.stdout)["cluster"]["status"] == "bad"
+    assert "pylog up" in findings(done.stdout)["cluster"]["mend"]
+
+
+def test_version_names_what_it_rests_on(run_pylog: Pylog) -> None:
+    """`pylog version`."""
+    assert run_pylog("version").stdout.startswith(f"pylog {pyspark_log.__version__} protocol 1 python 3.")
+    assert json.loads(run_pylog("version", "-o", "json").stdout)["pylog"] == pyspark_log.__version__
+
+
+def test_completion_prints_a_script_that_the_shell_accepts(run_pylog: Pylog) -> None:
+    """`pylog completion`."""
+    script = run_pylog("completion", "bash").stdout
+    assert "pylog" in script
+    checked = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert (checked.returncode, checked.stderr) == (0, "")
+    assert run_pylog("completion", "tcsh").returncode == 2
+
+
+def test_usage_errors_end_with_2_and_print_nothing_on_stdout(run_pylog: Pylog) -> None:
+    """Exit 2, usage; data on stdout, all else on stderr."""
+    for arguments in (
+        ("nope",),
+        ("topic", "create"),
+        ("topic", "list", "-o", "pdf"),
+        ("consume",),
+        ("version", "-X", "x"),
+    ):
+        done = run_pylog(*arguments)
+        assert (done.returncode, done.stdout) == (2, ""), arguments
+        assert "Traceback" not in done.stderr
+
+
+def test_help_is_there_for_every_command(run_pylog: Pylog) -> None:
+    """Each command exists and explains itself; what later versions bring does not."""
+    everything = [
+        "up", "doctor", "version", "completion", "broker start", "zookeeper start", "produce", "consume",
+        "topic create", "topic list", "topic describe", "topic alter", "topic delete", "topic add-partitions",
+        "topic add-column", "topic trim", "log dump", "log verify",
+        "cluster describe", "cluster health", "cluster decommission",
+        "partition move", "partition moves", "partition elect",
+    ]  # fmt: skip
+    for command in everything:
+        done = run_pylog(*command.split(), "--help")
+        assert done.returncode == 0, command
+        assert "--bootstrap-server" in done.stdout, command
+    for command in ("group", "txn", "bench"):
+        assert run_pylog(command, "--help").returncode == 2
+
+
+def test_errors_have_no_colour_where_no_terminal_is(run_pylog: Pylog) -> None:
+    """Colour on a terminal only."""
+    done = run_pylog("topic", "list", "-b", "nowhere")
+    assert done.returncode == 2
+    assert "\033[" not in done.stderr + done.stdout
+
+
+def test_verbose_twice_shows_the_traceback_and_once_does_not(tmp_path: Path) -> None:
+    """An expected error is one line, unless more is asked for."""
+    address = f"127.0.0.1:{choose_port()}"
+    for option, has_traceback in (("-v", False), ("-vv", True)):
+        done = subprocess.run(
+            [*COMMAND, "topic", "list", "-b", address, "--timeout", "0.5", option],
+            capture_output=True,
+            text=True,
+            env=clean_environment(tmp_path),
+            timeout=LIMIT_S,
+            check=False,
+        )
+        assert ("Traceback" in done.stderr) == has_traceback
+        assert done.returncode == 4

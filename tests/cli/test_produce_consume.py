@@ -1,0 +1,227 @@
+"""`pylog produce` and `pylog consume` against a real broker (W27)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+from pylog_command import COMMAND, LIMIT_S, Pylog, clean_environment
+
+from pyspark_log import Admin, Producer, read
+from pyspark_log.testing import LocalCluster
+
+ALL = ("--from", "earliest", "--to", "end")
+
+
+def test_lines_come_back_as_they_went(pylog: Pylog, topic: str) -> None:
+    """W27: a console producer and consumer; values that are no text and empty ones included."""
+    produced = pylog("produce", f"{topic}:0", stdin="first\n\nhéllo\nno newline at the end".encode())
+    assert produced.stdout == ""
+    assert "4 records" in produced.stderr
+    assert pylog("consume", topic, *ALL).stdout == "first\n\nhéllo\nno newline at the end\n"
+
+
+def test_keys_and_format_round_trip(pylog: Pylog, topic: str) -> None:
+    """`produce -f` '%k\\t%v\\n', consume -f '%p %o %k %v\\n'; a key keeps its partition (W8)."""
+    pylog("produce", topic, "-f", r"%k\t%v\n", stdin="a\t1\nb\t2\na\t3\n")
+    lines = [line.split() for line in pylog("consume", topic, *ALL, "-f", r"%p %o %k %v\n").stdout.splitlines()]
+    assert sorted(value for _, _, _, value in lines) == ["1", "2", "3"]
+    a_lines = [(partition, int(offset), value) for partition, offset, key, value in lines if key == "a"]
+    assert [value for _, _, value in a_lines] == ["1", "3"]
+    assert len({partition for partition, _, _ in a_lines}) == 1
+
+
+def test_partition_and_time_come_from_the_line(pylog: Pylog, topic: str) -> None:
+    """A line may name its partition and time."""
+    pylog("produce", topic, "-f", r"%p %T %v\n", stdin="1 1700000000000 x\n0 1700000000001 y\n")
+    shown = pylog("consume", topic, *ALL, "-f", r"%p %T %v\n").stdout
+    assert sorted(shown.splitlines()) == ["0 1700000000001 y", "1 1700000000000 x"]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (("--from", "earliest", "--to", "end"), "0123456789"),
+        (("--from-beginning", "--to", "end"), "0123456789"),
+        (("--from", "7", "--to", "end"), "789"),
+        (("--from", "-3", "--to", "end"), "789"),
+        (("--from", "2", "--to", "5"), "234"),
+        (("--from", "earliest", "-n", "2"), "01"),
+        (("--from", "earliest", "--max-messages", "2", "--to", "end"), "01"),
+        (("--from", "2023-11-14T22:13:25Z", "--to", "end"), "56789"),
+        (("--from", "2023-11-14T22:13:22Z", "--to", "2023-11-14T22:13:24Z"), "23"),
+        (("--from", "1h", "--to", "end"), ""),
+        (("--from", "latest", "--to", "end"), ""),
+        (("--from", "-100", "--to", "-8"), "01"),
+    ],
+)
+def test_range_is_what_was_asked_for(
+    pylog: Pylog, run_pylog: Pylog, ten_records: str, options: tuple[str, ...], expected: str
+) -> None:
+    """--from earliest|latest|N|-N|1h|ISO, --to, -n; W20: any offset or time."""
+    assert pylog("consume", ten_records, *options).stdout.split() == list(expected)
+
+
+@pytest.fixture(scope="module")
+def ten_records(pylog_cluster: LocalCluster) -> str:
+    """Records 0 to 9, a second apart, in one partition."""
+    with Admin(pylog_cluster.bootstrap_servers) as admin:
+        admin.create_topic("ten-records")
+    with Producer(pylog_cluster.bootstrap_servers) as producer:
+        for number in range(10):
+            producer.send("ten-records", str(number).encode(), timestamp=1_700_000_000_000 + 1000 * number)
+    return "ten-records"
+
+
+def test_typed_rows_go_in_and_out_as_json(pylog: Pylog, typed_topic: str) -> None:
+    """S7: a typed topic takes and gives its columns; what comes out goes in again."""
+    pylog("produce", typed_topic, stdin='{"carrier": "UA", "delay": 2}\n{"carrier": "AA", "delay": null}\n')
+    text = pylog("consume", typed_topic, *ALL).stdout
+    assert [json.loads(line) for line in text.splitlines()] == [
+        {"carrier": "UA", "delay": 2},
+        {"carrier": "AA", "delay": None},
+    ]
+    pylog("produce", typed_topic, stdin=text)
+    assert pylog("consume", typed_topic, *ALL).stdout == text + text
+    assert pylog("consume", typed_topic, *ALL, "-n", "1", "-f", r"%k %{delay}\n").stdout == "UA 2\n"
+    assert pylog("consume", typed_topic, *ALL, "-n", "1", "--columns", "delay").stdout == '{"delay":2}\n'
+
+
+def test_formats_of_results_show_the_same_records(pylog: Pylog, typed_topic: str, topic: str) -> None:
+    """-o table|wide|json|jsonl|yaml|name."""
+    pylog("produce", typed_topic, stdin='{"carrier": "UA", "delay": 2}\n')
+    (row,) = json.loads(pylog("consume", typed_topic, *ALL, "-o", "json").stdout)
+    assert (row["topic"], row["partition"], row["offset"]) == (typed_topic, 0, 0)
+    assert row["row"] == {"carrier": "UA", "delay": 2}
+    assert json.loads(pylog("consume", typed_topic, *ALL, "-o", "jsonl").stdout) == row
+    table = pylog("consume", typed_topic, *ALL, "-o", "table").stdout.splitlines()
+    assert [line.split() for line in table] == [["PARTITION", "OFFSET", "CARRIER", "DELAY"], ["0", "0", "UA", "2"]]
+    pylog("produce", f"{topic}:1", stdin=b"\xff\n")
+    (record,) = json.loads(pylog("consume", topic, *ALL, "-o", "json").stdout)
+    assert (record["key"], record["value"]) == (None, "base64:/w==")
+    assert pylog("consume", topic, *ALL, "-o", "name").stdout == f"{topic}:1:0\n"
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
+def test_files_go_in_by_column_name(
+    pylog: Pylog, pylog_cluster: LocalCluster, typed_topic: str, tmp_path: Path, kind: str
+) -> None:
+    """`produce --file` f.parquet|csv|jsonl."""
+    table = pa.table({"delay": pa.array([1, None, -3], pa.int64()), "carrier": ["UA", "AA", "UA"]})
+    file = tmp_path / f"rows.{kind}"
+    if kind == "parquet":
+        pyarrow.parquet.write_table(table, file)
+    elif kind == "csv":
+        pyarrow.csv.write_csv(table, file)
+    else:
+        file.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
+    assert "3 records" in pylog("produce", typed_topic, "--file", str(file)).stderr
+    rows = read(typed_topic, bootstrap_servers=pylog_cluster.bootstrap_servers).read_all()
+    assert rows.select(["delay", "carrier"]).to_pylist() == table.to_pylist()
+
+
+def test_file_is_refused_by_column_name(pylog: Pylog, typed_topic: str, tmp_path: Path) -> None:
+    """Rows that do not fit are refused by the column's name, and none is sent."""
+    file = tmp_path / "rows.parquet"
+    pyarrow.parquet.write_table(pa.table({"carrier": ["UA"], "gate": ["A1"]}), file)
+    assert "gate" in pylog("produce", typed_topic, "--file", str(file), status=1).stderr
+    assert pylog("consume", typed_topic, *ALL).stdout == ""
+    assert "no such file" in pylog("produce", typed_topic, "--file", "missing.csv", status=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("lines", "number"),
+    [
+        ('{"carrier": "UA"}\nnot json\n', 2),
+        ('{"carrier": "UA"}\n{"carrier": "UA"}\n[1]\n', 3),
+        ('{"carrier": "UA", "gate": "A1"}\n', 1),
+        ('{"carrier": "UA", "delay": "late"}\n', 1),
+    ],
+)
+def test_bad_line_is_named_by_its_number(pylog: Pylog, typed_topic: str, lines: str, number: int) -> None:
+    """Reading standard input names bad lines by number."""
+    refused = run_expecting_failure(pylog, "produce", typed_topic, stdin=lines)
+    assert f"line {number}: " in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def run_expecting_failure(pylog: Pylog, *arguments: str, stdin: str) -> subprocess.CompletedProcess[str]:
+    """A command that is to fail or to be refused; which of both is not the point."""
+    try:
+        return pylog(*arguments, stdin=stdin, status=1)
+    except AssertionError:
+        return pylog(*arguments, stdin=stdin, status=2)
+
+
+def test_group_goes_on_where_it_was(pylog: Pylog, ten_records: str) -> None:
+    """W17, W18: with -g the group's offset is kept, and what was shown is acknowledged."""
+    first = pylog("consume", ten_records, "-g", "cli", "--from", "earliest", "-n", "4")
+    second = pylog("consume", ten_records, "-g", "cli", "--to", "end")
+    third = pylog("consume", ten_records, "-g", "cli", "--to", "end")
+    assert (first.stdout.split(), second.stdout.split(), third.stdout) == (list("0123"), list("456789"), "")
+
+
+def test_unknown_topics_and_partitions_are_not_found(pylog: Pylog, topic: str) -> None:
+    """Exit 3, not found."""
+    for arguments in (("consume", "nothing-here", *ALL), ("produce", "nothing-here")):
+        refused = pylog(*arguments, status=3)
+        assert refused.stderr.startswith("[UNKNOWN_TOPIC_OR_PARTITION]")
+        assert "nothing-here" in refused.stderr
+    assert "partitions 0 to 1" in pylog("consume", f"{topic}:2", *ALL, status=2).stderr
+
+
+def test_contradictions_are_usage_errors(pylog: Pylog, topic: str) -> None:
+    """Exit 2, usage."""
+    pylog("consume", topic, "--from", "1", "--from-beginning", status=2)
+    pylog("consume", topic, "-f", "%v", "-o", "json", status=2)
+    assert "--to end" in pylog("consume", topic, "-o", "table", status=2).stderr
+    assert "--from" in pylog("consume", topic, "--from", "soon", status=2).stderr
+    pylog("produce", topic, "-f", "%v", status=2)
+    assert "no.such" in pylog("produce", topic, "-X", "no.such=1", status=2).stderr
+
+
+def test_consume_ends_quietly_when_nobody_reads_on(
+    pylog: Pylog, topic: str, tmp_path: Path, pylog_cluster: LocalCluster
+) -> None:
+    """`pylog consume … | head -1` prints a line and nothing else; its status is that of a broken pipe."""
+    pylog("produce", topic, stdin="x" * 100 + "\n" + ("y" * 1000 + "\n") * 2000)
+    consumer = subprocess.Popen(
+        [*COMMAND, "consume", f"{topic}", "--from", "earliest", "-b", pylog_cluster.bootstrap_servers],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=clean_environment(tmp_path),
+    )
+    assert consumer.stdout is not None
+    consumer.stdout.readline()
+    consumer.stdout.close()
+    assert consumer.stderr is not None
+    with consumer.stderr as errors:
+        said = errors.read()
+    assert consumer.wait(LIMIT_S) == 141
+    assert said == b""
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130)])
+def test_consume_waits_for_records_until_interrupted(
+    pylog: Pylog, topic: str, tmp_path: Path, pylog_cluster: LocalCluster, number: int, status: int
+) -> None:
+    """130 interrupted; without --to it waits for what comes."""
+    consumer = subprocess.Popen(
+        [*COMMAND, "consume", topic, "--from", "earliest", "-b", pylog_cluster.bootstrap_servers],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=clean_environment(tmp_path, PYTHONUNBUFFERED="1"),
+    )
+    pylog("produce", topic, stdin="later\n")
+    assert consumer.stdout is not None
+    assert consumer.stdout.readline() == b"later\n"
+    os.kill(consumer.pid, number)
+    _, said = consumer.communicate(timeout=LIMIT_S)
+    assert (consumer.returncode, said) == (status, b"")

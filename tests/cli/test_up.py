@@ -1,0 +1,233 @@
+"""`pylog up`, `broker start`, `zookeeper start`: servers in the foreground."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from processes import children_of, wait_until_gone
+from pylog_command import COMMAND, LIMIT_S, Pylog, clean_environment
+
+from broker_runtime.ports import choose_port, is_free
+
+
+@contextmanager
+def foreground(home: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A command that serves, and the address that it printed; killed at the end if it still runs."""
+    with (home / "said").open("a") as said:
+        process = subprocess.Popen(
+            [*COMMAND, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=said,
+            text=True,
+            env=clean_environment(home),
+            cwd=home,
+        )
+    try:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        assert address, (home / "said").read_text()
+        yield process, address
+    finally:
+        process.kill()
+        process.wait(LIMIT_S)
+        process.stdout.close()
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_up_serves_stops_in_order_and_goes_on_with_its_data(
+    run_pylog: Pylog, tmp_path: Path, number: signal.Signals, status: int
+) -> None:
+    """`pylog up` runs a cluster until Ctrl-C or SIGTERM; started again on the same data, all is there."""
+    arguments = ("up", "--data", str(tmp_path / "data"), "--port", "0")
+    with foreground(tmp_path, *arguments) as (process, address):
+        below = children_of(process.pid)
+        assert len(below) >= 2
+        assert run_pylog("topic", "create", "kept", "-b", address).returncode == 0
+        assert run_pylog("produce", "kept", "-b", address, stdin="a record\n").returncode == 0
+        os.kill(process.pid, number)
+        assert process.wait(LIMIT_S) == status
+        wait_until_gone(below)
+    said = (tmp_path / "said").read_text()
+    assert f"Broker 1   {address}" in said
+    assert "pylog topic create hello" in said
+    assert "Traceback" not in said
+    with foreground(tmp_path, *arguments) as (process, address):
+        shown = run_pylog("consume", "kept", "--from", "earliest", "--to", "end", "-b", address)
+        assert (shown.stdout, shown.returncode) == ("a record\n", 0)
+
+
+def test_up_uses_a_running_zookeeper(run_pylog: Pylog, tmp_path: Path, zookeeper_connect: str) -> None:
+    """`pylog up --zookeeper H:P` starts no ZooKeeper of its own; the cluster is found again through it."""
+    arguments = ("up", "--data", str(tmp_path / "data"), "--port", "0", "--zookeeper", zookeeper_connect)
+    with foreground(tmp_path, *arguments) as (process, address):
+        assert run_pylog("topic", "create", "elsewhere", "-b", address).returncode == 0
+        process.terminate()
+        assert process.wait(LIMIT_S) == 0
+    assert not (tmp_path / "data" / "zookeeper-1").exists()
+    with foreground(tmp_path, *arguments) as (_, address):
+        assert run_pylog("topic", "list", "-o", "name", "-b", address).stdout == "elsewhere\n"
+
+
+def test_up_leaves_nothing_behind_when_it_is_killed(tmp_path: Path) -> None:
+    """No process outlives the one that started it, SIGKILL included."""
+    with foreground(tmp_path, "up", "--data", str(tmp_path / "data"), "--port", "0") as (process, _):
+        below = children_of(process.pid)
+        assert below
+        process.kill()
+        process.wait(LIMIT_S)
+        wait_until_gone(below)
+
+
+def test_up_says_who_holds_its_port(run_pylog: Pylog, tmp_path: Path) -> None:
+    """`[PORT_IN_USE] 127.0.0.1:9192 is taken by pid 4711. Use: pylog up --port 9300`."""
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", choose_port()))
+        holder.listen()
+        port = holder.getsockname()[1]
+        refused = run_pylog("up", "--data", str(tmp_path / "data"), "--port", str(port))
+    assert refused.returncode == 1
+    beginning = f"[PORT_IN_USE] 127.0.0.1:{port} is taken by pid {os.getpid()}. Use: pylog up --port "
+    assert refused.stderr.startswith(beginning)
+    assert refused.stderr.strip().removeprefix(beginning).isdecimal()
+    assert refused.stdout == ""
+
+
+def test_up_says_how_to_get_java(run_pylog: Pylog, tmp_path: Path) -> None:
+    """`[JAVA_NOT_FOUND] The bundled ZooKeeper needs Java 17 or later; JAVA_HOME is unset …`."""
+    refused = run_pylog(
+        "up", "--data", str(tmp_path / "data"), "--port", "0", environment={"PATH": str(tmp_path), "JAVA_HOME": ""}
+    )
+    assert refused.returncode == 1
+    assert refused.stderr.startswith(
+        "[JAVA_NOT_FOUND] The bundled ZooKeeper needs Java 17 or later; JAVA_HOME is unset and java is not on PATH. "
+    )
+    assert "apt install" in refused.stderr
+    assert "brew install" in refused.stderr
+
+
+def test_up_refuses_a_second_one_on_the_same_data(run_pylog: Pylog, tmp_path: Path) -> None:
+    """Two ZooKeepers on one directory would destroy it."""
+    with foreground(tmp_path, "up", "--data", str(tmp_path / "data"), "--port", "0"):
+        refused = run_pylog("up", "--data", str(tmp_path / "data"), "--port", "0")
+        assert refused.returncode == 1
+        assert refused.stderr.startswith("[DIRECTORY_LOCKED]")
+
+
+def test_up_runs_several_brokers_on_ports_in_a_row(run_pylog: Pylog, tmp_path: Path) -> None:
+    """`pylog up --brokers 3`; the cluster goes on without one, and is as large as before when started again."""
+    port = choose_port()
+    arguments = ("up", "--data", str(tmp_path / "data"))
+    with foreground(tmp_path, *arguments, "--brokers", "3", "--port", str(port)) as (process, addresses):
+        assert addresses == ",".join(f"127.0.0.1:{port + number}" for number in range(3))
+        assert sorted(path.name for path in (tmp_path / "data").glob("*-*")) == [
+            *(f"broker-{number}" for number in (1, 2, 3)),
+            *(f"zookeeper-{number}" for number in (1, 2, 3)),
+        ]
+        assert run_pylog("topic", "create", "kept", "-p", "3", "-b", addresses).returncode == 0
+        said = re.search(rf"Broker 3 +127\.0\.0\.1:{port + 2} +pid (\d+)", (tmp_path / "said").read_text())
+        assert said is not None
+        os.kill(int(said[1]), signal.SIGKILL)
+        wait_for_text(tmp_path / "said", "Broker 3 ended; the others go on. Again: pylog broker start --config ")
+        assert run_pylog("topic", "list", "-o", "name", "-b", addresses).stdout == "kept\n"
+        process.terminate()
+        assert process.wait(LIMIT_S) == 0
+    with foreground(tmp_path, *arguments, "--port", "0") as (_, addresses):
+        assert len(addresses.split(",")) == 3
+        assert run_pylog("topic", "list", "-o", "name", "-b", addresses).stdout == "kept\n"
+
+
+def wait_for_text(path: Path, text: str) -> None:
+    """Fails unless the file says it in time."""
+    deadline = time.monotonic() + LIMIT_S
+    while text not in path.read_text():
+        assert time.monotonic() < deadline, path.read_text()
+        time.sleep(0.05)
+
+
+def test_servers_start_one_by_one(run_pylog: Pylog, tmp_path: Path) -> None:
+    """`zookeeper start`, then `broker start --config broker.toml`; SIGTERM stops each cleanly."""
+    with foreground(tmp_path, "zookeeper", "start", "--data", str(tmp_path / "zk"), "--port", "0") as (_, connect):
+        port, ready = choose_port(), tmp_path / "ready.json"
+        (tmp_path / "broker.toml").write_text(
+            f'broker.id = 7\nlisteners = "127.0.0.1:{port}"\nlog.dirs = "{tmp_path / "log"}"\n'
+            f'zookeeper.connect = "{connect}/pylog"\n'
+        )
+        with (tmp_path / "broker-said").open("w") as said:
+            broker = subprocess.Popen(
+                [*COMMAND, "broker", "start", "--config", "broker.toml", "--ready-file", str(ready)],
+                stdout=said,
+                stderr=said,
+                env=clean_environment(tmp_path),
+                cwd=tmp_path,
+            )
+        try:
+            deadline = time.monotonic() + LIMIT_S
+            while not ready.exists():
+                assert broker.poll() is None, (tmp_path / "broker-said").read_text()
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            described = run_pylog("doctor", "-b", f"127.0.0.1:{port}", "-o", "json").stdout
+            assert "1 broker, controller 7" in described
+            broker.terminate()
+            assert broker.wait(LIMIT_S) == 0
+            assert is_free("127.0.0.1", port)
+        finally:
+            broker.kill()
+            broker.wait(LIMIT_S)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("broker.idd = 1", "broker.id"),
+        ('broker.id = "one"', "broker.id"),
+        ("broker.id = 1\n[log]\nretention.check.interval.ms = 'soon'", "log.retention.check.interval.ms"),
+        ("not toml", "broker.toml"),
+    ],
+)
+def test_broker_start_refuses_settings_by_name(run_pylog: Pylog, tmp_path: Path, text: str, named: str) -> None:
+    """Unknown or wrong settings are refused by name with what is allowed: exit 2."""
+    (tmp_path / "broker.toml").write_text(text)
+    refused = run_pylog("broker", "start", "--config", "broker.toml")
+    assert refused.returncode == 2, refused.stderr
+    assert refused.stderr.startswith("[INVALID_CONFIG]")
+    assert named in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_unreachable_broker_is_said_with_what_to_do(run_pylog: Pylog) -> None:
+    """`[BROKER_UNAVAILABLE] localhost:9192 refused for 10 s. Start one: pylog up`; exit 4."""
+    address = f"127.0.0.1:{choose_port()}"
+    refused = run_pylog("topic", "list", "-b", address, "--timeout", "1")
+    assert refused.returncode == 4
+    assert refused.stderr == f"[BROKER_UNAVAILABLE] {address} refused for 1 s. Start one: pylog up\n"
+    assert refused.stdout == ""
+
+
+def test_foreign_server_is_not_taken_for_a_broker(run_pylog: Pylog) -> None:
+    """`[NOT_A_PYLOG_BROKER] localhost:9092 answers, but not as pylog. Is it Kafka?`; exit 4."""
+    code = (
+        "import socket, sys\n"
+        "s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen(); print(s.getsockname()[1], flush=True)\n"
+        "while True:\n"
+        "    c, _ = s.accept(); c.recv(1024); c.sendall(b'HTTP/1.1 400 Bad Request\\r\\n\\r\\n'); c.close()\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as stranger:
+        try:
+            assert stranger.stdout is not None
+            address = f"127.0.0.1:{stranger.stdout.readline().strip()}"
+            refused = run_pylog("topic", "list", "-b", address, "--timeout", "5")
+        finally:
+            stranger.kill()
+    assert refused.returncode == 4
+    assert refused.stderr == f"[NOT_A_PYLOG_BROKER] {address} answers, but not as pylog. Is it Kafka?\n"

@@ -1,0 +1,25 @@
+"""Shared by all tests: one real ZooKeeper per test session, started when the first test asks for it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from broker_runtime.zookeeper.bundled import BundledZooKeeper
+
+_chroots = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BundledZooKeeper]:
+    """A running server. Whoever stops or pauses it starts one of his own instead."""
+    with BundledZooKeeper(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server
+
+
+@pytest.fixture
+def zookeeper_connect(zookeeper_server: BundledZooKeeper) -> str:
+    """``zookeeper.connect`` with a root of the test's own."""
+    return f"{zookeeper_server.connect_string}/test-{next(_chroots)}"

@@ -1,0 +1,88 @@
+"""Commits of a consumer, through a real broker into ZooKeeper."""
+
+from collections.abc import Callable
+
+import pytest
+
+from pyspark_log import Admin, Consumer, Producer, TopicPartition, errors
+
+
+def produce(topic: str, count: int, partition: int = 0) -> None:
+    with Producer() as producer:
+        for n in range(count):
+            producer.send(topic, b"%d" % n, partition=partition)
+
+
+def poll(consumer: Consumer, count: int) -> None:
+    """Takes exactly so many records."""
+    while count:
+        count -= len(consumer.poll(20, max_records=count))
+
+
+def test_commits_in_the_background_all_end_in_order_with_the_last_one_in_force(
+    new_topic: Callable[..., str], new_group: Callable[[], str], admin: Admin
+) -> None:
+    """W18: a commit per record costs no write per record; the callbacks come in order, before a later commit ends."""
+    name, group = new_topic(1), new_group()
+    at = TopicPartition(name, 0)
+    produce(name, 2001)
+    told: list[int] = []
+    with Consumer(name, group_id=group, auto_offset_reset="earliest", enable_auto_commit=False) as consumer:
+        futures = [consumer.commit_async({at: n}) for n in range(1, 2001)]
+        for number, future in enumerate(futures):
+            future.add_done_callback(lambda _, number=number: told.append(number))  # type: ignore[misc]
+        consumer.commit({at: 2001})
+        assert told == list(range(2000))
+        assert all(future.exception(0) is None for future in futures)
+        assert admin.list_group_offsets(group)[at].committed == 2001
+
+
+def test_commit_in_the_background_that_is_refused_spoils_no_other(
+    new_topic: Callable[..., str], new_group: Callable[[], str], admin: Admin
+) -> None:
+    """W18: each future has the outcome of its own commit."""
+    name, other, group = new_topic(1), new_topic(1), new_group()
+    at, gone = TopicPartition(name, 0), TopicPartition(other, 0)
+    with Consumer(name, other, group_id=group, auto_offset_reset="earliest", enable_auto_commit=False) as consumer:
+        admin.delete_topic(other)
+        first, refused, last = (consumer.commit_async(o) for o in ({at: 0}, {gone: 0}, {at: 0}))
+        assert first.result(30) is None
+        assert last.result(30) is None
+        assert isinstance(refused.exception(30), errors.UnknownTopicOrPartitionError | errors.InconsistentTopicIdError)
+
+
+def test_partitions_that_are_given_up_are_committed(
+    new_topic: Callable[..., str], new_group: Callable[[], str], admin: Admin
+) -> None:
+    """W18: a new assignment acknowledges what was read of the partitions that are not in it."""
+    name, group = new_topic(2), new_group()
+    first, second = TopicPartition(name, 0), TopicPartition(name, 1)
+    for partition in (0, 1):
+        produce(name, 3, partition)
+    with Consumer(group_id=group, auto_offset_reset="earliest", auto_commit_interval_ms=3_600_000) as consumer:
+        consumer.assign([first])
+        poll(consumer, 3)
+        consumer.assign([second])
+        assert admin.list_group_offsets(group)[first].committed == 3
+        poll(consumer, 2)
+    assert admin.list_group_offsets(group)[second].committed == 2
+
+
+@pytest.mark.parametrize("is_anew", [False, True])
+def test_consumer_of_a_topic_that_is_gone_commits_the_others_and_closes(
+    new_topic: Callable[..., str], new_group: Callable[[], str], admin: Admin, is_anew: bool
+) -> None:
+    """W18: an offset of the topic that was never becomes one of its successor."""
+    name, other, group = new_topic(1), new_topic(1), new_group()
+    at, gone = TopicPartition(name, 0), TopicPartition(other, 0)
+    for topic in (name, other):
+        produce(topic, 3)
+    with Consumer(group_id=group, auto_offset_reset="earliest", auto_commit_interval_ms=3_600_000) as consumer:
+        consumer.assign([at, gone])
+        poll(consumer, 6)
+        admin.delete_topic(other)
+        if is_anew:
+            admin.create_topic(other)
+    committed = admin.list_group_offsets(group)
+    assert committed[at].committed == 3
+    assert gone not in committed

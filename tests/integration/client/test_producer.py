@@ -1,0 +1,331 @@
+"""Records from `Producer.send` to the log of a real broker."""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+import pytest
+
+from pyspark_log import Admin, Producer, RecordMetadata, errors, read
+from pyspark_log.client.partitioner import partition_for_key
+
+
+def values(topic: str) -> list[bytes]:
+    return read(topic).read_all()["value"].to_pylist()
+
+
+def test_producer_shares_records_without_key_exactly(new_topic: Callable[..., str]) -> None:
+    """W7: two records, two partitions, one record in each; and so on, whatever the number."""
+    name = new_topic(2)
+    with Producer() as producer:
+        assert sorted(producer.send(name, b"x").result(10).partition for _ in range(2)) == [0, 1]
+    name = new_topic(3)
+    with Producer() as producer:
+        futures = [producer.send(name, b"x") for _ in range(300)]
+        assert Counter(f.result(10).partition for f in futures) == {0: 100, 1: 100, 2: 100}
+
+
+def test_producer_sends_a_key_where_kafka_would(new_topic: Callable[..., str]) -> None:
+    """W8: bytes, strings and numbers; the same key always to the same partition, which is Kafka's."""
+    name = new_topic(5)
+    with Producer() as producer:
+        for key, as_bytes in ((b"21", b"21"), ("foobar", b"foobar"), (7, (7).to_bytes(8, "big"))):
+            sent = {producer.send(name, b"v", key=key).result(10).partition for _ in range(3)}
+            assert sent == {partition_for_key(as_bytes, 5)}
+        assert producer.send(name, b"v", key="foobar", partition=4).result(10).partition == 4
+        with pytest.raises(errors.InvalidPartitionsError, match="0 to 4"):
+            producer.send(name, b"v", partition=5)
+
+
+def test_producer_sends_to_a_partition_added_since_it_looked(new_topic: Callable[..., str], admin: Admin) -> None:
+    """W8: a partition that is named is asked for before it is refused."""
+    name = new_topic(1)
+    with Producer() as producer:
+        producer.send(name, b"x", partition=0).result(10)
+        admin.create_partitions(name, 3)
+        assert producer.send(name, b"x", partition=2).result(10).partition == 2
+        producer.send_batch(name, pa.table({"value": [b"y"]}), partition=1).result(10)
+        with pytest.raises(errors.InvalidPartitionsError, match="0 to 2"):
+            producer.send(name, b"x", partition=3)
+
+
+def test_producer_makes_frames_that_fit_into_small_segments(new_topic: Callable[..., str]) -> None:
+    """W3: no frame is above a segment, so none is made so; by records, by rows, and by batch."""
+    plain, typed = (new_topic(config={"segment.bytes": "16KiB"}, schema=schema) for schema in (None, "l array<string>"))
+    with Producer(linger_ms=1000) as producer:
+        for n in range(500):
+            producer.send(plain, b"%d" % n * 30)
+            producer.send(typed, {"l": ["é" * 20] * 10})
+        producer.flush(30)
+        producer.send_batch(plain, pa.table({"value": [b"x" * 100] * 1000})).result(30)
+    assert len(values(plain)) == 1500
+    assert read(typed).read_all().num_rows == 500
+
+
+def test_producer_counts_headers(new_topic: Callable[..., str]) -> None:
+    """Records with more in their headers than in their value make frames that the topic takes."""
+    name = new_topic(config={"max.message.bytes": "64KiB"})
+    with Producer(linger_ms=1000) as producer:
+        for _ in range(200):
+            producer.send(name, b"x", headers=[("h", b"y" * 1000)])
+        producer.flush(30)
+        with pytest.raises(errors.RecordTooLargeError):
+            producer.send(name, b"x", headers=[("h", b"y" * 70_000)])
+    assert len(values(name)) == 200
+
+
+def test_producer_learns_a_smaller_limit_from_the_first_refusal(new_topic: Callable[..., str], admin: Admin) -> None:
+    """W27: settings change under a running producer."""
+    name = new_topic()
+    with Producer(linger_ms=1000) as producer:
+        producer.send(name, b"x").result(10)
+        admin.alter_config(name, {"max.message.bytes": "16KiB"})
+        deadline = time.monotonic() + 20
+        while True:
+            futures = [producer.send(name, b"x" * 100) for _ in range(500)]
+            if all(future.exception(10) is None for future in futures):
+                break
+            assert time.monotonic() < deadline
+        with pytest.raises(errors.RecordTooLargeError):
+            producer.flush()
+
+
+def test_producer_knows_a_column_added_since_it_looked(new_topic: Callable[..., str], admin: Admin) -> None:
+    """W27: it asks for the topic before it refuses a row."""
+    name = new_topic(schema="a int")
+    with Producer() as producer:
+        producer.send(name, {"a": 1}).result(10)
+        admin.add_columns(name, "b int")
+        producer.send(name, {"a": 2, "b": 2}).result(10)
+        with pytest.raises(errors.SchemaMismatchError, match="'c'"):
+            producer.send(name, {"c": 1})
+    assert read(name).read_all().to_pylist() == [{"a": 1, "b": None}, {"a": 2, "b": 2}]
+
+
+def test_columns_are_added_while_rows_are_gathered(new_topic: Callable[..., str], admin: Admin) -> None:
+    """W27: rows from before and after lie in frames of their own; a row checked in between has nulls."""
+    name = new_topic(schema="a int")
+    with Producer(linger_ms=60_000) as producer:
+        producer.send(name, {"a": 1})
+        row_from_before = producer._lane(name).rows
+        assert row_from_before is not None
+        admin.add_columns(name, "b int")
+        with pytest.raises(errors.InvalidPartitionsError):
+            producer.send(name, {"a": 0}, partition=9)  # asks for the topic anew
+        producer.send(name, {"a": 2, "b": 2})
+        lane = producer._lane(name)
+        producer._append(lane, lane.queues[0], row_from_before.row({"a": 3}), None, None, None, 100)
+        producer.flush(20)
+    assert read(name).read_all().to_pylist() == [{"a": 1, "b": None}, {"a": 2, "b": 2}, {"a": 3, "b": None}]
+
+
+def test_producers_write_to_one_topic_at_once(new_topic: Callable[..., str]) -> None:
+    """W6: what several producers and threads send is all there, once each, each thread's in its order."""
+    name = new_topic(1)
+    producers = [Producer(linger_ms=1) for _ in range(2)]
+
+    def run(writer: int) -> None:
+        for n in range(500):
+            producers[writer % 2].send(name, b"%d:%d" % (writer, n))
+
+    threads = [threading.Thread(target=run, args=(writer,)) for writer in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    for producer in producers:
+        producer.close()
+    found = [tuple(map(int, value.split(b":"))) for value in values(name)]
+    assert len(found) == 2000
+    for writer in range(4):
+        assert [n for w, n in found if w == writer] == list(range(500))
+
+
+def test_producer_keeps_nulls_headers_and_timestamps(new_topic: Callable[..., str]) -> None:
+    """W2: null keys and values, repeated header names, times to the millisecond, mixed with records without any."""
+    name = new_topic(1)
+    moment = datetime.now(UTC).replace(microsecond=123_000) - timedelta(days=400)
+    with Producer() as producer:
+        plain = producer.send(name, b"plain")
+        dated = producer.send(name, None, key="k", timestamp=moment, headers=[("a", b"1"), ("a", None), ("b", b"")])
+        producer.send(name, b"after")
+        assert dated.result(10) == RecordMetadata(name, 0, 1, int(moment.timestamp() * 1000))
+        now_ms = datetime.now(UTC).timestamp() * 1000
+        assert abs(plain.result(10).timestamp - now_ms) < 60_000
+    rows = read(name, columns=["key", "value", "timestamp", "headers"]).read_all().to_pylist()
+    assert [(r["key"], r["value"]) for r in rows] == [(None, b"plain"), (b"k", None), (None, b"after")]
+    assert rows[1]["timestamp"] == moment
+    assert [(h["key"], h["value"]) for h in rows[1]["headers"]] == [("a", b"1"), ("a", None), ("b", b"")]
+    assert not rows[0]["headers"]
+
+
+def test_producer_refuses_bad_records_when_they_are_sent(new_topic: Callable[..., str]) -> None:
+    """W2: what cannot be a record is refused by name, and spoils no other."""
+    name = new_topic(1, config={"max.message.bytes": "64KiB"})
+    with Producer() as producer:
+        with pytest.raises(errors.SchemaMismatchError, match="dict"):
+            producer.send(name, {"a": 1})
+        with pytest.raises(errors.SchemaMismatchError, match="headers"):
+            producer.send(name, b"x", headers=[("a", 1)])  # type: ignore[list-item]
+        with pytest.raises(errors.InvalidTimestampError, match="hour"):
+            producer.send(name, b"x", timestamp=datetime.now(UTC) + timedelta(hours=2))
+        with pytest.raises(errors.InvalidTimestampError, match="time zone"):
+            producer.send(name, b"x", timestamp=datetime(2024, 1, 1))
+        with pytest.raises(errors.RecordTooLargeError, match=r"max\.message\.bytes"):
+            producer.send(name, b"x" * 70_000)
+        with pytest.raises(errors.UnknownTopicOrPartitionError, match="no-such-topic"):
+            producer.send("no-such-topic", b"x")
+        producer.send(name, b"good")
+    assert values(name) == [b"good"]
+
+
+def test_producer_checks_typed_records_by_name(new_topic: Callable[..., str]) -> None:
+    """W8: wrong, unknown and missing fields are refused where they are sent; the key column chooses the partition."""
+    name = new_topic(4, schema="carrier string not null, delay int32, at timestamp", key="carrier")
+    with Producer() as producer:
+        for row, column in (
+            ({"delay": 1}, "carrier"),
+            ({"carrier": "UA", "dely": 1}, "delay"),
+            ({"carrier": "UA", "delay": "late"}, "delay"),
+            ({"carrier": "UA", "delay": 1 << 31}, "delay"),
+            ({"carrier": "UA", "at": "noon"}, "at"),
+        ):
+            with pytest.raises(errors.SchemaMismatchError, match=column):
+                producer.send(name, row)
+        with pytest.raises(errors.SchemaMismatchError, match="carrier"):
+            producer.send(name, {"carrier": "UA"}, key="UA")
+        moment = datetime(2024, 2, 29, 12, tzinfo=UTC)
+        sent = producer.send(name, {"carrier": "UA", "at": moment}).result(10)
+        assert sent.partition == partition_for_key(b"UA", 4)
+    assert read(name).read_all().to_pylist() == [{"carrier": "UA", "delay": None, "at": moment}]
+
+
+@pytest.mark.parametrize("acks", ["all", "1", "0"])
+@pytest.mark.parametrize("codec", ["none", "lz4", "zstd"])
+def test_producer_delivers_with_any_acks_and_codec(new_topic: Callable[..., str], acks: str, codec: str) -> None:
+    """W9: every record is there, whatever was acknowledged and how it was compressed."""
+    name = new_topic(2)
+    with Producer(acks=acks, compression_type=codec, batch_size="4KiB") as producer:  # type: ignore[arg-type]
+        futures = [producer.send(name, b"%d" % n, key=str(n % 7)) for n in range(2000)]
+        producer.flush(20)
+        offsets = {f.result().offset for f in futures}
+    if acks == "0":
+        assert offsets == {-1}
+    deadline = datetime.now(UTC) + timedelta(seconds=20)
+    while len(found := values(name)) < 2000 and datetime.now(UTC) < deadline:
+        pass
+    assert sorted(map(int, found)) == list(range(2000))
+
+
+def test_producer_calls_back_and_flush_raises_the_first_error(new_topic: Callable[..., str], admin: object) -> None:
+    """W9: each record's outcome reaches its callback; flush raises the first error once."""
+    name = new_topic(1)
+    told: list[tuple[RecordMetadata | None, Exception | None]] = []
+    with Producer(linger_ms=60_000) as producer:
+        producer.send(name, b"1", on_delivery=lambda metadata, error: told.append((metadata, error)))
+        producer.flush(10)
+        assert told[0][0] is not None
+        assert told[0][0].offset == 0
+        future = producer.send(name, b"2", on_delivery=lambda metadata, error: told.append((metadata, error)))
+        admin.delete_topic(name)  # type: ignore[attr-defined]
+        with pytest.raises(errors.PylogError) as raised:
+            producer.flush(20)
+        assert told[1] == (None, raised.value)
+        assert future.exception(1) is raised.value
+        producer.flush(10)
+
+
+def test_producer_uses_serializers_and_own_partitioners(new_topic: Callable[..., str]) -> None:
+    """W8: a callable chooses partitions; serializers make bytes; sticky fills one frame before the next partition."""
+    name = new_topic(3)
+    with Producer(
+        partitioner=lambda topic, key, count: 2, key_serializer=str.encode, value_serializer=lambda n: b"%d" % n
+    ) as producer:
+        assert producer.send(name, 5, key="k").result(10).partition == 2
+    name = new_topic(3)
+    with Producer(partitioner="sticky", linger_ms=1000) as producer:
+        first = [producer.send(name, b"x") for _ in range(50)]
+        producer.flush(10)
+        second = [producer.send(name, b"x") for _ in range(50)]
+        producer.flush(10)
+    assert len({f.result().partition for f in first}) == len({f.result().partition for f in second}) == 1
+    assert first[0].result().partition != second[0].result().partition
+
+
+def test_producer_refuses_calls_after_close(new_topic: Callable[..., str]) -> None:
+    """W9: closing delivers what was sent; afterwards nothing is taken."""
+    name = new_topic(1)
+    producer = Producer(linger_ms=60_000)
+    producer.send(name, b"last")
+    producer.close()
+    producer.close()
+    assert values(name) == [b"last"]
+    with pytest.raises(errors.ClosedError):
+        producer.send(name, b"x")
+    with pytest.raises(errors.ClosedError):
+        producer.send_batch(name, read(name, columns=["value"]).read_all())
+
+
+def test_producer_sees_added_partitions_and_a_topic_made_anew(new_topic: Callable[..., str], admin: object) -> None:
+    """W27: a topic made anew under a producer fails its records once, then takes new ones."""
+    name = new_topic(1)
+    with Producer() as producer:
+        producer.send(name, b"old").result(10)
+        admin.delete_topic(name)  # type: ignore[attr-defined]
+        admin.create_topic(name, partitions=2)  # type: ignore[attr-defined]
+        for _ in range(50):
+            try:
+                producer.send(name, b"new").result(10)
+                break
+            except (errors.InconsistentTopicIdError, errors.UnknownTopicOrPartitionError):
+                continue
+        with pytest.raises(errors.PylogError):
+            producer.flush(10)
+    assert b"new" in values(name)
+
+
+class SlowLock:
+    """A lock after which its holder stands still for a moment, as on a busy machine."""
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self.acquire = lock.acquire
+        self._lock = lock
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
+
+    def release(self) -> None:
+        self._lock.release()
+        time.sleep(0.001)
+
+
+def test_list_is_never_sent_off_before_its_first_record(new_topic: Callable[..., str]) -> None:
+    """Whoever flushes while another sends finds no list that was opened and has nothing yet: it would be a frame of
+    no records, which fails."""
+    name = new_topic()
+    with Producer(linger_ms=1000) as producer:
+        producer._lock = SlowLock(producer._lock)  # type: ignore[assignment]
+        is_done = threading.Event()
+        failures: list[errors.PylogError] = []
+
+        def flush() -> None:
+            while not is_done.is_set():
+                try:
+                    producer.flush(30)
+                except errors.PylogError as error:
+                    failures.append(error)
+
+        flushing = threading.Thread(target=flush)
+        flushing.start()
+        for n in range(200):
+            producer.send(name, b"%d" % n)
+        is_done.set()
+        flushing.join(60)
+    assert failures == []
+    assert [int(value) for value in values(name)] == list(range(200))

@@ -1,0 +1,96 @@
+"""Three brokers lose one, and get it back: real processes, killed and stopped."""
+
+from __future__ import annotations
+
+from pyspark_log import Admin, Consumer
+from pyspark_log.testing import LocalCluster
+from tests.integration.cluster.replicas import eventually, numbers_in, produce, replicas_are_identical
+
+
+def test_killed_leader_loses_no_acknowledged_record(cluster: LocalCluster, admin: Admin) -> None:
+    """W11, W13: a killed leader's partition is led by another at once, nothing acknowledged is lost, and what comes
+    back is equal byte by byte."""
+    created = admin.create_topic("killed", replication_factor=3)
+    leader = created.partitions[0].leader
+    assert leader is not None
+    produce(cluster, "killed", range(100))
+    cluster.kill(leader)
+    produce(cluster, "killed", range(100, 200))
+    assert numbers_in(cluster, "killed") == list(range(200))
+    described = admin.describe_topic("killed").partitions[0]
+    assert described.leader != leader
+    assert described.leader_epoch > created.partitions[0].leader_epoch
+    assert leader not in described.isr
+    cluster.start(leader)
+    cluster.wait_until_ready()
+    assert sorted(admin.describe_topic("killed").partitions[0].isr) == [1, 2, 3]
+    replicas_are_identical(cluster, "killed")
+
+
+def test_stopped_broker_hands_its_leaderships_over(cluster: LocalCluster, admin: Admin) -> None:
+    """A broker that is told to stop loses nothing, and leads again what it is the first replica of."""
+    created = admin.create_topic("stopped", partitions=3, replication_factor=3)
+    leader = created.partitions[0].leader
+    assert leader is not None
+    with Consumer("stopped", bootstrap_servers=cluster.bootstrap_servers, auto_offset_reset="earliest") as consumer:
+        produce(cluster, "stopped", range(60))
+        cluster.stop(leader)
+        produce(cluster, "stopped", range(60, 120))
+        cluster.start(leader)
+        cluster.wait_until_ready()
+        eventually(
+            lambda: all(p.leader == p.replicas[0] for p in admin.describe_topic("stopped").partitions),
+            "the preferred leaders lead",
+        )
+        produce(cluster, "stopped", range(120, 180))
+        received: list[int] = []
+
+        def has_all() -> bool:
+            received.extend(int(record.value) for record in consumer.poll(1.0))
+            return len(received) >= 180
+
+        eventually(has_all, "all is consumed")
+        assert sorted(received) == list(range(180))
+    replicas_are_identical(cluster, "stopped")
+
+
+def test_controller_that_is_killed_is_replaced(cluster: LocalCluster, admin: Admin) -> None:
+    """Without waiting for its session: topics are made, and its partitions led, by others."""
+    controller = admin.describe_cluster().controller_id
+    assert controller is not None
+    cluster.kill(controller)
+    created = admin.create_topic("after", partitions=3, replication_factor=3)
+    assert controller not in {partition.leader for partition in created.partitions}
+    produce(cluster, "after", range(10))
+    assert sorted(numbers_in(cluster, "after")) == list(range(10))
+    cluster.start(controller)
+    cluster.wait_until_ready()
+    assert admin.describe_cluster().controller_id != controller
+
+
+def test_topic_that_was_made_is_known_by_every_broker(cluster: LocalCluster, admin: Admin) -> None:
+    """Whoever is asked next, about a topic that exists since a moment ago, knows it."""
+    for number in range(10):
+        admin.create_topic(f"made-{number}", partitions=3)
+        for server in cluster.bootstrap_servers.split(","):
+            with Admin(server) as other:
+                assert len(other.describe_topic(f"made-{number}").partitions) == 3
+
+
+def test_broker_stops_in_bounds_though_all_others_are_frozen(cluster: LocalCluster, admin: Admin) -> None:
+    """Nobody takes its leaderships over, nobody answers it: it stops in order all the same."""
+    admin.create_topic("frozen", partitions=3, replication_factor=3)
+    produce(cluster, "frozen", range(10))
+    stopping, *others = cluster.broker_ids
+    for other in others:
+        cluster.pause(other)
+    try:
+        cluster.stop(stopping)
+    finally:
+        for other in others:
+            cluster.resume(other)
+    said = (cluster.log_dirs(stopping)[0].parent / "broker.out").read_text().splitlines()
+    assert said[-1].endswith(f"stopped broker={stopping} complete=True")
+    cluster.start(stopping)
+    cluster.wait_until_ready()
+    assert sorted(numbers_in(cluster, "frozen")) == list(range(10))

@@ -1,0 +1,99 @@
+"""Who leads, who follows, and what each of them is asked for in vain: three brokers as a client finds them."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+from pyspark_log import Admin
+from pyspark_log.errors import InvalidReplicationFactorError, ZooKeeperUnavailableError
+from pyspark_log.testing import LocalCluster
+from tests.integration.cluster.replicas import eventually, numbers_in, produce, replicas_are_identical
+
+REFUSED_BY_A_FOLLOWER = "NOT_LEADER_OR_FOLLOWER"
+
+
+@pytest.mark.parametrize(("partitions", "shares"), [(3, [1, 1, 1]), (2, [0, 1, 1]), (1, [0, 0, 1]), (7, [2, 2, 3])])
+def test_leaders_are_spread_evenly(cluster: LocalCluster, admin: Admin, partitions: int, shares: list[int]) -> None:
+    """W10: N partitions on N brokers, on N+M, on fewer; whatever other topics lead where."""
+    described = admin.create_topic(f"spread-{partitions}", partitions=partitions, replication_factor=2).partitions
+    leading = Counter(partition.leader for partition in described)
+    assert sorted(leading[broker_id] for broker_id in cluster.broker_ids) == shares
+    assert all(partition.leader == partition.replicas[0] for partition in described)
+    assert all(len(set(partition.replicas)) == 2 for partition in described)
+
+
+def test_more_replicas_than_brokers_are_refused(admin: Admin) -> None:
+    """W11: each replica is on a broker of its own."""
+    with pytest.raises(InvalidReplicationFactorError, match=r"factor 4 is not possible: allowed is 1 to 3"):
+        admin.create_topic("too-many", replication_factor=4)
+    assert "too-many" not in admin.list_topics()
+
+
+def test_follower_serves_neither_reads_nor_writes(cluster: LocalCluster, admin: Admin) -> None:
+    """W12: the leader serves all of its partition; an in-sync follower, which has every record, refuses."""
+    leader = admin.create_topic("roles", replication_factor=3).partitions[0].leader
+    produce(cluster, "roles", range(10))
+    replicas_are_identical(cluster, "roles")
+    path = flight.FlightDescriptor.for_path("roles")
+    batch = pa.record_batch({"value": pa.array([b"never"], pa.binary())})
+    for broker_id, address in zip(cluster.broker_ids, cluster.bootstrap_servers.split(","), strict=True):
+        with flight.connect(f"grpc://{address}") as client:
+            (endpoint,) = client.get_flight_info(path).endpoints
+            if broker_id == leader:
+                assert client.do_get(endpoint.ticket).read_all().num_rows == 10
+                continue
+            with pytest.raises(pa.ArrowException, match=REFUSED_BY_A_FOLLOWER):
+                client.do_get(endpoint.ticket).read_all()
+            with pytest.raises(pa.ArrowException, match=REFUSED_BY_A_FOLLOWER):
+                _write(client, path, batch)
+    assert numbers_in(cluster, "roles") == list(range(10))
+
+
+def _write(client: flight.FlightClient, path: flight.FlightDescriptor, batch: pa.RecordBatch) -> None:
+    """As any Flight client does; whichever call comes after the answer raises what that is."""
+    writer, answers = client.do_put(path, batch.schema)
+    writer.write_batch(batch)
+    writer.done_writing()
+    answers.read()
+    writer.close()
+
+
+def test_empty_disk_is_filled_from_the_leaders(cluster: LocalCluster, admin: Admin) -> None:
+    """W11: a broker that was stopped and given an empty disk has the same bytes again, under the same number."""
+    admin.create_topic("disk", partitions=3, replication_factor=3)
+    produce(cluster, "disk", range(60))
+    cluster.stop(2)
+    for directory in cluster.log_dirs(2):
+        shutil.rmtree(directory)
+    cluster.start(2)
+    cluster.wait_until_ready()
+    assert all(sorted(p.isr) == [1, 2, 3] for p in admin.describe_topic("disk").partitions)
+    produce(cluster, "disk", range(60, 90))
+    replicas_are_identical(cluster, "disk")
+    assert sorted(numbers_in(cluster, "disk")) == list(range(90))
+
+
+def test_replicated_partitions_are_served_on_without_zookeeper(cluster: LocalCluster, admin: Admin) -> None:
+    """W26: ZooKeeper is away entirely: leaders and followers go on, no topic can be made; back: all is whole."""
+    admin.create_topic("away", partitions=3, replication_factor=3)
+    produce(cluster, "away", range(30))
+    cluster.kill_zookeeper(1)
+    produce(cluster, "away", range(30, 60))  # acknowledged by all in-sync replicas
+    assert sorted(numbers_in(cluster, "away")) == list(range(60))
+    with (
+        Admin(cluster.bootstrap_servers, request_timeout_ms=5_000) as impatient,
+        pytest.raises(ZooKeeperUnavailableError, match="no connection to ZooKeeper; changes of topics wait for it"),
+    ):
+        impatient.create_topic("later")
+    cluster.start_zookeeper(1)
+    cluster.wait_until_ready()
+    assert sorted(admin.describe_cluster().brokers) == [1, 2, 3]
+    eventually(lambda: len(admin.create_topic("later", exist_ok=True).partitions) == 1, "topics are made again")
+    produce(cluster, "away", range(60, 90))
+    assert sorted(numbers_in(cluster, "away")) == list(range(90))
+    replicas_are_identical(cluster, "away")

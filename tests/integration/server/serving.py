@@ -1,0 +1,229 @@
+"""A process that serves Flight over real logs in a directory, without ZooKeeper; and what tests need to talk to it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+from pyarrow import flight
+
+from broker_runtime.contract import requests
+from broker_runtime.contract.flight import STREAM_OPTIONS, decode_result, encode_action, from_flight_error
+from broker_runtime.contract.frame import encode_frame
+from broker_runtime.contract.schema import SchemaHistory, TopicSchema
+
+TYPED = TopicSchema(
+    schema_id=0,
+    arrow=pa.schema([pa.field("carrier", pa.string()), pa.field("delay", pa.int32())]),
+    is_typed=True,
+    key=None,
+)
+TOPICS = {
+    "untyped": (uuid.UUID(int=1), 2, TopicSchema.untyped()),
+    "typed": (uuid.UUID(int=2), 2, TYPED),
+}
+
+
+def serve(directory: str, max_streams: int) -> None:
+    """Serves until SIGTERM; prints its port as JSON first. ``exec``-ed with a fresh interpreter by `Server`."""
+    from broker_runtime.contract.errors import StaleBrokerEpochError
+    from broker_runtime.log import LogConfig, LogDirectory
+    from broker_runtime.replication import Leadership, Partition, PartitionRegistry
+    from broker_runtime.replication.registry import KnownTopic
+    from broker_runtime.server.flight import PylogFlightServer, Services
+    from broker_runtime.services.byte_budget import ByteBudget
+    from broker_runtime.services.fetch import FetchService, ReplicaIdentity
+    from broker_runtime.services.plain import PlainService
+    from broker_runtime.services.produce import ProduceService
+    from broker_runtime.services.read import ReadService
+
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr)
+    logs = LogDirectory.open(directory, cluster_id="test", broker_id=1)
+    registry = PartitionRegistry()
+    for name, (topic_id, count, schema) in TOPICS.items():
+        known = KnownTopic(topic_id=topic_id.bytes, partition_count=count, schemas=SchemaHistory([schema]))
+        registry.know_topic(name, known)
+        for number in range(count):
+            log = logs.log(name, number, topic_id, LogConfig(segment_bytes=1 << 30))
+            partition = Partition(log, broker_id=1)
+            state = Leadership(leader=1, leader_epoch=3, replicas=(1, 2), in_sync=frozenset({1}))
+            partition.become_leader(state)
+            registry.host(partition)
+
+    elsewhere = KnownTopic(
+        topic_id=bytes(15) + b"\x09", partition_count=1, schemas=SchemaHistory([TopicSchema.untyped()])
+    )
+    registry.know_topic("elsewhere", elsewhere)
+
+    def metadata(request: requests.MetadataRequest) -> requests.MetadataResponse:
+        return requests.MetadataResponse(
+            protocol_version=1,
+            software_version="0",
+            cluster_id="test",
+            controller_id=1,
+            brokers=(requests.BrokerInfo(broker_id=1, host="127.0.0.1", port=server.port, epoch=1),),
+            topics=tuple(
+                requests.TopicInfo(
+                    name=name,
+                    topic_id=topic_id.bytes,
+                    partitions=tuple(
+                        requests.PartitionInfo(partition=n, leader=1, leader_epoch=3, replicas=(1,), isr=(1,))
+                        for n in range(count)
+                    ),
+                )
+                for name, (topic_id, count, _) in TOPICS.items()
+            ),
+        )
+
+    def defect(request: requests.DescribeLogDirsRequest) -> requests.DescribeLogDirsResponse:
+        raise ZeroDivisionError("secret of the broker")
+
+    def open_streams(request: requests.DescribeConfigRequest) -> requests.DescribeConfigResponse:
+        kinds = ",".join(server.open_streams)
+        return requests.DescribeConfigResponse(entries={"open": requests.ConfigEntry(value=kinds, source="test")})
+
+    def admit_replica(hello: requests.FetchHello) -> ReplicaIdentity:
+        if hello.replica_id != 2:
+            raise StaleBrokerEpochError(f"broker {hello.replica_id} is not registered here")
+        return ReplicaIdentity(broker_id=hello.replica_id, broker_epoch=hello.broker_epoch)
+
+    budget = ByteBudget(256 << 20)
+    produce = ProduceService(registry)
+    read = ReadService(registry, budget=budget)
+    server = PylogFlightServer(
+        "127.0.0.1",
+        0,
+        services=Services(
+            produce=produce,
+            fetch=FetchService(registry, max_bytes=55 << 20, budget=budget),
+            read=read,
+            plain=PlainService(registry, produce=produce, read=read, now_ms=lambda: time.time_ns() // 1_000_000),
+            actions={"metadata": metadata, "describe_log_dirs": defect, "describe_config": open_streams},
+            admit_replica=admit_replica,
+            produce_budget=ByteBudget(256 << 20),
+        ),
+        max_streams=max_streams,
+    )
+    print(json.dumps({"port": server.port}), flush=True)
+    signal.sigwait({signal.SIGTERM})
+    registry.step_down_all()
+    began = time.monotonic()
+    done = server.stop(10.0)
+    print(json.dumps({"stopped": done, "stop_s": time.monotonic() - began}), flush=True)
+    logs.close()
+    os._exit(0)
+
+
+@dataclass
+class Server:
+    """The process, from its tests' side."""
+
+    process: subprocess.Popen[str]
+    port: int
+    directory: Path
+    log: Path
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def threads(self) -> int:
+        return sum(1 for _ in Path(f"/proc/{self.process.pid}/task").iterdir())
+
+    @property
+    def rss_bytes(self) -> int:
+        return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    @property
+    def cpu_s(self) -> float:
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    @property
+    def is_alive(self) -> bool:
+        return self.process.poll() is None
+
+    def connect(self) -> flight.FlightClient:
+        return flight.FlightClient(f"grpc://{self.address}", generic_options=STREAM_OPTIONS)
+
+    def act(self, name: str, request: requests.Message) -> requests.Message:
+        with self.connect() as client:
+            try:
+                (result,) = client.do_action(encode_action(name, request), flight.FlightCallOptions(timeout=20))
+            except (flight.FlightError, pa.ArrowException) as error:
+                raise from_flight_error(error, self.address) from None
+            return decode_result(name, result.body)
+
+    def open_streams(self) -> list[str]:
+        """The kinds of the streams that are open, sorted."""
+        response = self.act("describe_config", requests.DescribeConfigRequest(broker_id=1))
+        assert isinstance(response, requests.DescribeConfigResponse)
+        return [kind for kind in response.entries["open"].value.split(",") if kind]
+
+    def stored_bytes(self) -> dict[str, bytes]:
+        """Content of every segment file that has any (loading a log makes an empty one)."""
+        return {str(path): data for path in sorted(self.directory.rglob("*.log")) if (data := path.read_bytes())}
+
+
+@contextmanager
+def serving(directory: Path, *, max_streams: int = 1000) -> Iterator[Server]:
+    """The process; killed at the end, whatever happened."""
+    log = directory.parent / f"{directory.name}.stderr"
+    with log.open("w") as errors:
+        process = subprocess.Popen(
+            [sys.executable, __file__, str(directory), str(max_streams)],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line, log.read_text()
+        yield Server(process, json.loads(line)["port"], directory, log)
+    finally:
+        process.send_signal(signal.SIGCONT)
+        process.kill()
+        process.wait(10)
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def eventually(condition: Callable[[], bool], what: str, timeout_s: float = 20.0) -> float:
+    """Waits until the condition holds; returns how long that took."""
+    began = time.monotonic()
+    pause = threading.Event()
+    while not condition():
+        assert time.monotonic() - began < timeout_s, f"not within {timeout_s} s: {what}"
+        pause.wait(0.05)
+    return time.monotonic() - began
+
+
+def untyped_frame(values: list[bytes], timestamp_ms: int = 1_700_000_000_000) -> pa.Buffer:
+    """A frame of an untyped topic."""
+    return encode_frame(
+        pa.record_batch({"value": pa.array(values, pa.binary())}), TOPICS["untyped"][2], timestamps=timestamp_ms
+    )
+
+
+def big_frame(size_bytes: int) -> pa.Buffer:
+    """A frame of about that size."""
+    return untyped_frame([bytes(size_bytes // 8)] * 8)
+
+
+if __name__ == "__main__":
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    serve(sys.argv[1], int(sys.argv[2]))

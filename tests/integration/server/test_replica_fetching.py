@@ -1,0 +1,170 @@
+"""A broker that follows others: threads and sessions of `ReplicaFetching` against served logs in other processes."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from broker_runtime.contract.model import TopicPartition
+from broker_runtime.contract.settings import Address
+from broker_runtime.log import LogConfig, LogDirectory
+from broker_runtime.replication import Leadership, Partition
+from broker_runtime.server.replica_fetching import ReplicaFetching
+from tests.integration.server.serving import TOPICS, Server, eventually, serving, untyped_frame
+from tests.integration.server.streams import ProduceStream
+
+LEADER_EPOCH = 3  # of all that a `Server` leads
+
+
+class Follower:
+    """Broker 2: its logs, its fetching, and what that told."""
+
+    def __init__(self, directory: Path) -> None:
+        self.addresses: dict[int, Address] = {}
+        self.broken: list[int] = []
+        self.failed = threading.Event()
+        self.logs = LogDirectory.open(directory, cluster_id="test", broker_id=2)
+        self.fetching = ReplicaFetching(
+            2,
+            max_bytes=10 << 20,
+            max_wait_ms=500,
+            address_of=self.addresses.get,
+            broker_epoch=lambda: 1,
+            on_broken=self.broken.append,
+            on_failure=self.failed.set,
+        )
+
+    def partition(self, number: int) -> Partition:
+        """This broker's replica of a partition of the untyped topic."""
+        log = self.logs.log("untyped", number, TOPICS["untyped"][0], LogConfig(segment_bytes=1 << 30))
+        return Partition(log, broker_id=2)
+
+    def follow(self, partition: Partition, leader: int) -> None:
+        """As hosting does it."""
+        leadership = Leadership(
+            leader=leader, leader_epoch=LEADER_EPOCH, replicas=(leader, 2), in_sync=frozenset({leader})
+        )
+        partition.become_follower(leadership)
+        self.fetching.follow(partition, leadership)
+
+    def knows(self, leader: int, server: Server) -> None:
+        """Where the leader listens."""
+        self.addresses[leader] = Address("127.0.0.1", server.port)
+
+
+@contextmanager
+def following(directory: Path) -> Iterator[Follower]:
+    """A follower that is stopped at the end, and whose threads met no defect."""
+    follower = Follower(directory)
+    try:
+        yield follower
+    finally:
+        assert follower.fetching.stop(20.0)
+        follower.logs.close()
+    assert not follower.failed.is_set()
+
+
+def produce(server: Server, *values: bytes, partition: int = 0) -> None:
+    with server.connect() as client, ProduceStream(client) as stream:
+        for value in values:
+            assert stream.produce([untyped_frame([value])], partition=partition).error is None
+
+
+def has(partition: Partition, end: int) -> None:
+    """Waits until the log ends there, durably."""
+    eventually(lambda: partition.log.durable_end_offset == end, f"{partition} ends at {end}")
+
+
+def test_follower_fetches_what_is_there_and_what_comes_byte_by_byte(tmp_path: Path) -> None:
+    """W11, W12: it pulls from the leader like a consumer and appends to its own log; replicas are equal."""
+    with serving(tmp_path / "leader") as server, following(tmp_path / "follower") as follower:
+        produce(server, b"1", b"2")
+        first, second = follower.partition(0), follower.partition(1)
+        follower.knows(1, server)
+        follower.follow(first, 1)
+        has(first, 2)
+        assert server.open_streams() == ["follower"]
+        follower.follow(second, 1)
+        produce(server, b"3", partition=1)
+        produce(server, b"4", partition=0)
+        has(first, 3)
+        has(second, 1)
+        eventually(lambda: first.log.high_watermark == 3, "the high watermark is told")
+        assert server.open_streams() == ["follower"], "one session for all"
+        assert follower.broken == []
+        follower.fetching.unfollow(TopicPartition("untyped", 0))
+        follower.fetching.unfollow(TopicPartition("untyped", 1))
+        eventually(lambda: server.open_streams() == [], "no connection without anything to follow")
+        stored = {path.split("/")[-2]: data for path, data in server.stored_bytes().items()}
+        for path in (tmp_path / "follower").rglob("*.log"):
+            assert path.read_bytes() == stored[path.parent.name]
+
+
+def test_follower_goes_over_to_another_leader_and_follows_a_restarted_one(tmp_path: Path) -> None:
+    """A partition moves from one leader to another; a leader that died is told, and found at its new address."""
+    with following(tmp_path / "follower") as follower:
+        partition = follower.partition(0)
+        with serving(tmp_path / "one") as one:
+            produce(one, b"1")
+            follower.knows(1, one)
+            follower.follow(partition, 1)
+            has(partition, 1)
+        eventually(lambda: 1 in follower.broken, "the dead leader is told")
+        with serving(tmp_path / "one") as one, serving(tmp_path / "three") as three:
+            follower.knows(1, one)
+            produce(one, b"2")
+            has(partition, 2)
+            follower.knows(3, three)
+            follower.follow(partition, 3)
+            assert follower.fetching.leaders == [3]
+            eventually(lambda: one.open_streams() == [], "the first leader's session ends")
+            eventually(lambda: three.open_streams() == ["follower"], "the other's begins")
+
+
+@pytest.mark.parametrize("is_resumed", [True, False])
+def test_frozen_leader_is_noticed_and_holds_up_no_stop(tmp_path: Path, is_resumed: bool) -> None:
+    """Nothing waits for a stopped process for ever: a watchdog cancels, and stopping is bounded."""
+    with serving(tmp_path / "leader") as server, following(tmp_path / "follower") as follower:
+        partition = follower.partition(0)
+        produce(server, b"1")
+        follower.knows(1, server)
+        follower.follow(partition, 1)
+        has(partition, 1)
+        server.process.send_signal(signal.SIGSTOP)
+        if is_resumed:
+            eventually(lambda: 1 in follower.broken, "the frozen leader is told", 40.0)
+            server.process.send_signal(signal.SIGCONT)
+            produce(server, b"2")
+            has(partition, 2)
+        else:
+            assert follower.fetching.stop(20.0)
+
+
+def test_follower_that_is_not_registered_is_refused_and_says_so_to_nobody(tmp_path: Path) -> None:
+    """A leader that answers lives, whatever it answers: no suspicion."""
+    with serving(tmp_path / "leader") as server, following(tmp_path / "follower") as follower:
+        partition = follower.partition(0)
+        produce(server, b"1")
+        follower.knows(1, server)
+        opened: list[int] = []
+        stranger = ReplicaFetching(
+            7,
+            max_bytes=1 << 20,
+            max_wait_ms=500,
+            address_of=lambda leader: opened.append(leader) or follower.addresses[leader],
+            broker_epoch=lambda: 1,
+            on_broken=follower.broken.append,
+        )
+        leadership = Leadership(leader=1, leader_epoch=LEADER_EPOCH, replicas=(1, 7), in_sync=frozenset({1}))
+        partition.become_follower(leadership)
+        stranger.follow(partition, leadership)
+        follower.follow(partition, 1)
+        has(partition, 1)
+        eventually(lambda: len(opened) > 2, "refused, and tried again")
+        assert stranger.stop(20.0)
+        assert follower.broken == []

@@ -1,0 +1,43 @@
+"""What only a real ZooKeeper does: refusals by its access rules."""
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.security import make_acl
+
+from broker_runtime.contract.errors import ZooKeeperUnavailableError
+from broker_runtime.zookeeper.client import KazooZooKeeper
+
+
+@pytest.fixture
+def client(zookeeper_connect):
+    client = KazooZooKeeper.connect(zookeeper_connect, session_timeout_ms=4_000)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def forbidden(zookeeper_connect, client):
+    """A znode that nobody may read or write."""
+    other = KazooClient(hosts=zookeeper_connect)
+    other.start(timeout=10)
+    other.create("/forbidden", b"", acl=[make_acl("world", "anyone", create=True)])
+    yield "/forbidden"
+    other.stop()
+    other.close()
+
+
+@pytest.mark.parametrize(
+    "request_it",
+    [
+        lambda client, path: client.get(path),
+        lambda client, path: client.find(path),
+        lambda client, path: client.find_all(["/", path, "/none"]),
+        lambda client, path: client.children(path),
+        lambda client, path: client.set(path, b"1", version=0),
+    ],
+)
+def test_refusal_by_access_rules_is_an_error_of_ours_that_names_the_znode(client, forbidden, request_it):
+    """The loop that keeps a broker in its cluster knows no error of kazoo's: one would end it."""
+    with pytest.raises(ZooKeeperUnavailableError, match=r"^\[ZOOKEEPER_UNAVAILABLE\] /.*NoAuthError.*ACL"):
+        request_it(client, forbidden)
+    assert client.find("/none") is None

@@ -1,0 +1,55 @@
+"""The bundled ZooKeeper as an ensemble of three: real servers out of PySpark's jars."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from broker_runtime.contract.errors import SetupError, ZooKeeperUnavailableError
+from broker_runtime.zookeeper.client import KazooZooKeeper
+from pyspark_log.local.ensemble import ZooKeeperEnsemble
+
+LIMIT_S = 30.0
+
+
+def get(client: KazooZooKeeper, path: str) -> bytes:
+    """What the znode holds, asked again while no server answers."""
+    deadline = time.monotonic() + LIMIT_S
+    while True:
+        try:
+            return client.get(path).data
+        except ZooKeeperUnavailableError:
+            assert time.monotonic() < deadline
+
+
+def test_ensemble_loses_one_server_and_keeps_its_state_over_a_restart_of_all(tmp_path: Path) -> None:
+    """W26: an ensemble loses one server, and the cluster's state is whole; with two gone it waits for one of them."""
+    ensemble = ZooKeeperEnsemble(tmp_path, 3)
+    ensemble.start()
+    try:
+        client = KazooZooKeeper.connect(f"{ensemble.connect_string}/root", session_timeout_ms=10_000)
+        client.create("/kept", b"x")
+        session = client.session_id
+        ensemble.servers[3].kill()
+        assert ensemble.has_majority
+        assert get(client, "/kept") == b"x"
+        ensemble.servers[2].kill()
+        assert not ensemble.has_majority
+        ensemble.start_one(3)
+        assert get(client, "/kept") == b"x"
+        assert client.session_id == session
+        client.close()
+    finally:
+        ensemble.stop()
+    with pytest.raises(SetupError, match="has the data of 3 ZooKeeper servers, not of 1"):
+        ZooKeeperEnsemble(tmp_path, 1)
+    again = ZooKeeperEnsemble(tmp_path, 3)
+    again.start()
+    try:
+        client = KazooZooKeeper.connect(f"{again.connect_string}/root", session_timeout_ms=10_000)
+        assert client.get("/kept").data == b"x"
+        client.close()
+    finally:
+        again.stop()

@@ -1,0 +1,71 @@
+"""``python -m tests.simulation [--seeds N] [--first F] [--processes P]``: many seeds, and what they came to.
+
+With ``--seed S`` one seed alone, with its whole trace. Ends with 1 if an invariant did not hold anywhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+
+from tests.simulation.pool import run_seeds
+from tests.simulation.run import Outcome, run_seed
+
+_SHOWN_FAILURES = 3
+
+
+def main() -> int:
+    """The exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=300)
+    parser.add_argument("--first", type=int, default=1)
+    parser.add_argument("--processes", type=int, default=min(2, os.cpu_count() or 1))
+    parser.add_argument("--seed", type=int, help="run this one, and print its trace")
+    options = parser.parse_args()
+    if options.seed is not None:
+        return run_one(options.seed)
+    began_s = time.monotonic()
+    shown = 0
+
+    def told(outcome: Outcome) -> None:
+        nonlocal shown
+        if outcome.failure is None:
+            return
+        print(f"\nseed {outcome.seed} FAILED: {outcome.failure}", flush=True)
+        if shown < _SHOWN_FAILURES:
+            shown += 1
+            print(f"the end of its trace (all of it: make simulate SEED={outcome.seed}):\n{outcome.trace}", flush=True)
+
+    summary = run_seeds(
+        range(options.first, options.first + options.seeds), processes=options.processes, on_outcome=told
+    )
+    took_s = time.monotonic() - began_s
+    events, simulated_s = summary.events / summary.seeds, summary.simulated_s / summary.seeds
+    print(
+        f"\n{summary.seeds} seeds in {took_s:.0f} s ({summary.seeds / took_s:.1f} per second), "
+        f"each {events:.0f} events in {simulated_s:.0f} simulated seconds"
+    )
+    for what, count in sorted(summary.counts.items()):
+        print(f"  {what:<40} {count:>10,}")
+    if summary.failures:
+        print(f"FAILED: {len(summary.failures)} seeds: {sorted(outcome.seed for outcome in summary.failures)}")
+        return 1
+    print("every invariant held in every seed")
+    return 0
+
+
+def run_one(seed: int) -> int:
+    """One seed, with everything that happened."""
+    outcome = run_seed(seed, keep_lines=1 << 20, keep_trace=True)
+    print(outcome.trace)
+    print(f"seed {seed}: {outcome.events} events, trace {outcome.digest}")
+    if outcome.failure is not None:
+        print(f"FAILED: {outcome.failure}")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,152 @@
+"""One broker's disk: the log's in-memory file system, in simulated time, that dies with its broker.
+
+A crash may come between any two operations, and in the middle of a write. Rule: after the crash nothing reaches the
+disk until `revive`. What is truly on the device, and which logs changed, can be seen from outside without opening one.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from broker_runtime.log.faulty_files import FaultyFiles
+from tests.simulation.scheduler import Crashed
+
+LOG_SUFFIX = ".log"
+
+
+class SimFiles(FaultyFiles):
+    """See the module. ``wait`` lets the time of an fsync pass; ``on_crash`` ends the broker's life at once."""
+
+    def __init__(self, wait: Callable[[], None], on_crash: Callable[[], None]) -> None:
+        super().__init__()
+        self._wait = wait
+        self._on_crash = on_crash
+        self.is_dead = False
+        self.crash_in: int | None = None
+        """Crash at the so-many-th change from now on."""
+        self.written_from: dict[Path, int] = {}
+        """Log file → the lowest position written since somebody looked; 0 where it was replaced or removed."""
+
+    # --- faults ---------------------------------------------------------------------------------------------------
+
+    def die(self, rng: random.Random, *, power_lost: bool) -> None:
+        """The process ends, or the machine loses its power."""
+        self.is_dead = True
+        self.crash_in = None
+        self.faults.clear()
+        if power_lost:
+            self.lose_power(rng)
+            for path in [*self._names, *self.written_from]:
+                self._touch(path, 0)
+        else:
+            self.kill()
+
+    def revive(self) -> None:
+        """The machine is up again."""
+        self.is_dead = False
+
+    def damage(self, path: Path, position: int, mask: int) -> None:
+        """Flips bits of one byte, as a bad sector does."""
+        inode = self._names[path]
+        for content in (inode.content, inode.durable):
+            if position < len(content):
+                content[position] ^= mask
+        self._touch(path, 0)
+
+    # --- what an observer sees ------------------------------------------------------------------------------------
+
+    def paths(self) -> list[Path]:
+        """All files, in order."""
+        return sorted(self._names)
+
+    def seen(self, path: Path) -> bytes:
+        """What the file has now; nothing where there is none."""
+        inode = self._names.get(path)
+        return b"" if inode is None else bytes(inode.content)
+
+    def durable_bytes(self, path: Path) -> int:
+        """How much of the file's beginning a power failure leaves in any case."""
+        inode = self._durable_names.get(path)
+        return 0 if inode is None else len(inode.durable)
+
+    # --- FileSystem -----------------------------------------------------------------------------------------------
+
+    def open(self, path: Path, *, create: bool = False, read_only: bool = False) -> int:
+        self._check_alive()
+        return super().open(path, create=create, read_only=read_only)
+
+    def close(self, descriptor: int) -> None:
+        self._check_alive()
+        super().close(descriptor)
+
+    def write(self, descriptor: int, buffers: Sequence[bytes | memoryview], position: int) -> None:
+        path, inode = self._file_of(descriptor)
+        self._touch(path, position)
+        if self._is_crash_due():
+            data = b"".join(buffers)
+            self._put(inode, data[: len(data) // 2], position)
+            self._crash()
+        super().write(descriptor, buffers, position)
+
+    def sync(self, descriptor: int) -> None:
+        self._change()
+        self._wait()
+        super().sync(descriptor)
+
+    def sync_directory(self, path: Path) -> None:
+        self._change()
+        super().sync_directory(path)
+
+    def rename(self, source: Path, target: Path) -> None:
+        self._change()
+        for name in [source, *(name for name in self._names if source in name.parents)]:
+            self._touch(name, 0)
+        super().rename(source, target)
+        self._touch(target, 0)
+
+    def unlink(self, path: Path) -> None:
+        self._change()
+        self._touch(path, 0)
+        super().unlink(path)
+
+    def make_directory(self, path: Path) -> None:
+        self._change()
+        super().make_directory(path)
+
+    def remove_tree(self, path: Path) -> None:
+        self._change()
+        for name in [name for name in self._names if path in name.parents]:
+            self._touch(name, 0)
+        super().remove_tree(path)
+
+    # --- within ---------------------------------------------------------------------------------------------------
+
+    def _file_of(self, descriptor: int):
+        self._check_alive()
+        return self._file(descriptor)
+
+    def _check_alive(self) -> None:
+        if self.is_dead:
+            raise Crashed("disk")
+
+    def _change(self) -> None:
+        self._check_alive()
+        if self._is_crash_due():
+            self._crash()
+
+    def _is_crash_due(self) -> bool:
+        self._check_alive()
+        if self.crash_in is None:
+            return False
+        self.crash_in -= 1
+        return self.crash_in <= 0
+
+    def _crash(self) -> None:
+        self._on_crash()
+        raise Crashed("disk")
+
+    def _touch(self, path: Path, position: int) -> None:
+        if path.suffix == LOG_SUFFIX:
+            self.written_from[path] = min(position, self.written_from.get(path, position))

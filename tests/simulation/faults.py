@@ -1,0 +1,251 @@
+"""What goes wrong in a run, and when: chosen by the seed, and ended before the run's quiet end.
+
+Rule: a fault does what real machines and networks do to a cluster that keeps its promises: at most a minority of the
+replicas of a partition is damaged, everything else may happen to everybody, also at once.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+
+from broker_runtime.log.faulty_files import Fault
+from tests.simulation.life import DATA
+from tests.simulation.node import Node
+from tests.simulation.operations import Operations
+from tests.simulation.scheduler import MS, SECOND
+from tests.simulation.world import World
+
+
+class Faults:
+    """Breaks things again and again until `heal`."""
+
+    def __init__(self, world: World, *, kinds: list[str], interval_us: tuple[int, int]) -> None:
+        self._world = world
+        self._rng = world.rng
+        self._interval_us = interval_us
+        self._is_over = False
+        operations = Operations(world)
+        known: dict[str, Callable[[Node], None]] = {
+            "kill": self._kill,
+            "power loss": self._lose_power,
+            "crash at a write": self._crash_at_write,
+            "restart": self._restart,
+            "pause": self._pause,
+            "partition": self._partition,
+            "isolate": self._isolate,
+            "cut from zookeeper": self._cut_from_zookeeper,
+            "session expiry": self._expire,
+            "zookeeper down": self._zookeeper_down,
+            "clock jump": self._clock_jump,
+            "slow disk": self._slow_disk,
+            "all lose power": self._all_lose_power,
+            "disk error": self._disk_error,
+            "bit flip": self._flip_bits,
+            "stop": self._stop_in_order,
+            "broker added": operations.add_broker,
+            "move": operations.move,
+            "cancelled move": operations.cancel_moves,
+            "election": operations.elect,
+            "deletion": operations.delete_records,
+        }
+        self._kinds = [(kind, known[kind]) for kind in kinds]
+        if self._kinds:
+            self._next()
+
+    def heal(self) -> None:
+        """Nothing goes wrong any more; everything that was broken works, and all brokers run."""
+        self._is_over = True
+        world = self._world
+        world.trace.line("sim", "healed")
+        world.network.heal()
+        world.network.weather.lost = world.network.weather.repeated = world.network.weather.late = 0.0
+        weather = world.zookeeper.weather
+        weather.lost_before = weather.lost_after = weather.late_watch = 0.0
+        world.scheduler.resume_all()
+        world.zookeeper.come_back()
+        for node in world.nodes.values():
+            world.zookeeper.reconnect(node.actor)
+            world.zookeeper.awake(node.actor)
+            node.files.crash_in = None
+            node.files.faults.clear()
+            node.sync_us = (100, 600)
+            if node.has_offline_logs:
+                node.kill(power_lost=False)
+            if node.life is None and not node.is_retired:
+                node.start()
+
+    # --- within ---------------------------------------------------------------------------------------------------
+
+    def _next(self) -> None:
+        self._world.scheduler.after(self._world.scheduler.between(*self._interval_us), "net", self._strike)
+
+    def _strike(self) -> None:
+        if self._is_over:
+            return
+        if self._world.is_recovering:  # one at a time, where the disks promise nothing
+            self._next()
+            return
+        _, strike = self._rng.choice(self._kinds)
+        nodes = [node for node in self._world.nodes.values() if node.should_run]
+        controllers = [node for node in nodes if node.life is not None and node.life.member.controller.is_active]
+        if nodes:
+            # The controller more often: what it believes to be is what others may have become.
+            strike(self._rng.choice(controllers if controllers and self._rng.random() < 0.3 else nodes))
+        self._next()
+
+    def _later(self, delay_us: int, action: Callable[[], None]) -> None:
+        def act() -> None:
+            if not self._is_over:
+                action()
+
+        self._world.scheduler.after(delay_us, "net", act)
+
+    def _fault(self, kind: str, node: Node, text: str = "") -> None:
+        self._world.trace.fault(kind, node.actor, text)
+
+    def _between(self, least_us: int, most_us: int) -> int:
+        return self._world.scheduler.between(least_us, most_us)
+
+    # --- brokers --------------------------------------------------------------------------------------------------
+
+    def _kill(self, node: Node) -> None:
+        self._fault("kill", node)
+        node.kill(power_lost=False)
+        node.start(self._between(100 * MS, 9 * SECOND))
+
+    def _lose_power(self, node: Node) -> None:
+        if not self._world.may_lose_power(node):
+            return
+        self._fault("power loss", node)
+        node.kill(power_lost=True)
+        node.start(self._between(100 * MS, 9 * SECOND))
+
+    def _all_lose_power(self, node: Node) -> None:
+        if not self._world.invariants.is_durable_by_ack:
+            return
+        for each in self._world.nodes.values():
+            if each.should_run:
+                self._fault("power loss", each, "with all others")
+                each.kill(power_lost=True)
+                each.start(self._between(100 * MS, 5 * SECOND))
+
+    def _crash_at_write(self, node: Node) -> None:
+        if self._world.may_lose_power(node) and self._world.invariants.is_durable_by_ack:
+            node.files.crash_in = self._rng.randrange(1, 40)
+
+    def _restart(self, node: Node) -> None:
+        self._fault("restart", node)
+        node.stop()
+        node.start(self._between(500 * MS, 5 * SECOND))
+
+    def _pause(self, node: Node) -> None:
+        duration_us = self._between(200 * MS, 9 * SECOND)
+        self._fault("pause", node, f"{duration_us / 1e6:.1f} s")
+        node.pause(duration_us)
+
+    def _stop_in_order(self, node: Node) -> None:
+        self._fault("stop in order", node)
+        node.stop(hand_over=True)
+        node.start(self._between(4 * SECOND, 9 * SECOND))
+
+    def _disk_error(self, node: Node) -> None:
+        operation = self._rng.choice(["write", "sync", "rename", "sync_directory"])
+        self._fault("disk error", node, operation)
+        error = self._rng.choice([errno.EIO, errno.ENOSPC])
+        node.files.faults.append(
+            Fault(operation, error, after=self._rng.randrange(6), times=self._rng.randint(1, 3), torn_bytes=100)
+        )
+
+    def _flip_bits(self, node: Node) -> None:
+        if not self._world.may_be_damaged(node):
+            return
+        if self._rng.random() < 0.5:
+            node.kill(power_lost=False)
+        else:
+            node.stop()
+        self._world.scheduler.after(SECOND, "net", lambda: self._flip(node))
+
+    def _flip(self, node: Node) -> None:
+        paths = [path for path in node.files.paths() if _is_of_a_log(path) and node.files.seen(path)]
+        if node.life is None and paths:
+            for path in self._rng.sample(paths, min(len(paths), self._rng.randint(1, 3))):
+                position = self._rng.randrange(len(node.files.seen(path)))
+                self._fault("bit flip", node, f"{path} at {position}")
+                node.files.damage(path, position, 1 << self._rng.randrange(8))
+                self._world.invariants.damaged_by_fault(node, path.parent.name)
+        node.start()
+
+    # --- the network ----------------------------------------------------------------------------------------------
+
+    def _partition(self, node: Node) -> None:
+        others = [each for each in self._world.nodes.values() if each is not node]
+        if not others:
+            return
+        other = self._rng.choice(others)
+        is_one_way = self._rng.random() < 0.5
+        self._fault("partition one-way" if is_one_way else "partition", node, f"to {other.actor}")
+        network = self._world.network
+        network.cut(node.actor, other.actor)
+        if not is_one_way:
+            network.cut(other.actor, node.actor)
+
+        def mend() -> None:
+            network.mend(node.actor, other.actor)
+            network.mend(other.actor, node.actor)
+
+        self._later(self._between(300 * MS, 12 * SECOND), mend)
+
+    def _isolate(self, node: Node) -> None:
+        self._fault("isolation", node)
+        network = self._world.network
+        others = [each.actor for each in self._world.nodes.values() if each is not node]
+        for other in others:
+            network.cut(node.actor, other)
+            network.cut(other, node.actor)
+        self._world.zookeeper.cut_off(node.actor)
+
+        def mend() -> None:
+            for other in others:
+                network.mend(node.actor, other)
+                network.mend(other, node.actor)
+            self._world.zookeeper.reconnect(node.actor)
+
+        self._later(self._between(300 * MS, 12 * SECOND), mend)
+
+    # --- ZooKeeper ------------------------------------------------------------------------------------------------
+
+    def _cut_from_zookeeper(self, node: Node) -> None:
+        self._fault("cut from zookeeper", node)
+        self._world.zookeeper.cut_off(node.actor)
+        self._later(self._between(300 * MS, 12 * SECOND), lambda: self._world.zookeeper.reconnect(node.actor))
+
+    def _expire(self, node: Node) -> None:
+        self._fault("session expiry", node)
+        self._world.zookeeper.expire(node.actor)
+
+    def _zookeeper_down(self, node: Node) -> None:
+        self._world.trace.fault("zookeeper down", "zk")
+        self._world.zookeeper.go_down()
+        self._later(self._between(300 * MS, 9 * SECOND), self._world.zookeeper.come_back)
+
+    # --- clocks and disks -----------------------------------------------------------------------------------------
+
+    def _clock_jump(self, node: Node) -> None:
+        node.clock_offset_ms = self._rng.randrange(-1_500_000, 1_500_000)
+        self._fault("clock jump", node, f"{node.clock_offset_ms / 1e3:+.1f} s")
+
+    def _slow_disk(self, node: Node) -> None:
+        self._fault("slow disk", node)
+        node.sync_us = (20 * MS, 400 * MS)
+
+        def mend() -> None:
+            node.sync_us = (100, 600)
+
+        self._later(self._between(SECOND, 10 * SECOND), mend)
+
+
+def _is_of_a_log(path: Path) -> bool:
+    """Not of one that was set aside."""
+    return path.parent != DATA and path.parent.name.rpartition("-")[2].isdecimal()

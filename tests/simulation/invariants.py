@@ -1,0 +1,397 @@
+"""The invariants, looked at after every step: what brokers believe, what lies on their disks, what ZooKeeper says.
+
+By number, as tests name them ("invariant 5"); 9 to 11 are of transactions and groups, which are not built yet:
+
+1. Every record acknowledged with ``acks=all`` is exactly once in the final log, unless it was deleted rightly.
+2. One (topic id, partition, offset) has one content, for all readers, replicas and times.
+3. An idempotent producer's committed sequences rise with the offset in a partition, with no gap and no repeat.
+4. No consumer receives an offset at or above the minimum durable end over the maximal in-sync set.
+5. The log of each in-sync replica equals the leader's, byte by byte, up to the leader's high watermark.
+6. Each leader epoch of a partition has at most one leader, and it wrote all frames of that epoch.
+7. Whoever is elected holds every committed record and was in sync under its current broker epoch.
+8. Leader epoch, log start and the `latest` that is served never decrease; the high watermark never within one epoch.
+12. After any crash a log is opened as a prefix with all that was durable; what is made of its frames agrees with them.
+
+Rule: looks and never touches: no log is opened or loaded by it, nothing runs because of it. Every complaint is a
+`ViolationError` that names the invariant. It is about all that could have been seen from outside: an answer counts from
+the moment it leaves the broker, even if the network loses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+from crc32c import crc32c
+
+from broker_runtime.contract.errors import PylogError
+from broker_runtime.contract.frame import iter_frames, verify_frame
+from broker_runtime.contract.model import EARLIEST, LATEST, TopicPartition
+from broker_runtime.contract.requests import (
+    FetchRequest,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ProduceRequest,
+    ProduceResponse,
+)
+from broker_runtime.replication import Partition
+from tests.simulation.committed import Committed, ViolationError, missing
+from tests.simulation.history import Acknowledgement, Batch, History, body_of
+from tests.simulation.log_view import StoredFrame
+from tests.simulation.node import Node
+from tests.simulation.serving import Fetched
+from tests.simulation.states import StateChange
+
+Key = tuple[bytes, int]
+
+
+class Invariants:
+    """The checker of one run."""
+
+    def __init__(self, nodes: dict[int, Node], history: History) -> None:
+        self._nodes = nodes
+        self._history = history
+        self.committed: dict[Key, Committed] = {}
+        self.in_sync: dict[Key, tuple[int, ...]] = {}  # as ZooKeeper has it
+        self.is_durable_by_ack = True  # flush.mode=ack
+        self.damaged: set[tuple[int, TopicPartition]] = set()
+        """Logs that a fault has damaged: they need not hold anything."""
+        self.may_lack: set[tuple[int, TopicPartition]] = set()
+        """Logs that lost their power without flush.mode=ack, until they are in sync again."""
+        self._registered_in: dict[int, int] = {}  # broker → life
+        self._leaders: dict[tuple[Key, int], tuple[int, int]] = {}
+        self._marks: dict[Partition, tuple[int, bool, int]] = {}  # high watermark, role, epoch as of the last look
+        self._high_watermarks: dict[tuple[Key, int], int] = {}
+        self._seen: dict[Key, set[tuple[int, int]]] = {}
+        self._views: dict[tuple[int, TopicPartition], tuple[int, int]] = {}  # (changes, frames) as of the last look
+        self._deleted: dict[Key, dict[int, int]] = {}  # by epoch: everything below was deleted for good
+        self._told: dict[tuple[Key, int], dict[int, int]] = {}  # (partition, earliest or latest) → by epoch
+
+    # --- after every step -----------------------------------------------------------------------------------------
+
+    def observe(self, node: Node) -> None:
+        """A broker did something."""
+        life = node.life
+        hosted = life.registry.hosted() if life is not None else []
+        for partition in hosted:
+            if partition.is_leader:
+                self._look_at_leader(node, partition)
+        if node.files.written_from:
+            for at in node.disk.refresh():
+                self._look_at_log(node, at)
+        for partition in hosted:
+            log = partition.log
+            if log.is_loaded and not log.is_offline:
+                mark = (log.high_watermark, partition.is_leader, partition.leader_epoch)
+                if self._marks.get(partition) != mark:
+                    self._marks[partition] = mark
+                    self._look_at_high_watermark(node, partition, mark[0])
+
+    def _look_at_leader(self, node: Node, partition: Partition) -> None:
+        key = (partition.topic_id, partition.partition)
+        who = (node.broker_id, node.lives)
+        first = self._leaders.setdefault((key, partition.leader_epoch), who)
+        if first != who:
+            raise ViolationError(
+                6,
+                f"{partition} is led in epoch {partition.leader_epoch} by broker {who[0]} (life {who[1]}), and was by "
+                f"broker {first[0]} (life {first[1]})",
+            )
+
+    def _look_at_log(self, node: Node, at: TopicPartition) -> None:
+        view = node.disk.logs[at]
+        changes, count = self._views.get((node.broker_id, at), (0, 0))
+        is_rewritten = changes != view.changes
+        self._views[node.broker_id, at] = (view.changes, len(view.frames))
+        for frame in view.frames if is_rewritten else view.frames[count:]:
+            key = (frame.topic_id, at.partition)
+            seen = self._seen.setdefault(key, set())
+            if (frame.base_offset, frame.content) in seen:
+                continue
+            seen.add((frame.base_offset, frame.content))
+            writer = self._leaders.get((key, frame.header.leader_epoch))
+            if writer is not None and (writer[0], at) in self.damaged:
+                continue
+            if writer is None or writer[0] != node.broker_id:
+                raise ViolationError(
+                    6,
+                    f"{at}: broker {node.broker_id} wrote offset {frame.base_offset} in epoch "
+                    f"{frame.header.leader_epoch}, which {'nobody' if writer is None else f'broker {writer[0]}'} leads",
+                )
+        if is_rewritten and view.frames:
+            key = (view.frames[-1].topic_id, at.partition)
+            if node.broker_id in self.in_sync.get(key, ()):
+                self._require(5, node, at, key, 0, self.of(key, at).end)
+
+    def _look_at_high_watermark(self, node: Node, partition: Partition, high_watermark: int) -> None:
+        at = TopicPartition(partition.topic, partition.partition)
+        key = (partition.topic_id, partition.partition)
+        committed = self.of(key, at)
+        if not partition.is_leader:
+            if high_watermark > committed.end:
+                raise ViolationError(
+                    4,
+                    f"{at}: broker {node.broker_id}'s high watermark is {high_watermark}, committed {committed.end}",
+                )
+            return
+        epoch = partition.leader_epoch
+        before = self._high_watermarks.get((key, epoch), 0)
+        if high_watermark < before:
+            raise ViolationError(8, f"{at}: the high watermark fell from {before} to {high_watermark} in epoch {epoch}")
+        self._high_watermarks[key, epoch] = high_watermark
+        if high_watermark <= committed.end:
+            return
+        start = committed.end
+        frames = self._frames_upto(node, at, key, high_watermark)
+        committed.extend((frame for frame in frames if start <= frame.base_offset < high_watermark), high_watermark)
+        for broker_id in self.in_sync.get(key, ()):
+            self._require(4, self._nodes[broker_id], at, key, start, high_watermark)
+
+    def _frames_upto(self, node: Node, at: TopicPartition, key: Key, end: int) -> Sequence[StoredFrame]:
+        """A leader's log; where that is damaged, one in sync that shows more of it."""
+        holders = [node.broker_id]
+        if (node.broker_id, at) in self.damaged:
+            holders += self.in_sync.get(key, ())
+        views = [self._nodes[broker_id].disk.logs.get(at) for broker_id in holders]
+        found = [view.frames for view in views if view is not None]
+        return next((frames for frames in found if frames and frames[-1].next_offset >= end), found[0] if found else ())
+
+    # --- what ZooKeeper says --------------------------------------------------------------------------------------
+
+    def state_changed(self, change: StateChange) -> None:
+        """A partition's state was written."""
+        key, at, before, after = change.key, change.at, change.before, change.after
+        committed = self.of(key, at)
+        if not set(after.isr) <= set(change.replicas) or (after.leader is not None and after.leader not in after.isr):
+            raise ViolationError(5, f"{at}: leader {after.leader}, in-sync {after.isr}, replicas {change.replicas}")
+        if before is not None and after.leader_epoch < before.leader_epoch:
+            raise ViolationError(8, f"{at}: the leader epoch fell from {before.leader_epoch} to {after.leader_epoch}")
+        if (
+            before is not None
+            and after.leader != before.leader
+            and after.leader is not None
+            and after.leader_epoch == before.leader_epoch
+        ):
+            raise ViolationError(6, f"{at}: another leader in the same epoch {after.leader_epoch}")
+        joined = set(after.isr) - set(() if before is None else before.isr)
+        self.in_sync[key] = after.isr
+        for broker_id in sorted(joined):
+            if before is not None and broker_id not in change.registered:
+                raise ViolationError(
+                    7, f"{at}: broker {broker_id} was taken into the in-sync set, and is not registered"
+                )
+            if self._takes_part(broker_id):
+                self.may_lack.discard((broker_id, at))  # else it is taken in for what it told before it lost its power
+            self._require(5, self._nodes[broker_id], at, key, 0, committed.end)
+        if after.leader is not None and (before is None or after.leader_epoch > before.leader_epoch):
+            self._elected(change)
+
+    def _elected(self, change: StateChange) -> None:
+        leader = change.after.leader
+        assert leader is not None
+        if change.before is not None and leader not in change.before.isr:
+            raise ViolationError(7, f"{change.at}: broker {leader} was elected, in-sync were {change.before.isr}")
+        node = self._nodes[leader]
+        if self._takes_part(leader):
+            self.may_lack.discard((leader, change.at))  # else it is not known yet to have died
+        self._require(7, node, change.at, change.key, 0, self.of(change.key, change.at).end)
+
+    def _takes_part(self, broker_id: int) -> bool:
+        """Whether its present life has registered."""
+        node = self._nodes[broker_id]
+        return node.life is not None and self._registered_in.get(broker_id) == node.lives
+
+    def registered(self, broker_id: int) -> None:
+        """A broker's registration was made."""
+        node = self._nodes[broker_id]
+        self._registered_in[broker_id] = node.lives
+        if not node.was_unclean:
+            return
+        for key, in_sync in self.in_sync.items():
+            if broker_id in in_sync and len(in_sync) > 1:
+                raise ViolationError(
+                    7,
+                    f"{self.committed[key].at}: broker {broker_id} registered after an unclean stop, still in sync "
+                    f"with {in_sync}",
+                )
+
+    # --- what brokers answer --------------------------------------------------------------------------------------
+
+    def acknowledged(self, broker_id: int, request: ProduceRequest, frame: pa.Buffer, answer: ProduceResponse) -> None:
+        """See `Observer`."""
+        self.observe(self._nodes[broker_id])
+        batch = self._history.batches[body_of(frame)]
+        told = Acknowledgement(
+            batch=batch, base_offset=answer.base_offset, broker_id=broker_id, leader_epoch=answer.leader_epoch
+        )
+        if batch.acks == -1:
+            assert request.topic_id is not None
+            self._require_committed(told, self.of((request.topic_id, request.partition), batch.at))
+        self._history.acknowledge(told)
+
+    def _require_committed(self, told: Acknowledgement, committed: Committed) -> None:
+        where = committed.offset_of(told.batch.body)
+        if where is None:
+            raise ViolationError(
+                1,
+                f"{committed.at}: broker {told.broker_id} acknowledged {told.batch} at offset {told.base_offset}, "
+                f"committed is only what is below {committed.end}",
+            )
+        if told.base_offset not in {where, -1}:
+            raise ViolationError(
+                1, f"{committed.at}: {told.batch} was acknowledged at offset {told.base_offset}, it is at {where}"
+            )
+
+    def served(self, broker_id: int, request: FetchRequest, answer: Fetched) -> None:
+        """See `Observer`."""
+        self.observe(self._nodes[broker_id])
+        ids = {(each.topic, each.partition): each.topic_id for each in request.partitions}
+        for each in answer.response.partitions:
+            at = TopicPartition(each.topic, each.partition)
+            end = self.of((ids[at.topic, at.partition], at.partition), at).end
+            if each.row >= 0 and each.next_offset > end:
+                raise ViolationError(
+                    4,
+                    f"{at}: broker {broker_id} served up to {each.next_offset}, committed is only what is below {end}",
+                )
+
+    def offsets_told(self, broker_id: int, request: ListOffsetsRequest, answer: ListOffsetsResponse) -> None:
+        """See `Observer`."""
+        for query, told in zip(request.queries, answer.answers, strict=True):
+            if told.error is not None or query.timestamp not in {EARLIEST, LATEST}:
+                continue
+            assert query.at.topic_id is not None
+            key = (query.at.topic_id, query.at.partition)
+            by_epoch = self._told.setdefault((key, query.timestamp), {})
+            if query.timestamp == EARLIEST:
+                # Another replica may have kept more; but not what was deleted for good.
+                what, known = "log start", by_epoch.get(told.leader_epoch, 0)
+                known = max(known, _highest(self._deleted.get(key, {}), told.leader_epoch))
+            else:
+                what, known = "latest", _highest(by_epoch, told.leader_epoch)
+            if told.offset < known:
+                raise ViolationError(
+                    8,
+                    f"{query.at.topic}-{query.at.partition}: {what} {told.offset} told by broker {broker_id} in epoch "
+                    f"{told.leader_epoch}, {known} was told before",
+                )
+            by_epoch[told.leader_epoch] = max(told.offset, by_epoch.get(told.leader_epoch, 0))
+
+    def deleted(self, topic_id: bytes, at: TopicPartition, log_start: int, epoch: int) -> None:
+        """The leader of that epoch answered a deletion of records: they are gone, whoever leads from then on."""
+        by_epoch = self._deleted.setdefault((topic_id, at.partition), {})
+        by_epoch[epoch] = max(log_start, by_epoch.get(epoch, 0))
+
+    # --- what clients see -----------------------------------------------------------------------------------------
+
+    def consumed(self, name: str, at: TopicPartition, topic_id: bytes, position: int, cell: pa.Buffer) -> int:
+        """A consumer got frames for its position; its next one. Damaged ones are not taken: its checks find them."""
+        committed = self.of((topic_id, at.partition), at)
+        for _, piece in iter_frames(cell):
+            try:
+                header = verify_frame(piece, topic_id=topic_id, partition=at.partition)
+            except PylogError as error:
+                if any(damaged == at for _, damaged in self.damaged):
+                    return position
+                raise ViolationError(2, f"{at}: {name} got a damaged frame at {position}: {error}") from None
+            wanted = committed.frame_at(header.base_offset)
+            if wanted is None or wanted.content != crc32c(piece):
+                raise ViolationError(2, f"{at}: {name} got another frame at {header.base_offset} than was committed")
+            if not header.base_offset <= position < header.next_offset:
+                raise ViolationError(
+                    2, f"{at}: {name} at {position} got offsets {header.base_offset} to {header.last_offset}"
+                )
+            self._history.records_consumed += header.next_offset - position
+            position = header.next_offset
+        return position
+
+    def fell_out(self, at: TopicPartition, position: int, name: str, topic_id: bytes) -> int:
+        """A consumer was told that its position is out of range; where it may go on."""
+        committed = self.of((topic_id, at.partition), at)
+        if position >= committed.log_start:
+            held = f"committed are {committed.log_start} to {committed.end}"
+            raise ViolationError(1, f"{at}: {name} at {position} is told it is out of range, {held}")
+        return committed.log_start
+
+    def refused_first(self, batch: Batch, message: str) -> None:
+        """A batch before which everything was acknowledged was refused for its sequence."""
+        raise ViolationError(3, f"{batch.at}: {batch} is the first that is not acknowledged, and refused: {message}")
+
+    # --- damage ---
+
+    def damaged_by_fault(self, node: Node, directory: str) -> None:
+        """Something in a log's directory was damaged while its broker was down."""
+        topic, _, number = directory.rpartition("-")
+        self.damaged.add((node.broker_id, TopicPartition(topic, int(number))))
+
+    def is_recovering(self) -> bool:
+        """Whether some log lacks what it once had: lost with the power, or damaged and not fetched anew yet."""
+        for broker_id, at in sorted(self.damaged):
+            node = self._nodes[broker_id]
+            self.observe(node)
+            view = node.disk.logs.get(at)
+            key = next((key for key, committed in self.committed.items() if committed.at == at), None)
+            if view is None or key is None or node.life is None or broker_id not in self.in_sync.get(key, ()):
+                continue
+            if self.committed[key].missing_in(view.frames, 0, self.committed[key].end) is None:
+                self.damaged.discard((broker_id, at))
+        return bool(self.may_lack or self.damaged)
+
+    # --- restarts -------------------------------------------------------------------------------------------------
+
+    def died(self, node: Node) -> None:
+        """A broker's process ended; its disk is as it will find it."""
+        if not self.is_durable_by_ack:
+            if node.has_lost_power:
+                self.may_lack.update((node.broker_id, at) for at in node.disk.logs)
+            return
+        before = {at: view.frames for at, view in node.disk.logs.items()}
+        node.disk.refresh_all()
+        self.observe(node)
+        for at, claimed in node.claimed_durable.items():
+            kept = [frame for frame in before.get(at, ()) if frame.next_offset <= claimed]
+            lack = missing(kept, node.disk.logs[at].frames) if kept else None
+            if lack is not None and (node.broker_id, at) not in self.damaged:
+                raise ViolationError(12, f"{at}: broker {node.broker_id} was durable up to {claimed}: {lack}")
+
+    def require_everything(self, node: Node) -> None:
+        """Healed and quiet: every replica in sync holds everything."""
+        for key, in_sync in self.in_sync.items():
+            if node.broker_id in in_sync and key in self.committed:
+                committed = self.committed[key]
+                self._require(5, node, committed.at, key, 0, committed.end)
+
+    # --- within ---------------------------------------------------------------------------------------------------
+
+    def of(self, key: Key, at: TopicPartition) -> Committed:
+        """What is committed in a partition."""
+        found = self.committed.get(key)
+        if found is None:
+            found = self.committed[key] = Committed(at)
+        return found
+
+    def _require(self, number: int, node: Node, at: TopicPartition, key: Key, start: int, end: int) -> None:
+        """That a broker's log holds what is committed in the range, on the device under flush.mode=ack."""
+        if (node.broker_id, at) in self.damaged or (node.broker_id, at) in self.may_lack:
+            return
+        committed = self.committed[key]
+        if not committed.between(start, end):
+            return
+        if node.files.written_from:
+            self.observe(node)
+        view = node.disk.logs.get(at)
+        frames: Sequence = () if view is None else view.frames
+        lack = committed.missing_in(frames, start, end)
+        if lack is None and self.is_durable_by_ack and view is not None:
+            durable_end = max(view.durable_end(node.files), committed.log_start)
+            if durable_end < end:
+                lack = f"only what is below {durable_end} is on the device"
+        if lack is not None:
+            raise ViolationError(
+                number, f"{at}: broker {node.broker_id} must hold what is committed, {start} to {end}: {lack}"
+            )
+
+
+def _highest(by_epoch: Mapping[int, int], epoch: int) -> int:
+    """Of what was told in that epoch or before it. A leader of an older one may not know what came later."""
+    return max((offset for each, offset in by_epoch.items() if each <= epoch), default=0)

@@ -1,0 +1,134 @@
+"""What one process of a broker in the simulation has in memory, and what it sees of the others."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from broker_runtime.cluster_identity import cluster_id, instance_id
+from broker_runtime.controller.cluster_member import ClusterMember
+from broker_runtime.controller.hosting import Hosting
+from broker_runtime.controller.isr_updater import IsrUpdater
+from broker_runtime.log import LogDirectory
+from broker_runtime.replication import PartitionRegistry
+from broker_runtime.services.movement import MovementService
+from broker_runtime.services.topics import TopicService
+from broker_runtime.zookeeper.membership import BrokerIdentity
+from tests.simulation.follower_sessions import FollowerSessions
+from tests.simulation.replica_fetching import ReplicaFetching
+from tests.simulation.scheduler import MS
+from tests.simulation.serving import Observer, Serving
+from tests.simulation.sim_zookeeper import SimClient
+
+if TYPE_CHECKING:
+    from tests.simulation.node import Node
+
+DATA = Path("/data")
+LAG_LIMIT_MS = 4_000
+"""``replica.lag.time.max.ms``: short, so that a run sees replicas leave and come back."""
+
+
+class SimIsrUpdater(IsrUpdater):
+    """The real one; nobody waits in it, but ``on_wake`` hears when somebody should."""
+
+    on_wake: Callable[[], None] = staticmethod(lambda: None)
+
+    def wake(self) -> None:
+        super().wake()
+        self.on_wake()
+
+
+class Peers(Protocol):
+    """The other brokers, over the network."""
+
+    def call(
+        self,
+        source: str,
+        broker_id: int,
+        handle: Callable[[Life, Callable[[object], None]], None],
+        *,
+        on_answer: Callable[[object], None],
+        on_failure: Callable[[str], None],
+        timeout_us: int,
+        may_repeat: bool = False,
+        thread: str = "serve",
+        reply_thread: str = "serve",
+        what: str = "",
+    ) -> None:
+        """See `World.call`."""
+
+    def refuses(self, source: str, broker_id: int) -> bool:
+        """Whether the port of the broker refuses; False as well where no answer comes."""
+
+
+class NodeObserver(Observer, Protocol):
+    """Who also hears when a broker dies."""
+
+    def observe(self, node: Node) -> None:
+        """It did something."""
+
+    def died(self, node: Node) -> None:
+        """Its process ended."""
+
+
+class Life:
+    """What one process of a broker has in memory."""
+
+    def __init__(self, node: Node, client: SimClient) -> None:
+        self.client = client
+        self.actor = node.actor
+        self.suspect = node.suspect
+        self.is_stepping = False
+        self.is_updating = False
+        self.directory = LogDirectory.open(
+            DATA, cluster_id=cluster_id(client), broker_id=node.broker_id, files=node.files
+        )
+        self.registry = PartitionRegistry()
+        self.fetching = ReplicaFetching(
+            node.actor,
+            node.broker_id,
+            node.scheduler,
+            broker_epoch=lambda: self.member.broker_epoch,
+            ask=node.ask_leader,
+            on_broken=node.suspect,
+        )
+        self.hosting = Hosting(
+            self.registry,
+            [self.directory],
+            broker_id=node.broker_id,
+            min_free_bytes=0,
+            followers=self.fetching,
+            now_ms=lambda: node.scheduler.now_us // MS,
+            on_in_sync_news=lambda: self.isr_updater.wake(),
+            on_damage=node.found_damage,
+        )
+        self.member = ClusterMember(
+            client,
+            BrokerIdentity(
+                broker_id=node.broker_id,
+                host=node.actor,
+                port=node.broker_id,
+                instance=instance_id(node.files, DATA),
+                pid=node.lives,
+                boot_id=f"boot {node.boots}",
+                software_version="simulated",
+                was_clean=self.directory.was_clean,
+            ),
+            self.hosting,
+            now_ms=node.now_ms,
+            steady_ms=lambda: node.scheduler.now_us // MS,
+            probe=node.probe,
+            report=node.report,
+        )
+        self.isr_updater = SimIsrUpdater(
+            client, self.registry, lambda: self.member.membership, lag_limit_ms=LAG_LIMIT_MS
+        )
+        self.isr_updater.on_wake = node.update_in_sync_soon
+        self.serving = Serving(node.actor, node.broker_id, node.scheduler, self.registry, node.observer, node.now_ms)
+        self.followers = FollowerSessions(node.actor, node.scheduler, self.serving.fetch_service)
+        self.movements = MovementService(self.member, self.registry, now_ms=node.now_ms)
+        self.topics = TopicService(
+            self.member, node.settings, now_ms=node.now_ms, new_id=lambda: uuid.UUID(int=node.rng.getrandbits(128))
+        )

@@ -1,0 +1,86 @@
+"""What a seed makes of a run: how large the cluster is, what is done to it, how bad network and ZooKeeper are."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from tests.simulation.network import Weather
+from tests.simulation.scheduler import MS, SECOND
+from tests.simulation.sim_zookeeper import ZooKeeperWeather
+
+_KINDS = (
+    "kill", "power loss", "crash at a write", "restart", "pause", "partition", "isolate", "cut from zookeeper",
+    "session expiry", "zookeeper down", "clock jump", "slow disk", "all lose power", "disk error", "bit flip",
+    "stop", "broker added", "move", "cancelled move", "election", "deletion",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """See the module."""
+
+    brokers: int
+    assignment: tuple[tuple[int, ...], ...]  # of each partition its replicas
+    flush_mode: str
+    segment_bytes: int
+    value_bytes: int
+    producers: int
+    plain_producers: frozenset[int]
+    consumers: int
+    batches: int
+    duration_us: int
+    faults: tuple[str, ...]
+    fault_interval_us: tuple[int, int]
+    loss: float
+    repeats: float
+    lateness: float
+    ambiguity: float
+    late_watches: float
+
+    def weather(self) -> Weather:
+        """The network's."""
+        return Weather(lost=self.loss, repeated=self.repeats, late=self.lateness)
+
+    def zookeeper_weather(self) -> ZooKeeperWeather:
+        """ZooKeeper's."""
+        return ZooKeeperWeather(late_watch=self.late_watches, lost_before=self.ambiguity, lost_after=self.ambiguity)
+
+    def topic_config(self) -> dict[str, str]:
+        """The topic's settings."""
+        return {
+            "flush.mode": self.flush_mode,
+            "segment.bytes": str(self.segment_bytes),
+            "max.message.bytes": str(min(self.segment_bytes, 1 << 20)),
+            "retention.ms": "-1",
+        }
+
+
+def plan_of(seed: int) -> Plan:
+    """The plan of a seed."""
+    rng = random.Random(f"plan {seed}")
+    is_stormy = rng.random() < 0.6
+    kinds = [kind for kind in _KINDS if rng.random() < 0.4]
+    brokers = 3
+    replicas = list(range(1, brokers + 1))
+    factor = rng.choice([2, 3, 3])
+    assignment = tuple(tuple(rng.sample(replicas, factor)) for _ in range(rng.randint(1, 3)))
+    return Plan(
+        brokers=brokers,
+        assignment=assignment,
+        flush_mode=rng.choice(["ack", "ack", "ack", "interval", "os"]),
+        segment_bytes=rng.choice([4 << 10, 16 << 10, 1 << 20]),
+        value_bytes=rng.choice([0, 0, 300]),
+        producers=2,
+        plain_producers=frozenset({1}) if rng.random() < 0.3 else frozenset(),
+        consumers=rng.randint(1, 2),
+        batches=rng.randint(10, 30),
+        duration_us=rng.randint(12, 30) * SECOND,
+        faults=tuple(kinds),
+        fault_interval_us=(500 * MS, rng.choice([3, 6, 10]) * SECOND),
+        loss=rng.choice([0.0, 0.01, 0.05]) if is_stormy else 0.0,
+        repeats=rng.choice([0.0, 0.02, 0.1]) if is_stormy else 0.0,
+        lateness=rng.choice([0.0, 0.02, 0.1]) if is_stormy else 0.0,
+        ambiguity=rng.choice([0.0, 0.01, 0.05, 0.15]) if is_stormy else 0.0,
+        late_watches=rng.choice([0.0, 0.05, 0.3]) if is_stormy else 0.0,
+    )

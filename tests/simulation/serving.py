@@ -1,0 +1,223 @@
+"""What a simulated broker answers: the real services, and in place of their waiting threads a list of who waits.
+
+Rule: a request that has to wait is looked at again when the partition rings its bell, and at its deadline; never by
+blocking. Every answer is noted in the history at the moment it leaves the broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import pyarrow as pa
+
+from broker_runtime.contract.errors import PylogError
+from broker_runtime.contract.requests import (
+    FetchRequest,
+    FetchResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ProduceRequest,
+    ProduceResponse,
+)
+from broker_runtime.replication import FetchWaiter, Partition, PartitionRegistry
+from broker_runtime.services.byte_budget import ByteBudget
+from broker_runtime.services.fetch import FetchService
+from broker_runtime.services.offsets import LogOffsetService
+from broker_runtime.services.produce import PendingProduce, ProduceService
+from tests.simulation.scheduler import MS, Scheduler
+
+FETCH_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A fetch's answer as it travels."""
+
+    response: FetchResponse
+    cells: tuple[pa.Buffer, ...]
+
+    @property
+    def has_news(self) -> bool:
+        """Whether it is worth answering before the time is over."""
+        return any(each.row >= 0 or each.error is not None for each in self.response.partitions)
+
+
+class LookingFetchService(FetchService):
+    """The real one, whose looks are asked for one by one: nobody waits inside."""
+
+    def look(self, request: FetchRequest, rotation: int) -> Fetched:
+        """What there is now for a consumer."""
+        start = rotation % len(request.partitions)
+        wanted = request.partitions[start:] + request.partitions[:start]
+        answer = self._load(request, self._look(request, wanted, None), None, lambda: None)
+        answer.close()
+        return Fetched(answer.response, tuple(answer.cells))
+
+
+class Observer(Protocol):
+    """Who hears what a broker answers."""
+
+    def acknowledged(self, broker_id: int, request: ProduceRequest, frame: pa.Buffer, answer: ProduceResponse) -> None:
+        """A produce request was answered without an error."""
+
+    def served(self, broker_id: int, request: FetchRequest, answer: Fetched) -> None:
+        """A consumer's fetch was answered."""
+
+    def offsets_told(self, broker_id: int, request: ListOffsetsRequest, answer: ListOffsetsResponse) -> None:
+        """Offsets were told."""
+
+
+class Bell(FetchWaiter):
+    """A waiter that says which request to look at again."""
+
+    __slots__ = ("number", "rung")
+
+    def __init__(self, number: int, rung: list[Bell]) -> None:
+        super().__init__()
+        self.number = number
+        self.rung = rung
+
+    def wake(self) -> None:
+        if self not in self.rung:
+            self.rung.append(self)
+
+
+@dataclass(slots=True, eq=False)
+class Waiting:
+    """A request that is not answered yet."""
+
+    look_again: Callable[[], bool]  # whether it is answered now
+    bell: Bell
+    deadline_us: int
+    partitions: list[Partition] = field(default_factory=list)
+
+
+class Serving:
+    """One life of one broker, as clients and followers see it."""
+
+    def __init__(
+        self,
+        actor: str,
+        broker_id: int,
+        scheduler: Scheduler,
+        registry: PartitionRegistry,
+        observer: Observer,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._actor = actor
+        self._broker_id = broker_id
+        self._scheduler = scheduler
+        self._registry = registry
+        self._observer = observer
+        monotonic_s = self._monotonic_s
+        self.produce_service = ProduceService(registry, now_ms=now_ms, monotonic_s=monotonic_s)
+        self.fetch_service = LookingFetchService(
+            registry, max_bytes=FETCH_BYTES, budget=ByteBudget(64 << 20), monotonic_s=monotonic_s
+        )
+        self.offset_service = LogOffsetService(registry)
+        self._rung: list[Bell] = []
+        self._waiting: dict[int, Waiting] = {}
+        self._bells = 0
+
+    # --- requests -------------------------------------------------------------------------------------------------
+
+    def produce(self, request: ProduceRequest, frame: pa.Buffer, reply: Callable[[ProduceResponse], None]) -> None:
+        """Appends now; answers when the append counts, a little later."""
+        pending = self.produce_service.append(request, [frame])
+        if pending.error is not None or pending.partition is None:
+            self._complete(pending, request, frame, reply)
+            return
+        # Another thread than the one that appends waits for the disk: others append, and fetch, in between.
+        self._scheduler.after(
+            self._scheduler.between(0, 4 * MS),
+            self._actor,
+            lambda: self._complete_or_wait(pending, request, frame, reply),
+        )
+
+    def fetch(self, request: FetchRequest, reply: Callable[[Fetched], None], *, rotation: int = 0) -> None:
+        """Answers when there is something, else after the request's ``max_wait_ms``."""
+        deadline_us = self._scheduler.now_us + request.max_wait_ms * MS
+
+        def look() -> bool:
+            told = self.fetch_service.look(request, rotation)
+            if not told.has_news and self._scheduler.now_us < deadline_us:
+                return False
+            self._observer.served(self._broker_id, request, told)
+            reply(told)
+            return True
+
+        if not look():
+            partitions = []
+            for each in request.partitions:
+                try:
+                    partitions.append(self._registry.find(each.topic, each.partition, each.topic_id))
+                except PylogError:
+                    continue
+            self._wait(look, deadline_us, partitions)
+
+    def list_offsets(self, request: ListOffsetsRequest, reply: Callable[[ListOffsetsResponse], None]) -> None:
+        """Answers now."""
+        answer = self.offset_service.list_offsets(request)
+        self._observer.offsets_told(self._broker_id, request, answer)
+        reply(answer)
+
+    # --- waiting --------------------------------------------------------------------------------------------------
+
+    def after_event(self) -> None:
+        """Lets those look again whose bell was rung by what just happened."""
+        if not self._rung:
+            return
+        rung = sorted(self._rung, key=lambda bell: bell.number)
+        self._rung.clear()
+        for bell in rung:
+            self._scheduler.after(
+                self._scheduler.between(0, MS), self._actor, lambda number=bell.number: self._look_again(number)
+            )
+
+    def _wait(self, look: Callable[[], bool], deadline_us: int, partitions: list[Partition]) -> None:
+        self._bells += 1
+        waiting = Waiting(look, Bell(self._bells, self._rung), deadline_us, partitions)
+        for partition in partitions:
+            partition.add_waiter(waiting.bell)
+        number = waiting.bell.number
+        self._waiting[number] = waiting
+        self._scheduler.after(deadline_us - self._scheduler.now_us + 1, self._actor, lambda: self._look_again(number))
+
+    def _look_again(self, number: int) -> None:
+        waiting = self._waiting.get(number)
+        if waiting is not None and waiting.look_again():
+            del self._waiting[number]
+            for partition in waiting.partitions:
+                partition.remove_waiter(waiting.bell)
+
+    def _complete_or_wait(
+        self,
+        pending: PendingProduce,
+        request: ProduceRequest,
+        frame: pa.Buffer,
+        reply: Callable[[ProduceResponse], None],
+    ) -> None:
+        if not self._complete(pending, request, frame, reply):
+            assert pending.partition is not None
+            deadline_us = int(pending.deadline_s * 1e6) + 1
+            self._wait(lambda: self._complete(pending, request, frame, reply), deadline_us, [pending.partition])
+
+    def _complete(
+        self,
+        pending: PendingProduce,
+        request: ProduceRequest,
+        frame: pa.Buffer,
+        reply: Callable[[ProduceResponse], None],
+    ) -> bool:
+        answer = self.produce_service.complete(pending, 0)
+        if answer is None:
+            return False
+        if answer.error is None:
+            self._observer.acknowledged(self._broker_id, request, frame, answer)
+        reply(answer)
+        return True
+
+    def _monotonic_s(self) -> float:
+        return self._scheduler.now_us / 1e6

@@ -1,0 +1,262 @@
+"""The simulation's own parts: time, ZooKeeper, disks and the checker do what the runs rely on."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from pathlib import Path
+
+import pytest
+
+from broker_runtime.contract.errors import ZooKeeperUnavailableError
+from broker_runtime.contract.frame import parse_header
+from broker_runtime.contract.model import TopicPartition
+from broker_runtime.log import LogConfig, LogDirectory
+from broker_runtime.zookeeper.session import NodeExistsError, SessionState
+from tests.simulation.committed import Committed, ViolationError
+from tests.simulation.disk import SimFiles
+from tests.simulation.log_view import DiskView, StoredFrame
+from tests.simulation.scheduler import MS, SECOND, Crashed, DefectError, Scheduler
+from tests.simulation.sim_zookeeper import LOST_AFTER, LOST_BEFORE, SimZooKeeper, ZooKeeperWeather
+from tests.simulation.trace import Trace
+from tests.unit.replication.partitions import frame
+
+AT = TopicPartition("t", 0)
+TOPIC_ID = uuid.UUID(int=7)
+
+
+@pytest.fixture
+def scheduler():
+    return Scheduler(random.Random(1))
+
+
+@pytest.fixture
+def zookeeper(scheduler):
+    return SimZooKeeper(scheduler, Trace(lambda: scheduler.now_us), ZooKeeperWeather())
+
+
+# --- time ---------------------------------------------------------------------------------------------------------
+
+
+def test_others_run_while_one_waits_and_the_one_that_waits_does_not(scheduler):
+    """A thread is never entered twice."""
+    seen = []
+
+    def wait():
+        seen.append("begins")
+        scheduler.block(10 * MS, whole_actor=False)
+        seen.append("ends")
+
+    scheduler.after(0, "a", wait)
+    scheduler.after(MS, "a", lambda: seen.append("same thread"))
+    scheduler.after(MS, "a", lambda: seen.append("another thread"), thread="other")
+    scheduler.after(MS, "b", lambda: seen.append("another actor"))
+    scheduler.run(SECOND)
+    assert seen == ["begins", "another thread", "another actor", "ends", "same thread"]
+
+
+def test_disk_holds_up_all_threads_of_its_broker(scheduler):
+    """Locks are held over it."""
+    seen = []
+    scheduler.after(0, "a", lambda: (scheduler.block(10 * MS, whole_actor=True), seen.append("ends")))
+    scheduler.after(MS, "a", lambda: seen.append("another thread"), thread="other")
+    scheduler.run(SECOND)
+    assert seen == ["ends", "another thread"]
+
+
+def test_who_dies_while_waiting_does_not_go_on(scheduler):
+    """A crash unwinds the stack."""
+    seen = []
+
+    def wait():
+        try:
+            scheduler.block(10 * MS, whole_actor=False)
+        except Crashed:
+            seen.append("crashed")
+
+    scheduler.after(0, "a", wait)
+    scheduler.after(20 * MS, "a", lambda: seen.append("of the old life"))
+    scheduler.after(MS, "b", lambda: scheduler.end_life("a"))
+    scheduler.run(SECOND)
+    assert seen == ["crashed"]
+
+
+def test_defect_passes_through_the_code_that_waits(scheduler):
+    """What one broker raises is never caught by another's error handling."""
+
+    def wait():
+        try:
+            scheduler.block(10 * MS, whole_actor=False)
+        except OSError:
+            pytest.fail("another broker's error")
+
+    def fail():
+        raise OSError("disk of b")
+
+    scheduler.after(0, "a", wait)
+    scheduler.after(MS, "b", fail)
+    with pytest.raises(DefectError) as raised:
+        scheduler.run(SECOND)
+    cause = raised.value
+    while isinstance(cause, DefectError):
+        cause = cause.__cause__
+    assert str(cause) == "disk of b"
+
+
+def test_who_stands_still_does_later_what_was_due(scheduler):
+    """A pause loses nothing."""
+    seen = []
+    scheduler.pause("a", SECOND)
+    scheduler.after(MS, "a", lambda: seen.append(scheduler.now_us))
+    scheduler.run(2 * SECOND)
+    assert seen == [SECOND]
+
+
+# --- ZooKeeper ----------------------------------------------------------------------------------------------------
+
+
+def test_write_whose_answer_is_lost_happened_and_the_other_did_not(zookeeper):
+    """An error leaves open what became of a write."""
+    client = zookeeper.connect("a")
+    for fate, happened in ((LOST_AFTER, True), (LOST_BEFORE, False)):
+        zookeeper.scheduler.run(zookeeper.scheduler.now_us + SECOND)
+        client.next_write = fate
+        with pytest.raises(ZooKeeperUnavailableError):
+            client.create(f"/{int(happened)}")
+        assert (zookeeper.find(f"/{int(happened)}") is not None) == happened
+
+
+def test_session_ends_without_the_client_knowing_until_it_is_back(zookeeper):
+    """Until then it believes what it believed."""
+    client, told = zookeeper.connect("a"), []
+    client.listen(told.append)
+    client.create("/mine", ephemeral=True)
+    session = client.session_id
+    zookeeper.cut_off("a")
+    zookeeper.scheduler.run(10 * SECOND)
+    assert zookeeper.find("/mine") is None
+    assert (client.session_id, told) == (session, [SessionState.SUSPENDED])
+    zookeeper.reconnect("a")
+    zookeeper.scheduler.run(20 * SECOND)
+    assert told == [SessionState.SUSPENDED, SessionState.LOST, SessionState.CONNECTED]
+    assert client.session_id != session
+    with pytest.raises(ZooKeeperUnavailableError, match="has ended"):
+        client.create("/late", session=session)
+
+
+def test_ephemerals_of_a_dead_process_stay_until_its_time_is_over(zookeeper):
+    """Its session has to time out."""
+    zookeeper.connect("a").create("/mine", ephemeral=True)
+    zookeeper.process_died("a")
+    with pytest.raises(NodeExistsError):
+        zookeeper.connect("a").create("/mine", ephemeral=True)
+    zookeeper.scheduler.run(7 * SECOND)
+    assert zookeeper.find("/mine") is None
+
+
+def test_watch_comes_once_and_later(zookeeper):
+    """And those of a client that is cut off, when it is back."""
+    client, other, seen = zookeeper.connect("a"), zookeeper.connect("b"), []
+    other.create("/node")
+    client.get("/node", watch=seen.append)
+    zookeeper.cut_off("a")
+    other.set("/node", b"1", version=0)
+    other.set("/node", b"2", version=1)
+    zookeeper.scheduler.run(SECOND)
+    assert seen == []
+    zookeeper.reconnect("a")
+    zookeeper.scheduler.run(2 * SECOND)
+    assert seen == ["/node"]
+
+
+# --- disks and what is seen of them -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def files():
+    return SimFiles(wait=lambda: None, on_crash=lambda: None)
+
+
+def written(files, *values):
+    """A log with a frame for each value, made durable but for the last."""
+    directory = LogDirectory.open(Path("/data"), cluster_id="c", broker_id=1, files=files)
+    log = directory.log("t", 0, TOPIC_ID, LogConfig())
+    for number, value in enumerate(values):
+        if number == len(values) - 1:
+            log.flush()
+        log.append_as_leader([frame(value)], leader_epoch=3, now_ms=1_700_000_000_000)
+    return log
+
+
+def test_log_is_seen_as_it_lies_on_the_disk_and_how_much_of_it_is_durable(files):
+    """Without opening it."""
+    written(files, b"a", b"b", b"c")
+    view = DiskView(files, {"t": [TOPIC_ID.bytes]})
+    assert view.refresh() == [AT]
+    assert [stored.base_offset for stored in view.logs[AT].frames] == [0, 1, 2]
+    assert view.logs[AT].durable_end(files) == 2
+    assert view.refresh() == []
+
+
+def test_log_ends_for_the_observer_at_the_first_damaged_frame(files):
+    """And is looked at anew where something but an append happened to it."""
+    log = written(files, b"a", b"b", b"c")
+    view = DiskView(files, {"t": [TOPIC_ID.bytes]})
+    view.refresh()
+    path = Path("/data/t-0") / f"{0:020d}.log"
+    files.damage(path, parse_header(files.content(path)).frame_bytes + 300, 1)
+    view.refresh()
+    assert [stored.base_offset for stored in view.logs[AT].frames] == [0]
+    assert view.logs[AT].changes == 1
+    assert log.log_end_offset == 3
+
+
+def test_dead_disk_takes_nothing(files):
+    """After a crash nothing reaches it until the machine is up again."""
+    log = written(files, b"a", b"b")
+    files.die(random.Random(1), power_lost=True)
+    with pytest.raises(Crashed):
+        log.append_as_leader([frame(b"late")], leader_epoch=3, now_ms=1_700_000_000_000)
+    files.revive()
+    reopened = LogDirectory.open(Path("/data"), cluster_id="c", broker_id=1, files=files)
+    assert reopened.log("t", 0, TOPIC_ID, LogConfig()).log_end_offset in {1, 2}
+
+
+# --- the checker --------------------------------------------------------------------------------------------------
+
+
+def stored(files, *values):
+    """Frames as they are in a log."""
+    written(files, *values)
+    view = DiskView(files, {"t": [TOPIC_ID.bytes]})
+    view.refresh()
+    return view.logs[AT].frames
+
+
+def test_batch_that_is_there_twice_violates_the_first_invariant(files):
+    """Invariant 1."""
+    first, second = stored(files, b"a", b"b")
+    again = StoredFrame(second.header, second.topic_id, second.content, first.body, second.segment, second.end_position)
+    with pytest.raises(ViolationError) as raised:
+        Committed(AT).extend([first, again], 2)
+    assert raised.value.number == 1
+
+
+def test_high_watermark_beyond_the_log_violates_the_fifth(files):
+    """Invariant 5."""
+    with pytest.raises(ViolationError) as raised:
+        Committed(AT).extend(stored(files, b"a"), 2)
+    assert raised.value.number == 5
+
+
+def test_log_that_lacks_or_differs_is_told_apart_from_one_that_deleted(files):
+    """Invariant 2, and what was deleted rightly is missing nowhere."""
+    first, second = stored(files, b"a", b"b")
+    committed = Committed(AT)
+    committed.extend([first, second], 2)
+    assert committed.missing_in([first, second], 0, 2) is None
+    assert "offset 1 (epoch 3) is not there" in str(committed.missing_in([first], 0, 2))
+    other = StoredFrame(second.header, second.topic_id, 4711, second.body, second.segment, second.end_position)
+    assert "another frame" in str(committed.missing_in([first, other], 0, 2))
+    committed.log_start = 1
+    assert committed.missing_in([second], 0, 2) is None

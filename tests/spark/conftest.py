@@ -1,0 +1,104 @@
+"""One Spark session and one cluster for all Spark tests, and a topic of its own for each test."""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from pyspark_log import Admin, Producer
+from pyspark_log.testing import LocalCluster
+
+FRUGAL_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Halves the processor time of a JVM that lives for minutes."""
+
+_WORKERS_PYTHON = """#!/bin/sh
+export PYTHONPATH="${PYTHONPATH##*pyspark.zip:}"
+exec '%s' "$@"
+"""
+"""Spark has its Python processes import pyspark from a zip, where nothing compiled is kept: 1.6 s of a core for each
+process, 0.55 s from the installed package. It waits 10 s for a process to start, which a busy machine then exceeds."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def workers_python(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What the driver's JVM starts to look `pylog` up, and for its workers: this Python."""
+    script = tmp_path_factory.mktemp("python") / "python3"
+    script.write_text(_WORKERS_PYTHON % sys.executable)
+    script.chmod(0o755)
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = str(script)
+
+
+@pytest.fixture(scope="session")
+def spark(workers_python: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("pylog tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.extraJavaOptions", FRUGAL_JAVA)
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.python.unix.domain.socket.enabled", "true")
+        .config("spark.sql.session.timeZone", "America/New_York")  # so that a zone mixed up is seen
+        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def admin(pylog_cluster: LocalCluster) -> Iterator[Admin]:
+    with Admin(pylog_cluster.bootstrap_servers) as client:
+        yield client
+
+
+@pytest.fixture
+def producer(pylog_cluster: LocalCluster) -> Iterator[Producer]:
+    with Producer(pylog_cluster.bootstrap_servers, linger_ms=0) as client:
+        yield client
+
+
+@pytest.fixture
+def new_topic(admin: Admin) -> Iterator[Callable[..., str]]:
+    """Makes topics with names of their own, and deletes them after the test."""
+    made: list[str] = []
+
+    def make(prefix: str = "t", **given: object) -> str:
+        name = f"{prefix}-{uuid.uuid4().hex[:8]}"
+        admin.create_topic(name, **given)
+        made.append(name)
+        return name
+
+    yield make
+    for name in made:
+        admin.delete_topic(name, missing_ok=True)
+
+
+@pytest.fixture
+def options(pylog_cluster: LocalCluster) -> dict[str, str]:
+    """The options that every source and sink needs."""
+    return {"pylog.bootstrap.servers": pylog_cluster.bootstrap_servers}
+
+
+@pytest.fixture
+def send(producer: Producer) -> Callable[..., None]:
+    """Sends values (or a table) to a topic and waits until they are acknowledged."""
+
+    def send_values(topic: str, values: object, *, partition: int | None = None) -> None:
+        if not isinstance(values, pa.Table):
+            values = pa.table({"value": pa.array([str(value).encode() for value in values], pa.binary())})
+        producer.send_batch(topic, values, partition=partition).result(30)
+
+    return send_values
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> str:
+    return str(tmp_path / "checkpoint")

@@ -1,0 +1,90 @@
+"""Where the code runs: executors in processes of their own, workers that come and go, lookup and registration."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pyspark_log import register
+from tests.spark.conftest import FRUGAL_JAVA
+from tests.spark.queries import batch_of, running, stream_of, wait_for_rows
+
+CLUSTER_PROGRAM = """
+import json, sys
+from pyspark.sql import SparkSession
+given = json.loads(sys.argv[1])
+spark = (SparkSession.builder.master("local-cluster[2,1,1024]").config("spark.ui.enabled", "false")
+         .config("spark.driver.extraJavaOptions", given["java"])
+         .config("spark.executor.extraJavaOptions", given["java"])
+         .config("spark.executor.memory", "1g").config("spark.sql.shuffle.partitions", "2").getOrCreate())
+spark.sparkContext.setLogLevel("ERROR")
+source, target = given["source"], given["target"]
+frame = spark.read.format("pylog").options(**given["options"], subscribe=source, coalesceRows="0").load()
+
+def parents(batches):
+    import os
+    import pyarrow
+    for _ in batches:
+        yield pyarrow.record_batch({"pid": [os.getppid()]})  # the executor's Python daemon
+
+pids = frame.select("partition").mapInArrow(parents, "pid long")
+counted = frame.count()
+executors = len({row.pid for row in pids.collect()})
+frame.select("key", "value").write.format("pylog").options(**given["options"], topic=target).mode("append").save()
+stream = spark.readStream.format("pylog").options(**given["options"], subscribe=target, startingOffsets="earliest")
+query = (stream.load().groupBy("partition").count()
+         .writeStream.format("memory").queryName("counts").outputMode("complete").trigger(availableNow=True).start())
+query.awaitTermination()
+streamed = sum(row["count"] for row in spark.table("counts").collect())
+print("RESULT" + json.dumps({"counted": counted, "streamed": streamed, "executors": executors}))
+"""
+
+
+def test_executors_in_other_processes_read_and_write(new_topic, options, send, tmp_path) -> None:
+    """S1: `local-cluster[2,1,1024]`: nothing on the data path depends on sharing a process with the driver."""
+    source, target = new_topic(partitions=4), new_topic(partitions=2)
+    for partition in range(4):
+        send(source, range(1000), partition=partition)
+    program = tmp_path / "cluster_job.py"
+    program.write_text(CLUSTER_PROGRAM)
+    given = json.dumps({"options": options, "source": source, "target": target, "java": FRUGAL_JAVA})
+    environment = {**os.environ, "SPARK_HOME": str(Path(__import__("pyspark").__file__).parent)}
+    done = subprocess.run(
+        [sys.executable, str(program), given], capture_output=True, text=True, timeout=500, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    [line] = [line for line in done.stdout.splitlines() if line.startswith("RESULT")]
+    result = json.loads(line.removeprefix("RESULT"))
+    assert (result["counted"], result["streamed"]) == (4000, 4000)
+    assert result["executors"] == 2
+
+
+def test_registered_source_is_the_same(spark, new_topic, options, send) -> None:
+    """S1: `pyspark_log.register(spark)` for the places where Spark cannot look the source up."""
+    register(spark)
+    topic = new_topic()
+    send(topic, range(3))
+    assert batch_of(spark, {**options, "subscribe": topic}).count() == 3
+
+
+@pytest.mark.slow
+def test_query_goes_on_after_an_idle_minute(spark, new_topic, options, send, checkpoint) -> None:
+    """Spark ends all idle workers after a minute: the next micro-batch starts with new processes and empty caches."""
+    topic = new_topic()
+    frame = stream_of(spark, {**options, "subscribe": topic, "startingOffsets": "earliest"})
+    with running(frame, checkpoint) as (query, collected):
+        send(topic, ["before"])
+        wait_for_rows(query, collected, 1)
+        idle_since_s = time.monotonic()
+        while time.monotonic() - idle_since_s < 65:  # the minute itself is what is tested
+            assert query.isActive
+            time.sleep(1)
+        send(topic, ["after"])
+        wait_for_rows(query, collected, 2)
+    assert collected.values == ["before", "after"]

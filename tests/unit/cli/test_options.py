@@ -1,0 +1,127 @@
+"""The common options: where they may stand, what wins over what, which error ends how."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+import typer
+
+from broker_runtime.contract import errors
+from pyspark_log.cli.exit_status import status_of, translated_errors
+from pyspark_log.cli.invocation import DEFAULT_ADDRESS, DEFAULT_TIMEOUT_S, Invocation
+from pyspark_log.cli.options import GivenOptions
+from pyspark_log.cli.output import OutputFormat
+
+
+@pytest.fixture(autouse=True)
+def no_settings_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Neither the environment nor the home directory of whoever runs the tests has a say."""
+    for name in ("PYLOG_BOOTSTRAP_SERVERS", "PYLOG_OUTPUT", "PYLOG_TIMEOUT", "PYLOG_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+
+
+def write_config(directory: Path, text: str) -> None:
+    (directory / "pylog").mkdir()
+    (directory / "pylog" / "config.toml").write_text(text)
+
+
+def test_flag_wins_over_environment_over_file_over_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Flag before PYLOG_… before ~/.config/pylog/config.toml before default."""
+    assert Invocation.resolve(GivenOptions()).bootstrap_servers == DEFAULT_ADDRESS
+    assert not Invocation.resolve(GivenOptions()).address_is_given
+    write_config(tmp_path, 'bootstrap-servers = "file:1"\noutput = "yaml"\ntimeout = "3s"\n')
+    from_file = Invocation.resolve(GivenOptions())
+    assert (from_file.bootstrap_servers, from_file.output, from_file.timeout_s) == ("file:1", OutputFormat.YAML, 3.0)
+    monkeypatch.setenv("PYLOG_BOOTSTRAP_SERVERS", "environment:1")
+    monkeypatch.setenv("PYLOG_OUTPUT", "json")
+    monkeypatch.setenv("PYLOG_TIMEOUT", "4")
+    from_environment = Invocation.resolve(GivenOptions())
+    assert from_environment.bootstrap_servers == "environment:1"
+    assert (from_environment.output, from_environment.timeout_s) == (OutputFormat.JSON, 4.0)
+    given = GivenOptions(bootstrap_server="flag:1", output=OutputFormat.NAME, timeout="5")
+    from_flag = Invocation.resolve(given)
+    assert (from_flag.bootstrap_servers, from_flag.output, from_flag.timeout_s) == ("flag:1", OutputFormat.NAME, 5.0)
+
+
+def test_client_settings_of_the_file_reach_the_clients_that_know_them(tmp_path: Path) -> None:
+    """A file serves all clients; -X is meant for the one at hand and is refused by it if unknown."""
+    write_config(tmp_path, '[client]\nlinger.ms = 7\n"client.id" = "me"\n')
+    invocation = Invocation.resolve(GivenOptions(setting=("acks=1", "linger.ms=9")))
+    assert invocation.settings("producer")["linger.ms"] == "9"
+    assert "linger.ms" not in Invocation.resolve(GivenOptions()).settings("admin")
+    assert Invocation.resolve(GivenOptions()).settings("admin")["client.id"] == "me"
+    assert invocation.settings("admin")["request.timeout.ms"] == round(DEFAULT_TIMEOUT_S * 1000)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["bootstrap = 'x'", "not toml", "[client]\nno.such.setting = 1", "output = 'pdf'", "timeout = '-1'", "client = 1"],
+)
+def test_file_is_refused_by_name_when_it_is_wrong(tmp_path: Path, text: str) -> None:
+    """Errors name the place."""
+    write_config(tmp_path, text)
+    with pytest.raises(errors.InvalidConfigError, match=r"config\.toml"):
+        Invocation.resolve(GivenOptions())
+
+
+@pytest.mark.parametrize("setting", ["linger.ms", "=5", ""])
+def test_setting_is_refused_without_name_or_value(setting: str) -> None:
+    """-X takes name=value."""
+    with pytest.raises(errors.InvalidConfigError, match="-X"):
+        Invocation.resolve(GivenOptions(setting=(setting,)))
+
+
+def test_option_nearer_to_the_command_wins() -> None:
+    """`pylog -o json topic list -o yaml` is yaml; repeated settings add up."""
+    outer = GivenOptions(output=OutputFormat.JSON, setting=("a=1",), quiet=True, verbose=1)
+    both = outer.then(GivenOptions(output=OutputFormat.YAML, setting=("b=2",), yes=True))
+    assert both == GivenOptions(output=OutputFormat.YAML, setting=("a=1", "b=2"), quiet=True, yes=True, verbose=1)
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (errors.TopicAlreadyExistsError, 1),
+        (errors.CorruptRecordError, 1),
+        (errors.PortInUseError, 1),
+        (errors.JavaNotFoundError, 1),
+        (errors.InvalidConfigError, 2),
+        (errors.OptionError, 2),
+        (errors.UnknownTopicOrPartitionError, 3),
+        (errors.BrokerUnavailableError, 4),
+        (errors.RequestTimedOutError, 4),
+        (errors.NotAPylogBrokerError, 4),
+    ],
+)
+def test_error_ends_with_its_status_and_one_line(
+    error: type[errors.PylogError], status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """1 failed, 2 usage, 3 not found, 4 unreachable; `[CODE] message`, no traceback, on standard error."""
+    with pytest.raises(typer.Exit) as ended, translated_errors(verbose=0):
+        raise error("what and why")
+    assert ended.value.exit_code == status
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == ("", f"[{error.code}] what and why\n")
+
+
+def test_every_error_has_a_status() -> None:
+    """No error of the tree ends as success, and none needs a traceback."""
+    for kind in errors.all_error_classes():
+        error = pickle.loads(pickle.dumps(kind("text")))
+        assert 1 <= status_of(error) <= 5
+
+
+def test_interrupt_ends_with_130() -> None:
+    """130 interrupted."""
+    with pytest.raises(typer.Exit) as ended, translated_errors(verbose=0):
+        raise KeyboardInterrupt
+    assert ended.value.exit_code == 130
+
+
+def test_defect_keeps_its_traceback() -> None:
+    """What is no error of ours is not dressed up as one."""
+    with pytest.raises(ZeroDivisionError), translated_errors(verbose=0):
+        _ = 1 / 0

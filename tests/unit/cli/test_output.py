@@ -1,0 +1,58 @@
+"""Results in every format."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import json
+import uuid
+
+import pytest
+import yaml
+
+from pyspark_log.cli.output import Column, OutputFormat, plain, print_rows
+
+COLUMNS = [Column("name", "NAME"), Column("size", "SIZE"), Column("id", "ID", wide_only=True)]
+ROWS = [{"name": "flights", "size": 3, "id": "x"}, {"name": "é", "size": None, "id": "y"}]
+
+
+def shown(capsys: pytest.CaptureFixture[str], form: OutputFormat | None, **arguments: bool) -> str:
+    print_rows(ROWS[:1] if arguments else ROWS, COLUMNS, form, name="name", **arguments)
+    return capsys.readouterr().out
+
+
+def test_table_aligns_and_hides_what_is_wide(capsys: pytest.CaptureFixture[str]) -> None:
+    """-o table; numbers to the right, nothing as a dash, no colour on a pipe."""
+    assert shown(capsys, None) == "NAME     SIZE\nflights     3\né           -\n"
+
+
+def test_wide_shows_every_column(capsys: pytest.CaptureFixture[str]) -> None:
+    """-o wide."""
+    assert shown(capsys, OutputFormat.WIDE).splitlines()[1] == "flights     3  x"
+
+
+def test_formats_for_machines_show_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    """-o json, jsonl, yaml, name."""
+    assert json.loads(shown(capsys, OutputFormat.JSON)) == ROWS
+    assert [json.loads(line) for line in shown(capsys, OutputFormat.JSONL).splitlines()] == ROWS
+    assert yaml.safe_load(shown(capsys, OutputFormat.YAML)) == ROWS
+    assert shown(capsys, OutputFormat.NAME) == "flights\né\n"
+
+
+def test_one_result_is_itself_and_no_list(capsys: pytest.CaptureFixture[str]) -> None:
+    """`topic describe -o json` is one object."""
+    assert json.loads(shown(capsys, OutputFormat.JSON, one=True)) == ROWS[0]
+    assert yaml.safe_load(shown(capsys, OutputFormat.YAML, one=True)) == ROWS[0]
+
+
+def test_plain_says_what_json_cannot() -> None:
+    """Every Python value that a row can hold has a text."""
+    time = datetime.datetime(2026, 1, 31, 12, tzinfo=datetime.UTC)
+    value = {"d": decimal.Decimal("1.50"), "t": time, "u": uuid.UUID(int=1), "b": [b"text", b"\xff"], 1: {2}}
+    assert json.loads(json.dumps(plain(value))) == {
+        "d": "1.50",
+        "t": "2026-01-31T12:00:00+00:00",
+        "u": "00000000-0000-0000-0000-000000000001",
+        "b": ["text", "base64:/w=="],
+        "1": [2],
+    }

@@ -1,0 +1,87 @@
+r"""Formats such as '%k\t%v\n': showing records, reading lines."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker_runtime.contract.errors import OptionError
+from pyspark_log.cli.record_format import LineParser, RecordFormat, Shown
+
+
+def shown(**changes: object) -> Shown:
+    values: dict[str, object] = {
+        "topic": "t",
+        "partition": 3,
+        "offset": 42,
+        "timestamp_ms": 1_700_000_000_123,
+        "key": b"k",
+        "value": b"v",
+    }
+    return Shown(**{**values, **changes})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        (r"%p %o %k %v\n", "3 42 k v\n"),
+        (r"%t\t%T\0", "t\t1700000000123\0"),
+        ("%d", "2023-11-14T22:13:20.123+00:00"),
+        (r"100%% \\n", "100% \\n"),
+        ("", ""),
+        ("plain", "plain"),
+    ],
+)
+def test_format_shows_each_field(form: str, text: str) -> None:
+    """-f '%p %o %k %v\\n'."""
+    assert RecordFormat(form).show(shown()) == text
+
+
+def test_format_shows_nothing_for_null_and_base64_for_what_is_no_text() -> None:
+    """Null keys and values survive as nothing; bytes that are no text are not mangled."""
+    assert RecordFormat("%k|%v").show(shown(key=None, value=b"\xff\x00")) == "|base64:/wA="
+
+
+def test_format_shows_headers_in_order_with_repeats() -> None:
+    """Repeated header names survive."""
+    assert RecordFormat("%h").show(shown(headers=(("a", b"1"), ("a", None)))) == "a=1,a="
+
+
+def test_format_shows_typed_rows_as_json_and_by_column() -> None:
+    """S7: a typed record has columns."""
+    record = shown(key="UA", value=None, row={"carrier": "UA", "delay": None})
+    assert RecordFormat("%k %v").show(record) == 'UA {"carrier":"UA","delay":null}'
+    assert RecordFormat("%{carrier}/%{delay}/%{nothing}").show(record) == "UA//"
+
+
+@pytest.mark.parametrize("form", ["%z", r"\q", "%{unclosed"])
+def test_format_is_refused_when_it_means_nothing(form: str) -> None:
+    """Unknown fields and escapes are named."""
+    with pytest.raises(OptionError):
+        RecordFormat(form)
+
+
+def test_lines_are_taken_apart_at_the_first_separator() -> None:
+    """Produce -f '%k\\t%v\\n'."""
+    parser = LineParser(r"%k\t%v\n")
+    assert parser.parse(b"key\tvalue\twith tab") == {"k": b"key", "v": b"value\twith tab"}
+    assert parser.parse(b"\t") == {"k": b"", "v": b""}
+    assert LineParser(r"%p %T %v\n").parse(b"2 1700 x") == {"p": b"2", "T": b"1700", "v": b"x"}
+    with pytest.raises(ValueError, match="does not fit"):
+        parser.parse(b"no tab")
+
+
+@pytest.mark.parametrize("form", ["%v", r"%k%v\n", r"%v %v\n", r"%o %v\n", r"%p\n", r"\n", r"%{a}\n"])
+def test_lines_are_refused_by_formats_that_cannot_be_read_back(form: str) -> None:
+    """What cannot be taken apart in one way only is refused before anything is read."""
+    with pytest.raises(OptionError):
+        LineParser(form)
+
+
+@given(
+    st.binary().filter(lambda key: b"\t" not in key and b"\n" not in key), st.binary().filter(lambda v: b"\n" not in v)
+)
+def test_lines_round_trip_through_tab_and_newline(key: bytes, value: bytes) -> None:
+    """Whatever has no separator in it comes back, bytes that are no text included."""
+    assert LineParser(r"%k\t%v\n").parse(key + b"\t" + value) == {"k": key, "v": value}

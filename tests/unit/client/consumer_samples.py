@@ -1,0 +1,154 @@
+"""The parts of a consumer without threads or sockets, over a cluster in memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from broker_runtime.contract.errors import PylogError, UnknownTopicOrPartitionError
+from broker_runtime.contract.model import EARLIEST, LATEST, TimestampType, TopicPartition
+from broker_runtime.contract.requests import (
+    CommitOffsetsRequest,
+    CommitOffsetsResponse,
+    CommittedOffset,
+    ErrorInfo,
+    FetchOffsetsRequest,
+    FetchOffsetsResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetAnswer,
+    PartitionInfo,
+    TopicInfo,
+)
+from broker_runtime.contract.settings import resolve
+from pyspark_log.client.commits import Commits
+from pyspark_log.client.fetcher import Fetcher
+from pyspark_log.client.handout import Handout
+from pyspark_log.client.partition_state import PartitionState
+from pyspark_log.client.records import ConsumedBatch
+from pyspark_log.client.start_positions import StartPositions
+from pyspark_log.client.subscription import Subscription
+from pyspark_log.client.topics import Topic
+
+
+def make_topic(name: str, *, topic_id: int = 1, partitions: int = 1) -> Topic:
+    infos = tuple(
+        PartitionInfo(partition=p, leader=1, leader_epoch=0, replicas=(1,), isr=(1,)) for p in range(partitions)
+    )
+    return Topic.from_info(TopicInfo(name=name, topic_id=topic_id.to_bytes(16, "big"), partitions=infos))
+
+
+def consumed(at: TopicPartition, base_offset: int, *values: bytes) -> ConsumedBatch:
+    """A decoded batch of an untyped topic."""
+    return ConsumedBatch(
+        topic=at.topic,
+        partition=at.partition,
+        batch=pa.record_batch({"key": pa.nulls(len(values), pa.binary()), "value": pa.array(values, pa.binary())}),
+        base_offset=base_offset,
+        times=1_700_000_000_000,
+        timestamp_type=TimestampType.CREATE_TIME,
+        headers=None,
+    )
+
+
+class MemoryCluster:
+    """Topics, log limits and one group's offsets, with the calls that a consumer makes of `Cluster`."""
+
+    request_timeout_s = 5.0
+    client_id = "test"
+
+    def __init__(self, *topics: Topic) -> None:
+        self.topics = {topic.name: topic for topic in topics}
+        self.limits: dict[TopicPartition, tuple[int, int]] = {}
+        self.committed: dict[tuple[TopicPartition, bytes], int] = {}
+        self.commits: list[dict[TopicPartition, int]] = []
+        self.unavailable: PylogError | None = None
+
+    def topic(self, name: str, *, max_age: Topic | None = None, timeout_s: float | None = None) -> Topic:
+        return self.fetch_topics([name])[0]
+
+    def fetch_topics(self, names: list[str] | None = None, *, timeout_s: float | None = None) -> list[Topic]:
+        self._answer()
+        for name in names or ():
+            if name not in self.topics:
+                raise UnknownTopicOrPartitionError(f"no topic {name!r}")
+        return list(self.topics.values()) if names is None else [self.topics[name] for name in names]
+
+    def call(self, action: str, request: Any, response: type, *, timeout_s: float | None = None, to: int = 1) -> Any:
+        self._answer()
+        return getattr(self, f"_{action}")(request)
+
+    def _list_offsets(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
+        answers = []
+        for query in request.queries:
+            start, end = self.limits.get(TopicPartition(query.at.topic, query.at.partition), (0, 0))
+            offset = {EARLIEST: start, LATEST: end}[query.timestamp]
+            answers.append(OffsetAnswer(offset=offset, timestamp=-1, leader_epoch=0))
+        return ListOffsetsResponse(answers=tuple(answers))
+
+    def _fetch_offsets(self, request: FetchOffsetsRequest) -> FetchOffsetsResponse:
+        found = []
+        for key in request.partitions or ():
+            offset = self.committed.get((TopicPartition(key.topic, key.partition), key.topic_id))
+            if offset is not None:
+                found.append(CommittedOffset(at=key, offset=offset))
+        return FetchOffsetsResponse(offsets=tuple(found))
+
+    def _commit_offsets(self, request: CommitOffsetsRequest) -> CommitOffsetsResponse:
+        errors: list[ErrorInfo | None] = []
+        written = {}
+        for entry in request.offsets:
+            at = TopicPartition(entry.at.topic, entry.at.partition)
+            if at.topic not in self.topics or self.topics[at.topic].topic_id != entry.at.topic_id:
+                errors.append(ErrorInfo.of(UnknownTopicOrPartitionError(f"no topic {at.topic!r} of this id")))
+                continue
+            errors.append(None)
+            written[at] = self.committed[at, entry.at.topic_id] = entry.offset
+        self.commits.append(written)
+        return CommitOffsetsResponse(errors=tuple(errors))
+
+    def _answer(self) -> None:
+        if self.unavailable is not None:
+            raise self.unavailable
+
+
+class Parts:
+    """One consumer's."""
+
+    def __init__(self, cluster: MemoryCluster, **settings: Any) -> None:
+        anything: Any = cluster
+        resolved = resolve("consumer", None, settings)
+        self.cluster = cluster
+        self.start = StartPositions(anything, resolved)
+        self.fetcher = Fetcher(anything, max_bytes=1 << 20, max_wait_ms=500, on_stale=lambda: None)
+        self.commits = Commits(anything, resolved, self.start, self.fetcher)
+        self.subscription = Subscription(
+            anything,
+            resolved,
+            start=self.start,
+            fetcher=self.fetcher,
+            commits=self.commits,
+            begin=lambda: None,
+        )
+        self.handout = Handout(
+            anything,
+            resolved,
+            start=self.start,
+            fetcher=self.fetcher,
+            commits=self.commits,
+            subscription=self.subscription,
+        )
+
+    def state(self, at: TopicPartition) -> PartitionState:
+        return self.fetcher.states[at]
+
+    def arrives(self, at: TopicPartition, *values: bytes) -> None:
+        """Records come and are decoded."""
+        state = self.state(at)
+        last = state.batches[-1].next_offset if state.batches else state.position
+        state.batches.append(consumed(at, last, *values))
+
+    def fails(self, at: TopicPartition, error: PylogError) -> None:
+        """The leader's answer is an error."""
+        self.fetcher.fail(self.state(at), error)

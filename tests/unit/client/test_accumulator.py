@@ -1,0 +1,245 @@
+"""Order, bounds and memory of what a producer holds: no thread, no socket."""
+
+import time
+
+import pyarrow as pa
+import pytest
+
+from broker_runtime.contract.errors import (
+    BufferExhaustedError,
+    ClosedError,
+    DeliveryTimeoutError,
+    LogStorageError,
+    NotEnoughReplicasError,
+    SchemaMismatchError,
+)
+from broker_runtime.contract.frame import decode_frame
+from broker_runtime.contract.schema import UNTYPED, SchemaHistory
+from pyspark_log.client.accumulator import MAX_IN_FLIGHT, Accumulator
+from pyspark_log.client.delivery import Delivery
+from pyspark_log.client.partition_queue import Outgoing, PartitionQueue
+
+LEADER = 7
+
+
+def make(**settings: float) -> tuple[Accumulator, PartitionQueue]:
+    given = {"buffer_bytes": 1 << 20, "linger_s": 0.0, "max_block_s": 0.0, "delivery_timeout_s": 100.0, **settings}
+    accumulator = Accumulator(**given)  # type: ignore[arg-type]
+    queue = PartitionQueue("t", bytes(16), 0, UNTYPED, 1000)
+    with accumulator.lock:
+        accumulator.move(queue, LEADER, 3)
+    return accumulator, queue
+
+
+def add(accumulator: Accumulator, queue: PartitionQueue, value: bytes, size: int = 100) -> tuple[Delivery, int]:
+    """One record as `Producer` adds it; full lists are encoded at once."""
+    while True:
+        with accumulator.lock:
+            if queue.delivery is not None and queue.room >= size:
+                queue.room -= size
+                return queue.delivery, queue.add(value, None, None, None)
+            full = accumulator.make_room(queue, size)
+        if full is not None:
+            assert full.gathered is not None
+            accumulator.encoded(full, full.gathered.encode("none"))
+
+
+def take(accumulator: Accumulator, later_s: float = 0.0) -> Outgoing | None:
+    with accumulator.lock:
+        return accumulator.take(LEADER, now_s=time.monotonic() + later_s)[0]
+
+
+def values_of(outgoing: Outgoing) -> list[bytes]:
+    if outgoing.gathered is not None:
+        return list(outgoing.gathered.values)
+    frame = decode_frame(outgoing.frame, SchemaHistory())
+    return frame.batch.column("value").to_pylist()
+
+
+def test_accumulator_closes_a_list_that_would_grow_beyond_the_batch_size() -> None:
+    """Ten records of 100 bytes fit a batch of 1000, the eleventh begins the next."""
+    accumulator, queue = make()
+    deliveries = [add(accumulator, queue, b"%d" % n) for n in range(11)]
+    assert [index for _, index in deliveries] == [*range(10), 0]
+    first, second = take(accumulator), take(accumulator)
+    assert first is not None
+    assert second is not None
+    assert values_of(first) == [b"%d" % n for n in range(10)]
+    assert values_of(second) == [b"10"]
+    assert first.delivery is deliveries[0][0]
+
+
+def test_accumulator_lets_lists_linger() -> None:
+    """Nothing is due before ``linger.ms``, unless somebody waits for it."""
+    accumulator, queue = make(linger_s=5.0)
+    add(accumulator, queue, b"a")
+    with accumulator.lock:
+        outgoing, wait_s = accumulator.take(LEADER, now_s=time.monotonic())
+    assert outgoing is None
+    assert 4 < wait_s <= 5
+    assert take(accumulator, later_s=5.1) is not None
+    delivery, _ = add(accumulator, queue, b"b")
+    accumulator.hurry(delivery)
+    assert take(accumulator) is not None
+
+
+def test_accumulator_has_at_most_five_frames_of_a_partition_in_flight() -> None:
+    """The sixth waits until one is answered."""
+    accumulator, queue = make()
+    for n in range(60):
+        add(accumulator, queue, b"%d" % n)
+    taken = [take(accumulator) for _ in range(MAX_IN_FLIGHT)]
+    assert all(taken)
+    assert take(accumulator) is None
+    assert taken[0] is not None
+    accumulator.answered(taken[0], base_offset=40, append_time_ms=-1)
+    assert taken[0].delivery.record(9) == ("t", 0, 49, taken[0].delivery.base_timestamp_ms)
+    assert take(accumulator) is not None
+
+
+def test_accumulator_repeats_in_order_after_all_came_back() -> None:
+    """Frames that failed go again before all later ones, in their old order, once none is in flight."""
+    accumulator, queue = make()
+    for n in range(50):
+        add(accumulator, queue, b"%d" % n)
+    taken = [take(accumulator) for _ in range(4)]
+    accumulator.repeat([taken[2]])  # type: ignore[list-item]
+    assert take(accumulator, later_s=10) is None
+    accumulator.answered(taken[0], base_offset=0, append_time_ms=-1)  # type: ignore[arg-type]
+    accumulator.repeat([taken[3], taken[1]])  # type: ignore[list-item]
+    assert take(accumulator, later_s=0) is None
+    again = [take(accumulator, later_s=10) for _ in range(4)]
+    assert again[:3] == taken[1:]
+    assert values_of(again[3]) == [b"%d" % n for n in range(40, 50)]  # type: ignore[arg-type]
+
+
+def test_accumulator_bounds_memory_and_gives_it_back() -> None:
+    """A full buffer refuses by name; an answer makes room."""
+    accumulator, queue = make(buffer_bytes=2000, max_block_s=0.0)
+    with pytest.raises(BufferExhaustedError, match=r"buffer\.memory=2000"):
+        [add(accumulator, queue, b"%d" % n) for n in range(100)]
+    outgoing = take(accumulator)
+    assert outgoing is not None
+    accumulator.answered(outgoing, base_offset=0, append_time_ms=-1)
+    add(accumulator, queue, b"again")
+
+
+def test_accumulator_takes_one_frame_larger_than_the_buffer() -> None:
+    """A frame above ``buffer.memory`` goes alone, and does not block for ever."""
+    accumulator, queue = make(buffer_bytes=1000)
+    delivery = Delivery("t", 0, base_timestamp_ms=0)
+    accumulator.add_frame(queue, delivery, pa.py_buffer(bytes(5000)))
+    with pytest.raises(BufferExhaustedError):
+        add(accumulator, queue, b"x")
+    outgoing = take(accumulator)
+    assert outgoing is not None
+    accumulator.answered(outgoing, base_offset=0, append_time_ms=-1)
+    add(accumulator, queue, b"x")
+
+
+def test_accumulator_follows_a_partition_to_its_new_leader() -> None:
+    """What waits for one broker is sent to the next, what has no leader waits for one."""
+    accumulator, queue = make()
+    add(accumulator, queue, b"a")
+    with accumulator.lock:
+        accumulator.move(queue, -1, 3)
+    assert take(accumulator) is None
+    with accumulator.lock:
+        accumulator.move(queue, 8, 4)
+        assert accumulator.take(LEADER, now_s=time.monotonic())[0] is None
+        assert accumulator.take(8, now_s=time.monotonic())[0] is not None
+
+
+def test_accumulator_tries_a_new_leader_at_once_whatever_pauses_the_one_before_earned() -> None:
+    """W12: after failures pauses grow to a second; a new leader is not made to wait for them."""
+    accumulator, queue = make()
+    add(accumulator, queue, b"a")
+    for _ in range(8):
+        outgoing = take(accumulator, later_s=10.0)
+        assert outgoing is not None
+        accumulator.repeat([outgoing])
+    assert take(accumulator) is None
+    with accumulator.lock:
+        accumulator.move(queue, LEADER + 1, 4)
+        assert accumulator.take(LEADER + 1, now_s=time.monotonic())[0] is outgoing
+
+
+def test_accumulator_expires_what_is_too_old_wherever_it_is() -> None:
+    """``delivery.timeout.ms`` ends waiting, also for a partition without a leader and for frames in flight."""
+    accumulator, queue = make(delivery_timeout_s=1.0, linger_s=0.5)
+    in_flight, _ = add(accumulator, queue, b"a")
+    outgoing = take(accumulator, later_s=0.6)
+    assert outgoing is not None
+    with accumulator.lock:
+        accumulator.move(queue, -1, 3)
+    waiting, _ = add(accumulator, queue, b"b")
+    accumulator.expire(time.monotonic() + 0.6)  # closes the list that nobody takes
+    accumulator.expire(time.monotonic() + 2.0)
+    assert isinstance(in_flight.error, DeliveryTimeoutError)
+    assert isinstance(waiting.error, DeliveryTimeoutError)
+    accumulator.answered(outgoing, base_offset=5, append_time_ms=-1)
+    assert in_flight.base_offset == -1
+    assert accumulator.take_first_error() is in_flight.error
+    assert accumulator.take_first_error() is None
+
+
+def test_accumulator_says_why_a_frame_was_not_acknowledged_in_time() -> None:
+    """A full disk is told as that, not as time that ran out."""
+    accumulator, queue = make(delivery_timeout_s=1.0)
+    refused, _ = add(accumulator, queue, b"a")
+    outgoing = take(accumulator)
+    assert outgoing is not None
+    accumulator.repeat([outgoing], LogStorageError("t-0: No space left on device"))
+    accumulator.expire(time.monotonic() + 2.0)
+    assert isinstance(refused.error, DeliveryTimeoutError)
+    assert "The last try: [KAFKA_STORAGE_ERROR] t-0: No space left on device" in str(refused.error)
+
+
+def test_accumulator_expires_a_frame_under_the_hands_of_who_encodes_it() -> None:
+    """The thread that took it, or closed it, still finds the records: else it would die, and others' frames with it."""
+    accumulator, queue = make(delivery_timeout_s=1.0)
+    taken_delivery, _ = add(accumulator, queue, b"a")
+    taken = take(accumulator)
+    closed_delivery, _ = add(accumulator, queue, b"b")
+    with accumulator.lock:
+        queue.room = 0
+        closed = accumulator.make_room(queue, 1000)
+    accumulator.expire(time.monotonic() + 2.0)
+    assert taken_delivery.is_done
+    assert closed_delivery.is_done
+    assert taken is not None
+    assert taken.gathered is not None
+    assert closed is not None
+    assert closed.gathered is not None
+    accumulator.encoded(closed, closed.gathered.encode("none"))
+    accumulator.answered(taken, base_offset=0, append_time_ms=-1)
+    delivery, _ = add(accumulator, queue, b"c")
+    following = take(accumulator)
+    assert following is not None
+    assert following.delivery is delivery
+
+
+def test_accumulator_fails_what_cannot_be_encoded_and_goes_on() -> None:
+    """One bad list takes no other with it."""
+    accumulator, queue = make()
+    deliveries = [add(accumulator, queue, b"%d" % n)[0] for n in range(9)]
+    with accumulator.lock:
+        queue.room = 0
+        full = accumulator.make_room(queue, 1000)
+    assert full is not None
+    assert take(accumulator) is None
+    accumulator.encoded(full, None, SchemaMismatchError("no"))
+    assert deliveries[0].error is not None
+    add(accumulator, queue, b"next")
+    assert take(accumulator) is not None
+
+
+def test_accumulator_refuses_records_when_closed() -> None:
+    """After the end nothing comes in, and what is left fails."""
+    accumulator, queue = make()
+    delivery, _ = add(accumulator, queue, b"a")
+    accumulator.close()
+    with pytest.raises(ClosedError):
+        add(accumulator, PartitionQueue("t", bytes(16), 1, UNTYPED, 1000), b"b")
+    accumulator.abandon_all(NotEnoughReplicasError("over"))
+    assert isinstance(delivery.error, NotEnoughReplicasError)

@@ -1,0 +1,59 @@
+"""Columns that fit only what a topic has become since."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pyarrow as pa
+import pytest
+
+from broker_runtime.contract.errors import SchemaMismatchError
+from broker_runtime.contract.frame import parse_header
+from broker_runtime.contract.requests import PartitionInfo, SchemaVersion, TopicInfo
+from broker_runtime.contract.schema import parse_schema, schema_to_bytes
+from pyspark_log.client.batches import batch_frames
+from pyspark_log.client.lanes import Lane
+from pyspark_log.client.topics import Topic
+
+ROWS = pa.table({"a": [1, 2, 3], "b": ["x", "y", "z"]}, schema=pa.schema([("a", pa.int64()), ("b", pa.string())]))
+
+
+def lane(*schemas: str) -> Lane:
+    """A lane of a topic with these versions of its schema."""
+    infos = tuple(PartitionInfo(partition=p, leader=1, leader_epoch=0, replicas=(1,), isr=(1,)) for p in range(2))
+    versions = tuple(SchemaVersion(schema_id=i, arrow=schema_to_bytes(parse_schema(s))) for i, s in enumerate(schemas))
+    topic = Topic.from_info(TopicInfo(name="t", topic_id=bytes(16), partitions=infos, schemas=versions))
+    return Lane(topic, "round_robin", 1 << 20)
+
+
+def sent(known: Lane, now: Lane, data: object) -> tuple[int, set[int], int]:
+    """Rows that became frames, under which schema ids, and how often the topic was asked for anew."""
+    asked = 0
+
+    def anew() -> Lane:
+        nonlocal asked
+        asked += 1
+        return now
+
+    headers = [
+        parse_header(frame) for _, _, frame in batch_frames(known, data, None, "none", threading.Lock(), lane_anew=anew)
+    ]
+    return sum(header.record_count for header in headers), {header.schema_id for header in headers}, asked
+
+
+@pytest.mark.parametrize("make", [lambda: ROWS, lambda: ROWS.to_reader(max_chunksize=1)], ids=["table", "reader"])
+def test_send_batch_takes_a_column_that_was_added_since(make: Callable[[], object]) -> None:
+    """W8: as `send` does; a stream that can be read only once is not begun again."""
+    assert sent(lane("a bigint"), lane("a bigint", "a bigint, b string"), make()) == (3, {1}, 1)
+
+
+def test_send_batch_asks_once_and_then_refuses() -> None:
+    """W8: by the newest schema's columns."""
+    with pytest.raises(SchemaMismatchError, match=r"no column 'b'.*there are a, c"):
+        sent(lane("a bigint"), lane("a bigint", "a bigint, c string"), ROWS)
+
+
+def test_send_batch_that_fits_asks_nothing() -> None:
+    """W8: the usual case costs no call."""
+    assert sent(lane("a bigint, b string"), lane("a bigint"), ROWS) == (3, {0}, 0)

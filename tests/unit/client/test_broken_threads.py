@@ -1,0 +1,132 @@
+"""Threads of clients that meet a defect: the caller is told, and never waits for what nobody does any more."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from broker_runtime.contract.errors import BrokerUnavailableError, ClosedError, PylogError
+from broker_runtime.contract.model import TopicPartition
+from pyspark_log import Producer
+from pyspark_log.client.cluster import Cluster
+from pyspark_log.client.fetcher import Fetcher
+from pyspark_log.client.keeper import Keeper
+from pyspark_log.client.partition_state import PartitionState
+from pyspark_log.client.topics import Topic
+from tests.unit.client.consumer_samples import MemoryCluster, Parts, make_topic
+
+LIMIT_S = 20.0
+
+
+class Addresses:
+    """What a fetching thread asks before it opens a session: a defect first, then a broker that is away."""
+
+    client_id = "test"
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def address_of(self, broker_id: int) -> Any:
+        self.asked += 1
+        if self.asked == 1:
+            raise ZeroDivisionError("a defect")
+        raise BrokerUnavailableError("broker 1 is not in the cluster at present")
+
+
+def wait_for(condition: threading.Condition, what: Callable[[], bool]) -> None:
+    with condition:
+        assert condition.wait_for(what, LIMIT_S)
+
+
+def test_fetching_thread_that_broke_is_told_and_made_anew() -> None:
+    """W16: a consumer whose thread died must not be silent for ever."""
+    addresses: Any = Addresses()
+    fetcher = Fetcher(addresses, max_bytes=1 << 20, max_wait_ms=500, on_stale=lambda: None)
+    state = PartitionState(make_topic("t"), 0, 7, None)
+    fetcher.set_assignment([state])
+    try:
+        fetcher.start_threads()
+        wait_for(fetcher.condition, lambda: fetcher._failure is not None)
+        with fetcher.condition, pytest.raises(ZeroDivisionError, match="a defect"):
+            fetcher.raise_failure()
+        with fetcher.condition:
+            fetcher.raise_failure()
+        fetcher.start_threads()
+        wait_for(fetcher.condition, lambda: addresses.asked >= 3)  # the broker that is away is asked again
+        assert (state.fetch_offset, state.error) == (7, None)
+    finally:
+        fetcher.stop()
+
+
+def test_keeper_that_broke_is_told_and_fails_no_commit_in_silence() -> None:
+    """W18: without its thread nothing would be committed any more."""
+    parts = Parts(MemoryCluster(make_topic("t")), group_id="g", auto_offset_reset="earliest")
+    told: list[Exception] = []
+    broke = threading.Event()
+
+    def describe() -> list[Topic]:
+        raise ZeroDivisionError("a defect")
+
+    def failure(error: Exception) -> None:
+        told.append(error)
+        broke.set()
+
+    def tell(news: list[Topic] | PylogError) -> None:
+        raise AssertionError(news)
+
+    def keeper() -> Keeper:
+        return Keeper(
+            commits=parts.commits,
+            describe=describe,
+            tell=tell,
+            watch=lambda: None,
+            on_failure=failure,
+            auto_commit_s=60.0,
+        )
+
+    first = keeper()
+    first.ask_for_metadata()
+    assert broke.wait(LIMIT_S)
+    first.stop()
+    assert not first.is_alive
+    assert [type(error) for error in told] == [ZeroDivisionError]
+    commit = parts.commits.commit_soon({TopicPartition("t", 0): 1})
+    second = keeper()
+    second.hurry()
+    assert commit.result(LIMIT_S) is None
+    second.stop()
+
+
+class Defective:
+    """What a producer's threads ask; the one or the other meets a defect."""
+
+    def topic(self, name: str, **_: Any) -> Topic:
+        return make_topic(name)
+
+    def fetch_topics(self, *_: Any, **__: Any) -> list[Topic]:
+        raise ZeroDivisionError("a defect")
+
+    def address_of(self, broker_id: int) -> Any:
+        raise ZeroDivisionError("a defect")
+
+
+@pytest.mark.parametrize("thread", ["the producer's own", "a sender"])
+def test_producers_thread_that_broke_fails_what_is_waited_for_and_all_that_comes_later(
+    monkeypatch: pytest.MonkeyPatch, thread: str
+) -> None:
+    """W9: `flush` says that nothing is acknowledged, instead of waiting for ever."""
+    for method in ("topic", "fetch_topics", "address_of"):
+        monkeypatch.setattr(Cluster, method, getattr(Defective(), method))
+    if thread == "a sender":
+        monkeypatch.setattr(Cluster, "leader", lambda *_: None)
+    with Producer("127.0.0.1:1", enable_idempotence=False) as producer:
+        future = producer.send("t", b"x")
+        with pytest.raises(ClosedError, match=r"one of its threads met a defect: ZeroDivisionError\('a defect'\)"):
+            producer.flush(LIMIT_S)
+        assert isinstance(future.exception(0), ClosedError)
+        for call in (lambda: producer.send("t", b"y"), producer.flush, lambda: producer.partitions_for("t")):
+            with pytest.raises(ClosedError, match="a defect"):
+                call()

@@ -1,0 +1,132 @@
+"""Commits that wait: as one, newest over oldest, every future in its turn."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+
+import pytest
+
+from broker_runtime.contract.errors import (
+    ClientStateError,
+    ClosedError,
+    NetworkError,
+    UnknownTopicOrPartitionError,
+)
+from broker_runtime.contract.model import TopicPartition
+from pyspark_log.client import commit_queue
+from pyspark_log.client.commit_queue import CommitQueue, Offsets
+
+A, B, GONE = TopicPartition("a", 0), TopicPartition("b", 0), TopicPartition("gone", 0)
+
+
+class Group:
+    """What is written, commit by commit."""
+
+    def __init__(self) -> None:
+        self.commits: list[dict[TopicPartition, int]] = []
+        self.away = False
+
+    def commit(self, offsets: Offsets) -> None:
+        self.commits.append(dict(offsets))
+        if self.away:
+            raise NetworkError("away")
+        if GONE in offsets:
+            raise UnknownTopicOrPartitionError("no topic 'gone'")
+
+
+def told(futures: list[Future[None]]) -> list[int]:
+    """A list that gets the number of each future as it is finished."""
+    order: list[int] = []
+    for number, future in enumerate(futures):
+        future.add_done_callback(lambda _, number=number: order.append(number))  # type: ignore[misc]
+    return order
+
+
+def test_commits_that_wait_go_out_as_one_with_the_newest_offsets() -> None:
+    """W18: a thousand commits of a loop cost one write; all are told, in order."""
+    queue, group = CommitQueue(), Group()
+    futures = [queue.add({A: n} if n % 2 else {A: n, B: n}) for n in range(1000)]
+    order = told(futures)
+    queue.write(group.commit)
+    assert group.commits == [{A: 999, B: 998}]
+    assert order == list(range(1000))
+    assert all(future.exception(0) is None for future in futures)
+    queue.write(group.commit)
+    assert len(group.commits) == 1
+
+
+def test_commit_goes_back_if_the_newer_one_says_so() -> None:
+    """W20: newest is what was asked for last, not what is largest."""
+    queue, group = CommitQueue(), Group()
+    queue.add({A: 10})
+    queue.add({A: 4})
+    queue.write(group.commit)
+    assert group.commits == [{A: 4}]
+
+
+def test_commit_that_is_refused_spoils_no_other() -> None:
+    """W18: each future has the outcome of its own commit, still in order."""
+    queue, group = CommitQueue(), Group()
+    futures = [queue.add(offsets) for offsets in ({A: 1}, {GONE: 5}, {A: 2})]
+    order = told(futures)
+    queue.write(group.commit)
+    assert [type(future.exception(0)) for future in futures] == [type(None), UnknownTopicOrPartitionError, type(None)]
+    assert group.commits[1:] == [{A: 1}, {GONE: 5}, {A: 2}]
+    assert order == [0, 1, 2]
+
+
+def test_commits_fail_together_when_nobody_answers() -> None:
+    """W18: ten thousand that wait do not wait ten thousand timeouts."""
+    queue, group = CommitQueue(), Group()
+    group.away = True
+    futures = [queue.add({A: n}) for n in range(5)]
+    queue.write(group.commit)
+    assert [type(future.exception(0)) for future in futures] == [NetworkError] * 5
+    assert len(group.commits) == 1
+
+
+def test_queue_of_commits_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every queue has one; what is over it is said, and the rest is written."""
+    monkeypatch.setattr(commit_queue, "MAX_WAITING", 3)
+    queue, group = CommitQueue(), Group()
+    for n in range(3):
+        queue.add({A: n})
+    with pytest.raises(ClientStateError, match="3 commits wait"):
+        queue.add({A: 3})
+    queue.write(group.commit)
+    assert group.commits == [{A: 2}]
+    queue.add({A: 4})
+
+
+def test_commit_whose_future_was_cancelled_is_left_out() -> None:
+    """And breaks nothing."""
+    queue, group = CommitQueue(), Group()
+    kept, cancelled = queue.add({A: 1}), queue.add({A: 2, B: 2})
+    assert cancelled.cancel()
+    queue.write(group.commit)
+    assert group.commits == [{A: 1}]
+    assert kept.done()
+
+
+def test_commits_that_nobody_writes_any_more_are_told() -> None:
+    """No future stays open for ever."""
+    queue = CommitQueue()
+    future, cancelled = queue.add({A: 1}), queue.add({A: 1})
+    cancelled.cancel()
+    queue.abandon(ClosedError("closed"))
+    assert isinstance(future.exception(0), ClosedError)
+    assert len(queue) == 0
+
+
+def test_commits_whose_writing_met_a_defect_are_told() -> None:
+    """No future stays open for ever, and the defect goes where it is seen."""
+    queue = CommitQueue()
+    futures = [queue.add({A: 1}), queue.add({B: 1})]
+
+    def commit(offsets: Offsets) -> None:
+        raise ZeroDivisionError("a defect")
+
+    with pytest.raises(ZeroDivisionError):
+        queue.write(commit)
+    for future in futures:
+        assert isinstance(future.exception(0), ZeroDivisionError)

@@ -1,0 +1,149 @@
+"""What a consumer has read ahead: nothing is skipped, whatever happens to its assignment meanwhile."""
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from broker_runtime.contract.errors import BrokerUnavailableError
+from broker_runtime.contract.model import TopicPartition
+from broker_runtime.contract.requests import FetchedPartition, FetchResponse, PartitionInfo, TopicInfo
+from broker_runtime.contract.settings import Address
+from pyspark_log.client.fetch_session import Fetched
+from pyspark_log.client.fetcher import Fetcher, _BrokerThread
+from pyspark_log.client.partition_state import PartitionState
+from pyspark_log.client.topics import Topic
+
+NO_CLUSTER: Any = None  # no thread is started here
+FRAMES = pa.py_buffer(b"frames")
+
+
+@pytest.fixture
+def fetcher() -> Fetcher:
+    return Fetcher(NO_CLUSTER, max_bytes=1 << 20, max_wait_ms=500, on_stale=lambda: None)
+
+
+def reading(partition: int, position: int = 0) -> PartitionState:
+    infos = tuple(PartitionInfo(partition=p, leader=1, leader_epoch=0, replicas=(1,), isr=(1,)) for p in range(3))
+    topic = Topic.from_info(TopicInfo(name="t", topic_id=bytes(16), partitions=infos))
+    return PartitionState(topic, partition, position, None)
+
+
+def asked(fetcher: Fetcher) -> tuple[dict[int, int], dict[TopicPartition, int]]:
+    """The offsets that are asked for next, by partition, and the request's generations."""
+    with fetcher.condition:
+        partitions, generations, _ = fetcher.wanted(1, 0)
+    return {each.partition: each.offset for each in partitions}, generations
+
+
+def answer(fetcher: Fetcher, generations: dict[TopicPartition, int], next_offsets: dict[int, int]) -> None:
+    """The broker's answer: frames of these partitions, up to these offsets."""
+    told = tuple(
+        FetchedPartition(topic="t", partition=partition, row=row, next_offset=next_offset)
+        for row, (partition, next_offset) in enumerate(next_offsets.items())
+    )
+    fetcher.deliver(1, Fetched(FetchResponse(request_id=1, partitions=told), [FRAMES] * len(told)), generations)
+
+
+@pytest.mark.parametrize("others", [(), (1,), (1, 2)])
+def test_fetcher_keeps_what_arrived_for_partitions_that_stay_assigned(
+    fetcher: Fetcher, others: tuple[int, ...]
+) -> None:
+    """W20: a changed assignment skips no record of a partition that is in both."""
+    kept, dropped = reading(0), reading(1)
+    fetcher.set_assignment([kept, dropped])
+    answer(fetcher, asked(fetcher)[1], {0: 5, 1: 7})
+    fetcher.set_assignment([kept, *map(reading, others)])
+    assert [arrived.next_offset for arrived in kept.arrived] == [5]
+    assert asked(fetcher)[0] == {0: 5} | dict.fromkeys(others, 0)
+    with fetcher.condition:
+        assert fetcher.take(kept) is not None
+        assert fetcher.take(kept) is None
+
+
+def test_fetcher_throws_answers_away_that_were_asked_for_by_an_earlier_assignment(fetcher: Fetcher) -> None:
+    """W20: an answer under way when a partition is assigned anew, elsewhere, does not move it there."""
+    fetcher.set_assignment([reading(0, position=100)])
+    _, generations = asked(fetcher)
+    fetcher.set_assignment([])
+    anew = reading(0, position=0)
+    fetcher.set_assignment([anew])
+    answer(fetcher, generations, {0: 120})
+    assert not anew.arrived
+    assert asked(fetcher)[0] == {0: 0}
+
+
+def test_fetcher_asks_others_who_leads_while_a_broker_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """W12: a frozen leader's successor is found when it is elected, not when its connection is given up."""
+
+    class Silent:
+        address = Address("frozen", 1)
+        silent_for_s = 1.0
+        is_cancelled = False
+
+        def cancel(self) -> None:
+            self.is_cancelled = True
+
+    class Asked:
+        client_id = "test"
+
+        def __init__(self) -> None:
+            self.distrusted: list[Address] = []
+
+        def distrust(self, address: Address) -> None:
+            self.distrusted.append(address)
+
+    monkeypatch.setattr(_BrokerThread, "_run", lambda self: None)
+    now_s = [100.0]
+    monkeypatch.setattr("pyspark_log.client.fetcher.time.monotonic", lambda: now_s[0])
+    cluster: Any = Asked()
+    asked_for_leaders: list[float] = []
+    fetcher = Fetcher(cluster, max_bytes=1 << 20, max_wait_ms=500, on_stale=lambda: asked_for_leaders.append(now_s[0]))
+    fetcher.set_assignment([reading(0)])
+    fetcher.start_threads()
+    session: Any = Silent()
+    fetcher._threads[1]._session = session
+    fetcher.watch()
+    assert (cluster.distrusted, asked_for_leaders) == ([], [])
+    for silent_for_s, now in ((2.1, 101.0), (2.2, 101.1), (3.1, 102.0)):
+        session.silent_for_s, now_s[0] = silent_for_s, now
+        fetcher.watch()
+    assert set(cluster.distrusted) == {Address("frozen", 1)}
+    assert asked_for_leaders == [101.0, 102.0], "about once a second"
+    assert not session.is_cancelled
+    session.silent_for_s = 8.1
+    fetcher.watch()
+    assert session.is_cancelled
+
+
+def test_fetcher_pauses_once_for_all_partitions_of_a_broker_that_cannot_be_asked(
+    fetcher: Fetcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many partitions of a broker that is gone make no more attempts than one."""
+    now_s = 100.0
+    monkeypatch.setattr("pyspark_log.client.fetcher.time.monotonic", lambda: now_s)
+    fetcher.set_assignment(map(reading, range(3)))
+    attempts = 0
+    while now_s < 130.0:
+        wanted, generations = asked(fetcher)
+        if wanted:
+            attempts += 1
+            assert set(wanted) == {0, 1, 2}
+            fetcher.failed(1, generations, BrokerUnavailableError("refused"))
+        now_s += 0.005
+    assert 30 <= attempts <= 70  # up to a second from one to the next
+    now_s += 1.0
+    answer(fetcher, asked(fetcher)[1], {0: 5})
+    assert set(asked(fetcher)[0]) == {0, 1, 2}
+
+
+def test_log_start_that_goes_back_with_another_leader_changes_nothing_for_a_reader(fetcher: Fetcher) -> None:
+    """W13: replicas remove old segments by themselves; it goes on where it is, without an error."""
+    state = reading(0, position=20)
+    fetcher.set_assignment([state])
+    for log_start, next_offset in ((20, 30), (10, 40)):
+        told = FetchedPartition(topic="t", partition=0, row=0, next_offset=next_offset, log_start=log_start)
+        fetcher.deliver(1, Fetched(FetchResponse(request_id=1, partitions=(told,)), [FRAMES]), asked(fetcher)[1])
+    assert [arrived.next_offset for arrived in state.arrived] == [30, 40]
+    assert state.error is None
+    assert asked(fetcher)[0] == {0: 40}

@@ -1,0 +1,42 @@
+"""What a consumer's caller is given, and what he is told when something goes wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker_runtime.contract.errors import CorruptRecordError
+from broker_runtime.contract.model import TopicPartition
+from pyspark_log.client.retry import Deadline
+from tests.unit.client.consumer_samples import MemoryCluster, Parts, make_topic
+
+GOOD, BAD = TopicPartition("t", 0), TopicPartition("t", 1)
+DAMAGE = CorruptRecordError("t-1 is damaged at offset 0")
+
+
+@pytest.fixture
+def parts() -> Parts:
+    made = Parts(MemoryCluster(make_topic("t", partitions=2)), auto_offset_reset="earliest")
+    made.subscription.subscribe(["t"], None, None, None)
+    return made
+
+
+@pytest.mark.parametrize("kind", ["records", "batches"])
+def test_poll_returns_the_records_it_has_and_raises_next_time(parts: Parts, kind: str) -> None:
+    """W16: one partition's damage costs no record of another: what was handed out counts as read."""
+    parts.arrives(GOOD, b"a", b"b")
+    parts.fails(BAD, DAMAGE)
+    take = parts.handout.take_records if kind == "records" else parts.handout.take_batches
+    first = take(Deadline(0.0), 500)
+    assert sum(1 if kind == "records" else len(each) for each in first) == 2  # type: ignore[arg-type,misc]
+    for _ in range(2):
+        with pytest.raises(CorruptRecordError):
+            take(Deadline(0.0), 500)
+
+
+def test_broken_thread_is_raised_once_by_the_next_poll(parts: Parts) -> None:
+    """A defect in a thread of the consumer's is not silence."""
+    parts.fetcher.broke(ZeroDivisionError("a defect"), 1)
+    with pytest.raises(ZeroDivisionError, match="a defect"):
+        parts.handout.take_records(Deadline(60.0), 500)
+    parts.arrives(GOOD, b"a")
+    assert len(parts.handout.take_records(Deadline(0.0), 500)) == 1

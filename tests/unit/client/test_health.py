@@ -1,0 +1,59 @@
+"""When a cluster is whole: `health_of`."""
+
+from __future__ import annotations
+
+import uuid
+
+from broker_runtime.contract.model import (
+    BrokerDescription,
+    ClusterDescription,
+    PartitionDescription,
+    TopicDescription,
+    TopicPartition,
+)
+from pyspark_log.client.health import health_of
+
+
+def cluster(*broker_ids: int, controller_id: int | None = 1) -> ClusterDescription:
+    brokers = {number: BrokerDescription(broker_id=number, host="h", port=1, epoch=1) for number in broker_ids}
+    return ClusterDescription(cluster_id="c", controller_id=controller_id, brokers=brokers)
+
+
+def topic(
+    leader: int | None, isr: tuple[int, ...], replicas: tuple[int, ...] = (1, 2, 3), **config: str
+) -> TopicDescription:
+    partition = PartitionDescription(partition=0, leader=leader, leader_epoch=1, replicas=replicas, isr=isr)
+    settings = {name.replace("_", "."): value for name, value in config.items()}
+    return TopicDescription(name="t", topic_id=uuid.UUID(int=1), partitions=(partition,), config=settings)
+
+
+def problem(described: TopicDescription, *broker_ids: int) -> str | None:
+    return health_of(cluster(*broker_ids), [described]).problems.get(TopicPartition("t", 0))
+
+
+def test_whole_cluster_is_healthy() -> None:
+    found = health_of(cluster(1, 2, 3), [topic(1, (1, 2, 3))])
+    assert found.is_healthy
+    assert (found.partitions, dict(found.problems), found.missing_brokers) == (1, {}, ())
+
+
+def test_partition_without_a_leader_that_lives_is_offline() -> None:
+    assert problem(topic(None, (1,)), 1, 2, 3) == "offline"
+    assert problem(topic(1, (1, 2, 3)), 2, 3) == "offline"
+
+
+def test_partition_with_fewer_in_sync_than_the_minimum_is_told_so() -> None:
+    """`min.insync.replicas` is a majority from three replicas on, unless the topic says otherwise."""
+    assert problem(topic(1, (1,)), 1, 2, 3) == "under-min-isr"
+    assert problem(topic(1, (1,), min_insync_replicas="1"), 1, 2, 3) == "under-replicated"
+    assert problem(topic(1, (1, 2), min_insync_replicas="3"), 1, 2, 3) == "under-min-isr"
+    assert problem(topic(1, (1,), replicas=(1, 2)), 1, 2) == "under-replicated"
+
+
+def test_brokers_that_hold_replicas_and_are_away_are_named() -> None:
+    found = health_of(cluster(1, 2), [topic(1, (1, 2))])
+    assert (found.is_healthy, found.missing_brokers) == (False, (3,))
+
+
+def test_cluster_without_a_controller_is_not_healthy() -> None:
+    assert not health_of(cluster(1, controller_id=None), []).is_healthy

@@ -1,0 +1,136 @@
+"""Bounded reads: all of a range, or an error; and no wait without a limit, on either side."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from broker_runtime.contract.errors import NetworkError, RequestTimedOutError
+from broker_runtime.contract.frame import encode_frame, parse_header, stamp
+from broker_runtime.contract.requests import PartitionInfo, ReadRequest, ReadResponse, TopicInfo
+from broker_runtime.contract.schema import TopicSchema
+from broker_runtime.contract.settings import Address
+from pyspark_log.client import range_reader
+from pyspark_log.client.frame_stream import FramesRead
+from pyspark_log.client.range_reader import read_range
+from pyspark_log.client.topics import Topic
+
+INFO = PartitionInfo(partition=0, leader=1, leader_epoch=0, replicas=(1,), isr=(1,))
+TOPIC = Topic.from_info(TopicInfo(name="t", topic_id=bytes(16), partitions=(INFO,)))
+LEADER = Address("broker-one", 9192)
+LIMIT_S = 20.0
+
+
+class BrokenCluster:
+    """What a reading thread asks; answers with something that nobody foresaw."""
+
+    request_timeout_s = 5.0
+    client_id = "test"
+
+    def leader(self, topic: Topic, partition: int) -> Any:
+        raise ZeroDivisionError
+
+
+class PatientCluster:
+    """A caller with time, and a reading thread with little."""
+
+    client_id = "test"
+
+    def __init__(self, request_timeout_s: float) -> None:
+        self._request_timeout_s = request_timeout_s
+
+    @property
+    def request_timeout_s(self) -> float:
+        is_reader = threading.current_thread().name == "pylog-read-t-0"
+        return 0.02 if is_reader else self._request_timeout_s
+
+    def leader(self, topic: Topic, partition: int) -> tuple[Address, int]:
+        return LEADER, 0
+
+    def topic(self, name: str, *, max_age: Topic | None = None) -> Topic:
+        return TOPIC
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_read_range_whose_thread_broke_raises_and_never_ends_early() -> None:
+    """S7: what `read` and Spark's tasks take for the whole range is the whole range."""
+    cluster: Any = BrokenCluster()
+    with pytest.raises(NetworkError, match="t-0: reading broke off at offset 0, before 10"):
+        list(read_range(cluster, TOPIC, 0, 0, 10))
+
+
+def test_read_range_from_a_broker_that_never_answers_says_who_and_where(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every wait has a limit, also for a stream that a broker leaves half open."""
+    released = threading.Event()
+
+    class Stuck:
+        def __init__(self, address: Address, request: ReadRequest) -> None:
+            released.wait(LIMIT_S)
+            raise NetworkError("released")
+
+    monkeypatch.setattr(range_reader, "FrameStream", Stuck)
+    monkeypatch.setattr(range_reader, "_JOIN_LIMIT_S", 0.0)
+    cluster: Any = PatientCluster(0.05)
+    try:
+        with pytest.raises(
+            RequestTimedOutError, match=r"t-0: the leader, broker-one:9192, gave nothing from offset 3 on"
+        ):
+            list(read_range(cluster, TOPIC, 0, 3, 10))
+    finally:
+        released.set()
+
+
+def test_read_range_holds_nothing_for_a_caller_who_takes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every wait has a limit: thread and stream are let go, and the range goes on when the caller comes back."""
+    streams: list[Stream] = []
+
+    class Stream:
+        """One record per frame, two frames per message."""
+
+        def __init__(self, address: Address, request: ReadRequest) -> None:
+            self.request = request
+            self.next_offset = request.start
+            self.is_closed = False
+            streams.append(self)
+
+        def read(self) -> FramesRead | None:
+            offsets = range(self.next_offset, min(self.next_offset + 2, self.request.end))
+            self.next_offset = offsets.stop
+            frames = [frame_at(offset) for offset in offsets]
+            return FramesRead(frames, ReadResponse(start=0, end=self.request.end, next_offset=self.next_offset))
+
+        def cancel(self) -> None:
+            self.is_closed = True
+
+        def close(self) -> None:
+            self.is_closed = True
+
+    monkeypatch.setattr(range_reader, "FrameStream", Stream)
+    cluster: Any = PatientCluster(LIMIT_S)
+    frames = read_range(cluster, TOPIC, 0, 0, 40, prefetch_bytes=1)
+    seen = [next(frames).header.base_offset]
+    for _ in range(2):
+        reading = [thread for thread in threading.enumerate() if thread.name == "pylog-read-t-0"]
+        for thread in reading:
+            thread.join(LIMIT_S)
+            assert not thread.is_alive()
+        assert all(stream.is_closed for stream in streams)
+        seen += [next(frames).header.base_offset for _ in range(4)]
+    seen += [frame.header.base_offset for frame in frames]
+    assert seen == list(range(40))
+    assert len(streams) >= 3
+
+
+def frame_at(offset: int) -> pa.Buffer:
+    """A stamped frame of one record."""
+    frame = encode_frame(
+        pa.record_batch({"value": pa.array([b"v"])}), TopicSchema.untyped(), timestamps=1_700_000_000_000
+    )
+    header = parse_header(frame)
+    stamped = stamp(
+        header, base_offset=offset, leader_epoch=0, append_time_ms=0, high_watermark=0, topic_id=bytes(16), partition=0
+    )
+    return pa.py_buffer(bytes(stamped) + frame.slice(len(stamped)).to_pybytes())

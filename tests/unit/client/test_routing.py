@@ -1,0 +1,213 @@
+"""Which broker a client turns to: `Cluster.call` over channels that only remember who was asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from broker_runtime.contract.errors import BrokerUnavailableError, NotControllerError, RequestTimedOutError
+from broker_runtime.contract.requests import (
+    BrokerInfo,
+    CreatePartitionsRequest,
+    Empty,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    Message,
+    MetadataRequest,
+    MetadataResponse,
+)
+from broker_runtime.contract.settings import Address
+from pyspark_log.client import cluster as module
+from pyspark_log.client.cluster import Cluster
+
+DEAD, ONE, TWO = Address("dead", 1), Address("one", 1), Address("two", 1)
+
+
+class Brokers:
+    """Two brokers that answer, and an address where nobody does."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Address, str]] = []
+        self.dead = {DEAD}
+        self.controller = 1
+        self.believed_controller = 1
+
+    def answer(self, address: Address, name: str) -> Message:
+        self.asked.append((address, name))
+        if address in self.dead:
+            raise BrokerUnavailableError(f"{address} refuses")
+        if name == "metadata":
+            return MetadataResponse(
+                protocol_version=1,
+                software_version="",
+                cluster_id="c",
+                controller_id=self.believed_controller,
+                brokers=(
+                    BrokerInfo(broker_id=1, host="one", port=1, epoch=1),
+                    BrokerInfo(broker_id=2, host="two", port=1, epoch=1),
+                ),
+                topics=(),
+            )
+        if name == "create_partitions" and address != {1: ONE, 2: TWO}[self.controller]:
+            self.believed_controller = self.controller
+            raise NotControllerError("another broker is")
+        return ListOffsetsResponse(answers=()) if name == "list_offsets" else Empty()
+
+
+@pytest.fixture
+def brokers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Brokers]:
+    made = Brokers()
+
+    class FakeChannel:
+        def __init__(self, address: Address, *, client_id: str) -> None:
+            self._address = address
+
+        def call(self, name: str, request: Message, response: type[Message], *, timeout_s: float) -> Message:
+            return made.answer(self._address, name)
+
+        def close(self) -> None:
+            return
+
+    monkeypatch.setattr(module, "Channel", FakeChannel)
+    monkeypatch.setattr(module.time, "sleep", lambda seconds: None)
+    return made
+
+
+def ask_for_metadata(cluster: Cluster, times: int) -> None:
+    for _ in range(times):
+        cluster.call("metadata", MetadataRequest(topics=()), MetadataResponse)
+
+
+def test_address_that_does_not_answer_is_tried_last(brokers: Brokers) -> None:
+    """Once it failed, others are asked, in turn."""
+    cluster = Cluster([DEAD, ONE])
+    ask_for_metadata(cluster, 21)
+    asked = [address for address, _ in brokers.asked]
+    assert asked.count(DEAD) == 1
+    assert abs(asked.count(ONE) - asked.count(TWO)) <= 1
+    cluster.close()
+
+
+def test_broker_that_died_is_not_asked_again_for_a_while(brokers: Brokers) -> None:
+    """Though the others still believe that it lives."""
+    cluster = Cluster([ONE])
+    ask_for_metadata(cluster, 4)
+    brokers.dead.add(TWO)
+    brokers.asked.clear()
+    ask_for_metadata(cluster, 20)
+    assert [address for address, _ in brokers.asked].count(TWO) == 1
+    cluster.close()
+
+
+def test_bootstrap_address_is_asked_when_all_known_brokers_are_gone(brokers: Brokers) -> None:
+    """The address that a client was given may lead to brokers that it does not know yet."""
+    cluster = Cluster([DEAD, ONE])
+    ask_for_metadata(cluster, 1)
+    brokers.dead = {ONE, TWO}
+    ask_for_metadata(cluster, 1)
+    assert brokers.asked[-1][0] == DEAD
+    cluster.close()
+
+
+def test_new_controller_is_found(brokers: Brokers) -> None:
+    """A broker that is the controller no more says so; the brokers are asked anew."""
+    cluster = Cluster([ONE])
+    ask_for_metadata(cluster, 1)
+    brokers.controller = 2
+    request = CreatePartitionsRequest(name="t", total=2)
+    assert cluster.call("create_partitions", request, Empty, to="controller") == Empty()
+    assert [address for address, name in brokers.asked if name == "create_partitions"] == [ONE, TWO]
+    cluster.close()
+
+
+def test_named_broker_that_refuses_is_told_at_once(brokers: Brokers) -> None:
+    """Whoever asks a leader looks for the new one instead of waiting for the old."""
+    cluster = Cluster([ONE])
+    ask_for_metadata(cluster, 1)
+    brokers.dead.add(TWO)
+    with pytest.raises(BrokerUnavailableError):
+        cluster.call("list_offsets", ListOffsetsRequest(queries=()), ListOffsetsResponse, to=2)
+    assert [address for address, name in brokers.asked if name == "list_offsets"] == [TWO]
+    cluster.close()
+
+
+def test_silent_addresses_do_not_hide_one_that_answers(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers that take connections and say nothing (frozen ones) cost time, and no more."""
+    now_s = [0.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr("pyspark_log.client.retry.time.monotonic", lambda: now_s[0])
+    silent = [Address(f"silent-{number}", 1) for number in range(4)]
+    answer = brokers.answer
+
+    def slow_answer(address: Address, name: str) -> Message:
+        if address in silent:
+            now_s[0] += 5.0
+            raise RequestTimedOutError(f"{address} is silent")
+        return answer(address, name)
+
+    monkeypatch.setattr(brokers, "answer", slow_answer)
+    cluster = Cluster([*silent, ONE], request_timeout_ms=60_000)
+    ask_for_metadata(cluster, 1)
+    assert brokers.asked[-1][0] == ONE
+    cluster.close()
+
+
+def test_first_call_that_takes_long_is_waited_for(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic of many partitions takes its time; that is no sign that nobody is there."""
+    given_s: list[float] = []
+    answer = brokers.answer
+
+    class SlowChannel:
+        def __init__(self, address: Address, *, client_id: str) -> None:
+            self._address = address
+
+        def call(self, name: str, request: Message, response: type[Message], *, timeout_s: float) -> Message:
+            if name == "create_partitions":
+                given_s.append(timeout_s)
+            return answer(self._address, name)
+
+        def close(self) -> None:
+            return
+
+    monkeypatch.setattr(module, "Channel", SlowChannel)
+    cluster = Cluster([ONE])
+    cluster.call("create_partitions", CreatePartitionsRequest(name="t", total=9), Empty, to="controller")
+    assert given_s[0] > 10
+    cluster.close()
+
+
+def test_address_that_is_silent_elsewhere_is_asked_last(brokers: Brokers) -> None:
+    """W12: who waits for a frozen leader's answer does not ask the same broker who leads now."""
+    cluster = Cluster([ONE])
+    ask_for_metadata(cluster, 1)
+    brokers.asked.clear()
+    cluster.distrust(ONE)
+    ask_for_metadata(cluster, 10)
+    assert {address for address, _ in brokers.asked} == {TWO}
+    cluster.close()
+
+
+def test_metadata_is_waited_for_longer_at_the_second_try(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A frozen broker costs little, and many topics may take their time all the same."""
+    given_s: list[float] = []
+    answer = brokers.answer
+
+    class SlowChannel:
+        def __init__(self, address: Address, *, client_id: str) -> None:
+            self._address = address
+
+        def call(self, name: str, request: Message, response: type[Message], *, timeout_s: float) -> Message:
+            given_s.append(timeout_s)
+            if 1 < len(given_s) < 4:
+                raise RequestTimedOutError(f"{self._address} is silent")
+            return answer(self._address, name)
+
+        def close(self) -> None:
+            return
+
+    monkeypatch.setattr(module, "Channel", SlowChannel)
+    cluster = Cluster([ONE])
+    ask_for_metadata(cluster, 2)
+    assert given_s[1:] == [2.0, 5.0, 5.0]
+    cluster.close()

@@ -1,0 +1,71 @@
+"""Which settings clients take, and how they refuse the others."""
+
+import pytest
+
+from pyspark_log import Admin, Consumer, Producer, errors
+
+
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (lambda: Producer(transactional_id="t"), "transactional.id"),
+        (lambda: Producer(config={"transaction.timeout.ms": 1}), "transaction.timeout.ms"),
+        (lambda: Consumer(where="a > 1"), "where"),
+        (lambda: Consumer(group_instance_id="i"), "group.instance.id"),
+        (lambda: Consumer(isolation_level="snapshot"), "isolation.level"),
+        (lambda: Admin(security_protocol="SSL"), "security.protocol"),
+    ],
+)
+def test_clients_refuse_settings_of_later_versions_by_name(make: object, named: str) -> None:
+    """A setting that would do nothing is never taken in silence."""
+    with pytest.raises(errors.NotSupportedError, match=named):
+        make()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda: Producer(linger=5), "linger.ms"),
+        (lambda: Producer(config={"acks": "some"}), "acks"),
+        (lambda: Producer(batch_size="big"), "batch.size"),
+        (lambda: Producer(acks=1, enable_idempotence=True), r"enable\.idempotence=true needs acks=all, not acks=1"),
+        (lambda: Producer(config={"acks": "0", "enable.idempotence": "true"}), r"enable\.idempotence=true needs"),
+        (lambda: Consumer(auto_offset_reset="newest"), "auto.offset.reset"),
+        (lambda: Consumer(config={"group.ids": "g"}), "group.id"),
+        (lambda: Consumer(group_id="a/b"), "a/b"),
+        (lambda: Admin("localhost:99999"), "99999"),
+    ],
+)
+def test_clients_refuse_unknown_and_wrong_settings_with_what_is_allowed(make: object, match: str) -> None:
+    """Unknown names get the nearest known one, wrong values what is allowed."""
+    with pytest.raises(ValueError, match=match):
+        make()  # type: ignore[operator]
+
+
+def test_clients_take_settings_as_keywords_and_by_dotted_name() -> None:
+    """Both spellings, sizes and durations as text, the default address from the environment; nothing is connected."""
+    Producer("localhost:1", linger_ms="1s", batch_size="64KiB", config={"max.block.ms": 5}).close()
+    Consumer(bootstrap_servers=["localhost:1", "localhost:2"], config={"fetch.max.bytes": "1MiB"}).close()
+    Admin(["localhost:1"], request_timeout_ms=100).close()
+
+
+def test_producer_is_idempotent_unless_its_acks_say_otherwise() -> None:
+    """W9: on by default; `acks=0` and `acks=1` turn it off, as nobody would know what to send again."""
+    for is_on, given in (
+        (True, {}),
+        (True, {"acks": "all"}),
+        (True, {"acks": -1, "enable_idempotence": True}),
+        (False, {"enable_idempotence": False}),
+        (False, {"acks": 1}),
+        (False, {"acks": "0", "enable_idempotence": False}),
+    ):
+        producer = Producer("localhost:1", **given)  # type: ignore[arg-type]
+        assert (producer._accumulator.numbering is not None) == is_on, given
+        producer.close()
+
+
+def test_clients_take_settings_of_later_versions_that_say_how_it_is_today() -> None:
+    """A job written for a later version keeps the settings whose values change nothing."""
+    Producer("localhost:1", security_protocol="PLAINTEXT").close()
+    Consumer(bootstrap_servers="localhost:1", isolation_level="read_committed").close()
+    Admin("localhost:1", config={"security.protocol": "PLAINTEXT"}).close()

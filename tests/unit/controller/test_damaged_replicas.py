@@ -1,0 +1,268 @@
+"""Damaged logs in a cluster: left, set aside, fetched again, and nothing committed rests on them meanwhile."""
+
+import pytest
+
+from broker_runtime.contract.errors import CorruptRecordError, NotLeaderOrFollowerError, ZooKeeperUnavailableError
+from broker_runtime.contract.requests import ElectLeadersRequest, FetchPartition, FetchRequest
+from broker_runtime.services.movement import MovementService
+from broker_runtime.zookeeper.memory import MemoryZooKeeper
+from tests.unit.controller.members import put_in_sync
+from tests.unit.controller.replicated import ReplicatedBroker, live_on
+
+VALUES = [b"%d" % number * 100 for number in range(60)]
+
+
+@pytest.fixture
+def clock():
+    return [0]
+
+
+@pytest.fixture
+def brokers(clock):
+    """Three; broker 1 leads t-0, which has some segments, and all are in sync."""
+    server = MemoryZooKeeper()
+    made = {number: ReplicatedBroker(server, number, clock) for number in (1, 2, 3)}
+    live_on(made, clock, 3)
+    made[1].create("t", replication_factor=3, config={"segment.bytes": "8KiB", "max.message.bytes": "8KiB"})
+    live_on(made, clock, 3)
+    made[1].append(*VALUES)
+    live_on(made, clock)
+    assert made[1].state("t") == (1, 0, (1, 2, 3))
+    assert made[1].partition.high_watermark == len(VALUES)
+    assert len(made[3].segments()) > 3
+    return made
+
+
+def is_whole(brokers):
+    """Whether all replicas are in sync and the same, with everything that was committed."""
+    leader = next(each for each in brokers.values() if each.partition.is_leader)
+    frames = leader.frames()
+    return (
+        sorted(leader.partition.in_sync) == sorted(brokers)
+        and leader.partition.high_watermark == leader.log.log_end_offset >= len(VALUES)
+        and all(each.frames() == frames for each in brokers.values())
+    )
+
+
+def consume(broker, offset):
+    """The answer to a consumer that asks for ``offset``."""
+    wanted = FetchPartition(
+        topic="t", partition=0, topic_id=broker.partition.topic_id, offset=offset, leader_epoch=-1, max_bytes=1 << 20
+    )
+    request = FetchRequest(request_id=1, partitions=(wanted,), max_wait_ms=0, max_bytes=1 << 20)
+    (told,) = broker.answer(request, None).response.partitions
+    return told
+
+
+def restart_damaged(broker, *, clean, segment=-1, position=68):
+    """It stops, a bit of its log flips, and it begins anew."""
+    broker.stop(clean=clean)
+    broker.flip(broker.segments()[segment], position)
+    broker.start()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_follower_whose_log_is_found_damaged_at_its_start_is_made_whole_from_its_leader(brokers, clock, clean):
+    """Below the high watermark it is fetched again; the damaged log is kept aside."""
+    restart_damaged(brokers[3], clean=clean)
+    live_on(brokers, clock)
+    assert is_whole(brokers)
+    assert len(brokers[3].set_aside()) == 1
+    assert brokers[1].state("t")[:2] == (1, 0), "a log that told nothing needs no new leader epoch"
+
+
+def test_damaged_follower_is_out_of_the_in_sync_set_before_its_log_is_set_aside(brokers, clock):
+    """Else it could be elected with an empty log when its leader dies."""
+    restart_damaged(brokers[3], clean=True)
+    assert 3 in brokers[1].state("t")[2]
+    with pytest.raises(CorruptRecordError):
+        brokers[3].log.log_end_offset  # noqa: B018
+    renamed = []
+    rename = brokers[3].files.rename
+
+    def noting(source, target):
+        if target.name.endswith(".damaged"):
+            brokers[1].member.step(0)
+            renamed.append(brokers[1].state("t")[2])
+        rename(source, target)
+
+    brokers[3].files.rename = noting
+    live_on(brokers, clock)
+    assert renamed == [(1, 2)]
+    assert is_whole(brokers)
+
+
+def test_damaged_leader_gives_its_leadership_up_and_is_made_whole(brokers, clock):
+    """What is flipped in a closed segment of a log closed in order is found when it is read; clients ask the next."""
+    for each in brokers.values():
+        each.stop()
+    brokers[1].flip(brokers[1].segments()[1], 300)
+    for each in brokers.values():
+        each.start()
+    live_on(brokers, clock)
+    assert brokers[1].partition.is_leader
+    assert not brokers[1].log.is_damaged
+    second = int(brokers[1].segments()[1].stem)
+    assert consume(brokers[1], 0).next_offset == second
+    told = consume(brokers[1], second)
+    assert (told.row, told.error.code) == (-1, "NOT_LEADER_OR_FOLLOWER")
+    assert "gives it up to another" in told.error.message
+    with pytest.raises(NotLeaderOrFollowerError, match="gives it up to another"), brokers[1].partition.refusing():
+        brokers[1].frames()
+    epoch = brokers[1].partition.leader_epoch
+    live_on(brokers, clock, 2)
+    leader, leader_epoch, in_sync = brokers[1].state("t")
+    assert leader in {2, 3}
+    assert leader_epoch > epoch
+    assert in_sync == (2, 3)
+    live_on(brokers, clock)
+    assert is_whole(brokers)
+    assert len(brokers[1].set_aside()) == 1
+
+
+def test_leader_whose_log_is_found_damaged_by_its_first_use_gives_it_up(brokers, clock):
+    restart_damaged(brokers[1], clean=True)
+    brokers[1].member.step(0)
+    assert brokers[1].partition.is_leader
+    live_on(brokers, clock)
+    assert is_whole(brokers)
+    assert len(brokers[1].set_aside()) == 1
+
+
+def test_only_replica_in_sync_stays_damaged_as_it_is(brokers, clock):
+    """Nobody has more: it is neither left nor set aside, whoever else there is."""
+    put_in_sync(brokers[1], "t", (1,))
+    for each in brokers.values():
+        each.stop()
+    before = {path: bytes(brokers[1].files._names[path].content) for path in brokers[1].segments()}
+    brokers[1].flip(brokers[1].segments()[-1], 68)
+    brokers[1].start()
+    alone = {1: brokers[1]}
+    live_on(alone, clock)
+    for number in (2, 3):
+        brokers[number].start()
+    live_on(brokers, clock)
+    assert brokers[1].state("t")[2] == (1,)
+    assert brokers[1].set_aside() == []
+    assert consume(brokers[1], 0).error.code == "CORRUPT_MESSAGE"
+    with pytest.raises(CorruptRecordError):
+        brokers[1].log.log_end_offset  # noqa: B018
+    assert {path: len(brokers[1].files._names[path].content) for path in before} == {
+        path: len(content) for path, content in before.items()
+    }
+
+
+def test_leader_that_dies_before_its_damaged_follower_has_left_is_waited_for(brokers, clock):
+    """No committed record is lost: elected, the damaged one refuses; it never leads with an empty log."""
+    brokers.pop(2).stop()
+    live_on(brokers, clock, 3)
+    restart_damaged(brokers[3], clean=True)
+    assert brokers[1].state("t")[2] == (1, 3)
+    with pytest.raises(CorruptRecordError):
+        brokers[3].log.log_end_offset  # noqa: B018
+    brokers[1].stop(clean=False)
+    live_on({3: brokers[3]}, clock)
+    assert brokers[3].state("t")[0] == 3
+    assert brokers[3].state("t")[2] == (3,)
+    assert brokers[3].log.is_damaged
+    assert brokers[3].set_aside() == []
+
+
+def test_fetch_that_a_damaged_log_sent_before_it_was_set_aside_counts_nowhere(brokers, clock):
+    """A leader that stood still reads it later: it must not take the empty log into the in-sync set for it."""
+    follower = brokers[3]
+    put_in_sync(brokers[1], "t", (1, 2))
+    live_on({number: brokers[number] for number in (1, 2)}, clock, 2)
+    follower.member.step(0)
+    late, replica = follower.request(1)
+    assert late.partitions[0].offset == len(VALUES)
+    follower.log._state.note_damage(CorruptRecordError("found by a read"))
+    for _ in range(3):
+        follower.member.step(0)
+    assert follower.log.log_end_offset == 0
+    assert len(follower.set_aside()) == 1
+    brokers[1].answer(late, replica)
+    brokers[1].updater.step(clock[0])
+    assert 3 not in brokers[1].partition.in_sync
+    brokers[2].member.step(0)
+    assert brokers[2].state("t") == (1, 1, (1, 2))
+    live_on(brokers, clock)
+    assert is_whole(brokers)
+
+
+@pytest.mark.parametrize("is_written", [True, False])
+def test_leaving_whose_outcome_is_unknown_is_tried_again(brokers, clock, is_written):
+    restart_damaged(brokers[3], clean=True)
+    transaction = brokers[3].client.transaction
+    tries = []
+
+    def losing(operations, *, session=None):
+        tries.append(1)
+        if len(tries) > 1:
+            return transaction(operations, session=session)
+        if is_written:
+            transaction(operations, session=session)
+        raise ZooKeeperUnavailableError("the answer is lost")
+
+    brokers[3].client.transaction = losing
+    live_on(brokers, clock)
+    assert tries
+    assert is_whole(brokers)
+
+
+def test_state_that_changes_meanwhile_is_read_again(brokers, clock):
+    restart_damaged(brokers[3], clean=True)
+    transaction = brokers[3].client.transaction
+
+    def overtaken(operations, *, session=None):
+        brokers[3].client.transaction = transaction
+        put_in_sync(brokers[1], "t", (1, 3))
+        return transaction(operations, session=session)
+
+    brokers[3].client.transaction = overtaken
+    live_on(brokers, clock)
+    assert is_whole(brokers)
+
+
+def test_log_that_cannot_be_set_aside_is_so_later(brokers, clock):
+    """Until then it hosts nothing for the partition."""
+    restart_damaged(brokers[3], clean=True)
+    rename = brokers[3].files.rename
+    failures = []
+
+    def failing(source, target):
+        if target.name.endswith(".damaged") and len(failures) < 3:
+            failures.append(1)
+            raise OSError("no")
+        rename(source, target)
+
+    brokers[3].files.rename = failing
+    live_on(brokers, clock)
+    assert len(failures) == 3
+    assert is_whole(brokers)
+
+
+def test_partition_whose_only_replica_in_sync_is_damaged_is_had_back_from_another_by_hand(brokers, clock):
+    """The last broker to stop in order is alone in sync. The others hold what was acknowledged before they left: the
+    damaged one is stopped, one of them is elected uncleanly, and makes it whole."""
+    put_in_sync(brokers[1], "t", (1,))
+    for each in brokers.values():
+        each.stop()
+    brokers[1].flip(brokers[1].segments()[-1], 68)
+    for each in brokers.values():
+        each.start()
+    live_on(brokers, clock)
+    assert brokers[2].state("t")[2] == (1,)
+    damaged = brokers.pop(1)
+    damaged.stop()
+    live_on(brokers, clock)
+    controller = next(each for each in brokers.values() if each.member.controller.is_active)
+    movements = MovementService(controller.member, controller.registry, now_ms=lambda: clock[0])
+    told = movements.elect_leaders(ElectLeadersRequest(partitions=(("t", 0),), election="unclean"))
+    assert [elected[:2] for elected in told.elected] == [("t", 0)]
+    live_on(brokers, clock)
+    assert sorted(brokers[2].state("t")[2]) == [2, 3]
+    brokers[1] = damaged
+    damaged.start()
+    live_on(brokers, clock)
+    assert is_whole(brokers)

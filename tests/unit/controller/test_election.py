@@ -1,0 +1,135 @@
+"""Who leads a partition."""
+
+import pytest
+
+from broker_runtime.controller.election import Electorate, elect, prefer
+from broker_runtime.zookeeper.znodes import PartitionState
+
+
+def state(leader, epoch, isr, broker_epoch=-1, controller_epoch=1):
+    return PartitionState(
+        leader=leader, leader_epoch=epoch, isr=isr, controller_epoch=controller_epoch, leader_broker_epoch=broker_epoch
+    )
+
+
+@pytest.mark.parametrize(
+    ("case", "current", "replicas", "live", "expected"),
+    [
+        (
+            "new: the preferred replica leads, the live ones are in sync",
+            None,
+            (2, 1, 3),
+            {1: 7, 2: 8},
+            (2, 0, (2, 1), 8),
+        ),
+        ("new: the first live replica leads", None, (2, 1), {1: 7}, (1, 0, (1,), 7)),
+        ("new: nobody lives", None, (2, 1), {3: 1}, None),
+        ("led: stays", state(1, 4, (1, 2), 7), (1, 2), {1: 7, 2: 8}, None),
+        ("led by another than the preferred: stays", state(2, 4, (1, 2), 8), (1, 2), {1: 7, 2: 8}, None),
+        ("registered anew: elected anew", state(1, 4, (1,), 7), (1,), {1: 9}, (1, 5, (1,), 9)),
+        ("dead leader: the next in sync", state(1, 4, (1, 2, 3), 7), (1, 2, 3), {2: 8, 3: 1}, (2, 5, (2, 3), 8)),
+        ("dead leader: in assignment order", state(1, 4, (3, 2, 1), 7), (1, 3, 2), {2: 8, 3: 1}, (3, 5, (3, 2), 1)),
+        (
+            "nobody in sync lives: no leader, in-sync set kept",
+            state(1, 4, (1,), 7),
+            (1, 2),
+            {2: 8},
+            (None, 5, (1,), -1),
+        ),
+        ("still nobody: stays", state(None, 5, (1,)), (1, 2), {2: 8}, None),
+        ("back in sync: leads", state(None, 5, (1,)), (1, 2), {1: 9, 2: 8}, (1, 6, (1,), 9)),
+        ("in sync but no replica any more", state(None, 5, (4,)), (1, 2), {1: 9, 4: 8}, None),
+    ],
+)
+def test_election(case, current, replicas, live, expected):
+    """W13: only a live member of the in-sync set is elected, under a higher leader epoch."""
+    found = elect(current, replicas, Electorate(live), controller_epoch=3)
+    if expected is None:
+        assert found is None, case
+    else:
+        leader, epoch, isr, broker_epoch = expected
+        assert found == state(leader, epoch, isr, broker_epoch, 3), case
+
+
+@pytest.mark.parametrize(
+    ("case", "isr", "live", "expected"),
+    [
+        ("all in sync live", (1, 2, 3), {1: 7, 2: 8, 3: 9}, None),
+        ("one is dead", (1, 2, 3), {1: 7, 3: 9}, (1, 3)),
+        ("all others are dead", (1, 2, 3), {1: 7}, (1,)),
+        ("a dead one is not in sync anyway", (1, 2), {1: 7, 2: 8}, None),
+        ("the leader is never taken out", (1,), {1: 7}, None),
+    ],
+)
+def test_dead_followers_leave_the_in_sync_set_and_the_leader_epoch_stays(case, isr, live, expected):
+    """W13: commits need not wait until the leader finds that a dead follower lags."""
+    current = state(1, 4, isr, 7)
+    found = elect(current, (1, 2, 3), Electorate(live), controller_epoch=3)
+    assert found == (None if expected is None else state(1, 4, expected, 7, 3)), case
+
+
+ALL = {1: 7, 2: 8, 3: 9}
+
+
+@pytest.mark.parametrize(
+    ("case", "isr", "stopping", "expected"),
+    [
+        ("the leader stops", (1, 2, 3), {1}, state(2, 5, (2, 3), 8, 3)),
+        ("the leader and the next one stop", (1, 2, 3), {1, 2}, state(3, 5, (3,), 9, 3)),
+        ("the leader stops and is alone", (1,), {1}, None),
+        ("all in sync stop", (1, 2), {1, 2}, None),
+        ("a follower stops", (1, 2, 3), {2}, state(1, 4, (1, 3), 7, 3)),
+        ("a follower that is not in sync stops", (1, 3), {2}, None),
+    ],
+)
+def test_stopping_broker_leads_and_is_in_sync_only_where_nobody_else_can(case, isr, stopping, expected):
+    brokers = Electorate(ALL, stopping=frozenset(stopping))
+    assert elect(state(1, 4, isr, 7), (1, 2, 3), brokers, controller_epoch=3) == expected, case
+
+
+@pytest.mark.parametrize(
+    ("case", "isr", "suspects", "expected"),
+    [
+        ("the leader", (1, 2, 3), {1}, state(2, 5, (2, 3), 8, 3)),
+        ("a follower", (1, 2, 3), {3}, state(1, 4, (1, 2), 7, 3)),
+        ("the leader, and nobody else can lead", (1,), {1}, None),
+        ("all in sync", (1, 2), {1, 2}, None),
+    ],
+)
+def test_suspect_loses_what_another_can_take_over_and_nothing_else(case, isr, suspects, expected):
+    """A wrong suspicion takes no partition out of service."""
+    brokers = Electorate(ALL, suspects=frozenset(suspects))
+    assert elect(state(1, 4, isr, 7), (1, 2, 3), brokers, controller_epoch=3) == expected, case
+
+
+def test_suspect_is_not_elected_and_what_it_alone_had_waits_for_it():
+    brokers = Electorate(ALL, suspects=frozenset({1}))
+    assert elect(state(None, 4, (1,)), (1, 2), brokers, 3) is None
+    assert elect(state(None, 4, (1,)), (1, 2), Electorate(ALL), 3) == state(1, 5, (1,), 7, 3)
+    assert elect(None, (1, 2), brokers, 3) == state(2, 0, (2,), 8, 3)
+
+
+def test_unclean_election_only_where_the_topic_allows_it_and_nobody_in_sync_lives():
+    current = state(1, 4, (1,), 7)
+    live = Electorate({2: 8, 3: 9})
+    assert elect(current, (1, 2, 3), live, 3).leader is None
+    assert elect(current, (1, 2, 3), live, 3, is_unclean_allowed=True) == state(2, 5, (2,), 8, 3)
+    assert elect(state(1, 4, (1, 3), 7), (1, 2, 3), live, 3, is_unclean_allowed=True) == state(3, 5, (3,), 9, 3)
+    assert elect(current, (1, 2, 3), Electorate({4: 1}), 3, is_unclean_allowed=True).leader is None
+
+
+@pytest.mark.parametrize(
+    ("case", "current", "brokers", "expected"),
+    [
+        ("in sync and live", state(2, 4, (2, 1), 8), Electorate(ALL), state(1, 5, (2, 1), 7, 3)),
+        ("leads already", state(1, 4, (1, 2), 7), Electorate(ALL), None),
+        ("not in sync", state(2, 4, (2, 3), 8), Electorate(ALL), None),
+        ("dead", state(2, 4, (2, 1), 8), Electorate({2: 8}), None),
+        ("stopping", state(2, 4, (2, 1), 8), Electorate(ALL, stopping=frozenset({1})), None),
+        ("suspected", state(2, 4, (2, 1), 8), Electorate(ALL, suspects=frozenset({1})), None),
+        ("nobody leads: that is for the election", state(None, 4, (1,)), Electorate(ALL), None),
+        ("a new partition", None, Electorate(ALL), None),
+    ],
+)
+def test_leadership_goes_back_to_the_first_replica(case, current, brokers, expected):
+    assert prefer(current, (1, 2, 3), brokers, controller_epoch=3) == expected, case

@@ -1,0 +1,236 @@
+"""What a broker hosts follows what the cluster says; data directories in a temporary directory."""
+
+import uuid
+
+import pytest
+
+from broker_runtime.contract.errors import (
+    LogStorageError,
+    NotLeaderOrFollowerError,
+    UnknownTopicOrPartitionError,
+)
+from broker_runtime.contract.model import TopicPartition
+from broker_runtime.controller.hosting import Hosting
+from broker_runtime.log import LogDirectory
+from broker_runtime.replication import PartitionRegistry
+from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState, VersionedState
+from broker_runtime.zookeeper.znodes import PartitionState, TopicRecord
+
+EPOCH = 5
+
+
+def topic(name="t", leaders=(1,), *, number=1, leader_epoch=0, broker_epoch=EPOCH, config=None):
+    states = [
+        VersionedState(
+            state=PartitionState(
+                leader=leader,
+                leader_epoch=leader_epoch,
+                isr=(leader,),
+                controller_epoch=1,
+                leader_broker_epoch=broker_epoch,
+            ),
+            version=leader_epoch,
+        )
+        for leader in leaders
+    ]
+    return TopicState(
+        name=name,
+        record=TopicRecord(topic_id=uuid.UUID(int=number).bytes, assignment=tuple((leader,) for leader in leaders)),
+        version=0,
+        partitions=tuple(states),
+        config=config or {},
+    )
+
+
+def cluster(*topics):
+    return ClusterState(topics={each.name: each for each in topics})
+
+
+@pytest.fixture
+def directories(tmp_path):
+    opened = [LogDirectory.open(tmp_path / name, cluster_id="c", broker_id=1) for name in ("a", "b")]
+    yield opened
+    for directory in opened:
+        directory.close()
+
+
+@pytest.fixture
+def registry():
+    return PartitionRegistry()
+
+
+@pytest.fixture
+def hosting(registry, directories):
+    return Hosting(registry, directories, broker_id=1, min_free_bytes=0)
+
+
+def test_partitions_of_this_broker_are_led_and_those_of_others_are_elsewhere(hosting, registry):
+    """W12: the leader serves, nobody else."""
+    hosting.apply(cluster(topic(leaders=(1, 2))), EPOCH)
+    assert registry.find("t", 0).require_leader() == 0
+    with pytest.raises(NotLeaderOrFollowerError):
+        registry.find("t", 1)
+
+
+def test_leader_of_an_earlier_registration_does_not_lead(hosting, registry):
+    hosting.apply(cluster(topic(broker_epoch=EPOCH - 1)), EPOCH)
+    with pytest.raises(NotLeaderOrFollowerError):
+        registry.find("t", 0).require_leader()
+
+
+def test_new_epoch_of_the_same_leader_is_taken_over(hosting, registry):
+    hosting.apply(cluster(topic()), EPOCH)
+    partition = registry.find("t", 0)
+    hosting.apply(cluster(topic(leader_epoch=3, broker_epoch=EPOCH + 1)), EPOCH + 1)
+    assert registry.find("t", 0) is partition
+    assert partition.require_leader() == 3
+
+
+def test_nothing_is_loaded_by_hosting(hosting, registry):
+    """Start is lazy."""
+    hosting.apply(cluster(topic(leaders=(1,) * 20)), EPOCH)
+    assert not any(partition.log.is_loaded for partition in registry.hosted())
+
+
+def test_partitions_are_spread_over_the_directories(hosting, directories):
+    hosting.apply(cluster(topic(leaders=(1,) * 6)), EPOCH)
+    assert [len(directory.partitions) for directory in directories] == [3, 3]
+    assert hosting.directory_of(TopicPartition("t", 5)) in directories
+
+
+def test_topic_that_is_gone_is_served_no_more_and_its_logs_stay_until_they_are_removed(hosting, registry, directories):
+    hosting.apply(cluster(topic(), topic("u", number=2)), EPOCH)
+    hosting.apply(cluster(topic("u", number=2)), EPOCH)
+    with pytest.raises(UnknownTopicOrPartitionError):
+        registry.find("t", 0)
+    held = {at for directory in directories for at in directory.partitions}
+    assert held == {TopicPartition("t", 0), TopicPartition("u", 0)}
+    hosting.remove_logs("t", uuid.UUID(int=1).bytes)
+    assert {at for directory in directories for at in directory.partitions} == {TopicPartition("u", 0)}
+
+
+def test_logs_of_another_topic_id_are_not_removed(hosting, directories):
+    hosting.apply(cluster(topic(number=2)), EPOCH)
+    hosting.remove_logs("t", uuid.UUID(int=1).bytes)
+    assert {at for directory in directories for at in directory.partitions} == {TopicPartition("t", 0)}
+
+
+def test_log_of_an_earlier_topic_of_the_name_is_set_aside(hosting, registry, directories):
+    """A directory whose topic id does not match is set aside, never read."""
+    hosting.apply(cluster(topic()), EPOCH)
+    hosting.apply(cluster(topic(number=2)), EPOCH)
+    assert registry.find("t", 0).topic_id == uuid.UUID(int=2).bytes
+    assert len(list(directories[0].path.glob("t-0.*.stray"))) == 1
+
+
+def test_changed_settings_act_on_the_open_log(hosting, registry):
+    hosting.apply(cluster(topic()), EPOCH)
+    hosting.apply(cluster(topic(config={"segment.bytes": "64KiB"})), EPOCH)
+    config = registry.find("t", 0).log.config
+    assert (config.segment_bytes, config.max_frame_bytes) == (65_536, 65_536)
+
+
+def test_stepping_down_ends_all_leaderships_until_the_next_look(hosting, registry):
+    state = cluster(topic())
+    hosting.apply(state, EPOCH)
+    hosting.step_down_all()
+    assert not registry.find("t", 0).is_leader
+    hosting.apply(state, EPOCH)
+    assert registry.find("t", 0).is_leader
+
+
+def test_partition_that_cannot_be_opened_takes_no_other_with_it(hosting, registry, monkeypatch, directories):
+    for directory in directories:
+        real = directory.log
+
+        def fails_for_zero(name, number, *rest, real=real):
+            if number == 0:
+                raise OSError(5, "Input/output error")
+            return real(name, number, *rest)
+
+        monkeypatch.setattr(directory, "log", fails_for_zero)
+    hosting.apply(cluster(topic(leaders=(1, 1))), EPOCH)
+    assert registry.find("t", 1).is_leader
+    with pytest.raises(NotLeaderOrFollowerError):
+        registry.find("t", 0)
+
+
+def test_partition_that_could_not_be_opened_is_opened_at_the_next_try(
+    hosting, registry, monkeypatch, directories, caplog
+):
+    """A full disk that has room again: no news from ZooKeeper tells it."""
+    state = cluster(topic(leaders=(1, 1)))
+
+    def refuse(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        for directory in directories:
+            patched.setattr(directory, "log", refuse)
+        hosting.apply(state, EPOCH)
+        assert list(hosting.failures("t")) == [0, 1]
+        hosting.retry_failed(state, EPOCH)
+        hosting.retry_failed(state, EPOCH)
+    assert len([record for record in caplog.records if "cannot host" in record.getMessage()]) == 2, "each told once"
+    hosting.retry_failed(state, EPOCH)
+    assert hosting.failures("t") == {}
+    assert registry.find("t", 0).require_leader() == registry.find("t", 1).require_leader() == 0
+
+
+def test_topic_that_is_gone_is_not_tried_again(hosting, registry, monkeypatch, directories):
+    def refuse(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        for directory in directories:
+            patched.setattr(directory, "log", refuse)
+        hosting.apply(cluster(topic()), EPOCH)
+    hosting.retry_failed(cluster(), EPOCH)
+    hosting.apply(cluster(), EPOCH)
+    hosting.retry_failed(cluster(topic()), EPOCH)
+    assert registry.hosted() == []
+
+
+def test_leading_many_partitions_is_told_in_one_line(hosting, caplog):
+    with caplog.at_level("INFO"):
+        hosting.apply(cluster(topic(leaders=(1,) * 40)), EPOCH)
+    assert [r.getMessage() for r in caplog.records if r.getMessage().startswith("lead ")] == [
+        "lead topic=t leader_epoch=0 partitions=0-39"
+    ]
+
+
+def test_directory_without_room_refuses_appends_until_there_is_room(registry, directories, monkeypatch):
+    usable = [100]
+    monkeypatch.setattr(LogDirectory, "usable_bytes", property(lambda self: usable[0]))
+    hosting = Hosting(registry, directories, broker_id=1, min_free_bytes=1 << 20)
+    hosting.apply(cluster(topic()), EPOCH)
+    partition = registry.find("t", 0)
+    with pytest.raises(LogStorageError, match=r"has 100 bytes left, log\.dir\.min\.free\.bytes is 1MiB"):
+        partition.append([], acks=-1, leader_epoch=-1, now_ms=0)
+    usable[0] = 2 << 20
+    hosting.look_at_disks()
+    with pytest.raises(AssertionError, match="at least one frame"):
+        partition.append([], acks=-1, leader_epoch=-1, now_ms=0)
+
+
+def test_new_partition_goes_where_it_can_be_made(hosting, registry, directories, monkeypatch):
+    """One disk is full, the others go on, with new partitions too."""
+    full = directories[0]
+
+    def refuse(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(full.files, "make_directory", refuse)
+        hosting.apply(cluster(topic(leaders=(1, 1))), EPOCH)
+    assert registry.find("t", 0).require_leader() == registry.find("t", 1).require_leader() == 0
+    assert {hosting.directory_of(TopicPartition("t", number)) for number in (0, 1)} == {directories[1]}
+    assert full.partitions == []
+
+
+def test_new_partition_avoids_a_directory_without_room(registry, directories, monkeypatch):
+    """``log.dir.min.free.bytes``: it would refuse every append."""
+    monkeypatch.setattr(type(directories[0]), "usable_bytes", property(lambda each: 9 if each is directories[1] else 0))
+    hosting = Hosting(registry, directories, broker_id=1, min_free_bytes=1)
+    hosting.apply(cluster(topic(leaders=(1, 1))), EPOCH)
+    assert {hosting.directory_of(TopicPartition("t", number)) for number in (0, 1)} == {directories[1]}

@@ -1,0 +1,291 @@
+"""In-sync sets on their way into ZooKeeper: what is checked, and what the partition learns of each outcome."""
+
+import uuid
+from pathlib import Path
+
+import pytest
+
+from broker_runtime.contract.errors import LogStorageError, ZooKeeperUnavailableError
+from broker_runtime.controller.hosting import Hosting
+from broker_runtime.controller.isr_updater import IsrUpdater
+from broker_runtime.log import LogDirectory
+from broker_runtime.log.faulty_files import FaultyFiles
+from broker_runtime.replication import FollowerFetch, PartitionRegistry
+from broker_runtime.replication.in_sync import RETRY_MS
+from broker_runtime.zookeeper.cluster_state import ClusterState, read_cluster
+from broker_runtime.zookeeper.membership import BrokerIdentity, mark_stopping, register
+from broker_runtime.zookeeper.memory import MemoryZooKeeper
+from broker_runtime.zookeeper.znodes import (
+    CHANGES,
+    PERMANENT,
+    ChangeNews,
+    PartitionState,
+    TopicRecord,
+    from_json,
+    partition_state_path,
+    to_json,
+    topic_path,
+)
+
+LAG_MS = 10_000
+
+
+class Client:
+    """Passes everything on; loses the reply of the next transaction, or fails before it, if told to."""
+
+    def __init__(self, client):
+        self._client = client
+        self.loses_reply = self.fails = False
+        self.transactions = 0
+        self.before = lambda: None
+
+    def __getattr__(self, name):
+        return getattr(self._client, name)
+
+    def transaction(self, operations, *, session=None):
+        self.transactions += 1
+        before, self.before = self.before, lambda: None
+        before()
+        if self.fails:
+            self.fails = False
+            raise ZooKeeperUnavailableError("no connection")
+        versions = self._client.transaction(operations, session=session)
+        if self.loses_reply:
+            self.loses_reply = False
+            raise ZooKeeperUnavailableError("the reply was lost")
+        return versions
+
+
+class Leader:
+    """Broker 1, which leads all partitions of t, and its followers 2 and 3, which are registered."""
+
+    def __init__(self, in_sync=(1, 2, 3), partitions=1):
+        self.server = MemoryZooKeeper()
+        self.client = Client(self.server.client())
+        for path in PERMANENT:
+            self.client.ensure_path(path)
+        self.memberships = {number: self.register(number) for number in (1, 2, 3)}
+        record = TopicRecord(topic_id=uuid.UUID(int=7).bytes, assignment=((1, 2, 3),) * partitions)
+        self.client.create(topic_path("t"), to_json(record))
+        state = PartitionState(leader=1, leader_epoch=0, isr=in_sync, controller_epoch=4, leader_broker_epoch=1)
+        for number in range(partitions):
+            self.client.ensure_path(partition_state_path("t", number))
+            self.client.set(partition_state_path("t", number), to_json(state), version=0)
+        self.files = FaultyFiles()
+        directory = LogDirectory.open(Path("/data"), cluster_id="c", broker_id=1, files=self.files)
+        self.registry = PartitionRegistry()
+        self.hosting = Hosting(self.registry, [directory], broker_id=1, min_free_bytes=0, now_ms=lambda: 0)
+        self.updater = IsrUpdater(self.client, self.registry, lambda: self.memberships.get(1), lag_limit_ms=LAG_MS)
+        self.look()
+
+    def register(self, number):
+        client = self.client if number == 1 else self.server.client()
+        identity = BrokerIdentity(
+            broker_id=number,
+            host="h",
+            port=1,
+            instance=str(number),
+            pid=1,
+            boot_id="",
+            software_version="",
+            was_clean=True,
+        )
+        return register(client, identity, now_ms=0)
+
+    def look(self):
+        """What the member does when it hears of a change."""
+        self.hosting.apply(ClusterState(topics=read_cluster(self.client).topics), self.memberships[1].epoch)
+
+    def partition(self, number=0):
+        return self.registry.find("t", number)
+
+    def fetch(self, broker_id, *, now_ms=0, broker_epoch=1, number=0):
+        partition = self.partition(number)
+        partition.follower_fetch(
+            FollowerFetch(
+                broker_id=broker_id,
+                broker_epoch=broker_epoch,
+                offset=0,
+                durable_end=0,
+                leader_epoch=partition.leader_epoch,
+                last_fetched_epoch=-1,
+            ),
+            max_bytes=1,
+            now_ms=now_ms,
+        )
+
+    def state(self, number=0):
+        path = partition_state_path("t", number)
+        node = self.client.get(path)
+        return from_json(node.data, PartitionState, path)
+
+
+def test_lagging_replica_is_taken_out_and_everybody_is_told():
+    leader = Leader()
+    leader.fetch(2, now_ms=0)
+    leader.updater.step(LAG_MS)
+    assert leader.state().isr == (1, 2, 3)
+    leader.fetch(2, now_ms=LAG_MS)
+    watched = []
+    leader.client.get(CHANGES, watch=watched.append)
+    leader.updater.step(LAG_MS + 1)
+    assert leader.state() == PartitionState(
+        leader=1, leader_epoch=0, isr=(1, 2), controller_epoch=4, leader_broker_epoch=1
+    )
+    assert leader.partition().in_sync == {1, 2}
+    assert watched == [CHANGES]
+    assert from_json(leader.client.get(CHANGES).data, ChangeNews, "").topics == ("t",)
+
+
+def test_replica_that_has_caught_up_is_taken_in():
+    leader = Leader(in_sync=(1, 2))
+    leader.fetch(3)
+    leader.updater.step(0)
+    assert leader.state().isr == (1, 2, 3)
+    leader.look()
+    assert leader.partition().in_sync == {1, 2, 3}
+    before = leader.client.transactions
+    leader.updater.step(1)
+    assert leader.client.transactions == before, "nothing is left to change"
+
+
+@pytest.mark.parametrize("what", ["registered anew", "gone", "stopping"])
+def test_replica_that_is_another_by_now_is_not_taken_in_and_others_are(what):
+    """Nobody re-adds a broker's earlier life, nor tries it again: acknowledgements would wait for it meanwhile."""
+    leader = Leader(in_sync=(1,), partitions=2)
+    leader.fetch(3, number=0)
+    leader.fetch(2, number=1)
+    if what == "registered anew":
+        leader.client.delete("/brokers/ids/3")
+        leader.register(3)
+    elif what == "gone":
+        leader.client.delete("/brokers/ids/3")
+    else:
+        client = leader.server.client()
+        client._session = leader.memberships[3].session
+        mark_stopping(client, leader.memberships[3])
+    leader.updater.step(0)
+    assert (leader.state(0).isr, leader.state(1).isr) == ((1,), (1, 2))
+    assert leader.partition(0).in_sync == {1}
+    before = leader.client.transactions
+    leader.fetch(3, number=0, now_ms=RETRY_MS)
+    leader.updater.step(RETRY_MS)
+    assert leader.client.transactions == before
+
+
+def test_state_that_the_controller_changed_meanwhile_is_left_and_the_others_are_written():
+    leader = Leader(in_sync=(1, 2), partitions=3)
+    for number in range(3):
+        leader.fetch(3, number=number)
+    elected = PartitionState(leader=2, leader_epoch=1, isr=(2,), controller_epoch=5, leader_broker_epoch=1)
+    path = partition_state_path("t", 1)
+    leader.client.before = lambda: leader.client.set(path, to_json(elected), version=-1)
+    leader.updater.step(0)
+    assert leader.state(1) == elected
+    assert [leader.state(number).isr for number in (0, 2)] == [(1, 2, 3), (1, 2, 3)]
+    leader.look()
+    assert not leader.partition(1).is_leader
+
+
+def test_state_of_which_the_leader_does_not_know_yet_is_not_overwritten():
+    leader = Leader(in_sync=(1, 2))
+    leader.fetch(3)
+    elected = PartitionState(leader=2, leader_epoch=1, isr=(2,), controller_epoch=5, leader_broker_epoch=1)
+    leader.client.set(partition_state_path("t", 0), to_json(elected), version=-1)
+    leader.updater.step(0)
+    assert leader.state() == elected
+
+
+def test_in_sync_set_that_the_controller_shrank_is_not_widened_by_a_leader_that_has_not_heard_of_it():
+    """Who was found dead does not come back through a change that is about another replica."""
+    leader = Leader(in_sync=(1, 2))
+    leader.fetch(3)
+    shrunk = PartitionState(leader=1, leader_epoch=0, isr=(1,), controller_epoch=5, leader_broker_epoch=1)
+    leader.client.set(partition_state_path("t", 0), to_json(shrunk), version=-1)
+    leader.updater.step(0)
+    assert leader.state() == shrunk
+    leader.look()
+    leader.fetch(3, now_ms=RETRY_MS)
+    leader.updater.step(RETRY_MS)
+    assert leader.state().isr == (1, 3)
+
+
+@pytest.mark.parametrize("was_written", [True, False])
+def test_write_whose_outcome_is_unknown_counts_as_possible_until_it_is_known(was_written):
+    """Whoever may be in the in-sync set holds the high watermark."""
+    leader = Leader(in_sync=(1, 2))
+    leader.fetch(2)
+    leader.fetch(3)
+    leader.client.loses_reply, leader.client.fails = was_written, not was_written
+    leader.updater.step(0)
+    assert leader.state().isr == ((1, 2, 3) if was_written else (1, 2))
+    leader.look()
+    leader.fetch(3, now_ms=RETRY_MS)
+    leader.updater.step(RETRY_MS)
+    leader.look()
+    assert leader.state().isr == (1, 2, 3)
+    assert leader.partition().in_sync == {1, 2, 3}
+
+
+def test_nothing_is_proposed_without_a_registration_or_zookeeper():
+    leader = Leader(in_sync=(1, 2))
+    leader.fetch(3)
+    leader.client.suspend()
+    leader.updater.step(0)
+    leader.client.resume()
+    membership = leader.memberships.pop(1)
+    leader.updater.step(0)
+    assert leader.state().isr == (1, 2)
+    leader.memberships[1] = membership
+    leader.updater.step(0)
+    assert leader.state().isr == (1, 2, 3), "what was not tried is tried at once"
+
+
+def test_write_of_an_earlier_session_is_not_sent():
+    leader = Leader(in_sync=(1, 2))
+    leader.fetch(3)
+    leader.client.expire()
+    leader.updater.step(0)
+    assert leader.state().isr == (1, 2)
+
+
+def test_many_partitions_are_written_together():
+    """A follower that dies silently is in a thousand in-sync sets."""
+    leader = Leader(in_sync=(1, 2), partitions=450)
+    leader.updater.step(0)
+    before = leader.client.transactions
+    leader.updater.step(LAG_MS + 1)
+    assert all(leader.state(number).isr == (1,) for number in range(450))
+    assert leader.client.transactions - before == 3
+
+
+def take_offline(log):
+    with pytest.raises(LogStorageError):
+        log._state.fail("write", OSError(5, "Input/output error"))
+
+
+def test_leader_whose_log_is_offline_gives_its_leadership_up():
+    """An I/O error costs the broker its leadership there, where another can take it."""
+    leader = Leader(in_sync=(1, 2))
+    take_offline(leader.partition().log)
+    leader.updater.step(0)
+    state = leader.state()
+    assert (state.leader, state.leader_epoch, state.isr) == (None, 1, (2,))
+    leader.look()
+    assert not leader.partition().is_leader
+    leader.updater.step(1)
+    assert leader.state() == state
+
+
+def test_leader_whose_log_is_offline_stays_where_nobody_else_is_in_sync():
+    leader = Leader(in_sync=(1,))
+    take_offline(leader.partition().log)
+    leader.updater.step(0)
+    assert leader.state().leader == 1
+
+
+def test_wait_ends_when_it_was_woken_and_never_blocks_with_zero():
+    leader = Leader()
+    leader.updater.wait(0)
+    leader.updater.wake()
+    leader.updater.wait(3_600)

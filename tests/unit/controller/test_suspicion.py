@@ -1,0 +1,73 @@
+"""Whose port refuses is probably dead; what ends a suspicion."""
+
+from broker_runtime.controller.suspicion import STARTING_MS, Suspicions
+from broker_runtime.zookeeper.znodes import BrokerRegistration
+
+
+def registration(epoch=1):
+    return BrokerRegistration(host="h", port=1, epoch=epoch, instance="i", pid=1)
+
+
+class Peers:
+    """Broker 1's suspicions of broker 2, whose port refuses, answers, or answers late."""
+
+    def __init__(self):
+        self.now_ms = 0
+        self.refuses = False
+        self.during_probe = lambda: None
+        self.suspicions = Suspicions(1, self._probe, lambda: self.now_ms)
+        self.register(1)
+
+    def _probe(self, host, port):
+        self.during_probe()
+        return self.refuses
+
+    def register(self, epoch):
+        self.suspicions.registered({1: registration(), 2: registration(epoch)})
+
+
+def test_port_that_answered_and_refuses_makes_a_suspect_until_it_answers():
+    peers = Peers()
+    assert not peers.suspicions.look(2)
+    peers.refuses = True
+    assert peers.suspicions.look(2)
+    assert not peers.suspicions.look(2), "nothing new"
+    assert peers.suspicions.dead == {2: 1}
+    peers.refuses = False
+    assert peers.suspicions.look_at_all()
+    assert peers.suspicions.dead == {}
+
+
+def test_starting_broker_is_given_time():
+    peers = Peers()
+    peers.refuses = True
+    assert not peers.suspicions.look(2)
+    peers.now_ms = STARTING_MS
+    assert peers.suspicions.look(2)
+
+
+def test_broker_itself_and_strangers_are_never_probed():
+    peers = Peers()
+    peers.during_probe = lambda: (_ for _ in ()).throw(AssertionError("probed"))
+    assert not peers.suspicions.look(1)
+    assert not peers.suspicions.look(9)
+
+
+def test_registration_that_came_during_the_probe_is_not_the_one_that_refused():
+    peers = Peers()
+    peers.now_ms = STARTING_MS
+    peers.refuses = True
+    peers.during_probe = lambda: peers.register(2)
+    assert not peers.suspicions.look(2)
+    assert peers.suspicions.dead == {}
+
+
+def test_suspicion_ends_with_the_registration():
+    peers = Peers()
+    peers.now_ms = STARTING_MS
+    peers.refuses = True
+    peers.suspicions.look(2)
+    peers.register(1)
+    assert peers.suspicions.dead == {2: 1}
+    peers.register(2)
+    assert peers.suspicions.dead == {}

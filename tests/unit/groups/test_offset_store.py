@@ -1,0 +1,158 @@
+"""Groups' acknowledged offsets: what is written, when, and when not."""
+
+import pytest
+
+from broker_runtime.contract.errors import (
+    InvalidRequestError,
+    UnknownServerError,
+    UnknownTopicOrPartitionError,
+    ZooKeeperUnavailableError,
+)
+from broker_runtime.groups.offsets import OffsetStore, _Commit, _Queue
+from broker_runtime.zookeeper.memory import MemoryZooKeeper
+from broker_runtime.zookeeper.session import BadVersionError
+from broker_runtime.zookeeper.znodes import StoredOffset, group_offsets_path
+
+ID = b"\x01" * 16
+
+
+@pytest.fixture
+def client():
+    client = MemoryZooKeeper().client()
+    client.ensure_path("/topics/t")
+    client.ensure_path("/consumers")
+    return client
+
+
+@pytest.fixture
+def store(client):
+    return OffsetStore(client)
+
+
+def at(offset, **fields):
+    return StoredOffset(offset=offset, **fields)
+
+
+def committed(store, topic_id=ID):
+    found = store.fetch("g", ["t"]).get("t")
+    return {} if found is None or found.topic_id != topic_id else {p: o.offset for p, o in found.offsets.items()}
+
+
+def test_committed_offsets_are_in_one_znode_of_group_and_topic(client, store):
+    """W18, W25."""
+    store.commit("g", "t", ID, {0: at(5), 1: at(7)})
+    store.commit("g", "t", ID, {1: at(8)})
+    assert committed(store) == {0: 5, 1: 8}
+    assert client.children("/consumers/g/offsets") == ["t"]
+    assert client.get(group_offsets_path("g", "t")).version == 1
+
+
+def test_unchanged_offsets_write_nothing(client, store):
+    """Unchanged offsets write nothing."""
+    store.commit("g", "t", ID, {0: at(5, committed_at_ms=1)})
+    store.commit("g", "t", ID, {0: at(5, committed_at_ms=2)})
+    assert (store.writes, client.get(group_offsets_path("g", "t")).version) == (1, 0)
+    store.commit("g", "t", ID, {0: at(5, metadata="x")})
+    assert store.writes == 2
+
+
+def test_offsets_go_back_unless_only_forward(store):
+    """W20: rewinding is committed as well; S5: a source that republishes moves nothing back."""
+    store.commit("g", "t", ID, {0: at(5), 1: at(5)})
+    store.commit("g", "t", ID, {0: at(3), 1: at(9)}, only_forward=True)
+    assert committed(store) == {0: 5, 1: 9}
+    store.commit("g", "t", ID, {0: at(3)})
+    assert committed(store) == {0: 3, 1: 9}
+
+
+def test_offsets_of_an_earlier_topic_of_the_name_are_replaced(store):
+    store.commit("g", "t", ID, {0: at(5), 1: at(6)})
+    store.commit("g", "t", b"\x02" * 16, {0: at(1)})
+    assert committed(store) == {}
+    assert committed(store, b"\x02" * 16) == {0: 1}
+
+
+def test_offsets_of_a_topic_that_is_gone_are_refused_and_leave_nothing(client, store):
+    client.delete("/topics/t")
+    with pytest.raises(UnknownTopicOrPartitionError, match="'t'"):
+        store.commit("g", "t", ID, {0: at(5)})
+    assert committed(store) == {}
+
+
+def test_groups_are_apart(store):
+    """W21: consumers of other groups each get all of it."""
+    store.commit("g", "t", ID, {0: at(5)})
+    assert store.fetch("h", ["t"]) == {}
+    assert (store.topics_of("g"), store.topics_of("h")) == (["t"], [])
+
+
+def test_too_many_offsets_for_a_znode_are_refused_and_the_store_goes_on(store):
+    with pytest.raises(InvalidRequestError, match="at most 524288"):
+        store.commit("g", "t", ID, {number: at(1, metadata="m" * 4096) for number in range(200)})
+    store.commit("g", "t", ID, {0: at(5)})
+    assert committed(store) == {0: 5}
+
+
+def test_ten_thousand_partitions_fit(store):
+    store.commit(
+        "g", "t", ID, {number: at(10**12 + number, committed_at_ms=1_800_000_000_000) for number in range(10_000)}
+    )
+    assert len(committed(store)) == 10_000
+
+
+def test_commit_without_zookeeper_is_an_error_and_the_next_goes_through(client, store):
+    client.suspend()
+    with pytest.raises(ZooKeeperUnavailableError):
+        store.commit("g", "t", ID, {0: at(5)})
+    client.resume()
+    store.commit("g", "t", ID, {0: at(6)})
+    assert committed(store) == {0: 6}
+
+
+class Interferes:
+    """A client that does something else first: another broker's write, or a lost reply."""
+
+    def __init__(self, client, before=(), loses=0):
+        self._client = client
+        self.before = list(before)
+        self.loses = loses
+
+    def __getattr__(self, name):
+        return getattr(self._client, name)
+
+    def transaction(self, operations, *, session=None):
+        if self.before:
+            self.before.pop(0)()
+            raise BadVersionError("/other")
+        versions = self._client.transaction(operations, session=session)
+        if self.loses:
+            self.loses -= 1
+            raise ZooKeeperUnavailableError("the reply was lost")
+        return versions
+
+
+def test_commits_that_waited_for_a_write_that_broke_are_not_acknowledged(client):
+    """W17: an acknowledgement comes after the write, also where what failed was foreseen by nobody."""
+    store = OffsetStore(Interferes(client, before=[lambda: 1 / 0]))
+    first, second = (_Commit(topic_id=ID, offsets={0: at(offset)}, only_forward=False) for offset in (5, 6))
+    queue = store._queues["g", "t"] = _Queue(waiting=[first, second], is_writing=True)
+    with pytest.raises(ZeroDivisionError):
+        store._write_waiting(("g", "t"), queue)
+    assert second.news.is_set()
+    assert isinstance(second.error, UnknownServerError)
+    store.commit("g", "t", ID, {0: at(7)})
+    assert committed(store) == {0: 7}
+
+
+def test_commit_that_meets_another_brokers_write_keeps_both(client, store):
+    other = Interferes(client, before=[lambda: store.commit("g", "t", ID, {1: at(9)})])
+    OffsetStore(other).commit("g", "t", ID, {0: at(5)})
+    assert committed(store) == {0: 5, 1: 9}
+
+
+def test_commit_whose_reply_was_lost_is_read_back(client, store):
+    client.ensure_path("/consumers/g/offsets")
+    losing = OffsetStore(Interferes(client, loses=1))
+    losing.commit("g", "t", ID, {0: at(5)})
+    assert committed(store) == {0: 5}
+    assert client.get(group_offsets_path("g", "t")).version == 0

@@ -1,0 +1,298 @@
+"""One data directory: its lock, its identity, its start and its logs."""
+
+from __future__ import annotations
+
+import os
+import uuid
+
+import pytest
+
+from broker_runtime.contract.errors import (
+    CorruptRecordError,
+    DirectoryLockedError,
+    InconsistentTopicIdError,
+    LogStorageError,
+    NotLeaderOrFollowerError,
+)
+from broker_runtime.contract.model import TopicPartition
+from broker_runtime.log import LogDirectory
+from broker_runtime.log.faulty_files import FaultyFiles
+from broker_runtime.log.files import RealFiles
+from broker_runtime.log.identity import PartitionIdentity
+from tests.unit.log.log_samples import (
+    ROOT,
+    SMALL,
+    TOPIC_ID,
+    append,
+    fill,
+    frame,
+    open_directory,
+    open_log,
+    read_frames,
+)
+
+OTHER_ID = uuid.UUID("11111111-2222-3333-4444-555555555555")
+
+
+def test_open_refuses_a_directory_in_use_and_names_the_process():
+    """The lock's error says who has it; closing gives it up."""
+    files = FaultyFiles()
+    directory = open_directory(files)
+    with pytest.raises(DirectoryLockedError, match=f"in use by process {os.getpid()}"):
+        open_directory(files)
+    directory.close()
+    open_directory(files).close()
+
+
+@pytest.mark.parametrize(("cluster", "broker"), [("other", 1), ("test", 2)])
+def test_open_refuses_a_directory_of_another_cluster_or_broker(cluster, broker):
+    """meta.json: a directory belongs to one broker of one cluster."""
+    files = FaultyFiles()
+    open_directory(files).close()
+    with pytest.raises(DirectoryLockedError, match="belongs to broker 1 of cluster test"):
+        LogDirectory.open(ROOT, cluster_id=cluster, broker_id=broker, files=files)
+    open_directory(files).close()  # the refused one gave the lock up
+
+
+def test_open_refuses_a_damaged_identity_and_says_what_to_do():
+    """A flipped bit in meta.json is told, not guessed over."""
+    files = FaultyFiles()
+    open_directory(files).close()
+    data = files.content(ROOT / "meta.json").replace(b"test", b"tesu")
+    files.overwrite(ROOT / "meta.json", data)
+    with pytest.raises(CorruptRecordError, match=r"meta\.json is damaged.*remove meta\.json and start again"):
+        open_directory(files)
+
+
+def test_open_reads_names_and_checkpoints_only_however_many_logs_there_are():
+    """Start is lazy. Opening touches no file of any log, nor does asking for a log."""
+    files = FaultyFiles()
+    with open_directory(files) as directory:
+        for number in range(50):
+            fill(open_log(directory, partition=number), 2)
+    touched = []
+    files.faults.clear()
+    original = files.open
+
+    def open_and_note(path, **more):
+        touched.append(path)
+        return original(path, **more)
+
+    files.open = open_and_note
+    directory = open_directory(files)
+    assert len(directory.partitions) == 50
+    assert not [path for path in touched if path.parent != ROOT]
+    logs = [open_log(directory, partition=number) for number in range(50)]
+    assert not [path for path in touched if path.parent != ROOT]
+    assert not any(log.is_loaded for log in logs)
+    assert logs[7].log_end_offset == 2
+    assert {path.parent.name for path in touched if path.parent != ROOT} == {"t-7"}
+
+
+def test_clean_start_believes_the_last_segments_end_and_verifies_no_frame():
+    """A cleanly closed log costs a look at its last headers, however large it is."""
+    files = FaultyFiles()
+    with open_directory(files) as directory:
+        end = fill(open_log(directory), 300, rows=3)
+    read: list[int] = []
+    original = files.read
+    files.read = lambda descriptor, length, position: read.append(length) or original(descriptor, length, position)
+    with open_directory(files) as directory:
+        read.clear()
+        log = open_log(directory)
+        assert log.log_end_offset == end
+        assert log.high_watermark == end
+        assert sum(read) < 20_000
+
+
+def test_clean_mark_is_gone_while_the_directory_is_in_use():
+    """A crash after a clean start is an unclean stop."""
+    files = FaultyFiles()
+    open_directory(files).close()
+    assert files.file_size(ROOT / "clean-shutdown") is not None
+    directory = open_directory(files)
+    assert files.file_size(ROOT / "clean-shutdown") is None
+    directory.close(clean=False)
+    assert files.file_size(ROOT / "clean-shutdown") is None
+
+
+def test_log_not_recovered_before_a_clean_stop_is_recovered_after_it():
+    """A clean stop says nothing of logs that nobody opened since a crash."""
+    files = FaultyFiles()
+    directory = open_directory(files)
+    for number in (0, 1):
+        fill(open_log(directory, partition=number), 5)
+    files.kill()
+    with open_directory(files) as directory:
+        open_log(directory, partition=0).log_end_offset  # noqa: B018
+        open_log(directory, partition=1)
+    path = ROOT / "t-1" / f"{0:020d}.log"
+    data = bytearray(files.content(path))
+    data[-30] ^= 1  # in the last frame, which only recovery verifies
+    files.overwrite(path, bytes(data))
+    with open_directory(files) as directory:
+        assert open_log(directory, partition=0).log_end_offset == 5
+        assert open_log(directory, partition=1).log_end_offset == 4
+
+
+def test_directory_of_another_topic_id_is_set_aside_and_never_read():
+    """A directory whose topic id does not match is set aside."""
+    files = FaultyFiles()
+    with open_directory(files) as directory:
+        fill(open_log(directory), 5)
+    with open_directory(files) as directory:
+        log = directory.log("t", 0, OTHER_ID, SMALL)
+        assert log.log_end_offset == 0
+        assert append(log, frame()) == 1
+        [stray] = [name for name in files.list(ROOT) if name.endswith(".stray")]
+        assert files.file_size(ROOT / stray / f"{0:020d}.log")
+    with open_directory(files) as directory:
+        assert directory.partitions == [TopicPartition("t", 0)]
+        assert directory.log("t", 0, OTHER_ID, SMALL).log_end_offset == 1
+
+
+def test_log_in_use_is_not_given_out_under_another_topic_id():
+    """A topic made anew waits for the old one's deletion."""
+    directory = open_directory()
+    open_log(directory)
+    with pytest.raises(InconsistentTopicIdError):
+        directory.log("t", 0, OTHER_ID, SMALL)
+
+
+def test_directory_of_another_topic_id_has_none_of_its_frames_read():
+    """A directory whose topic id does not match is set aside by the first use, before anything else in it is opened."""
+    files = FaultyFiles()
+    with open_directory(files) as directory:
+        fill(open_log(directory), 5)
+    opened = []
+    original = files.open
+
+    def open_and_note(path, **more):
+        opened.append((path, files.file_size(path)))
+        return original(path, **more)
+
+    with open_directory(files) as directory:
+        log = directory.log("t", 0, OTHER_ID, SMALL)
+        files.open = open_and_note
+        assert log.high_watermark == 0
+        assert [path.name for path, size in opened if size] == ["partition.json", "partition.json"]
+
+
+def test_closed_directory_writes_nothing_more():
+    """Another process may have it by then."""
+    files = FaultyFiles()
+    directory = open_directory(files)
+    log = open_log(directory)
+    append(log, frame())
+    directory.close(clean=False)
+    files.calls.clear()
+    append(log, frame())
+    with pytest.raises(LogStorageError, match="/data is closed"):
+        directory.checkpoint()
+    assert not [path for _, path in files.calls if path.parent == ROOT]
+
+
+def test_topic_made_anew_under_the_same_name_begins_empty_even_after_a_crash():
+    """W20: what checkpoints said about the deleted topic's log is not said about the new one's."""
+    files = FaultyFiles()
+    directory = open_directory(files)
+    fill(open_log(directory), 5)
+    directory.checkpoint()
+    directory.delete(TopicPartition("t", 0))
+    assert directory.partitions == []
+    fill(directory.log("t", 0, OTHER_ID, SMALL), 2)
+    files.kill()
+    with open_directory(files) as directory:
+        log = directory.log("t", 0, OTHER_ID, SMALL)
+        assert (log.log_end_offset, len(read_frames(log))) == (2, 2)
+
+
+def test_reader_that_opens_a_file_while_its_directory_is_renamed_leaves_nothing_behind(caplog):
+    """A file opened between the decision and the rename is not taken for the new log's file of the same name."""
+    files = FaultyFiles()
+    directory = open_directory(files)
+    fill(open_log(directory), 5)
+    original = files.rename
+
+    def rename_after_a_reader(source, target):
+        if source.name == "t-0":
+            directory.open_files.hold(source / f"{0:020d}.log").release()
+        original(source, target)
+
+    files.rename = rename_after_a_reader
+    directory.delete(TopicPartition("t", 0))
+    log = directory.log("t", 0, OTHER_ID, SMALL)
+    fill(log, 2)
+    assert len(read_frames(log)) == 2
+    assert "cut torn tail" not in caplog.text, "the new log found the old one's bytes"
+    assert files.content(ROOT / "t-0" / f"{0:020d}.log") == b"".join(data for _, data in read_frames(log))
+
+
+def test_deleted_log_refuses_and_leaves_no_file():
+    """W20: deletion removes the directory; calls under way learn of it."""
+    files = FaultyFiles()
+    with open_directory(files) as directory:
+        log = open_log(directory)
+        fill(log, 5)
+        directory.delete(TopicPartition("t", 0))
+        directory.delete(TopicPartition("t", 0))
+        with pytest.raises(NotLeaderOrFollowerError, match="t-0 is not on this broker any more"):
+            append(log, frame())
+        assert not [name for name in files.list(ROOT) if name.startswith("t-0")]
+
+
+def test_deletion_cut_short_by_a_crash_is_finished_at_the_next_start():
+    """A renamed directory is not a log any more."""
+    files = FaultyFiles()
+    with open_directory(files) as directory:
+        fill(open_log(directory), 5)
+    files.rename(ROOT / "t-0", ROOT / ("t-0." + "a" * 32 + ".deleted"))
+    with open_directory(files) as directory:
+        assert directory.partitions == []
+        assert not [name for name in files.list(ROOT) if name.startswith("t-0")]
+
+
+def test_longest_topic_names_can_be_deleted_and_set_aside(tmp_path):
+    """Names of 249 characters leave no room for a suffix: the name is cut."""
+    with open_directory(RealFiles(), tmp_path) as directory:
+        topic = "x" * 249
+        append(directory.log(topic, 99_999, TOPIC_ID, SMALL), frame())
+        directory.set_aside(TopicPartition(topic, 99_999))
+        append(directory.log(topic, 99_999, TOPIC_ID, SMALL), frame())
+        directory.delete(TopicPartition(topic, 99_999))
+        assert directory.partitions == []
+
+
+def schema_versions(files):
+    identity = PartitionIdentity.read(files, ROOT / "t-0")
+    assert identity is not None
+    return identity.schemas
+
+
+def test_schemas_are_kept_beside_the_segments():
+    """Each version of the schema is in each partition's directory."""
+    files = FaultyFiles()
+    with open_directory(files) as directory:
+        log = directory.log("t", 0, TOPIC_ID, SMALL, [(0, b"zero")])
+        append(log, frame())
+        log.add_schemas([(0, b"zero"), (1, b"one")])
+    assert schema_versions(files) == ((0, b"zero"), (1, b"one"))
+    with open_directory(files) as directory:
+        log = directory.log("t", 0, TOPIC_ID, SMALL, [(2, b"two")])
+        log.add_schemas([(3, b"three")])
+        assert directory.log("t", 0, TOPIC_ID, SMALL, [(4, b"four")]) is log
+        assert not log.is_loaded, "a topic's new column loads none of its logs"
+        append(log, frame())
+        assert schema_versions(files) == ((0, b"zero"), (1, b"one"), (2, b"two"), (3, b"three"), (4, b"four"))
+
+
+def test_directory_knows_whether_its_last_stop_was_clean(tmp_path):
+    """A broker leaves the in-sync sets after an unclean stop; a new disk has none of what was acknowledged."""
+
+    def reopened(clean):
+        with_log = LogDirectory.open(tmp_path, cluster_id="c", broker_id=1)
+        was_clean = with_log.was_clean
+        with_log.close(clean=clean)
+        return was_clean
+
+    assert [reopened(clean) for clean in (True, False, True, True)] == [False, True, False, True]

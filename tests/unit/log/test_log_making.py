@@ -1,0 +1,190 @@
+"""Logs that are made and deleted: what it costs, and what a death at any moment leaves."""
+
+from __future__ import annotations
+
+import random
+import uuid
+
+import pytest
+
+from broker_runtime.contract.model import TopicPartition
+from broker_runtime.log.faulty_files import Fault, FaultyFiles
+from tests.unit.log.log_samples import ROOT, SMALL, append, fill, frame, open_directory, open_log, read_frames
+
+OTHER_ID = uuid.UUID("11111111-2222-3333-4444-555555555555")
+MOMENTS = 400
+
+
+class ProcessDies(BaseException):
+    """The process is killed here."""
+
+
+class DyingFiles(FaultyFiles):
+    """Files of a process that dies before the n-th effect: nothing of it happens afterwards."""
+
+    calls_left: int | None = None
+
+    def _fault(self, operation, path):
+        if self.calls_left is not None:
+            if not self.calls_left:
+                raise ProcessDies
+            self.calls_left -= 1
+        return super()._fault(operation, path)
+
+    def dies_within(self, moment, act) -> bool:
+        self.calls_left = moment
+        try:
+            act()
+        except ProcessDies:
+            return True
+        finally:
+            self.calls_left = None
+        return False
+
+
+def syncs(files):
+    return [path for operation, path in files.calls if operation.startswith("sync")]
+
+
+def test_making_many_logs_costs_no_fsync():
+    """Making 1,000 partitions is a matter of a second; nothing is acknowledged yet."""
+    files = FaultyFiles()
+    directory = open_directory(files)
+    open_log(directory, partition=0)
+    files.calls.clear()
+    for number in range(1, 50):
+        open_log(directory, partition=number)
+    assert not syncs(files)
+    assert len(directory.partitions) == 50
+
+
+def test_first_use_makes_durable_what_the_making_left_before_anything_is_acknowledged():
+    """A partition's files and directory are durable before its first acknowledgement."""
+    files = FaultyFiles()
+    log = open_log(open_directory(files))
+    files.calls.clear()
+    append(log, frame())
+    first_write = files.calls.index(("write", ROOT / "t-0" / f"{0:020d}.log"))
+    before = files.calls[:first_write]
+    for call in (
+        ("sync", ROOT / "t-0" / "partition.json"),
+        ("sync_directory", ROOT / "t-0"),
+        ("sync_directory", ROOT),
+    ):
+        assert call in before
+
+
+def test_first_use_of_a_new_log_costs_few_fsyncs():
+    """What is empty needs no recovery."""
+    files = FaultyFiles()
+    log = open_log(open_directory(files))
+    files.calls.clear()
+    assert log.log_end_offset == 0
+    assert len(syncs(files)) <= 4
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_power_loss_while_logs_are_made_leaves_them_usable(seed):
+    """What was acknowledged is there; what was only made can be used."""
+    rng = random.Random(seed)
+    files = FaultyFiles()
+    directory = open_directory(files)
+    logs = [open_log(directory, partition=number) for number in range(4)]
+    acknowledged = {number: fill(logs[number], rng.randrange(3)) for number in rng.sample(range(4), 2)}
+    files.lose_power(rng)
+    directory = open_directory(files)
+    for number in range(4):
+        log = open_log(directory, partition=number)
+        assert log.log_end_offset == acknowledged.get(number, 0)
+        assert append(log, frame()) == acknowledged.get(number, 0) + 1
+    assert not [name for name in files.list(ROOT) if name.endswith(".stray") and files.list(ROOT / name)]
+
+
+@pytest.mark.parametrize("power", [False, True])
+def test_death_at_any_moment_of_the_first_use_keeps_another_topics_log_and_never_reads_it(power):
+    """A directory whose topic id does not match is set aside whole, whenever the process dies on the way."""
+    for moment in range(MOMENTS):
+        files = DyingFiles()
+        with open_directory(files) as directory:
+            fill(open_log(directory), 5)
+            frames = [data for _, data in read_frames(open_log(directory))]
+        directory = open_directory(files)
+        log = directory.log("t", 0, OTHER_ID, SMALL)
+        died = files.dies_within(moment, lambda log=log: append(log, frame(seed=9)))
+        files.lose_power(random.Random(moment)) if power else files.kill()
+        log = open_directory(files).log("t", 0, OTHER_ID, SMALL)
+        assert log.high_watermark <= 1
+        end = log.log_end_offset
+        assert end in ((0, 1) if died else (1,))
+        assert len(read_frames(log)) == end
+        assert append(log, frame()) == end + 1
+        kept = [name for name in files.list(ROOT) if name.endswith(".stray")]
+        logs = [
+            files.content(ROOT / name / f"{0:020d}.log")
+            for name in kept
+            if files.file_size(ROOT / name / f"{0:020d}.log")
+        ]
+        assert logs[0] == b"".join(frames)
+        if not died:
+            return
+    pytest.fail("the process always died: more moments than were tried")
+
+
+def test_death_at_any_moment_of_a_deletion_leaves_each_log_whole_or_gone():
+    """Deleting many logs at once is finished by the next start, or not begun."""
+    for moment in range(MOMENTS):
+        files = DyingFiles()
+        directory = open_directory(files)
+        ends = {number: fill(open_log(directory, partition=number), 2 + number) for number in range(4)}
+        directory.checkpoint()
+        gone = [TopicPartition("t", number) for number in (0, 1, 2)]
+        died = files.dies_within(moment, lambda directory=directory, gone=gone: directory.delete_all(gone))
+        files.kill()
+        directory = open_directory(files)
+        left = {at.partition for at in directory.partitions}
+        assert 3 in left
+        assert not [name for name in files.list(ROOT) if name.endswith(".deleted")]
+        for number in range(4):
+            log = open_log(directory, partition=number)
+            assert log.log_end_offset == (ends[number] if number in left else 0)
+            append(log, frame())
+        if not died:
+            assert left == {3}
+            return
+    pytest.fail("the process always died: more moments than were tried")
+
+
+def test_deleting_many_logs_costs_the_fsyncs_of_one():
+    """Deleting 1,000 partitions is a matter of seconds."""
+    costs = []
+    for count in (1, 40):
+        files = FaultyFiles()
+        directory = open_directory(files)
+        for number in range(40):
+            open_log(directory, partition=number)
+        directory.checkpoint()
+        files.calls.clear()
+        directory.delete_all([TopicPartition("t", number) for number in range(count)])
+        costs.append(len(syncs(files)))
+        assert len(directory.partitions) == 40 - count
+    assert costs[0] == costs[1]
+
+
+def test_failed_deletion_can_be_repeated():
+    """What a disk error leaves undeleted is still a log; what was deleted is not."""
+    files = FaultyFiles()
+    directory = open_directory(files)
+    keys = [TopicPartition("t", number) for number in range(4)]
+    for key in keys:
+        fill(open_log(directory, partition=key.partition), 2)
+    files.faults.append(
+        Fault("rename", after=2, times=1, matches=lambda path: path.parent == ROOT and "-" in path.name)
+    )
+    with pytest.raises(OSError, match="Input/output error"):
+        directory.delete_all(keys)
+    assert directory.partitions == keys[2:]
+    directory.delete_all(keys)
+    assert directory.partitions == []
+    directory.close()
+    with open_directory(files) as directory:
+        assert [name for name in files.list(ROOT) if name.startswith("t-")] == []

@@ -1,0 +1,147 @@
+"""Idempotent producers through a whole log: what is there is not written again, whatever happened in between."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from broker_runtime.contract.errors import InvalidRequestError, OutOfOrderSequenceError
+from broker_runtime.log import LogConfig, PartitionLog
+from broker_runtime.log.faulty_files import FaultyFiles
+from broker_runtime.log.producer_state import EXPIRY_MS, ProducerState
+from tests.unit.log.log_samples import append, frame, open_directory, open_log, read_frames
+
+TINY = LogConfig(segment_bytes=4 << 10, index_interval_bytes=1 << 10)
+
+
+def numbered(producer: int, sequence: int, rows: int = 2, *, epoch: int = 0, size: int = 20) -> bytes:
+    return frame(rows, seed=sequence, size=size, producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
+
+
+def as_the_frames_say(log: PartitionLog) -> bytes:
+    state = ProducerState()
+    for header, _ in read_frames(log):
+        state.add(header)
+    return state.encode()
+
+
+def test_frame_that_comes_again_is_not_written_again():
+    """It is acknowledged with its first offset, and waits for what its original waits for."""
+    with open_directory() as directory:
+        log = open_log(directory)
+        for number in range(7):
+            append(log, numbered(1, number * 2), now_ms=1000 + number)
+        again = log.append_as_leader([numbered(1, 8)], leader_epoch=0, now_ms=5000)
+        assert (again.is_duplicate, again.base_offset, again.next_offset, again.append_time_ms) == (True, 8, 10, 1004)
+        older = log.append_as_leader([numbered(1, 0)], leader_epoch=0, now_ms=5000)
+        assert (older.is_duplicate, older.base_offset, older.next_offset) == (True, -1, 14)
+        fresh = log.append_as_leader([numbered(1, 14)], leader_epoch=0, now_ms=5000)
+        assert (fresh.is_duplicate, fresh.base_offset) == (False, 14)
+        assert log.log_end_offset == 16
+
+
+def test_frame_behind_a_gap_is_refused_and_nothing_is_written():
+    """An earlier frame of the producer is missing: it would be out of order."""
+    with open_directory() as directory:
+        log = open_log(directory)
+        append(log, numbered(1, 0))
+        with pytest.raises(OutOfOrderSequenceError):
+            append(log, numbered(1, 4))
+        with pytest.raises(InvalidRequestError, match="comes alone"):
+            append(log, numbered(1, 2), numbered(1, 4))
+        assert log.log_end_offset == 2
+        append(log, numbered(1, 2))
+        append(log, frame(), frame())
+
+
+def test_follower_knows_the_producers_of_the_frames_it_took():
+    """A new leader refuses and recognises what the old one would have, over a restart as well."""
+    leader = open_log(open_directory(), TINY)
+    for number in range(60):
+        append(leader, numbered(number % 3, number // 3 * 2, size=100))
+    frames = [data for _, data in read_frames(leader)]
+    files = FaultyFiles()
+    follower = open_log(open_directory(files), TINY)
+    follower.append_as_follower(b"".join(frames))  # many frames, many segments, in one append
+    assert len(follower.segment_base_offsets) > 4
+    assert follower._state.producers.encode() == leader._state.producers.encode()
+    follower.flush()
+    files.kill()
+    again = open_log(open_directory(files), TINY)
+    assert again.log_end_offset == leader.log_end_offset
+    assert again._state.producers.encode() == leader._state.producers.encode()
+    assert again.append_as_leader([numbered(2, 38, size=100)], leader_epoch=1, now_ms=1).is_duplicate
+    assert not again.append_as_leader([numbered(2, 40, size=100)], leader_epoch=1, now_ms=1).is_duplicate
+
+
+def test_snapshot_at_a_new_segment_knows_all_frames_before_it():
+    """One append may fill several segments; each snapshot stands for all that lies before it."""
+    leader = open_log(open_directory(), TINY)
+    for number in range(30):
+        append(leader, numbered(1, number * 2, size=200))
+    files = FaultyFiles()
+    follower = open_log(open_directory(files), TINY)
+    follower.append_as_follower(b"".join(data for _, data in read_frames(leader)))
+    headers = [header for header, _ in read_frames(follower)]
+    for offset in follower.segment_base_offsets[1:]:
+        expected = ProducerState()
+        for header in headers:
+            if header.base_offset < offset:
+                expected.add(header)
+        assert files.content(follower._state.directory / f"{offset:020d}.snapshot") == expected.encode()
+
+
+def test_truncated_frame_may_be_appended_again():
+    """What a follower cut off is no duplicate when the producer sends it to the next leader."""
+    with open_directory() as directory:
+        log = open_log(directory, TINY)
+        for number in range(20):
+            append(log, numbered(1, number * 2, size=200), commit=False)
+        log.truncate_to(13)
+        assert log.log_end_offset == 12
+        again = log.append_as_leader([numbered(1, 12, size=200)], leader_epoch=1, now_ms=1)
+        assert (again.is_duplicate, again.base_offset) == (False, 12)
+        assert log.append_as_leader([numbered(1, 10, size=200)], leader_epoch=1, now_ms=1).is_duplicate
+
+
+def test_producers_outlive_their_records_but_not_a_day():
+    """Retention takes frames, not the memory of who sent them; that goes with the first look a day later."""
+    config = LogConfig(segment_bytes=4 << 10, retention_ms=1000)
+    with open_directory() as directory:
+        log = open_log(directory, config)
+        for number in range(20):
+            append(log, numbered(1, number * 2, size=200), now_ms=1000)
+        log.apply_retention(10_000)
+        assert log.log_start_offset == log.log_end_offset == 40
+        assert log.append_as_leader([numbered(1, 38, size=200)], leader_epoch=0, now_ms=10_000).is_duplicate
+    with open_directory(directory.files) as again:
+        log = open_log(again, config)
+        assert log.append_as_leader([numbered(1, 38, size=200)], leader_epoch=0, now_ms=10_000).is_duplicate
+        log.apply_retention(1001 + EXPIRY_MS)
+        assert log._state.producers.producers == {}
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_producers_are_those_of_the_frames_after_power_failures_and_truncations(seed):
+    """Whatever a power failure took, and whatever came after it, the state is that of the frames there are."""
+    rng = random.Random(seed)
+    files = FaultyFiles()
+    log = open_log(open_directory(files), TINY)
+    append(log, frame())
+    for _ in range(60):
+        what = rng.random()
+        if what < 0.7:
+            producer = rng.randrange(3)
+            entry = log._state.producers.producers.get(producer)
+            sequence = 0 if entry is None else entry.next_sequence
+            append(log, numbered(producer, sequence, rng.randint(1, 3), size=rng.choice([20, 400])), commit=False)
+        elif what < 0.8:
+            log.flush()
+        elif what < 0.9:
+            log.truncate_to(rng.randint(log.high_watermark, log.log_end_offset))
+        else:
+            files.lose_power(rng) if rng.random() < 0.8 else files.kill()
+            log = open_log(open_directory(files), TINY)
+        assert log.log_end_offset >= log.log_start_offset  # loads it
+        assert log._state.producers.encode() == as_the_frames_say(log), f"seed {seed}"

@@ -1,0 +1,255 @@
+"""Giving up what a damaged log cannot show: what is kept is served, nothing happens unasked, a crash does no harm."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker_runtime.contract.errors import CorruptRecordError, DirectoryLockedError, OptionError
+from broker_runtime.contract.model import TopicPartition
+from broker_runtime.log.directory import CLEAN_NAME
+from broker_runtime.log.faulty_files import FaultyFiles
+from broker_runtime.log.repair import carry_out, opened_for_repair, plan_repair
+from tests.unit.log.log_samples import (
+    ROOT,
+    SMALL,
+    TOPIC_ID,
+    append,
+    fill,
+    frame,
+    open_directory,
+    open_log,
+    read_frames,
+    segment_path,
+)
+
+T0 = TopicPartition("t", 0)
+FRAMES = 60
+
+
+class Disk:
+    """A data directory with t-0 in several segments, and the whole t-1; its broker is not running."""
+
+    def __init__(self, *, clean: bool = True, start: int = 0) -> None:
+        self.files = FaultyFiles()
+        directory = open_directory(self.files)
+        log = open_log(directory)
+        fill(log, FRAMES, size=200)
+        fill(open_log(directory, partition=1), 3)
+        log.delete_records(start)
+        self.bases = log.segment_base_offsets
+        self.frames = [(header, data) for header, data in read_frames(log)]
+        directory.checkpoint()
+        directory.close(clean=clean)
+        if not clean:
+            self.files.kill()
+
+    def position_of(self, offset: int) -> int:
+        base = max(base for base in self.bases if base <= offset)
+        return sum(header.frame_bytes for header, _ in self.frames if base <= header.base_offset < offset)
+
+    def flip(self, offset: int, within: int = 150) -> None:
+        base = max(base for base in self.bases if base <= offset)
+        data = bytearray(self.files.content(segment_path(base)))
+        data[self.position_of(offset) + within] ^= 2
+        self.files.overwrite(segment_path(base), bytes(data))
+
+    def repair(self):
+        with opened_for_repair(ROOT, files=self.files) as directory:
+            plan = plan_repair(directory, T0)
+            if plan is not None:
+                carry_out(directory, T0, plan)
+            return plan
+
+    def content(self) -> dict[str, bytes]:
+        return {str(path): self.files.content(path) for path in sorted(self.files._names) if path.parent.name == "t-0"}
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("offset", [0, 1, 30, FRAMES - 1])
+def test_repaired_log_holds_what_was_before_the_damage_and_goes_on(offset, clean):
+    """The broker serves the rest; other logs are as they were."""
+    disk = Disk(clean=clean)
+    disk.flip(offset)
+    plan = disk.repair()
+    assert (plan.old_start, plan.old_end, plan.start, plan.end) == (0, FRAMES, 0, offset)
+    assert plan.lost_records == FRAMES - offset
+    assert plan.sound_records == FRAMES - offset - 1
+    with open_directory(disk.files) as directory:
+        log = open_log(directory)
+        assert (log.log_end_offset, log.high_watermark) == (offset, offset)
+        assert [data for _, data in read_frames(log)] == [data for _, data in disk.frames[:offset]]
+        assert append(log, frame(seed=99)) == offset + 1
+        assert len(read_frames(open_log(directory, partition=1))) == 3
+    with opened_for_repair(ROOT, files=disk.files) as directory:
+        assert plan_repair(directory, T0) is None
+
+
+def test_plan_changes_nothing():
+    """Whoever says no finds the log as it was, and its broker as cleanly stopped as it was."""
+    disk = Disk()
+    disk.flip(30)
+    before = disk.content()
+    mark = disk.files.content(ROOT / CLEAN_NAME)
+    with opened_for_repair(ROOT, files=disk.files) as directory:
+        assert plan_repair(directory, T0) is not None
+    assert disk.content() == before
+    assert disk.files.content(ROOT / CLEAN_NAME) == mark
+    assert open_directory(disk.files).was_clean
+
+
+def test_sound_log_and_a_torn_tail_need_no_repair():
+    disk = Disk()
+    assert disk.repair() is None
+    disk = Disk(clean=False)
+    path = segment_path(disk.bases[-1])
+    disk.files.overwrite(path, disk.files.content(path) + b"\x07" * 300)
+    assert disk.repair() is None
+    assert open_log(open_directory(disk.files)).log_end_offset == FRAMES
+
+
+def test_broker_of_a_repaired_log_was_not_stopped_in_order():
+    """So it leaves the in-sync sets that have other members: its log is shorter than it may have told."""
+    disk = Disk()
+    assert disk.repair() is None
+    disk.flip(30)
+    disk.repair()
+    assert not open_directory(disk.files).was_clean
+
+
+def test_log_whose_end_is_missing_is_served_up_to_there():
+    disk = Disk()
+    path = segment_path(disk.bases[-1])
+    disk.files.overwrite(path, disk.files.content(path)[:-1])
+    plan = disk.repair()
+    assert (plan.end, plan.lost_records, plan.sound_records) == (FRAMES - 1, 1, 0)
+    assert open_log(open_directory(disk.files)).log_end_offset == FRAMES - 1
+
+
+def test_log_with_a_missing_segment_is_served_up_to_there():
+    disk = Disk()
+    disk.files.unlink(segment_path(disk.bases[2]))
+    plan = disk.repair()
+    assert (plan.start, plan.end) == (0, disk.bases[2])
+    assert len(read_frames(open_log(open_directory(disk.files)))) == disk.bases[2]
+
+
+def test_log_whose_first_segment_is_missing_begins_later():
+    disk = Disk()
+    disk.files.unlink(segment_path(0))
+    with pytest.raises(CorruptRecordError):
+        open_log(open_directory(disk.files)).log_end_offset  # noqa: B018
+    disk.files.kill()
+    plan = disk.repair()
+    assert (plan.start, plan.end, plan.lost_records) == (disk.bases[1], FRAMES, disk.bases[1])
+    log = open_log(open_directory(disk.files))
+    assert (log.log_start_offset, log.log_end_offset) == (disk.bases[1], FRAMES)
+
+
+def test_log_without_any_segment_begins_anew():
+    disk = Disk()
+    for base in disk.bases:
+        disk.files.unlink(segment_path(base))
+    plan = disk.repair()
+    assert (plan.end, plan.lost_records) == (0, FRAMES)
+    log = open_log(open_directory(disk.files))
+    assert log.log_end_offset == 0
+    assert append(log, frame()) == 1
+
+
+def test_rows_damaged_below_the_logs_start_are_nobodys_loss():
+    disk = Disk(start=5)
+    data = bytearray(disk.files.content(segment_path(0)))
+    data[150] ^= 2
+    disk.files.overwrite(segment_path(0), bytes(data))
+    assert disk.repair() is None
+
+
+def test_header_damaged_below_the_logs_start_loses_all_and_the_log_goes_on_at_its_start():
+    """What lies behind it cannot be told to follow."""
+    disk = Disk(start=5)
+    data = bytearray(disk.files.content(segment_path(0)))
+    data[0] ^= 2
+    disk.files.overwrite(segment_path(0), bytes(data))
+    plan = disk.repair()
+    assert (plan.old_start, plan.start, plan.end) == (5, 5, 5)
+    assert open_log(open_directory(disk.files)).log_end_offset == 5
+
+
+def test_epochs_and_producers_behind_the_cut_are_forgotten():
+    files = FaultyFiles()
+    with open_directory(files) as directory:
+        log = open_log(directory)
+        append(log, frame(seed=1, producer_id=7, producer_epoch=0, base_sequence=0), leader_epoch=1)
+        append(log, frame(seed=2), leader_epoch=2)
+        append(log, frame(seed=3, producer_id=7, producer_epoch=0, base_sequence=1), leader_epoch=3)
+    data = bytearray(files.content(segment_path(0)))
+    data[len(data) // 3 + 150] ^= 1
+    files.overwrite(segment_path(0), bytes(data))
+    with opened_for_repair(ROOT, files=files) as directory:
+        carry_out(directory, T0, plan_repair(directory, T0))
+    log = open_log(open_directory(files))
+    assert log.leader_epochs == ((1, 0),)
+    assert append(log, frame(seed=3, producer_id=7, producer_epoch=0, base_sequence=1), leader_epoch=4) == 2
+
+
+def test_repair_is_refused_beside_a_running_broker():
+    disk = Disk()
+    directory = open_directory(disk.files)
+    with pytest.raises(DirectoryLockedError, match="is in use by process"), opened_for_repair(ROOT, files=disk.files):
+        pass
+    directory.close()
+
+
+def test_repair_is_refused_where_there_is_no_such_log():
+    disk = Disk()
+    with pytest.raises(OptionError, match="no log of t-7"), opened_for_repair(ROOT, files=disk.files) as directory:
+        plan_repair(directory, TopicPartition("t", 7))
+    with pytest.raises(OptionError, match=r"no meta\.json"), opened_for_repair(ROOT / "t-0", files=disk.files):
+        pass
+
+
+def test_repair_that_a_crash_cuts_short_can_be_made_again():
+    """At no moment does the log look whole and is not."""
+    step = 0
+    while _is_cut_short(step):
+        step += 1
+    assert step > 10
+
+
+def _is_cut_short(step: int) -> bool:
+    """Whether the repair has more than ``step`` changes of the disk; the process dies at the next, and begins anew."""
+    disk = Disk()
+    disk.flip(15)
+    count = 0
+
+    def watched(real):
+        def change(*given):
+            nonlocal count
+            count += 1
+            if count == step + 1:
+                raise KeyboardInterrupt
+            return real(*given)
+
+        return change
+
+    for name in ("unlink", "rename", "write", "sync_directory"):
+        setattr(disk.files, name, watched(getattr(disk.files, name)))
+    try:
+        disk.repair()
+        return False
+    except KeyboardInterrupt:
+        disk.files.kill()
+    try:
+        assert open_log(open_directory(disk.files)).log_end_offset in {15, FRAMES}
+    except CorruptRecordError:
+        disk.files.kill()
+        assert disk.repair().end == 15
+        assert len(read_frames(open_log(open_directory(disk.files)))) == 15
+    return True
+
+
+def test_settings_of_the_samples_make_several_segments():
+    """Else the tests above show little."""
+    assert len(Disk().bases) > 3
+    assert SMALL.segment_bytes < FRAMES * 300
+    assert TOPIC_ID

@@ -1,0 +1,214 @@
+"""Checkpoints, leader epochs, indexes and snapshots: what they say, and that damage in them is seen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker_runtime.contract.errors import (
+    CorruptRecordError,
+    FencedLeaderEpochError,
+    LogStorageError,
+    RequestTimedOutError,
+)
+from broker_runtime.contract.frame import parse_header
+from broker_runtime.contract.model import TopicPartition
+from broker_runtime.log.checkpoint import OffsetCheckpoint, decode_entries, encode_entries
+from broker_runtime.log.faulty_files import FaultyFiles
+from broker_runtime.log.group_commit import GroupCommit
+from broker_runtime.log.leader_epochs import LeaderEpochs
+from broker_runtime.log.offset_index import OffsetIndex
+from broker_runtime.log.open_files import OpenFiles
+from broker_runtime.log.producer_state import ProducerState
+from broker_runtime.log.time_index import NO_TIMESTAMP, TimeIndex
+from broker_runtime.log.transaction_index import AbortedTransaction, TransactionIndex
+from tests.unit.log.log_samples import append, frame, open_directory, open_log, read_frames
+
+ROOT = Path("/d")
+
+
+@pytest.fixture
+def files():
+    files = FaultyFiles()
+    files.make_directory(ROOT)
+    return files
+
+
+def test_checkpoint_notices_every_flipped_bit_and_every_cut():
+    """A checkpoint is whole or counts as missing."""
+    data = encode_entries([("topic", 0, 12), ("topic", 1, 7)])
+    assert decode_entries(data, field_count=3) == [["topic", "0", "12"], ["topic", "1", "7"]]
+    for position in range(len(data)):
+        for bit in range(8):
+            mutant = bytearray(data)
+            mutant[position] ^= 1 << bit
+            with pytest.raises(CorruptRecordError):
+                decode_entries(bytes(mutant), field_count=3)
+        with pytest.raises(CorruptRecordError):
+            decode_entries(data[:position], field_count=3)
+    with pytest.raises(CorruptRecordError, match="2 fields"):
+        decode_entries(data, field_count=2)
+
+
+def test_checkpoint_survives_a_restart_and_writes_only_changes(files):
+    """Durable when `write` returns; the same again costs nothing."""
+    checkpoint = OffsetCheckpoint(files, ROOT / "c")
+    assert checkpoint.read() is None
+    offsets = {TopicPartition("a-b.c", 3): 5, TopicPartition("a", 0): 1 << 40}
+    checkpoint.write(offsets)
+    assert OffsetCheckpoint(files, ROOT / "c").read() == offsets
+    files.calls.clear()
+    checkpoint.write(dict(offsets))
+    assert files.calls == []
+    checkpoint.write({})
+    assert OffsetCheckpoint(files, ROOT / "c").read() == {}
+
+
+def test_leader_epochs_tell_where_each_ended_and_go_back_with_the_log(files):
+    """KIP-101, KIP-279: end offsets by epoch, truncation from both ends, all of it durable."""
+    epochs = LeaderEpochs(files, ROOT / "e")
+    for epoch, start in ((0, 0), (2, 10), (2, 15), (5, 20)):
+        epochs.assign(epoch, start)
+    assert epochs.entries == ((0, 0), (2, 10), (5, 20))
+    ends = {epoch: epochs.end_offset(epoch, 30) for epoch in range(7)}
+    assert ends == {0: (0, 10), 1: (0, 10), 2: (2, 20), 3: (2, 20), 4: (2, 20), 5: (5, 30), 6: (-1, -1)}
+    with pytest.raises(FencedLeaderEpochError):
+        epochs.assign(4, 30)
+    epochs.truncate_from_start(12)
+    assert LeaderEpochs.load(files, ROOT / "e").entries == ((2, 12), (5, 20))
+    assert epochs.end_offset(1, 30) == (-1, -1)
+    epochs.truncate_from_end(20)
+    assert LeaderEpochs.load(files, ROOT / "e").entries == ((2, 12),)
+    epochs.assign(7, 12)  # an epoch without a record leaves no trace
+    assert epochs.entries == ((7, 12),)
+
+
+def test_offset_index_finds_the_entry_at_or_before_and_refuses_foreign_or_flipped_ones(files):
+    """Sparse look-ups by offset and by position; an entry is believed only after its checksum."""
+    index = OffsetIndex(OpenFiles(files), ROOT, 1000)
+    index.file.create()
+    assert index.last() == index.floor(5000) == (1000, 0)
+    for offset, position in ((1010, 4096), (1020, 8192), (1500, 12288)):
+        index.append(offset, position)
+    assert [index.floor(offset)[0] for offset in (1000, 1009, 1010, 1019, 1020, 1499, 9999)] == [
+        1000, 1000, 1010, 1010, 1020, 1020, 1500,
+    ]  # fmt: skip
+    assert [index.floor_position(position)[1] for position in (0, 4095, 4096, 12287, 99999)] == [
+        0, 0, 4096, 8192, 12288,
+    ]  # fmt: skip
+    data = files.content(index.file.path)
+    foreign = OffsetIndex(OpenFiles(files), ROOT, 2000)
+    files.overwrite(foreign.file.path, data)
+    with pytest.raises(CorruptRecordError, match="fails its checksum"):
+        foreign.last()
+    for position in range(len(data) - 12, len(data)):
+        mutant = bytearray(data)
+        mutant[position] ^= 0x20
+        files.overwrite(index.file.path, bytes(mutant))
+        with pytest.raises(CorruptRecordError, match="entry 2 fails its checksum"):
+            OffsetIndex(OpenFiles(files), ROOT, 1000).last()
+    files.overwrite(index.file.path, data[:-1])
+    with pytest.raises(CorruptRecordError, match="not whole entries"):
+        OffsetIndex(OpenFiles(files), ROOT, 1000).last()
+
+
+def test_time_index_declines_what_is_no_news_and_says_where_to_begin(files):
+    """Timestamps in it rise strictly; before the answer no record is as young as asked."""
+    index = TimeIndex(OpenFiles(files), ROOT, 100)
+    index.file.create()
+    assert index.last_timestamp() == NO_TIMESTAMP
+    for timestamp, offset in ((50, 110), (50, 120), (40, 130), (70, 140)):
+        index.maybe_append(timestamp, offset)
+    assert len(index.file) == 2
+    assert index.last_timestamp() == 70
+    assert [index.offset_before(time) for time in (0, 50, 51, 70, 71)] == [100, 100, 110, 110, 140]
+
+
+def test_transaction_index_finds_the_aborted_ranges_that_touch_a_read(files):
+    """Fields and file exist: ranges come back for the reads they overlap."""
+    index = TransactionIndex(OpenFiles(files), ROOT, 0)
+    index.file.create()
+    aborted = [AbortedTransaction(7, 5, 9, 5), AbortedTransaction(8, 6, 20, 10)]
+    for entry in aborted:
+        index.append(entry)
+    assert index.overlapping(0, 5) == []
+    assert index.overlapping(0, 6) == aborted[:1]
+    assert index.overlapping(9, 10) == aborted
+    assert index.overlapping(10, 99) == aborted[1:]
+
+
+def test_producer_state_remembers_five_batches_and_round_trips():
+    """Epoch, sequences and offsets of the last five batches per producer; a new epoch forgets the old."""
+    state = ProducerState()
+    with open_directory() as directory:
+        log = open_log(directory)
+        for number in range(7):
+            append(log, frame(2, producer_id=4, producer_epoch=1, base_sequence=number * 2))
+        append(log, frame(2, producer_id=9, producer_epoch=0, base_sequence=0))
+        append(log, frame(2))
+        for header, _ in read_frames(log):
+            state.add(header)
+        assert state.encode() == log._state.producers.encode()
+    assert sorted(state.producers) == [4, 9]
+    assert [batch.base_sequence for batch in state.producers[4].batches] == [4, 6, 8, 10, 12]
+    assert [batch.base_offset for batch in state.producers[4].batches] == [4, 6, 8, 10, 12]
+    assert state.producers[9].batches[0].last_sequence == 1
+    data = state.encode()
+    assert ProducerState.decode(data).producers == state.producers
+    for position in range(len(data)):
+        mutant = bytearray(data)
+        mutant[position] ^= 1
+        with pytest.raises(CorruptRecordError):
+            ProducerState.decode(bytes(mutant))
+        with pytest.raises(CorruptRecordError):
+            ProducerState.decode(data[:position])
+
+
+def test_producer_state_survives_restart_crash_and_loss_of_its_snapshots():
+    """Rebuilt producer state matches the log."""
+    files = FaultyFiles()
+    directory = open_directory(files)
+    log = open_log(directory)
+    for number in range(60):
+        append(log, frame(3, producer_id=number % 3, producer_epoch=0, base_sequence=number // 3 * 3, size=200))
+    expected = log._state.producers.encode()
+    directory.close()
+    for what in ("clean", "crash", "no snapshots"):
+        files.kill()
+        if what == "no snapshots":
+            for name in files.list(Path("/data/t-0")):
+                if name.endswith(".snapshot"):
+                    files.overwrite(Path("/data/t-0") / name, b"damaged")
+        with_log = open_log(directory := open_directory(files))
+        assert with_log.log_end_offset == 180
+        assert with_log._state.producers.encode() == expected, what
+        directory.close(clean=what == "crash")
+
+
+def test_group_commit_asks_for_one_sync_only_where_needed_and_fails_for_good():
+    """Without threads: what is durable needs no sync, a failure is remembered."""
+    syncs = []
+    commit = GroupCommit(lambda: syncs.append(1) or 10, 5)
+    assert commit.wait_durable(5, 1.0) == 5
+    assert syncs == []
+    assert commit.wait_durable(7, 1.0) == 10
+    assert commit.wait_durable(10, 1.0) == 10
+    assert len(syncs) == 1
+    with commit.held_back(1.0):
+        commit.truncated(3)
+        with pytest.raises(RequestTimedOutError, match="offset 4"):
+            commit.wait_durable(4, 0.0)
+        with pytest.raises(RequestTimedOutError), commit.held_back(0.0):
+            pass
+    assert commit.durable_end_offset == 3
+    commit.fail(LogStorageError("broken"))
+    for _ in range(2):
+        with pytest.raises(LogStorageError, match="broken"):
+            commit.wait_durable(4, 1.0)
+    assert len(syncs) == 1
+
+
+def test_sample_frames_are_as_long_as_their_headers_say():
+    """The tests' own ground."""
+    assert parse_header(frame(3)).frame_bytes == len(frame(3))

@@ -1,0 +1,232 @@
+"""What a log remembers of idempotent producers, against a naive reference that remembers everything."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker_runtime.contract.errors import (
+    DuplicateSequenceError,
+    InvalidProducerEpochError,
+    OutOfOrderSequenceError,
+    PylogError,
+    UnknownProducerIdError,
+)
+from broker_runtime.contract.frame import FrameHeader, parse_header
+from broker_runtime.log.producer_state import EXPIRY_MS, ProducerState, RepeatedFrame
+from tests.unit.log.log_samples import frame
+
+CIRCLE = 1 << 31
+LARGEST = 1 << 23  # records of a frame
+PLAIN = parse_header(frame())
+
+
+def header(
+    sequence: int, count: int = 1, *, offset: int = -1, epoch: int = 0, producer: int = 1, now_ms: int = 0
+) -> FrameHeader:
+    return msgspec.structs.replace(
+        PLAIN,
+        base_offset=offset,
+        append_time_ms=now_ms,
+        record_count=count,
+        last_offset_delta=count - 1,
+        producer_id=producer,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+    )
+
+
+class Log:
+    """Headers as a leader appends them: what the state lets through, at rising offsets."""
+
+    def __init__(self) -> None:
+        self.state = ProducerState()
+        self.end = 0
+
+    def append(self, sequence: int, count: int = 1, **fields: int) -> int | RepeatedFrame:
+        """The offset it got, or where it is already."""
+        sent = header(sequence, count, **fields)
+        repeated = self.state.check(sent, sent.append_time_ms)
+        if repeated is not None:
+            return repeated
+        offset = self.end
+        self.state.add(msgspec.structs.replace(sent, base_offset=offset))
+        self.end += count
+        return offset
+
+
+def test_producer_begins_at_sequence_zero_and_goes_on_without_a_gap():
+    """An unknown producer begins at 0; each frame where the last one ended."""
+    log = Log()
+    with pytest.raises(UnknownProducerIdError, match=r"producer 1 .* sequence 3"):
+        log.append(3)
+    assert log.append(0, 3) == 0
+    assert log.append(3, 2) == 3
+    with pytest.raises(OutOfOrderSequenceError, match="sent sequence 6, 5 comes next"):
+        log.append(6)
+    assert log.append(5) == 5
+    assert log.append(0, producer=2) == 6
+
+
+def test_repeated_frame_is_told_where_it_is_for_five_frames():
+    """The last five are remembered with their offsets, older ones are known to be there, somewhere before."""
+    log = Log()
+    for number in range(7):
+        assert log.append(number * 10, 10, now_ms=number) == number * 10
+    for number in range(2, 7):
+        assert log.append(number * 10, 10) == RepeatedFrame(number * 10, number * 10 + 10, number)
+    for number in range(2):
+        assert log.append(number * 10, 10) == RepeatedFrame(-1, 70, -1)
+    assert log.end == 70
+
+
+@pytest.mark.parametrize(("sequence", "count"), [(25, 10), (60, 9), (60, 11), (15, 10), (65, 6), (10, 11)])
+def test_repeated_records_in_other_frames_are_refused(sequence, count):
+    """A retry keeps its frame: nobody can say which of these records are there."""
+    log = Log()
+    for number in range(7):
+        log.append(number * 10, 10)
+    with pytest.raises(DuplicateSequenceError, match=f"sequences {sequence} to {sequence + count - 1}"):
+        log.append(sequence, count)
+
+
+def test_newer_epoch_begins_at_zero_and_fences_the_older():
+    """A producer that begins anew cannot be overtaken by what it sent before."""
+    log = Log()
+    log.append(0, 5, epoch=3)
+    with pytest.raises(OutOfOrderSequenceError, match="epoch 4 sent sequence 5, 0 comes next"):
+        log.append(5, epoch=4)
+    assert log.append(0, 5, epoch=4) == 5
+    for sequence in (0, 5):
+        with pytest.raises(InvalidProducerEpochError, match="is in epoch 4, the frame in 3"):
+            log.append(sequence, 5, epoch=3)
+    assert log.append(0, 5, epoch=4) == RepeatedFrame(5, 10, 0)
+
+
+def test_sequences_go_round_behind_the_largest():
+    """After 2^31 - 1 comes 0, in the middle of a frame and between two; repeats and gaps are told apart there too."""
+    state = ProducerState()
+    state.add(header(0, 4, offset=0))
+    state.add(header(CIRCLE - 7, 4, offset=10))
+    state.add(header(CIRCLE - 3, 5, offset=14))  # … 2^31 - 1, 0, 1
+    assert state.check(header(2), 0) is None
+    assert state.check(header(CIRCLE - 3, 5), 0) == RepeatedFrame(14, 19, 0)
+    assert state.check(header(CIRCLE - 7, 4), 0) == RepeatedFrame(10, 14, 0)
+    assert state.check(header(CIRCLE - 8, 1), 0) == RepeatedFrame(-1, 19, -1)
+    with pytest.raises(DuplicateSequenceError):
+        state.check(header(0, 2), 0)
+    with pytest.raises(OutOfOrderSequenceError, match="sent sequence 3, 2 comes next"):
+        state.check(header(3), 0)
+
+
+def test_producer_is_forgotten_a_day_after_its_last_frame():
+    """After that it begins at 0 again, and what it sent before is no duplicate of what it sends then."""
+    log = Log()
+    log.append(0, 2, now_ms=1000)
+    log.append(2, 2, now_ms=2000)
+    assert log.append(2, 2, now_ms=2000 + EXPIRY_MS) == RepeatedFrame(2, 4, 2000)
+    late_ms = 2001 + EXPIRY_MS
+    with pytest.raises(UnknownProducerIdError):
+        log.append(4, now_ms=late_ms)
+    assert log.append(0, 2, now_ms=late_ms) == 4
+    assert log.append(0, 2, now_ms=late_ms) == RepeatedFrame(4, 6, late_ms)
+    assert log.append(2, 2, now_ms=late_ms) == 6
+    log.state.forget_expired(late_ms + EXPIRY_MS)
+    assert list(log.state.producers) == [1]
+    log.state.forget_expired(late_ms + EXPIRY_MS + 1)
+    assert log.state.producers == {}
+
+
+# --- against the reference ------------------------------------------------------------------------------------
+
+
+@dataclass
+class Reference:
+    """Every frame ever appended, in a list; sequences are plain numbers, taken round only when they are compared."""
+
+    frames: list[tuple[int, int, int, int, int]] = field(default_factory=list)  # producer, epoch, sequence, count, at
+
+    def expect(self, producer: int, epoch: int, sequence: int, count: int) -> type[PylogError] | tuple[int, int] | None:
+        """The error, (base offset or -1, next offset) of a repeated frame, or None: append it."""
+        own = [frame for frame in self.frames if frame[0] == producer]
+        if not own:
+            return None if sequence == 0 else UnknownProducerIdError
+        newest = own[-1][1]
+        if epoch < newest:
+            return InvalidProducerEpochError
+        chain = [frame for frame in own if frame[1] == epoch]
+        following = sum(frame[3] for frame in chain)
+        if sequence == following % CIRCLE:
+            return None
+        if epoch > newest:
+            return OutOfOrderSequenceError
+        behind = (following - sequence) % CIRCLE
+        if behind > CIRCLE // 2:
+            return OutOfOrderSequenceError
+        start = following - behind  # where it would lie if nothing were ever taken round
+        at = 0
+        for place, known in enumerate(chain):
+            if (at, known[3]) == (start, count) and len(chain) - place <= 5:
+                return known[4], known[4] + count
+            at += known[3]
+        oldest = sum(known[3] for known in chain[:-5])
+        return (-1, chain[-1][4] + chain[-1][3]) if start + count <= oldest else DuplicateSequenceError
+
+
+sends = st.tuples(
+    st.integers(1, 2),  # producer
+    st.integers(0, 2),  # epoch
+    st.sampled_from(["next", "again", "anywhere", "zero"]),
+    st.integers(0, 30),
+    st.sampled_from([1, 2, 3, LARGEST]),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(sends, max_size=60), st.sampled_from([0, CIRCLE - 20]))
+def test_producer_state_answers_as_a_reference_that_remembers_all(sent, first):
+    """Appended, repeated or refused exactly as the whole history says; a state rebuilt or decoded is the same."""
+    state, reference, headers = ProducerState(), Reference(), []
+    end = 0
+
+    def take(producer: int, epoch: int, sequence: int, count: int) -> None:
+        nonlocal end
+        appended = header(sequence, count, offset=end, epoch=epoch, producer=producer)
+        state.add(appended)
+        headers.append(appended)
+        reference.frames.append((producer, epoch, sequence, count, end))
+        end += count
+
+    for sequence in range(0, first, LARGEST):  # near the end of the circle already
+        take(1, 0, sequence, min(LARGEST, first - sequence))
+    for producer, epoch, how, back, count in sent:
+        sequence = reference_next(reference, producer, epoch)
+        if how == "again":
+            sequence = (sequence - back) % CIRCLE
+        elif how == "anywhere":
+            sequence = (sequence + back + 1) % CIRCLE
+        elif how == "zero":
+            sequence = 0
+        asked = header(sequence, count, epoch=epoch, producer=producer)
+        expected = reference.expect(producer, epoch, sequence, count)
+        if isinstance(expected, type):
+            with pytest.raises(expected):
+                state.check(asked, 0)
+            continue
+        repeated = state.check(asked, 0)
+        assert (None if repeated is None else repeated[:2]) == expected
+        if repeated is None:
+            take(producer, epoch, sequence, count)
+    rebuilt = ProducerState()
+    for appended in headers:
+        rebuilt.add(appended)
+    assert rebuilt.encode() == state.encode()
+    assert ProducerState.decode(state.encode()).producers == state.producers
+
+
+def reference_next(reference: Reference, producer: int, epoch: int) -> int:
+    return sum(frame[3] for frame in reference.frames if frame[:2] == (producer, epoch)) % CIRCLE

@@ -1,0 +1,163 @@
+"""Brokers with replicas of the topic ``t``, their logs in memory, and the network between them as function calls."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from broker_runtime.contract.model import TopicPartition
+from broker_runtime.contract.requests import FetchRequest, FetchResponse
+from broker_runtime.contract.schema import SchemaHistory, TopicSchema
+from broker_runtime.log import LogConfig, LogDirectory, PartitionLog
+from broker_runtime.log.faulty_files import FaultyFiles
+from broker_runtime.replication import FollowerFetcher, Leadership, Partition, PartitionRegistry, ReplicationThrottle
+from broker_runtime.replication.registry import KnownTopic
+from broker_runtime.services.byte_budget import ByteBudget
+from broker_runtime.services.fetch import FetchService, ReplicaIdentity
+from tests.unit.replication.partitions import NOW_MS, TOPIC_ID, frame
+
+ROOT = Path("/data")
+
+
+class Replica:
+    """One broker's replicas, without a role until it is told one. Its clock stands at ``now_ms``."""
+
+    def __init__(self, broker_id: int, count: int = 1, **config: object) -> None:
+        self.broker_id = broker_id
+        self.broker_epoch = 1
+        self.files = FaultyFiles()
+        self.now_ms = 0
+        self._count = count
+        self._config = LogConfig(**config)  # type: ignore[arg-type]
+        self._open()
+
+    def _open(self) -> None:
+        self.directory = LogDirectory.open(ROOT, cluster_id="c", broker_id=self.broker_id, files=self.files)
+        self.registry = PartitionRegistry()
+        schemas = SchemaHistory([TopicSchema.untyped()])
+        known = KnownTopic(topic_id=TOPIC_ID.bytes, partition_count=self._count, schemas=schemas)
+        self.registry.know_topic("t", known)
+        self.partitions = []
+        for number in range(self._count):
+            log = self.directory.log("t", number, TOPIC_ID, self._config)
+            partition = Partition(log, broker_id=self.broker_id)
+            self.registry.host(partition)
+            self.partitions.append(partition)
+        self.service = FetchService(
+            self.registry, max_bytes=1 << 20, budget=ByteBudget(1 << 20), monotonic_s=lambda: self.now_ms / 1000
+        )
+        self.fetchers: dict[int, FollowerFetcher] = {}
+
+    @property
+    def only(self) -> Partition:
+        (partition,) = self.partitions
+        return partition
+
+    @property
+    def log(self) -> PartitionLog:
+        return self.only.log
+
+    def append(self, *values: bytes, partition: int = 0) -> int:
+        """Appends as the leader and makes it durable, without waiting for anybody; returns the log's end."""
+        hosted = self.partitions[partition]
+        pending = hosted.append([frame(*values)], acks=1, leader_epoch=-1, now_ms=NOW_MS)
+        hosted.complete(pending, acks=1, timeout_s=0)
+        return pending.next_offset
+
+    def lead(self, leadership: Leadership) -> None:
+        """Every partition."""
+        for partition in self.partitions:
+            partition.become_leader(leadership, self.now_ms)
+
+    def follow(self, leadership: Leadership, *, throttle: ReplicationThrottle | None = None) -> FollowerFetcher:
+        """Every partition; the fetcher that was told so."""
+        leader = leadership.leader
+        assert leader is not None
+        for fetcher in self.fetchers.values():
+            for partition in self.partitions:
+                fetcher.unfollow(TopicPartition("t", partition.partition))
+        if leader not in self.fetchers:
+            self.fetchers[leader] = FollowerFetcher(
+                self.broker_id,
+                leader,
+                max_bytes=1 << 20,
+                partition_max_bytes=1 << 16,
+                max_wait_ms=0,
+                throttle=throttle,
+            )
+        for partition in self.partitions:
+            partition.become_follower(leadership)
+            self.fetchers[leader].follow(partition, leadership.leader_epoch)
+        return self.fetchers[leader]
+
+    def answer(
+        self, request: FetchRequest, broker_id: int, broker_epoch: int
+    ) -> tuple[FetchResponse, Sequence[pa.Buffer]]:
+        """What this broker answers a follower's request."""
+        asking = ReplicaIdentity(broker_id=broker_id, broker_epoch=broker_epoch)
+        answer = self.service.fetch(request, replica=asking)
+        answer.close()
+        return answer.response, answer.cells
+
+    def fetch_from(self, leader: Replica) -> FetchResponse | None:
+        """One exchange; None: there was nothing to ask."""
+        fetcher = self.fetchers[leader.broker_id]
+        request = fetcher.next_request(self.broker_epoch, self.now_ms)
+        if request is None:
+            return None
+        response, cells = leader.answer(request, self.broker_id, self.broker_epoch)
+        fetcher.handle(response, cells, self.now_ms)
+        return response
+
+    def catch_up_with(self, leader: Replica, *, exchanges: int = 12) -> None:
+        """Exchanges until both know that nothing is missing; fails if that takes too long."""
+        for _ in range(exchanges):
+            self.fetch_from(leader)
+            at_ends = [one.log.log_end_offset for one in self.partitions]
+            if at_ends == [other.log.log_end_offset for other in leader.partitions]:
+                self.fetch_from(leader)  # tells it
+                self.fetch_from(leader)  # and hears the marks
+                return
+        raise AssertionError(f"{self.only.log} does not catch up with {leader.only.log}")
+
+    def restart(self, *, lost_power: random.Random | None = None, clean: bool = False) -> None:
+        """The process ends and begins anew, in its next registration and without a role."""
+        if clean:
+            self.directory.close()
+        elif lost_power is not None:
+            self.files.lose_power(lost_power)
+        else:
+            self.files.kill()
+        self.broker_epoch += 1
+        self._open()
+
+    def records(self, partition: int = 0) -> list[tuple[int, bytes]]:
+        """(offset, frame) of all frames in the log."""
+        log, found = self.partitions[partition].log, []
+        offset = log.log_start_offset
+        while (piece := log.read(offset, max_bytes=1, upto=log.log_end_offset)) is not None:
+            with piece:
+                found.append((piece.start_offset, piece.load().to_pybytes()))
+                offset = piece.next_offset
+        return found
+
+
+def led_by(
+    leader: int | None,
+    epoch: int = 1,
+    *,
+    replicas: Sequence[int] = (1, 2, 3),
+    in_sync: Sequence[int] | None = None,
+    version: int = 0,
+) -> Leadership:
+    """A partition's state; all replicas are in sync unless ``in_sync`` says otherwise."""
+    return Leadership(
+        leader=leader,
+        leader_epoch=epoch,
+        replicas=tuple(replicas),
+        in_sync=frozenset(replicas if in_sync is None else in_sync),
+        version=version,
+    )

@@ -1,0 +1,158 @@
+"""What goes wrong while a broker follows another, and the throttle that holds it up."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from broker_runtime.contract.errors import LogStorageError, NetworkError
+from broker_runtime.contract.model import TopicPartition
+from broker_runtime.contract.requests import ErrorInfo
+from broker_runtime.log.faulty_files import Fault
+from broker_runtime.replication import ReplicationThrottle
+from broker_runtime.replication.follower import FIRST_RETRY_MS, LONGEST_RETRY_MS
+from tests.unit.replication.replicas import Replica, led_by
+
+
+def _pair(count: int = 1, epoch: int = 1, **config: object) -> tuple[Replica, Replica]:
+    """Broker 1 leads, broker 2 follows; both in sync."""
+    leader, follower = Replica(1, count, **config), Replica(2, count, **config)
+    leader.lead(led_by(1, epoch, replicas=(1, 2)))
+    follower.follow(led_by(1, epoch, replicas=(1, 2)))
+    return leader, follower
+
+
+# --- what goes wrong ----------------------------------------------------------------------------------------------
+
+
+def test_damaged_bytes_are_never_appended_and_asked_for_again_after_a_while():
+    """Followers verify all checksums before they append."""
+    leader, follower = _pair()
+    leader.append(b"a")
+    fetcher = follower.fetchers[1]
+    response, cells = leader.answer(fetcher.next_request(1, 0), 2, 1)
+    damaged = bytearray(cells[0])
+    damaged[len(damaged) // 2] ^= 1
+    fetcher.handle(response, [damaged], 0)
+    assert follower.log.log_end_offset == 0
+    assert fetcher.next_request(1, FIRST_RETRY_MS - 1) is None
+    follower.now_ms = fetcher.pause_ms(0)
+    follower.fetch_from(leader)
+    assert follower.records() == leader.records()
+
+
+@pytest.mark.parametrize("code", ["FENCED_LEADER_EPOCH", "UNKNOWN_LEADER_EPOCH", "NOT_LEADER_OR_FOLLOWER"])
+def test_refusal_waits_for_news_with_growing_pauses(code):
+    """The leader, or this broker, has not heard yet."""
+    leader, follower = _pair(count=2)
+    fetcher, now_ms, pauses = follower.fetchers[1], 0, []
+    for _ in range(8):
+        response, cells = leader.answer(fetcher.next_request(1, now_ms), 2, 1)
+        told = [
+            msgspec.structs.replace(each, error=ErrorInfo(code=code, message="") if each.partition == 0 else None)
+            for each in response.partitions
+        ]
+        fetcher.handle(msgspec.structs.replace(response, partitions=tuple(told)), cells, now_ms)
+        other = fetcher.next_request(1, now_ms)
+        assert [each.partition for each in other.partitions] == [1], "the other goes on"
+        pause_ms = fetcher._followed[TopicPartition("t", 0)].retry_at_ms - now_ms
+        assert 0 < other.max_wait_ms + 1 <= pause_ms + 1
+        pauses.append(pause_ms)
+        now_ms += pause_ms
+    assert (pauses[0], pauses[-1], pauses) == (FIRST_RETRY_MS, LONGEST_RETRY_MS, sorted(pauses))
+    follower.follow(led_by(1, 1, replicas=(1, 2)))
+    assert len(fetcher.next_request(1, now_ms).partitions) == 2, "news: again at once"
+
+
+def test_log_that_went_offline_stops_no_other_of_the_session():
+    """A failed disk costs the partitions on it."""
+    leader, follower = _pair(count=2)
+    follower.files.faults.append(Fault("write", matches=lambda path: path.parent.name == "t-0"))
+    for number in (0, 1):
+        leader.append(b"a", partition=number)
+    follower.fetch_from(leader)
+    assert follower.partitions[0].log.is_offline
+    for _ in range(3):
+        leader.append(b"b", partition=1)
+        follower.now_ms += 100
+        follower.fetch_from(leader)
+    assert follower.records(1) == leader.records(1)
+
+
+def test_follower_without_room_on_its_disk_waits_and_its_log_stays_online():
+    """A full disk costs an error and never a log that went offline."""
+    leader, follower = _pair()
+    leader.append(b"a")
+
+    def full() -> None:
+        raise LogStorageError("no room")
+
+    follower.only.require_room = full
+    follower.fetch_from(leader)
+    assert (follower.log.log_end_offset, follower.log.is_offline) == (0, False)
+    del follower.only.require_room
+    follower.now_ms = FIRST_RETRY_MS
+    follower.fetch_from(leader)
+    assert follower.log.log_end_offset == 1
+
+
+def test_broken_connection_is_followed_by_growing_pauses_and_a_fresh_request():
+    """A request without an answer is given up; nothing is counted twice."""
+    leader, follower = _pair()
+    fetcher, now_ms, pauses = follower.fetchers[1], 0, []
+    leader.append(b"a")
+    for _ in range(7):
+        assert fetcher.next_request(1, now_ms) is not None
+        fetcher.failed(NetworkError("reset"), now_ms)
+        assert fetcher.next_request(1, now_ms) is None
+        pauses.append(fetcher.pause_ms(now_ms))
+        now_ms += pauses[-1]
+    assert (pauses[0], pauses[-1], pauses) == (FIRST_RETRY_MS, LONGEST_RETRY_MS, sorted(pauses))
+    follower.now_ms = now_ms
+    follower.fetch_from(leader)
+    assert (follower.log.log_end_offset, fetcher.pause_ms(now_ms)) == (1, 0)
+
+
+def test_nothing_is_asked_without_a_registration():
+    """A follower counts only under a broker epoch; without one it asks nothing."""
+    leader, follower = _pair()
+    assert follower.fetchers[1].next_request(-1, 0) is None
+    follower.broker_epoch = 0
+    leader.append(b"a")
+    follower.fetch_from(leader)
+    assert follower.log.log_end_offset == 1
+
+
+def test_many_logs_that_are_loaded_hold_up_the_others_a_little_only():
+    """A recovery of many logs is spread over requests, which do not wait meanwhile."""
+    _, follower = _pair(count=20)
+    request = follower.fetchers[1].next_request(1, 0)
+    assert (len(request.partitions), request.max_wait_ms) == (8, 0)
+    for _ in range(2):
+        request = follower.fetchers[1].next_request(1, 0)
+    assert len(request.partitions) == 20
+
+
+# --- throttle -----------------------------------------------------------------------------------------------------
+
+
+def test_throttle_holds_up_who_is_not_in_sync_and_nobody_else():
+    """``replication.throttled.rate``: moving partitions leaves room; in-sync replicas are never held up."""
+    leader, follower = Replica(1), Replica(2)
+    throttle = ReplicationThrottle(100)
+    leader.lead(led_by(1, 1, replicas=(1, 2), in_sync=(1,)))
+    fetcher = follower.follow(led_by(1, 1, replicas=(1, 2), in_sync=(1,)), throttle=throttle)
+    leader.append(bytes(1000))
+    follower.fetch_from(leader)
+    size_bytes = follower.log.size_bytes
+    assert fetcher.next_request(1, 0) is None
+    debt_ms = (size_bytes - 100) * 10
+    assert throttle.wait_ms(0) == debt_ms + 1
+    assert fetcher.pause_ms(0) == LONGEST_RETRY_MS
+    assert fetcher.next_request(1, debt_ms + 1) is not None
+    fetcher.failed(NetworkError("reset"), debt_ms + 1)
+    leader.append(bytes(1000))
+    follower.now_ms = 2 * debt_ms
+    follower.fetch_from(leader)
+    follower.follow(led_by(1, 1, replicas=(1, 2), version=1))
+    assert fetcher.next_request(1, follower.now_ms) is not None, "in sync by now"

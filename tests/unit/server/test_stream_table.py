@@ -1,0 +1,158 @@
+"""Which streams the watchdog cuts off, with a clock of the test's and real sockets' places taken."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from broker_runtime.contract import errors
+from broker_runtime.server import connections, streams
+from broker_runtime.server.connections import PeerAddress, parse_peer
+from broker_runtime.server.streams import OpenStream, Phase, StreamTable
+
+_PEER = "ipv4:127.0.0.1:1234"
+_ADDRESS = PeerAddress("127.0.0.1", 1234)
+
+
+@dataclass
+class FakeConnection:
+    """Stands for a peer's socket."""
+
+    acknowledged: int | None = 0
+    is_cut: bool = False
+
+    def close(self) -> None:
+        return
+
+
+@dataclass
+class Watch:
+    """A table, its clock and the one peer's connection."""
+
+    connection: FakeConnection = field(default_factory=FakeConnection)
+    now_s: float = 1000.0
+
+    def __post_init__(self) -> None:
+        self.table = StreamTable(2, monotonic_s=lambda: self.now_s)
+
+    def run(self, seconds: int, acknowledges: int = 0) -> int:
+        """Steps each second; the peer takes so many bytes in each. Returns the number of cuts."""
+        cuts = 0
+        for _ in range(seconds):
+            self.now_s += 1
+            if self.connection.acknowledged is not None:
+                self.connection.acknowledged += acknowledges
+            cuts += self.table.step()
+        return cuts
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
+    watch = Watch()
+    monkeypatch.setattr(connections, "connections_to", lambda peers: dict.fromkeys(peers, watch.connection))
+    monkeypatch.setattr(connections, "bytes_acknowledged", lambda connection: connection.acknowledged)
+    monkeypatch.setattr(connections, "cut", lambda connection: setattr(connection, "is_cut", True))
+    monkeypatch.setattr(streams.time, "monotonic", lambda: watch.now_s)
+    return watch
+
+
+def test_peer_that_says_nothing_is_cut_after_the_limit_and_not_before(watch: Watch) -> None:
+    """A watchdog cancels silent peers."""
+    stream = watch.table.open("fetch", _PEER)
+    assert stream.address == _ADDRESS
+    with stream.reading:
+        assert watch.run(8, acknowledges=100) == 0
+        assert watch.run(1, acknowledges=100) == 1
+        assert watch.connection.is_cut
+        assert watch.run(8) == 0
+        assert watch.run(1) == 1, "again, should the first cut not have helped"
+    assert watch.run(100) == 0
+
+
+def test_stream_that_works_is_never_cut(watch: Watch) -> None:
+    """A long poll is the broker's own waiting, not the peer's silence."""
+    watch.table.open("fetch", _PEER)
+    assert watch.run(1000) == 0
+
+
+def test_peer_that_takes_bytes_slowly_is_not_cut_until_the_write_lasts_too_long(watch: Watch) -> None:
+    """A slow peer is not a silent one; yet no write lasts for ever."""
+    stream = watch.table.open("fetch", _PEER)
+    with stream.writing:
+        assert watch.run(int(streams.MAX_WRITE_S), acknowledges=1) == 0
+        assert watch.run(10, acknowledges=1) == 1
+
+
+@pytest.mark.parametrize("acknowledged", [0, None])
+def test_peer_that_takes_nothing_is_cut_in_a_write(watch: Watch, acknowledged: int | None) -> None:
+    """A client that stops reading; also where the system does not tell what the peer took."""
+    watch.connection.acknowledged = acknowledged
+    stream = watch.table.open("fetch", _PEER)
+    with stream.writing:
+        assert watch.run(8) == 0
+        assert watch.run(3) == 1
+
+
+def test_streams_have_limits_of_their_own(watch: Watch) -> None:
+    """Readers may pause for longer."""
+    stream = watch.table.open("read", _PEER, write_limit_s=15)
+    with stream.writing:
+        assert watch.run(15) == 0
+        assert watch.run(3) == 1
+
+
+def test_table_is_bounded_and_refuses_when_stopping(watch: Watch) -> None:
+    """1,000 streams per broker, then a retriable refusal."""
+    first, _ = watch.table.open("a", _PEER), watch.table.open("b", _PEER)
+    with pytest.raises(errors.TooManyStreamsError):
+        watch.table.open("c", _PEER)
+    watch.table.close(first)
+    watch.table.close(first)
+    assert (watch.table.kinds(), len(watch.table)) == (["b"], 1)
+    watch.table.refuse_new()
+    with pytest.raises(errors.BrokerUnavailableError):
+        watch.table.open("c", _PEER)
+
+
+def test_followers_are_admitted_when_clients_have_all_room(watch: Watch) -> None:
+    """A broker that is full of clients still feeds its followers, and they take no client's place."""
+    follower = watch.table.open("follower", _PEER, is_limited=False)
+    for kind in ("a", "b"):
+        watch.table.open(kind, _PEER)
+    watch.table.open("follower", _PEER, is_limited=False)
+    watch.table.close(follower)
+    with pytest.raises(errors.TooManyStreamsError, match="2 streams are open"):
+        watch.table.open("c", _PEER)
+
+
+def test_stream_of_a_peer_without_tcp_is_left_alone(watch: Watch) -> None:
+    """What cannot be found cannot be cut."""
+    stream = watch.table.open("fetch", "unix:/tmp/socket")
+    with stream.reading:
+        assert watch.run(100) == 0
+
+
+def test_phase_is_entered_and_left() -> None:
+    """Two assignments."""
+    stream = OpenStream("x", _PEER, None, Phase(1.0), Phase(1.0))
+    with stream.reading:
+        assert stream.reading.since_s is not None
+    assert stream.reading.since_s is None
+
+
+@pytest.mark.parametrize(
+    ("peer", "address"),
+    [
+        ("ipv4:127.0.0.1:50051", ("127.0.0.1", 50051)),
+        ("ipv6:%5B::1%5D:50051", ("::1", 50051)),
+        ("ipv6:[2001:db8:0:0::1]:1", ("2001:db8::1", 1)),
+        ("ipv6:%5B::ffff:10.0.0.1%5D:9", ("10.0.0.1", 9)),
+        ("unix:/tmp/x", None),
+        ("ipv4:127.0.0.1:", None),
+        ("", None),
+    ],
+)
+def test_peer_names_of_grpc_are_parsed(peer: str, address: tuple[str, int] | None) -> None:
+    """Both families, escaped brackets, mapped addresses."""
+    assert parse_peer(peer) == address

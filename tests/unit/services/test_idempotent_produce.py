@@ -1,0 +1,122 @@
+"""Frames with a producer id through the produce service, and where the ids come from."""
+
+from __future__ import annotations
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from broker_runtime.contract.errors import ZooKeeperUnavailableError
+from broker_runtime.contract.frame import encode_frame
+from broker_runtime.contract.requests import InitProducerIdRequest, ProduceRequest, ProduceResponse
+from broker_runtime.contract.schema import TopicSchema
+from broker_runtime.services.produce import ProduceService
+from broker_runtime.services.producer_ids import BLOCK_SIZE, ProducerIdService
+from broker_runtime.zookeeper.memory import MemoryZooKeeper
+from tests.unit.replication.partitions import NOW_MS, Hosted, leadership
+
+REQUEST = ProduceRequest(request_id=1, topic="t")
+
+
+def numbered(sequence: int, *, producer_id: int = 5, epoch: int = 0) -> pa.Buffer:
+    batch = pa.record_batch({"value": pa.array([b"%d" % sequence])})
+    return encode_frame(
+        batch,
+        TopicSchema.untyped(),
+        timestamps=NOW_MS,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+    )
+
+
+def produced(service: ProduceService, frame: pa.Buffer, request: ProduceRequest = REQUEST) -> ProduceResponse | None:
+    return service.complete(service.append(request, [frame]), 0)
+
+
+def code_of(response: ProduceResponse | None) -> str:
+    assert response is not None
+    assert response.error is not None
+    return response.error.code
+
+
+def test_frame_sent_again_is_acknowledged_with_its_first_offset() -> None:
+    """A lost acknowledgement costs a try, not a second copy."""
+    hosted = Hosted()
+    service = ProduceService(hosted.registry, now_ms=lambda: NOW_MS)
+    offsets = [produced(service, numbered(n)).base_offset for n in (0, 1, 2, 1, 0, 3, 3)]  # type: ignore[union-attr]
+    assert offsets == [0, 1, 2, 1, 0, 3, 3]
+    for n in range(4, 9):
+        produced(service, numbered(n))
+    assert produced(service, numbered(1)).base_offset == -1  # type: ignore[union-attr]
+    assert hosted.only.log.log_end_offset == 9
+
+
+def test_duplicate_waits_for_what_its_original_waits_for() -> None:
+    """A duplicate's acknowledgement waits for its original's condition; one of unknown offset for the newest's."""
+    hosted = Hosted()
+    hosted.only.become_leader(leadership(2, replicas=(1, 2), in_sync=(1, 2)))
+    service = ProduceService(hosted.registry, now_ms=lambda: NOW_MS)
+    for n in range(7):
+        assert produced(service, numbered(n)) is None
+    again, older = (service.append(REQUEST, [numbered(n)]) for n in (6, 0))
+    assert service.complete(again, 0) is None
+    assert service.complete(older, 0) is None
+    assert produced(service, numbered(3), msgspec.structs.replace(REQUEST, acks=1)).base_offset == 3  # type: ignore[union-attr]
+    hosted.only.become_leader(leadership(2, replicas=(1, 2), in_sync=(1,)))
+    assert service.complete(again, 0).base_offset == 6  # type: ignore[union-attr]
+    answer = service.complete(older, 0)
+    assert answer is not None
+    assert (answer.base_offset, answer.error) == (-1, None)
+
+
+@pytest.mark.parametrize(
+    ("frame", "code"),
+    [
+        (numbered(7), "OUT_OF_ORDER_SEQUENCE_NUMBER"),
+        (numbered(1, producer_id=6), "UNKNOWN_PRODUCER_ID"),
+        (numbered(1, epoch=1), "OUT_OF_ORDER_SEQUENCE_NUMBER"),
+        (numbered(-1), "INVALID_REQUEST"),
+        (numbered(1, epoch=-1), "INVALID_REQUEST"),
+    ],
+)
+def test_frame_out_of_its_sequence_is_refused_by_name(frame: pa.Buffer, code: str) -> None:
+    """Nothing is appended that would be a gap."""
+    hosted = Hosted()
+    service = ProduceService(hosted.registry, now_ms=lambda: NOW_MS)
+    produced(service, numbered(0))
+    assert code_of(produced(service, frame)) == code
+    assert hosted.only.log.log_end_offset == 1
+
+
+def test_older_epoch_of_a_producer_is_refused() -> None:
+    """What was sent before the producer began anew can come too late, and must not count."""
+    hosted = Hosted()
+    service = ProduceService(hosted.registry, now_ms=lambda: NOW_MS)
+    produced(service, numbered(0))
+    assert produced(service, numbered(0, epoch=1)).base_offset == 1  # type: ignore[union-attr]
+    assert code_of(produced(service, numbered(1))) == "INVALID_PRODUCER_EPOCH"
+
+
+def test_producer_ids_are_given_out_once_by_all_brokers() -> None:
+    """Blocks are claimed by compare-and-set; a broker that starts anew takes a new one."""
+    zookeeper = MemoryZooKeeper()
+    first, second = (ProducerIdService(zookeeper.client()) for _ in range(2))
+    ids = [service.init_producer_id(InitProducerIdRequest()).producer_id for service in (first, second) * 1500]
+    ids.append(ProducerIdService(zookeeper.client()).init_producer_id(InitProducerIdRequest()).producer_id)
+    assert len(set(ids)) == 3001
+    assert set(ids) <= set(range(5 * BLOCK_SIZE))
+
+
+def test_producer_ids_left_over_are_given_out_while_zookeeper_is_away() -> None:
+    """One in a thousand needs ZooKeeper; then the error says that it may be tried again."""
+    client = MemoryZooKeeper().client()
+    service = ProducerIdService(client)
+    service.init_producer_id(InitProducerIdRequest())
+    client.suspend()
+    for _ in range(BLOCK_SIZE - 1):
+        service.init_producer_id(InitProducerIdRequest())
+    with pytest.raises(ZooKeeperUnavailableError):
+        service.init_producer_id(InitProducerIdRequest())
+    client.resume()
+    assert service.init_producer_id(InitProducerIdRequest()).producer_id == BLOCK_SIZE

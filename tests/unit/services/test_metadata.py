@@ -1,0 +1,43 @@
+"""What a broker says of partitions' offsets: only what it knows as their leader."""
+
+from __future__ import annotations
+
+from broker_runtime.contract.requests import MetadataRequest, PartitionInfo
+from broker_runtime.services.metadata import MetadataService
+from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState, VersionedState
+from broker_runtime.zookeeper.znodes import PartitionState, TopicRecord
+from tests.unit.replication.partitions import TOPIC_ID, Hosted, leadership, tells
+
+
+def _told(hosted: Hosted, *, leader: int = 1, epoch: int) -> PartitionInfo:
+    state = PartitionState(leader=leader, leader_epoch=epoch, isr=(1, 2), controller_epoch=1)
+    topic = TopicState(
+        name="t",
+        record=TopicRecord(topic_id=TOPIC_ID.bytes, assignment=((1, 2),)),
+        version=0,
+        partitions=(VersionedState(state=state, version=0),),
+    )
+    cluster = ClusterState(topics={"t": topic})
+    service = MetadataService(hosted.registry, lambda: cluster, cluster_id="c", broker_id=1, directories=())
+    (info,) = service.metadata(MetadataRequest(with_offsets=True)).topics
+    return info.partitions[0]
+
+
+def test_new_leader_tells_no_end_before_it_knows_what_is_committed():
+    """KIP-207: its high watermark may be below what the earlier leader told, and a query would take that for loss."""
+    hosted = Hosted()
+    hosted.append(b"a")
+    hosted.only.become_leader(leadership(2, replicas=(1, 2), in_sync=(1, 2)), 0)
+    hosted.only.log.set_high_watermark(0)
+    assert _told(hosted, epoch=2).high_watermark == -1
+    tells(hosted.only, 2, 1)
+    assert (_told(hosted, epoch=2).log_start, _told(hosted, epoch=2).high_watermark) == (0, 1)
+
+
+def test_leader_of_an_older_epoch_tells_no_end():
+    """Its offsets would stand beside the newer leader's name and epoch."""
+    hosted = Hosted()
+    hosted.append(b"a")
+    assert _told(hosted, epoch=1).high_watermark == 1
+    told = _told(hosted, leader=2, epoch=2)
+    assert (told.leader, told.leader_epoch, told.high_watermark) == (2, 2, -1)

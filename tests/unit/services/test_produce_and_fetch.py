@@ -1,0 +1,202 @@
+"""Produce, fetch and read without a network, over logs in memory."""
+
+from __future__ import annotations
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from broker_runtime.contract import errors
+from broker_runtime.contract.frame import encode_frame, parse_header
+from broker_runtime.contract.requests import FetchPartition, FetchRequest, ProduceRequest, ReadRequest
+from broker_runtime.contract.schema import TopicSchema
+from broker_runtime.log.faulty_files import Fault
+from broker_runtime.services.byte_budget import ByteBudget
+from broker_runtime.services.fetch import FetchAnswer, FetchService
+from broker_runtime.services.produce import ProduceService
+from broker_runtime.services.read import ReadService
+from tests.unit.replication.partitions import NOW_MS, TOPIC_ID, Hosted, frame, leadership
+
+
+def _want(offset: int = 0, partition: int = 0, **fields: object) -> FetchPartition:
+    return FetchPartition(topic="t", partition=partition, topic_id=TOPIC_ID.bytes, offset=offset, **fields)
+
+
+def _fetch(hosted: Hosted, *wanted: FetchPartition, budget: ByteBudget | None = None, **fields: object) -> FetchAnswer:
+    service = FetchService(hosted.registry, max_bytes=1 << 20, budget=budget or ByteBudget(1 << 20))
+    rotation = fields.pop("rotation", 0)
+    assert isinstance(rotation, int)
+    request = FetchRequest(request_id=1, partitions=wanted, max_wait_ms=0, **fields)  # type: ignore[arg-type]
+    return service.fetch(request, rotation=rotation)
+
+
+# --- produce --------------------------------------------------------------------------------------------------
+
+
+def test_produce_answers_with_offsets_and_never_raises_for_one_request() -> None:
+    """An error of one request is that request's answer."""
+    hosted = Hosted()
+    service = ProduceService(hosted.registry, now_ms=lambda: NOW_MS)
+    request = ProduceRequest(request_id=5, topic="t", topic_id=TOPIC_ID.bytes, leader_epoch=1)
+    response = service.complete(service.append(request, [pa.py_buffer(frame(b"a"))]), 0)
+    assert response is not None
+    assert (response.request_id, response.base_offset, response.append_time_ms, response.error) == (5, 0, -1, None)
+    wrong = msgspec.structs.replace(request, partition=4)
+    response = service.complete(service.append(wrong, [pa.py_buffer(frame(b"a"))]), 0)
+    assert response is not None
+    assert response.error is not None
+    assert (response.error.code, response.base_offset) == ("UNKNOWN_TOPIC_OR_PARTITION", -1)
+
+
+def test_produce_tells_whoever_waits_that_it_takes_longer_and_times_out_at_its_deadline() -> None:
+    """Produce requests have a deadline of their own; until then the stream shows signs of life."""
+    hosted = Hosted()
+    hosted.only.become_leader(leadership(2, replicas=(1, 2), in_sync=(1, 2)))
+    now_s = [0.0]
+    service = ProduceService(hosted.registry, now_ms=lambda: NOW_MS, monotonic_s=lambda: now_s[0])
+    pending = service.append(ProduceRequest(request_id=1, topic="t", timeout_ms=5000), [pa.py_buffer(frame(b"a"))])
+    assert service.complete(pending, 0) is None
+    now_s[0] = 5.0
+    response = service.complete(pending, 0)
+    assert response is not None
+    assert response.error is not None
+    assert response.error.code == "REQUEST_TIMED_OUT"
+
+
+def test_log_append_time_is_told() -> None:
+    """``message.timestamp.type=LogAppendTime``: the broker's clock counts."""
+    hosted = Hosted(is_log_append_time=True)
+    service = ProduceService(hosted.registry, now_ms=lambda: 4711)
+    response = service.complete(service.append(ProduceRequest(request_id=1, topic="t"), [pa.py_buffer(frame(b"a"))]), 0)
+    assert response is not None
+    assert response.append_time_ms == 4711
+
+
+def test_frames_that_only_brokers_or_later_versions_write_are_refused() -> None:
+    """Transactions are not served yet, and not ignored."""
+    hosted = Hosted()
+    service = ProduceService(hosted.registry, now_ms=lambda: NOW_MS)
+    batch = pa.record_batch({"value": pa.array([b"v"])})
+    made = encode_frame(batch, TopicSchema.untyped(), timestamps=NOW_MS, is_transactional=True)
+    pending = service.append(ProduceRequest(request_id=1, topic="t"), [made])
+    assert isinstance(pending.error, errors.NotSupportedError)
+    assert hosted.only.log.log_end_offset == 0
+
+
+# --- fetch ----------------------------------------------------------------------------------------------------
+
+
+def test_fetch_leaves_out_partitions_without_news_and_tells_of_those_behind_the_limit() -> None:
+    """Partitions with neither data, news nor an error are left out."""
+    hosted = Hosted(count=3)
+    for number in (0, 1):
+        hosted.append(bytes(500), partition=number)
+    answer = _fetch(hosted, *[_want(partition=number) for number in range(3)], max_bytes=100)
+    assert [
+        (told.partition, told.row, told.high_watermark, told.next_offset) for told in answer.response.partitions
+    ] == [
+        (0, 0, 1, 1),
+        (1, -1, 1, 0),
+    ]
+    assert len(answer.cells) == 1
+    assert parse_header(answer.cells[0]).base_offset == 0
+
+
+def test_rotation_gives_every_partition_its_turn() -> None:
+    """Byte limits starve no partition."""
+    hosted = Hosted(count=3)
+    for number in range(3):
+        hosted.append(bytes(500), partition=number)
+    wanted = [_want(partition=number) for number in range(3)]
+    first = [_fetch(hosted, *wanted, max_bytes=1, rotation=turn).response.partitions[0].partition for turn in range(6)]
+    assert first == [0, 1, 2, 0, 1, 2]
+
+
+def test_fetch_holds_its_bytes_in_the_budget_until_it_is_closed() -> None:
+    """Memory for peers is bounded by a budget."""
+    hosted, budget = Hosted(), ByteBudget(1 << 20)
+    hosted.append(bytes(500))
+    answer = _fetch(hosted, _want(), budget=budget)
+    assert budget.used_bytes == answer.held_bytes == answer.cells[0].size
+    answer.close()
+    assert budget.used_bytes == 0
+
+
+def test_fetch_of_an_offline_partition_tells_its_error_beside_the_others_data() -> None:
+    """The partition answers with a storage error, other partitions go on."""
+    hosted = Hosted(count=2)
+    for number in (0, 1):
+        hosted.append(b"a", partition=number)
+    hosted.files.faults.append(Fault("sync", matches=lambda path: path.parent.name == "t-0"))
+    with pytest.raises(errors.LogStorageError):
+        hosted.append(b"b", partition=0)
+    told = _fetch(hosted, _want(partition=0), _want(partition=1)).response.partitions
+    assert [(each.partition, each.error.code if each.error else None) for each in told] == [
+        (0, "KAFKA_STORAGE_ERROR"),
+        (1, None),
+    ]
+
+
+def test_fetch_that_fails_while_it_waits_leaves_no_waiter_and_holds_no_file() -> None:
+    """A peer that goes away in a long poll costs nothing afterwards."""
+    hosted = Hosted()
+    hosted.append(b"a")
+    ticks = (tick / 4 for tick in range(100))
+    service = FetchService(hosted.registry, max_bytes=1 << 20, budget=ByteBudget(1), monotonic_s=lambda: next(ticks))
+
+    def gone() -> None:
+        raise ConnectionError("gone")
+
+    request = FetchRequest(request_id=1, partitions=(_want(1),), max_wait_ms=60_000)
+    with pytest.raises(ConnectionError):
+        service.fetch(request, still_waiting=gone)
+    assert not hosted.only._waiters
+
+
+# --- read -----------------------------------------------------------------------------------------------------
+
+
+def test_read_resolves_its_range_once_and_gives_back_its_bytes() -> None:
+    """Reads end at the high watermark of the call, and hold one piece at a time."""
+    hosted, budget = Hosted(), ByteBudget(1 << 20)
+    for number in range(3):
+        hosted.append(b"%d" % number)
+    service = ReadService(hosted.registry, budget=budget)
+    plan = service.plan(ReadRequest(topic="t", partition=0, start=-2, batch_bytes=1))
+    pieces = service.pieces(plan)
+    hosted.append(b"later")
+    first, frames = next(pieces)
+    assert (first.next_offset, first.end) == (1, 3)
+    assert frames is not None
+    assert budget.used_bytes == frames.size
+    assert [told.next_offset for told, _ in pieces] == [2, 3]
+    assert budget.used_bytes == 0
+
+
+def test_read_that_retention_overtakes_is_an_error_and_not_a_gap() -> None:
+    """What is removed under a reader is told."""
+    hosted = Hosted(segment_bytes=1024)
+    for _ in range(8):
+        hosted.append(bytes(400))
+    service = ReadService(hosted.registry, budget=ByteBudget(1 << 20))
+    pieces = service.pieces(service.plan(ReadRequest(topic="t", partition=0, start=0, batch_bytes=1)))
+    assert next(pieces)[0].next_offset == 1
+    hosted.only.log.delete_records(6)
+    with pytest.raises(errors.OffsetOutOfRangeError):
+        next(pieces)
+
+
+# --- budget ---------------------------------------------------------------------------------------------------
+
+
+def test_budget_lets_in_what_fits_and_one_that_is_larger_than_all() -> None:
+    """Nothing waits for ever for more than there is."""
+    budget = ByteBudget(100)
+    assert budget.acquire(60, 0)
+    assert not budget.acquire(60, 0)
+    assert budget.acquire(40, 0)
+    budget.release(100)
+    assert budget.acquire(1000, 0)
+    assert not budget.acquire(1, 0)
+    budget.release(1000)
+    assert budget.used_bytes == 0

@@ -1,0 +1,206 @@
+"""A follower's fetch session, and what a new leader says of its offsets, over logs in memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker_runtime.contract import errors
+from broker_runtime.contract.frame import parse_header
+from broker_runtime.contract.model import EARLIEST, LATEST, MAX_TIMESTAMP
+from broker_runtime.contract.requests import (
+    FetchPartition,
+    FetchRequest,
+    ListOffsetsRequest,
+    OffsetQuery,
+    PartitionKey,
+    ReadRequest,
+)
+from broker_runtime.log.faulty_files import Fault
+from broker_runtime.services.byte_budget import ByteBudget
+from broker_runtime.services.fetch import FetchAnswer, FetchService, ReplicaIdentity
+from broker_runtime.services.offsets import LogOffsetService
+from broker_runtime.services.read import ReadService
+from tests.unit.replication.partitions import NOW_MS, TOPIC_ID, Hosted, frame, leadership
+
+FOLLOWER = ReplicaIdentity(broker_id=2, broker_epoch=1)
+
+
+def _led(count: int = 1, in_sync: tuple[int, ...] = (1, 2)) -> Hosted:
+    hosted = Hosted(count)
+    for partition in hosted.partitions:
+        partition.become_leader(leadership(2, replicas=(1, 2), in_sync=in_sync), 0)
+    return hosted
+
+
+def _append(hosted: Hosted, *values: bytes, partition: int = 0) -> None:
+    led = hosted.partitions[partition]
+    pending = led.append([frame(*values)], acks=1, leader_epoch=-1, now_ms=NOW_MS)
+    led.complete(pending, acks=1, timeout_s=0)
+
+
+def _want(offset: int = 0, partition: int = 0, **fields: object) -> FetchPartition:
+    told = {"leader_epoch": 2, "durable_end": offset, "last_fetched_epoch": 2 if offset else -1, **fields}
+    return FetchPartition(topic="t", partition=partition, topic_id=TOPIC_ID.bytes, offset=offset, **told)  # type: ignore[arg-type]
+
+
+def _fetch(
+    hosted: Hosted, *wanted: FetchPartition, replica: ReplicaIdentity | None = FOLLOWER, **fields: object
+) -> FetchAnswer:
+    service = FetchService(hosted.registry, max_bytes=1 << 20, budget=ByteBudget(1 << 20), monotonic_s=lambda: 0.0)
+    request = FetchRequest(request_id=1, partitions=wanted, max_wait_ms=0, **fields)  # type: ignore[arg-type]
+    return service.fetch(request, replica=replica)
+
+
+def test_follower_gets_what_consumers_do_not_see_yet():
+    """A consumer never receives an offset at or above the high watermark; a follower must."""
+    hosted = _led()
+    _append(hosted, b"a", b"b")
+    assert not _fetch(hosted, _want(), replica=None).cells
+    answer = _fetch(hosted, _want())
+    (told,) = answer.response.partitions
+    assert (told.row, told.next_offset, told.high_watermark, told.log_start, told.log_end, told.leader_epoch) == (
+        0, 2, 0, 0, 2, 2,
+    )  # fmt: skip
+    assert parse_header(answer.cells[0]).leader_epoch == 2
+
+
+def test_follower_is_told_the_marks_of_every_partition():
+    """It learns what is committed although nothing new came."""
+    hosted = _led(count=3)
+    _append(hosted, b"a", partition=1)
+    told = _fetch(hosted, _want(), _want(1, 1), _want(partition=2)).response.partitions
+    assert [(each.partition, each.row, each.high_watermark) for each in told] == [(0, -1, 0), (1, -1, 1), (2, -1, 0)]
+
+
+def test_follower_counts_for_all_partitions_whatever_the_byte_limit():
+    """A large answer for one partition holds up no other's high watermark."""
+    hosted = _led(count=2)
+    for number in (0, 1):
+        _append(hosted, bytes(500), partition=number)
+        _append(hosted, bytes(500), partition=number)
+    told = _fetch(hosted, _want(), _want(1, 1), max_bytes=1).response.partitions
+    assert [(each.row, each.high_watermark, each.next_offset) for each in told] == [(0, 0, 1), (-1, 1, 1)]
+
+
+def test_diverging_log_and_refusals_are_told_per_partition():
+    hosted = _led(count=4)
+    for number in range(4):
+        _append(hosted, b"a", partition=number)
+    told = _fetch(
+        hosted, _want(5, last_fetched_epoch=1), _want(partition=1, leader_epoch=1), _want(9, 2, last_fetched_epoch=-1),
+        _want(partition=3),
+    ).response.partitions  # fmt: skip
+    assert [(each.diverging_epoch, each.diverging_end, each.row) for each in told] == [
+        (1, 0, -1), (-1, -1, -1), (-1, -1, -1), (-1, -1, 0),
+    ]  # fmt: skip
+    assert [each.error.code if each.error else None for each in told] == [
+        None, "FENCED_LEADER_EPOCH", "OFFSET_OUT_OF_RANGE", None,
+    ]  # fmt: skip
+    assert (told[2].log_start, told[2].log_end, told[2].leader_epoch) == (0, 1, 2)
+
+
+def test_offline_log_is_an_error_beside_the_others():
+    hosted = _led(count=2)
+    for number in (0, 1):
+        _append(hosted, b"a", partition=number)
+    hosted.files.faults.append(Fault("read", matches=lambda path: path.parent.name == "t-0"))
+    told = _fetch(hosted, _want(), _want(partition=1)).response.partitions
+    assert [each.error.code if each.error else None for each in told] == ["KAFKA_STORAGE_ERROR", None]
+
+
+def test_waiting_follower_counts_once_and_is_woken_by_an_append():
+    """Follower waiters are woken at append; looking again tells nothing new."""
+    hosted = _led()
+    partition, looks = hosted.only, []
+    real = partition.follower_fetch
+
+    def counted(*args, **fields):
+        looks.append(fields["is_first_look"])
+        if len(looks) == 2:  # as another thread would, between the looks
+            _append(hosted, b"a")
+        return real(*args, **fields)
+
+    partition.follower_fetch = counted  # type: ignore[method-assign]
+    service = FetchService(hosted.registry, max_bytes=1 << 20, budget=ByteBudget(1), monotonic_s=lambda: 0.0)
+    answer = service.fetch(FetchRequest(request_id=1, partitions=(_want(),), max_wait_ms=60_000), replica=FOLLOWER)
+    assert (looks, len(answer.cells)) == ([True, False], 1)
+    assert not partition._append_waiters
+
+
+def test_consumers_do_not_use_up_the_room_for_answers_to_followers():
+    """Replication goes on whatever is read."""
+    hosted = _led()
+    _append(hosted, b"a")
+    budget = ByteBudget(1)
+    budget.acquire(1, 0)
+    service = FetchService(hosted.registry, max_bytes=1 << 20, budget=budget, monotonic_s=lambda: 0.0)
+    answer = service.fetch(FetchRequest(request_id=1, partitions=(_want(),), max_wait_ms=0), replica=FOLLOWER)
+    assert len(answer.cells) == 1
+    answer.close()
+
+
+def test_answer_that_found_no_room_is_empty_and_gives_nothing_back():
+    """What was never taken from the budget is not given back to it."""
+    hosted = Hosted()
+    hosted.append(b"a")
+    budget, now_s = ByteBudget(10), iter(range(0, 1000, 10))
+    budget.acquire(10, 0)
+    service = FetchService(hosted.registry, max_bytes=1 << 20, budget=budget, monotonic_s=lambda: float(next(now_s)))
+    answer = service.fetch(FetchRequest(request_id=1, partitions=(_want(leader_epoch=-1),), max_wait_ms=0))
+    assert (answer.held_bytes, list(answer.cells)) == (0, [])
+    assert [told.next_offset for told in answer.response.partitions] == [0]
+    answer.close()
+    assert budget.used_bytes == 10
+
+
+@pytest.mark.parametrize("timestamp", [LATEST, MAX_TIMESTAMP, NOW_MS])
+def test_new_leader_does_not_say_what_it_does_not_know(timestamp):
+    """KIP-207: what is latest waits until the start of the leader's epoch is committed; where a log begins does not."""
+    hosted = Hosted()
+    hosted.append(b"a")
+    hosted.only.become_leader(leadership(2, replicas=(1, 2), in_sync=(1, 2)), 0)
+    hosted.only.log.set_high_watermark(0)
+
+    def ask(asked: int):
+        query = OffsetQuery(at=PartitionKey(topic="t", partition=0, topic_id=TOPIC_ID.bytes), timestamp=asked)
+        (answer,) = LogOffsetService(hosted.registry).list_offsets(ListOffsetsRequest(queries=(query,))).answers
+        return answer
+
+    assert ask(timestamp).error.code == "OFFSET_NOT_AVAILABLE"
+    assert (ask(EARLIEST).error, ask(EARLIEST).offset) == (None, 0)
+    _fetch(hosted, _want(1, last_fetched_epoch=1))
+    assert ask(timestamp).error is None
+
+
+def test_range_that_an_earlier_leader_told_is_not_out_of_range_on_a_new_one():
+    """A reader that planned up to the earlier leader's end waits; only what cannot come is an error for good."""
+    hosted = Hosted()
+    hosted.append(b"a")
+    hosted.only.become_leader(leadership(2, replicas=(1, 2), in_sync=(1, 2)), 0)
+    hosted.only.log.set_high_watermark(0)
+    service = ReadService(hosted.registry, budget=ByteBudget(1 << 20))
+
+    def plan(start: int, end: int) -> tuple[int, int]:
+        found = service.plan(ReadRequest(topic="t", partition=0, start=start, end=end))
+        return found.start, found.end
+
+    for start, end in ((0, 1), (0, LATEST), (LATEST, LATEST), (1, 1)):
+        with pytest.raises(errors.OffsetNotAvailableError):
+            plan(start, end)
+    assert plan(0, 0) == (0, 0)
+    _fetch(hosted, _want(1, last_fetched_epoch=1))
+    assert plan(0, LATEST) == plan(0, 1) == (0, 1)
+    with pytest.raises(errors.OffsetOutOfRangeError):
+        plan(0, 2)
+
+
+def test_waiting_follower_is_told_at_once_of_deleted_records():
+    """A deletion waits for it."""
+    hosted = _led()
+    _append(hosted, b"a")
+    _fetch(hosted, _want(1))
+    hosted.only.log.delete_records(1)
+    service = FetchService(hosted.registry, max_bytes=1 << 20, budget=ByteBudget(1), monotonic_s=lambda: 0.0)
+    request = FetchRequest(request_id=1, partitions=(_want(1, log_start=0),), max_wait_ms=60_000)
+    (told,) = service.fetch(request, replica=FOLLOWER).response.partitions
+    assert told.log_start == 1

@@ -1,0 +1,125 @@
+"""What a source asks the brokers, against answers made up here: nothing transient is ever taken for loss."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker_runtime.contract.errors import LeaderNotAvailableError, RequestTimedOutError
+from broker_runtime.contract.model import TopicPartition
+from broker_runtime.contract.requests import ErrorInfo, MetadataResponse, PartitionInfo, TopicInfo
+from pyspark_log.spark.log_view import BrokerLogView
+from pyspark_log.spark.options import parse_source_options
+
+
+class Answers:
+    """In a `Cluster`'s place: gives prepared metadata, and notes who was asked for what."""
+
+    def __init__(self, *answers: MetadataResponse) -> None:
+        self.answers = list(answers)
+        self.asked: list[tuple[Any, Any]] = []
+
+    def call(self, action: str, request: Any, response: type, *, timeout_s: float, to: Any = "any") -> MetadataResponse:
+        assert action == "metadata"
+        self.asked.append((request.topics, to))
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+
+def topic(name: str, *ends: int, leader: int | None = 1, epoch: int = 0) -> TopicInfo:
+    return TopicInfo(
+        name=name,
+        topic_id=name.ljust(16).encode(),
+        partitions=tuple(
+            PartitionInfo(
+                partition=n, leader=leader, leader_epoch=epoch, replicas=(1,), isr=(1,),
+                log_start=0 if end >= 0 else -1, high_watermark=end,
+            )
+            for n, end in enumerate(ends)
+        ),
+    )  # fmt: skip
+
+
+def answer(*topics: TopicInfo, **errors: str) -> MetadataResponse:
+    return MetadataResponse(
+        protocol_version=1, software_version="0", cluster_id="c", controller_id=1, brokers=(), topics=topics,
+        errors={name: ErrorInfo(code=code, message="") for name, code in errors.items()},
+    )  # fmt: skip
+
+
+def view(cluster: Answers, patience_s: float = 30.0, **given: str) -> BrokerLogView:
+    return BrokerLogView(parse_source_options(given), patience_s=patience_s, cluster=cluster)  # type: ignore[arg-type]
+
+
+def test_snapshot_has_ends_and_ids_of_what_was_selected() -> None:
+    """One request, however many partitions; assigned partitions only."""
+    cluster = Answers(answer(topic("t", 5, 7)))
+    snapshot = view(cluster, assign='{"t":[1]}').snapshot()
+    assert snapshot.latest == {TopicPartition("t", 1): 7}
+    assert snapshot.topic_ids == {"t": b"t".ljust(16)}
+    assert cluster.asked == [(("t",), "any")]
+
+
+def test_snapshot_names_what_does_not_exist() -> None:
+    """Topic missing, partition missing."""
+    gone = view(Answers(answer(topic("t", 5), u="UNKNOWN_TOPIC_OR_PARTITION")), subscribe="t,u").snapshot()
+    assert gone.missing == ("topic 'u'",)
+    assert view(Answers(answer(topic("t", 5))), assign='{"t":[0,3]}').snapshot().missing == ("partition t-3",)
+
+
+@pytest.mark.parametrize(
+    "transient", [answer(t="ZOOKEEPER_UNAVAILABLE"), answer(topic("t", -1, leader=None)), answer(topic("t", 3, -1))]
+)
+def test_snapshot_asks_again_while_something_is_away(transient: MetadataResponse) -> None:
+    """No leader, no ZooKeeper: never an error at once, and never a partition that looks deleted."""
+    cluster = Answers(transient, transient, answer(topic("t", 5, 6)))
+    assert len(view(cluster, subscribe="t").snapshot().latest) == 2
+
+
+def test_snapshot_asks_the_leaders_that_the_first_broker_cannot_speak_for() -> None:
+    """Offsets come from each partition's leader."""
+    cluster = Answers(answer(topic("t", -1, leader=2)), answer(topic("t", 9, leader=2)))
+    assert view(cluster, subscribe="t").snapshot().latest == {TopicPartition("t", 0): 9}
+    assert cluster.asked[1] == (("t",), 2)
+
+
+def test_snapshot_does_not_believe_a_leader_of_an_older_epoch() -> None:
+    """W13: a broker that does not know yet that it leads no more tells an end of long ago: no loss, it asks again."""
+    old, new = answer(topic("t", 5, epoch=1)), answer(topic("t", 9, leader=2, epoch=2))
+    cluster = Answers(old, new, old, old, new)
+    source = view(cluster, subscribe="t")
+    assert [source.snapshot().latest[TopicPartition("t", 0)] for _ in range(3)] == [5, 9, 9]
+    assert [to for _, to in cluster.asked] == ["any", "any", "any", 1, "any"]
+
+
+def test_snapshot_waits_only_a_little_for_a_leader_that_is_frozen() -> None:
+    """Another will lead: that one is to be asked, long before the query's patience is over."""
+
+    class Patient(Answers):
+        def call(self, *given: Any, timeout_s: float, to: Any = "any", **named: Any) -> MetadataResponse:
+            if to == 2:
+                assert timeout_s <= 5
+                raise RequestTimedOutError("frozen")
+            return super().call(*given, timeout_s=timeout_s, to=to, **named)
+
+    cluster = Patient(answer(topic("t", -1, leader=2)), answer(topic("t", 9, leader=3)))
+    assert view(cluster, patience_s=120, subscribe="t").snapshot().latest == {TopicPartition("t", 0): 9}
+
+
+def test_snapshot_gives_up_in_the_end() -> None:
+    """A bounded wait, and an error that names the partition."""
+    with pytest.raises(LeaderNotAvailableError, match="t-0"):
+        view(Answers(answer(topic("t", -1, leader=None))), patience_s=0.05, subscribe="t").snapshot()
+
+
+def test_pattern_is_matched_anew_after_a_while_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All topics are asked for once a second, in between only those that match."""
+    now_s = 100.0
+    monkeypatch.setattr("pyspark_log.spark.log_view.time.monotonic", lambda: now_s)
+    cluster = Answers(answer(topic("t1", 1), topic("other", 1)))
+    source = view(cluster, subscribePattern="t.")
+    assert set(source.snapshot().latest) == {TopicPartition("t1", 0)}
+    source.snapshot()
+    now_s = 101.5
+    source.snapshot()
+    assert [names for names, _ in cluster.asked] == [None, ("t1",), None]

@@ -1,0 +1,179 @@
+"""Options of source and sink: names in any case, Kafka's meanings and messages, everything else refused by name."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+
+import pytest
+
+from broker_runtime.contract.errors import InvalidTopicError, OptionError
+from broker_runtime.contract.model import TopicPartition
+from pyspark_log.spark.offsets import Position
+from pyspark_log.spark.options import parse_sink_options, parse_source_options
+
+BASE = {"subscribe": "t", "pylog.bootstrap.servers": "127.0.0.1:1"}
+
+
+def test_source_options_have_kafkas_defaults() -> None:
+    """S4: what is not given means what it means in Kafka's source."""
+    options = parse_source_options({"subscribe": " a, ,b,a "})
+    assert options.selection.topics == ("a", "b")
+    assert options.fail_on_data_loss is True
+    assert options.stream_start() is Position.LATEST
+    assert options.batch_limits() == (Position.EARLIEST, Position.LATEST)
+    assert (options.max_offsets_per_trigger, options.min_partitions, options.group_id) == (None, None, None)
+    assert options.coalesce_rows == 10_000
+    assert options.client["bootstrap.servers"]
+
+
+def test_option_names_are_case_insensitive() -> None:
+    """KafkaSourceProviderSuite: "get offsets from case insensitive parameters"."""
+    options = parse_source_options(
+        {"SUBSCRIBE": "t", "StartingOFFSETS": "Earliest", "FAILONDATALOSS": "False", "PYLOG.Group.Id": "g"}
+    )
+    assert options.starting is Position.EARLIEST
+    assert options.fail_on_data_loss is False
+    assert options.group_id == "g"
+
+
+def test_options_pickle() -> None:
+    """Readers and writers travel to the executors with their options."""
+    for options in (parse_source_options(BASE), parse_sink_options({"topic": "t"})):
+        assert pickle.loads(pickle.dumps(options)) == options
+
+
+def test_bootstrap_servers_of_the_driver_travel_to_the_executors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`$PYLOG_BOOTSTRAP_SERVERS` counts where the options are made, not on an executor that has another one."""
+    monkeypatch.setenv("PYLOG_BOOTSTRAP_SERVERS", "driver-sees:1234")
+    options = parse_source_options({"subscribe": "t"})
+    monkeypatch.setenv("PYLOG_BOOTSTRAP_SERVERS", "executor-sees:1")
+    assert [str(address) for address in options.settings().bootstrap_servers] == ["driver-sees:1234"]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({}, "One of the following options must be specified for pylog source: subscribe, subscribepattern, assign."),
+        ({"subscribe": "t", "assign": '{"t":[0]}'}, "Only one of the following options can be specified"),
+        ({"assign": "x"}, "No topicpartitions to assign as specified value for option 'assign' is 'x'"),
+        ({"assign": '{"a":5}'}, 'Expected e.g. {"topicA":[0,1],"topicB":[0,1]}, got {"a":5}'),
+        ({"subscribe": " , "}, "No topics to subscribe to as specified value for option 'subscribe' is ' , '"),
+        ({"subscribePattern": ""}, "Pattern to subscribe is empty as specified value for option 'subscribePattern'"),
+        ({"subscribePattern": "a("}, "no regular expression"),
+        ({**BASE, "startingOffsets": "now"}, 'Expected e.g. {"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}, got now'),
+        ({**BASE, "minPartitions": "a"}, "minPartitions must be a whole number, got 'a'"),
+        ({**BASE, "minPartitions": "1.0"}, "minPartitions must be a whole number, got '1.0'"),
+        ({**BASE, "minPartitions": "0"}, "minPartitions must be positive"),
+        ({**BASE, "minPartitions": "-1"}, "minPartitions must be positive"),
+        ({**BASE, "maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger must be positive"),
+        ({**BASE, "coalesceRows": "-1"}, "coalesceRows must be 0 (off) or positive"),
+        ({**BASE, "failOnDataLoss": "maybe"}, "failOnDataLoss must be true or false, got 'maybe'"),
+        ({**BASE, "columns": "a,b,a"}, "names a twice"),
+        ({**BASE, "columns": " , "}, "names no column"),
+        ({**BASE, "startingOffsets": "committed"}, "needs the option pylog.group.id"),
+        ({**BASE, "pylog.group.id": "a/b"}, "cannot be a group id"),
+        ({**BASE, "pylog.bootstrap.servers": "nowhere"}, "pylog.bootstrap.servers='nowhere'"),
+        ({**BASE, "kafka.bootstrap.servers": "h:1"}, "Use 'pylog.bootstrap.servers'"),
+        ({**BASE, "path": "t"}, "Name the topic with .option('subscribe', …)"),
+        ({**BASE, "startingOfsets": "latest"}, "did you mean 'startingOffsets'?"),
+        ({**BASE, "pylog.bootstrap.server": "h:1"}, "did you mean 'pylog.bootstrap.servers'?"),
+        ({**BASE, "xyzzy": "1"}, "Option 'xyzzy' is unknown; known are"),
+        ({**BASE, "startingTimestamp": "1"}, "Option 'startingTimestamp' is not in this version"),
+        ({**BASE, "maxRecordsPerPartition": "1"}, "not in this version"),
+        ({**BASE, "where": "a=1"}, "not in this version"),
+        ({**BASE, "pylog.ssl.cafile": "x"}, "not in this version"),
+        *[
+            ({**BASE, f"pylog.{name}": "x"}, f"Option 'pylog.{name}' is not supported")
+            for name in ("auto.offset.reset", "key.deserializer", "value.deserializer", "enable.auto.commit",
+                         "interceptor.classes")
+        ],
+    ],
+)  # fmt: skip
+def test_bad_source_options_are_refused_in_kafkas_words(given: dict[str, str], says: str) -> None:
+    """S4: KafkaSourceSuite's "bad source options" and "unsupported kafka configs"; unknown names with the nearest."""
+    with pytest.raises(ValueError) as caught:
+        parse_source_options(given)
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"startingOffsets": "latest"}, "starting offset can't be latest for batch queries on pylog"),
+        ({"startingOffsets": '{"t":{"0":-1}}'}, "startingOffsets for t-0 can't be latest for batch queries on pylog"),
+        ({"endingOffsets": "earliest"}, "ending offset can't be earliest for batch queries on pylog"),
+        ({"endingOffsets": '{"t":{"0":-2}}'}, "ending offset for t-0 can't be earliest for batch queries on pylog"),
+    ],
+)
+def test_bad_batch_query_options_are_refused_in_kafkas_words(given: dict[str, str], says: str) -> None:
+    """S4: KafkaRelationSuite's "bad batch query options"."""
+    with pytest.raises(OptionError) as caught:
+        parse_source_options({**BASE, **given}).batch_limits()
+    assert says in str(caught.value)
+
+
+def test_ending_offsets_are_refused_in_streams() -> None:
+    """S4: endingOffsets is for batch reads."""
+    with pytest.raises(OptionError, match="ending offset not valid in streaming queries"):
+        parse_source_options({**BASE, "endingOffsets": "latest"}).stream_start()
+
+
+def test_client_keys_without_meaning_are_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """S4: a job that brings its Kafka settings along runs, and is told once."""
+    with caplog.at_level(logging.WARNING, logger="pyspark_log.spark"):
+        parse_source_options({**BASE, "pylog.max.poll.records": "5", "pylog.receive.buffer.bytes": "1"})
+    assert [record.getMessage() for record in caplog.records] == [
+        "ignore settings=pylog.max.poll.records,pylog.receive.buffer.bytes reason=they mean nothing to pylog in Spark"
+    ]
+
+
+def test_options_of_the_other_direction_are_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """One dict of options may serve a reader and a writer."""
+    with caplog.at_level(logging.WARNING, logger="pyspark_log.spark"):
+        assert parse_source_options({**BASE, "topic": "x"}).selection.topics == ("t",)
+        assert parse_sink_options({"topic": "x", "subscribe": "t"}).topic == "x"
+    assert len(caplog.records) == 2
+
+
+def test_sink_accepts_sparks_own_options_of_a_query() -> None:
+    """Spark hands checkpointLocation and queryName to the sink."""
+    options = parse_sink_options({"topic": "t", "checkpointlocation": "/c", "queryname": "q", "pylog.linger.ms": "7"})
+    assert options.settings().linger_ms == 7
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "says"),
+    [
+        ({"topic": "a b"}, InvalidTopicError, "cannot name a topic"),
+        ({"path": "t"}, OptionError, "Name the topic with .option('topic', …)"),
+        ({"kafka.bootstrap.servers": "h:1"}, OptionError, "Use 'pylog.bootstrap.servers'"),
+        ({"pylog.key.serializer": "x"}, OptionError, "Option 'pylog.key.serializer' is not supported"),
+        ({"pylog.value.serializer": "x"}, OptionError, "Option 'pylog.value.serializer' is not supported"),
+        ({"pylog.acks": "1"}, OptionError, "Option 'pylog.acks' is not supported"),
+        ({"pylog.linger.ms": "soon"}, OptionError, "pylog.linger.ms='soon'"),
+        ({"asyncProgressTrackingEnabled": "true"}, OptionError, "refused"),
+        ({"txnAppId": "a"}, OptionError, "not in this version"),
+        ({"topik": "a"}, OptionError, "did you mean 'topic'?"),
+    ],
+)
+def test_bad_sink_options_are_refused(given: dict[str, str], error: type[Exception], says: str) -> None:
+    """S4: KafkaSinkSuite's "exception on config serializer", and what pylog refuses besides."""
+    with pytest.raises(error) as caught:
+        parse_sink_options(given)
+    assert says in str(caught.value)
+
+
+def test_selection_by_pattern_matches_whole_names() -> None:
+    """S4: subscribePattern."""
+    selection = parse_source_options({"subscribePattern": "top.*"}).selection
+    assert selection.named_topics is None
+    assert selection.selects(TopicPartition("topic", 0))
+    assert not selection.selects(TopicPartition("a-topic", 0))
+
+
+def test_selection_by_assignment_reads_only_those_partitions() -> None:
+    """S4: assign."""
+    selection = parse_source_options({"assign": '{"a":[0],"b":[2]}'}).selection
+    assert selection.named_topics == ("a", "b")
+    assert [selection.selects(TopicPartition(*tp)) for tp in (("a", 0), ("a", 1), ("b", 2))] == [True, False, True]

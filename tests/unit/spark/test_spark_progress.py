@@ -1,0 +1,87 @@
+"""Publishing a query's progress: the newest offset reaches the group, in order, however often a commit fails."""
+
+from __future__ import annotations
+
+import threading
+
+from broker_runtime.contract.errors import BrokerUnavailableError
+from broker_runtime.contract.model import TopicPartition
+from pyspark_log.spark.offsets import SourceOffset
+from pyspark_log.spark.progress import ProgressPublisher
+
+T0 = TopicPartition("t", 0)
+LIMIT_S = 20.0
+
+
+class Group:
+    """Records commits; fails the first ``failures`` of them; holds them while ``gate`` is shut."""
+
+    def __init__(self, failures: int = 0) -> None:
+        self.commits: list[tuple[int, bool]] = []
+        self.failures = failures
+        self.gate = threading.Event()
+        self.gate.set()
+        self.entered = threading.Event()
+
+    def commit(self, offset: SourceOffset, only_forward: bool) -> None:
+        self.entered.set()
+        assert self.gate.wait(LIMIT_S)
+        if self.failures:
+            self.failures -= 1
+            raise BrokerUnavailableError("away")
+        self.commits.append((offset[T0], only_forward))
+
+
+def test_progress_is_published_as_given_first_and_then_only_forward() -> None:
+    """S5: a query's first offset is the user's choice; what follows never takes the group back."""
+    group = Group()
+    publisher = ProgressPublisher(group.commit)
+    for offset in (5, 5, 7):
+        publisher.publish({T0: offset})
+        assert publisher.flush(LIMIT_S)
+    assert publisher.close(LIMIT_S)
+    assert group.commits == [(5, False), (7, True)]
+
+
+def test_progress_publishes_the_newest_offset_only() -> None:
+    """S5: what was overtaken while ZooKeeper was slow is never written, and nothing queues up."""
+    group = Group()
+    group.gate.clear()
+    publisher = ProgressPublisher(group.commit)
+    publisher.publish({T0: 1})
+    assert group.entered.wait(LIMIT_S)
+    for offset in range(2, 50):
+        publisher.publish({T0: offset})
+    group.gate.set()
+    assert publisher.close(LIMIT_S)
+    assert group.commits == [(1, False), (49, True)]
+
+
+def test_progress_is_published_after_commits_that_failed() -> None:
+    """S5: transient errors are tried again."""
+    group = Group(failures=2)
+    publisher = ProgressPublisher(group.commit)
+    publisher.publish({T0: 3})
+    assert publisher.close(LIMIT_S)
+    assert group.commits == [(3, False)]
+
+
+def test_progress_flush_gives_up_in_time() -> None:
+    """A stop is bounded although no broker answers."""
+    group = Group()
+    group.gate.clear()
+    publisher = ProgressPublisher(group.commit)
+    publisher.publish({T0: 3})
+    assert publisher.flush(0.01) is False
+    group.gate.set()
+    assert publisher.close(LIMIT_S)
+
+
+def test_progress_leaves_no_thread_behind() -> None:
+    """close() ends the thread; without progress there is none."""
+    before = threading.active_count()
+    ProgressPublisher(Group().commit).close(LIMIT_S)
+    publisher = ProgressPublisher(Group().commit)
+    publisher.publish({T0: 1})
+    publisher.close(LIMIT_S)
+    assert threading.active_count() == before

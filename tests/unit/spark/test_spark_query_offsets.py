@@ -1,0 +1,264 @@
+"""A streaming query's offsets against a log in memory: where it starts, how far it goes, what it calls lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from broker_runtime.contract.errors import DataLossError, OptionError, UnknownTopicOrPartitionError
+from broker_runtime.contract.model import TopicPartition
+from pyspark_log.spark.offsets import SourceOffset
+from pyspark_log.spark.options import parse_source_options
+from pyspark_log.spark.query_offsets import LogSnapshot, QueryOffsets
+
+T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
+MISSING = "topic 't'"
+
+
+class LogInMemory:
+    """Partitions with a first offset and an end; topics with ids that change when they are made anew."""
+
+    def __init__(self, **ends: int) -> None:
+        self.spans: dict[TopicPartition, tuple[int, int]] = {}
+        self.topic_ids: dict[str, bytes] = {}
+        self.group: SourceOffset = {}
+        self.snapshots = 0
+        self.scripted: list[LogSnapshot] = []
+        self.make("t", *ends.values())
+
+    def make(self, topic: str, *ends: int) -> None:
+        self.delete(topic)
+        self.topic_ids[topic] = f"{topic}{len(self.topic_ids)}{self.snapshots}".encode()
+        for partition, end in enumerate(ends):
+            self.spans[TopicPartition(topic, partition)] = (0, end)
+
+    def delete(self, topic: str) -> None:
+        self.topic_ids.pop(topic, None)
+        self.spans = {tp: span for tp, span in self.spans.items() if tp.topic != topic}
+
+    def snapshot(self) -> LogSnapshot:
+        self.snapshots += 1
+        if self.scripted:
+            return self.scripted.pop(0)
+        return LogSnapshot(
+            topic_ids=dict(self.topic_ids),
+            earliest={tp: start for tp, (start, _) in self.spans.items()},
+            latest={tp: end for tp, (_, end) in self.spans.items()},
+            missing=() if "t" in self.topic_ids else (MISSING,),
+        )
+
+    def committed(self, partitions: Iterable[TopicPartition]) -> SourceOffset:
+        return {tp: self.group[tp] for tp in partitions if tp in self.group}
+
+
+def query(log: LogInMemory, **given: str) -> QueryOffsets:
+    options = {"subscribe": "t", "startingOffsets": "earliest", "pylog.group.id": "g", **given}
+    return QueryOffsets(parse_source_options(options), log, sleep=lambda _: None)
+
+
+def spans(planned: list) -> list[list[tuple[TopicPartition, int, int]]]:
+    return [[(one.range.partition, one.range.start, one.range.end) for one in part] for part in planned]
+
+
+def test_initial_offset_stays_what_it_was() -> None:
+    """`latest` is frozen at the first call, however often Spark asks."""
+    log = LogInMemory(p0=5)
+    offsets = query(log, startingOffsets="latest")
+    assert offsets.initial() == {T0: 5}
+    log.spans[T0] = (0, 9)
+    assert offsets.initial() == {T0: 5}
+
+
+def test_initial_offset_is_what_the_group_committed_else_earliest() -> None:
+    """S5: `startingOffsets=committed` starts where the group is; without one, at earliest."""
+    log = LogInMemory(p0=5, p1=5)
+    log.group = {T0: 3}
+    assert query(log, startingOffsets="committed").initial() == {T0: 3, T1: 0}
+
+
+@pytest.mark.parametrize(("asked", "given"), [(2, 4), (11, 10), (4, 4), (10, 10)])
+def test_initial_offset_outside_the_log_is_loss_or_the_nearest(asked: int, given: int) -> None:
+    """S4: failOnDataLoss decides between an error and what exists."""
+    log = LogInMemory(p0=10)
+    log.spans[T0] = (4, 10)
+    text = f'{{"t":{{"0":{asked}}}}}'
+    assert query(log, startingOffsets=text, failOnDataLoss="false").initial() == {T0: given}
+    if asked != given:
+        with pytest.raises(DataLossError, match="log has 4 to 10"):
+            query(log, startingOffsets=text).initial()
+
+
+def test_initial_offset_names_missing_topics() -> None:
+    """Topic missing: the error names it and says how topics are made."""
+    log = LogInMemory(p0=1)
+    log.delete("t")
+    with pytest.raises(UnknownTopicOrPartitionError, match=MISSING):
+        query(log).initial()
+
+
+def test_initial_offset_must_name_all_partitions() -> None:
+    """S4: specific offsets need every partition."""
+    with pytest.raises(OptionError, match="must specify all TopicPartitions"):
+        query(LogInMemory(p0=1, p1=1), startingOffsets='{"t":{"0":0}}').initial()
+
+
+def test_latest_goes_to_the_end_or_as_far_as_the_limit_says() -> None:
+    """S4: no limit takes all; a limit is divided in proportion."""
+    log = LogInMemory(p0=100, p1=10)
+    offsets = query(log)
+    start = offsets.initial()
+    assert offsets.latest(start, None) == {T0: 100, T1: 10}
+    assert offsets.latest(start, 11) == {T0: 10, T1: 1}
+    assert offsets.reported == {T0: 100, T1: 10}
+
+
+def test_latest_is_the_start_when_nothing_is_new() -> None:
+    """An idle query makes no micro-batch."""
+    offsets = query(LogInMemory(p0=5))
+    assert offsets.latest({T0: 5}, None) == {T0: 5}
+
+
+def test_partition_added_while_the_query_runs_is_read_from_its_first_record() -> None:
+    """S2/S4: partitions added are picked up at the next `latestOffset`, the limit included."""
+    log = LogInMemory(p0=5)
+    offsets = query(log)
+    end = offsets.latest({T0: 0}, None)
+    log.spans[T1] = (0, 40)
+    assert offsets.latest(end, 10) == {T0: 5, T1: 10}
+    assert spans(offsets.plan(end, {T0: 5, T1: 10})) == [[(T1, 0, 10)]]
+
+
+def test_empty_partition_map_is_never_recorded() -> None:
+    """SPARK-41375: a pattern that matches nothing gives no offset of its own."""
+    log = LogInMemory(p0=5)
+    log.delete("t")
+    offsets = query(log, failOnDataLoss="false")
+    assert offsets.latest({T0: 5}, None) == {T0: 5}
+
+
+def test_deleted_topic_is_data_loss_or_left_out() -> None:
+    """S4 PARTITIONS_DELETED: failOnDataLoss decides."""
+    log = LogInMemory(p0=5)
+    log.make("u", 3)
+    strict, lenient = query(log), query(log, failOnDataLoss="false")
+    log.delete("t")
+    with pytest.raises(DataLossError, match="t-0 were deleted"):
+        strict.latest({T0: 5, U0: 1}, None)
+    end = lenient.latest({T0: 5, U0: 1}, None)
+    assert end == {U0: 3}
+    assert spans(lenient.plan({T0: 5, U0: 1}, end)) == [[(U0, 1, 3)]]
+
+
+@pytest.mark.parametrize("new_end", [2, 5, 7])
+def test_topic_made_anew_under_a_running_query_is_noticed_by_its_id(new_end: int) -> None:
+    """A topic made anew is data loss also when it has as many records as before, or more; else it is read from 0."""
+    log = LogInMemory(p0=9)
+    strict, lenient = query(log), query(log, failOnDataLoss="false")
+    for offsets in (strict, lenient):
+        assert offsets.latest({T0: 5}, None) == {T0: 9}
+        assert offsets.latest({T0: 9}, None) == {T0: 9}
+    log.make("t", new_end)
+    with pytest.raises(DataLossError, match="made anew"):
+        strict.latest({T0: 9}, None)
+    end = lenient.latest({T0: 9}, None)
+    assert spans(lenient.plan({T0: 9}, end)) == [[(T0, 0, new_end)]]
+    log.spans[T0] = (0, new_end + 1)
+    assert lenient.latest(end, None) == {T0: new_end + 1}
+    assert spans(lenient.plan(end, {T0: new_end + 1})) == [[(T0, new_end, new_end + 1)]]
+
+
+def test_topic_made_anew_with_as_many_records_is_read_once_it_has_more() -> None:
+    """Equal offsets make no micro-batch; the new topic's first records come with the next one, none is left out."""
+    log = LogInMemory(p0=9)
+    offsets = query(log, failOnDataLoss="false")
+    offsets.latest({T0: 9}, None)
+    log.make("t", 9)
+    assert offsets.latest({T0: 9}, None) == {T0: 9}
+    log.spans[T0] = (0, 10)
+    end = offsets.latest({T0: 9}, None)
+    assert spans(offsets.plan({T0: 9}, end)) == [[(T0, 0, 10)]]
+
+
+def test_offsets_that_went_backwards_are_noticed_after_a_restart() -> None:
+    """S4 PARTITION_OFFSET_CHANGED: the checkpoint has no ids, but the end lies before the start."""
+    log = LogInMemory(p0=1)
+    with pytest.raises(DataLossError, match="was changed from 2 to 1"):
+        query(log).latest({T0: 2}, None)
+    lenient = query(log, failOnDataLoss="false")
+    assert lenient.latest({T0: 2}, None) == {T0: 1}
+    assert spans(lenient.plan({T0: 2}, {T0: 1})) == [[(T0, 0, 1)]]
+
+
+def test_loss_that_is_gone_at_a_second_look_is_none() -> None:
+    """A broker that restarts may answer with too little for a moment; that is no loss."""
+    log = LogInMemory(p0=9)
+    offsets = query(log)
+    offsets.latest({T0: 5}, None)
+    early = log.snapshot()
+    log.scripted = [LogSnapshot(topic_ids=early.topic_ids, earliest={T0: 0}, latest={T0: 3})]
+    assert offsets.latest({T0: 9}, None) == {T0: 9}
+
+
+def test_bounded_query_stops_where_the_log_ended_at_the_first_call() -> None:
+    """S2 Trigger.AvailableNow: several batches under the limit, data that arrives later is left for the next run."""
+    log = LogInMemory(p0=15)
+    offsets = query(log)
+    offsets.bound()
+    ends = [offsets.latest({T0: 0}, 5)]
+    log.spans[T0] = (0, 100)
+    while ends[-1] != (end := offsets.latest(ends[-1], 5)):
+        ends.append(end)
+    assert ends == [{T0: 5}, {T0: 10}, {T0: 15}]
+    assert offsets.reported == {T0: 100}
+
+
+@pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
+@pytest.mark.parametrize("change", ["delete", "shorter", "anew"])
+def test_bounded_query_fails_when_what_it_set_out_to_read_is_gone(change: str, fail_on_data_loss: str) -> None:
+    """LOST_TOPIC_PARTITIONS_IN_END_OFFSET_WITH_TRIGGER_AVAILABLENOW and its siblings, whatever failOnDataLoss says."""
+    log = LogInMemory(p0=15)
+    offsets = query(log, failOnDataLoss=fail_on_data_loss)
+    offsets.bound()
+    end = offsets.latest({T0: 0}, 5)
+    if change == "delete":
+        log.delete("t")
+    else:
+        log.make("t", 15 if change == "anew" else 12)
+    with pytest.raises(DataLossError):
+        offsets.latest(end, 5)
+
+
+def test_bounded_query_after_a_restart_does_not_crash_over_new_partitions() -> None:
+    """SPARK-53560: the end is taken at the first `latestOffset`, so partitions added before are simply read."""
+    log = LogInMemory(p0=5)
+    offsets = query(log)
+    offsets.bound()
+    log.spans[T1] = (0, 3)
+    planned = offsets.plan({T0: 0}, {T0: 5})  # the batch that was under way
+    assert spans(planned) == [[(T0, 0, 5)]]
+    assert offsets.latest({T0: 5}, None) == {T0: 5, T1: 3}
+
+
+def test_batch_under_way_is_planned_again_after_a_restart() -> None:
+    """Exactly the same ranges as before, whatever came since."""
+    log = LogInMemory(p0=50, p1=3)
+    assert spans(query(log).plan({T0: 5, T1: 0}, {T0: 9, T1: 3})) == [[(T0, 5, 9), (T1, 0, 3)]]
+
+
+def test_batch_under_way_whose_partition_is_gone_is_data_loss() -> None:
+    """S4: a partition of the batch that was deleted before the restart."""
+    log = LogInMemory(p0=9)
+    with pytest.raises(DataLossError, match="t-1"):
+        query(log).plan({T0: 5, T1: 0}, {T0: 9, T1: 3})
+    assert spans(query(log, failOnDataLoss="false").plan({T0: 5, T1: 0}, {T0: 9, T1: 3})) == [[(T0, 5, 9)]]
+
+
+def test_plan_splits_for_min_partitions_and_shares_for_small_ranges() -> None:
+    """S3: one input partition per partition or several with `minPartitions`; small ranges share one."""
+    log = LogInMemory(p0=20_000, p1=10)
+    ranges = spans(query(log, minPartitions="5").plan({T0: 0, T1: 0}, {T0: 20_000, T1: 10}))
+    assert len(ranges) == 5
+    small = spans(query(log).plan({T0: 0, T1: 0}, {T0: 10, T1: 10}))
+    assert small == [[(T0, 0, 10), (T1, 0, 10)]]
+    assert len(query(log, coalesceRows="0").plan({T0: 0, T1: 0}, {T0: 10, T1: 10})) == 2

@@ -1,0 +1,56 @@
+"""A DataFrame's rows as records: which go to which topic and partition, in which order, with which columns."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from broker_runtime.contract.errors import SchemaMismatchError
+from pyspark_log.spark.options import parse_sink_options
+from pyspark_log.spark.sink import SinkPlan, _in_good_size, _records
+from pyspark_log.spark.sink_columns import RecordColumns
+
+ROWS = pa.table(
+    {
+        "value": ["a", "b", "c", "d"],
+        "topic": ["x", "y", "x", "y"],
+        "partition": pa.array([1, None, None, 0], pa.int32()),
+        "extra": [1, 2, 3, 4],
+    }
+)
+
+
+def routed(columns: RecordColumns, topic: str | None, rows: pa.Table = ROWS) -> list[tuple]:
+    plan = SinkPlan(options=parse_sink_options({} if topic is None else {"topic": topic}), columns=columns)
+    return [(name, partition, part.to_pydict()) for name, partition, part in _records(plan, rows)]
+
+
+def test_rows_go_to_the_option_s_topic_as_they_are() -> None:
+    """S4: strings become bytes, other columns are left out, and nothing is split."""
+    columns = RecordColumns(value=0, key=None, headers=None, partition=None, topic=None)
+    assert routed(columns, "t") == [("t", None, {"value": [b"a", b"b", b"c", b"d"]})]
+
+
+def test_rows_go_to_their_topic_and_partition_in_order() -> None:
+    """S4: the topic column, the partition column where it is not null."""
+    columns = RecordColumns(value=0, key=0, headers=None, partition=2, topic=1)
+    assert routed(columns, None) == [
+        ("x", 1, {"value": [b"a"], "key": [b"a"]}),
+        ("x", None, {"value": [b"c"], "key": [b"c"]}),
+        ("y", None, {"value": [b"b"], "key": [b"b"]}),
+        ("y", 0, {"value": [b"d"], "key": [b"d"]}),
+    ]
+
+
+def test_rows_without_a_topic_are_refused() -> None:
+    """KAFKA_NULL_TOPIC_IN_DATA."""
+    columns = RecordColumns(value=0, key=None, headers=None, partition=None, topic=1)
+    with pytest.raises(SchemaMismatchError, match="null topic present in the data"):
+        routed(columns, None, pa.table({"value": ["a"], "topic": pa.array([None], pa.string())}))
+
+
+def test_small_batches_are_joined_and_empty_ones_left_out() -> None:
+    """Frames of a good size are made of Spark's batches, every row once."""
+    batch = pa.record_batch({"value": [b"x" * 100] * 10_000})
+    tables = list(_in_good_size(iter([batch.slice(0, 0), *[batch] * 7])))
+    assert [table.num_rows for table in tables] == [50_000, 20_000]

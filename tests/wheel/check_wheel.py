@@ -1,0 +1,76 @@
+"""The wheel works where it is all there is: built, installed into an empty venv, used from another directory (S1).
+
+    python tests/wheel/check_wheel.py
+
+Run by `make wheel-test`, by a Python that has `build`. Everything it writes is in a temporary directory. What runs in
+the new venv is `use_wheel.py`, with none of this repository on its path and an environment of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent
+LIMIT_S = 900
+STRANGERS = ("PYTHONPATH", "PYTHONHOME", "SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON")
+
+
+def main() -> None:
+    """Builds, checks what is inside, installs, uses."""
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="pylog-wheel-") as name:
+        directory = Path(name)
+        run([sys.executable, "-m", "build", "--wheel", "--outdir", str(directory), str(ROOT)], cwd=directory)
+        (wheel,) = directory.glob("pyspark_log-*.whl")
+        check_contents(wheel)
+        tell(began, f"built {wheel.name}, {wheel.stat().st_size >> 10} KiB")
+
+        environment = directory / "venv"
+        venv.create(environment, with_pip=True, symlinks=True)
+        python = environment / "bin" / "python"
+        run([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", str(wheel)], cwd=directory)
+        tell(began, "installed into an empty venv")
+
+        elsewhere = directory / "elsewhere"
+        elsewhere.mkdir()
+        shutil.copy(Path(__file__).parent / "use_wheel.py", elsewhere)
+        variables = {key: value for key, value in os.environ.items() if key not in STRANGERS}
+        # As after `activate`: Spark finds pylog because python3 on PATH is the venv's. Nothing else tells it.
+        variables["PATH"] = f"{environment / 'bin'}{os.pathsep}{variables['PATH']}"
+        variables["HOME"] = str(elsewhere)
+        run(["python", "use_wheel.py"], cwd=elsewhere, environment=variables)
+        tell(began, "used from another directory, Spark included")
+
+
+def check_contents(wheel: Path) -> None:
+    """Both packages with their py.typed, and nothing else."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    tops = {name.split("/")[0] for name in names if ".dist-info/" not in name}
+    assert tops == {"pyspark_log", "broker_runtime"}, tops
+    for package in sorted(tops):
+        assert f"{package}/py.typed" in names, package
+
+
+def run(command: list[str], *, cwd: Path, environment: dict[str, str] | None = None) -> None:
+    """Runs to the end; a failure ends this program with the same status."""
+    status = subprocess.run(command, cwd=cwd, env=environment, timeout=LIMIT_S, stdin=subprocess.DEVNULL, check=False)
+    if status.returncode != 0:
+        sys.exit(f"wheel-test: {' '.join(command)} ended with status {status.returncode}")
+
+
+def tell(began: float, text: str) -> None:
+    """A line of progress."""
+    print(f"wheel-test: {time.monotonic() - began:5.1f} s  {text}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
