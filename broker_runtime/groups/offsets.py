@@ -9,7 +9,9 @@ seen, and replaced by the next commit.
 from __future__ import annotations
 
 import logging
+import random
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -46,7 +48,10 @@ from broker_runtime.zookeeper.znodes import (
 log = logging.getLogger(__name__)
 
 COMMIT_LIMIT_S: Final = 25.0
-_ATTEMPTS: Final = 20
+# How long one write is tried again, after others' writes and lost answers. The pauses are drawn by chance, so that two
+# brokers that write at once do not go on meeting.
+_WRITE_LIMIT_S: Final = 10.0
+_LONGEST_PAUSE_S: Final = 0.1
 
 
 @dataclass(slots=True, eq=False)
@@ -163,7 +168,9 @@ class OffsetStore:
     def _write(self, key: tuple[str, str], batch: Sequence[_Commit]) -> None:
         group_id, topic = key
         path = group_offsets_path(group_id, topic)
-        for attempt in range(1, _ATTEMPTS + 1):
+        deadline = time.monotonic() + _WRITE_LIMIT_S
+        longest_pause = 0.001
+        while True:
             node = self._client.find(path)
             present = None if node is None else from_json(node.data, GroupOffsets, path)
             merged = merge(present, batch)
@@ -174,18 +181,21 @@ class OffsetStore:
                 self._client.transaction([Check(topic_path(topic), ANY_VERSION), _operation(path, node, data)])
                 self.writes += 1
             except (BadVersionError, NodeExistsError):
-                continue  # another broker wrote meanwhile
+                pass  # another broker wrote meanwhile
             except NoNodeError as missing:
                 if missing.path == topic_path(topic):
                     raise UnknownTopicOrPartitionError(f"no topic {topic!r}: it was deleted") from None
                 self._client.ensure_path(group_offsets_parent(group_id))
             except ZooKeeperUnavailableError:
                 # Unknown whether it was written: the next round reads it back, and finds nothing left to change if so.
-                if attempt == _ATTEMPTS or not self._client.is_connected:
+                if not self._client.is_connected or time.monotonic() > deadline:
                     raise
             else:
                 return
-        raise ZooKeeperUnavailableError(f"{path} keeps changing; the offsets were not written. Try again later")
+            if time.monotonic() > deadline:
+                raise ZooKeeperUnavailableError(f"{path} keeps changing; the offsets were not written. Try again later")
+            time.sleep(random.uniform(0, longest_pause))
+            longest_pause = min(longest_pause * 2, _LONGEST_PAUSE_S)
 
 
 def merge(present: GroupOffsets | None, batch: Sequence[_Commit]) -> GroupOffsets:

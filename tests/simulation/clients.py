@@ -33,6 +33,14 @@ from tests.simulation.serving import Fetched
 from tests.simulation.world import Metadata, World
 
 IN_FLIGHT = 5
+# Answers that say for certain that a batch is not in the log.
+_NEVER_APPENDED = {
+    "FENCED_LEADER_EPOCH",
+    "NOT_ENOUGH_REPLICAS",
+    "OUT_OF_ORDER_SEQUENCE_NUMBER",
+    "UNKNOWN_LEADER_EPOCH",
+    "UNKNOWN_PRODUCER_ID",
+}
 _UNTYPED = TopicSchema.untyped()
 
 
@@ -82,18 +90,20 @@ class Client:
 
 @dataclass(slots=True, eq=False)
 class Queued:
-    """A batch on its way. ``attempt`` 0: not sent yet, or to be sent again."""
+    """A batch on its way. ``attempt`` 0: not sent yet. ``is_doubtful``: a try was left open, so it may be in the log."""
 
     batch: Batch
     is_in_flight: bool = False
     attempt: int = 0
+    is_doubtful: bool = False
     was_first: bool = False  # whether everything before it was acknowledged when it was sent
 
 
 @dataclass(slots=True)
 class Lane:
-    """One partition of a producer."""
+    """One partition of a producer. ``producer_id`` -1: it is not idempotent."""
 
+    producer_id: int
     queue: list[Queued] = field(default_factory=list)
     made: int = 0
     next_sequence: int = 0
@@ -119,9 +129,9 @@ class Producer(Client):
         interval_us: int = 150 * MS,
     ) -> None:
         super().__init__(world, name)
-        self.lanes = {at: Lane() for at in partitions}
+        self.lanes = {at: Lane(-1 if producer_id is None else producer_id) for at in partitions}
         self._batches = batches
-        self._producer_id = producer_id
+        self._is_idempotent = producer_id is not None
         self._acks = acks
         self._filler = bytes(value_bytes)
         self._every(interval_us, self._work)
@@ -140,27 +150,33 @@ class Producer(Client):
         lane = self.lanes[at]
         count = len(values) or self.world.rng.randint(1, 3)
         values = values or tuple(f"{self.name}/{at.partition}/{lane.made}.{row}" for row in range(count))
+        batch = self._encoded(at, lane, lane.made, values)
+        lane.made += 1
+        lane.queue.append(Queued(batch))
+        return batch
+
+    def _encoded(self, at: TopicPartition, lane: Lane, number: int, values: tuple[str, ...]) -> Batch:
+        """A batch with the lane's next sequence."""
+        base_sequence = lane.next_sequence if self._is_idempotent else -1
         frame = encode_frame(
             pa.record_batch({"value": pa.array([value.encode() + self._filler for value in values], pa.binary())}),
             _UNTYPED,
             timestamps=EPOCH_MS,
-            producer_id=-1 if self._producer_id is None else self._producer_id,
-            producer_epoch=-1 if self._producer_id is None else 0,
-            base_sequence=-1 if self._producer_id is None else lane.next_sequence,
+            producer_id=lane.producer_id,
+            producer_epoch=0 if self._is_idempotent else -1,
+            base_sequence=base_sequence,
         )
+        lane.next_sequence += len(values)
         batch = Batch(
             producer=self.name,
             at=at,
-            number=lane.made,
-            base_sequence=-1 if self._producer_id is None else lane.next_sequence,
+            number=number,
+            base_sequence=base_sequence,
             values=values,
             frame=frame,
             body=body_of(frame),
             acks=self._acks,
         )
-        lane.made += 1
-        lane.next_sequence += count
-        lane.queue.append(Queued(batch))
         self.world.history.made(batch)
         return batch
 
@@ -203,6 +219,7 @@ class Producer(Client):
 
         def failed(reason: str) -> None:
             if queued.attempt == attempt and queued in lane.queue:
+                queued.is_doubtful |= reason != "refused"
                 self._failed(at, lane, queued, reason)
 
         self.world.call(
@@ -212,7 +229,7 @@ class Producer(Client):
             on_answer=told,
             on_failure=failed,
             timeout_us=3 * SECOND,
-            may_repeat=self._producer_id is not None,
+            may_repeat=self._is_idempotent,
             what=str(batch),
         )
 
@@ -223,16 +240,31 @@ class Producer(Client):
             return
         code = answer.error.code
         if queued.was_first and code in {"OUT_OF_ORDER_SEQUENCE_NUMBER", "UNKNOWN_PRODUCER_ID"}:
-            self.world.invariants.refused_first(queued.batch, answer.error.message)
+            self.world.invariants.refused_first(queued.batch, lane.producer_id, answer.error)
+            self._begin_anew(at, lane)
+        queued.is_doubtful |= code not in _NEVER_APPENDED
         self._failed(at, lane, queued, code)
+
+    def _begin_anew(self, at: TopicPartition, lane: Lane) -> None:
+        """Nothing that the leader has knows this producer any more: what is surely nowhere goes again under another
+        id; what may be in the log, or may have been, is given up."""
+        lane.producer_id, lane.next_sequence = lane.producer_id + 1_000, 0
+        for queued in list(lane.queue):
+            if queued.is_doubtful:
+                self.world.trace.line(self.name, f"{queued.batch} of {at} is given up: it may be there")
+                lane.queue.remove(queued)
+            else:
+                queued.batch = self._encoded(at, lane, queued.batch.number, queued.batch.values)
 
     def _failed(self, at: TopicPartition, lane: Lane, queued: Queued, reason: str) -> None:
         self.world.trace.line(self.name, f"{queued.batch} of {at} failed: {reason}")
-        if self._producer_id is None:
+        if not self._is_idempotent:
             lane.queue.remove(queued)
         else:
             # All behind it are sent again too, in order.
-            for later in lane.queue[lane.queue.index(queued) :]:
+            first = lane.queue.index(queued) if queued in lane.queue else 0
+            for later in lane.queue[first:]:
+                later.is_doubtful |= later.is_in_flight and later is not queued
                 later.is_in_flight = False
                 later.attempt += 1
         lane.wait_until_us = self.world.scheduler.now_us + self.world.scheduler.between(50 * MS, 250 * MS)

@@ -28,6 +28,7 @@ from broker_runtime.contract.errors import PylogError
 from broker_runtime.contract.frame import iter_frames, verify_frame
 from broker_runtime.contract.model import EARLIEST, LATEST, TopicPartition
 from broker_runtime.contract.requests import (
+    ErrorInfo,
     FetchRequest,
     ListOffsetsRequest,
     ListOffsetsResponse,
@@ -313,9 +314,20 @@ class Invariants:
             raise ViolationError(1, f"{at}: {name} at {position} is told it is out of range, {held}")
         return committed.log_start
 
-    def refused_first(self, batch: Batch, message: str) -> None:
-        """A batch before which everything was acknowledged was refused for its sequence."""
-        raise ViolationError(3, f"{batch.at}: {batch} is the first that is not acknowledged, and refused: {message}")
+    def refused_first(self, batch: Batch, producer_id: int, error: ErrorInfo) -> None:
+        """A batch before which everything was acknowledged was refused for its sequence. That is right only where the
+        producer is forgotten, because all that it ever sent was deleted."""
+        kept = [
+            frame
+            for key, committed in self.committed.items()
+            if committed.at == batch.at
+            for frame in committed.frames
+            if frame.header.producer_id == producer_id and frame.next_offset > committed.log_start
+        ]
+        if kept or error.code != "UNKNOWN_PRODUCER_ID":
+            raise ViolationError(
+                3, f"{batch.at}: {batch} is the first that is not acknowledged, and refused: {error.message}"
+            )
 
     # --- damage ---
 
@@ -333,6 +345,8 @@ class Invariants:
             key = next((key for key, committed in self.committed.items() if committed.at == at), None)
             if view is None or key is None or node.life is None or broker_id not in self.in_sync.get(key, ()):
                 continue
+            if not view.is_whole:
+                continue  # damaged behind what is committed, and nobody has met it yet
             if self.committed[key].missing_in(view.frames, 0, self.committed[key].end) is None:
                 self.damaged.discard((broker_id, at))
         return bool(self.may_lack or self.damaged)

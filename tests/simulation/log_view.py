@@ -42,10 +42,12 @@ class StoredFrame:
 
 @dataclass(slots=True)
 class LogView:
-    """One replica's log. ``frames`` by offset; ``changes`` rises whenever something but an append happened to it."""
+    """One replica's log. ``frames`` by offset; ``changes`` rises whenever something but an append happened to it.
+    ``is_whole``: they are all that lies there, up to the last byte."""
 
     frames: list[StoredFrame] = field(default_factory=list)
     changes: int = 0
+    is_whole: bool = True
 
     @property
     def end(self) -> int:
@@ -54,7 +56,7 @@ class LogView:
 
     def is_appended(self, positions: dict[Path, int]) -> bool:
         """Whether writes from these positions on leave what was seen as it was."""
-        if not self.frames:
+        if not self.frames or not self.is_whole:
             return False
         last = self.frames[-1]
         known = {frame.segment for frame in self.frames}
@@ -107,9 +109,11 @@ class DiskView:
         before = view.frames
         is_appended = view.is_appended(positions)
         frames = list(before) if is_appended else []
+        view.is_whole = True
         for path in sorted(positions) if is_appended else self._segments(next(iter(positions)).parent):
             start = frames[-1].end_position if frames and frames[-1].segment == path else 0
             if not self._walk(at, path, start, frames):
+                view.is_whole = False
                 break
         if before != frames[: len(before)]:
             view.changes += 1

@@ -175,7 +175,12 @@ class World:
             else:
                 on_failure(reason)
 
-        self.call_controller(lambda life: life.topics.create_topic(request), on_answer=on_created, on_failure=failed)
+        self.call_controller(
+            lambda life: life.topics.create_topic(request),
+            on_answer=on_created,
+            on_failure=failed,
+            timeout_us=5 * SECOND,
+        )
 
     def call_controller(
         self,
@@ -183,6 +188,7 @@ class World:
         *,
         on_answer: Callable[[object], None],
         on_failure: Callable[[str], None],
+        timeout_us: int = 20 * SECOND,
     ) -> None:
         """Asks the broker that takes itself for the controller, if there is one, else any."""
         active = [
@@ -196,7 +202,7 @@ class World:
             lambda life, reply: reply(handle(life)),
             on_answer=on_answer,
             on_failure=on_failure,
-            timeout_us=20 * SECOND,
+            timeout_us=timeout_us,
             thread="member",
         )
 

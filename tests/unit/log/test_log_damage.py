@@ -266,11 +266,10 @@ def test_epoch_of_a_damaged_stamp_is_not_believed_after_an_unclean_stop(damaged)
     directory.checkpoint()
     before = log.leader_epochs
     files.kill()
-    data = bytearray(files.seen(segment_path(0)))
-    data[positions[damaged] + 24] ^= 4  # the stamp's leader epoch
-    files.write_bytes(segment_path(0), bytes(data))
+    flip(files, segment_path(0), positions[damaged] + 24)  # the stamp's leader epoch
     log = open_log(open_directory(files))
     assert log.leader_epochs == before == ((0, 0), (2, 6))
-    with pytest.raises(CorruptRecordError):
-        load_all(log, 0)
+    assert load_all(log, 0) == ([3 * number for number in range(damaged)], 3 * damaged)
+    with pytest.raises(CorruptRecordError, match="damaged at"):
+        load_all(log, 3 * damaged)
     assert log.is_damaged
