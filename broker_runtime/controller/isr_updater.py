@@ -1,8 +1,9 @@
 """Writes what leaders decide about their in-sync sets into ZooKeeper, and tells them what became of it.
 
 Rules: a state is changed by compare-and-set, in the session the leader is registered in, and announced. A broker joins
-only in the registration its fetches carried, and not while it stops: the same transaction checks both. What became of a
-write whose answer was lost is not guessed: the partition counts with both, until the next news or the next write tell.
+only in the registration its fetches carried, not while it stops, and only while it is one of the replicas (a leader may
+not have heard yet that a move ended): the same transaction checks all three. What became of a write whose answer was
+lost is not guessed: the partition counts with both, until the next news or the next write tell.
 
 A leader whose log went offline gives its leadership up here, where another in-sync replica can take it. Of a damaged
 log that is for the cluster member (damaged_replicas.py).
@@ -12,9 +13,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -24,13 +25,18 @@ from broker_runtime.zookeeper.membership import Membership
 from broker_runtime.zookeeper.session import Check, Operation, Set, ZNodeError, ZooKeeperClient
 from broker_runtime.zookeeper.znodes import (
     PartitionState,
+    Record,
+    TopicRecord,
     announcing,
     broker_epoch_path,
     broker_path,
     from_json,
     partition_state_path,
     to_json,
+    topic_path,
 )
+
+_R = TypeVar("_R", bound=Record)
 
 log = logging.getLogger(__name__)
 
@@ -39,12 +45,14 @@ CHANGES_PER_WRITE: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class _Write:
-    """A partition's next state, over the one at ``version``; ``change`` None: its leader gives it up."""
+    """A partition's next state, over the one at ``version``; ``change`` None: its leader gives it up. ``record``: that
+    the topic's record still is the one that names who joins among the replicas."""
 
     partition: Partition
     change: InSyncChange | None
     state: PartitionState
     version: int
+    record: Check | None = None
 
     @property
     def path(self) -> str:
@@ -60,9 +68,31 @@ class _Write:
             for check in (Check(broker_epoch_path(broker_id), epoch), Check(broker_path(broker_id), 0))
         }
 
+    def fails_by(self, path: str) -> bool:
+        """Whether a transaction that was refused at ``path`` was so because of this one."""
+        return path == self.path or (self.record is not None and path == self.record.path) or bool(self.gone(path))
+
     def gone(self, path: str) -> list[int]:
         """Who joins no more, if the transaction was refused at ``path``."""
         return [broker_id for check, broker_id in self.checks().items() if check.path == path]
+
+
+@dataclass(frozen=True, slots=True)
+class _KnownRecord:
+    """A topic's record as it was read, and the check that it still is."""
+
+    check: Check | None
+    record: TopicRecord | None
+
+    def replicas(self, partition: Partition) -> tuple[Check | None, tuple[int, ...]]:
+        """The partition's replicas, and the check to write with; none where the topic is another or gone."""
+        record, number = self.record, partition.partition
+        if record is None or record.topic_id != partition.topic_id or number >= len(record.assignment):
+            return None, ()
+        return self.check, record.assignment[number]
+
+
+_NO_RECORD: Final = _KnownRecord(None, None)
 
 
 class IsrUpdater:
@@ -121,7 +151,7 @@ class IsrUpdater:
             try:
                 versions = self._send(writes, membership)
             except ZNodeError as error:
-                failed = [w for w in writes if w.path == error.path or w.gone(error.path)] or writes
+                failed = [write for write in writes if write.fails_by(error.path)] or writes
                 log.info("in-sync sets refused changed=%s partitions=%d", error.path, len(failed))
                 for write in failed:
                     _refused(write.partition, write.change, gone=write.gone(error.path))
@@ -143,32 +173,53 @@ class IsrUpdater:
     ) -> list[_Write]:
         """What is to be written over the states as they are; who proposed over another state is refused."""
         paths = [partition_state_path(partition.topic, partition.partition) for partition, _ in proposed]
+        records = self._records({each.topic for each, change in proposed if change is not None and change.joining})
         writes: list[_Write] = []
         for (partition, change), path, node in zip(
             proposed, paths, self._client.find_all(paths, are_small=True), strict=True
         ):
-            present = None if node is None else _understood(node.data, path)
+            present = None if node is None else _understood(node.data, PartitionState, path)
             is_own = present is not None and (present.leader, present.leader_broker_epoch) == (
                 membership.broker_id, membership.epoch,
             )  # fmt: skip
             if node is None or present is None or not is_own or not _fits(present, node.version, partition, change):
                 _refused(partition, change)
                 continue
-            state = _given_up(present) if change is None else msgspec.structs.replace(present, isr=change.in_sync)
-            writes.append(_Write(partition, change, state, node.version))
+            if change is None:
+                writes.append(_Write(partition, change, _given_up(present), node.version))
+                continue
+            record = None
+            if change.joining:
+                record, replicas = records.get(partition.topic, _NO_RECORD).replicas(partition)
+                if strangers := change.joining.keys() - replicas:
+                    _refused(partition, change, gone=sorted(strangers))
+                    continue
+            state = msgspec.structs.replace(present, isr=change.in_sync)
+            writes.append(_Write(partition, change, state, node.version, record))
         return writes
 
+    def _records(self, topics: Collection[str]) -> dict[str, _KnownRecord]:
+        names = sorted(topics)
+        paths = [topic_path(name) for name in names]
+        found = zip(names, paths, self._client.find_all(paths), strict=True)
+        return {
+            name: _KnownRecord(Check(path, node.version), _understood(node.data, TopicRecord, path))
+            for name, path, node in found
+            if node is not None
+        }
+
     def _send(self, writes: Sequence[_Write], membership: Membership) -> list[int]:
-        checks = list(dict.fromkeys(check for write in writes for check in write.checks()))
+        records = [write.record for write in writes if write.record is not None]
+        checks = list(dict.fromkeys([*records, *(check for write in writes for check in write.checks())]))
         sets = [Set(write.path, to_json(write.state), write.version) for write in writes]
         announcement = announcing(write.partition.topic for write in writes)
         versions = self._client.transaction([*checks, *sets, announcement], session=membership.session)
         return versions[len(checks) : len(checks) + len(sets)]
 
 
-def _understood(data: bytes, path: str) -> PartitionState | None:
+def _understood(data: bytes, kind: type[_R], path: str) -> _R | None:
     try:
-        return from_json(data, PartitionState, path)
+        return from_json(data, kind, path)
     except CorruptRecordError as error:
         log.error("in-sync set stays error=%s", error.message)
         return None

@@ -90,7 +90,7 @@ class Client:
 
 @dataclass(slots=True, eq=False)
 class Queued:
-    """A batch on its way. ``attempt`` 0: not sent yet. ``is_doubtful``: a try was left open, so it may be in the log."""
+    """A batch on its way. ``attempt`` 0: not sent yet. ``is_doubtful``: a try was left open, so it may be there."""
 
     batch: Batch
     is_in_flight: bool = False

@@ -29,6 +29,7 @@ class Brokers:
 
     def __init__(self) -> None:
         self.asked: list[tuple[Address, str]] = []
+        self.given_s: list[float] = []
         self.dead = {DEAD}
         self.controller = 1
         self.believed_controller = 1
@@ -64,6 +65,7 @@ def brokers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Brokers]:
             self._address = address
 
         def call(self, name: str, request: Message, response: type[Message], *, timeout_s: float) -> Message:
+            made.given_s.append(timeout_s)
             return made.answer(self._address, name)
 
         def close(self) -> None:
@@ -153,27 +155,13 @@ def test_silent_addresses_do_not_hide_one_that_answers(brokers: Brokers, monkeyp
     cluster.close()
 
 
-def test_first_call_that_takes_long_is_waited_for(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_call_that_takes_long_is_waited_for(brokers: Brokers) -> None:
     """A topic of many partitions takes its time; that is no sign that nobody is there."""
-    given_s: list[float] = []
-    answer = brokers.answer
-
-    class SlowChannel:
-        def __init__(self, address: Address, *, client_id: str) -> None:
-            self._address = address
-
-        def call(self, name: str, request: Message, response: type[Message], *, timeout_s: float) -> Message:
-            if name == "create_partitions":
-                given_s.append(timeout_s)
-            return answer(self._address, name)
-
-        def close(self) -> None:
-            return
-
-    monkeypatch.setattr(module, "Channel", SlowChannel)
     cluster = Cluster([ONE])
     cluster.call("create_partitions", CreatePartitionsRequest(name="t", total=9), Empty, to="controller")
-    assert given_s[0] > 10
+    assert [name for _, name in brokers.asked].count("create_partitions") == 1
+    assert brokers.asked[-1][1] == "create_partitions"
+    assert brokers.given_s[-1] > 10
     cluster.close()
 
 
@@ -190,24 +178,15 @@ def test_address_that_is_silent_elsewhere_is_asked_last(brokers: Brokers) -> Non
 
 def test_metadata_is_waited_for_longer_at_the_second_try(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
     """A frozen broker costs little, and many topics may take their time all the same."""
-    given_s: list[float] = []
     answer = brokers.answer
 
-    class SlowChannel:
-        def __init__(self, address: Address, *, client_id: str) -> None:
-            self._address = address
+    def silent_twice(address: Address, name: str) -> Message:
+        if 1 < len(brokers.given_s) < 4:
+            raise RequestTimedOutError(f"{address} is silent")
+        return answer(address, name)
 
-        def call(self, name: str, request: Message, response: type[Message], *, timeout_s: float) -> Message:
-            given_s.append(timeout_s)
-            if 1 < len(given_s) < 4:
-                raise RequestTimedOutError(f"{self._address} is silent")
-            return answer(self._address, name)
-
-        def close(self) -> None:
-            return
-
-    monkeypatch.setattr(module, "Channel", SlowChannel)
+    monkeypatch.setattr(brokers, "answer", silent_twice)
     cluster = Cluster([ONE])
     ask_for_metadata(cluster, 2)
-    assert given_s[1:] == [2.0, 5.0, 5.0]
+    assert brokers.given_s[1:] == [2.0, 5.0, 5.0]
     cluster.close()

@@ -173,6 +173,28 @@ def test_replica_that_is_another_by_now_is_not_taken_in_and_others_are(what):
     assert leader.client.transactions == before
 
 
+@pytest.mark.parametrize("when", ["before it is read", "before it is written"])
+def test_broker_that_is_no_replica_any_more_is_not_taken_in_and_others_are(when):
+    """A move has ended, and the leader saw the new state's version with the old replicas."""
+    leader = Leader(in_sync=(1,), partitions=2)
+    leader.fetch(3, number=0)
+    leader.fetch(2, number=1)
+    record = TopicRecord(topic_id=uuid.UUID(int=7).bytes, assignment=((1, 2), (1, 2, 3)))
+
+    def end_the_move():
+        leader.client.set(topic_path("t"), to_json(record), version=-1)
+
+    if when == "before it is read":
+        end_the_move()
+    else:
+        leader.client.before = end_the_move
+    leader.updater.step(0)
+    leader.fetch(2, number=1, now_ms=RETRY_MS)
+    leader.updater.step(RETRY_MS)
+    assert (leader.state(0).isr, leader.state(1).isr) == ((1,), (1, 2))
+    assert leader.partition(0).in_sync == {1}
+
+
 def test_state_that_the_controller_changed_meanwhile_is_left_and_the_others_are_written():
     leader = Leader(in_sync=(1, 2), partitions=3)
     for number in range(3):
