@@ -90,8 +90,8 @@ class GroupOffsetService:
         An entry's error: `UnknownTopicOrPartitionError`, `InconsistentTopicIdError`, and as `OffsetStore.commit`.
         """
         group_id = check_group_id(request.group_id)
-        if request.member_id or request.generation != -1:
-            raise NotSupportedError("this version has no group members: leave member_id empty and generation at -1")
+        if request.member_id or request.member_epoch != -1:
+            raise NotSupportedError("this version has no group members: leave member_id empty and member_epoch at -1")
         now_ms = self._now_ms()
         errors: list[ErrorInfo | None] = [None] * len(request.offsets)
         topics: dict[str, TopicState] = {}

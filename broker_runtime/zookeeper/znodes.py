@@ -17,7 +17,10 @@
     /admin/draining/<id>                  `DrainingBroker`: it gets no new replicas          the controller
     /changes                              `ChangeNews`: what the last change of topics       whoever changed it
                                           was about; its version counts the changes
-    /consumers/<group>/offsets/<topic>    `GroupOffsets`, all partitions in one znode        a broker
+    /consumers/<group>/coordinator        `GroupClaim`; its version guards all else about    the group's coordinator
+                                          the group, in one multi with a check of it
+    /consumers/<group>/members            `GroupMembers`, all in one znode                   the group's coordinator
+    /consumers/<group>/offsets/<topic>    `GroupOffsets`, all partitions in one znode        the group's coordinator
     /producer_id_block                    `ProducerIdBlock`: the first id not given out      a broker
 
 Every transaction that changes a topic's record, settings, states or deletion also contains `announcing` its name, so
@@ -180,6 +183,46 @@ class ProducerIdBlock(Record, frozen=True, kw_only=True):
     next: int
 
 
+class GroupClaim(Record, frozen=True, kw_only=True):
+    """The broker that coordinates a group, and in which registration; it stays when the broker is gone."""
+
+    broker_id: int
+    broker_epoch: int
+
+
+class HeldPartitions(Record, frozen=True, kw_only=True):
+    """What a member may hold of one topic. ``granted``: by partition the epoch in which it was given. ``releasing``:
+    those of them that it was told to release and has not said that it did."""
+
+    topic: str
+    topic_id: bytes
+    granted: dict[int, int]
+    releasing: tuple[int, ...] = ()
+
+
+class MemberRecord(Record, frozen=True, kw_only=True):
+    """A member of a group, as its coordinator's successor has to know it. ``state``: see `groups.group.MemberState`."""
+
+    member_id: str
+    epoch: int
+    state: str
+    kind: str = "consumer"
+    instance_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    topics: tuple[str, ...] = ()
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    held: tuple[HeldPartitions, ...] = ()
+
+
+class GroupMembers(Record, frozen=True, kw_only=True):
+    """A group's members. ``epoch``: rises with every change of who has what."""
+
+    epoch: int
+    members: tuple[MemberRecord, ...] = ()
+
+
 class StoredOffset(Record, frozen=True, kw_only=True, array_like=True):
     """A committed offset, as an array to stay small: offset, leader epoch, time of the commit, metadata."""
 
@@ -244,6 +287,21 @@ def deleted_logs_path(topic_id: bytes) -> str:
 def draining_path(broker_id: int) -> str:
     """A broker that is being emptied."""
     return f"{DRAINING}/{broker_id}"
+
+
+def group_path(group_id: str) -> str:
+    """The parent of all about a group."""
+    return f"{CONSUMERS}/{group_id}"
+
+
+def group_claim_path(group_id: str) -> str:
+    """Who coordinates a group."""
+    return f"{CONSUMERS}/{group_id}/coordinator"
+
+
+def group_members_path(group_id: str) -> str:
+    """A group's members."""
+    return f"{CONSUMERS}/{group_id}/members"
 
 
 def group_offsets_parent(group_id: str) -> str:

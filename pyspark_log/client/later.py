@@ -11,16 +11,12 @@ from typing import Any
 from broker_runtime.contract.errors import NotSupportedError
 
 _TRANSACTIONS = "transactions come in a later version"
-_GROUPS = "consumer groups with several members come in a later version"
 _TLS = "only PLAINTEXT without authentication is there yet"
 
 _LATER = {
     "transactional.id": _TRANSACTIONS,
     "transaction.timeout.ms": _TRANSACTIONS,
     "isolation.level": "read_committed and read_uncommitted are allowed, and the same: there are no transactions yet",
-    "group.instance.id": _GROUPS,
-    "session.timeout.ms": _GROUPS,
-    "max.poll.interval.ms": _GROUPS,
     "where": "filtering in the broker comes in a later version; filter what you read",
     "security.protocol": _TLS,
     "ssl.cafile": _TLS,

@@ -4,14 +4,15 @@
     ├── RetriableError            the state you acted on is old: refresh, wait a little, try again
     │   ├── BrokerUnavailableError, NetworkError, RequestTimedOutError, TooManyStreamsError
     │   ├── NotLeaderOrFollowerError, LeaderNotAvailableError, FencedLeaderEpochError,
-    │   │   UnknownLeaderEpochError, NotControllerError, CoordinatorNotAvailableError,
-    │   │   OffsetNotAvailableError
+    │   │   UnknownLeaderEpochError, NotControllerError, NotCoordinatorError,
+    │   │   CoordinatorNotAvailableError, OffsetNotAvailableError
     │   ├── NotEnoughReplicasError, NotEnoughReplicasAfterAppendError
     │   ├── ZooKeeperUnavailableError
     │   └── LogStorageError       the partition's log is offline (disk full, I/O error)
     ├── FencedError               somebody newer took your place: stop
     │   ├── ProducerFencedError, InvalidProducerEpochError, StaleBrokerEpochError,
-    │   │   StaleControllerEpochError, InconsistentTopicIdError
+    │   │   StaleControllerEpochError, InconsistentTopicIdError, UnknownMemberIdError,
+    │   │   StaleMemberEpochError, FencedInstanceIdError
     ├── CorruptRecordError        bytes that fail their checks: never served, never appended
     ├── RequestError              the request can never succeed as it is (also ValueError)
     │   └── (one class per reason, see below)
@@ -41,15 +42,21 @@ from broker_runtime.contract.errors.client_side import (
 from broker_runtime.contract.errors.damage import CorruptRecordError, DataLossError, UnknownServerError
 from broker_runtime.contract.errors.fenced import (
     FencedError,
+    FencedInstanceIdError,
     InconsistentTopicIdError,
     InvalidProducerEpochError,
     ProducerFencedError,
     StaleBrokerEpochError,
     StaleControllerEpochError,
+    StaleMemberEpochError,
+    UnknownMemberIdError,
 )
 from broker_runtime.contract.errors.refused import (
     DuplicateSequenceError,
     ElectionNotNeededError,
+    GroupIdNotFoundError,
+    GroupInUseError,
+    GroupMaxSizeReachedError,
     InvalidConfigError,
     InvalidGroupIdError,
     InvalidPartitionsError,
@@ -57,8 +64,10 @@ from broker_runtime.contract.errors.refused import (
     InvalidReplicationFactorError,
     InvalidRequestError,
     InvalidSchemaError,
+    InvalidSessionTimeoutError,
     InvalidTimestampError,
     InvalidTopicError,
+    NonEmptyGroupError,
     NoReassignmentInProgressError,
     NotSupportedError,
     OffsetOutOfRangeError,
@@ -83,6 +92,7 @@ from broker_runtime.contract.errors.retriable import (
     LogStorageError,
     NetworkError,
     NotControllerError,
+    NotCoordinatorError,
     NotEnoughReplicasAfterAppendError,
     NotEnoughReplicasError,
     NotLeaderOrFollowerError,
@@ -103,12 +113,6 @@ from broker_runtime.contract.errors.setup import (
 )
 
 __all__ = [
-    "OffsetNotAvailableError",
-    "NoReassignmentInProgressError",
-    "ElectionNotNeededError",
-    "PreferredLeaderNotAvailableError",
-    "UnknownProducerIdError",
-    "DuplicateSequenceError",
     "BrokerUnavailableError",
     "BufferExhaustedError",
     "ClientStateError",
@@ -119,8 +123,14 @@ __all__ = [
     "DataLossError",
     "DeliveryTimeoutError",
     "DirectoryLockedError",
+    "DuplicateSequenceError",
+    "ElectionNotNeededError",
     "FencedError",
+    "FencedInstanceIdError",
     "FencedLeaderEpochError",
+    "GroupIdNotFoundError",
+    "GroupInUseError",
+    "GroupMaxSizeReachedError",
     "InconsistentTopicIdError",
     "InvalidConfigError",
     "InvalidGroupIdError",
@@ -130,6 +140,7 @@ __all__ = [
     "InvalidReplicationFactorError",
     "InvalidRequestError",
     "InvalidSchemaError",
+    "InvalidSessionTimeoutError",
     "InvalidTimestampError",
     "InvalidTopicError",
     "JavaNotFoundError",
@@ -137,18 +148,23 @@ __all__ = [
     "LogStorageError",
     "NetworkError",
     "NoOffsetForPartitionError",
+    "NoReassignmentInProgressError",
+    "NonEmptyGroupError",
     "NotAPylogBrokerError",
     "NotControllerError",
+    "NotCoordinatorError",
     "NotEnoughReplicasAfterAppendError",
     "NotEnoughReplicasError",
     "NotLeaderOrFollowerError",
     "NotSupportedError",
+    "OffsetNotAvailableError",
     "OffsetOutOfRangeError",
     "OptionError",
     "OutOfOrderSequenceError",
     "OverwriteRefusedError",
     "PolicyViolationError",
     "PortInUseError",
+    "PreferredLeaderNotAvailableError",
     "ProducerFencedError",
     "PylogError",
     "RecordTooLargeError",
@@ -159,9 +175,12 @@ __all__ = [
     "SetupError",
     "StaleBrokerEpochError",
     "StaleControllerEpochError",
+    "StaleMemberEpochError",
     "TooManyStreamsError",
     "TopicAlreadyExistsError",
     "UnknownLeaderEpochError",
+    "UnknownMemberIdError",
+    "UnknownProducerIdError",
     "UnknownServerError",
     "UnknownTopicOrPartitionError",
     "UnsupportedVersionError",

@@ -39,3 +39,21 @@ class InconsistentTopicIdError(FencedError):
     """The request names a topic by an id it no longer has: the topic was deleted and made anew."""
 
     code = "INCONSISTENT_TOPIC_ID"
+
+
+class UnknownMemberIdError(FencedError):
+    """The group does not know the member, or no longer: what it held may be others' by now."""
+
+    code = "UNKNOWN_MEMBER_ID"
+
+
+class StaleMemberEpochError(FencedError):
+    """The member does not hold the partition in the epoch it says, so it cannot acknowledge anything of it."""
+
+    code = "STALE_MEMBER_EPOCH"
+
+
+class FencedInstanceIdError(FencedError):
+    """Another process took the member's ``group.instance.id``."""
+
+    code = "FENCED_INSTANCE_ID"

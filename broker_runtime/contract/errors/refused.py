@@ -159,3 +159,33 @@ class UnknownProducerIdError(RequestError):
     """The partition remembers nothing of this producer, and the batch is not its first."""
 
     code = "UNKNOWN_PRODUCER_ID"
+
+
+class NonEmptyGroupError(RequestError):
+    """The group has members, and only without any can this be done."""
+
+    code = "NON_EMPTY_GROUP"
+
+
+class GroupIdNotFoundError(RequestError):
+    """No such group."""
+
+    code = "GROUP_ID_NOT_FOUND"
+
+
+class GroupInUseError(RequestError):
+    """A live Spark query has the group, or a query wants one that has members."""
+
+    code = "GROUP_IN_USE"
+
+
+class GroupMaxSizeReachedError(RequestError):
+    """The group has ``group.max.size`` members."""
+
+    code = "GROUP_MAX_SIZE_REACHED"
+
+
+class InvalidSessionTimeoutError(RequestError):
+    """The session timeout is not within ``group.min.session.timeout.ms`` and ``group.max.session.timeout.ms``."""
+
+    code = "INVALID_SESSION_TIMEOUT"

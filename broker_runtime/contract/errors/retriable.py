@@ -66,6 +66,12 @@ class NotControllerError(RetriableError):
     code = "NOT_CONTROLLER"
 
 
+class NotCoordinatorError(RetriableError):
+    """The broker is not the group's coordinator."""
+
+    code = "NOT_COORDINATOR"
+
+
 class CoordinatorNotAvailableError(RetriableError):
     """The group has no coordinator at present."""
 

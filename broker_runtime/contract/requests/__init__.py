@@ -17,6 +17,25 @@ from __future__ import annotations
 
 from broker_runtime.contract.requests.actions import ACTIONS, Action, ActionRequest
 from broker_runtime.contract.requests.brokers import ReportBrokerRequest
+from broker_runtime.contract.requests.groups import (
+    JOINS,
+    LEAVES,
+    LEAVES_FOR_A_WHILE,
+    AlterGroupOffsetsRequest,
+    AssignedPartitions,
+    DeleteGroupRequest,
+    DescribeGroupRequest,
+    DescribeGroupResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    GroupHeartbeatRequest,
+    GroupHeartbeatResponse,
+    GroupInfo,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    MemberInfo,
+    RemoveGroupMembersRequest,
+)
 from broker_runtime.contract.requests.message import (
     HEARTBEAT_INTERVAL_S,
     MAX_SERVER_WAIT_S,
@@ -169,6 +188,23 @@ __all__ = [
     "TopicResponse",
     "decode",
     "encode",
+    "JOINS",
+    "LEAVES",
+    "LEAVES_FOR_A_WHILE",
+    "AlterGroupOffsetsRequest",
+    "AssignedPartitions",
+    "DeleteGroupRequest",
+    "DescribeGroupRequest",
+    "DescribeGroupResponse",
+    "FindCoordinatorRequest",
+    "FindCoordinatorResponse",
+    "GroupHeartbeatRequest",
+    "GroupHeartbeatResponse",
+    "GroupInfo",
+    "ListGroupsRequest",
+    "ListGroupsResponse",
+    "MemberInfo",
+    "RemoveGroupMembersRequest",
 ]
 
 make_decoders()

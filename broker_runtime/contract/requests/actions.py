@@ -7,6 +7,19 @@ from typing import NamedTuple
 import msgspec
 
 from broker_runtime.contract.requests.brokers import ReportBrokerRequest
+from broker_runtime.contract.requests.groups import (
+    AlterGroupOffsetsRequest,
+    DeleteGroupRequest,
+    DescribeGroupRequest,
+    DescribeGroupResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    GroupHeartbeatRequest,
+    GroupHeartbeatResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    RemoveGroupMembersRequest,
+)
 from broker_runtime.contract.requests.message import PROTOCOL_VERSION, Message
 from broker_runtime.contract.requests.movement import (
     DecommissionBrokerRequest,
@@ -65,6 +78,13 @@ ACTIONS: dict[str, Action] = {
     "delete_records": Action(DeleteRecordsRequest, DeleteRecordsResponse),
     "commit_offsets": Action(CommitOffsetsRequest, CommitOffsetsResponse),
     "fetch_offsets": Action(FetchOffsetsRequest, FetchOffsetsResponse),
+    "find_coordinator": Action(FindCoordinatorRequest, FindCoordinatorResponse),
+    "group_heartbeat": Action(GroupHeartbeatRequest, GroupHeartbeatResponse),
+    "list_groups": Action(ListGroupsRequest, ListGroupsResponse),
+    "describe_group": Action(DescribeGroupRequest, DescribeGroupResponse),
+    "alter_group_offsets": Action(AlterGroupOffsetsRequest, CommitOffsetsResponse),
+    "delete_group": Action(DeleteGroupRequest, Empty),
+    "remove_group_members": Action(RemoveGroupMembersRequest, Empty),
     "init_producer_id": Action(InitProducerIdRequest, InitProducerIdResponse),
     "describe_log_dirs": Action(DescribeLogDirsRequest, DescribeLogDirsResponse),
     "reassign_partitions": Action(ReassignPartitionsRequest, Empty),

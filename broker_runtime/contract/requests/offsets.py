@@ -69,15 +69,18 @@ class CommittedOffset(Message, frozen=True, kw_only=True):
 
 
 class CommitOffsetsRequest(Message, frozen=True, kw_only=True):
-    """``member_id`` and ``generation`` are for groups with members; empty and -1 now.
+    """``member_id``: of a member of the group, empty for who is none. ``member_epoch``: the last one the member was
+    told. ``sequence``: counts the member's commits (a commit that is sent again keeps it), so that one which arrives
+    late takes nothing back.
 
     ``only_forward``: an offset below the committed one changes nothing (sources that republish).
     """
 
     group_id: str
     offsets: tuple[CommittedOffset, ...]
-    member_id: str = ""
-    generation: Int32 = -1
+    member_id: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    member_epoch: Int32 = -1
+    sequence: Int64 = -1
     only_forward: bool = False
 
 

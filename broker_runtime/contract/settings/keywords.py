@@ -37,6 +37,9 @@ class ConsumerKeywords(AdminKeywords, total=False):
     """`Consumer`'s settings."""
 
     group_id: str | None
+    group_instance_id: str | None
+    session_timeout_ms: int | str
+    max_poll_interval_ms: int | str
     auto_offset_reset: Literal["latest", "earliest", "none"]
     enable_auto_commit: bool
     auto_commit_interval_ms: int | str

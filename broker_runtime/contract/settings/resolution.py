@@ -30,6 +30,10 @@ class BrokerSettings:
     num_partitions: int
     default_replication_factor: int
     delete_topic_enable: bool
+    offsets_retention_minutes: int
+    group_min_session_timeout_ms: int
+    group_max_session_timeout_ms: int  # Invariant: group_min_session_timeout_ms ≤ group_max_session_timeout_ms
+    group_max_size: int
     log_retention_check_interval_ms: int
     log_dir_min_free_bytes: int
     max_connections: int
@@ -97,6 +101,9 @@ class ConsumerSettings(AdminSettings):
     """A consumer's settings. Sizes in bytes, durations in ms."""
 
     group_id: str | None
+    group_instance_id: str | None  # Invariant: only with a group_id
+    session_timeout_ms: int
+    max_poll_interval_ms: int
     auto_offset_reset: Literal["latest", "earliest", "none"]
     enable_auto_commit: bool
     auto_commit_interval_ms: int
@@ -164,6 +171,8 @@ def resolve(
         _fit_broker(values)
     elif scope == "producer":
         _fit_producer(given, values)
+    elif scope == "consumer":
+        _fit_consumer(values)
     return CLASSES[scope](**values)
 
 
@@ -203,6 +212,18 @@ def _fit_broker(values: Mapping[str, Any]) -> None:
         raise InvalidConfigError(
             f"replica.fetch.wait.max.ms={wait_ms} is not less than replica.lag.time.max.ms={lag_ms}: a follower that "
             "waits for data would count as behind"
+        )
+    least_ms, most_ms = values["group_min_session_timeout_ms"], values["group_max_session_timeout_ms"]
+    if least_ms > most_ms:
+        raise InvalidConfigError(
+            f"group.min.session.timeout.ms={least_ms} is more than group.max.session.timeout.ms={most_ms}"
+        )
+
+
+def _fit_consumer(values: Mapping[str, Any]) -> None:
+    if values["group_instance_id"] is not None and values["group_id"] is None:
+        raise InvalidConfigError(
+            f"group.instance.id={values['group_instance_id']!r} needs a group.id: it names a member of a group"
         )
 
 
