@@ -217,7 +217,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting(name="session.timeout.ms", scopes=("consumer",), kind=Kind.DURATION, default=45 * _SECOND, minimum=1_000,
             maximum=30 * _MINUTE, doc="How long a member that is not heard of keeps its partitions."),
     Setting(name="max.poll.interval.ms", scopes=("consumer",), kind=Kind.DURATION, default=5 * _MINUTE, minimum=1_000,
-            maximum=60 * _MINUTE, doc="How long a member may take between two polls before it gives its partitions up."),
+            maximum=60 * _MINUTE, doc="How long a member may take between two polls before it gives up its share."),
     Setting(name="auto.offset.reset", scopes=("consumer",), kind=Kind.CHOICE, default="latest",
             choices=("latest", "earliest", "none"), doc="Where to begin where the group has no offset, or it is gone."),
     Setting(name="enable.auto.commit", scopes=("consumer",), kind=Kind.BOOLEAN, default=True,
