@@ -201,7 +201,7 @@ class HeldPartitions(Record, frozen=True, kw_only=True):
 
 
 class MemberRecord(Record, frozen=True, kw_only=True):
-    """A member of a group, as its coordinator's successor has to know it. ``state``: see `groups.group.MemberState`."""
+    """A member of a group, as its coordinator's successor has to know it. ``state``: see `groups.member.MemberState`."""
 
     member_id: str
     epoch: int

@@ -90,7 +90,7 @@ class ListGroupsResponse(Message, frozen=True, kw_only=True):
 
 
 class MemberInfo(Message, frozen=True, kw_only=True):
-    """``state``: joining, stable, releasing, away or fenced. ``assignment``: all that it may hold at present."""
+    """``state``: joining, reconciling, stable, away or fenced. ``assignment``: all that it may hold at present."""
 
     member_id: str
     instance_id: str | None

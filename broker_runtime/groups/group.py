@@ -1,0 +1,440 @@
+"""The machine of one group: who is a member, who has which partition, whose commits count.
+
+Pure: no ZooKeeper, no lock, no clock; times are ms of one steady clock, and arguments. Heartbeats and commits are
+answered from memory; what changes is planned, written into ZooKeeper by the coordinator, then adopted, and then told:
+
+    heartbeat*  →  plan  →  (the plan's record is written)  →  adopt  →  heartbeats tell it
+
+Rules: a partition is given to a member only when no other may hold it: its last owner said that it has released it, or
+left, or its last lease has ended (and none of its commits is under way). A member's heartbeat in epoch e says that it
+holds exactly what it was told in e. A member id is used for one stay; who comes again takes another. The ideas are
+Kafka's (KIP-848: member epochs, incremental release; KIP-345: static members), with one difference: a static member
+that is replaced while its lease lasts keeps what it holds until it has left or the lease has ended, so that no two
+processes ever hold one partition.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple
+
+from broker_runtime.contract.errors import (
+    FencedInstanceIdError,
+    GroupInUseError,
+    GroupMaxSizeReachedError,
+    InvalidRequestError,
+    InvalidSessionTimeoutError,
+    NonEmptyGroupError,
+    PylogError,
+    StaleMemberEpochError,
+    UnknownMemberIdError,
+)
+from broker_runtime.contract.model import TopicPartition
+from broker_runtime.contract.requests import (
+    JOINS,
+    LEAVES,
+    LEAVES_FOR_A_WHILE,
+    GroupHeartbeatRequest,
+    GroupHeartbeatResponse,
+    MemberInfo,
+)
+from broker_runtime.groups.member import Event, Member, MemberState, Partition, by_topic
+from broker_runtime.groups.shares import Shares, TopicShape, all_of, shares_among
+from broker_runtime.zookeeper.znodes import GroupMembers, MemberRecord
+
+log = logging.getLogger(__name__)
+
+SOON_MS: Final = 200
+"""How often a member asks for which something is to come."""
+LONGEST_INTERVAL_MS: Final = 3_000
+_REMEMBERED: Final = 1_000  # member ids that are over, so that a late repetition of a join makes nobody a member
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What members may ask for, and how many there may be."""
+
+    min_session_ms: int
+    max_session_ms: int
+    max_members: int
+
+
+class _Told(NamedTuple):
+    epoch: int
+    granted: dict[Partition, int]
+    releasing: set[Partition]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is to be written before it comes into force: `Group.adopt`."""
+
+    record: GroupMembers
+    now_ms: int
+    share: Shares
+    told: Mapping[str, _Told]
+    fenced: Sequence[str]
+    removed: Sequence[str]
+
+
+class Group:
+    """See the module. Not thread-safe: the coordinator's lock guards it."""
+
+    def __init__(self, group_id: str, limits: Limits) -> None:
+        self.group_id = group_id
+        self.epoch = 0
+        self._limits = limits
+        self._members: dict[str, Member] = {}
+        self._shares = Shares()
+        self._is_dirty = False
+        self._strangers_commits = 0  # under way, of who is no member
+        self._over: deque[str] = deque(maxlen=_REMEMBERED)
+
+    @classmethod
+    def restore(cls, group_id: str, limits: Limits, record: GroupMembers, now_ms: int, grace_ms: int) -> Group:
+        """What a successor knows. Every lease may last a whole session and ``grace_ms`` from now on."""
+        group = cls(group_id, limits)
+        group.epoch = record.epoch
+        group._members = {each.member_id: Member.restored(each, now_ms, grace_ms) for each in record.members}
+        group._shares = Shares({each.member_id: frozenset(each.told) for each in group._members.values()})
+        group._is_dirty = True
+        return group
+
+    # --- what it is ---------------------------------------------------------------------------------------------
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there are no members, not even such as still have to end."""
+        return not self._members
+
+    @property
+    def kind(self) -> str:
+        """What its members are; "" without any."""
+        return next((member.kind for member in self._members.values() if member.state is not MemberState.GONE), "")
+
+    @property
+    def state(self) -> Literal["empty", "assigning", "stable"]:
+        """``assigning``: something is still on its way."""
+        if all(member.state is MemberState.GONE for member in self._members.values()):
+            return "empty"
+        return "stable" if not self._is_dirty and all(map(self._is_at_rest, self._members.values())) else "assigning"
+
+    @property
+    def next_look_ms(self) -> int | None:
+        """When the next deadline ends; None: there is none."""
+        return min((deadline for member in self._members.values() for deadline in member.deadlines), default=None)
+
+    def is_due(self, now_ms: int) -> bool:
+        """Whether `plan` may find something, but for changes of topics."""
+        look_ms = self.next_look_ms
+        return self._is_dirty or (look_ms is not None and now_ms >= look_ms)
+
+    def members(self, now_ms: int, topics: Mapping[str, TopicShape]) -> list[MemberInfo]:
+        """All members, for people. A Spark query's partitions are all of its topics'."""
+        return [
+            MemberInfo(
+                member_id=member.member_id,
+                instance_id=member.instance_id,
+                kind=member.kind,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                state=member.state.value,
+                member_epoch=member.epoch,
+                topics=tuple(sorted(member.topics)),
+                assignment=by_topic(all_of(member.topics, topics) if member.kind == "spark" else member.granted),
+                session_timeout_ms=member.session_timeout_ms,
+                last_heartbeat_ms=max(0, now_ms - member.heard_ms),
+            )
+            for member in self._members.values()
+            if member.state is not MemberState.GONE
+        ]
+
+    # --- heartbeats ---------------------------------------------------------------------------------------------
+
+    def heartbeat(self, request: GroupHeartbeatRequest, now_ms: int) -> GroupHeartbeatResponse:
+        """A member joins, goes on, has carried out what it was told, or leaves.
+
+        Raises `UnknownMemberIdError`, `FencedInstanceIdError`, `GroupInUseError`, `GroupMaxSizeReachedError`,
+        `InvalidSessionTimeoutError`, `InvalidRequestError`; then nothing has changed, and no lease was extended.
+        """
+        member = self._members.get(request.member_id)
+        if request.member_epoch in (LEAVES, LEAVES_FOR_A_WHILE):
+            return self._leave(member, request, now_ms)
+        if member is None:
+            if request.member_epoch != JOINS or request.member_id in self._over:
+                raise self._unknown(request.member_id)
+            member = self._join(request, now_ms)
+        self._require_live(member, now_ms)
+        if request.member_epoch > member.epoch or request.member_epoch < 0:
+            raise self._unknown(request.member_id)
+        member.heard(now_ms)
+        if request.topics is not None and frozenset(request.topics) != member.topics:
+            member.topics = frozenset(request.topics)
+            self._is_dirty = True
+        if request.member_epoch == member.epoch > 0 and member.acknowledge():
+            self._is_dirty = True
+        return self._answer(member, request.member_epoch)
+
+    def remove(self, who: Collection[str]) -> None:
+        """An administrator's wish, by member or instance ids: they are fenced.
+
+        Raises `UnknownMemberIdError` if one is not in the group; then nobody is.
+        """
+        found: list[Member] = []
+        for name in who:
+            named = [each for each in self._members.values() if name in (each.member_id, each.instance_id)]
+            named = [each for each in named if each.has_share]
+            if not named:
+                raise self._unknown(name)
+            found += named
+        for member in found:
+            self._fence(member)
+
+    # --- commits ------------------------------------------------------------------------------------------------
+
+    def begin_commit(
+        self, member_id: str, member_epoch: int, sequence: int, partitions: Sequence[tuple[str, bytes | None, int]],
+        now_ms: int,
+    ) -> list[PylogError | None]:  # fmt: skip
+        """Which offsets may be written: None for those. Until `end_commit` nothing of the member's is given on.
+
+        Raises `UnknownMemberIdError`, `NonEmptyGroupError` (no member, and the group has some); then there is nothing
+        to end.
+        """
+        if not member_id:
+            if any(member.state is not MemberState.GONE for member in self._members.values()):
+                raise NonEmptyGroupError(
+                    f"group {self.group_id!r} has members ({', '.join(self._members)}); only they can commit"
+                )
+            self._strangers_commits += 1
+            return [None] * len(partitions)
+        member = self._members.get(member_id)
+        if member is None:
+            raise self._unknown(member_id)
+        self._require_live(member, now_ms)
+        is_late = 0 <= sequence < member.last_sequence
+        member.last_sequence = max(sequence, member.last_sequence)
+        member.commits_under_way += 1
+        if member.kind == "spark" and not is_late and member_epoch <= member.epoch:
+            return [None] * len(partitions)
+        by_name = {(held.topic, held.number): (held.topic_id, epoch) for held, epoch in member.granted.items()}
+        answers: list[PylogError | None] = []
+        for topic, topic_id, number in partitions:
+            held_id, granted_in = by_name.get((topic, number), (b"", -1))
+            is_held = granted_in >= 0 and topic_id in (None, held_id) and granted_in <= member_epoch <= member.epoch
+            if is_late:
+                answers.append(StaleMemberEpochError(f"a later commit of member {member_id} was there before"))
+            elif not is_held:
+                answers.append(
+                    StaleMemberEpochError(
+                        f"{TopicPartition(topic, number)} is not held by member {member_id} in epoch {member_epoch}"
+                    )
+                )
+            else:
+                answers.append(None)
+        return answers
+
+    def end_commit(self, member_id: str) -> None:
+        """What `begin_commit` allowed was written, or will not be."""
+        if not member_id:
+            self._strangers_commits -= 1
+            self._is_dirty = True
+            return
+        member = self._members.get(member_id)
+        if member is not None:
+            member.commits_under_way -= 1
+            if member.state is MemberState.AWAY and not member.commits_under_way:
+                member.drop_all()
+            if not member.is_live:
+                self._is_dirty = True
+
+    # --- plans --------------------------------------------------------------------------------------------------
+
+    def plan(self, topics: Mapping[str, TopicShape], now_ms: int) -> Plan | None:
+        """What is to change by now; None: nothing that must be written. `adopt` it when it is in ZooKeeper."""
+        removed = [m for m in self._members.values() if m.has_ended(now_ms)]
+        slow = [
+            m for m in self._members.values()
+            if m.is_live and not m.is_over(now_ms) and m.release_ends_ms is not None and now_ms >= m.release_ends_ms
+        ]  # fmt: skip
+        others = [m for m in self._members.values() if m not in removed]
+        sharing = [m for m in others if m.has_share and m not in slow and not m.is_over(now_ms)]
+        shares = shares_among(sharing, topics, self._shares)
+        taken = {partition for member in others for partition in member.granted}
+        epoch = self.epoch + 1
+        told: dict[str, _Told] = {}
+        for member in sharing:
+            if member.is_live:
+                news = self._news(member, shares.of.get(member.member_id, frozenset()), taken, epoch)
+                if news is not None:
+                    told[member.member_id] = news
+        if not (removed or slow or told):
+            self._shares = shares
+            self._is_dirty = False
+            return None
+        records = tuple(
+            self._record(member, told.get(member.member_id), is_slow=member in slow)
+            for member in others
+            if member.epoch or member.member_id in told
+        )
+        return Plan(
+            record=GroupMembers(epoch=epoch, members=records),
+            now_ms=now_ms,
+            share=shares,
+            told=told,
+            fenced=[member.member_id for member in slow],
+            removed=[member.member_id for member in removed],
+        )
+
+    def adopt(self, plan: Plan) -> None:
+        """The plan is in ZooKeeper: it is in force, and told from now on."""
+        self.epoch = plan.record.epoch
+        for member_id in plan.removed:
+            self._forget(member_id)
+        for member_id in plan.fenced:
+            member = self._members.get(member_id)
+            if member is not None and member.has_share:
+                log.info("fence member=%s group=%s reason=too slow to release", member_id, self.group_id)
+                self._fence(member)
+        for member_id, told in plan.told.items():
+            member = self._members.get(member_id)
+            if member is None:
+                continue
+            if member.is_live:
+                member.tell(told.epoch, told.granted, told.releasing, plan.now_ms)
+            else:
+                # It left or was fenced meanwhile. What it was never told it does not hold, but the record has it.
+                member.epoch = told.epoch
+        # Members that took another's place meanwhile keep what was meant for that one.
+        kept = {member_id: share for member_id, share in self._shares.of.items() if member_id not in plan.share.of}
+        now = {**plan.share.of, **kept}
+        found = {member_id: now[member_id] for member_id in self._members if member_id in now}
+        self._shares = Shares(found, plan.share.made_from if found == plan.share.of else None)
+        # What came in between, and what the freed partitions are for, is the next plan's.
+        self._is_dirty = True
+        log.info("assign group=%s epoch=%d members=%d", self.group_id, self.epoch, len(self._members))
+
+    # --- private ------------------------------------------------------------------------------------------------
+
+    def _join(self, request: GroupHeartbeatRequest, now_ms: int) -> Member:
+        limits = self._limits
+        if not limits.min_session_ms <= request.session_timeout_ms <= limits.max_session_ms:
+            raise InvalidSessionTimeoutError(
+                f"session.timeout.ms={request.session_timeout_ms} of a member of group {self.group_id!r}: this broker "
+                f"allows {limits.min_session_ms} to {limits.max_session_ms}"
+            )
+        if request.topics is None:
+            raise InvalidRequestError("who joins a group says which topics it subscribes to")
+        present = [m for m in self._members.values() if m.state is not MemberState.GONE and not m.has_ended(now_ms)]
+        self._require_kind(request, present, now_ms)
+        same = [
+            m for m in present if m.has_share and m.instance_id is not None and m.instance_id == request.instance_id
+        ]
+        if len(present) - len(same) >= limits.max_members:
+            raise GroupMaxSizeReachedError(f"group {self.group_id!r} has {len(present)} members, the most it may have")
+        member = Member.joining(request, now_ms)
+        for former in same:
+            self._replace(former, member)
+        self._members[member.member_id] = member
+        self._is_dirty = True
+        log.info("join member=%s group=%s client=%s", member.member_id, self.group_id, member.client_id)
+        return member
+
+    def _require_kind(self, request: GroupHeartbeatRequest, present: Sequence[Member], now_ms: int) -> None:
+        for member in present:
+            if "spark" in (member.kind, request.kind):
+                what = "a Spark query" if member.kind == "spark" else "a consumer"
+                heard_s = max(0, now_ms - member.heard_ms) / 1_000
+                raise GroupInUseError(
+                    f"group {self.group_id!r} is in use by {what}: member {member.member_id}, client "
+                    f"{member.client_id!r} on {member.client_host or 'an unknown host'}, last heard of {heard_s:.1f} s "
+                    "ago. A Spark query needs a group of its own: take another, or end that one"
+                )
+
+    def _replace(self, former: Member, member: Member) -> None:
+        """Another process has the instance id: its share goes to that one."""
+        self._shares.of[member.member_id] = self._shares.of.pop(former.member_id, frozenset())
+        if former.state is MemberState.AWAY:
+            former.happens(Event.GONE)
+        else:
+            former.was_replaced = True
+            former.happens(Event.FENCED)
+        log.info("replace member=%s group=%s by=%s", former.member_id, self.group_id, member.member_id)
+
+    def _leave(self, member: Member | None, request: GroupHeartbeatRequest, now_ms: int) -> GroupHeartbeatResponse:
+        if request.member_epoch == LEAVES_FOR_A_WHILE and request.instance_id is None:
+            raise InvalidRequestError(f"member_epoch {LEAVES_FOR_A_WHILE} is for members with an instance id")
+        if member is None:
+            self._over.append(request.member_id)  # its join may still be under way
+        elif member.state is not MemberState.GONE:
+            if request.member_epoch == LEAVES_FOR_A_WHILE and member.is_live and not member.is_over(now_ms):
+                member.happens(Event.LEFT_FOR_A_WHILE)
+                member.heard(now_ms)
+                if not member.commits_under_way:
+                    member.drop_all()
+            else:
+                member.happens(Event.GONE)
+            log.info("leave member=%s group=%s state=%s", member.member_id, self.group_id, member.state.value)
+            self._is_dirty = True
+        return GroupHeartbeatResponse(
+            member_epoch=request.member_epoch, heartbeat_interval_ms=0, session_timeout_ms=0, is_settled=True
+        )
+
+    def _require_live(self, member: Member, now_ms: int) -> None:
+        if member.was_replaced:
+            raise FencedInstanceIdError(
+                f"another process joined group {self.group_id!r} as instance {member.instance_id!r}"
+            )
+        if not member.is_live or member.is_over(now_ms):
+            raise self._unknown(member.member_id)
+
+    def _unknown(self, member_id: str) -> UnknownMemberIdError:
+        return UnknownMemberIdError(f"group {self.group_id!r} has no member {member_id!r}, or no longer: join anew")
+
+    def _fence(self, member: Member) -> None:
+        member.happens(Event.FENCED)
+        self._is_dirty = True
+
+    def _forget(self, member_id: str) -> None:
+        member = self._members.pop(member_id, None)
+        if member is not None:
+            self._shares.of.pop(member_id, None)
+            self._over.append(member_id)
+            log.info("forget member=%s group=%s state=%s", member_id, self.group_id, member.state.value)
+
+    def _answer(self, member: Member, epoch: int) -> GroupHeartbeatResponse:
+        is_settled = not self._is_dirty and self._has_its_share(member)
+        at_rest = is_settled and member.state is MemberState.STABLE
+        return GroupHeartbeatResponse(
+            member_epoch=member.epoch,
+            heartbeat_interval_ms=min(LONGEST_INTERVAL_MS, member.session_timeout_ms // 3) if at_rest else SOON_MS,
+            session_timeout_ms=member.session_timeout_ms,
+            assignment=None if epoch == member.epoch else by_topic(member.told),
+            is_settled=is_settled,
+        )
+
+    def _has_its_share(self, member: Member) -> bool:
+        share = self._shares.of.get(member.member_id, frozenset())
+        return member.epoch > 0 and not member.releasing and share == member.granted.keys()
+
+    def _is_at_rest(self, member: Member) -> bool:
+        return member.state is MemberState.AWAY or (member.state is MemberState.STABLE and self._has_its_share(member))
+
+    def _news(self, member: Member, share: frozenset[Partition], taken: set[Partition], epoch: int) -> _Told | None:
+        """What the member is to be told now; None: what it was told. Takes what it gives out of what is free."""
+        releasing = member.granted.keys() - share | member.releasing
+        given = set() if self._strangers_commits else {partition for partition in share if partition not in taken}
+        if not given and releasing == member.releasing and member.epoch > 0:
+            return None
+        taken |= given
+        return _Told(epoch, {**member.granted, **dict.fromkeys(given, epoch)}, set(releasing))
+
+    def _record(self, member: Member, told: _Told | None, *, is_slow: bool) -> MemberRecord:
+        if told is not None:
+            return member.record(told.epoch, told.granted, told.releasing, MemberState.RECONCILING)
+        if member.state is MemberState.GONE or is_slow:
+            return member.record(state=MemberState.FENCED)  # its commits end, or its lease
+        return member.record()

@@ -1,0 +1,67 @@
+"""Who of a group's members is to have what: the assignor's answer for members and topics as they are now.
+
+Pure. What the answer depends on is kept with it, so that nothing is worked out twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from broker_runtime.contract.model import TopicPartition
+from broker_runtime.groups.assignor import assign
+from broker_runtime.groups.member import Member, Partition
+
+
+class TopicShape(NamedTuple):
+    """What of a topic matters to groups."""
+
+    topic_id: bytes
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """By member id. ``made_from``: all that they depend on; None: they have to be found anew."""
+
+    of: dict[str, frozenset[Partition]] = field(default_factory=dict)
+    made_from: object = None
+
+
+def shares_among(sharing: Sequence[Member], topics: Mapping[str, TopicShape], before: Shares) -> Shares:
+    """Of those members that consume. What was meant for a member before stays with it as far as it can be."""
+    takers = [member for member in sharing if member.kind != "spark"]
+    names = sorted({name for member in takers for name in member.topics if name in topics})
+    made_from = (
+        tuple(sorted((member.member_id, tuple(sorted(member.topics))) for member in takers)),
+        tuple((name, topics[name]) for name in names),
+    )
+    if made_from == before.made_from:
+        return before
+    owners: dict[TopicPartition, str] = {}
+    for member in takers:
+        # What was meant for it, and else what it holds: so that a change under way is not turned round.
+        for partition in before.of.get(member.member_id) or member.granted.keys() - member.releasing:
+            if partition.topic in topics and topics[partition.topic].topic_id == partition.topic_id:
+                owners.setdefault(TopicPartition(partition.topic, partition.number), member.member_id)
+    chosen = assign(
+        {member.member_id: member.topics for member in takers},
+        {name: topics[name].partitions for name in names},
+        owners,
+    )
+    found = {
+        member_id: frozenset(Partition(at.topic, topics[at.topic].topic_id, at.partition) for at in share)
+        for member_id, share in chosen.items()
+    }
+    return Shares(found, made_from)
+
+
+def all_of(names: Collection[str], topics: Mapping[str, TopicShape]) -> list[Partition]:
+    """All partitions of those topics that are there."""
+    return [
+        Partition(name, topics[name].topic_id, number)
+        for name in sorted(names)
+        if name in topics
+        for number in range(topics[name].partitions)
+    ]
