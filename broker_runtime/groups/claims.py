@@ -1,0 +1,288 @@
+"""Who coordinates a group: a broker claims it in ZooKeeper, and the version of the claim's znode is its epoch.
+
+    no claim, or one whose owner is gone ──claim──▶ ours, at a higher version ──release──▶ nobody's, at a higher version
+
+Rules: a claim is of one registration (broker id and epoch) and changed by compare-and-set, in the session of the
+registration. Whoever writes about a group checks the claim's version in the same transaction (`Claim.guard`), so what a
+deposed coordinator has under way is refused. An owner is gone when it is not registered in that epoch any more, or when
+its port refuses: a dead process, whose session may last a while. That it is wrong now and then costs a change of
+coordinators and nothing else. `find_coordinator` sends all who ask to the same broker; whoever is asked may claim.
+
+Reads of ZooKeeper may be old. One that has to be recent comes after a write in the same session: a transaction of
+checks alone is one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from broker_runtime.contract.errors import (
+    CoordinatorNotAvailableError,
+    CorruptRecordError,
+    NotCoordinatorError,
+    ZooKeeperUnavailableError,
+)
+from broker_runtime.zookeeper.membership import Membership
+from broker_runtime.zookeeper.session import (
+    ANY_VERSION,
+    Check,
+    Create,
+    Operation,
+    Set,
+    ZNode,
+    ZNodeError,
+    ZooKeeperClient,
+)
+from broker_runtime.zookeeper.znodes import (
+    CONSUMERS,
+    BrokerRegistration,
+    GroupClaim,
+    broker_epoch_path,
+    broker_path,
+    from_json,
+    group_claim_path,
+    group_path,
+    to_json,
+)
+
+log = logging.getLogger(__name__)
+
+_ATTEMPTS: Final = 5
+_PROBE_IS_GOOD_MS: Final = 500
+_RELEASES_PER_WRITE: Final = 200
+_NOBODY: Final = GroupClaim(broker_id=-1, broker_epoch=-1)
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """What makes a write hold only while a claim stands: the check, and the session to write in."""
+
+    check: Check
+    session: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A group that this broker claimed: in which registration, and the claim's epoch."""
+
+    group_id: str
+    membership: Membership
+    version: int
+
+    @property
+    def path(self) -> str:
+        """The claim's znode."""
+        return group_claim_path(self.group_id)
+
+    @property
+    def guard(self) -> Guard:
+        """For every write about the group."""
+        return Guard(Check(self.path, self.version), self.membership.session)
+
+
+class Claims:
+    """One broker's claims. Thread-safe and without memory of groups; calls block for ZooKeeper and probes, in bounds.
+
+    Calls raise `ZooKeeperUnavailableError` where nothing else is said.
+    """
+
+    def __init__(
+        self,
+        client: ZooKeeperClient,
+        *,
+        membership: Callable[[], Membership | None],
+        brokers: Callable[[], Mapping[int, BrokerRegistration]],
+        suspects: Callable[[], Collection[int]] = frozenset,
+        refuses: Callable[[str, int], bool] = lambda host, port: False,
+        steady_ms: Callable[[], int],
+    ) -> None:
+        """``membership``: the broker's present registration. ``brokers``: those registered, as last read. ``suspects``:
+        those that are probably dead. ``refuses``: whether a port refuses; a time-out is no refusal."""
+        self._client = client
+        self._membership = membership
+        self._brokers = brokers
+        self._suspects = suspects
+        self._refuses = refuses
+        self._steady_ms = steady_ms
+        self._probes: dict[tuple[str, int], tuple[int, bool]] = {}  # when, and whether it refused
+
+    # --- who it is --------------------------------------------------------------------------------------------
+
+    def find_coordinator(self, group_id: str) -> int:
+        """The broker that claimed the group, or the one that should. Raises `CoordinatorNotAvailableError` if no broker
+        can."""
+        node = self._client.find(group_claim_path(group_id))
+        present = _NOBODY if node is None else _understood(group_id, node)
+        owner = self._owner(present)
+        if owner is not None and not owner.is_stopping and not self._is_dead(present.broker_id, owner):
+            return present.broker_id
+        return self.candidate(group_id)
+
+    def candidate(self, group_id: str) -> int:
+        """The broker that should claim a group that nobody has: the same one, whoever is asked, and evenly spread.
+
+        By rendezvous hashing (Thaler and Ravishankar, 1998). Raises `CoordinatorNotAvailableError`.
+        """
+        membership = self._membership()
+        brokers = {
+            broker_id: broker
+            for broker_id, broker in self._brokers().items()
+            if not broker.is_stopping and broker_id not in self._suspects()
+        }
+        for broker_id in sorted(brokers, key=lambda broker_id: _weight(group_id, broker_id), reverse=True):
+            is_self = membership is not None and membership.broker_id == broker_id
+            if is_self or not self._is_dead(broker_id, brokers[broker_id]):
+                return broker_id
+        raise CoordinatorNotAvailableError(f"no broker can coordinate group {group_id!r} at present")
+
+    def owner_in(self, group_id: str, node: ZNode | None) -> int | None:
+        """The broker that a claim as it was read is of, so far as it is registered in that epoch; None: nobody. Asks
+        nobody."""
+        present = _NOBODY if node is None else _understood(group_id, node)
+        broker = self._brokers().get(present.broker_id)
+        return None if broker is None or broker.epoch != present.broker_epoch else present.broker_id
+
+    # --- claiming ---------------------------------------------------------------------------------------------
+
+    def claim(self, group_id: str, *, creates: bool = True) -> Claim | None:
+        """Claims the group, anew if this broker has it already: what was under way under the older claim is refused.
+
+        ``creates``: also one that ZooKeeper has nothing of; else None for such. When it returns, reads in this session
+        see all that earlier coordinators wrote. Raises `NotCoordinatorError` if another broker has it,
+        `CoordinatorNotAvailableError` if claims of it keep changing, or while this broker is not registered.
+        """
+        for _ in range(_ATTEMPTS):
+            membership = self._membership()
+            if membership is None:
+                raise CoordinatorNotAvailableError("the broker is not registered at present")
+            parent, node = self._client.find_all([group_path(group_id), group_claim_path(group_id)])
+            if parent is None and not creates:
+                self._catch_up(membership)
+                if self._client.find(group_path(group_id)) is None and self._client.session_id == membership.session:
+                    return None
+                continue
+            if node is not None:
+                self._require_free(group_id, node, membership)
+            claim = self._write(group_id, membership, parent, node)
+            if claim is not None:
+                log.info("claim group=%r epoch=%d broker=%d", group_id, claim.version, membership.broker_id)
+                return claim
+        raise CoordinatorNotAvailableError(f"claims of group {group_id!r} keep changing. Try again")
+
+    def verify(self, claims: Sequence[Claim]) -> list[Claim]:
+        """Those that still stand, after what was claimed before the call. One write, which changes nothing, and one
+        read."""
+        membership = self._membership()
+        own = [claim for claim in claims if claim.membership == membership]
+        if membership is None or not own:
+            return []
+        try:
+            self._client.transaction([_epoch_check(membership)], session=membership.session)
+        except ZNodeError:
+            return []  # registered anew
+        nodes = self._client.find_all([claim.path for claim in own], are_small=True)
+        return [claim for claim, node in zip(own, nodes, strict=True) if _is_of(claim, node)]
+
+    def release(self, claims: Sequence[Claim]) -> None:
+        """Gives claims up, so that others need not wait; those that do not stand any more are left alone."""
+        for start in range(0, len(claims), _RELEASES_PER_WRITE):
+            some = claims[start : start + _RELEASES_PER_WRITE]
+            try:
+                self._release(some)
+            except ZNodeError:
+                for claim in some:
+                    self._release_one(claim)
+
+    # --- private ----------------------------------------------------------------------------------------------
+
+    def _catch_up(self, membership: Membership) -> None:
+        """What this session reads afterwards is not older than now."""
+        self._client.transaction([Check(CONSUMERS, ANY_VERSION)], session=membership.session)
+
+    def _owner(self, present: GroupClaim) -> BrokerRegistration | None:
+        """The owner's registration, if it is the one it claimed in. Read, not remembered: it is as recent as the claim,
+        where what this broker knows of the cluster may be older."""
+        if present.broker_id < 0:
+            return None
+        path = broker_path(present.broker_id)
+        node = self._client.find(path)
+        broker = None if node is None else from_json(node.data, BrokerRegistration, path)
+        return None if broker is None or broker.epoch != present.broker_epoch else broker
+
+    def _is_dead(self, broker_id: int, broker: BrokerRegistration) -> bool:
+        membership = self._membership()
+        if membership is not None and membership.broker_id == broker_id:
+            return False
+        at, now_ms = (broker.host, broker.port), self._steady_ms()
+        probed_ms, refused = self._probes.get(at, (now_ms - _PROBE_IS_GOOD_MS, False))
+        if now_ms - probed_ms >= _PROBE_IS_GOOD_MS:
+            refused = self._refuses(*at)
+            self._probes[at] = now_ms, refused
+        return refused
+
+    def _require_free(self, group_id: str, node: ZNode, membership: Membership) -> None:
+        present = _understood(group_id, node)
+        if present == GroupClaim(broker_id=membership.broker_id, broker_epoch=membership.epoch):
+            return
+        owner = self._owner(present)
+        if owner is not None and not self._is_dead(present.broker_id, owner):
+            raise NotCoordinatorError(f"broker {present.broker_id} coordinates group {group_id!r}")
+
+    def _write(self, group_id: str, membership: Membership, parent: ZNode | None, node: ZNode | None) -> Claim | None:
+        """The claim; None: somebody else wrote meanwhile."""
+        path = group_claim_path(group_id)
+        data = to_json(GroupClaim(broker_id=membership.broker_id, broker_epoch=membership.epoch))
+        operations: list[Operation] = [_epoch_check(membership)]
+        if parent is None:
+            operations.append(Create(group_path(group_id)))
+        operations.append(Create(path, data) if node is None else Set(path, data, node.version))
+        version = 0 if node is None else node.version + 1
+        claim = Claim(group_id=group_id, membership=membership, version=version)
+        try:
+            self._client.transaction(operations, session=membership.session)
+        except ZNodeError as error:
+            if error.path == broker_epoch_path(membership.broker_id):
+                raise CoordinatorNotAvailableError("the broker registered anew. Try again") from None
+            return None
+        except ZooKeeperUnavailableError:
+            # Whether it was written is unknown: read back, in the session that it was to be written in.
+            self._catch_up(membership)
+            return claim if _is_of(claim, self._client.find(path)) else None
+        return claim
+
+    def _release(self, claims: Sequence[Claim]) -> None:
+        if claims:
+            operations = [Set(claim.path, to_json(_NOBODY), claim.version) for claim in claims]
+            self._client.transaction(operations, session=claims[0].membership.session)
+
+    def _release_one(self, claim: Claim) -> None:
+        try:
+            self._release([claim])
+        except ZNodeError:
+            log.info("claim is another's group=%r epoch=%d", claim.group_id, claim.version)
+
+
+def _epoch_check(membership: Membership) -> Check:
+    return Check(broker_epoch_path(membership.broker_id), membership.epoch)
+
+
+def _is_of(claim: Claim, node: ZNode | None) -> bool:
+    own = GroupClaim(broker_id=claim.membership.broker_id, broker_epoch=claim.membership.epoch)
+    return node is not None and node.version == claim.version and _understood(claim.group_id, node) == own
+
+
+def _understood(group_id: str, node: ZNode) -> GroupClaim:
+    """What is damaged is nobody's claim: the next one replaces it."""
+    try:
+        return from_json(node.data, GroupClaim, group_claim_path(group_id))
+    except CorruptRecordError as error:
+        log.error("claim of nobody error=%s", error.message)
+        return _NOBODY
+
+
+def _weight(group_id: str, broker_id: int) -> bytes:
+    return hashlib.blake2b(f"{broker_id}/{group_id}".encode(), digest_size=8).digest()
