@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from broker_runtime.contract.model import (
         BrokerDescription,
         ClusterDescription,
+        GroupDescription,
+        GroupListing,
         GroupOffset,
+        MemberDescription,
         OffsetAndTimestamp,
         PartitionDescription,
         TimestampType,
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from pyspark_log.client.producer import Producer
     from pyspark_log.client.read import read
     from pyspark_log.client.records import BatchMetadata, ConsumedBatch, Record, RecordMetadata
+    from pyspark_log.spark.offsets_behind import OffsetsBehind, offsets_behind
     from pyspark_log.spark.source import DefaultSource
 
 __version__ = "0.1.0"
@@ -36,11 +40,13 @@ __all__ = [
     "Record", "ConsumedBatch", "RecordMetadata", "BatchMetadata", "TopicPartition",
     "OffsetAndTimestamp", "GroupOffset", "TimestampType",
     "TopicDescription", "PartitionDescription", "ClusterDescription", "BrokerDescription",
+    "GroupListing", "GroupDescription", "MemberDescription", "OffsetsBehind", "offsets_behind",
     "errors", "DefaultSource", "register",
 ]  # fmt: skip
 
 _MODEL = "broker_runtime.contract.model"
 _RECORDS = "pyspark_log.client.records"
+_BEHIND = "pyspark_log.spark.offsets_behind"
 _HOME = {
     "Admin": "pyspark_log.client.admin",
     "Producer": "pyspark_log.client.producer",
@@ -58,6 +64,11 @@ _HOME = {
     "PartitionDescription": _MODEL,
     "ClusterDescription": _MODEL,
     "BrokerDescription": _MODEL,
+    "GroupListing": _MODEL,
+    "GroupDescription": _MODEL,
+    "MemberDescription": _MODEL,
+    "OffsetsBehind": _BEHIND,
+    "offsets_behind": _BEHIND,
     "DefaultSource": "pyspark_log.spark.source",
 }
 

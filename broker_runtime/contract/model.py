@@ -132,6 +132,52 @@ class TopicDescription:
     config: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupListing:
+    """A group in a list. ``state``: empty, assigning (partitions are still on their way) or stable. ``kind``: of its
+    members, consumer or spark, "" without any. ``coordinator``: the broker that keeps it, None: none at present."""
+
+    group_id: str
+    state: str
+    kind: str
+    members: int
+    coordinator: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberDescription:
+    """A member of a group. ``member_id``: of this one stay in the group. ``instance_id``: a static member's name.
+
+    ``state``: joining, reconciling (it was told what it is to hold, and has not said yet that it does), stable, away
+    (static, left for a while) or fenced. ``partitions``: all that it may hold at present; a Spark query's are all of
+    its topics'. ``heard_ms_ago``: when the coordinator last heard of it.
+    """
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    kind: str
+    state: str
+    epoch: int
+    topics: Sequence[str]
+    partitions: Sequence[TopicPartition]
+    session_timeout_ms: int
+    heard_ms_ago: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupDescription:
+    """A group and its members; fields as `GroupListing`'s. ``epoch`` rises with every change of who has what."""
+
+    group_id: str
+    state: str
+    kind: str
+    coordinator: int | None
+    epoch: int
+    members: Sequence[MemberDescription]
+
+
 def check_topic_name(name: str) -> str:
     """Returns ``name`` if it may name a topic (Kafka's rule); raises `InvalidTopicError`."""
     if not isinstance(name, str) or not _TOPIC_NAME.match(name) or name in {".", ".."}:
