@@ -1,9 +1,11 @@
 """The offsets that groups have acknowledged: one packed znode per group and topic, changed by compare-and-set.
 
 Rules: an acknowledgement comes after the write; commits of one group and topic that wait while another is written go
-out together, as one write; offsets that are as they were write nothing. A write holds only while the topic exists
-(checked in the same transaction), and offsets kept under another topic id are of a topic that is no more: they are not
-seen, and replaced by the next commit.
+out together, as one write; offsets that are as they were write nothing, but once in a while, so that it shows that they
+are in use. A write holds only while the topic exists and the coordinator's claim stands (both checked in the same
+transaction, see `claims`), and offsets kept under another topic id are of a topic that is no more: they are not seen,
+and replaced by the next commit. After a write whose outcome is unknown nothing is believed that was read before it must
+have ended.
 """
 
 from __future__ import annotations
@@ -18,11 +20,13 @@ from typing import Final
 
 from broker_runtime.contract.errors import (
     InconsistentTopicIdError,
+    NotCoordinatorError,
     PylogError,
     UnknownServerError,
     UnknownTopicOrPartitionError,
     ZooKeeperUnavailableError,
 )
+from broker_runtime.groups.claims import Guard
 from broker_runtime.zookeeper.session import (
     ANY_VERSION,
     BadVersionError,
@@ -36,6 +40,7 @@ from broker_runtime.zookeeper.session import (
     ZooKeeperClient,
 )
 from broker_runtime.zookeeper.znodes import (
+    CONSUMERS,
     GroupOffsets,
     StoredOffset,
     from_json,
@@ -52,6 +57,9 @@ COMMIT_LIMIT_S: Final = 25.0
 # brokers that write at once do not go on meeting.
 _WRITE_LIMIT_S: Final = 10.0
 _LONGEST_PAUSE_S: Final = 0.1
+# The longest that a write lasts, once it is under way: the tries, and the requests of the last one.
+_WRITE_END_S: Final = 60.0
+REFRESH_MS: Final = 86_400_000
 
 
 @dataclass(slots=True, eq=False)
@@ -61,6 +69,7 @@ class _Commit:
     topic_id: bytes
     offsets: Mapping[int, StoredOffset]
     only_forward: bool
+    guard: Guard | None = None
     # Set when there is news: it was written (or refused: `error`), or it is this caller's turn to write.
     news: threading.Event = field(default_factory=threading.Event)
     is_done: bool = False
@@ -78,10 +87,13 @@ class _Queue:
 class OffsetStore:
     """All groups' offsets. Thread-safe; every call blocks for ZooKeeper, up to `COMMIT_LIMIT_S`."""
 
-    def __init__(self, client: ZooKeeperClient) -> None:
+    def __init__(self, client: ZooKeeperClient, *, refresh_ms: int = REFRESH_MS) -> None:
+        """``refresh_ms``: offsets that are as they were are written again when they are as old as this."""
         self._client = client
-        self._lock = threading.Lock()  # guards the queues; never held over a call to ZooKeeper
+        self._refresh_ms = refresh_ms
+        self._lock = threading.Lock()  # guards what follows; never held over a call to ZooKeeper
         self._queues: dict[tuple[str, str], _Queue] = {}
+        self._doubtful: set[tuple[str, str]] = set()  # whose last write may be under way still
         self.writes = 0
         """How many writes were made."""
 
@@ -93,14 +105,17 @@ class OffsetStore:
         offsets: Mapping[int, StoredOffset],
         *,
         only_forward: bool = False,
+        guard: Guard | None = None,
     ) -> None:
         """Returns when the offsets are in ZooKeeper. ``only_forward``: those below the committed ones change nothing.
+        ``guard``: of the claim under which they are written; None: whoever has the group.
 
-        Raises `UnknownTopicOrPartitionError` if the topic is gone, `InvalidRequestError` if the znode would become too
-        large, `ZooKeeperUnavailableError` (whether they are committed is unknown then).
+        Raises `UnknownTopicOrPartitionError` if the topic is gone, `NotCoordinatorError` if the claim does not stand,
+        `InvalidRequestError` if the znode would become too large, `ZooKeeperUnavailableError` (whether they are
+        committed is unknown then).
         """
         key = (group_id, topic)
-        commit = _Commit(topic_id=topic_id, offsets=dict(offsets), only_forward=only_forward)
+        commit = _Commit(topic_id=topic_id, offsets=dict(offsets), only_forward=only_forward, guard=guard)
         with self._lock:
             queue = self._queues.setdefault(key, _Queue())
             queue.waiting.append(commit)
@@ -108,20 +123,29 @@ class OffsetStore:
             queue.is_writing = True
         if not is_writer and not commit.news.wait(COMMIT_LIMIT_S):
             with self._lock:
-                if not commit.news.is_set():
-                    if commit in queue.waiting:
-                        queue.waiting.remove(commit)
-                    raise ZooKeeperUnavailableError(f"offsets of {group_id} wait for ZooKeeper. Try again later")
+                is_waiting = commit in queue.waiting and not commit.news.is_set()
+                if is_waiting:
+                    queue.waiting.remove(commit)
+            # One that is being written is waited for: who is told that it failed relies on that nothing comes after.
+            if is_waiting or not commit.news.wait(_WRITE_END_S):
+                raise ZooKeeperUnavailableError(f"offsets of {group_id} wait for ZooKeeper. Try again later")
         if not commit.is_done:
             self._write_waiting(key, queue)
         if commit.error is not None:
             raise commit.error
 
-    def fetch(self, group_id: str, topics: Sequence[str]) -> dict[str, GroupOffsets]:
-        """What the group has committed in ``topics``, under whatever topic id; topics without are left out.
+    def fetch(
+        self, group_id: str, topics: Sequence[str] | None, *, guard: Guard | None = None
+    ) -> dict[str, GroupOffsets]:
+        """What the group has committed in ``topics`` (None: in all), under whatever topic id; those without are left
+        out. With ``guard``: not older than the call, and after all that was under way before it.
 
-        Raises `ZooKeeperUnavailableError`.
+        Raises `NotCoordinatorError` if the claim does not stand, `ZooKeeperUnavailableError`.
         """
+        if guard is not None:
+            self._require(group_id, guard)
+        if topics is None:
+            topics = self.topics_of(group_id)
         paths = [group_offsets_path(group_id, topic) for topic in topics]
         nodes = self._client.find_all(paths)
         return {
@@ -154,7 +178,9 @@ class OffsetStore:
             with self._lock:
                 for commit in batch:
                     commit.is_done, commit.error = True, error
-                    if error is None and commit.topic_id != batch[-1].topic_id:
+                    if error is None and commit.guard != batch[-1].guard:
+                        commit.error = _deposed(key[0])
+                    elif error is None and commit.topic_id != batch[-1].topic_id:
                         commit.error = InconsistentTopicIdError(
                             f"topic {key[1]!r} was made anew; nothing was committed"
                         )
@@ -167,27 +193,37 @@ class OffsetStore:
 
     def _write(self, key: tuple[str, str], batch: Sequence[_Commit]) -> None:
         group_id, topic = key
-        path = group_offsets_path(group_id, topic)
+        guard = batch[-1].guard
+        session = None if guard is None else guard.session
+        parent, path = group_offsets_parent(group_id), group_offsets_path(group_id, topic)
         deadline = time.monotonic() + _WRITE_LIMIT_S
         longest_pause = 0.001
         while True:
-            node = self._client.find(path)
-            present = None if node is None else from_json(node.data, GroupOffsets, path)
-            merged = merge(present, batch)
-            if merged == present:
-                return
-            data = to_json(merged)
             try:
-                self._client.transaction([Check(topic_path(topic), ANY_VERSION), _operation(path, node, data)])
+                self._end_doubt(key, guard)
+                above, node = self._client.find_all([parent, path])
+                present = None if node is None else from_json(node.data, GroupOffsets, path)
+                merged = merge(present, batch, refresh_ms=self._refresh_ms)
+                if merged == present:
+                    return
+                operations: list[Operation] = [Check(topic_path(topic), ANY_VERSION)]
+                if guard is not None:
+                    operations.insert(0, guard.check)
+                    operations += [Create(parent)] if above is None else []
+                elif above is None:
+                    self._client.ensure_path(parent)
+                self._client.transaction([*operations, _operation(path, node, to_json(merged))], session=session)
                 self.writes += 1
-            except (BadVersionError, NodeExistsError):
-                pass  # another broker wrote meanwhile
-            except NoNodeError as missing:
-                if missing.path == topic_path(topic):
+            except (BadVersionError, NodeExistsError, NoNodeError) as refusal:
+                if guard is not None and refusal.path == guard.check.path:
+                    raise _deposed(group_id) from None
+                if isinstance(refusal, NoNodeError) and refusal.path == topic_path(topic):
                     raise UnknownTopicOrPartitionError(f"no topic {topic!r}: it was deleted") from None
-                self._client.ensure_path(group_offsets_parent(group_id))
+                # Else another broker wrote meanwhile.
             except ZooKeeperUnavailableError:
                 # Unknown whether it was written: the next round reads it back, and finds nothing left to change if so.
+                with self._lock:
+                    self._doubtful.add(key)
                 if not self._client.is_connected or time.monotonic() > deadline:
                     raise
             else:
@@ -197,23 +233,48 @@ class OffsetStore:
             time.sleep(random.uniform(0, longest_pause))
             longest_pause = min(longest_pause * 2, _LONGEST_PAUSE_S)
 
+    def _end_doubt(self, key: tuple[str, str], guard: Guard | None) -> None:
+        """What was under way is either done or never will be, and reads after this tell which."""
+        if key not in self._doubtful:
+            return
+        if guard is not None:
+            self._require(key[0], guard)
+        else:
+            self._client.transaction([Check(CONSUMERS, ANY_VERSION)])
+        with self._lock:
+            self._doubtful.discard(key)
 
-def merge(present: GroupOffsets | None, batch: Sequence[_Commit]) -> GroupOffsets:
+    def _require(self, group_id: str, guard: Guard) -> None:
+        """A write that changes nothing: it comes after all those before it, and what is read afterwards is as new."""
+        try:
+            self._client.transaction([guard.check], session=guard.session)
+        except (BadVersionError, NoNodeError):
+            raise _deposed(group_id) from None
+
+
+def merge(present: GroupOffsets | None, batch: Sequence[_Commit], *, refresh_ms: int = REFRESH_MS) -> GroupOffsets:
     """``present`` with the commits on top, in order; ``present`` itself, or an equal one, if they change nothing."""
-    topic_id = batch[-1].topic_id
+    topic_id, guard = batch[-1].topic_id, batch[-1].guard
     offsets = dict(present.offsets) if present is not None and present.topic_id == topic_id else {}
     for commit in batch:
-        if commit.topic_id != topic_id:
-            continue  # for a topic that was made anew while it waited: the caller is told
+        if (commit.topic_id, commit.guard) != (topic_id, guard):
+            continue  # for a topic that was made anew, or under a claim that ended, while it waited: the caller is told
         for partition, new in commit.offsets.items():
             old = offsets.get(partition)
             if old is not None:
-                if commit.only_forward and new.offset <= old.offset:
+                if commit.only_forward and new.offset < old.offset:
                     continue
-                if (old.offset, old.leader_epoch, old.metadata) == (new.offset, new.leader_epoch, new.metadata):
+                is_same = (old.offset, old.leader_epoch, old.metadata) == (new.offset, new.leader_epoch, new.metadata)
+                if (is_same or (commit.only_forward and new.offset == old.offset)) and (
+                    new.committed_at_ms - old.committed_at_ms < refresh_ms
+                ):
                     continue
             offsets[partition] = new
     return GroupOffsets(topic_id=topic_id, offsets=offsets)
+
+
+def _deposed(group_id: str) -> NotCoordinatorError:
+    return NotCoordinatorError(f"this broker coordinates group {group_id!r} no more; find its coordinator anew")
 
 
 def _operation(path: str, node: ZNode | None, data: bytes) -> Operation:
