@@ -34,6 +34,8 @@ from broker_runtime.contract.flight import error_of
 from broker_runtime.contract.model import BrokerDescription, ClusterDescription, check_topic_name
 from broker_runtime.contract.requests import (
     ACTIONS,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
     Message,
     MetadataRequest,
     MetadataResponse,
@@ -41,6 +43,7 @@ from broker_runtime.contract.requests import (
 from broker_runtime.contract.settings import Address, AdminSettings, resolve
 from pyspark_log.client import forking
 from pyspark_log.client.channel import Channel
+from pyspark_log.client.coordinator import Coordinator, Coordinators
 from pyspark_log.client.retry import Backoff, Deadline
 from pyspark_log.client.topics import Topic
 
@@ -53,6 +56,9 @@ _FIRST_ATTEMPT_LIMIT_S = 3.0  # the same, before any has answered
 _DISTRUST_S = 10.0
 _MAY_BE_DONE = (NetworkError, RequestTimedOutError, ZooKeeperUnavailableError, LeaderNotAvailableError)
 _CONNECTION_FAILED = (BrokerUnavailableError, NetworkError, RequestTimedOutError, NotAPylogBrokerError)
+
+Target = int | str | Coordinator
+"""A broker's id, ``"any"``, ``"controller"``, or a group's coordinator."""
 
 _M = TypeVar("_M", bound=Message)
 
@@ -73,6 +79,7 @@ class Cluster:
         self._cluster_id = ""
         self._controller_id: int | None = None
         self._topics: dict[str, Topic] = {}
+        self._coordinators = Coordinators()
         self._turn = itertools.count()
         self._failed_s: dict[Address, float] = {}  # addresses whose last call found no broker, and when
         self._is_connected = False
@@ -159,12 +166,12 @@ class Cluster:
     @overload
     def call(
         self, action: str, request: Message, response: type[_M], *,
-        timeout_s: float | None = ..., to: int | str = ...,
+        timeout_s: float | None = ..., to: Target = ...,
     ) -> _M: ...  # fmt: skip
     @overload
     def call(
         self, action: str, request: Message, response: type[_M], *,
-        timeout_s: float | None = ..., to: int | str = ..., done_if: type[PylogError] | None,
+        timeout_s: float | None = ..., to: Target = ..., done_if: type[PylogError] | None,
     ) -> _M | None: ...  # fmt: skip
     def call(
         self,
@@ -173,10 +180,11 @@ class Cluster:
         response: type[_M],
         *,
         timeout_s: float | None = None,
-        to: int | str = "any",
+        to: Target = "any",
         done_if: type[PylogError] | None = None,
     ) -> _M | None:
-        """Does an action at ``to``: ``"any"`` broker, the ``"controller"``, a broker's id; retries as the module says.
+        """Does an action at ``to``: ``"any"`` broker, the ``"controller"``, a broker's id, a group's `Coordinator`;
+        retries as the module says.
 
         ``done_if``: this error, after a try whose outcome is unknown, means that that try succeeded, or that somebody
         else was quicker: returns None.
@@ -195,7 +203,7 @@ class Cluster:
         while True:
             address = None
             try:
-                address = self._pick(to)
+                address = self._pick(to, deadline)
                 limit_s = self._attempt_s(to, deadline, is_quick=action == "metadata" and not tried)
                 tried.add(address)
                 answer = self._ask(address, action, request, response, timeout_s=limit_s)
@@ -210,19 +218,21 @@ class Cluster:
                 if isinstance(answer, MetadataResponse):
                     self._remember(answer)
                 return answer
+            if isinstance(to, Coordinator):
+                self._coordinators.forget(to)
             is_ambiguous = is_ambiguous or isinstance(failure, _MAY_BE_DONE)
             self._raise_if_hopeless(failure, address, tried, started_s, deadline)
             if isinstance(to, int) and isinstance(failure, BrokerUnavailableError):
                 raise failure
             time.sleep(deadline.remaining_s(backoff.next_s()))
             if action != "metadata" and to != "any":
-                self.refresh()
+                self.refresh(timeout_s=deadline.remaining_s(_ATTEMPT_LIMIT_S))
 
-    def refresh(self) -> None:
+    def refresh(self, *, timeout_s: float = _ATTEMPT_LIMIT_S) -> None:
         """Asks one broker once for the list of brokers; a failure is left to the call that follows."""
         try:
             response = self._ask(
-                self._pick("any"), "metadata", MetadataRequest(topics=()), MetadataResponse, timeout_s=_ATTEMPT_LIMIT_S
+                self._any(), "metadata", MetadataRequest(topics=()), MetadataResponse, timeout_s=timeout_s
             )
         except (RetriableError, NotAPylogBrokerError):
             return
@@ -231,6 +241,10 @@ class Cluster:
     def distrust(self, address: Address) -> None:
         """A broker there owes somebody an answer: others are asked first for a while."""
         self._failed_s[address] = time.monotonic()
+
+    def forget_coordinator(self, of: Coordinator) -> None:
+        """Whoever answers as the group's coordinator is not the one any more."""
+        self._coordinators.forget(of)
 
     def close(self) -> None:
         """Ends all connections. Calls after it raise `ClosedError`. May be called again."""
@@ -254,11 +268,21 @@ class Cluster:
 
     # --- private ----------------------------------------------------------------------------------------------
 
-    def _pick(self, to: int | str) -> Address:
+    def _pick(self, to: Target, deadline: Deadline) -> Address:
         if isinstance(to, int):
             return self.address_of(to)
+        if isinstance(to, Coordinator):
+            return self.address_of(self._coordinators.broker_id(to, lambda group: self._find(group, deadline)))
         if to == "controller" and self._controller_id in self._brokers:
             return self.address_of(self._controller_id)
+        return self._any()
+
+    def _find(self, group_id: str, deadline: Deadline) -> int:
+        request = FindCoordinatorRequest(group_id=group_id)
+        limit_s = deadline.remaining_s(_QUICK_ATTEMPT_LIMIT_S)
+        return self._ask(self._any(), "find_coordinator", request, FindCoordinatorResponse, timeout_s=limit_s).broker_id
+
+    def _any(self) -> Address:
         turn = next(self._turn)
         known = [Address(broker.host, broker.port) for broker in self._brokers.values()]
         others = [address for address in self.bootstrap_servers if address not in known]
@@ -285,13 +309,13 @@ class Cluster:
                 channel = self._channels[address] = Channel(address, client_id=self.client_id)
             return channel
 
-    def _attempt_s(self, to: int | str, deadline: Deadline, *, is_quick: bool) -> float:
+    def _attempt_s(self, to: Target, deadline: Deadline, *, is_quick: bool) -> float:
         if not self._is_connected and len(self.bootstrap_servers) > 1:
             return deadline.remaining_s(_FIRST_ATTEMPT_LIMIT_S)
         if not self._is_connected or (to == "any" and len(self._brokers) > 1):
             is_quick = is_quick and self._is_connected
             return deadline.remaining_s(_QUICK_ATTEMPT_LIMIT_S if is_quick else _ATTEMPT_LIMIT_S)
-        if to == "controller" and len(self._brokers) > 1:
+        if (to == "controller" or isinstance(to, Coordinator)) and len(self._brokers) > 1:
             # It may be frozen; when its session has ended there is another.
             return deadline.remaining_s(max(_ATTEMPT_LIMIT_S, 0.4 * deadline.remaining_s()))
         return deadline.remaining_s()

@@ -6,11 +6,23 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker_runtime.contract.errors import BrokerUnavailableError, NotControllerError, RequestTimedOutError
+from broker_runtime.contract.errors import (
+    BrokerUnavailableError,
+    CoordinatorNotAvailableError,
+    InvalidGroupIdError,
+    NetworkError,
+    NotControllerError,
+    NotCoordinatorError,
+    PylogError,
+    RequestTimedOutError,
+)
 from broker_runtime.contract.requests import (
     BrokerInfo,
     CreatePartitionsRequest,
     Empty,
+    FetchOffsetsRequest,
+    FetchOffsetsResponse,
+    FindCoordinatorResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
     Message,
@@ -20,6 +32,7 @@ from broker_runtime.contract.requests import (
 from broker_runtime.contract.settings import Address
 from pyspark_log.client import cluster as module
 from pyspark_log.client.cluster import Cluster
+from pyspark_log.client.coordinator import Coordinator
 
 DEAD, ONE, TWO = Address("dead", 1), Address("one", 1), Address("two", 1)
 
@@ -33,6 +46,8 @@ class Brokers:
         self.dead = {DEAD}
         self.controller = 1
         self.believed_controller = 1
+        self.coordinator = 1
+        self.failures: list[PylogError] = []  # what comes instead of the next answers about a group's offsets
 
     def answer(self, address: Address, name: str) -> Message:
         self.asked.append((address, name))
@@ -53,6 +68,14 @@ class Brokers:
         if name == "create_partitions" and address != {1: ONE, 2: TWO}[self.controller]:
             self.believed_controller = self.controller
             raise NotControllerError("another broker is")
+        if name == "find_coordinator":
+            return FindCoordinatorResponse(broker_id=self.coordinator)
+        if name == "fetch_offsets":
+            if self.failures:
+                raise self.failures.pop(0)
+            if address != {1: ONE, 2: TWO}[self.coordinator]:
+                raise NotCoordinatorError("another broker is")
+            return FetchOffsetsResponse(offsets=())
         return ListOffsetsResponse(answers=()) if name == "list_offsets" else Empty()
 
 
@@ -189,4 +212,75 @@ def test_metadata_is_waited_for_longer_at_the_second_try(brokers: Brokers, monke
     cluster = Cluster([ONE])
     ask_for_metadata(cluster, 2)
     assert brokers.given_s[1:] == [2.0, 5.0, 5.0]
+    cluster.close()
+
+
+def ask_coordinator(cluster: Cluster, timeout_s: float | None = None) -> FetchOffsetsResponse:
+    request = FetchOffsetsRequest(group_id="g")
+    return cluster.call("fetch_offsets", request, FetchOffsetsResponse, to=Coordinator("g"), timeout_s=timeout_s)
+
+
+def test_coordinator_is_found_once(brokers: Brokers) -> None:
+    """W18: commits of a group that stays where it is cost no question."""
+    cluster = Cluster([ONE])
+    ask_coordinator(cluster)
+    ask_coordinator(cluster)
+    assert [name for _, name in brokers.asked] == ["metadata", "find_coordinator", "fetch_offsets", "fetch_offsets"]
+    assert {address for address, name in brokers.asked if name == "fetch_offsets"} == {ONE}
+    cluster.close()
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        NotCoordinatorError("another broker is"),
+        CoordinatorNotAvailableError("not verified"),
+        BrokerUnavailableError("refused"),
+        NetworkError("broke"),
+        RequestTimedOutError("silent"),
+    ],
+    ids=lambda error: error.code,
+)
+def test_coordinator_is_found_anew_when_in_doubt(brokers: Brokers, failure: PylogError) -> None:
+    """W19: the group moved to another broker, because its own died or lost ZooKeeper."""
+    cluster = Cluster([ONE])
+    ask_coordinator(cluster)
+    brokers.coordinator = 2
+    brokers.failures = [failure]
+    brokers.asked.clear()
+    ask_coordinator(cluster)
+    answered = [(address, name) for address, name in brokers.asked if name == "fetch_offsets"]
+    assert answered == [(ONE, "fetch_offsets"), (TWO, "fetch_offsets")]
+    assert [name for _, name in brokers.asked].count("find_coordinator") == 1
+    cluster.close()
+
+
+def test_coordinator_is_looked_for_until_time_is_over(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last error is raised as it is, and no try lasts longer than the call may."""
+    cluster = Cluster([ONE])
+    ask_for_metadata(cluster, 1)
+    answer = brokers.answer
+
+    def nobody(address: Address, name: str) -> Message:
+        if name == "fetch_offsets":
+            raise CoordinatorNotAvailableError("nobody")
+        return answer(address, name)
+
+    monkeypatch.setattr(brokers, "answer", nobody)
+    brokers.given_s.clear()
+    with pytest.raises(CoordinatorNotAvailableError):
+        ask_coordinator(cluster, timeout_s=0.02)
+    assert max(brokers.given_s) <= 0.02
+    cluster.close()
+
+
+def test_error_that_is_no_doubt_about_the_coordinator_is_raised_at_once(brokers: Brokers) -> None:
+    """And who coordinates stays known."""
+    cluster = Cluster([ONE])
+    ask_coordinator(cluster)
+    brokers.failures = [InvalidGroupIdError("no")]
+    with pytest.raises(InvalidGroupIdError):
+        ask_coordinator(cluster)
+    ask_coordinator(cluster)
+    assert [name for _, name in brokers.asked].count("find_coordinator") == 1
     cluster.close()
