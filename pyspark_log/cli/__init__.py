@@ -11,7 +11,8 @@ public Python API and text: whatever a command can do, the API can.
     output          table, wide, json, jsonl, yaml, name
     arguments       offsets, times and partitions as people type them
     record_format   '%k\\t%v\\n'
-    topic, produce, consume, log, broker, zookeeper, up, doctor, shell      the commands
+    reset           where a group shall go on, as offsets
+    topic, partition, group, produce, consume, log, cluster, broker, zookeeper, up, doctor, shell      the commands
 """
 
 from __future__ import annotations

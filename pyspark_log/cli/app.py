@@ -6,7 +6,20 @@ import sys
 
 import typer
 
-from pyspark_log.cli import broker, cluster, consume, doctor, log, partition, produce, shell, topic, up, zookeeper
+from pyspark_log.cli import (
+    broker,
+    cluster,
+    consume,
+    doctor,
+    group,
+    log,
+    partition,
+    produce,
+    shell,
+    topic,
+    up,
+    zookeeper,
+)
 from pyspark_log.cli.exit_status import INTERRUPTED, NOBODY_READS, give_up_stdout
 from pyspark_log.cli.options import accept_common_options, add_group
 
@@ -15,7 +28,7 @@ _HELP = """A partitioned log made for PySpark.
 Start a cluster on this machine with [bold]pylog up[/bold], make a topic with [bold]pylog topic create[/bold],
 then [bold]pylog produce[/bold] and [bold]pylog consume[/bold].
 
-Exit status: 0 done, 1 failed, 2 usage, 3 not found, 4 unreachable, 5 unhealthy, 130 interrupted.
+Exit status: 0 done, 1 failed, 2 usage, 3 not found, 4 unreachable, 5 unhealthy or lag over the limit, 130 interrupted.
 Options win over PYLOG_… in the environment, those over ~/.config/pylog/config.toml.
 """
 
@@ -35,6 +48,7 @@ def build() -> typer.Typer:
     doctor.add_to(app)
     topic.add_to(add_group(app, "topic", "Create, list, describe, change and delete topics."))
     partition.add_to(add_group(app, "partition", "Move partitions between brokers, and choose their leaders."))
+    group.add_to(add_group(app, "group", "Look at consumer groups and their lag, set where they go on, forget them."))
     produce.add_to(app)
     consume.add_to(app)
     log.add_to(add_group(app, "log", "Look into a log directory, without a broker."))

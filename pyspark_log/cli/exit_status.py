@@ -1,6 +1,7 @@
 """Which error ends the command with which status, and how it is told: one place for all commands.
 
-0 done · 1 failed · 2 usage · 3 not found · 4 unreachable · 5 unhealthy · 130 interrupted · 141 nobody reads on
+0 done · 1 failed · 2 usage · 3 not found · 4 unreachable · 5 unhealthy, or lag over the limit · 130 interrupted
+141 nobody reads on
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ NOBODY_READS = 128 + signal.SIGPIPE
 
 # The first row with a class that fits decides; what fits none has FAILED.
 _STATUS: tuple[tuple[tuple[type[BaseException], ...], int], ...] = (
-    ((errors.UnknownTopicOrPartitionError,), NOT_FOUND),
+    ((errors.UnknownTopicOrPartitionError, errors.GroupIdNotFoundError), NOT_FOUND),
     (
         (
             errors.BrokerUnavailableError,
@@ -32,6 +33,7 @@ _STATUS: tuple[tuple[tuple[type[BaseException], ...], int], ...] = (
             errors.DeliveryTimeoutError,
             errors.ZooKeeperUnavailableError,
             errors.TooManyStreamsError,
+            errors.CoordinatorNotAvailableError,
         ),
         UNREACHABLE,
     ),

@@ -1,4 +1,4 @@
-"""`Admin`: topics, settings, offsets, what the cluster is made of.
+"""`Admin`: topics, settings, offsets, groups, what the cluster is made of.
 
 Rule: each method is one question to a broker (or one per leader), answered when it is done: a topic that
 ``create_topic`` returned is in ZooKeeper. Descriptions are frozen values. Thread-safe; keeps no state but connections.
@@ -21,14 +21,14 @@ from broker_runtime.contract.errors import (
     UnknownTopicOrPartitionError,
 )
 from broker_runtime.contract.model import (
-    LATEST,
     ClusterDescription,
+    GroupDescription,
+    GroupListing,
     GroupOffset,
     OffsetAndTimestamp,
     Reassignment,
     TopicDescription,
     TopicPartition,
-    check_group_id,
     check_topic_name,
 )
 from broker_runtime.contract.requests import (
@@ -53,7 +53,7 @@ from broker_runtime.contract.schema import (
     schema_to_bytes,
 )
 from broker_runtime.contract.settings import AdminKeywords, parse_given, resolve, settings_of
-from pyspark_log.client import descriptions, health, movement, offsets, repeated
+from pyspark_log.client import descriptions, groups, health, movement, offsets, record_times, repeated
 from pyspark_log.client.cluster import Cluster
 from pyspark_log.client.health import ClusterHealth
 from pyspark_log.client.later import without_later_settings
@@ -239,18 +239,45 @@ class Admin:
         """
         return offsets.delete_records(self._cluster, {_tp(at): offset for at, offset in before.items()})
 
+    def timestamps_at(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, datetime | None]:
+        """For each partition the time (UTC) of the first record at or after an offset; None: there is none (yet).
+
+        The other direction of `list_offsets`. Fetches a frame per partition.
+        """
+        return record_times.timestamps_at(self._cluster, {_tp(at): offset for at, offset in wanted.items()})
+
+    # --- groups -----------------------------------------------------------------------------------------------
+
+    def list_groups(self) -> list[GroupListing]:
+        """All consumer groups, those that only have offsets too, by id."""
+        return groups.list_groups(self._cluster)
+
+    def describe_group(self, group_id: str) -> GroupDescription:
+        """The group's state and members, and which partitions each has. Raises `GroupIdNotFoundError`."""
+        return groups.describe_group(self._cluster, group_id)
+
     def list_group_offsets(self, group_id: str) -> dict[TopicPartition, GroupOffset]:
-        """What a group committed, where the partitions end, and the lag; empty for an unknown group."""
-        committed = offsets.committed(self._cluster, check_group_id(group_id), None)
-        ends = offsets.list_offsets(self._cluster, dict.fromkeys(committed, LATEST))
-        return {
-            at: GroupOffset(offset, ends[at].offset, max(0, ends[at].offset - offset))
-            for at, offset in sorted(committed.items())
-        }
+        """What a group acknowledged, where the partitions end, and the lag; empty for an unknown group."""
+        return groups.list_group_offsets(self._cluster, group_id)
 
     def alter_group_offsets(self, group_id: str, new: Mapping[TopicPartition, int]) -> None:
-        """Sets the group's next offsets, forward or back. Raises `InvalidGroupIdError`."""
-        offsets.commit(self._cluster, check_group_id(group_id), {_tp(at): offset for at, offset in new.items()})
+        """Sets the group's next offsets, forward or back; the group is made if there is none.
+
+        Raises `NonEmptyGroupError` while it has members, `InvalidGroupIdError`, `UnknownTopicOrPartitionError`.
+        """
+        groups.alter_group_offsets(self._cluster, group_id, {_tp(at): offset for at, offset in new.items()})
+
+    def delete_group(self, group_id: str) -> None:
+        """Forgets a group and its offsets. Raises `NonEmptyGroupError` while it has members, `GroupIdNotFoundError`."""
+        groups.delete_group(self._cluster, group_id)
+
+    def remove_group_members(self, group_id: str, ids: Iterable[str]) -> None:
+        """Takes members out of a group, by member id or instance id: all of them, or none.
+
+        What they hold is others' when they have noticed, or when their sessions have ended. A process that lives on
+        may join anew. Raises `UnknownMemberIdError`, `GroupIdNotFoundError`.
+        """
+        groups.remove_group_members(self._cluster, group_id, ids)
 
     # --- the cluster ------------------------------------------------------------------------------------------
 

@@ -1,0 +1,113 @@
+"""Where a group shall go on: what `pylog group reset` was told, as offsets.
+
+Pure but for `resolve`, which asks brokers. Everything wrong is an `OptionError` that shows what was given.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from broker_runtime.contract.errors import InvalidPartitionsError, OptionError
+from pyspark_log.cli.arguments import AtOffset, Place, parse_place
+
+if TYPE_CHECKING:
+    from broker_runtime.contract.model import TopicPartition
+    from pyspark_log import Admin
+
+_SHIFT = re.compile(r"[+-][0-9]{1,18}\Z")
+_FILE_HEADING = ["topic", "partition", "offset"]
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """So many records on from what the group acknowledged; negative: back."""
+
+    records: int
+
+
+Target = Place | Shift
+
+
+def parse_target(text: str, *, now_ms: int) -> Target:
+    """``earliest``, ``latest``, ``42``, ``+10``, ``-10`` (from the committed offset), ``1h``, an ISO time."""
+    if _SHIFT.match(text.strip()):
+        return Shift(int(text))
+    try:
+        return parse_place(text, now_ms=now_ms, option="--to")
+    except OptionError:
+        raise OptionError(
+            f"--to {text!r}: allowed are earliest, latest, an offset (42), on or back from the committed offset (+10, "
+            "-10), an age (1h), or a time (2026-01-31T12:00)"
+        ) from None
+
+
+def parse_topics(given: Sequence[str]) -> dict[str, list[int] | None]:
+    """``flights`` (None: all partitions), ``flights:0`` and ``flights:0,2``; the same topic may come again."""
+    from broker_runtime.contract.model import check_topic_name
+
+    found: dict[str, list[int] | None] = {}
+    for text in given:
+        topic, colon, listed = text.partition(":")
+        numbers = listed.split(",")
+        if "," in topic or (colon and not all(number.isdecimal() for number in numbers)):
+            raise InvalidPartitionsError(f"{text!r} must be TOPIC or TOPIC:PARTITION[,PARTITION…], as in flights:0,2")
+        before = found.get(check_topic_name(topic), [])
+        if not colon or before is None:
+            found[topic] = None
+        else:
+            found[topic] = list(dict.fromkeys([*before, *map(int, numbers)]))
+    return found
+
+
+def parse_offsets_file(lines: Sequence[str], *, name: str) -> dict[TopicPartition, int]:
+    """Rows of ``topic,partition,offset``, with a heading of these words or without."""
+    from broker_runtime.contract.model import TopicPartition, check_topic_name
+
+    found: dict[TopicPartition, int] = {}
+    for number, row in enumerate(csv.reader(lines), 1):
+        cells = [cell.strip() for cell in row]
+        if not any(cells) or (number == 1 and [cell.lower() for cell in cells] == _FILE_HEADING):
+            continue
+        if len(cells) != 3 or not cells[1].isdecimal() or not cells[2].isdecimal():
+            raise OptionError(f"{name}, line {number}: {','.join(row)!r} must be topic,partition,offset")
+        at = TopicPartition(check_topic_name(cells[0]), int(cells[1]))
+        if at in found:
+            raise OptionError(f"{name}, line {number}: {at.topic}:{at.partition} is there twice")
+        found[at] = int(cells[2])
+    if not found:
+        raise OptionError(f"{name} has no line of topic,partition,offset")
+    return found
+
+
+def resolve(
+    admin: Admin, target: Target, partitions: Sequence[TopicPartition], committed: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """The offset that ``target`` means in each partition; one that was typed may lie outside the log. For a `Shift`
+    partitions that the group has acknowledged nothing of are left out."""
+    from pyspark_log.cli.ranges import resolve_place
+
+    match target:
+        case Shift(records):
+            return {at: committed[at] + records for at in partitions if at in committed}
+        case AtOffset(offset) if offset >= 0:
+            return dict.fromkeys(partitions, offset)
+        case _:
+            return resolve_place(admin, target, partitions)
+
+
+def within_log(
+    wanted: Mapping[TopicPartition, int], starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+) -> tuple[dict[TopicPartition, int], list[str]]:
+    """The same offsets within what the logs hold, and a remark for each that had to be changed."""
+    new = {at: min(max(offset, starts[at]), ends[at]) for at, offset in wanted.items()}
+    remarks = [
+        f"{at.topic}:{at.partition}: {wanted[at]} is outside the log, which has {starts[at]} to {ends[at]}; "
+        f"{new[at]} instead"
+        for at in new
+        if new[at] != wanted[at]
+    ]
+    return new, remarks
