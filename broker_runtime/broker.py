@@ -1,12 +1,13 @@
 """The composition root: one broker of a cluster, and ``python -m broker_runtime.broker --config f.toml``.
 
     start   port free? → ZooKeeper → cluster id → lock the data directories → register → claim, elect, host → serve
-    stop    hand leaderships over → step down and deregister → end fetching and the streams → close the logs with the
-            clean mark → end the session
+    stop    hand leaderships and groups over → step down and deregister → end fetching and the streams → close the logs
+            with the clean mark → end the session
 
     threads   cluster-member: what changed in the cluster       follow-<leader>, follow-watchdog: what it follows
               in-sync: changes of in-sync sets                   periodic: checkpoints, flushes, retention
-              peers: whether other brokers' ports refuse         gRPC's: one per call
+              peers: whether other brokers' ports refuse         groups, group-removal: those it coordinates
+              gRPC's: one per call
 
 Rules: nothing is served before this broker knows its cluster; an error on the way leaves nothing behind. Stopping is
 bounded, whatever peers, disks and ZooKeeper do. Here objects are made and given to each other, and nothing is decided.
@@ -22,6 +23,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+from broker_runtime.broker_groups import BrokerGroups
 from broker_runtime.broker_services import make_services, wall_ms
 from broker_runtime.cluster_identity import boot_id, cluster_id, instance_id
 from broker_runtime.contract.errors import BrokerUnavailableError, PylogError, SetupError
@@ -57,6 +59,7 @@ _IN_SYNC_PAUSE_S: Final = 0.1
 _LONGEST_IN_SYNC_PAUSE_S: Final = 0.5
 _REPORT_LIMIT_S: Final = 2.0
 _HAND_OVER_S: Final = 6.0
+_GIVE_UP_S: Final = 3.0
 _LEAVE_S: Final = 3.0
 _FETCHING_STOP_S: Final = 2.0
 _SERVER_STOP_S: Final = 5.0
@@ -78,6 +81,7 @@ class Broker:
         self._wakes: list[Callable[[], None]] = []
         self._address: Address | None = None
         self._member: ClusterMember | None = None
+        self._groups: BrokerGroups | None = None
 
     @property
     def broker_id(self) -> int:
@@ -184,34 +188,41 @@ class Broker:
         self._ending.callback(_in_bounds, "leave", member.leave, _LEAVE_S)
         member.join()
         producer_ids = ProducerIdService(client)
+        groups = BrokerGroups(
+            settings, client=client, member=member, refuses=port_refuses, steady_ms=_steady_ms, wall_ms=wall_ms
+        )
         services = make_services(
             settings,
-            client=client,
             registry=registry,
             member=member,
             directories=directories,
             cluster_id=cluster,
             producer_ids=producer_ids,
+            groups=groups.service,
         )
         server = PylogFlightServer(listen.host, port, services=services, max_streams=settings.max_connections)
         self._ending.callback(server.stop, _SERVER_STOP_S)
         self._ending.callback(fetching.stop, _FETCHING_STOP_S)
         self._ending.callback(_in_bounds, "leave", member.leave, _LEAVE_S)
+        self._ending.callback(_in_bounds, "give groups up", groups.give_up, _GIVE_UP_S)
         self._member = member
+        self._groups = groups
         self._address = Address(listen.host, server.port)
         lag_s = settings.replica_lag_time_max_ms / 1_000
         schedule = self._schedule(hosting, directories)
         self._run("cluster-member", lambda: member.step(_STEP_S))
         self._run("in-sync", lambda: _step_in_sync(updater, lag_s / 2, self._stopping), wake=updater.wake)
+        self._run("groups", lambda: groups.step(self._stopping), wake=groups.wake)
+        self._run("group-removal", lambda: groups.step_removal(self._stopping))
         self._run("peers", lambda: _step_peers(member, self._stopping))
         self._run("producer-ids", lambda: _step_producer_ids(producer_ids, self._stopping))
         self._run("periodic", lambda: self._stopping.wait(max(0.0, schedule.step(time.monotonic()) - time.monotonic())))
         log.info("serve broker=%d address=%s pid=%d", settings.broker_id, self._address, os.getpid())
 
     def _close(self) -> None:
-        member = self._member
-        if member is not None and self._settings.controlled_shutdown_enable:
-            _in_bounds("hand over", lambda: _hand_over(member), _HAND_OVER_S)
+        member, groups = self._member, self._groups
+        if member is not None and groups is not None and self._settings.controlled_shutdown_enable:
+            _in_bounds("hand over", lambda: _hand_over(member, groups), _HAND_OVER_S)
         self._stopping.set()
         if member is not None:
             member.wake()
@@ -304,9 +315,10 @@ def _step_peers(member: ClusterMember, stopping: threading.Event) -> None:
     stopping.wait(_PROBE_S)
 
 
-def _hand_over(member: ClusterMember) -> None:
+def _hand_over(member: ClusterMember, groups: BrokerGroups) -> None:
     if len(member.state.brokers) > 1:
         member.begin_stopping()
+        groups.give_up()
         member.wait_until_handed_over(_HAND_OVER_S)
 
 

@@ -12,7 +12,6 @@ from typing import Any, Final, TypeVar
 from broker_runtime.contract.requests import Empty, ReportBrokerRequest
 from broker_runtime.contract.settings import BrokerSettings
 from broker_runtime.controller.cluster_member import ClusterMember
-from broker_runtime.groups.offsets import OffsetStore
 from broker_runtime.log import LogDirectory
 from broker_runtime.replication import PartitionRegistry
 from broker_runtime.server.flight import Services
@@ -20,16 +19,16 @@ from broker_runtime.server.peer_beliefs import PeerBeliefs
 from broker_runtime.services.byte_budget import ByteBudget
 from broker_runtime.services.configs import ConfigService
 from broker_runtime.services.fetch import FetchService
+from broker_runtime.services.groups import GroupService
 from broker_runtime.services.metadata import MetadataService
 from broker_runtime.services.movement import MovementService
-from broker_runtime.services.offsets import GroupOffsetService, LogOffsetService
+from broker_runtime.services.offsets import LogOffsetService
 from broker_runtime.services.plain import PlainService
 from broker_runtime.services.produce import ProduceService
 from broker_runtime.services.producer_ids import ProducerIdService
 from broker_runtime.services.read import ReadService
 from broker_runtime.services.replicas import admit_replica
 from broker_runtime.services.topics import TopicService
-from broker_runtime.zookeeper.session import ZooKeeperClient
 
 PRODUCE_BUDGET_BYTES: Final = 128 << 20
 ANSWER_BUDGET_BYTES: Final = 96 << 20
@@ -42,12 +41,12 @@ _Response = TypeVar("_Response")
 def make_services(
     settings: BrokerSettings,
     *,
-    client: ZooKeeperClient,
     registry: PartitionRegistry,
     member: ClusterMember,
     directories: Sequence[LogDirectory],
     cluster_id: str,
     producer_ids: ProducerIdService,
+    groups: GroupService,
 ) -> Services:
     """All that a broker serves, over what it has."""
     answers = ByteBudget(ANSWER_BUDGET_BYTES)
@@ -63,7 +62,6 @@ def make_services(
     topics = TopicService(member, settings)
     configs = ConfigService(lambda: member.state, settings)
     logs = LogOffsetService(registry)
-    groups = GroupOffsetService(OffsetStore(client), lambda: member.state)
     movements = MovementService(member, registry, now_ms=wall_ms)
 
     beliefs = PeerBeliefs(settings.broker_id, lambda: member.state)
@@ -93,6 +91,13 @@ def make_services(
         "init_producer_id": producer_ids.init_producer_id,
         "commit_offsets": groups.commit_offsets,
         "fetch_offsets": groups.fetch_offsets,
+        "find_coordinator": groups.find_coordinator,
+        "group_heartbeat": groups.group_heartbeat,
+        "list_groups": groups.list_groups,
+        "describe_group": groups.describe_group,
+        "alter_group_offsets": groups.alter_group_offsets,
+        "delete_group": groups.delete_group,
+        "remove_group_members": groups.remove_group_members,
         "describe_log_dirs": metadata.describe_log_dirs,
         "reassign_partitions": movements.reassign_partitions,
         "list_reassignments": movements.list_reassignments,

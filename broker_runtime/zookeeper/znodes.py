@@ -217,10 +217,12 @@ class MemberRecord(Record, frozen=True, kw_only=True):
 
 
 class GroupMembers(Record, frozen=True, kw_only=True):
-    """A group's members. ``epoch``: rises with every change of who has what."""
+    """A group's members. ``epoch``: rises with every change of who has what. ``empty_since_ms``: when the last one had
+    gone; 0 while there are some."""
 
     epoch: int
     members: tuple[MemberRecord, ...] = ()
+    empty_since_ms: int = 0
 
 
 class StoredOffset(Record, frozen=True, kw_only=True, array_like=True):

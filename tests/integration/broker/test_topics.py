@@ -127,7 +127,7 @@ def test_topic_with_a_schema_gets_columns_that_survive_a_restart(broker):
         ("describe_config", {"topic": "none"}, errors.UnknownTopicOrPartitionError),
         ("describe_config", {"broker_id": 9}, errors.InvalidRequestError),
         ("commit_offsets", {"group_id": "a/b", "offsets": ()}, errors.InvalidGroupIdError),
-        ("commit_offsets", {"group_id": "g", "offsets": (), "member_id": "m"}, errors.NotSupportedError),
+        ("commit_offsets", {"group_id": "g", "offsets": (), "member_id": "m"}, errors.UnknownMemberIdError),
     ],
 )
 def test_requests_that_cannot_be_are_typed_errors(refusing_broker, action, fields, error):

@@ -1,0 +1,108 @@
+"""What a broker has for coordinating groups: made here and given to each other; its two loops' steps.
+
+Rule: as `broker_services`: nothing is decided here.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from broker_runtime.contract.errors import PylogError
+from broker_runtime.contract.settings import BrokerSettings
+from broker_runtime.controller.cluster_member import ClusterMember
+from broker_runtime.groups.claims import Claims
+from broker_runtime.groups.coordinator import GroupCoordinator
+from broker_runtime.groups.group import Limits
+from broker_runtime.groups.hosted import HostedGroups
+from broker_runtime.groups.offsets import REFRESH_MS, OffsetStore
+from broker_runtime.groups.removal import GroupRemoval
+from broker_runtime.services.groups import GroupService
+from broker_runtime.zookeeper.session import ZooKeeperClient
+
+log = logging.getLogger(__name__)
+
+_PAUSE_S: Final = 0.03  # so that members that join together are planned for together
+_REMOVAL_S: Final = 60.0
+
+
+class BrokerGroups:
+    """The groups of one broker."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        *,
+        client: ZooKeeperClient,
+        member: ClusterMember,
+        refuses: Callable[[str, int], bool],
+        steady_ms: Callable[[], int],
+        wall_ms: Callable[[], int],
+    ) -> None:
+        """``refuses``: whether a port refuses. ``steady_ms``: a clock that never jumps."""
+        retention_ms = settings.offsets_retention_minutes * 60_000
+        claims = Claims(
+            client,
+            membership=lambda: member.membership,
+            brokers=lambda: member.state.brokers,
+            suspects=lambda: member.electorate.suspects,
+            refuses=refuses,
+            steady_ms=steady_ms,
+        )
+        limits = Limits(
+            min_session_ms=settings.group_min_session_timeout_ms,
+            max_session_ms=settings.group_max_session_timeout_ms,
+            max_members=settings.group_max_size,
+        )
+        store = OffsetStore(client, refresh_ms=min(REFRESH_MS, retention_ms // 4))
+        self._hosted = HostedGroups(client, claims, limits, membership=lambda: member.membership, steady_ms=steady_ms)
+        self._coordinator = GroupCoordinator(
+            client,
+            self._hosted,
+            lambda: member.state,
+            broker_id=settings.broker_id,
+            steady_ms=steady_ms,
+            wall_ms=wall_ms,
+        )
+        self._removal = GroupRemoval(
+            client,
+            claims,
+            self._hosted,
+            store,
+            broker_id=settings.broker_id,
+            retention_ms=retention_ms,
+            steady_ms=steady_ms,
+            wall_ms=wall_ms,
+        )
+        self.service = GroupService(
+            client,
+            lambda: member.state,
+            claims=claims,
+            coordinator=self._coordinator,
+            removal=self._removal,
+            store=store,
+            wall_ms=wall_ms,
+        )
+        self.wake = self._coordinator.wake
+
+    def step(self, stopping: threading.Event) -> None:
+        """One round of the coordinator's loop."""
+        self._coordinator.wait()
+        self._coordinator.step()
+        stopping.wait(_PAUSE_S)
+
+    def step_removal(self, stopping: threading.Event) -> None:
+        """One round of removing what is old."""
+        stopping.wait(_REMOVAL_S)
+        if not stopping.is_set():
+            self._removal.step()
+
+    def give_up(self) -> None:
+        """For good, while the broker is still registered: others take its groups over. May be called twice."""
+        try:
+            self._hosted.give_up()
+        except PylogError as error:
+            # The registration's end does the same, a little later.
+            log.warning("cannot give groups up error=%s", error)

@@ -1,0 +1,319 @@
+"""The coordinator of one broker's groups: answers from memory, and one loop that writes what is to change.
+
+    heartbeat, leave, commit's end ──▶ touched groups ──▶ step(): plan ──▶ write members ──▶ adopt; heartbeats tell it
+    topics that changed, deadlines ──▶ all groups a few times a second
+
+Rules: a heartbeat costs no call to ZooKeeper. What members are told is in ZooKeeper first, in a transaction that checks
+the claim. A write whose outcome is unknown is read back; what was planned and not written is planned anew. Members that
+joined at once are planned for at once. No lock is held over a call to ZooKeeper.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+import msgspec
+
+from broker_runtime.contract.errors import (
+    GroupIdNotFoundError,
+    InvalidRequestError,
+    PylogError,
+    UnknownMemberIdError,
+    ZooKeeperUnavailableError,
+)
+from broker_runtime.contract.requests import (
+    JOINS,
+    DescribeGroupResponse,
+    GroupHeartbeatRequest,
+    GroupHeartbeatResponse,
+    GroupInfo,
+)
+from broker_runtime.groups.claims import Guard
+from broker_runtime.groups.group import Plan
+from broker_runtime.groups.hosted import HostedGroup, HostedGroups
+from broker_runtime.groups.shares import TopicShape
+from broker_runtime.zookeeper.cluster_state import ClusterState
+from broker_runtime.zookeeper.session import (
+    BadVersionError,
+    Create,
+    NodeExistsError,
+    NoNodeError,
+    Operation,
+    Set,
+    ZooKeeperClient,
+)
+from broker_runtime.zookeeper.znodes import group_members_path, to_json
+
+log = logging.getLogger(__name__)
+
+VERIFY_MS: Final = 2_000
+LOOK_MS: Final = 250
+"""How often every group is looked at: for deadlines that ended and topics that changed."""
+_FORGET_MS: Final = 10_000
+_RETRY_MS: Final = 500
+_TOO_LARGE_MS: Final = 10_000
+
+PartitionOf = tuple[str, bytes | None, int]
+"""Topic, its id (None: whichever has the name), partition."""
+
+
+class GroupCoordinator:
+    """See the module. `step` on one thread; the rest from any."""
+
+    def __init__(
+        self,
+        client: ZooKeeperClient,
+        groups: HostedGroups,
+        cluster: Callable[[], ClusterState],
+        *,
+        broker_id: int,
+        steady_ms: Callable[[], int],
+        wall_ms: Callable[[], int],
+    ) -> None:
+        """``cluster``: as this broker knows it. ``steady_ms``: a clock that never jumps."""
+        self._client = client
+        self._groups = groups
+        self._cluster = cluster
+        self._broker_id = broker_id
+        self._steady_ms = steady_ms
+        self._wall_ms = wall_ms
+        self._lock = threading.Lock()  # guards _touched; taken alone
+        self._touched: set[str] = set()
+        self._woken = threading.Event()
+        # Of the loop alone.
+        self._verify_at_ms = self._look_at_ms = self._forget_at_ms = self._write_at_ms = steady_ms()
+        self._resting: dict[str, int] = {}  # groups that cannot be written, and until when they are left alone
+        self._known: tuple[ClusterState, Mapping[str, TopicShape]] = (ClusterState(), {})
+
+    # --- requests ---------------------------------------------------------------------------------------------
+
+    def heartbeat(self, request: GroupHeartbeatRequest) -> GroupHeartbeatResponse:
+        """See `Group.heartbeat`. Waits for ZooKeeper only where the group has to be loaded first.
+
+        Raises as that and `HostedGroups.load`, and `CoordinatorNotAvailableError` while it is unknown whether this
+        broker still is the coordinator: no lease is extended then.
+        """
+        hosted = self._groups.load(request.group_id, creates=request.member_epoch == JOINS)
+        if hosted is None:
+            raise _no_member(request.group_id, request.member_id)
+        with hosted.lock:
+            now_ms = self._steady_ms()
+            hosted.require_standing(now_ms)
+            response = hosted.group.heartbeat(request, now_ms)
+        if request.member_epoch < 0 or not response.is_settled:
+            self._touch(hosted)
+        return response
+
+    @contextmanager
+    def committing(
+        self, group_id: str, member_id: str, member_epoch: int, sequence: int, partitions: Sequence[PartitionOf]
+    ) -> Iterator[tuple[list[PylogError | None], Guard]]:
+        """Around the writes of a commit: which partitions' offsets may be written (None), and under which guard. Until
+        it ends nothing of the member's is given to others.
+
+        Raises as `Group.begin_commit` and `heartbeat`.
+        """
+        hosted = self._groups.load(group_id, creates=not member_id)
+        if hosted is None:
+            raise _no_member(group_id, member_id)
+        with hosted.lock:
+            now_ms = self._steady_ms()
+            hosted.require_standing(now_ms)
+            refusals = hosted.group.begin_commit(member_id, member_epoch, sequence, partitions, now_ms)
+            hosted.commits_under_way += 1
+        try:
+            yield refusals, hosted.claim.guard
+        finally:
+            with hosted.lock:
+                hosted.commits_under_way -= 1
+                hosted.group.end_commit(member_id)
+                is_due = hosted.group.is_due(self._steady_ms())
+            if is_due:
+                self._touch(hosted)
+
+    def guard(self, group_id: str) -> Guard | None:
+        """Of a read that must be this group's latest; None: there is no such group. Raises as `HostedGroups.load`."""
+        hosted = self._groups.load(group_id, creates=False)
+        if hosted is None:
+            return None
+        with hosted.lock:
+            hosted.require_standing(self._steady_ms())
+            return hosted.claim.guard
+
+    def describe(self, group_id: str) -> DescribeGroupResponse:
+        """The group as its coordinator has it. Raises `GroupIdNotFoundError`, and as `HostedGroups.load`."""
+        hosted = self._groups.load(group_id, creates=False)
+        if hosted is None:
+            raise GroupIdNotFoundError(f"no group {group_id!r}")
+        shapes = self._shapes()
+        with hosted.lock:
+            now_ms = self._steady_ms()
+            hosted.require_standing(now_ms)
+            members = tuple(hosted.group.members(now_ms, shapes))
+            info = self._info(hosted, len(members))
+            return DescribeGroupResponse(group=info, epoch=hosted.group.epoch, members=members)
+
+    def known(self, group_id: str) -> GroupInfo | None:
+        """The group, if this broker coordinates it and has it in memory. Never waits for ZooKeeper."""
+        hosted = self._groups.find(group_id)
+        if hosted is None:
+            return None
+        shapes = self._shapes()
+        with hosted.lock:
+            return self._info(hosted, len(hosted.group.members(self._steady_ms(), shapes)))
+
+    def remove_members(self, group_id: str, members: Sequence[str]) -> None:
+        """See `Group.remove`. Raises as that and `HostedGroups.load`."""
+        hosted = self._groups.load(group_id, creates=False)
+        if hosted is None:
+            raise GroupIdNotFoundError(f"no group {group_id!r}")
+        with hosted.lock:
+            hosted.require_standing(self._steady_ms())
+            hosted.group.remove(members)
+        self._touch(hosted)
+
+    # --- the loop ---------------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Ends a `wait` soon. Never blocks."""
+        self._woken.set()
+
+    def wait(self) -> None:
+        """Blocks until there is something to look at: some `LOOK_MS` at most."""
+        self._woken.wait(LOOK_MS / 1_000)
+        self._woken.clear()
+
+    def step(self) -> None:
+        """Verifies claims, and writes what touched groups, or all when it is time, are to become. Blocks for ZooKeeper,
+        in bounds; what fails is tried again by a later step."""
+        now_ms = self._steady_ms()
+        with self._lock:
+            touched, self._touched = self._touched, set()
+        if not self._client.is_connected or now_ms < self._write_at_ms:
+            self._touch_again(touched)
+            return
+        try:
+            self._maybe_verify()
+            for hosted in self._to_look_at(touched, now_ms):
+                self._maybe_verify()
+                self._look(hosted)
+                touched.discard(hosted.group_id)
+        except ZooKeeperUnavailableError as error:
+            log.warning("groups wait error=%s", error)
+            self._write_at_ms = self._steady_ms() + _RETRY_MS
+            self._touch_again(touched)
+        if now_ms >= self._forget_at_ms:
+            self._forget_at_ms = now_ms + _FORGET_MS
+            self._groups.forget_idle()
+            self._resting = {name: until for name, until in self._resting.items() if until > now_ms}
+
+    # --- private ----------------------------------------------------------------------------------------------
+
+    def _info(self, hosted: HostedGroup, members: int) -> GroupInfo:
+        group = hosted.group
+        return GroupInfo(
+            group_id=hosted.group_id, state=group.state, kind=group.kind, members=members, coordinator=self._broker_id
+        )
+
+    def _touch(self, hosted: HostedGroup) -> None:
+        self._touch_again({hosted.group_id})
+        self.wake()
+
+    def _touch_again(self, group_ids: set[str]) -> None:
+        with self._lock:
+            self._touched |= group_ids
+
+    def _to_look_at(self, touched: set[str], now_ms: int) -> list[HostedGroup]:
+        if now_ms >= self._look_at_ms:
+            self._look_at_ms = now_ms + LOOK_MS
+            return self._groups.all()
+        found = [self._groups.find(group_id) for group_id in sorted(touched)]
+        return [hosted for hosted in found if hosted is not None]
+
+    def _maybe_verify(self) -> None:
+        now_ms = self._steady_ms()
+        if now_ms >= self._verify_at_ms:
+            self._verify_at_ms = now_ms + VERIFY_MS
+            self._groups.verify()
+
+    def _shapes(self) -> Mapping[str, TopicShape]:
+        cluster = self._cluster()
+        known, shapes = self._known
+        if cluster is not known:
+            shapes = {
+                name: TopicShape(topic.record.topic_id, len(topic.record.assignment))
+                for name, topic in cluster.topics.items()
+            }
+            if shapes == self._known[1]:
+                shapes = self._known[1]  # the same object: nothing changed that matters to groups
+            self._known = cluster, shapes
+        return shapes
+
+    def _look(self, hosted: HostedGroup) -> None:
+        now_ms = self._steady_ms()
+        if now_ms < self._resting.get(hosted.group_id, now_ms):
+            return
+        shapes = self._shapes()
+        with hosted.lock:
+            if hosted.is_dropped or hosted.is_being_removed:
+                return
+            if not hosted.group.is_due(now_ms) and hosted.looked_with is shapes:
+                return
+            plan = hosted.group.plan(shapes, now_ms)
+        if plan is None or self._write(hosted, plan):
+            # Only now: what was planned and not written is planned anew, whatever it was for.
+            hosted.looked_with = shapes
+        else:
+            self._touch(hosted)
+
+    def _write(self, hosted: HostedGroup, plan: Plan) -> bool:
+        """Writes and adopts; False: to be planned anew."""
+        record = plan.record
+        if not record.members:
+            record = msgspec.structs.replace(record, empty_since_ms=self._wall_ms())
+        path, data, version = group_members_path(hosted.group_id), to_json(record), hosted.members_version
+        operation: Operation = Create(path, data) if version is None else Set(path, data, version)
+        guard = hosted.claim.guard
+        try:
+            self._client.transaction([guard.check, operation], session=guard.session)
+            hosted.members_version = 0 if version is None else version + 1
+        except (BadVersionError, NoNodeError, NodeExistsError) as refusal:
+            if refusal.path == guard.check.path:
+                self._groups.drop(hosted)
+                return True
+            # An earlier write whose answer was lost: it was never told, and this one goes over it.
+            return self._is_written(hosted, data) and self._adopt(hosted, plan)
+        except ZooKeeperUnavailableError:
+            if not self._client.is_connected or not self._is_written(hosted, data):
+                raise
+        except InvalidRequestError as error:
+            log.error("cannot write members group=%r error=%s", hosted.group_id, error.message)
+            self._resting[hosted.group_id] = self._steady_ms() + _TOO_LARGE_MS
+            return False
+        return self._adopt(hosted, plan)
+
+    def _adopt(self, hosted: HostedGroup, plan: Plan) -> bool:
+        with hosted.lock:
+            hosted.group.adopt(plan)
+        self._touch(hosted)
+        return True
+
+    def _is_written(self, hosted: HostedGroup, data: bytes) -> bool:
+        """Reads the members back; what was under way before is done by then, or never will be."""
+        guard = hosted.claim.guard
+        try:
+            self._client.transaction([guard.check], session=guard.session)
+        except (BadVersionError, NoNodeError):
+            self._groups.drop(hosted)
+            return False
+        node = self._client.find(group_members_path(hosted.group_id))
+        hosted.members_version = None if node is None else node.version
+        return node is not None and node.data == data
+
+
+def _no_member(group_id: str, member_id: str) -> UnknownMemberIdError:
+    return UnknownMemberIdError(f"group {group_id!r} has no member {member_id!r}: join anew")

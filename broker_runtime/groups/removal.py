@@ -1,0 +1,228 @@
+"""Takes groups without members, and their offsets, out of ZooKeeper: because somebody says so, or because they are old.
+
+Each broker looks after the groups it has claimed, and after those that nobody has where it is the candidate: it is
+their coordinator alone that knows whether somebody joins or commits meanwhile, and the work is spread. So a group whose
+coordinator died unnoticed is taken over here at the latest, and its members' sessions end.
+
+Rules: nothing is removed but under the claim, and not while there are members or commits. Offsets go when neither a
+commit nor a member was there for ``offsets.retention.minutes``. The claim goes last, and only when it is so old that
+nothing of an earlier coordinator can be under way: the next one of that group counts from 0.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from broker_runtime.contract.errors import (
+    CoordinatorNotAvailableError,
+    GroupIdNotFoundError,
+    NonEmptyGroupError,
+    NotCoordinatorError,
+    PylogError,
+    ZooKeeperUnavailableError,
+)
+from broker_runtime.contract.model import check_group_id
+from broker_runtime.groups.claims import Claims
+from broker_runtime.groups.hosted import HostedGroup, HostedGroups
+from broker_runtime.groups.offsets import OffsetStore
+from broker_runtime.zookeeper.session import Delete, NotEmptyError, ZNode, ZNodeError, ZooKeeperClient
+from broker_runtime.zookeeper.znodes import (
+    CONSUMERS,
+    GroupMembers,
+    GroupOffsets,
+    from_json,
+    group_claim_path,
+    group_members_path,
+    group_offsets_parent,
+    group_offsets_path,
+    group_path,
+)
+
+log = logging.getLogger(__name__)
+
+CLAIM_AGE_MS: Final = 30_000
+_LEAVING_LIMIT_S: Final = 3.0  # how long members that have left may take to be gone
+_POLL_S: Final = 0.02
+_GROUPS_AT_ONCE: Final = 200
+_DELETES_PER_WRITE: Final = 400
+
+
+class GroupRemoval:
+    """See the module. `delete` from any thread, `step` on one; both block for ZooKeeper, in bounds."""
+
+    def __init__(
+        self,
+        client: ZooKeeperClient,
+        claims: Claims,
+        groups: HostedGroups,
+        store: OffsetStore,
+        *,
+        broker_id: int,
+        retention_ms: int,
+        steady_ms: Callable[[], int],
+        wall_ms: Callable[[], int],
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """``retention_ms``: ``offsets.retention.minutes``. ``wall_ms``: the clock of commits."""
+        self._client = client
+        self._claims = claims
+        self._groups = groups
+        self._store = store
+        self._broker_id = broker_id
+        self._retention_ms = retention_ms
+        self._steady_ms = steady_ms
+        self._wall_ms = wall_ms
+        self._sleep = sleep
+        self._not_before: dict[str, int] = {}  # when a group's offsets are too old, at the earliest; of `step` alone
+
+    def delete(self, group_id: str) -> None:
+        """Removes the group's offsets and what is left of its members.
+
+        Raises `GroupIdNotFoundError`, `NonEmptyGroupError`, `NotCoordinatorError`, `CoordinatorNotAvailableError`,
+        `ZooKeeperUnavailableError` (unknown whether it was removed).
+        """
+        hosted = self._groups.load(group_id, creates=False)
+        if hosted is None:
+            raise GroupIdNotFoundError(f"no group {group_id!r}")
+        self._wait_for_leaving(hosted)
+        with self._removing(hosted):
+            offsets = self._offsets(hosted)
+            if not offsets and hosted.members_version is None:
+                raise GroupIdNotFoundError(f"no group {group_id!r}")
+            self._remove(hosted, offsets)
+        self._groups.drop(hosted)
+        log.info("delete group=%r topics=%d", group_id, len(offsets))
+
+    def step(self) -> None:
+        """Looks at all groups of the cluster that are this broker's to look after. What fails is left to the next
+        step."""
+        if not self._client.is_connected:
+            return
+        try:
+            names = self._client.children(CONSUMERS)
+            for start in range(0, len(names), _GROUPS_AT_ONCE):
+                self._look_at(names[start : start + _GROUPS_AT_ONCE])
+            self._not_before = {name: at_ms for name, at_ms in self._not_before.items() if name in set(names)}
+        except (ZooKeeperUnavailableError, ZNodeError) as error:
+            log.warning("groups' ages unknown error=%r", error)
+
+    # --- private ----------------------------------------------------------------------------------------------
+
+    def _look_at(self, names: Sequence[str]) -> None:
+        claims = self._client.find_all([group_claim_path(name) for name in names], are_small=True)
+        members = self._client.find_all([group_members_path(name) for name in names])
+        for name, claim, node in zip(names, claims, members, strict=True):
+            try:
+                check_group_id(name)
+                owner = self._claims.owner_in(name, claim)
+                if (self._claims.candidate(name) if owner is None else owner) == self._broker_id:
+                    self._look(name, node, is_ours=owner is not None)
+            except ZooKeeperUnavailableError:
+                raise
+            except PylogError as error:
+                log.info("leave group=%r error=%s", name, error)
+
+    def _look(self, name: str, node: ZNode | None, *, is_ours: bool) -> None:
+        record = None if node is None else from_json(node.data, GroupMembers, group_members_path(name))
+        if record is not None and record.members:
+            if not is_ours or self._groups.find(name) is None:
+                self._groups.load(name, creates=False)  # so that its members' sessions end
+            return
+        now_ms = self._wall_ms()
+        if now_ms < self._not_before.get(name, now_ms):
+            return
+        last_ms = _last_use_ms(self._store.fetch(name, None), record)
+        if last_ms is not None and now_ms - last_ms < self._retention_ms:
+            self._not_before[name] = last_ms + self._retention_ms
+            return
+        self._expire(name)
+
+    def _expire(self, name: str) -> None:
+        """The group seems to be old, or to have nothing: looks again, as its coordinator."""
+        hosted = self._groups.load(name, creates=False)
+        if hosted is None or self._steady_ms() - hosted.claimed_ms < CLAIM_AGE_MS:
+            return  # soon
+        with self._removing(hosted):
+            offsets = self._offsets(hosted)
+            last_ms = _last_use_ms({topic: found for topic, (found, _) in offsets.items()}, self._members(hosted))
+            if last_ms is not None and self._wall_ms() - last_ms < self._retention_ms:
+                return
+            self._remove(hosted, offsets)
+            self._remove_claim(hosted)
+        self._groups.drop(hosted)
+        log.info("expire group=%r topics=%d", name, len(offsets))
+
+    @contextmanager
+    def _removing(self, hosted: HostedGroup) -> Iterator[None]:
+        with hosted.lock:
+            hosted.require_standing(self._steady_ms())
+            if not hosted.group.is_empty:
+                raise NonEmptyGroupError(f"group {hosted.group_id!r} has members")
+            if hosted.commits_under_way:
+                raise CoordinatorNotAvailableError(f"group {hosted.group_id!r} commits at this moment. Try again")
+            hosted.is_being_removed = True
+        try:
+            yield
+        except ZNodeError as error:
+            self._groups.drop(hosted)
+            raise NotCoordinatorError(f"group {hosted.group_id!r} is another's by now ({error.path})") from None
+        finally:
+            with hosted.lock:
+                hosted.is_being_removed = False
+
+    def _wait_for_leaving(self, hosted: HostedGroup) -> None:
+        """Who has left is a member until that is written, which takes a moment."""
+        for _ in range(int(_LEAVING_LIMIT_S / _POLL_S)):
+            with hosted.lock:
+                if hosted.group.is_empty or hosted.group.state != "empty":
+                    return
+            self._sleep(_POLL_S)
+
+    def _offsets(self, hosted: HostedGroup) -> dict[str, tuple[GroupOffsets, int]]:
+        """By topic, with versions; as recent as the call."""
+        guard, group_id = hosted.claim.guard, hosted.group_id
+        self._client.transaction([guard.check], session=guard.session)
+        topics = self._store.topics_of(group_id)
+        paths = [group_offsets_path(group_id, topic) for topic in topics]
+        return {
+            topic: (from_json(node.data, GroupOffsets, path), node.version)
+            for topic, path, node in zip(topics, paths, self._client.find_all(paths), strict=True)
+            if node is not None
+        }
+
+    def _members(self, hosted: HostedGroup) -> GroupMembers | None:
+        path = group_members_path(hosted.group_id)
+        node = self._client.find(path)
+        return None if node is None else from_json(node.data, GroupMembers, path)
+
+    def _remove(self, hosted: HostedGroup, offsets: Mapping[str, tuple[GroupOffsets, int]]) -> None:
+        group_id, guard = hosted.group_id, hosted.claim.guard
+        deletes = [Delete(group_offsets_path(group_id, topic), version) for topic, (_, version) in offsets.items()]
+        if self._client.find(group_offsets_parent(group_id)) is not None:
+            deletes.append(Delete(group_offsets_parent(group_id)))
+        if hosted.members_version is not None:
+            deletes.append(Delete(group_members_path(group_id), hosted.members_version))
+        for start in range(0, len(deletes), _DELETES_PER_WRITE):
+            some = deletes[start : start + _DELETES_PER_WRITE]
+            self._client.transaction([guard.check, *some], session=guard.session)
+        hosted.members_version = None
+
+    def _remove_claim(self, hosted: HostedGroup) -> None:
+        guard = hosted.claim.guard
+        deletes = [Delete(guard.check.path, guard.check.version), Delete(group_path(hosted.group_id))]
+        try:
+            self._client.transaction(deletes, session=guard.session)
+        except NotEmptyError as error:
+            log.warning("group has more than this version knows group=%r znode=%s", hosted.group_id, error.path)
+
+
+def _last_use_ms(offsets: Mapping[str, GroupOffsets], members: GroupMembers | None) -> int | None:
+    """When somebody committed, or the last member was gone; None: there are no offsets."""
+    commits = [stored.committed_at_ms for found in offsets.values() for stored in found.offsets.values()]
+    if not commits:
+        return None
+    return max(*commits, 0, members.empty_since_ms if members is not None else 0)

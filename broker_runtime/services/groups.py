@@ -1,0 +1,274 @@
+"""Consumer groups, as requests: who coordinates, heartbeats, acknowledged offsets, and what an administrator does.
+
+Rules: every broker tells who a group's coordinator is, and lists all groups; everything else is the coordinator's, and
+another one answers `NotCoordinatorError`. Each of a commit's entries has its own answer; one that fails takes no other
+with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+from broker_runtime.contract.errors import (
+    CorruptRecordError,
+    GroupIdNotFoundError,
+    InconsistentTopicIdError,
+    InvalidRequestError,
+    PylogError,
+    UnknownTopicOrPartitionError,
+)
+from broker_runtime.contract.model import check_group_id
+from broker_runtime.contract.requests import (
+    AlterGroupOffsetsRequest,
+    CommitOffsetsRequest,
+    CommitOffsetsResponse,
+    CommittedOffset,
+    DeleteGroupRequest,
+    DescribeGroupRequest,
+    DescribeGroupResponse,
+    Empty,
+    ErrorInfo,
+    FetchOffsetsRequest,
+    FetchOffsetsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    GroupHeartbeatRequest,
+    GroupHeartbeatResponse,
+    GroupInfo,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    PartitionKey,
+    RemoveGroupMembersRequest,
+)
+from broker_runtime.groups.claims import Claims, Guard
+from broker_runtime.groups.coordinator import GroupCoordinator
+from broker_runtime.groups.member import MemberState
+from broker_runtime.groups.offsets import OffsetStore
+from broker_runtime.groups.removal import GroupRemoval
+from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState
+from broker_runtime.zookeeper.session import ZNode, ZooKeeperClient
+from broker_runtime.zookeeper.znodes import (
+    CONSUMERS,
+    GroupMembers,
+    StoredOffset,
+    from_json,
+    group_claim_path,
+    group_members_path,
+    group_offsets_parent,
+)
+
+_MOVING = frozenset({MemberState.JOINING.value, MemberState.FENCED.value})
+
+
+class GroupService:
+    """Thread-safe. Calls block for ZooKeeper, in bounds; a heartbeat of a group in memory does not.
+
+    All raise `InvalidGroupIdError`, `ZooKeeperUnavailableError`; those that are the coordinator's also
+    `NotCoordinatorError`, `CoordinatorNotAvailableError`.
+    """
+
+    def __init__(
+        self,
+        client: ZooKeeperClient,
+        cluster: Callable[[], ClusterState],
+        *,
+        claims: Claims,
+        coordinator: GroupCoordinator,
+        removal: GroupRemoval,
+        store: OffsetStore,
+        wall_ms: Callable[[], int],
+    ) -> None:
+        """``cluster``: as this broker knows it. ``wall_ms``: the time that commits carry."""
+        self._client = client
+        self._cluster = cluster
+        self._claims = claims
+        self._coordinator = coordinator
+        self._removal = removal
+        self._store = store
+        self._wall_ms = wall_ms
+
+    # --- members ----------------------------------------------------------------------------------------------
+
+    def find_coordinator(self, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
+        """The broker to ask. Any broker tells. Raises `CoordinatorNotAvailableError` if there is none."""
+        return FindCoordinatorResponse(broker_id=self._claims.find_coordinator(check_group_id(request.group_id)))
+
+    def group_heartbeat(self, request: GroupHeartbeatRequest) -> GroupHeartbeatResponse:
+        """See `GroupCoordinator.heartbeat`."""
+        check_group_id(request.group_id)
+        return self._coordinator.heartbeat(request)
+
+    # --- offsets ----------------------------------------------------------------------------------------------
+
+    def commit_offsets(self, request: CommitOffsetsRequest) -> CommitOffsetsResponse:
+        """Writes the offsets: of a member, or of nobody while there are no members.
+
+        Raises `UnknownMemberIdError`, `NonEmptyGroupError`. An entry's error: `UnknownTopicOrPartitionError`,
+        `InconsistentTopicIdError`, `StaleMemberEpochError`, and as `OffsetStore.commit`.
+        """
+        check_group_id(request.group_id)
+        errors: list[ErrorInfo | None] = [None] * len(request.offsets)
+        topics: dict[int, TopicState] = {}
+        cluster = self._cluster()
+        for number, committed in enumerate(request.offsets):
+            try:
+                topics[number] = _existing(cluster, committed.at)
+            except PylogError as error:
+                errors[number] = ErrorInfo.of(error)
+        if not topics and not request.member_id:
+            return CommitOffsetsResponse(errors=tuple(errors))
+        partitions = [
+            (topic.name, topic.record.topic_id, request.offsets[number].at.partition)
+            for number, topic in topics.items()
+        ]
+        with self._coordinator.committing(
+            request.group_id, request.member_id, request.member_epoch, request.sequence, partitions
+        ) as (refusals, guard):
+            for number, refusal in zip(topics.copy(), refusals, strict=True):
+                if refusal is not None:
+                    errors[number] = ErrorInfo.of(refusal)
+                    del topics[number]
+            self._write(request, topics, guard, errors)
+        return CommitOffsetsResponse(errors=tuple(errors))
+
+    def fetch_offsets(self, request: FetchOffsetsRequest) -> FetchOffsetsResponse:
+        """The offsets the group has, of topics that exist. Those of an earlier topic of the same name are none. They
+        are those that ZooKeeper has now: what was acknowledged before is among them.
+
+        Raises `UnknownTopicOrPartitionError` and `InconsistentTopicIdError` for partitions asked for.
+        """
+        group_id = check_group_id(request.group_id)
+        cluster = self._cluster()
+        wanted: dict[str, set[int]] | None = None
+        if request.partitions is not None:
+            wanted = {}
+            for at in request.partitions:
+                wanted.setdefault(_existing(cluster, at).name, set()).add(at.partition)
+        guard = self._coordinator.guard(group_id)
+        if guard is None:
+            return FetchOffsetsResponse(offsets=())
+        found: list[CommittedOffset] = []
+        for name, stored in self._store.fetch(
+            group_id, None if wanted is None else sorted(wanted), guard=guard
+        ).items():
+            topic = cluster.topics.get(name)
+            if topic is None or stored.topic_id != topic.record.topic_id:
+                continue
+            found += [
+                CommittedOffset(
+                    at=PartitionKey(topic=name, partition=partition, topic_id=stored.topic_id),
+                    offset=offset.offset,
+                    leader_epoch=offset.leader_epoch,
+                    metadata=offset.metadata,
+                )
+                for partition, offset in sorted(stored.offsets.items())
+                if wanted is None or partition in wanted[name]
+            ]
+        return FetchOffsetsResponse(offsets=tuple(found))
+
+    # --- administrators ---------------------------------------------------------------------------------------
+
+    def list_groups(self, request: ListGroupsRequest) -> ListGroupsResponse:
+        """All groups that have members or offsets, sorted; as ZooKeeper has them, so who just joined or left may be
+        missing or left over. Any broker tells."""
+        names = self._client.children(CONSUMERS)
+        claims = self._client.find_all([group_claim_path(name) for name in names], are_small=True)
+        members = self._client.find_all([group_members_path(name) for name in names])
+        offsets = self._client.find_all([group_offsets_parent(name) for name in names], are_small=True)
+        found: list[GroupInfo] = []
+        for name, claim, node, parent in zip(names, claims, members, offsets, strict=True):
+            info = self._coordinator.known(name) or self._info(name, claim, node)
+            if info.members or parent is not None:
+                found.append(info)
+        return ListGroupsResponse(groups=tuple(found))
+
+    def describe_group(self, request: DescribeGroupRequest) -> DescribeGroupResponse:
+        """Its members and what they hold. Raises `GroupIdNotFoundError` if it has neither members nor offsets."""
+        group_id = check_group_id(request.group_id)
+        described = self._coordinator.describe(group_id)
+        if not described.members and not self._store.topics_of(group_id):
+            raise GroupIdNotFoundError(f"no group {group_id!r}")
+        return described
+
+    def alter_group_offsets(self, request: AlterGroupOffsetsRequest) -> CommitOffsetsResponse:
+        """As a commit of nobody: raises `NonEmptyGroupError` while there are members."""
+        return self.commit_offsets(CommitOffsetsRequest(group_id=request.group_id, offsets=request.offsets))
+
+    def delete_group(self, request: DeleteGroupRequest) -> Empty:
+        """See `GroupRemoval.delete`."""
+        self._removal.delete(check_group_id(request.group_id))
+        return Empty()
+
+    def remove_group_members(self, request: RemoveGroupMembersRequest) -> Empty:
+        """See `Group.remove`. Raises `UnknownMemberIdError`, `GroupIdNotFoundError`, `InvalidRequestError` for none."""
+        check_group_id(request.group_id)
+        if not request.members:
+            raise InvalidRequestError("members is empty: name the members to remove")
+        self._coordinator.remove_members(request.group_id, request.members)
+        return Empty()
+
+    # --- private ----------------------------------------------------------------------------------------------
+
+    def _write(
+        self,
+        request: CommitOffsetsRequest,
+        topics: Mapping[int, TopicState],
+        guard: Guard,
+        errors: list[ErrorInfo | None],
+    ) -> None:
+        now_ms = self._wall_ms()
+        by_topic: dict[str, dict[int, StoredOffset]] = {}
+        for number, topic in topics.items():
+            committed = request.offsets[number]
+            by_topic.setdefault(topic.name, {})[committed.at.partition] = StoredOffset(
+                offset=committed.offset,
+                leader_epoch=committed.leader_epoch,
+                committed_at_ms=now_ms,
+                metadata=committed.metadata,
+            )
+        ids = {topic.name: topic.record.topic_id for topic in topics.values()}
+        for name, offsets in by_topic.items():
+            try:
+                self._store.commit(
+                    request.group_id, name, ids[name], offsets, only_forward=request.only_forward, guard=guard
+                )
+            except PylogError as error:
+                for number, topic in topics.items():
+                    if topic.name == name:
+                        errors[number] = ErrorInfo.of(error)
+
+    def _info(self, name: str, claim: ZNode | None, node: ZNode | None) -> GroupInfo:
+        try:
+            record = None if node is None else from_json(node.data, GroupMembers, group_members_path(name))
+        except CorruptRecordError:
+            record = None  # who asks its coordinator is told
+        members = record.members if record is not None else ()
+        state: Literal["empty", "assigning", "stable"] = "stable"
+        if not members:
+            state = "empty"
+        elif any(member.state in _MOVING or any(held.releasing for held in member.held) for member in members):
+            state = "assigning"
+        owner = self._claims.owner_in(name, claim)
+        return GroupInfo(
+            group_id=name,
+            state=state,
+            kind=members[0].kind if members else "",
+            members=len(members),
+            coordinator=-1 if owner is None else owner,
+        )
+
+
+def _existing(cluster: ClusterState, at: PartitionKey) -> TopicState:
+    topic = cluster.topics.get(at.topic)
+    if topic is None:
+        raise UnknownTopicOrPartitionError(f"no topic {at.topic!r}")
+    if at.topic_id is not None and at.topic_id != topic.record.topic_id:
+        raise InconsistentTopicIdError(
+            f"topic {at.topic!r} has the id {topic.record.topic_id.hex()}, not {at.topic_id.hex()}: it was made anew"
+        )
+    if at.partition >= len(topic.record.assignment):
+        raise UnknownTopicOrPartitionError(
+            f"topic {at.topic!r} has no partition {at.partition}, only 0 to {len(topic.record.assignment) - 1}"
+        )
+    return topic
