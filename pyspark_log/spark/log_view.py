@@ -6,11 +6,13 @@ promise what was there when they were called. Only which topics match a pattern 
 
 Transient errors (a broker that restarts, a partition without a leader) are tried again for as long as ``patience_s``,
 since any exception ends the query. Offsets of a leader of an older epoch than one already seen are not believed: it
-does not know yet that it leads no more. Not thread-safe but for `commit`, which the progress thread calls.
+does not know yet that it leads no more. What is asked about the group goes to its coordinator. Not thread-safe but
+for that and for `topics`, which the threads of the query's progress and of its membership ask.
 """
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterable, Sequence
 
@@ -21,13 +23,17 @@ from broker_runtime.contract.errors import (
     UnknownTopicOrPartitionError,
 )
 from broker_runtime.contract.flight import error_of
-from broker_runtime.contract.model import TopicPartition
+from broker_runtime.contract.model import GroupDescription, TopicPartition
 from broker_runtime.contract.requests import (
     CommitOffsetsRequest,
     CommitOffsetsResponse,
     CommittedOffset,
+    DescribeConfigRequest,
+    DescribeConfigResponse,
     FetchOffsetsRequest,
     FetchOffsetsResponse,
+    GroupHeartbeatRequest,
+    GroupHeartbeatResponse,
     MetadataRequest,
     MetadataResponse,
     PartitionInfo,
@@ -35,7 +41,10 @@ from broker_runtime.contract.requests import (
     TopicInfo,
 )
 from broker_runtime.contract.schema import TopicSchema, schema_history_from_info
+from broker_runtime.contract.settings import parse_duration
+from pyspark_log.client import groups
 from pyspark_log.client.cluster import Cluster
+from pyspark_log.client.coordinator import Coordinator
 from pyspark_log.client.retry import Backoff, Deadline
 from pyspark_log.spark.offsets import SourceOffset
 from pyspark_log.spark.options import SourceOptions
@@ -48,6 +57,7 @@ QUERY_PATIENCE_S = 120.0
 
 _PATTERN_AGE_S = 1.0
 _COMMIT_LIMIT_S = 10.0
+_GROUP_LIMIT_S = 3.0  # one try at the group's coordinator
 _LEADER_LIMIT_S = 5.0  # one try at one leader: if it is frozen, another will lead
 
 
@@ -63,6 +73,9 @@ class BrokerLogView:
         self._cluster = cluster or Cluster.from_settings(options.settings())
         self._matching: tuple[str, ...] | None = None
         self._matched_at_s = 0.0
+        self._sequence = itertools.count()  # of commits
+        self.topics: tuple[str, ...] = tuple(sorted(self._selection.named_topics or ()))
+        """The topics that are read, as last seen; those that a pattern matches are known after the first snapshot."""
         self._epochs: dict[tuple[bytes, int], int] = {}  # the leader epochs of the newest offsets, by topic id
 
     def schemas(self) -> dict[str, TopicSchema]:
@@ -94,14 +107,16 @@ class BrokerLogView:
             "fetch_offsets",
             FetchOffsetsRequest(group_id=self._group_id, partitions=keys),
             FetchOffsetsResponse,
+            to=Coordinator(self._group_id),
             timeout_s=self._patience_s,
         )
         return {TopicPartition(one.at.topic, one.at.partition): one.offset for one in response.offsets}
 
-    def commit(self, offset: SourceOffset, only_forward: bool) -> None:
-        """Makes ``offset`` the group's committed offsets, in ZooKeeper. Blocks at most 10 s. Thread-safe.
+    def commit(self, offset: SourceOffset, only_forward: bool, member: tuple[str, int]) -> None:
+        """Makes ``offset`` the group's committed offsets, in ZooKeeper, as its ``member`` (id, epoch).
 
-        Partitions of topics that no longer exist are left out. Raises the first other error.
+        Blocks at most 10 s. Thread-safe. Partitions of topics that no longer exist are left out. Raises the first other
+        error: `FencedError` when the membership is over.
         """
         assert self._group_id is not None
         response = self._cluster.call(
@@ -112,15 +127,47 @@ class BrokerLogView:
                     CommittedOffset(at=PartitionKey(topic=one.topic, partition=one.partition), offset=position)
                     for one, position in offset.items()
                 ),
+                member_id=member[0],
+                member_epoch=member[1],
+                sequence=next(self._sequence),
                 only_forward=only_forward,
             ),
             CommitOffsetsResponse,
+            to=Coordinator(self._group_id),
             timeout_s=_COMMIT_LIMIT_S,
         )
         failures: list[PylogError] = [error_of(error) for error in response.errors if error is not None]
         for failure in failures:
             if not isinstance(failure, UnknownTopicOrPartitionError):
                 raise failure
+
+    def heartbeat(self, request: GroupHeartbeatRequest) -> GroupHeartbeatResponse:
+        """See `query_member.GroupCalls`. Thread-safe."""
+        return self._cluster.call(
+            "group_heartbeat",
+            request,
+            GroupHeartbeatResponse,
+            to=Coordinator(request.group_id),
+            timeout_s=_GROUP_LIMIT_S,
+        )
+
+    def describe_group(self) -> GroupDescription:
+        """See `query_member.GroupCalls`. Thread-safe."""
+        assert self._group_id is not None
+        return groups.describe_group(self._cluster, self._group_id, timeout_s=_GROUP_LIMIT_S)
+
+    def session_limits_ms(self) -> tuple[int, int]:
+        """See `query_member.GroupCalls`. Thread-safe."""
+        broker_id = min(self._cluster.describe(timeout_s=_GROUP_LIMIT_S).brokers)
+        told = self._cluster.call(
+            "describe_config",
+            DescribeConfigRequest(broker_id=broker_id),
+            DescribeConfigResponse,
+            to=broker_id,
+            timeout_s=_GROUP_LIMIT_S,
+        )
+        least, most = (told.entries[f"group.{which}.session.timeout.ms"].value for which in ("min", "max"))
+        return parse_duration(least), parse_duration(most)
 
     def close(self) -> None:
         """Ends the connections that are its own."""
@@ -149,6 +196,7 @@ class BrokerLogView:
         without_leader = [str(one) for one in sorted(spans) if spans[one].high_watermark < 0]
         if without_leader:
             raise LeaderNotAvailableError(f"{', '.join(without_leader)}: no leader answers; is a broker down?")
+        self.topics = tuple(sorted(info.name for info in infos))
         return LogSnapshot(
             topic_ids={info.name: info.topic_id for info in infos},
             earliest={one: spans[one].log_start for one in sorted(spans)},

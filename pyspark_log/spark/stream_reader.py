@@ -4,15 +4,20 @@ Spark makes one reader in the source's own process, which lives as long as the q
 about offsets, and another one that is pickled to the executors and only reads. So the state is made when the first
 question comes, never in the constructor, and never pickled.
 
-Spark does not stop a source: it ends its process with SIGTERM. A handler then publishes what is not published yet
-(bounded; Spark waits at least 4 s), and the process ends as it would have.
+With ``pylog.group.id`` the query is the one member of that group while it lives (`query_member`), and nothing is
+answered before it is known that no other query is.
+
+Spark does not stop a source: it ends its process with SIGTERM. A handler then publishes what is not published yet and
+leaves the group (bounded; Spark waits at least 4 s), and the process ends as it would have.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from types import FrameType
 from typing import Any
@@ -26,11 +31,13 @@ from pyspark_log.spark.log_view import QUERY_PATIENCE_S, BrokerLogView
 from pyspark_log.spark.offsets import SourceOffset, offset_from_json, offset_to_json
 from pyspark_log.spark.options import SourceOptions
 from pyspark_log.spark.progress import ProgressPublisher
+from pyspark_log.spark.query_member import QueryMember
 from pyspark_log.spark.query_offsets import QueryOffsets
 from pyspark_log.spark.range_reading import read_ranges
 from pyspark_log.spark.row_schema import RowLayout
 
 _STOP_LIMIT_S = 3.0
+_LEAVE_LIMIT_S = 0.8  # of these, kept for leaving the group
 _LAST_OFFSET_LIMIT_S = 30.0
 
 
@@ -42,15 +49,52 @@ class _Query:
         self.view = BrokerLogView(options, patience_s=QUERY_PATIENCE_S)
         self.offsets = QueryOffsets(options, self.view)
         self.pace = IdlePace()
-        self.publisher = None if options.group_id is None else ProgressPublisher(self.view.commit)
+        self.group = None if options.group_id is None else _Group(options.group_id, options, self.view)
+
+    def admit(self) -> None:
+        """Returns when nobody else has the group. Raises `GroupInUseError`."""
+        if self.group is not None:
+            self.group.member.admit()
 
     def publish(self, done: SourceOffset) -> None:
-        if self.publisher is not None:
-            self.publisher.publish(done)
+        if self.group is not None:
+            self.group.publisher.publish(done)
 
     def flush(self, timeout_s: float) -> None:
-        if self.publisher is not None:
-            self.publisher.flush(timeout_s)
+        if self.group is not None:
+            self.group.publisher.flush(timeout_s)
+
+    def close(self) -> None:
+        if self.group is not None:
+            self.group.end(_STOP_LIMIT_S)
+            self.group.publisher.close(0.0)
+        self.view.close()
+
+
+class _Group:
+    """What a query with a group does beside reading."""
+
+    def __init__(self, group_id: str, options: SourceOptions, view: BrokerLogView) -> None:
+        self._view = view
+        self.member = QueryMember(
+            group_id,
+            view,
+            lambda: view.topics,
+            client_id=options.settings().client_id,
+            client_host=socket.gethostname(),
+        )
+        self.publisher = ProgressPublisher(self._commit)
+        self.member.start()
+
+    def end(self, timeout_s: float) -> None:
+        """Publishes what is not published yet, and leaves the group; both are bounded together."""
+        ends_s = time.monotonic() + timeout_s
+        self.member.be_quiet()
+        self.publisher.flush(timeout_s - _LEAVE_LIMIT_S)
+        self.member.leave(max(0.0, ends_s - time.monotonic()))
+
+    def _commit(self, offset: SourceOffset, only_forward: bool) -> None:
+        self._view.commit(offset, only_forward, self.member.identity())
 
 
 class PylogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -66,7 +110,9 @@ class PylogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:
         """Where a new query starts; the same answer however often Spark asks."""
-        return offset_to_json(self._running().offsets.initial())
+        query = self._running()
+        query.admit()
+        return offset_to_json(query.offsets.initial())
 
     def prepareForTriggerAvailableNow(self) -> None:
         """The query ends where the log ends at the first `latestOffset`."""
@@ -81,6 +127,7 @@ class PylogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """How far the next micro-batch goes. All before ``start`` is done, so it is published."""
         query = self._running()
+        query.admit()
         done = offset_from_json(start)
         query.publish(done)
         query.pace.before()
@@ -97,7 +144,9 @@ class PylogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
         """One input partition per range or group of small ranges; its value is a tuple of `PlannedRange`."""
-        groups = self._running().offsets.plan(offset_from_json(start), offset_from_json(end))
+        query = self._running()
+        query.admit()
+        groups = query.offsets.plan(offset_from_json(start), offset_from_json(end))
         return [InputPartition(group) for group in groups]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -108,23 +157,21 @@ class PylogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Nothing: it comes a micro-batch late, and for the last one never. `latestOffset` publishes."""
 
     def stop(self) -> None:
-        """Publishes what is left and ends the connections. (Spark calls it only when the driver is gone.)"""
+        """Publishes what is left, leaves the group, ends the connections. (Spark calls it only when the driver is
+        gone.)"""
         query, self._query = self._query, None
-        if query is None:
-            return
-        if query.publisher is not None:
-            query.publisher.close(_STOP_LIMIT_S)
-        query.view.close()
+        if query is not None:
+            query.close()
 
     def _running(self) -> _Query:
         if self._query is None:
             self._query = _Query(self._options)
-            if self._query.publisher is not None and threading.current_thread() is threading.main_thread():
+            if self._query.group is not None and threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, self._terminate)
         return self._query
 
     def _terminate(self, signal_number: int, frame: FrameType | None) -> None:
-        if self._query is not None:
-            self._query.flush(_STOP_LIMIT_S)
+        if self._query is not None and self._query.group is not None:
+            self._query.group.end(_STOP_LIMIT_S)
         signal.signal(signal_number, signal.SIG_DFL)
         os.kill(os.getpid(), signal_number)

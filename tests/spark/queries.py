@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -113,3 +114,29 @@ def forget(checkpoint: str, kind: str, batch_id: int) -> None:
     folder = Path(checkpoint) / kind
     (folder / str(batch_id)).unlink()
     (folder / f".{batch_id}.crc").unlink(missing_ok=True)
+
+
+def source_processes() -> list[int]:
+    """Pids of the sources' own processes of this test's Spark."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                command = (entry / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if b"python_streaming_source_runner" in command and _is_ours(int(entry.name)):
+                found.append(int(entry.name))
+    return found
+
+
+def _is_ours(pid: int) -> bool:
+    """Whether ``pid`` descends from this process."""
+    while pid > 1:
+        try:
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+        except OSError:
+            return False
+        if pid == os.getpid():
+            return True
+    return False

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import uuid
-from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
@@ -15,6 +14,7 @@ from tests.spark.queries import (
     Collected,
     run_to_end,
     running,
+    source_processes,
     stream_of,
     wait_for_commit,
     wait_for_rows,
@@ -175,29 +175,3 @@ def test_query_goes_on_while_zookeeper_is_away_and_publishes_afterwards(spark, t
                 return [offset.committed for offset in admin.list_group_offsets("g").values()] == [1]
 
             wait_until(is_published, "published after ZooKeeper came back")
-
-
-def source_processes() -> list[int]:
-    """Pids of the sources' own processes of this test's Spark."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                command = (entry / "cmdline").read_bytes()
-            except OSError:
-                continue
-            if b"python_streaming_source_runner" in command and _is_ours(int(entry.name)):
-                found.append(int(entry.name))
-    return found
-
-
-def _is_ours(pid: int) -> bool:
-    """Whether ``pid`` descends from this process."""
-    while pid > 1:
-        try:
-            pid = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
-        except OSError:
-            return False
-        if pid == os.getpid():
-            return True
-    return False
