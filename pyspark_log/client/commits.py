@@ -2,14 +2,14 @@
 
 Rule: commits of one consumer go out one after the other, in the order in which they were asked for, so that no older
 one overtakes a newer; they name partitions by the id of the topic they were read from, so that an offset never becomes
-one of a topic made anew.
+one of a topic made anew. A member's commits carry its signature, made when the commit's turn has come.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 
@@ -17,6 +17,7 @@ from broker_runtime.contract.errors import (
     ClientTimeoutError,
     ClosedError,
     InconsistentTopicIdError,
+    PylogError,
     UnknownTopicOrPartitionError,
 )
 from broker_runtime.contract.model import TopicPartition
@@ -25,11 +26,14 @@ from pyspark_log.client import offsets
 from pyspark_log.client.cluster import Cluster
 from pyspark_log.client.commit_queue import CommitQueue
 from pyspark_log.client.fetcher import Fetcher
+from pyspark_log.client.membership import Signature
 from pyspark_log.client.partition_state import PartitionState
 from pyspark_log.client.start_positions import StartPositions
 
 TOPIC_IS_GONE = (UnknownTopicOrPartitionError, InconsistentTopicIdError)
 """What a partition's leader says when the topic was deleted, made anew or not."""
+
+_GIVE_BACK_LIMIT_S = 5.0  # others wait for the partitions
 
 _logger = logging.getLogger(__name__)
 
@@ -37,7 +41,17 @@ _logger = logging.getLogger(__name__)
 class Commits:
     """One consumer's. Marks are set by the caller's thread; any thread may commit."""
 
-    def __init__(self, cluster: Cluster, settings: ConsumerSettings, start: StartPositions, fetcher: Fetcher) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: ConsumerSettings,
+        start: StartPositions,
+        fetcher: Fetcher,
+        *,
+        signature: Callable[[], Signature | None] = lambda: None,
+    ) -> None:
+        """``signature``: as `Membership.signature`."""
+        self._signature = signature
         self._cluster = cluster
         self._start = start
         self._fetcher = fetcher
@@ -78,7 +92,33 @@ class Commits:
             return
         for state in given_up:
             state.finished = state.position
-        self._commit_finished(given_up)
+        self._commit_finished(lambda: given_up)
+
+    def give_back(self, states: Collection[PartitionState]) -> None:
+        """The group takes these; auto-commit covers what the caller is done with. Blocks a bounded time.
+
+        Raises nothing. What cannot be committed now is read again by whoever gets it.
+        """
+        if not states or not self.is_automatic:
+            return
+        try:
+            self._commit_finished(lambda: states, limit_s=_GIVE_BACK_LIMIT_S)
+        except PylogError as error:
+            _logger.warning("auto-commit of partitions given back failed count=%d error=%s", len(states), error)
+
+    def save(
+        self, positions: Mapping[TopicPartition, int], topic_ids: Mapping[TopicPartition, bytes], *, timeout_s: float
+    ) -> None:
+        """Where the group begins in these. Blocks and raises as `commit`, but no longer than about ``timeout_s``."""
+        with self._in_turn(timeout_s):
+            self._send(positions, topic_ids, timeout_s)
+
+    def forget(self, partitions: Collection[TopicPartition]) -> None:
+        """The caller has these no more."""
+        if self.looped is not None and self.looped.at in partitions:
+            self.looped = None
+        for at in partitions:
+            self._acknowledged.pop(at, None)
 
     def acknowledged(self, positions: Mapping[TopicPartition, int]) -> None:
         """The group has these already."""
@@ -109,7 +149,7 @@ class Commits:
     def commit_finished(self) -> None:
         """Auto-commit, if it is on. Blocks and raises as `commit`."""
         if self.is_automatic:
-            self._commit_finished(self._fetcher.states.values())
+            self._commit_finished(lambda: list(self._fetcher.states.values()))
 
     def close(self) -> None:
         """What still waits fails with `ClosedError`."""
@@ -122,28 +162,44 @@ class Commits:
 
     # --- private ----------------------------------------------------------------------------------------------
 
-    def _commit_finished(self, states: Iterable[PartitionState]) -> None:
-        with self._in_turn():
-            finished = {
-                state.at: state.finished for state in list(states) if not isinstance(state.error, TOPIC_IS_GONE)
-            }
+    def _commit_finished(
+        self, states: Callable[[], Collection[PartitionState]], *, limit_s: float | None = None
+    ) -> None:
+        """Of the ``states`` at the moment when it is this commit's turn."""
+        with self._in_turn(limit_s):
+            finished = {state.at: state.finished for state in states() if not isinstance(state.error, TOPIC_IS_GONE)}
             news = {at: offset for at, offset in finished.items() if self._acknowledged.get(at) != offset}
             if not news:
                 return
             try:
-                self._write(news)
+                self._write(news, limit_s)
             except TOPIC_IS_GONE as error:  # with its topic the group's offsets went
                 _logger.warning("auto-commit skipped topics that are gone error=%s", error)
 
-    def _write(self, next_offsets: Mapping[TopicPartition, int]) -> None:
+    def _write(self, next_offsets: Mapping[TopicPartition, int], timeout_s: float | None = None) -> None:
         states = self._fetcher.states
         topic_ids = {at: states[at].topic.topic_id for at in next_offsets if at in states}
-        offsets.commit(self._cluster, self._start.group_id, next_offsets, topic_ids=topic_ids)
+        self._send(next_offsets, topic_ids, timeout_s)
+
+    def _send(
+        self,
+        next_offsets: Mapping[TopicPartition, int],
+        topic_ids: Mapping[TopicPartition, bytes],
+        timeout_s: float | None,
+    ) -> None:
+        offsets.commit(
+            self._cluster,
+            self._start.group_id,
+            next_offsets,
+            topic_ids=topic_ids,
+            signature=self._signature(),
+            timeout_s=timeout_s,
+        )
         self._acknowledged.update(next_offsets)
 
     @contextmanager
-    def _in_turn(self) -> Iterator[None]:
-        limit_s = 2 * self._cluster.request_timeout_s
+    def _in_turn(self, limit_s: float | None = None) -> Iterator[None]:
+        limit_s = 2 * self._cluster.request_timeout_s if limit_s is None else limit_s
         if not self._turn.acquire(timeout=limit_s):
             raise ClientTimeoutError(f"another commit of this consumer has not ended after {limit_s:g} s")
         try:

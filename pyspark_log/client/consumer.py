@@ -6,14 +6,16 @@ what the caller is done with: records of the last ``poll`` once it polls again, 
 the loop asks for the next, and what was handed out last when the consumer is closed without an exception under way
 (in a loop that was left by ``break``: only if the ``with`` block ends well). Never the record that raised.
 
-Not thread-safe, but for `wakeup`. Groups have one member in this version: it gets all partitions.
+With a ``group_id`` a subscription is a membership in the group, which shares the topics' partitions out among its
+members; a thread of the consumer's tells the group that it lives (`heartbeats`). Changes of the share are carried out
+in the caller's thread, inside `poll` and the loops. Not thread-safe, but for `wakeup`.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime
 from types import TracebackType
@@ -29,13 +31,13 @@ from broker_runtime.contract.errors import (
 from broker_runtime.contract.model import EARLIEST, LATEST, OffsetAndTimestamp, TopicPartition
 from broker_runtime.contract.settings import ConsumerKeywords, ConsumerSettings, resolve
 from pyspark_log.client import forking, offsets
+from pyspark_log.client.assignment import Callbacks, OnPartitions
 from pyspark_log.client.cluster import Cluster
 from pyspark_log.client.consumption import Consumption
 from pyspark_log.client.later import without_later_settings
 from pyspark_log.client.records import ConsumedBatch, GroupMetadata, Record, timestamp_ms_of
 from pyspark_log.client.retry import Deadline
 
-OnPartitions = Callable[[list[TopicPartition]], object]
 _POLL_BYTES = 8 << 20
 
 Committable = Record | ConsumedBatch | Mapping[TopicPartition, int]
@@ -63,6 +65,7 @@ class Consumer:
         self._cluster = Cluster.from_settings(self._settings)
         self._consumption = Consumption(self._cluster, self._settings)
         self._is_closed = False
+        self._is_ended = False  # nothing works any more; until then callbacks of `close` may commit
         forking.register(self)
         if topics:
             try:
@@ -84,21 +87,31 @@ class Consumer:
     ) -> None:
         """All partitions of these topics, or of all whose whole name matches ``pattern``, now and in future.
 
-        Positions are the group's committed offsets, else as ``auto_offset_reset`` says; with a group they are written
-        to ZooKeeper before this returns. Partitions and topics added later are read from their first record.
-        ``on_assign`` is called now and then, ``on_revoke`` when they are given back; ``on_lost`` never, yet.
+        With a group: this member's share of them, which changes as members come and go; of the others it gets nothing.
+        Blocks until the share is known, a bounded time (about 10 s if another member is slow to release what is meant
+        for this one). Positions are the group's committed offsets, else as ``auto_offset_reset`` says; with a group
+        they are written to ZooKeeper before this returns. Partitions and topics added later are read from their first
+        record.
 
-        Raises `UnknownTopicOrPartitionError`, `NoOffsetForPartitionError` (``auto_offset_reset="none"``).
+        Callbacks are called inside this and inside polls, with lists: ``on_assign`` of what begins; ``on_revoke`` of
+        what is given back, before that happens, so that it can be committed; ``on_lost`` instead of that when it may
+        be others' already, because the group did not hear of this consumer for ``session_timeout_ms``, it did not
+        poll for ``max_poll_interval_ms``, or it was removed: then it joins anew, as another member.
+
+        Raises `UnknownTopicOrPartitionError`, `NoOffsetForPartitionError` (``auto_offset_reset="none"``),
+        `GroupInUseError` (by a Spark query), `GroupMaxSizeReachedError`, `InvalidSessionTimeoutError`.
         """
         self._check_open()
         names = [topics] if isinstance(topics, str) else list(topics)
         if bool(names) == (pattern is not None):
             raise InvalidRequestError("subscribe takes topics or a pattern, one of both")
         compiled = None if pattern is None else re.compile(pattern)
-        self._consumption.subscription.subscribe(names, compiled, on_assign, on_revoke)
+        callbacks = Callbacks(on_assign=on_assign, on_revoke=on_revoke, on_lost=on_lost)
+        self._consumption.subscription.subscribe(names, compiled, callbacks)
 
     def assign(self, partitions: Sequence[TopicPartition]) -> None:
-        """These partitions and no others. Positions as `subscribe`'s, but not written. Raises likewise.
+        """These partitions and no others, whoever else reads them: this is no membership, also with a group, and
+        then `commit` works only while the group has no members. Positions as `subscribe`'s, but not written.
 
         What auto-commit covers of partitions that are given up is committed first.
         """
@@ -106,7 +119,7 @@ class Consumer:
         self._consumption.subscription.assign([_tp(at) for at in partitions])
 
     def unsubscribe(self) -> None:
-        """No partitions any more."""
+        """No partitions any more; the group is left. Blocks a bounded time."""
         self._check_open()
         self._consumption.subscription.unsubscribe()
 
@@ -126,8 +139,10 @@ class Consumer:
         Returns as soon as there are any; an empty list after ``timeout`` seconds. Raises `WakeupError`,
         `OffsetOutOfRangeError` (``auto_offset_reset="none"``), `UnknownTopicOrPartitionError` and
         `InconsistentTopicIdError` (deleted under the consumer; a subscription goes on by itself with the first record
-        of a topic made anew), `CorruptRecordError`, `ClientStateError` if nothing is subscribed to; and what broke a
-        thread of the consumer's, which then goes on. What goes wrong after records were found is raised next time.
+        of a topic made anew), `CorruptRecordError`, `ClientStateError` if nothing is subscribed to; what broke a
+        thread of the consumer's, which then goes on; what callbacks raise; and why a group does not have this
+        consumer (any more): `FencedInstanceIdError` (another process took its ``group_instance_id``), and as
+        `subscribe`. What goes wrong after records were found is raised next time.
         """
         consumption = self._ready()
         limit = self._settings.max_poll_records if max_records is None else max_records
@@ -162,9 +177,11 @@ class Consumer:
         """Acknowledges, for the group, all before an offset, and blocks until that is in ZooKeeper.
 
         ``what``: a record or batch (all up to it and itself), next offsets by partition, or None: all that was handed
-        out. Raises `InvalidGroupIdError` without a group.
+        out. May be called in ``on_revoke``. Raises `InvalidGroupIdError` without a group, `StaleMemberEpochError` for
+        a partition that is not this member's (any more; the others are committed), `UnknownMemberIdError` when all is
+        lost, `NonEmptyGroupError` without a membership (`assign`) in a group that has members.
         """
-        self._check_open()
+        self._check_open(in_callback=True)
         self._consumption.commits.commit(self._next_offsets(what))
 
     def commit_async(self, what: Committable | None = None) -> Future[None]:
@@ -184,7 +201,7 @@ class Consumer:
 
     def group_metadata(self) -> GroupMetadata:
         """Who this consumer is in its group. Raises `InvalidGroupIdError` without a group."""
-        return GroupMetadata(self._consumption.start.group_id)
+        return self._consumption.group_metadata()
 
     # --- positions --------------------------------------------------------------------------------------------
 
@@ -254,7 +271,10 @@ class Consumer:
     # --- the end ----------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Commits what auto-commit covers, calls ``on_revoke``, ends all threads and connections. May be called again.
+        """Commits what auto-commit covers, calls ``on_revoke``, leaves the group, ends all threads and connections.
+
+        A member with a ``group_instance_id`` leaves for a while: its share waits for it for ``session_timeout_ms``.
+        May be called again. Blocks a bounded time.
 
         With an exception under way, what was handed out last does not count as done. Raises the commit's error,
         after everything is closed.
@@ -283,7 +303,11 @@ class Consumer:
         """See `forking`."""
 
     def after_fork_in_child(self) -> None:
-        """See `forking`: the child goes on from the same positions, by itself."""
+        """See `forking`: the child goes on from the same positions, by itself.
+
+        But for a member of a group: the parent is the member. In the child nothing is subscribed to, until it
+        subscribes as a member of its own.
+        """
         self._consumption.forget_parent()
 
     # --- private ----------------------------------------------------------------------------------------------
@@ -295,6 +319,7 @@ class Consumer:
         try:
             self._consumption.close(is_done=is_done, loop_counts=loop_counts)
         finally:
+            self._is_ended = True
             self._cluster.close()
             forking.unregister(self)
 
@@ -313,8 +338,8 @@ class Consumer:
         self._consumption.start_threads()
         return self._consumption
 
-    def _check_open(self) -> None:
-        if self._is_closed:
+    def _check_open(self, *, in_callback: bool = False) -> None:
+        if self._is_ended or (self._is_closed and not in_callback):
             raise ClosedError("the consumer was closed")
 
     def _chosen(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:

@@ -2,7 +2,10 @@
 
     start         where partitions begin                      for anybody
     fetcher       what is read ahead                          its own threads, a lock
+    heartbeats    the membership in the group, if any         its own thread, a lock
     commits       what is finished, what the group has        any thread
+    assignment    the partitions, the callbacks               the caller's thread
+    share         what the group's coordinator tells          the caller's thread
     subscription  what is read                                the caller's thread
     handout       what the caller is given, positions         the caller's thread
     keeper        the consumer's own thread
@@ -17,11 +20,16 @@ from concurrent.futures import Future
 
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.settings import ConsumerSettings
+from pyspark_log.client.assignment import Assignment
 from pyspark_log.client.cluster import Cluster
 from pyspark_log.client.commits import Commits
 from pyspark_log.client.fetcher import Fetcher
+from pyspark_log.client.group_share import GroupShare
 from pyspark_log.client.handout import Handout
+from pyspark_log.client.heartbeats import Heartbeats, stay_of
 from pyspark_log.client.keeper import Keeper
+from pyspark_log.client.membership import Signature
+from pyspark_log.client.records import GroupMetadata
 from pyspark_log.client.start_positions import StartPositions
 from pyspark_log.client.subscription import Subscription
 
@@ -38,14 +46,25 @@ class Consumption:
             max_wait_ms=settings.fetch_max_wait_ms,
             on_stale=self._on_stale,
         )
-        self.commits = Commits(cluster, settings, self.start, self.fetcher)
+        self.heartbeats: Heartbeats | None = None
+        if self.start.has_group:
+            self.heartbeats = Heartbeats(
+                cluster, stay_of(settings), on_news=self.fetcher.wake_caller, on_failure=self.fetcher.broke
+            )
+        self.commits = Commits(cluster, settings, self.start, self.fetcher, signature=self._signature)
+        assignment = Assignment(settings, fetcher=self.fetcher, commits=self.commits, begin=self.start_threads)
+        share = None
+        if self.heartbeats is not None:
+            share = GroupShare(
+                cluster, heartbeats=self.heartbeats, start=self.start, commits=self.commits, assignment=assignment
+            )
         self.subscription = Subscription(
             cluster,
-            settings,
             start=self.start,
             fetcher=self.fetcher,
             commits=self.commits,
-            begin=self.start_threads,
+            assignment=assignment,
+            share=share,
         )
         self.handout = Handout(
             cluster,
@@ -69,6 +88,8 @@ class Consumption:
                 auto_commit_s=self._settings.auto_commit_interval_ms / 1000,
             )
         self.fetcher.start_threads()
+        if self.heartbeats is not None:
+            self.heartbeats.start()
         return self._keeper
 
     def commit_async(self, next_offsets: Mapping[TopicPartition, int]) -> Future[None]:
@@ -77,25 +98,46 @@ class Consumption:
         self.start_threads().hurry()
         return future
 
+    def group_metadata(self) -> GroupMetadata:
+        """See `Consumer.group_metadata`."""
+        group_id = self.start.group_id
+        assert self.heartbeats is not None
+        member_id, epoch = self.heartbeats.identity()
+        instance_id = self._settings.group_instance_id
+        return GroupMetadata(group_id, member_id, epoch, instance_id) if member_id else GroupMetadata(group_id)
+
     def close(self, *, is_done: bool, loop_counts: bool) -> None:
-        """Ends threads; commits what is finished. ``loop_counts``: what a loop's body holds is finished too."""
+        """Ends threads; commits what is finished, leaves the group. Blocks a bounded time.
+
+        ``loop_counts``: what a loop's body holds is finished too.
+        """
         if is_done:
             self.commits.finish_at_end(loop_counts=loop_counts)
         self.fetcher.stop()
         if self._keeper is not None:
             self._keeper.stop()
         try:
-            self.commits.commit_finished()
+            if not self.subscription.lose_if_lost():
+                self.commits.commit_finished()
         finally:
             self.commits.close()
-            self.subscription.revoke_all()
+            try:
+                self.subscription.end()
+            finally:
+                if self.heartbeats is not None:
+                    self.heartbeats.stop()
 
     def forget_parent(self) -> None:
         """In a child after ``os.fork``."""
         self._keeper = None
+        if self.heartbeats is not None:
+            self.heartbeats.forget_parent()
         self.commits.forget_parent()
         self.subscription.forget_parent()
         self.fetcher.forget_parent()
+
+    def _signature(self) -> Signature | None:
+        return None if self.heartbeats is None else self.heartbeats.signature()
 
     def _on_stale(self) -> None:
         if self._keeper is not None:

@@ -147,6 +147,11 @@ class Fetcher:
                 self._threads.pop(broker_id, None)
             self.condition.notify_all()
 
+    def wake_caller(self) -> None:
+        """A waiting caller looks at what is new. Any thread, without the lock."""
+        with self.condition:
+            self.condition.notify_all()
+
     def raise_failure(self) -> None:
         """Raises what broke a thread since the last time, once. With the lock held."""
         failure, self._failure = self._failure, None

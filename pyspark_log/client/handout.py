@@ -2,7 +2,8 @@
 
 Rule: positions move when records are handed out, here and in `Subscription`, and nowhere else, in the caller's thread.
 What went wrong with a partition, and a thread of the consumer's that broke, is raised here; never instead of records
-that were handed out already, which would be lost.
+that were handed out already, which would be lost. A member of a group hands out nothing once its lease has ended:
+that is looked at last, and what was taken out of the store for it is dropped with all the rest.
 """
 
 from __future__ import annotations
@@ -53,41 +54,57 @@ class Handout:
 
     def take_records(self, deadline: Deadline, limit: int) -> list[Record]:
         """See `Consumer.poll`."""
-        records: list[Record] = []
-        while len(records) < limit:
-            batch = self._next_if_any(limit - len(records)) if records else self.next_batch(deadline, limit)
-            if batch is None:
-                break
-            records.extend(self.records(batch))
-        return records
+        with self._subscription.polling():
+            while True:
+                records: list[Record] = []
+                while len(records) < limit:
+                    batch = self._next_if_any(limit - len(records)) if records else self._next(deadline, limit)
+                    if batch is None:
+                        break
+                    records.extend(self.records(batch))
+                if not records or self._subscription.is_valid():
+                    return records
 
     def take_batches(self, deadline: Deadline, limit_bytes: int) -> list[ConsumedBatch]:
         """See `Consumer.poll_batches`: until there are ``limit_bytes``."""
-        batches: list[ConsumedBatch] = []
-        size = 0
-        while size < limit_bytes:
-            batch = self._next_if_any(None) if batches else self.next_batch(deadline)
-            if batch is None:
-                break
-            batches.append(batch)
-            size += batch.batch.nbytes
-        return batches
+        with self._subscription.polling():
+            while True:
+                batches: list[ConsumedBatch] = []
+                size = 0
+                while size < limit_bytes:
+                    batch = self._next_if_any(None) if batches else self._next(deadline, None)
+                    if batch is None:
+                        break
+                    batches.append(batch)
+                    size += batch.batch.nbytes
+                if not batches or self._subscription.is_valid():
+                    return batches
 
     def next_batch(self, deadline: Deadline, max_rows: int | None = None) -> ConsumedBatch | None:
-        """The next batch (of at most ``max_rows``), handed out; None when time is over. Raises as `Consumer.poll`."""
+        """The next batch (of at most ``max_rows``), for a loop to hand out: see `one_by_one`, `handed_out`.
+
+        None when time is over. Raises as `Consumer.poll`.
+        """
+        with self._subscription.polling():
+            return self._next(deadline, max_rows)
+
+    def _next(self, deadline: Deadline, max_rows: int | None, *, is_first: bool = True) -> ConsumedBatch | None:
+        """``is_first``: the caller has nothing yet that it will return; only then are callbacks and errors in place."""
         fetcher = self._fetcher
         late, self._late = self._late, None
         if late is not None:
             raise late
         while True:
-            self._subscription.take_news()
+            if is_first:
+                self._subscription.take_news()
             with fetcher.condition:
                 fetcher.raise_failure()
                 state = self._next_state()
                 if state is None:
                     if self._was_woken or deadline.expired:
                         break
-                    fetcher.condition.wait(deadline.remaining_s(_LOOK_S))
+                    if not self._subscription.has_news:
+                        fetcher.condition.wait(deadline.remaining_s(_LOOK_S))
                     continue
                 if self._was_woken:
                     break
@@ -97,6 +114,9 @@ class Handout:
             if state.batches:
                 return self._hand_out(state, max_rows)
             if arrived is None and state.error is not None:
+                if not is_first:
+                    self._turn -= 1  # the next call begins with it
+                    return None
                 self._recover(state, state.error)
         if self._was_woken:
             self._was_woken = False
@@ -115,7 +135,12 @@ class Handout:
         )
 
     def one_by_one(self, batch: ConsumedBatch) -> Iterator[Record]:
-        """The batch's records for a loop: each is finished when the next is asked for."""
+        """The batch's records for a loop: each is finished when the next is asked for.
+
+        Ends before the batch does when the group has something to say; the rest comes again if it is still the
+        member's.
+        """
+        goes_on = self._subscription.goes_on
         state = self._fetcher.states[batch.topic_partition]
         records = self.records(batch)
         generation = state.generation
@@ -123,6 +148,9 @@ class Handout:
         self._commits.looped = state
         try:
             for record in records:
+                if not goes_on():
+                    self._commits.looped = None
+                    return
                 state.position = record.offset + 1
                 yield record
                 if state.generation != generation:  # the loop's body moved the position
@@ -136,7 +164,12 @@ class Handout:
 
     def handed_out(self, batch: ConsumedBatch) -> Iterator[ConsumedBatch]:
         """The batch for a loop: finished when the next is asked for."""
-        self._commits.looped = self._fetcher.states[batch.topic_partition]
+        state = self._fetcher.states[batch.topic_partition]
+        if not self._subscription.is_valid():
+            state.position = batch.base_offset
+            state.batches.appendleft(batch)
+            return
+        self._commits.looped = state
         yield batch
         self._commits.looped = None
 
@@ -160,7 +193,7 @@ class Handout:
     def _next_if_any(self, max_rows: int | None) -> ConsumedBatch | None:
         """The next batch if it is there. What goes wrong waits: the caller has records to return first."""
         try:
-            return self.next_batch(Deadline(0.0), max_rows)
+            return self._next(Deadline(0.0), max_rows, is_first=False)
         except Exception as error:  # noqa: BLE001 - raised by the next call
             self._late = error
             return None

@@ -31,12 +31,16 @@ from broker_runtime.contract.requests import (
     RecordDeletion,
 )
 from pyspark_log.client.cluster import Cluster
+from pyspark_log.client.coordinator import Coordinator
+from pyspark_log.client.membership import Signature
 from pyspark_log.client.records import timestamp_ms_of
 from pyspark_log.client.retry import Backoff, Deadline
 from pyspark_log.client.topics import Topic
 
 _ATTEMPT_LIMIT_S = 5.0
 _WORDS = {"earliest": EARLIEST, "latest": LATEST, "max_timestamp": MAX_TIMESTAMP}
+
+_NO_MEMBER = Signature("", -1, -1)
 
 _Asked: TypeAlias = list[tuple[Topic, int, int]]  # partition of a topic, and the number that goes with it
 
@@ -81,9 +85,13 @@ def commit(
     *,
     only_forward: bool = False,
     topic_ids: Mapping[TopicPartition, bytes] | None = None,
+    signature: Signature | None = None,
     timeout_s: float | None = None,
 ) -> None:
-    """Writes a group's next offsets. When it returns they are in ZooKeeper.
+    """Writes a group's next offsets, through its coordinator. When it returns they are in ZooKeeper.
+
+    ``signature``: the member's that commits; without one only a group that has no members takes them. Raises
+    `NonEmptyGroupError`, `UnknownMemberIdError`, `StaleMemberEpochError` (a partition that the member does not hold).
 
     ``topic_ids``: which topics the offsets are of, where the caller knows; else the cluster's of that name now. An
     offset of a topic that is gone is refused, never written as one of its successor. What is refused for one partition
@@ -92,24 +100,22 @@ def commit(
     deadline = Deadline(cluster.request_timeout_s if timeout_s is None else timeout_s)
     backoff = Backoff()
     known = topic_ids or {}
+    signature = signature or _NO_MEMBER
     left = dict(offsets)
     refused: PylogError | None = None
     while left:
         asked = list(left)
         request = CommitOffsetsRequest(
             group_id=group_id,
-            offsets=tuple(
-                CommittedOffset(
-                    at=PartitionKey(topic=at.topic, partition=at.partition, topic_id=known[at])
-                    if at in known
-                    else cluster.topic(at.topic).partition_key(at.partition),
-                    offset=left[at],
-                )
-                for at in asked
-            ),
+            offsets=tuple(CommittedOffset(at=_key(cluster, at, known), offset=left[at]) for at in asked),
+            member_id=signature.member_id,
+            member_epoch=signature.member_epoch,
+            sequence=signature.sequence,
             only_forward=only_forward,
         )
-        response = cluster.call("commit_offsets", request, CommitOffsetsResponse, timeout_s=deadline.remaining_s())
+        response = cluster.call(
+            "commit_offsets", request, CommitOffsetsResponse, to=Coordinator(group_id), timeout_s=deadline.remaining_s()
+        )
         failure: PylogError | None = None
         for at, info in zip(asked, response.errors, strict=True):
             error = None if info is None else error_of(info)
@@ -127,19 +133,33 @@ def commit(
 
 
 def committed(
-    cluster: Cluster, group_id: str, partitions: Iterable[TopicPartition] | None, *, timeout_s: float | None = None
+    cluster: Cluster,
+    group_id: str,
+    partitions: Iterable[TopicPartition] | None,
+    *,
+    topic_ids: Mapping[TopicPartition, bytes] | None = None,
+    timeout_s: float | None = None,
 ) -> dict[TopicPartition, int]:
-    """What a group committed for these partitions (None: all it has); those without are left out."""
-    keys = (
-        None if partitions is None else tuple(cluster.topic(at.topic).partition_key(at.partition) for at in partitions)
-    )
+    """What a group committed for these partitions (None: all it has); those without are left out.
+
+    ``topic_ids``: as `commit`.
+    """
+    known = topic_ids or {}
+    keys = None if partitions is None else tuple(_key(cluster, at, known) for at in partitions)
     response = cluster.call(
         "fetch_offsets",
         FetchOffsetsRequest(group_id=group_id, partitions=keys),
         FetchOffsetsResponse,
+        to=Coordinator(group_id),
         timeout_s=timeout_s,
     )
     return {TopicPartition(entry.at.topic, entry.at.partition): entry.offset for entry in response.offsets}
+
+
+def _key(cluster: Cluster, at: TopicPartition, topic_ids: Mapping[TopicPartition, bytes]) -> PartitionKey:
+    if at in topic_ids:
+        return PartitionKey(topic=at.topic, partition=at.partition, topic_id=topic_ids[at])
+    return cluster.topic(at.topic).partition_key(at.partition)
 
 
 def _list(cluster: Cluster, broker_id: int, asked: _Asked, left_s: float) -> list[OffsetAnswer]:

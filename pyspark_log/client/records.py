@@ -171,8 +171,12 @@ def headers_of(column: pa.Array | None, rows: int) -> list[list[tuple[str, bytes
 
 
 class GroupMetadata(NamedTuple):
-    """Who a consumer is in its group. Groups have no members yet, so nobody has an id or a generation."""
+    """Who a consumer is in its group. Who is no member (now) has no id, and epoch -1.
+
+    ``member_epoch``: of the assignment that the group's coordinator told it last.
+    """
 
     group_id: str
-    generation: int = -1
     member_id: str = ""
+    member_epoch: int = -1
+    group_instance_id: str | None = None

@@ -1,8 +1,8 @@
-"""Where a consumer begins: the group's committed offset, else what ``auto.offset.reset`` says."""
+"""Where a consumer begins: the group's committed offset, else what ``auto.offset.reset`` says. Writes nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from broker_runtime.contract.errors import InvalidGroupIdError, NoOffsetForPartitionError
 from broker_runtime.contract.model import EARLIEST, LATEST, TopicPartition, check_group_id
@@ -38,49 +38,43 @@ class StartPositions:
         """Whether a position that is not there is replaced by the log's beginning or end."""
         return self._reset in _RESETS
 
-    def first(self, partitions: Sequence[TopicPartition], *, saves: bool) -> dict[TopicPartition, int]:
-        """The position of each; with ``saves`` and a group, those not committed before are now (W17)."""
-        return self._committed_or(partitions, self.reset, saves=saves)
+    def first(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """The position of each: committed, else as ``auto.offset.reset`` says. Writes nothing."""
+        if not partitions:
+            return {}
+        found = self.committed(partitions) if self.has_group else {}
+        missing = [at for at in partitions if at not in found]
+        new = self.reset(missing) if missing else {}
+        return {at: found[at] if at in found else new[at] for at in partitions}
 
-    def of_new(self, partitions: Sequence[TopicPartition], *, timeout_s: float) -> dict[TopicPartition, int]:
-        """The same for partitions that came while they were subscribed to: their first record, not the latest.
+    def committed(
+        self,
+        partitions: Iterable[TopicPartition],
+        *,
+        topic_ids: Mapping[TopicPartition, bytes] | None = None,
+        timeout_s: float | None = None,
+    ) -> dict[TopicPartition, int]:
+        """What the group has; partitions without are left out. ``topic_ids``: as `offsets.committed`."""
+        return offsets.committed(self._cluster, self.group_id, partitions, topic_ids=topic_ids, timeout_s=timeout_s)
 
-        Blocks at most ``timeout_s`` for each of its questions, then raises the last `RetriableError`.
+    def beginnings(self, partitions: Sequence[TopicPartition], *, timeout_s: float) -> dict[TopicPartition, int]:
+        """Of partitions that came while they were subscribed to: their first record, not the latest.
+
+        Blocks at most ``timeout_s``, then raises the last `RetriableError`.
         """
-        return self._committed_or(
-            partitions, lambda missing: self._limits(missing, EARLIEST, timeout_s), saves=True, timeout_s=timeout_s
-        )
+        return self._limits(partitions, EARLIEST, timeout_s)
 
-    def reset(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    def reset(
+        self, partitions: Sequence[TopicPartition], *, timeout_s: float | None = None
+    ) -> dict[TopicPartition, int]:
         """What ``auto.offset.reset`` says of each. Raises `NoOffsetForPartitionError` where it says none."""
         if self._reset not in _RESETS:
             who = "there is no group" if self._group_id is None else f"group {self._group_id!r} committed no offset"
             raise NoOffsetForPartitionError(f"{partitions[0]}: {who}, and auto_offset_reset is 'none'")
-        return self._limits(partitions, _RESETS[self._reset])
+        return self._limits(partitions, _RESETS[self._reset], timeout_s)
 
     def _limits(
         self, partitions: Sequence[TopicPartition], which: int, timeout_s: float | None = None
     ) -> dict[TopicPartition, int]:
         answers = offsets.list_offsets(self._cluster, dict.fromkeys(partitions, which), timeout_s=timeout_s)
         return {at: answer.offset for at, answer in answers.items()}
-
-    def _committed_or(
-        self,
-        partitions: Sequence[TopicPartition],
-        otherwise: Callable[[list[TopicPartition]], dict[TopicPartition, int]],
-        *,
-        saves: bool,
-        timeout_s: float | None = None,
-    ) -> dict[TopicPartition, int]:
-        if not partitions:
-            return {}
-        found: dict[TopicPartition, int] = {}
-        if self._group_id is not None:
-            found = offsets.committed(self._cluster, self._group_id, partitions, timeout_s=timeout_s)
-        missing = [at for at in partitions if at not in found]
-        if missing:
-            new = otherwise(missing)
-            if saves and self._group_id is not None:
-                offsets.commit(self._cluster, self._group_id, new, timeout_s=timeout_s)
-            found |= new
-        return {at: found[at] for at in partitions}

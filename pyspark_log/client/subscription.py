@@ -1,7 +1,7 @@
 """What a consumer reads: topics by name or by a pattern, or the partitions it was assigned; and how that changes.
 
-Rule: the assignment changes here and nowhere else, and like the callbacks only in the caller's thread. With a group, a
-subscription's first positions are committed before it is in force (W17). What the consumer's own thread learns of
+Rule: the assignment changes in the caller's thread, and like the callbacks only there. Without a group a subscription
+is all partitions; with one it is a membership (`group_share`), and its share. What the consumer's own thread learns of
 topics waits in ``_news`` until the caller comes by.
 """
 
@@ -10,20 +10,16 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
-from broker_runtime.contract.errors import (
-    ClientStateError,
-    PylogError,
-    RetriableError,
-    UnknownTopicOrPartitionError,
-)
-from broker_runtime.contract.frame import HEADERS_COLUMN_ID, TIMESTAMP_COLUMN_ID
+from broker_runtime.contract.errors import FencedError, PylogError, RetriableError, UnknownTopicOrPartitionError
 from broker_runtime.contract.model import TopicPartition
-from broker_runtime.contract.settings import ConsumerSettings
+from pyspark_log.client.assignment import Assignment, Callbacks
 from pyspark_log.client.cluster import Cluster
 from pyspark_log.client.commits import Commits
 from pyspark_log.client.fetcher import Fetcher
+from pyspark_log.client.group_share import GroupShare
 from pyspark_log.client.partition_state import PartitionState
 from pyspark_log.client.start_positions import StartPositions
 from pyspark_log.client.topics import Topic
@@ -32,8 +28,6 @@ _ASK_LIMIT_S = 5.0  # of a question that a poll asks on its own account
 
 _logger = logging.getLogger(__name__)
 
-OnPartitions = Callable[[list[TopicPartition]], object]
-
 
 class Subscription:
     """One consumer's. For its caller's thread, but for `describe` and `tell`."""
@@ -41,25 +35,24 @@ class Subscription:
     def __init__(
         self,
         cluster: Cluster,
-        settings: ConsumerSettings,
         *,
         start: StartPositions,
         fetcher: Fetcher,
         commits: Commits,
-        begin: Callable[[], object],
+        assignment: Assignment,
+        share: GroupShare | None,
     ) -> None:
-        """``begin`` starts the threads that the assignment needs."""
+        """``share``: of the group, where the consumer has one."""
         self._cluster = cluster
-        self._columns = settings.columns
         self._start = start
         self._fetcher = fetcher
         self._commits = commits
-        self._begin = begin
+        self._assignment = assignment
+        self._share = share
         self._names: list[str] = []
         self._pattern: re.Pattern[str] | None = None
-        self._on_assign: OnPartitions | None = None
-        self._on_revoke: OnPartitions | None = None
         self._news: list[Topic] | None = None
+        self._missing: UnknownTopicOrPartitionError | None = None
         self._news_lock = threading.Lock()
 
     @property
@@ -70,41 +63,35 @@ class Subscription:
     @property
     def topics(self) -> set[str]:
         """The names that are subscribed to, those that the pattern found included."""
-        if self._pattern is not None:
-            return {at.topic for at in self._fetcher.states}
-        return set(self._names)
+        if self._pattern is None:
+            return set(self._names)
+        return self._share.topics if self._share is not None else {at.topic for at in self._fetcher.states}
 
     def state(self, at: TopicPartition) -> PartitionState:
         """Of an assigned partition; raises `ClientStateError`."""
-        found = self._fetcher.states.get(at)
-        if found is None:
-            raise ClientStateError(f"{at} is not assigned to this consumer")
-        return found
+        return self._assignment.state(at)
 
     # --- what the caller asks for -----------------------------------------------------------------------------
 
-    def subscribe(
-        self,
-        names: list[str],
-        pattern: re.Pattern[str] | None,
-        on_assign: OnPartitions | None,
-        on_revoke: OnPartitions | None,
-    ) -> None:
+    def subscribe(self, names: list[str], pattern: re.Pattern[str] | None, callbacks: Callbacks) -> None:
         """See `Consumer.subscribe`."""
         topics = self._find(names, pattern)
+        if self._share is not None:
+            self.unsubscribe()
+            self._begin(names, pattern, callbacks)
+            try:
+                self._share.join(topics)
+            except BaseException:
+                self._leave_in_haste()
+                raise
+            return
         partitions = _partitions_of(topics)
-        # With a group the way goes over what it has committed, else nobody but this consumer knows where it was.
-        known = {}
-        if not self._start.has_group:
-            known = {at: state.position for at, state in self._fetcher.states.items() if at in partitions}
+        known = {at: state.position for at, state in self._fetcher.states.items() if at in partitions}
         self.unsubscribe()
-        first = self._start.first([at for at in partitions if at not in known], saves=True)
-        states = self._states(topics, {**known, **first})
-        self._names, self._pattern = names, pattern
-        self._on_assign, self._on_revoke = on_assign, on_revoke
-        self._assign(states)
-        if on_assign is not None:
-            on_assign(sorted(partitions))
+        first = self._start.first([at for at in partitions if at not in known])
+        self._begin(names, pattern, callbacks)
+        self._assignment.replace([], topics, {**known, **first})
+        self._assignment.say_assigned(partitions)
 
     def assign(self, partitions: Sequence[TopicPartition]) -> None:
         """See `Consumer.assign`."""
@@ -119,37 +106,87 @@ class Subscription:
             at: one for at, one in states.items() if at in wanted and one.topic.topic_id == topics[at.topic].topic_id
         }
         self._commits.give_up(state for at, state in states.items() if at not in kept)
-        first = self._start.first([at for at in wanted if at not in kept], saves=False)
-        self._assign([*kept.values(), *self._states(list(topics.values()), first)])
+        first = self._start.first([at for at in wanted if at not in kept])
+        self._assignment.replace(kept.values(), topics.values(), first)
 
     def unsubscribe(self) -> None:
-        """Nothing is read any more; what auto-commit covers is committed."""
-        revoked = sorted(self._fetcher.states)
-        self._commits.give_up(self._fetcher.states.values())
-        self._names, self._pattern, self._commits.looped = [], None, None
-        self._fetcher.set_assignment([])
-        on_revoke, self._on_assign, self._on_revoke = self._on_revoke, None, None
-        if revoked and on_revoke is not None:
-            on_revoke(revoked)
+        """Nothing is read any more; what auto-commit covers is committed, and the group left."""
+        if self._is_lost:
+            self._assignment.lose_all()
+        else:
+            try:
+                self._commits.give_up(self._fetcher.states.values())
+            except FencedError as error:
+                _logger.warning("auto-commit failed error=%s", error)
+        revoked = list(self._fetcher.states)
+        self._names, self._pattern = [], None
+        try:
+            if self._share is None or not self._share.is_joined:
+                self._assignment.drop(revoked)
+            if revoked:
+                self._assignment.say_revoked(revoked)
+        finally:
+            self._assignment.drop(revoked)
+            self._assignment.callbacks = Callbacks()
+            if self._share is not None:
+                self._share.leave()
 
-    def revoke_all(self) -> None:
-        """The consumer is closed: calls ``on_revoke``."""
-        revoked = sorted(self._fetcher.states)
-        if revoked and self._on_revoke is not None:
-            self._on_revoke(revoked)
+    def end(self) -> None:
+        """The consumer is closed, and all is committed: ``on_revoke``, then out of the group. Blocks a bounded time."""
+        try:
+            if self._fetcher.states:
+                self._assignment.say_revoked(self._fetcher.states)
+        finally:
+            if self._share is not None:
+                self._share.leave()
+
+    def lose_if_lost(self) -> bool:
+        """Whether all that was held is lost; then ``on_lost`` was called."""
+        if self._is_lost:
+            self._assignment.lose_all()
+            return True
+        return False
+
+    # --- the group --------------------------------------------------------------------------------------------
+
+    @property
+    def has_news(self) -> bool:
+        """Whether `take_news` has something to do at once."""
+        return self._news is not None or (self._share is not None and self._share.has_news)
+
+    def polling(self) -> AbstractContextManager[None]:
+        """Around every call in which the caller waits for records: who waits is not away."""
+        return nullcontext() if self._share is None else self._share.polling()
+
+    def goes_on(self) -> bool:
+        """Whether a loop may hand out its next record at once. Cheap."""
+        return self._share is None or self._share.goes_on()
+
+    def is_valid(self) -> bool:
+        """Whether what was taken out of the store may be handed out: the group has not given it to others meanwhile."""
+        return self._share is None or self._share.is_valid()
 
     # --- topics come and go -----------------------------------------------------------------------------------
 
     def take_news(self) -> None:
-        """New partitions and topics of a subscription are read from their first record on. Blocks a bounded time."""
+        """What the group's coordinator has told, and new partitions of a subscription without a group.
+
+        New ones are read from their first record on. Blocks a bounded time. Raises as `GroupShare.follow`, and
+        `UnknownTopicOrPartitionError` of a group's topic that is gone.
+        """
         with self._news_lock:
             news, self._news = self._news, None
-        if news is None or not self._by_topic:
+            missing, self._missing = self._missing, None
+        if not self._by_topic:
             return
-        new = [at for at in _partitions_of(news) if at not in self._fetcher.states]
-        if not new:
-            return
-        self._add(news, new)
+        if self._share is not None:
+            self._share.follow()
+            if missing is not None:
+                raise missing
+        elif news is not None:
+            new = [at for at in _partitions_of(news) if at not in self._fetcher.states]
+            if new:
+                self._add(news, new)
 
     def goes_on_without(self, state: PartitionState) -> bool:
         """Whether to go on although a partition's leader says that its topic is gone.
@@ -159,7 +196,7 @@ class Subscription:
         """
         name = state.at.topic
         if self._pattern is not None:
-            self._drop_topic(name)
+            self._let_go(name)
             return True
         if not self._names or not self._start.can_reset:
             return False
@@ -170,8 +207,9 @@ class Subscription:
         if topic.topic_id == state.topic.topic_id:
             return False
         _logger.warning("topic was made anew topic=%s", name)
-        self._drop_topic(name)
-        self._add([topic], _partitions_of([topic]))
+        self._let_go(name)
+        if self._share is None:
+            self._add([topic], _partitions_of([topic]))
         return True
 
     # --- for the consumer's own thread ------------------------------------------------------------------------
@@ -184,18 +222,31 @@ class Subscription:
         return self._cluster.fetch_topics(names) if names else []
 
     def tell(self, news: list[Topic] | PylogError) -> None:
-        """Leaders are used at once, the rest waits for the caller. (An error the caller learns from the leader.)"""
+        """Leaders, and a group's pattern's topics, are used at once; the rest waits for the caller.
+
+        An error the caller learns from the leader; or, where the group has taken the partition away, as it is.
+        """
         if isinstance(news, list):
             for topic in news:
                 self._fetcher.update(topic)
+            if self._share is None:
+                with self._news_lock:
+                    self._news = news
+            elif self._pattern is not None:
+                self._share.subscribe_to(topic.name for topic in news)
+        elif isinstance(news, UnknownTopicOrPartitionError) and self._share is not None:
             with self._news_lock:
-                self._news = news
+                self._missing = news
         with self._fetcher.condition:
             self._fetcher.condition.notify_all()
 
     def forget_parent(self) -> None:
-        """In a child after ``os.fork``."""
+        """In a child after ``os.fork``. The group's member is the parent: the child reads nothing of the group."""
         self._news_lock = threading.Lock()
+        if self._share is not None and self._by_topic:
+            self._names, self._pattern = [], None
+            self._fetcher.states = {}
+            self._share.forget()
 
     # --- private ----------------------------------------------------------------------------------------------
 
@@ -203,46 +254,49 @@ class Subscription:
     def _by_topic(self) -> bool:
         return self._pattern is not None or bool(self._names)
 
+    @property
+    def _is_lost(self) -> bool:
+        return self._share is not None and self._share.is_lost()
+
+    def _begin(self, names: list[str], pattern: re.Pattern[str] | None, callbacks: Callbacks) -> None:
+        self._names, self._pattern = names, pattern
+        self._assignment.callbacks = callbacks
+
+    def _leave_in_haste(self) -> None:
+        """A subscription failed half-way."""
+        assert self._share is not None
+        begun = list(self._fetcher.states)
+        self._names, self._pattern = [], None
+        self._assignment.drop(begun)
+        try:
+            if begun:
+                self._assignment.say_revoked(begun)
+        finally:
+            self._assignment.callbacks = Callbacks()
+            self._share.leave()
+
     def _find(self, names: list[str], pattern: re.Pattern[str] | None) -> list[Topic]:
         if pattern is not None:
             return [topic for topic in self._cluster.fetch_topics() if pattern.fullmatch(topic.name)]
         return self._cluster.fetch_topics(names)
 
-    def _assign(self, states: list[PartitionState]) -> None:
-        self._commits.looped = None
-        self._fetcher.set_assignment(states)
-        self._begin()
-
     def _add(self, topics: list[Topic], partitions: list[TopicPartition]) -> None:
         """These are read too. If nobody says where they begin they have to wait: the next news brings them again."""
         try:
-            first = self._start.of_new(partitions, timeout_s=_ASK_LIMIT_S)
+            first = self._start.beginnings(partitions, timeout_s=_ASK_LIMIT_S)
         except RetriableError as error:
             _logger.info("new partitions have to wait count=%d error=%s", len(partitions), error)
             return
-        self._fetcher.add(self._states(topics, first))
-        self._begin()
-        if self._on_assign is not None:
-            self._on_assign(sorted(partitions))
+        self._assignment.add(topics, first)
+        self._assignment.say_assigned(partitions)
 
-    def _drop_topic(self, name: str) -> None:
-        dropped = sorted(at for at in self._fetcher.states if at.topic == name)
-        self._fetcher.set_assignment([s for at, s in self._fetcher.states.items() if at.topic != name])
-        if self._on_revoke is not None:
-            self._on_revoke(dropped)
-
-    def _states(self, topics: list[Topic], positions: Mapping[TopicPartition, int]) -> list[PartitionState]:
-        by_name = {topic.name: topic for topic in topics}
-        self._commits.acknowledged(positions)
-        return [
-            PartitionState(by_name[at.topic], at.partition, position, self._column_ids(by_name[at.topic]))
-            for at, position in positions.items()
-        ]
-
-    def _column_ids(self, topic: Topic) -> tuple[int, ...] | None:
-        if self._columns is None:
-            return None
-        return (*sorted(topic.schema.column_ids(self._columns)), TIMESTAMP_COLUMN_ID, HEADERS_COLUMN_ID)
+    def _let_go(self, topic: str) -> None:
+        if self._share is not None:
+            self._share.let_go(topic)
+            return
+        dropped = [at for at in self._fetcher.states if at.topic == topic]
+        self._assignment.drop(dropped)
+        self._assignment.say_revoked(dropped)
 
 
 def _partitions_of(topics: list[Topic]) -> list[TopicPartition]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -9,12 +11,15 @@ import pyarrow as pa
 from broker_runtime.contract.errors import PylogError, UnknownTopicOrPartitionError
 from broker_runtime.contract.model import EARLIEST, LATEST, TimestampType, TopicPartition
 from broker_runtime.contract.requests import (
+    AssignedPartitions,
     CommitOffsetsRequest,
     CommitOffsetsResponse,
     CommittedOffset,
     ErrorInfo,
     FetchOffsetsRequest,
     FetchOffsetsResponse,
+    GroupHeartbeatRequest,
+    GroupHeartbeatResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
     OffsetAnswer,
@@ -22,9 +27,12 @@ from broker_runtime.contract.requests import (
     TopicInfo,
 )
 from broker_runtime.contract.settings import resolve
+from pyspark_log.client.assignment import Assignment, Callbacks
 from pyspark_log.client.commits import Commits
 from pyspark_log.client.fetcher import Fetcher
+from pyspark_log.client.group_share import GroupShare
 from pyspark_log.client.handout import Handout
+from pyspark_log.client.heartbeats import Heartbeats, stay_of
 from pyspark_log.client.partition_state import PartitionState
 from pyspark_log.client.records import ConsumedBatch
 from pyspark_log.client.start_positions import StartPositions
@@ -52,6 +60,72 @@ def consumed(at: TopicPartition, base_offset: int, *values: bytes) -> ConsumedBa
     )
 
 
+class MemoryGroup:
+    """A coordinator with one member, which it tells ``share`` (None: all partitions of its topics)."""
+
+    def __init__(self, topics: dict[str, Topic]) -> None:
+        self._topics = topics
+        self.share: set[TopicPartition] | None = None
+        self.epoch = 0
+        self.told: frozenset[tuple[TopicPartition, bytes]] = frozenset()
+        self.member_id = ""
+        self.subscribed: tuple[str, ...] = ()
+        self.requests: list[GroupHeartbeatRequest] = []
+        self.is_settled = True
+        self.failures: list[PylogError] = []
+
+    @property
+    def acknowledged(self) -> int:
+        """The epoch of the last heartbeat."""
+        return self.requests[-1].member_epoch
+
+    def heartbeat(self, request: GroupHeartbeatRequest) -> GroupHeartbeatResponse:
+        self.requests.append(request)
+        if self.failures:
+            raise self.failures.pop(0)
+        if request.member_epoch < 0:
+            return GroupHeartbeatResponse(member_epoch=-1, heartbeat_interval_ms=0, session_timeout_ms=0)
+        if request.member_id != self.member_id:
+            self.member_id, self.epoch, self.told = request.member_id, 0, frozenset()
+        self.subscribed = request.topics or ()
+        wanted = frozenset(
+            (TopicPartition(name, number), topic.topic_id)
+            for name in self.subscribed
+            if (topic := self._topics.get(name)) is not None
+            for number in range(len(topic.partitions))
+            if self.share is None or TopicPartition(name, number) in self.share
+        )
+        if self.epoch == 0 or wanted != self.told:
+            self.epoch, self.told = self.epoch + 1, wanted
+        assignment = tuple(
+            AssignedPartitions(topic=at.topic, topic_id=topic_id, partitions=(at.partition,))
+            for at, topic_id in sorted(self.told)
+        )
+        return GroupHeartbeatResponse(
+            member_epoch=self.epoch,
+            heartbeat_interval_ms=1000,
+            session_timeout_ms=request.session_timeout_ms,
+            assignment=None if request.member_epoch == self.epoch else assignment,
+            is_settled=self.is_settled,
+        )
+
+
+class SteppedHeartbeats(Heartbeats):
+    """Without a thread: whoever waits does its work."""
+
+    def _start_thread(self) -> None:
+        return
+
+    def wait(self, timeout_s: float) -> None:
+        self.step()
+
+    def leave(self) -> None:
+        self._machine.leave(self._clock())
+        while self.step() == 0.0:
+            pass
+        self._machine.give_up_leaving()
+
+
 class MemoryCluster:
     """Topics, log limits and one group's offsets, with the calls that a consumer makes of `Cluster`."""
 
@@ -63,6 +137,9 @@ class MemoryCluster:
         self.limits: dict[TopicPartition, tuple[int, int]] = {}
         self.committed: dict[tuple[TopicPartition, bytes], int] = {}
         self.commits: list[dict[TopicPartition, int]] = []
+        self.commit_requests: list[CommitOffsetsRequest] = []
+        self.refused_commits: list[PylogError] = []
+        self.group = MemoryGroup(self.topics)
         self.unavailable: PylogError | None = None
 
     def topic(self, name: str, *, max_age: Topic | None = None, timeout_s: float | None = None) -> Topic:
@@ -75,7 +152,12 @@ class MemoryCluster:
                 raise UnknownTopicOrPartitionError(f"no topic {name!r}")
         return list(self.topics.values()) if names is None else [self.topics[name] for name in names]
 
-    def call(self, action: str, request: Any, response: type, *, timeout_s: float | None = None, to: int = 1) -> Any:
+    def forget_coordinator(self, of: object) -> None:
+        return
+
+    def call(self, action: str, request: Any, response: type, *, timeout_s: float | None = None, to: object = 1) -> Any:
+        if action == "group_heartbeat":
+            return self.group.heartbeat(request)
         self._answer()
         return getattr(self, f"_{action}")(request)
 
@@ -96,6 +178,9 @@ class MemoryCluster:
         return FetchOffsetsResponse(offsets=tuple(found))
 
     def _commit_offsets(self, request: CommitOffsetsRequest) -> CommitOffsetsResponse:
+        self.commit_requests.append(request)
+        if self.refused_commits:
+            raise self.refused_commits.pop(0)
         errors: list[ErrorInfo | None] = []
         written = {}
         for entry in request.offsets:
@@ -122,14 +207,38 @@ class Parts:
         self.cluster = cluster
         self.start = StartPositions(anything, resolved)
         self.fetcher = Fetcher(anything, max_bytes=1 << 20, max_wait_ms=500, on_stale=lambda: None)
-        self.commits = Commits(anything, resolved, self.start, self.fetcher)
-        self.subscription = Subscription(
+        self.now_s = 0.0
+        self.heartbeats: SteppedHeartbeats | None = None
+        if self.start.has_group:
+            self.heartbeats = SteppedHeartbeats(
+                anything, stay_of(resolved), on_news=lambda: None, on_failure=lambda _: None, clock=lambda: self.now_s
+            )
+        self.commits = Commits(
             anything,
             resolved,
+            self.start,
+            self.fetcher,
+            signature=lambda: None if self.heartbeats is None else self.heartbeats.signature(),
+        )
+        assignment = Assignment(resolved, fetcher=self.fetcher, commits=self.commits, begin=lambda: None)
+        share = None
+        if self.heartbeats is not None:
+            share = GroupShare(
+                anything,
+                heartbeats=self.heartbeats,
+                start=self.start,
+                commits=self.commits,
+                assignment=assignment,
+                clock=lambda: self.now_s,
+            )
+        self.share = share
+        self.subscription = Subscription(
+            anything,
             start=self.start,
             fetcher=self.fetcher,
             commits=self.commits,
-            begin=lambda: None,
+            assignment=assignment,
+            share=share,
         )
         self.handout = Handout(
             anything,
@@ -139,6 +248,24 @@ class Parts:
             commits=self.commits,
             subscription=self.subscription,
         )
+
+    def subscribe(
+        self,
+        *names: str,
+        pattern: re.Pattern[str] | None = None,
+        on_assign: Callable[[list[TopicPartition]], object] | None = None,
+        on_revoke: Callable[[list[TopicPartition]], object] | None = None,
+        on_lost: Callable[[list[TopicPartition]], object] | None = None,
+    ) -> None:
+        callbacks = Callbacks(on_assign=on_assign, on_revoke=on_revoke, on_lost=on_lost)
+        self.subscription.subscribe(list(names), pattern, callbacks)
+
+    def beat(self, seconds: float = 1.0) -> None:
+        """Time goes by, and heartbeats that are due are sent."""
+        assert self.heartbeats is not None
+        self.now_s += seconds
+        while self.heartbeats.step() == 0.0:
+            pass
 
     def state(self, at: TopicPartition) -> PartitionState:
         return self.fetcher.states[at]

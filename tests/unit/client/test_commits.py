@@ -19,7 +19,7 @@ AT, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
 
 def reading(**settings: object) -> Parts:
     parts = Parts(MemoryCluster(make_topic("t", partitions=2)), auto_offset_reset="earliest", **settings)
-    parts.subscription.subscribe(["t"], None, None, None)
+    parts.subscribe("t")
     parts.cluster.commits.clear()
     return parts
 
@@ -60,7 +60,7 @@ def test_refusal_for_one_partition_does_not_hold_up_the_others() -> None:
     parts = reading(group_id="g")
     gone = TopicPartition("u", 0)
     parts.cluster.topics["u"] = make_topic("u", topic_id=7)
-    parts.subscription.subscribe(["u", "t"], None, None, None)
+    parts.subscribe("u", "t")
     del parts.cluster.topics["u"]
     with pytest.raises(UnknownTopicOrPartitionError):
         parts.commits.commit({gone: 1, AT: 5})
@@ -84,7 +84,7 @@ def test_auto_commit_of_a_topic_that_is_gone_is_no_error() -> None:
     """W18: with the topic its offsets went; those of others are written, and nobody is kept from leaving."""
     parts = reading(group_id="g")
     parts.cluster.topics["u"] = make_topic("u", topic_id=7)
-    parts.subscription.subscribe(["t", "u"], None, None, None)
+    parts.subscribe("t", "u")
     for at in (AT, TopicPartition("u", 0)):
         parts.arrives(at, b"a")
     assert len(parts.handout.take_records(_now(), 10)) == 2

@@ -16,7 +16,7 @@ DAMAGE = CorruptRecordError("t-1 is damaged at offset 0")
 @pytest.fixture
 def parts() -> Parts:
     made = Parts(MemoryCluster(make_topic("t", partitions=2)), auto_offset_reset="earliest")
-    made.subscription.subscribe(["t"], None, None, None)
+    made.subscribe("t")
     return made
 
 

@@ -11,7 +11,6 @@ from pyspark_log import Admin, Consumer, Producer, errors
         (lambda: Producer(transactional_id="t"), "transactional.id"),
         (lambda: Producer(config={"transaction.timeout.ms": 1}), "transaction.timeout.ms"),
         (lambda: Consumer(where="a > 1"), "where"),
-        (lambda: Consumer(group_instance_id="i"), "group.instance.id"),
         (lambda: Consumer(isolation_level="snapshot"), "isolation.level"),
         (lambda: Admin(security_protocol="SSL"), "security.protocol"),
     ],
@@ -33,6 +32,7 @@ def test_clients_refuse_settings_of_later_versions_by_name(make: object, named: 
         (lambda: Consumer(auto_offset_reset="newest"), "auto.offset.reset"),
         (lambda: Consumer(config={"group.ids": "g"}), "group.id"),
         (lambda: Consumer(group_id="a/b"), "a/b"),
+        (lambda: Consumer(group_instance_id="i"), "group.instance.id"),
         (lambda: Admin("localhost:99999"), "99999"),
     ],
 )

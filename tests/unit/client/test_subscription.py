@@ -22,7 +22,7 @@ GONE = UnknownTopicOrPartitionError("no topic 't' of this id")
 def test_new_partition_is_read_from_its_logs_start() -> None:
     """W16: its first record may not be offset 0 any more; and never the latest."""
     parts = Parts(MemoryCluster(make_topic("t")), auto_offset_reset="latest")
-    parts.subscription.subscribe(["t"], None, None, None)
+    parts.subscribe("t")
     parts.cluster.limits[NEW] = (40, 70)
     parts.subscription.tell([make_topic("t", partitions=2)])
     parts.cluster.topics["t"] = make_topic("t", partitions=2)
@@ -33,12 +33,12 @@ def test_new_partition_is_read_from_its_logs_start() -> None:
 def test_new_partition_of_a_group_begins_where_the_group_was_else_at_its_logs_start() -> None:
     """W17: and that is saved."""
     parts = Parts(MemoryCluster(make_topic("t")), auto_offset_reset="latest", group_id="g")
-    parts.subscription.subscribe(["t"], None, None, None)
+    parts.subscribe("t")
     topic = parts.cluster.topics["t"] = make_topic("t", partitions=3)
     parts.cluster.limits[NEW] = (40, 70)
     other = TopicPartition("t", 2)
     parts.cluster.committed[other, topic.topic_id] = 9
-    parts.subscription.tell([topic])
+    parts.beat()
     parts.subscription.take_news()
     assert (parts.state(NEW).position, parts.state(other).position) == (40, 9)
     assert parts.cluster.committed[NEW, topic.topic_id] == 40
@@ -48,14 +48,14 @@ def test_new_partition_that_nobody_answers_for_waits_for_the_next_news() -> None
     """W16: a poll is not made to fail by a partition that is still being made."""
     parts = Parts(MemoryCluster(make_topic("t")), auto_offset_reset="latest", group_id="g")
     assigned: list[TopicPartition] = []
-    parts.subscription.subscribe(["t"], None, assigned.extend, None)
-    topic = parts.cluster.topics["t"] = make_topic("t", partitions=2)
-    parts.subscription.tell([topic])
+    parts.subscribe("t", on_assign=assigned.extend)
+    parts.cluster.topics["t"] = make_topic("t", partitions=2)
+    parts.beat()
     parts.cluster.unavailable = LeaderNotAvailableError("t-1 has no leader at present")
     parts.subscription.take_news()
     assert NEW not in parts.fetcher.states
     parts.cluster.unavailable = None
-    parts.subscription.tell([topic])
+    parts.beat()
     parts.subscription.take_news()
     assert assigned == [AT, NEW]
 
@@ -68,7 +68,7 @@ def test_topic_made_anew_is_read_on_from_its_first_record(reset: str, error: Exc
     assigned: list[list[TopicPartition]] = []
     revoked: list[list[TopicPartition]] = []
     parts.cluster.limits = {AT: (0, 50), NEW: (0, 50)}
-    parts.subscription.subscribe(["t"], None, assigned.append, revoked.append)
+    parts.subscribe("t", on_assign=assigned.append, on_revoke=revoked.append)
     anew = parts.cluster.topics["t"] = make_topic("t", topic_id=2)
     parts.cluster.limits = {AT: (3, 8)}
     parts.fails(NEW, error)  # type: ignore[arg-type]
@@ -82,10 +82,12 @@ def test_topic_made_anew_is_read_on_from_its_first_record(reset: str, error: Exc
 def test_topic_made_anew_does_not_inherit_the_groups_offsets() -> None:
     """W17: they were the old topic's; the new one's first is saved."""
     parts = Parts(MemoryCluster(make_topic("t")), group_id="g", auto_offset_reset="earliest")
-    parts.subscription.subscribe(["t"], None, None, None)
+    parts.subscribe("t")
     parts.commits.commit({AT: 40})
     anew = parts.cluster.topics["t"] = make_topic("t", topic_id=2)
     parts.fails(AT, GONE)
+    assert parts.handout.next_batch(Deadline(0.0)) is None
+    parts.beat()
     assert parts.handout.next_batch(Deadline(0.0)) is None
     assert parts.state(AT).position == 0
     assert parts.cluster.committed[AT, anew.topic_id] == 0
@@ -94,7 +96,7 @@ def test_topic_made_anew_does_not_inherit_the_groups_offsets() -> None:
 def test_topic_that_is_gone_is_an_error_until_it_is_there_again() -> None:
     """W16: an error, not silence; then on by itself."""
     parts = Parts(MemoryCluster(make_topic("t")), auto_offset_reset="latest")
-    parts.subscription.subscribe(["t"], None, None, None)
+    parts.subscribe("t")
     del parts.cluster.topics["t"]
     parts.fails(AT, GONE)
     for _ in range(2):
@@ -108,7 +110,7 @@ def test_topic_that_is_gone_is_an_error_until_it_is_there_again() -> None:
 def test_topic_that_only_one_broker_calls_gone_is_not_begun_again() -> None:
     """W20: what has the same id was not made anew."""
     parts = Parts(MemoryCluster(make_topic("t")), auto_offset_reset="earliest")
-    parts.subscription.subscribe(["t"], None, None, None)
+    parts.subscribe("t")
     parts.fails(AT, GONE)
     with pytest.raises(UnknownTopicOrPartitionError):
         parts.handout.next_batch(Deadline(0.0))
@@ -118,7 +120,7 @@ def test_topic_made_anew_is_an_error_where_no_position_may_be_chosen() -> None:
     """W20: ``auto_offset_reset="none"``, and an assignment of one's own."""
     parts = Parts(MemoryCluster(make_topic("t")), auto_offset_reset="none", group_id="g")
     parts.cluster.committed[AT, make_topic("t").topic_id] = 0
-    parts.subscription.subscribe(["t"], None, None, None)
+    parts.subscribe("t")
     assigned = Parts(MemoryCluster(make_topic("t")), auto_offset_reset="earliest")
     assigned.subscription.assign([AT])
     for each in (parts, assigned):
@@ -131,7 +133,7 @@ def test_topic_made_anew_is_an_error_where_no_position_may_be_chosen() -> None:
 def test_topic_made_anew_that_nobody_answers_for_yet_comes_with_the_next_news() -> None:
     """W16: the poll does not fail for it."""
     parts = Parts(MemoryCluster(make_topic("t")), auto_offset_reset="earliest", group_id="g")
-    parts.subscription.subscribe(["t"], None, None, None)
+    parts.subscribe("t")
     anew = parts.cluster.topics["t"] = make_topic("t", topic_id=2)
     parts.fails(AT, GONE)
     answer = parts.cluster.call
@@ -142,7 +144,7 @@ def test_topic_made_anew_that_nobody_answers_for_yet_comes_with_the_next_news() 
     parts.cluster.call = away  # type: ignore[method-assign,assignment]
     assert parts.handout.next_batch(Deadline(0.0)) is None
     parts.cluster.call = answer  # type: ignore[method-assign]
-    parts.subscription.tell([anew])
+    parts.beat()
     parts.subscription.take_news()
     assert parts.state(AT).topic.topic_id == anew.topic_id
 
@@ -150,7 +152,7 @@ def test_topic_made_anew_that_nobody_answers_for_yet_comes_with_the_next_news() 
 def test_pattern_lets_a_topic_go_and_finds_it_again() -> None:
     """W16: without an error."""
     parts = Parts(MemoryCluster(make_topic("t")), auto_offset_reset="latest")
-    parts.subscription.subscribe([], re.compile("t.*"), None, None)
+    parts.subscribe(pattern=re.compile("t.*"))
     parts.fails(AT, GONE)
     assert parts.handout.next_batch(Deadline(0.0)) is None
     assert parts.subscription.topics == set()
