@@ -20,6 +20,7 @@ from typing import Final
 
 from broker_runtime.contract.errors import (
     InconsistentTopicIdError,
+    InvalidRequestError,
     NotCoordinatorError,
     PylogError,
     UnknownServerError,
@@ -38,6 +39,7 @@ from broker_runtime.zookeeper.session import (
     Set,
     ZNode,
     ZooKeeperClient,
+    check_request_size,
 )
 from broker_runtime.zookeeper.znodes import (
     CONSUMERS,
@@ -212,7 +214,9 @@ class OffsetStore:
                     operations += [Create(parent)] if above is None else []
                 elif above is None:
                     self._client.ensure_path(parent)
-                self._client.transaction([*operations, _operation(path, node, to_json(merged))], session=session)
+                operations.append(_operation(path, node, to_json(merged)))
+                _check_size(key, operations)
+                self._client.transaction(operations, session=session)
                 self.writes += 1
             except (BadVersionError, NodeExistsError, NoNodeError) as refusal:
                 if guard is not None and refusal.path == guard.check.path:
@@ -271,6 +275,16 @@ def merge(present: GroupOffsets | None, batch: Sequence[_Commit], *, refresh_ms:
                     continue
             offsets[partition] = new
     return GroupOffsets(topic_id=topic_id, offsets=offsets)
+
+
+def _check_size(key: tuple[str, str], operations: Sequence[Operation]) -> None:
+    try:
+        check_request_size(operations)
+    except InvalidRequestError as error:
+        group_id, topic = key
+        raise InvalidRequestError(
+            f"offsets of group {group_id!r} in topic {topic!r}, with their metadata, are too much: {error.message}"
+        ) from None
 
 
 def _deposed(group_id: str) -> NotCoordinatorError:

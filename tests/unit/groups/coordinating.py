@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from broker_runtime.contract.errors import ZooKeeperUnavailableError
 from broker_runtime.groups.claims import Claims
+from broker_runtime.groups.coordinator import GroupCoordinator
+from broker_runtime.groups.group import Limits
+from broker_runtime.groups.hosted import HostedGroups
+from broker_runtime.zookeeper.cluster_state import read_cluster
 from broker_runtime.zookeeper.membership import BrokerIdentity, deregister, mark_stopping, register
 from broker_runtime.zookeeper.memory import MemoryZooKeeper
 from broker_runtime.zookeeper.znodes import (
@@ -18,6 +22,7 @@ from broker_runtime.zookeeper.znodes import (
 )
 
 ID = b"\x01" * 16
+LIMITS = Limits(min_session_ms=1_000, max_session_ms=60_000, max_members=100)
 
 
 class Client:
@@ -28,6 +33,15 @@ class Client:
         self.loses_replies = self.fails = 0
         self.before = []
         self.transactions = []
+        self.reads = 0
+
+    def find_all(self, paths, *, are_small=False):
+        self.reads += len(paths)
+        return self._client.find_all(paths, are_small=are_small)
+
+    def find(self, path):
+        self.reads += 1
+        return self._client.find(path)
 
     def __getattr__(self, name):
         return getattr(self._client, name)
@@ -70,6 +84,9 @@ class World:
         else:
             self.client.set(topic_path(name), to_json(record), version=-1)
 
+    def cluster(self):
+        return read_cluster(self.client)
+
     def registered(self):
         paths = {int(name): broker_path(int(name)) for name in self.client.children(BROKER_IDS)}
         return {
@@ -97,6 +114,17 @@ class Broker:
             suspects=lambda: self.suspects,
             refuses=world.refuses,
             steady_ms=lambda: world.now_ms,
+        )
+        self.groups = HostedGroups(
+            self.client, self.claims, LIMITS, membership=lambda: self.membership, steady_ms=lambda: world.now_ms
+        )
+        self.coordinator = GroupCoordinator(
+            self.client,
+            self.groups,
+            world.cluster,
+            broker_id=number,
+            steady_ms=lambda: world.now_ms,
+            wall_ms=lambda: world.now_ms,
         )
 
     def register(self):

@@ -1,0 +1,142 @@
+"""Members of groups that speak the requests themselves, to real brokers."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+
+from broker_runtime.contract.errors import PylogError, RetriableError
+from broker_runtime.contract.requests import (
+    LEAVES,
+    CommitOffsetsRequest,
+    CommitOffsetsResponse,
+    CommittedOffset,
+    FetchOffsetsRequest,
+    FetchOffsetsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    GroupHeartbeatRequest,
+    GroupHeartbeatResponse,
+    Message,
+    PartitionKey,
+)
+from pyspark_log.client.cluster import Cluster
+
+LIMIT_S = 60.0
+ATTEMPT_S = 5.0
+
+
+class GroupCaller:
+    """Calls of one group: to its coordinator, found anew whenever an answer may be tried again."""
+
+    def __init__(self, cluster: Cluster, group_id: str) -> None:
+        self.cluster = cluster
+        self.group_id = group_id
+        self.coordinator: int | None = None
+
+    def find(self) -> int:
+        """The coordinator, as any broker tells."""
+        request = FindCoordinatorRequest(group_id=self.group_id)
+        return self.cluster.call("find_coordinator", request, FindCoordinatorResponse).broker_id
+
+    def call(self, action: str, request: Message, response: type, limit_s: float = LIMIT_S):
+        """Until it is answered, or ``limit_s`` is over."""
+        deadline_s = time.monotonic() + limit_s
+        while True:
+            try:
+                if self.coordinator is None:
+                    self.cluster.refresh()
+                    self.coordinator = self.find()
+                channel = self.cluster._channel(self.cluster.address_of(self.coordinator))
+                return channel.call(action, request, response, timeout_s=ATTEMPT_S)
+            except RetriableError:
+                self.coordinator = None
+                if time.monotonic() > deadline_s:
+                    raise
+                time.sleep(0.05)
+
+    def committed(self) -> dict[int, int]:
+        """The group's offsets of its only topic."""
+        found = self.call("fetch_offsets", FetchOffsetsRequest(group_id=self.group_id), FetchOffsetsResponse)
+        return {entry.at.partition: entry.offset for entry in found.offsets}
+
+
+class Member(GroupCaller):
+    """A member that carries out at once what it is told, whenever its `beat` is called."""
+
+    def __init__(self, cluster: Cluster, group_id: str, topic: str, **fields) -> None:
+        super().__init__(cluster, group_id)
+        self.topic = topic
+        self.fields = {"session_timeout_ms": 6_000, **fields}
+        self.member_id = uuid.uuid4().hex
+        self.epoch = 0
+        self.held: set[int] = set()
+        self.answer: GroupHeartbeatResponse | None = None
+        self.sequence = 0
+
+    def heartbeat(self, epoch: int | None = None) -> GroupHeartbeatResponse:
+        """One heartbeat."""
+        request = GroupHeartbeatRequest(
+            group_id=self.group_id,
+            member_id=self.member_id,
+            member_epoch=self.epoch if epoch is None else epoch,
+            topics=(self.topic,),
+            **self.fields,
+        )
+        return self.call("group_heartbeat", request, GroupHeartbeatResponse)
+
+    def beat(self) -> None:
+        """One heartbeat, and what it says."""
+        self.answer = self.heartbeat()
+        if self.answer.assignment is not None:
+            self.held = {number for part in self.answer.assignment for number in part.partitions}
+            self.epoch = self.answer.member_epoch
+
+    def leave(self) -> None:
+        """For good."""
+        self.heartbeat(LEAVES)
+        self.held = set()
+
+    def commit(self, offsets: dict[int, int], **fields) -> list[str | None]:
+        """The codes of the errors, by entry."""
+        self.sequence += 1
+        request = CommitOffsetsRequest(
+            group_id=self.group_id,
+            member_id=self.member_id,
+            member_epoch=self.epoch,
+            sequence=self.sequence,
+            offsets=entries(self.topic, offsets),
+            **fields,
+        )
+        answer = self.call("commit_offsets", request, CommitOffsetsResponse)
+        return [None if error is None else error.code for error in answer.errors]
+
+
+def entries(topic: str, offsets: dict[int, int]) -> tuple[CommittedOffset, ...]:
+    """As a commit has them."""
+    return tuple(
+        CommittedOffset(at=PartitionKey(topic=topic, partition=number), offset=offset)
+        for number, offset in offsets.items()
+    )
+
+
+def settle(members: list[Member], condition: Callable[[], bool], what: str, limit_s: float = LIMIT_S) -> float:
+    """Beats until all are settled and the condition holds; how long that took."""
+    started_s = time.monotonic()
+    while True:
+        for member in members:
+            member.beat()
+        if condition() and all(member.answer is not None and member.answer.is_settled for member in members):
+            return time.monotonic() - started_s
+        assert time.monotonic() < started_s + limit_s, f"not within {limit_s:g} s: {what}"
+        time.sleep(0.05)
+
+
+def refused(call: Callable[[], object]) -> str:
+    """The code of the error that a call raises."""
+    try:
+        call()
+    except PylogError as error:
+        return error.code
+    raise AssertionError("it was not refused")
