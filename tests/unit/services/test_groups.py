@@ -1,0 +1,200 @@
+"""Requests about groups: what is checked, who answers, and that each entry has its own answer."""
+
+import pytest
+
+from broker_runtime.contract import errors, requests
+from broker_runtime.contract.requests import CommittedOffset, PartitionKey
+from broker_runtime.groups.offsets import OffsetStore
+from broker_runtime.groups.removal import GroupRemoval
+from broker_runtime.services.groups import GroupService
+from tests.unit.groups.coordinating import ID, World
+
+
+@pytest.fixture
+def world():
+    world = World()
+    world.create_topic("t", partitions=4)
+    world.create_topic("u", partitions=1)
+    for broker in world.brokers.values():
+        store = OffsetStore(broker.client)
+        removal = GroupRemoval(
+            broker.client, broker.claims, broker.groups, store, broker_id=broker.number, retention_ms=1_000,
+            steady_ms=lambda: world.now_ms, wall_ms=lambda: world.now_ms,
+            sleep=lambda s, broker=broker: broker.coordinator.step(),
+        )  # fmt: skip
+        broker.service = GroupService(
+            broker.client, world.cluster, claims=broker.claims, coordinator=broker.coordinator, removal=removal,
+            store=store, wall_ms=lambda: world.now_ms,
+        )  # fmt: skip
+    return world
+
+
+def call(world, action, /, *, to=1, **fields):
+    return getattr(world.brokers[to].service, action)(requests.ACTIONS[action].request(**fields))
+
+
+def entry(partition=0, offset=1, topic="t", topic_id=None):
+    return CommittedOffset(at=PartitionKey(topic=topic, partition=partition, topic_id=topic_id), offset=offset)
+
+
+def commit(world, *offsets, **fields):
+    answer = call(world, "commit_offsets", **{"group_id": "g", "offsets": offsets, **fields})
+    return [error and error.code for error in answer.errors]
+
+
+def committed(world, **fields):
+    answer = call(world, "fetch_offsets", **{"group_id": "g", **fields})
+    return {(found.at.topic, found.at.partition): found.offset for found in answer.offsets}
+
+
+def join(world, member_id="m", to=1, **fields):
+    epoch = 0
+    for _ in range(4):
+        member = {"member_id": member_id, "member_epoch": epoch, "topics": ("t",), **fields}
+        answer = call(world, "group_heartbeat", to=to, group_id="g", **member)
+        epoch = answer.member_epoch
+        world.brokers[to].coordinator.step()
+    return epoch
+
+
+def test_all_actions_about_groups_are_served():
+    served = {name for name in requests.ACTIONS if hasattr(GroupService, name)}
+    assert served == {
+        "find_coordinator", "group_heartbeat", "commit_offsets", "fetch_offsets", "list_groups", "describe_group",
+        "alter_group_offsets", "delete_group", "remove_group_members",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("group_id", ["", "a/b", ".", "x" * 250, "a\nb", "\ud800"])
+@pytest.mark.parametrize(
+    ("action", "fields"),
+    [
+        ("find_coordinator", {}),
+        ("group_heartbeat", {"member_id": "m", "member_epoch": 0, "topics": ("t",)}),
+        ("commit_offsets", {"offsets": (entry(),)}),
+        ("fetch_offsets", {}),
+        ("describe_group", {}),
+        ("alter_group_offsets", {"offsets": (entry(),)}),
+        ("delete_group", {}),
+        ("remove_group_members", {"members": ("m",)}),
+    ],
+)
+def test_group_ids_are_checked_before_anything_is_done(world, action, fields, group_id):
+    with pytest.raises(errors.InvalidGroupIdError):
+        call(world, action, group_id=group_id, **fields)
+    assert world.client.children("/consumers") == []
+
+
+def test_each_entry_of_a_commit_has_its_own_answer(world):
+    epoch = join(world)
+    codes = commit(
+        world,
+        entry(0, 5),
+        entry(0, topic="none"),
+        entry(9),
+        entry(1, topic_id=bytes(16)),
+        entry(0, 7, topic="u"),
+        entry(1, 6, topic_id=ID),
+        member_id="m",
+        member_epoch=epoch,
+    )
+    assert codes == [
+        None, "UNKNOWN_TOPIC_OR_PARTITION", "UNKNOWN_TOPIC_OR_PARTITION", "INCONSISTENT_TOPIC_ID",
+        "STALE_MEMBER_EPOCH", None,
+    ]  # fmt: skip
+    assert committed(world) == {("t", 0): 5, ("t", 1): 6}
+
+
+def test_one_write_per_topic_of_a_commit(world):
+    """100 groups of 50 partitions that commit each second are 100 writes a second."""
+    commit(world, entry(0, 1), entry(0, 1, topic="u"))
+    world.brokers[1].client.transactions.clear()
+    assert commit(world, *(entry(number, 9) for number in range(4)), entry(0, 9, topic="u")) == [None] * 5
+    assert len(world.brokers[1].client.transactions) == 2
+
+
+def test_commit_without_a_valid_entry_makes_no_group(world):
+    assert commit(world, entry(9)) == ["UNKNOWN_TOPIC_OR_PARTITION"]
+    assert commit(world) == []
+    assert committed(world) == {}
+    with pytest.raises(errors.UnknownMemberIdError):
+        commit(world, entry(), member_id="m", member_epoch=1)
+    assert world.client.children("/consumers") == []
+
+
+def test_offsets_of_chosen_partitions_and_of_topics_that_are_there_are_fetched(world):
+    commit(world, entry(0, 5), entry(1, 6), entry(0, 7, topic="u"))
+    chosen = (PartitionKey(topic="t", partition=1), PartitionKey(topic="t", partition=3))
+    assert committed(world, partitions=chosen) == {("t", 1): 6}
+    world.create_topic("t", topic_id=b"\x02" * 16)
+    assert committed(world) == {("u", 0): 7}
+
+
+def test_who_is_not_the_coordinator_says_so(world):
+    """W19: and the client asks anew who it is."""
+    epoch = join(world)
+    member = {"member_id": "m", "member_epoch": epoch}
+    for action, fields in [
+        ("group_heartbeat", member),
+        ("commit_offsets", {"offsets": (entry(),), **member}),
+        ("fetch_offsets", {}),
+        ("describe_group", {}),
+        ("alter_group_offsets", {"offsets": (entry(),)}),
+        ("delete_group", {}),
+        ("remove_group_members", {"members": ("m",)}),
+    ]:
+        with pytest.raises(errors.NotCoordinatorError, match="broker 1 coordinates"):
+            call(world, action, to=2, group_id="g", **fields)
+    assert [call(world, "find_coordinator", to=to, group_id="g").broker_id for to in (1, 2)] == [1, 1]
+
+
+def test_groups_are_listed_by_every_broker(world):
+    join(world)
+    commit(world, entry(), group_id="offsets-only")
+    call(world, "commit_offsets", group_id="deleted", offsets=(entry(),))
+    call(world, "delete_group", group_id="deleted")
+    for to in (1, 2):
+        found = call(world, "list_groups", to=to).groups
+        assert [(info.group_id, info.state, info.kind, info.members, info.coordinator) for info in found] == [
+            ("g", "stable", "consumer", 1, 1),
+            ("offsets-only", "empty", "", 0, 1),
+        ]
+    world.brokers[1].leave()
+    assert [info.coordinator for info in call(world, "list_groups", to=2).groups] == [-1, -1]
+
+
+def test_administrators_change_groups_without_members_only(world):
+    join(world)
+    with pytest.raises(errors.NonEmptyGroupError):
+        call(world, "alter_group_offsets", group_id="g", offsets=(entry(),))
+    with pytest.raises(errors.UnknownMemberIdError):
+        call(world, "remove_group_members", group_id="g", members=("other",))
+    with pytest.raises(errors.InvalidRequestError):
+        call(world, "remove_group_members", group_id="g", members=())
+    call(world, "remove_group_members", group_id="g", members=("m",))
+    with pytest.raises(errors.UnknownMemberIdError):
+        join(world)
+    call(world, "group_heartbeat", group_id="g", member_id="m", member_epoch=-1)
+    call(world, "alter_group_offsets", group_id="g", offsets=(entry(2, 8),))
+    call(world, "alter_group_offsets", group_id="g", offsets=(entry(2, 3),))
+    assert committed(world) == {("t", 2): 3}
+
+
+def test_unknown_groups_are_not_found(world):
+    for action, fields in [("describe_group", {}), ("delete_group", {}), ("remove_group_members", {"members": ("m",)})]:
+        with pytest.raises(errors.GroupIdNotFoundError):
+            call(world, action, group_id="none", **fields)
+    commit(world, entry())
+    call(world, "delete_group", group_id="g")
+    with pytest.raises(errors.GroupIdNotFoundError):
+        call(world, "describe_group", group_id="g")
+
+
+def test_without_zookeeper_it_is_said_at_once(world, monkeypatch):
+    client = world.brokers[1].client._client
+    client.suspend()
+    monkeypatch.setattr(client, "_check", lambda *_: pytest.fail("a call that would wait"))
+    with pytest.raises(errors.ZooKeeperUnavailableError):
+        commit(world, entry())
+    with pytest.raises(errors.ZooKeeperUnavailableError):
+        committed(world)
