@@ -1,0 +1,515 @@
+"""A member's share as it changes under a consumer: callbacks, commits, positions, and nothing after the lease."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from broker_runtime.contract.errors import (
+    ClientStateError,
+    CoordinatorNotAvailableError,
+    FencedInstanceIdError,
+    GroupMaxSizeReachedError,
+    LeaderNotAvailableError,
+    NetworkError,
+    NoOffsetForPartitionError,
+    PylogError,
+    StaleMemberEpochError,
+    UnknownMemberIdError,
+    UnknownTopicOrPartitionError,
+)
+from broker_runtime.contract.model import TopicPartition
+from broker_runtime.contract.requests import CommitOffsetsResponse, ErrorInfo
+from pyspark_log.client.retry import Deadline
+from tests.unit.client.consumer_samples import MemoryCluster, Parts, make_topic
+
+A, B, C = (TopicPartition("t", number) for number in range(3))
+SESSION_S = 45.0
+
+
+class Told:
+    """What the caller was told, in order, with what was committed by then."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self.seen: list[tuple[str, list[TopicPartition]]] = []
+        self.commits_seen: list[int] = []
+
+    def subscribe(self, *names: str) -> None:
+        self._parts.subscribe(
+            *names,
+            on_assign=lambda at: self._note("assign", at),
+            on_revoke=lambda at: self._note("revoke", at),
+            on_lost=lambda at: self._note("lost", at),
+        )
+
+    def _note(self, what: str, partitions: list[TopicPartition]) -> None:
+        self.seen.append((what, partitions))
+        self.commits_seen.append(len(self._parts.cluster.commits))
+
+
+def made(*, partitions: int = 2, share: set[TopicPartition] | None = None, **settings: object) -> tuple[Parts, Told]:
+    parts = Parts(
+        MemoryCluster(make_topic("t", partitions=partitions)),
+        **{"group_id": "g", "auto_offset_reset": "earliest", **settings},
+    )
+    parts.cluster.group.share = share
+    told = Told(parts)
+    told.subscribe("t")
+    parts.cluster.commits.clear()
+    return parts, told
+
+
+def poll(parts: Parts) -> list[bytes]:
+    parts.commits.finish_all()
+    return [record.value for record in parts.handout.take_records(Deadline(0.0), 500)]
+
+
+def test_member_reads_its_share_and_nothing_else() -> None:
+    """W21, W17: its positions are committed by the member before it reads."""
+    parts = Parts(MemoryCluster(make_topic("t", partitions=3)), group_id="g", auto_offset_reset="latest")
+    parts.cluster.limits = dict.fromkeys((A, B, C), (3, 9))
+    parts.cluster.group.share = {B}
+    parts.subscribe("t")
+    assert set(parts.fetcher.states) == {B}
+    assert parts.state(B).position == 9
+    assert parts.cluster.commits == [{B: 9}]
+    request = parts.cluster.commit_requests[0]
+    assert (request.member_id, request.member_epoch, request.sequence) == (parts.cluster.group.member_id, 1, 0)
+    parts.beat(0.0)
+    assert parts.cluster.group.acknowledged == 1
+
+
+def test_member_with_nothing_waits_and_takes_over() -> None:
+    """W23."""
+    parts, told = made(share=set())
+    assert (parts.fetcher.states, told.seen, poll(parts)) == ({}, [], [])
+    parts.cluster.group.share = None
+    parts.beat()
+    assert poll(parts) == []
+    assert (set(parts.fetcher.states), told.seen) == ({A, B}, [("assign", [A, B])])
+
+
+def test_partition_that_goes_is_committed_and_dropped_before_the_group_hears_of_it() -> None:
+    """W24: on_revoke first, then what is finished of it, then nothing of it any more, then the acknowledgement."""
+    parts, told = made()
+    parts.arrives(A, b"a0", b"a1")
+    parts.arrives(B, b"b0")
+    assert poll(parts) == [b"a0", b"a1", b"b0"]
+    parts.arrives(A, b"a2")
+    parts.arrives(B, b"b1")
+    parts.cluster.group.share = {B}
+    kept = parts.state(B)
+    parts.beat()
+    assert parts.cluster.group.acknowledged == 1
+    assert poll(parts) == [b"b1"]
+    parts.beat(0.0)
+    assert parts.cluster.group.acknowledged == 2
+    assert told.seen == [("assign", [A, B]), ("revoke", [A])]
+    assert told.commits_seen == [1, 0]  # none yet when on_revoke is called (those of the subscription were cleared)
+    assert parts.cluster.commits == [{A: 2}]
+    assert parts.state(B) is kept
+
+
+def test_revoked_partition_can_be_committed_in_the_callback() -> None:
+    """W18: without auto-commit it is the caller's last chance."""
+    parts, _ = made(enable_auto_commit=False)
+    parts.subscribe("t", on_revoke=lambda at: parts.commits.commit(dict.fromkeys(at, 1)))
+    parts.arrives(A, b"a0", b"a1")
+    poll(parts)
+    parts.cluster.commits.clear()
+    parts.cluster.group.share = {B}
+    parts.beat()
+    poll(parts)
+    assert parts.cluster.commits == [{A: 1}]
+    assert parts.cluster.commit_requests[-1].member_epoch == 2  # told, and A is still this member's
+
+
+def test_callback_that_raises_keeps_nothing() -> None:
+    """W24: the caller is told, and the partition goes all the same."""
+    parts, _ = made()
+
+    def fails(_: list[TopicPartition]) -> None:
+        raise RuntimeError("the callback failed")
+
+    parts.subscribe("t", on_revoke=fails)
+    parts.cluster.group.share = {B}
+    parts.beat()
+    with pytest.raises(RuntimeError):
+        poll(parts)
+    parts.beat(0.0)
+    assert (set(parts.fetcher.states), parts.cluster.group.acknowledged) == ({B}, 2)
+    assert poll(parts) == []
+
+
+def test_commit_that_fails_holds_up_no_other_member() -> None:
+    """W19: whoever gets the partition reads again what was not committed."""
+    parts, _ = made()
+    parts.arrives(A, b"a0")
+    poll(parts)
+    parts.cluster.group.share = {B}
+    parts.cluster.refused_commits = [StaleMemberEpochError("no")]
+    parts.beat()
+    poll(parts)
+    assert set(parts.fetcher.states) == {B}
+
+
+def test_records_taken_before_the_news_are_returned_before_the_callback() -> None:
+    """W24: a poll that gathers several batches carries nothing out in between: a commit would cover too much."""
+    parts, told = made()
+    parts.arrives(A, b"a0")
+    parts.arrives(B, b"b0")
+    take = parts.handout._hand_out
+
+    def news_comes(*args: object) -> object:
+        parts.cluster.group.share = {B}
+        parts.beat()
+        return take(*args)  # type: ignore[arg-type]
+
+    parts.handout._hand_out = news_comes  # type: ignore[method-assign,assignment]
+    assert poll(parts) == [b"a0", b"b0"]
+    assert told.seen == [("assign", [A, B])]
+    assert poll(parts) == []
+    assert told.seen[1:] == [("revoke", [A])]
+    assert parts.cluster.commits == [{A: 1}]
+
+
+def test_new_partition_begins_where_the_group_is_and_what_is_kept_goes_on() -> None:
+    """W19, W22: without a gap, without a repetition."""
+    parts, told = made(share={A})
+    parts.arrives(A, b"a0", b"a1")
+    assert len(poll(parts)) == 2
+    parts.cluster.committed[B, make_topic("t").topic_id] = 7
+    parts.cluster.group.share = {A, B}
+    parts.beat()
+    poll(parts)
+    assert (parts.state(A).position, parts.state(B).position) == (2, 7)
+    assert told.seen == [("assign", [A]), ("assign", [B])]
+
+
+def test_partition_whose_leader_is_away_begins_later() -> None:
+    """W19: the group goes on without waiting for it, and so does the member."""
+    parts, told = made(share={A})
+    parts.cluster.group.share = {A, B}
+    call = parts.cluster.call
+
+    def away(action: str, *args: object, **more: object) -> object:
+        if action == "list_offsets":
+            raise LeaderNotAvailableError("t-1 has no leader at present")
+        return call(action, *args, **more)  # type: ignore[arg-type]
+
+    parts.cluster.call = away  # type: ignore[method-assign,assignment]
+    parts.beat()
+    parts.arrives(A, b"a0")
+    assert poll(parts) == [b"a0"]
+    assert (set(parts.fetcher.states), parts.cluster.group.epoch) == ({A}, 2)
+    parts.cluster.call = call  # type: ignore[method-assign]
+    parts.beat()
+    assert parts.cluster.group.acknowledged == 2
+    poll(parts)
+    assert told.seen[1:] == [("assign", [B])]
+
+
+def test_first_positions_that_are_refused_are_tried_again() -> None:
+    """W17: nothing is read before its position is the group's."""
+    parts, _ = made(share={A})
+    parts.cluster.group.share = {A, B}
+    commit = parts.cluster._commit_offsets
+    refusal = ErrorInfo.of(StaleMemberEpochError("not held"))
+    parts.cluster._commit_offsets = lambda _: CommitOffsetsResponse(errors=(refusal,))  # type: ignore[method-assign]
+    parts.beat()
+    poll(parts)
+    assert set(parts.fetcher.states) == {A}
+    parts.cluster._commit_offsets = commit  # type: ignore[method-assign]
+    parts.beat()
+    poll(parts)
+    assert set(parts.fetcher.states) == {A, B}
+
+
+def test_partition_without_offset_where_none_may_be_chosen_is_an_error_and_the_rest_goes_on() -> None:
+    """W17: ``auto_offset_reset="none"``."""
+    parts = Parts(MemoryCluster(make_topic("t", partitions=2)), group_id="g", auto_offset_reset="none")
+    parts.cluster.committed[A, make_topic("t").topic_id] = 3
+    parts.cluster.group.share = {A}
+    parts.subscribe("t")
+    parts.cluster.group.share = {A, B}
+    parts.beat()
+    with pytest.raises(NoOffsetForPartitionError):
+        poll(parts)
+    parts.cluster.committed[B, make_topic("t").topic_id] = 5
+    parts.beat(2.0)
+    poll(parts)
+    assert parts.state(B).position == 5
+
+
+# --- the lease ------------------------------------------------------------------------------------------------
+
+
+def lease_ends(parts: Parts) -> None:
+    """The process stood still, or nobody answered, for a session."""
+    parts.now_s += SESSION_S
+
+
+@pytest.mark.parametrize("kind", ["records", "batches"])
+def test_poll_hands_out_nothing_after_the_lease_has_ended(kind: str) -> None:
+    """W24: others may have the partitions; on_lost, not on_revoke; nothing is committed; it joins as another."""
+    parts, told = made()
+    parts.arrives(A, b"a0")
+    poll(parts)
+    first = parts.cluster.group.member_id
+    parts.arrives(A, b"a1")
+    lease_ends(parts)
+    parts.commits.finish_all()
+    take = parts.handout.take_records if kind == "records" else parts.handout.take_batches
+    assert take(Deadline(0.0), 500) == []
+    assert told.seen[1:] == [("lost", [A, B])]
+    assert (parts.fetcher.states, parts.cluster.commits) == ({}, [])
+    parts.beat()
+    poll(parts)
+    assert parts.cluster.group.member_id != first
+    assert told.seen[2:] == [("assign", [A, B])]
+    assert parts.state(A).position == 0  # what the group has
+
+
+@pytest.mark.parametrize("kind", ["records", "batches"])
+def test_poll_that_stood_still_after_it_had_taken_records_returns_none_of_them(kind: str) -> None:
+    """W24: the lease is looked at last."""
+    parts, told = made()
+    parts.arrives(A, b"a0")
+    take = parts.handout._hand_out
+
+    def freeze(*args: object) -> object:
+        lease_ends(parts)
+        return take(*args)  # type: ignore[arg-type]
+
+    parts.handout._hand_out = freeze  # type: ignore[method-assign,assignment]
+    poll_once = parts.handout.take_records if kind == "records" else parts.handout.take_batches
+    assert poll_once(Deadline(0.0), 500) == []
+    assert told.seen[-1] == ("lost", [A, B])
+
+
+def test_loop_over_records_ends_with_the_lease_between_two_of_them() -> None:
+    """W24: also in the middle of a batch."""
+    parts, told = made()
+    parts.arrives(A, b"a0", b"a1", b"a2")
+    batch = parts.handout.next_batch(Deadline(0.0))
+    assert batch is not None
+    seen = []
+    for record in parts.handout.one_by_one(batch):
+        seen.append(record.value)
+        if record.value == b"a1":
+            lease_ends(parts)
+    assert seen == [b"a0", b"a1"]
+    assert parts.handout.next_batch(Deadline(0.0)) is None
+    assert told.seen[-1] == ("lost", [A, B])
+
+
+def test_loop_over_batches_hands_out_none_after_the_lease() -> None:
+    """W24: it may have stood still between the store and the caller."""
+    parts, _ = made()
+    parts.arrives(A, b"a0")
+    batch = parts.handout.next_batch(Deadline(0.0))
+    assert batch is not None
+    lease_ends(parts)
+    assert list(parts.handout.handed_out(batch)) == []
+
+
+def test_loop_gives_back_the_rest_of_a_batch_when_there_is_news() -> None:
+    """W24, W22: what is kept is read on with the next record; what goes is committed up to the last that was done."""
+    parts, _ = made()
+    parts.arrives(A, b"a0", b"a1", b"a2")
+    batch = parts.handout.next_batch(Deadline(0.0))
+    assert batch is not None
+    for record in parts.handout.one_by_one(batch):
+        if record.value == b"a0":
+            parts.cluster.group.share = {A}
+            parts.beat()
+    assert (parts.state(A).position, parts.state(A).finished) == (1, 1)
+    assert poll(parts) == [b"a1", b"a2"]
+    assert set(parts.fetcher.states) == {A}
+
+
+def test_loop_hands_out_nothing_more_of_a_partition_that_its_body_lost() -> None:
+    """W24: the body polled, and the share changed inside."""
+    parts, _ = made()
+    parts.arrives(A, b"a0", b"a1")
+    batch = parts.handout.next_batch(Deadline(0.0))
+    assert batch is not None
+    seen = []
+    for record in parts.handout.one_by_one(batch):
+        seen.append(record.value)
+        parts.cluster.group.share = {B}
+        parts.beat()
+        poll(parts)
+    assert seen == [b"a0"]
+
+
+def test_member_that_the_group_forgot_loses_everything() -> None:
+    """W24: as if its lease had ended."""
+    parts, told = made()
+    parts.cluster.group.failures = [UnknownMemberIdError("gone")]
+    parts.beat()
+    parts.arrives(A, b"a0")
+    assert poll(parts) == []
+    assert told.seen[1:] == [("lost", [A, B])]
+    assert parts.cluster.commits == []
+
+
+def test_caller_that_was_away_for_too_long_is_told_with_its_next_poll() -> None:
+    """W23: ``max_poll_interval_ms``."""
+    parts, told = made(max_poll_interval_ms=10_000)
+    for _ in range(4):
+        parts.beat(3.0)
+    assert parts.cluster.group.acknowledged == -1
+    parts.arrives(A, b"a0")
+    assert poll(parts) == []
+    assert told.seen[1:] == [("lost", [A, B])]
+    parts.beat()
+    poll(parts)
+    assert told.seen[2:] == [("assign", [A, B])]
+
+
+def test_commit_of_what_is_lost_is_refused_here() -> None:
+    """W18: and never written as one of who is no member."""
+    parts, _ = made()
+    lease_ends(parts)
+    assert parts.heartbeats is not None
+    parts.heartbeats.step()
+    before = len(parts.cluster.commit_requests)
+    with pytest.raises(UnknownMemberIdError):
+        parts.commits.commit({A: 1})
+    assert len(parts.cluster.commit_requests) == before
+
+
+def test_commit_keeps_its_number_when_it_is_sent_again() -> None:
+    """W18: so that the coordinator can tell it from a later one."""
+    parts, _ = made()
+    answers = [NetworkError("t-0 is busy"), None]
+    commit = parts.cluster._commit_offsets
+
+    def busy_once(request: object) -> CommitOffsetsResponse:
+        error = answers.pop(0) if answers else None
+        answer = commit(request)  # type: ignore[arg-type]
+        return answer if error is None else CommitOffsetsResponse(errors=(ErrorInfo.of(error),))
+
+    parts.cluster._commit_offsets = busy_once  # type: ignore[method-assign,assignment]
+    before = len(parts.cluster.commit_requests)
+    parts.commits.commit({A: 1})
+    parts.commits.commit({A: 2})
+    assert [request.sequence for request in parts.cluster.commit_requests[before:]] == [1, 1, 2]
+
+
+# --- refusals, topics, leaving --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [GroupMaxSizeReachedError("full"), CoordinatorNotAvailableError("nobody")])
+def test_subscription_that_the_group_does_not_take_is_an_error(error: PylogError) -> None:
+    """W21: and the consumer is as before."""
+    parts = Parts(MemoryCluster(make_topic("t")), group_id="g", auto_offset_reset="earliest")
+    parts.cluster.request_timeout_s = 0.05  # type: ignore[misc]
+    parts.cluster.group.failures = [error]
+    with pytest.raises(type(error)):
+        parts.subscribe("t")
+    assert not parts.subscription.is_in_use
+    parts.subscribe("t")
+    assert set(parts.fetcher.states) == {A}
+
+
+def test_member_whose_instance_id_was_taken_is_told_and_stops() -> None:
+    """W24: as often as it polls."""
+    parts, told = made(group_instance_id="i")
+    parts.cluster.group.failures = [FencedInstanceIdError("another process")]
+    parts.beat()
+    parts.arrives(A, b"a0")
+    for _ in range(2):
+        with pytest.raises(FencedInstanceIdError):
+            poll(parts)
+    assert told.seen[1:] == [("lost", [A, B])]
+    parts.subscription.unsubscribe()
+    assert told.seen[2:] == []
+
+
+def test_pattern_tells_the_group_which_topics_it_finds() -> None:
+    """W16: topics that come and go change the subscription."""
+    parts, _ = made()
+    parts.subscribe(pattern=re.compile("t.*"))
+    other = parts.cluster.topics["t2"] = make_topic("t2", topic_id=2)
+    parts.cluster.limits[TopicPartition("t2", 0)] = (4, 9)
+    parts.subscription.tell(list(parts.cluster.topics.values()))
+    parts.beat(0.0)
+    assert parts.cluster.group.subscribed == ("t", "t2")
+    poll(parts)
+    assert parts.state(TopicPartition("t2", 0)).position == 4  # it came later: its first record
+    assert parts.subscription.topics == {"t", "t2"}
+    del parts.cluster.topics["t2"]
+    parts.subscription.tell(list(parts.cluster.topics.values()))
+    parts.beat(0.0)
+    poll(parts)
+    assert (set(parts.fetcher.states), parts.subscription.topics) == ({A, B}, {"t"})
+    assert other.name == "t2"
+
+
+def test_topic_that_is_gone_is_an_error_though_the_group_took_it_away() -> None:
+    """W16: an error, not silence; the rest goes on."""
+    parts, told = made()
+    parts.cluster.topics["u"] = make_topic("u", topic_id=5)
+    told.subscribe("t", "u")
+    del parts.cluster.topics["u"]
+    parts.beat()
+    poll(parts)
+    assert set(parts.fetcher.states) == {A, B}
+    parts.subscription.tell(UnknownTopicOrPartitionError("no topic 'u'"))
+    with pytest.raises(UnknownTopicOrPartitionError):
+        poll(parts)
+    parts.arrives(A, b"a0")
+    assert poll(parts) == [b"a0"]
+
+
+def test_member_leaves_with_commit_and_callback() -> None:
+    """W23: in this order."""
+    parts, told = made()
+    parts.arrives(A, b"a0")
+    poll(parts)
+    parts.subscription.unsubscribe()
+    assert parts.cluster.commits == [{A: 1}]
+    assert told.seen[1:] == [("revoke", [A, B])]
+    assert told.commits_seen[1:] == [1]
+    assert parts.cluster.group.acknowledged == -1
+    assert not parts.subscription.is_in_use
+
+
+def test_static_member_leaves_for_a_while() -> None:
+    """W23."""
+    parts, _ = made(group_instance_id="i")
+    parts.subscription.unsubscribe()
+    assert (parts.cluster.group.acknowledged, parts.cluster.group.requests[-1].instance_id) == (-2, "i")
+
+
+def test_assignment_of_ones_own_is_no_membership() -> None:
+    """W20: it commits as who is no member."""
+    parts = Parts(MemoryCluster(make_topic("t")), group_id="g", auto_offset_reset="earliest")
+    parts.subscription.assign([A])
+    parts.arrives(A, b"a0")
+    assert poll(parts) == [b"a0"]
+    parts.commits.commit({A: 1})
+    request = parts.cluster.commit_requests[-1]
+    assert (request.member_id, request.member_epoch, request.sequence) == ("", -1, -1)
+    assert parts.cluster.group.requests == []
+
+
+def test_forked_child_is_not_the_member() -> None:
+    """W24: the parent is; the child reads nothing, commits nothing and leaves nothing."""
+    parts, _ = made()
+    requests = len(parts.cluster.group.requests)
+    assert parts.heartbeats is not None
+    parts.heartbeats.forget_parent()
+    parts.commits.forget_parent()
+    parts.subscription.forget_parent()
+    parts.fetcher.forget_parent()
+    assert not parts.subscription.is_in_use
+    parts.commits.commit_finished()
+    parts.subscription.end()
+    assert (parts.cluster.commits, len(parts.cluster.group.requests)) == ([], requests)
+    with pytest.raises(ClientStateError):
+        parts.subscription.state(A)
