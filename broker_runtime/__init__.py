@@ -5,7 +5,7 @@ log/           one partition on disk
 replication/   one hosted partition: high watermark, waiting readers and writers
 zookeeper/     the znodes, the client (only importer of kazoo), the bundled server
 controller/    decisions about topics and leaders, and what carries them out
-groups/        the offsets that groups have acknowledged
+groups/        consumer groups: members, who coordinates them, the offsets they have acknowledged
 services/      produce, fetch, metadata, topics: what a broker does, without a word of Flight
 server/        Flight: translates, nothing else
 broker.py      composition root
