@@ -1,0 +1,403 @@
+"""Consumers that share a topic, over real brokers: they come, go, die, stand still, and lose their coordinator."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from pyspark_log import Admin, Consumer, Producer, Record, TopicPartition, errors
+from pyspark_log.testing import LocalCluster
+from tests.integration.groups.readers import Reader, ReaderProcess, wait_for
+
+SESSION_MS = 2_000
+_names = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    """Three brokers that all run when a test ends."""
+    settings = {
+        "group.min.session.timeout.ms": "1000",
+        "zookeeper.session.timeout.ms": "4000",
+        "default.replication.factor": "3",
+    }
+    with LocalCluster(brokers=3, settings=settings) as made:
+        yield made
+
+
+@pytest.fixture
+def admin(cluster: LocalCluster) -> Iterator[Admin]:
+    with Admin(cluster.bootstrap_servers) as made:
+        yield made
+
+
+@pytest.fixture
+def topic(admin: Admin) -> str:
+    """Of two partitions."""
+    name = f"shared-{next(_names)}"
+    admin.create_topic(name, partitions=2)
+    return name
+
+
+@pytest.fixture
+def group() -> str:
+    return f"group-{next(_names)}"
+
+
+@pytest.fixture
+def reader(cluster: LocalCluster, group: str) -> Iterator[Callable[..., Reader]]:
+    """Makes members of the group."""
+    made: list[Reader] = []
+
+    def make(*topics: str, **settings: object) -> Reader:
+        one = Reader(cluster.bootstrap_servers, group, *topics, **{"session_timeout_ms": SESSION_MS, **settings})
+        made.append(one)
+        return one
+
+    yield make
+    for one in made:
+        one.close()
+    for one in made:
+        if one.error is not None:
+            raise one.error
+
+
+class Writing:
+    """Writes to both partitions all the time, in a thread; ``count`` records to each."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self._bootstrap = bootstrap
+        self._topic = topic
+        self._is_ended = False
+        self.count = 0
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        with Producer(self._bootstrap) as producer:
+            while not self._is_ended:
+                for partition in (0, 1):
+                    producer.send(self._topic, b"%d" % self.count, partition=partition)
+                self.count += 1
+                time.sleep(0.01)
+
+    def __enter__(self) -> Writing:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_ended = True
+        self._thread.join(60)
+
+    @property
+    def all(self) -> Counter[tuple[int, int]]:
+        return Counter((partition, offset) for partition in (0, 1) for offset in range(self.count))
+
+
+def counted(*readers: Reader | ReaderProcess) -> Counter[tuple[int, int]]:
+    return Counter(place for reader in readers for place in reader.records)
+
+
+def take(consumer: Consumer, count: int, timeout_s: float = 20) -> list[Record]:
+    deadline, records = time.monotonic() + timeout_s, []
+    while len(records) < count and time.monotonic() < deadline:
+        records += consumer.poll(0.2)
+    return records
+
+
+def test_members_share_until_there_are_as_many_as_partitions_and_one_that_waits_takes_over(
+    cluster: LocalCluster, topic: str, reader: Callable[..., Reader]
+) -> None:
+    """W21, W22, W23, W24: one has all, two share, a third waits; who leaves in order leaves no record out or twice."""
+    with Writing(cluster.bootstrap_servers, topic) as writing:
+        first = reader(topic)
+        wait_for(lambda: first.held == {0, 1}, "the first has all")
+        wait_for(lambda: len(first.records) > 20, "and reads it")
+        second = reader(topic)
+        wait_for(lambda: len(first.held) == len(second.held) == 1, "they share")
+        assert first.held | second.held == {0, 1}
+        third = reader(topic)
+        wait_for(lambda: ("subscribed", []) in third.events, "the third has joined")
+        time.sleep(1.0)
+        assert (third.held, third.records) == (set(), [])
+        seen = len(second.records)
+        wait_for(lambda: len(second.records) > seen, "the second reads its share")
+        second.close()
+        wait_for(lambda: third.held, "the third takes over")
+        assert first.held | third.held == {0, 1}
+        wait_for(lambda: third.records, "and reads")
+        third.close()
+        wait_for(lambda: first.held == {0, 1}, "the first has all again")
+    wait_for(lambda: sum(counted(first, second, third).values()) >= 2 * writing.count, "all was read")
+    assert counted(first, second, third) == writing.all
+
+
+def test_groups_each_get_all(cluster: LocalCluster, topic: str, group: str, reader: Callable[..., Reader]) -> None:
+    """W21."""
+    with Producer(cluster.bootstrap_servers) as producer:
+        for number in range(20):
+            producer.send(topic, b"%d" % number, partition=number % 2)
+    members = [reader(topic), reader(topic)]
+    with Reader(cluster.bootstrap_servers, f"{group}-other", topic) as other:
+        wait_for(lambda: len(other.records) >= 20, "the other group reads all")
+        wait_for(lambda: sum(counted(*members).values()) >= 20, "the group reads all")
+    everything = Counter((partition, offset) for partition in (0, 1) for offset in range(10))
+    assert counted(*members) == counted(other) == everything
+
+
+def test_callbacks_come_in_order_with_exactly_what_changes(topic: str, reader: Callable[..., Reader]) -> None:
+    """W22: on_revoke before the other's on_assign; what is kept is not mentioned again."""
+    first = reader(topic)
+    wait_for(lambda: first.held == {0, 1}, "the first has all")
+    second = reader(topic)
+    wait_for(lambda: second.held, "they share")
+    (kept,), (moved,) = first.held, second.held
+    second.close()
+    wait_for(lambda: len(first.held) == 2, "back again")
+    assert first.callbacks == [("assign", [[0], [1]]), ("revoke", [[moved]]), ("assign", [[moved]])]
+    assert second.callbacks == [("assign", [[moved]]), ("revoke", [[moved]])]
+    assert kept != moved
+
+
+def test_member_begins_at_the_current_offset_of_what_it_was_given(
+    cluster: LocalCluster, admin: Admin, topic: str, group: str
+) -> None:
+    """W17: saved when subscribe returns; a second member, of the same thread, need not wait for the first's polls."""
+    with Producer(cluster.bootstrap_servers) as producer:
+        for partition in (0, 1):
+            producer.send(topic, b"before", partition=partition).result(20)
+        options = {"bootstrap_servers": cluster.bootstrap_servers, "group_id": group, "session_timeout_ms": SESSION_MS}
+        with Consumer(topic, **options) as first:
+            assert {at: offset.committed for at, offset in admin.list_group_offsets(group).items()} == {
+                TopicPartition(topic, 0): 1,
+                TopicPartition(topic, 1): 1,
+            }
+            started_s = time.monotonic()
+            with Consumer(topic, **options) as second:
+                assert time.monotonic() < started_s + 5
+                for partition in (0, 1):
+                    producer.send(topic, b"after", partition=partition).result(20)
+                records: list[Record] = []
+                wait_for(lambda: records.extend([*first.poll(0.1), *second.poll(0.1)]) or len(records) == 2, "both")
+                assert {record.value for record in records} == {b"after"}
+                assert first.group_metadata().group_id == second.group_metadata().group_id == group
+                assert first.group_metadata().member_id != second.group_metadata().member_id
+                assert min(first.group_metadata().member_epoch, second.group_metadata().member_epoch) > 0
+
+
+def test_member_that_is_killed_is_replaced_with_the_next_record(
+    cluster: LocalCluster, topic: str, group: str, reader: Callable[..., Reader]
+) -> None:
+    """W19, W23: after its session; what it had not committed is read again, nothing is left out."""
+    with Writing(cluster.bootstrap_servers, topic) as writing:
+        with ReaderProcess(
+            cluster.bootstrap_servers, group, topic, session_timeout_ms=SESSION_MS, auto_commit_interval_ms=100
+        ) as doomed:
+            wait_for(lambda: doomed.held == {0, 1}, "it has all")
+            other = reader(topic)
+            wait_for(lambda: other.held and len(doomed.held) == 1, "they share")
+            seen = len(doomed.records)
+            wait_for(lambda: len(doomed.records) > seen + 20, "both read")
+            doomed.send(signal.SIGKILL)
+        took_s = wait_for(lambda: other.held == {0, 1}, "the other has all")
+        assert took_s < SESSION_MS / 1000 + 3
+        wait_for(lambda: {0, 1} <= {partition for partition, _ in other.records}, "and reads it")
+    wait_for(lambda: set(counted(other, doomed)) >= set(writing.all), "all was read")
+    assert set(counted(other, doomed)) == set(writing.all)
+
+
+def test_member_that_stands_still_hands_out_nothing_after_its_session(
+    cluster: LocalCluster, topic: str, group: str, reader: Callable[..., Reader]
+) -> None:
+    """W24: it finds out before it hands out anything, is told that all is lost, and goes on as another member."""
+    with (
+        Writing(cluster.bootstrap_servers, topic) as writing,
+        ReaderProcess(cluster.bootstrap_servers, group, topic, session_timeout_ms=SESSION_MS) as frozen,
+    ):
+        wait_for(lambda: frozen.held == {0, 1}, "it has all")
+        wait_for(lambda: len(frozen.records) > 20, "and reads")
+        frozen.send(signal.SIGSTOP)
+        other = reader(topic)
+        wait_for(lambda: other.held == {0, 1}, "the other has all")
+        wait_for(lambda: len(other.records) > 20, "and reads")
+        before = len(frozen.events)
+        frozen.send(signal.SIGCONT)
+        wait_for(lambda: frozen.held and frozen.held != {0, 1}, "it is a member again")
+        first = frozen.events[before:][0]
+        assert first == ("lost", [[0], [1]]), frozen.events[before:][:3]
+        seen = len(frozen.records)
+        wait_for(lambda: len(frozen.records) > seen, "and reads again")
+    wait_for(lambda: set(counted(other, frozen)) >= set(writing.all), "all was read")
+
+
+def test_members_go_on_when_their_coordinator_is_killed(
+    cluster: LocalCluster, admin: Admin, topic: str, group: str, reader: Callable[..., Reader]
+) -> None:
+    """W19, W24: with the next broker, as the members that they are, if their session lasts that long."""
+    with Writing(cluster.bootstrap_servers, topic) as writing:
+        members = [reader(topic, session_timeout_ms=30_000), reader(topic, session_timeout_ms=30_000)]
+        wait_for(lambda: all(len(member.held) == 1 for member in members), "they share")
+        before = [member.consumer.group_metadata().member_id for member in members]
+        callbacks = [member.callbacks for member in members]
+        coordinator = admin.describe_group(group).coordinator
+        assert coordinator is not None
+        cluster.kill(coordinator)
+        try:
+            wait_for(lambda: admin.describe_group(group).coordinator not in (None, coordinator), "another coordinates")
+            wait_for(lambda: admin.describe_group(group).state == "stable", "the members found it")
+        finally:
+            cluster.start(coordinator)
+            cluster.wait_until_ready()
+        assert [member.consumer.group_metadata().member_id for member in members] == before
+        assert [member.callbacks for member in members] == callbacks
+    wait_for(lambda: sum(counted(*members).values()) >= 2 * writing.count, "all was read")
+    assert counted(*members) == writing.all
+
+
+def test_members_go_on_when_zookeeper_was_away(
+    cluster: LocalCluster, topic: str, reader: Callable[..., Reader]
+) -> None:
+    """W19, W24, W26: for longer than their sessions: then they lose what they have, and get it again."""
+    with Writing(cluster.bootstrap_servers, topic) as writing:
+        members = [reader(topic), reader(topic)]
+        wait_for(lambda: all(len(member.held) == 1 for member in members), "they share")
+        cluster.stop_zookeeper(1)
+        try:
+            wait_for(lambda: all(member.callbacks[-1][0] == "lost" for member in members), "they lost all")
+        finally:
+            cluster.start_zookeeper(1)
+        wait_for(lambda: all(len(member.held) == 1 for member in members), "they share again")
+        seen = [len(member.records) for member in members]
+        wait_for(lambda: all(len(m.records) > n for m, n in zip(members, seen, strict=True)), "they read on")
+    wait_for(lambda: set(counted(*members)) >= set(writing.all), "all was read")
+
+
+def test_member_that_does_not_poll_gives_its_share_to_others(
+    cluster: LocalCluster, topic: str, group: str, reader: Callable[..., Reader]
+) -> None:
+    """W23: though its process lives; its next poll says that all is lost, and it joins anew."""
+    lost: list[TopicPartition] = []
+    with Consumer(
+        bootstrap_servers=cluster.bootstrap_servers,
+        group_id=group,
+        auto_offset_reset="earliest",
+        max_poll_interval_ms=1_000,
+        session_timeout_ms=30_000,
+    ) as away:
+        away.subscribe([topic], on_lost=lost.extend)
+        away.poll(0.1)
+        other = reader(topic)
+        wait_for(lambda: other.held == {0, 1}, "the other has all", limit_s=10)
+        with pytest.raises(errors.UnknownMemberIdError):
+            away.commit({TopicPartition(topic, 0): 0})
+        assert away.poll(0.1) == []
+        assert sorted(lost) == [TopicPartition(topic, 0), TopicPartition(topic, 1)]
+        wait_for(lambda: away.poll(0.1) or away.assignment(), "it is a member again")
+
+
+def test_static_member_that_comes_back_gets_what_it_had(topic: str, reader: Callable[..., Reader]) -> None:
+    """W23: within its session nobody else gets it; who takes its instance id meanwhile fences it."""
+    first = reader(topic, group_instance_id="a", session_timeout_ms=10_000)
+    second = reader(topic, group_instance_id="b", session_timeout_ms=10_000)
+    wait_for(lambda: len(first.held) == len(second.held) == 1, "they share")
+    held, callbacks = second.held, first.callbacks
+    second.close()
+    time.sleep(1.0)
+    again = reader(topic, group_instance_id="b", session_timeout_ms=10_000)
+    wait_for(lambda: again.held, "it has its share again")
+    assert (again.held, first.callbacks) == (held, callbacks)
+    usurper = reader(topic, group_instance_id="b", session_timeout_ms=10_000)
+    wait_for(lambda: again.error is not None, "it is told that it was replaced")
+    assert isinstance(again.error, errors.FencedInstanceIdError)
+    again.error = None
+    wait_for(lambda: usurper.held == held, "the other process has its share, when the lease is over")
+
+
+def test_commits_count_only_for_what_the_member_holds(
+    cluster: LocalCluster, admin: Admin, topic: str, group: str
+) -> None:
+    """W18, W24: not of others' partitions; and of who is no member only while there is none."""
+    at, other_at = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    options = {"bootstrap_servers": cluster.bootstrap_servers, "group_id": group, "session_timeout_ms": SESSION_MS}
+    with Consumer(topic, **options) as first, Consumer(topic, **options) as second:
+        wait_for(lambda: (first.poll(0.1), second.poll(0.1)) and len(second.assignment()) == 1, "they share")
+        if first.assignment() != {at}:
+            at, other_at = other_at, at
+        first.commit({at: 0})
+        with pytest.raises(errors.StaleMemberEpochError):
+            first.commit({at: 0, other_at: 0})
+        with Consumer(**options) as stranger:
+            stranger.assign([at])
+            with pytest.raises(errors.NonEmptyGroupError):
+                stranger.commit({at: 0})
+    with Consumer(**options) as stranger:
+        stranger.assign([at])
+        wait_for(lambda: admin.describe_group(group).state == "empty", "all have left")
+        stranger.commit({at: 0})
+
+
+def test_member_follows_topics_that_a_pattern_finds(cluster: LocalCluster, admin: Admin, group: str) -> None:
+    """W16, W22: topics that come and go are shared, too."""
+    prefix = f"pattern-{next(_names)}"
+    admin.create_topic(f"{prefix}-a", partitions=2)
+    options = {"bootstrap_servers": cluster.bootstrap_servers, "group_id": group, "session_timeout_ms": SESSION_MS}
+    with Consumer(**options) as first, Consumer(**options) as second:
+        for consumer in (first, second):
+            consumer.subscribe(pattern=f"{prefix}-.*")
+
+        def counts() -> list[int]:
+            first.poll(0.1), second.poll(0.1)
+            return [len(first.assignment()), len(second.assignment())]
+
+        wait_for(lambda: counts() == [1, 1], "they share one topic")
+        admin.create_topic(f"{prefix}-b", partitions=2)
+        both = {f"{prefix}-a", f"{prefix}-b"}
+        wait_for(lambda: counts() == [2, 2] and first.subscription() == second.subscription() == both, "they share two")
+        admin.delete_topic(f"{prefix}-a")
+        wait_for(lambda: counts() == [1, 1], "they share what is left")
+        assert {at.topic for at in first.assignment() | second.assignment()} == {f"{prefix}-b"}
+
+
+def test_member_is_refused_with_the_reason(cluster: LocalCluster, topic: str, group: str) -> None:
+    """W21: at the subscription; the consumer can be used for something else then."""
+    with (
+        LocalCluster(brokers=1) as strict,
+        Admin(strict.bootstrap_servers) as admin,
+        Consumer(bootstrap_servers=strict.bootstrap_servers, group_id=group, session_timeout_ms=1_000) as consumer,
+    ):
+        admin.create_topic(topic)
+        with pytest.raises(errors.InvalidSessionTimeoutError, match="6000"):
+            consumer.subscribe(topic)
+        consumer.assign([TopicPartition(topic, 0)])
+        assert consumer.poll(0.1) == []
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_forked_child_of_a_member_is_not_the_member(cluster: LocalCluster, topic: str, group: str) -> None:
+    """W24: the parent reads on; the child may subscribe as a member of its own."""
+    options = {"bootstrap_servers": cluster.bootstrap_servers, "group_id": group, "session_timeout_ms": SESSION_MS}
+    with Consumer(topic, auto_offset_reset="earliest", **options) as consumer:
+        member_id = consumer.group_metadata().member_id
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                consumer.poll(0.1)
+            except errors.ClientStateError:
+                consumer.subscribe(topic)
+                code = 0 if consumer.group_metadata().member_id not in ("", member_id) else 2
+                consumer.close()
+            finally:
+                os._exit(code)
+        wait_for(lambda: consumer.poll(0.1) or os.waitpid(child, os.WNOHANG)[0], "the child has ended")
+        with Producer(cluster.bootstrap_servers) as producer:
+            producer.send(topic, b"x", partition=0)
+            producer.send(topic, b"y", partition=1)
+        assert {record.value for record in take(consumer, 2)} == {b"x", b"y"}
+        assert consumer.group_metadata().member_id == member_id
