@@ -46,7 +46,7 @@ from broker_runtime.zookeeper.session import (
     Set,
     ZooKeeperClient,
 )
-from broker_runtime.zookeeper.znodes import group_members_path, to_json
+from broker_runtime.zookeeper.znodes import group_members_path, members_to_bytes
 
 log = logging.getLogger(__name__)
 
@@ -275,7 +275,7 @@ class GroupCoordinator:
         record = plan.record
         if not record.members:
             record = msgspec.structs.replace(record, empty_since_ms=self._wall_ms())
-        path, data, version = group_members_path(hosted.group_id), to_json(record), hosted.members_version
+        path, data, version = group_members_path(hosted.group_id), members_to_bytes(record), hosted.members_version
         operation: Operation = Create(path, data) if version is None else Set(path, data, version)
         guard = hosted.claim.guard
         try:

@@ -25,7 +25,7 @@ from broker_runtime.groups.claims import Claim, Claims
 from broker_runtime.groups.group import Group, Limits
 from broker_runtime.zookeeper.membership import Membership
 from broker_runtime.zookeeper.session import ZooKeeperClient
-from broker_runtime.zookeeper.znodes import GroupMembers, from_json, group_members_path
+from broker_runtime.zookeeper.znodes import group_members_path, members_from_bytes
 
 log = logging.getLogger(__name__)
 
@@ -205,7 +205,7 @@ class HostedGroups:
         if node is None:
             group = Group(group_id, self._limits)
         else:
-            record = from_json(node.data, GroupMembers, path)
+            record = members_from_bytes(node.data, path)
             group = Group.restore(group_id, self._limits, record, self._steady_ms(), GRACE_MS)
             log.info("restore group=%r epoch=%d members=%d", group_id, record.epoch, len(record.members))
         hosted = HostedGroup(claim, group, None if node is None else node.version, sent_ms)

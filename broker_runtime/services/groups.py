@@ -50,12 +50,11 @@ from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState
 from broker_runtime.zookeeper.session import ZNode, ZooKeeperClient
 from broker_runtime.zookeeper.znodes import (
     CONSUMERS,
-    GroupMembers,
     StoredOffset,
-    from_json,
     group_claim_path,
     group_members_path,
     group_offsets_parent,
+    members_from_bytes,
 )
 
 _MOVING = frozenset({MemberState.JOINING.value, MemberState.FENCED.value})
@@ -240,7 +239,7 @@ class GroupService:
 
     def _info(self, name: str, claim: ZNode | None, node: ZNode | None) -> GroupInfo:
         try:
-            record = None if node is None else from_json(node.data, GroupMembers, group_members_path(name))
+            record = None if node is None else members_from_bytes(node.data, group_members_path(name))
         except CorruptRecordError:
             record = None  # who asks its coordinator is told
         members = record.members if record is not None else ()

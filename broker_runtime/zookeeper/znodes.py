@@ -27,18 +27,20 @@ Every transaction that changes a topic's record, settings, states or deletion al
 that a data watch on one znode tells every broker what to read again.
 
 Everything is JSON, so that an operator can read it with any ZooKeeper shell; bytes are base64, times are ms. A field
-added later has a default; a reader ignores what it does not know.
+added later has a default; a reader ignores what it does not know. Members of groups that would be too large for one
+request are compressed (zlib).
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable
 from typing import Final, TypeVar
 
 import msgspec
 
 from broker_runtime.contract.errors import CorruptRecordError
-from broker_runtime.zookeeper.session import ANY_VERSION, Set
+from broker_runtime.zookeeper.session import ANY_VERSION, MAX_REQUEST_BYTES, Set
 
 CLUSTER_ID: Final = "/cluster/id"
 BROKER_IDS: Final = "/brokers/ids"
@@ -201,7 +203,7 @@ class HeldPartitions(Record, frozen=True, kw_only=True):
 
 
 class MemberRecord(Record, frozen=True, kw_only=True):
-    """A member of a group, as its coordinator's successor has to know it. ``state``: see `groups.member.MemberState`."""
+    """A member of a group, as its coordinator's successor has to know it. ``state``: `groups.member.MemberState`."""
 
     member_id: str
     epoch: int
@@ -316,6 +318,11 @@ def group_offsets_path(group_id: str, topic: str) -> str:
     return f"{CONSUMERS}/{group_id}/offsets/{topic}"
 
 
+_LARGEST_PLAIN_BYTES: Final = MAX_REQUEST_BYTES // 4
+_LARGEST_INFLATED_BYTES: Final = 64 << 20
+_FAST: Final = 1
+_ZLIB: Final = b"\x78"  # JSON begins otherwise
+
 _R = TypeVar("_R", bound=Record)
 _encoder = msgspec.json.Encoder()
 # Made before any thread decodes, as msgspec asks for (see `requests.message.make_decoders`).
@@ -332,6 +339,23 @@ def announcing(topics: Iterable[str]) -> Set:
 def to_json(record: Record) -> bytes:
     """The znode's bytes."""
     return _encoder.encode(record)
+
+
+def members_to_bytes(members: GroupMembers) -> bytes:
+    """The znode's bytes: as `to_json`, compressed where that is much."""
+    data = to_json(members)
+    return data if len(data) <= _LARGEST_PLAIN_BYTES else zlib.compress(data, _FAST)
+
+
+def members_from_bytes(data: bytes, path: str) -> GroupMembers:
+    """What `members_to_bytes` made. Raises as `from_json`."""
+    if data[:1] == _ZLIB:
+        inflating = zlib.decompressobj()
+        try:
+            data = inflating.decompress(data, _LARGEST_INFLATED_BYTES)
+        except zlib.error as error:
+            raise CorruptRecordError(f"znode {path}: not GroupMembers: {error}") from None
+    return from_json(data, GroupMembers, path)
 
 
 def from_json(data: bytes, kind: type[_R], path: str) -> _R:

@@ -1,5 +1,7 @@
 """A broker's groups: claimed, restored, written before they are told, given up; and what deposed coordinators do."""
 
+import os
+
 import pytest
 
 from broker_runtime.contract.errors import (
@@ -13,7 +15,7 @@ from broker_runtime.contract.errors import (
 from broker_runtime.contract.requests import LEAVES, GroupHeartbeatRequest
 from broker_runtime.groups.hosted import GRACE_MS, IDLE_MS, STANDS_MS
 from broker_runtime.zookeeper.session import BadVersionError, Set
-from broker_runtime.zookeeper.znodes import GroupMembers, from_json, group_members_path
+from broker_runtime.zookeeper.znodes import group_members_path, members_from_bytes
 from tests.unit.groups.coordinating import ID, World
 
 SESSION_MS = 10_000
@@ -77,7 +79,7 @@ def commit(member, *numbers, epoch=None, sequence=-1):
 def written(world, group_id="g"):
     path = group_members_path(group_id)
     node = world.client.find(path)
-    return None if node is None else from_json(node.data, GroupMembers, path)
+    return None if node is None else members_from_bytes(node.data, path)
 
 
 def held_in(record):
@@ -362,7 +364,7 @@ def test_members_too_large_for_a_znode_stay_as_they_are_and_others_go_on(world):
     large.beat()
     hosted = broker.groups.find("large")
     large_one = hosted.group._members["m"]
-    large_one.client_id = "x" * (600 << 10)
+    large_one.client_id = os.urandom(600 << 10).hex()
     broker.coordinator.step()
     assert written(world, "large") is None
     member = Member(broker).join()

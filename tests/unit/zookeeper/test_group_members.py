@@ -1,0 +1,67 @@
+"""A group's members as bytes: readable while they are few, compressed where they are many."""
+
+import os
+import zlib
+
+import pytest
+
+from broker_runtime.contract.errors import CorruptRecordError
+from broker_runtime.zookeeper.session import MAX_REQUEST_BYTES
+from broker_runtime.zookeeper.znodes import (
+    GroupMembers,
+    HeldPartitions,
+    MemberRecord,
+    members_from_bytes,
+    members_to_bytes,
+    to_json,
+)
+
+
+def group(members, topics, partitions):
+    """Each member has ``partitions`` of every topic."""
+    return GroupMembers(
+        epoch=7,
+        members=tuple(
+            MemberRecord(
+                member_id=os.urandom(16).hex(),
+                epoch=7,
+                state="stable",
+                client_id="a-client-of-a-group",
+                client_host=f"host-{number}.example.org",
+                topics=tuple(f"some-topic-of-many-{topic}" for topic in range(topics)),
+                session_timeout_ms=45_000,
+                rebalance_timeout_ms=300_000,
+                held=tuple(
+                    HeldPartitions(
+                        topic=f"some-topic-of-many-{topic}",
+                        topic_id=os.urandom(16),
+                        granted={number * partitions + each: 7 for each in range(partitions)},
+                    )
+                    for topic in range(topics)
+                ),
+            )
+            for number in range(members)
+        ),
+    )
+
+
+def test_few_members_are_plain_json():
+    record = group(3, 1, 4)
+    assert members_to_bytes(record) == to_json(record)
+    assert members_from_bytes(to_json(record), "/x") == record
+
+
+@pytest.mark.parametrize(("members", "topics", "partitions"), [(1_000, 1, 10), (300, 20, 2)])
+def test_many_members_and_partitions_fit_into_a_request(members, topics, partitions):
+    record = group(members, topics, partitions)
+    data = members_to_bytes(record)
+    assert len(data) < MAX_REQUEST_BYTES * 0.8 < len(to_json(record)) or topics == 1
+    assert members_from_bytes(data, "/x") == record
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"{", b"\x78", b"\x78\x01abc", zlib.compress(b"[]"), zlib.compress(b"x" * 10**6)[:20]]
+)
+def test_damaged_members_are_an_error_that_names_the_znode(data):
+    with pytest.raises(CorruptRecordError, match="znode /x: not"):
+        members_from_bytes(data, "/x")
