@@ -53,6 +53,7 @@ log = logging.getLogger(__name__)
 
 _ATTEMPTS: Final = 5
 _PROBE_IS_GOOD_MS: Final = 500
+_PATIENCE: Final = 10
 _RELEASES_PER_WRITE: Final = 200
 _NOBODY: Final = GroupClaim(broker_id=-1, broker_epoch=-1)
 
@@ -108,7 +109,7 @@ class Claims:
         self._suspects = suspects
         self._refuses = refuses
         self._steady_ms = steady_ms
-        self._probes: dict[tuple[str, int], tuple[int, bool]] = {}  # when, and whether it refused
+        self._probes: dict[tuple[str, int], tuple[int, bool]] = {}  # until when it is good, and whether it refused
 
     # --- who it is --------------------------------------------------------------------------------------------
 
@@ -218,10 +219,12 @@ class Claims:
         if membership is not None and membership.broker_id == broker_id:
             return False
         at, now_ms = (broker.host, broker.port), self._steady_ms()
-        probed_ms, refused = self._probes.get(at, (now_ms - _PROBE_IS_GOOD_MS, False))
-        if now_ms - probed_ms >= _PROBE_IS_GOOD_MS:
+        good_until_ms, refused = self._probes.get(at, (now_ms, False))
+        if now_ms >= good_until_ms:
             refused = self._refuses(*at)
-            self._probes[at] = now_ms, refused
+            ended_ms = self._steady_ms()
+            # A silent host costs a second: it is not asked for each of many groups.
+            self._probes[at] = ended_ms + _PROBE_IS_GOOD_MS + _PATIENCE * (ended_ms - now_ms), refused
         return refused
 
     def _require_free(self, group_id: str, node: ZNode, membership: Membership) -> None:

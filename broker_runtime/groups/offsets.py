@@ -228,7 +228,8 @@ class OffsetStore:
                 # Unknown whether it was written: the next round reads it back, and finds nothing left to change if so.
                 with self._lock:
                     self._doubtful.add(key)
-                if not self._client.is_connected or time.monotonic() > deadline:
+                has_ended = session is not None and session != self._client.session_id
+                if has_ended or not self._client.is_connected or time.monotonic() > deadline:
                     raise
             else:
                 return

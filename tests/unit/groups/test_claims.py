@@ -83,6 +83,20 @@ def test_dead_owner_is_not_named_and_probed_once_in_a_while(world):
     assert world.probed == ["h1", "h1"]
 
 
+def test_silent_broker_does_not_hold_up_questions_about_many_groups(world):
+    slow = []
+
+    def refuses(host, port):
+        slow.append(host)
+        world.now_ms += 1_000
+        return False
+
+    world.brokers[2].claims._refuses = refuses
+    for group in range(100):
+        claims(world, 2).find_coordinator(f"g{group}")
+    assert slow == ["h1"]
+
+
 def test_suspected_and_stopping_brokers_are_no_candidates(world):
     world.brokers[2].suspects.add(1)
     assert {claims(world, 2).find_coordinator(f"g{group}") for group in range(20)} == {2}

@@ -153,3 +153,13 @@ def test_unchanged_offsets_are_written_once_in_a_while(world):
     for now_ms in (1_000, 1_500, 1_999, 2_000, 2_500):
         store.commit("g", "t", ID, {0: at(5, committed_at_ms=now_ms)}, only_forward=now_ms > 1_500)
     assert store.writes == 2
+
+
+def test_commit_whose_session_has_ended_is_not_tried_again(world):
+    """Nothing of it can succeed any more; the next coordinator is asked."""
+    broker = world.brokers[1]
+    guard = broker.claims.claim("g").guard
+    broker.client.before = [broker.client._client.expire, lambda: pytest.fail("tried again")]
+    with pytest.raises(ZooKeeperUnavailableError):
+        OffsetStore(broker.client).commit("g", "t", ID, {0: at(5)}, guard=guard)
+    assert committed(world) == {}
