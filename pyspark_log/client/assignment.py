@@ -71,11 +71,11 @@ class Assignment:
 
     def drop(self, partitions: Collection[TopicPartition]) -> None:
         """These are not read any more. Calls nobody, commits nothing."""
-        self._commits.forget(partitions)
-        for at in partitions:
-            if at in self.states:
-                self.states[at].begin_generation()  # a loop that is in the midst of it hands out no more
-        self._fetcher.set_assignment([state for at, state in self.states.items() if at not in partitions])
+        dropped = set(partitions)
+        self._commits.forget(dropped)
+        for at in dropped & self.states.keys():
+            self.states[at].begin_generation()  # a loop that is in the midst of it hands out no more
+        self._fetcher.set_assignment([state for at, state in self.states.items() if at not in dropped])
 
     def give_back(self, partitions: Collection[TopicPartition]) -> None:
         """The group takes these: ``on_revoke``, what auto-commit covers, gone. Raises what the callback does, then."""

@@ -165,7 +165,7 @@ class GroupShare:
             self._heartbeats.join_anew()
 
     def _carry_out(self, told: Told) -> None:
-        wanted = {granted.at: granted.topic_id for granted in told.partitions}
+        wanted = {granted.at: granted.topic_id for granted in sorted(told.partitions)}
         states = self._assignment.states
         taken = [at for at, state in states.items() if wanted.get(at) != state.topic.topic_id]
         _logger.info("assigned epoch=%d partitions=%d taken=%d", told.epoch, len(wanted), len(taken))
@@ -204,19 +204,19 @@ class GroupShare:
 
     def _topics_of_granted(self) -> dict[str, Topic]:
         """Of those that are as the coordinator knows them."""
-        found = {}
+        wanted: dict[str, tuple[bytes, int]] = {}  # by name, the topic's id and the last partition
         for at, topic_id in self._granted.items():
-            if at.topic in found:
-                continue
+            wanted[at.topic] = topic_id, max(at.partition, wanted.get(at.topic, (topic_id, 0))[1])
+        found = {}
+        for name, (topic_id, last) in wanted.items():
             try:
-                topic = self._cluster.topic(at.topic, timeout_s=_ASK_LIMIT_S)
-                if topic.topic_id != topic_id or at.partition >= len(topic.partitions):
-                    topic = self._cluster.fetch_topics([at.topic], timeout_s=_ASK_LIMIT_S)[0]
+                topic = self._cluster.topic(name, timeout_s=_ASK_LIMIT_S)
+                if topic.topic_id != topic_id or last >= len(topic.partitions):
+                    topic = self._cluster.fetch_topics([name], timeout_s=_ASK_LIMIT_S)[0]
             except UnknownTopicOrPartitionError:
                 continue
-            numbers = [other.partition for other in self._granted if other.topic == at.topic]
-            if topic.topic_id == topic_id and max(numbers) < len(topic.partitions):
-                found[at.topic] = topic
+            if topic.topic_id == topic_id and last < len(topic.partitions):
+                found[name] = topic
         return found
 
     def _first(self, missing: list[TopicPartition], *, is_known: bool, limit_s: float) -> dict[TopicPartition, int]:

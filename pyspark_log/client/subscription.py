@@ -11,7 +11,7 @@ import logging
 import re
 import threading
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 
 from broker_runtime.contract.errors import FencedError, PylogError, RetriableError, UnknownTopicOrPartitionError
 from broker_runtime.contract.model import TopicPartition
@@ -215,9 +215,16 @@ class Subscription:
     # --- for the consumer's own thread ------------------------------------------------------------------------
 
     def describe(self) -> list[Topic]:
-        """The topics as they are now. Blocks and raises as `Cluster.fetch_topics`."""
+        """The topics as they are now. Blocks and raises as `Cluster.fetch_topics`.
+
+        Of a topic that is gone the others are not held up: their leaders are used at once.
+        """
         if self._by_topic:
-            return self._find(self._names, self._pattern)
+            try:
+                return self._find(self._names, self._pattern)
+            except UnknownTopicOrPartitionError as error:
+                self._update_each(self._names)
+                raise error from None
         names = list(dict.fromkeys(at.topic for at in list(self._fetcher.states)))
         return self._cluster.fetch_topics(names) if names else []
 
@@ -289,6 +296,11 @@ class Subscription:
             return
         self._assignment.add(topics, first)
         self._assignment.say_assigned(partitions)
+
+    def _update_each(self, names: list[str]) -> None:
+        for name in names if len(names) > 1 else ():
+            with suppress(UnknownTopicOrPartitionError):
+                self._fetcher.update(self._cluster.fetch_topics([name], timeout_s=_ASK_LIMIT_S)[0])
 
     def _let_go(self, topic: str) -> None:
         if self._share is not None:

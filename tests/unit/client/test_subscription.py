@@ -160,3 +160,16 @@ def test_pattern_lets_a_topic_go_and_finds_it_again() -> None:
     parts.subscription.tell([anew])
     assert parts.handout.next_batch(Deadline(0.0)) is None
     assert parts.state(AT).topic.topic_id == anew.topic_id
+
+
+@pytest.mark.parametrize("settings", [{}, {"group_id": "g"}], ids=["alone", "group"])
+def test_topic_that_is_gone_keeps_no_other_from_its_new_leader(settings: dict[str, str]) -> None:
+    """W16, W19: the rest goes on, also when leaders change."""
+    parts = Parts(MemoryCluster(make_topic("t")), auto_offset_reset="earliest", **settings)
+    parts.cluster.topics["u"] = make_topic("u", topic_id=5)
+    parts.subscribe("u", "t")
+    del parts.cluster.topics["u"]
+    newer = parts.cluster.topics["t"] = make_topic("t")
+    with pytest.raises(UnknownTopicOrPartitionError):
+        parts.subscription.describe()
+    assert parts.state(AT).topic is newer

@@ -1,0 +1,167 @@
+"""Nothing is handed out, and nothing committed, by a member whose lease has ended."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker_runtime.contract.errors import NetworkError, UnknownMemberIdError
+from broker_runtime.contract.requests import CommitOffsetsResponse, ErrorInfo
+from pyspark_log.client.retry import Deadline
+from tests.unit.client.consumer_samples import Parts
+from tests.unit.client.member_samples import A, B, made, poll
+
+SESSION_S = 45.0
+
+
+def lease_ends(parts: Parts) -> None:
+    """The process stood still, or nobody answered, for a session."""
+    parts.now_s += SESSION_S
+
+
+@pytest.mark.parametrize("kind", ["records", "batches"])
+def test_poll_hands_out_nothing_after_the_lease_has_ended(kind: str) -> None:
+    """W24: others may have the partitions; on_lost, not on_revoke; nothing is committed; it joins as another."""
+    parts, told = made()
+    parts.arrives(A, b"a0")
+    poll(parts)
+    first = parts.cluster.group.member_id
+    parts.arrives(A, b"a1")
+    lease_ends(parts)
+    parts.commits.finish_all()
+    take = parts.handout.take_records if kind == "records" else parts.handout.take_batches
+    assert take(Deadline(0.0), 500) == []
+    assert told.seen[1:] == [("lost", [A, B])]
+    assert (parts.fetcher.states, parts.cluster.commits) == ({}, [])
+    parts.beat()
+    poll(parts)
+    assert parts.cluster.group.member_id != first
+    assert told.seen[2:] == [("assign", [A, B])]
+    assert parts.state(A).position == 0  # what the group has
+
+
+@pytest.mark.parametrize("kind", ["records", "batches"])
+def test_poll_that_stood_still_after_it_had_taken_records_returns_none_of_them(kind: str) -> None:
+    """W24: the lease is looked at last."""
+    parts, told = made()
+    parts.arrives(A, b"a0")
+    take = parts.handout._hand_out
+
+    def freeze(*args: object) -> object:
+        lease_ends(parts)
+        return take(*args)  # type: ignore[arg-type]
+
+    parts.handout._hand_out = freeze  # type: ignore[method-assign,assignment]
+    poll_once = parts.handout.take_records if kind == "records" else parts.handout.take_batches
+    assert poll_once(Deadline(0.0), 500) == []
+    assert told.seen[-1] == ("lost", [A, B])
+
+
+def test_loop_over_records_ends_with_the_lease_between_two_of_them() -> None:
+    """W24: also in the middle of a batch."""
+    parts, told = made()
+    parts.arrives(A, b"a0", b"a1", b"a2")
+    batch = parts.handout.next_batch(Deadline(0.0))
+    assert batch is not None
+    seen = []
+    for record in parts.handout.one_by_one(batch):
+        seen.append(record.value)
+        if record.value == b"a1":
+            lease_ends(parts)
+    assert seen == [b"a0", b"a1"]
+    assert parts.handout.next_batch(Deadline(0.0)) is None
+    assert told.seen[-1] == ("lost", [A, B])
+
+
+def test_loop_over_batches_hands_out_none_after_the_lease() -> None:
+    """W24: it may have stood still between the store and the caller."""
+    parts, _ = made()
+    parts.arrives(A, b"a0")
+    batch = parts.handout.next_batch(Deadline(0.0))
+    assert batch is not None
+    lease_ends(parts)
+    assert list(parts.handout.handed_out(batch)) == []
+
+
+def test_loop_gives_back_the_rest_of_a_batch_when_there_is_news() -> None:
+    """W24, W22: what is kept is read on with the next record; what goes is committed up to the last that was done."""
+    parts, _ = made()
+    parts.arrives(A, b"a0", b"a1", b"a2")
+    batch = parts.handout.next_batch(Deadline(0.0))
+    assert batch is not None
+    for record in parts.handout.one_by_one(batch):
+        if record.value == b"a0":
+            parts.cluster.group.share = {A}
+            parts.beat()
+    assert (parts.state(A).position, parts.state(A).finished) == (1, 1)
+    assert poll(parts) == [b"a1", b"a2"]
+    assert set(parts.fetcher.states) == {A}
+
+
+def test_loop_hands_out_nothing_more_of_a_partition_that_its_body_lost() -> None:
+    """W24: the body polled, and the share changed inside."""
+    parts, _ = made()
+    parts.arrives(A, b"a0", b"a1")
+    batch = parts.handout.next_batch(Deadline(0.0))
+    assert batch is not None
+    seen = []
+    for record in parts.handout.one_by_one(batch):
+        seen.append(record.value)
+        parts.cluster.group.share = {B}
+        parts.beat()
+        poll(parts)
+    assert seen == [b"a0"]
+
+
+def test_member_that_the_group_forgot_loses_everything() -> None:
+    """W24: as if its lease had ended."""
+    parts, told = made()
+    parts.cluster.group.failures = [UnknownMemberIdError("gone")]
+    parts.beat()
+    parts.arrives(A, b"a0")
+    assert poll(parts) == []
+    assert told.seen[1:] == [("lost", [A, B])]
+    assert parts.cluster.commits == []
+
+
+def test_caller_that_was_away_for_too_long_is_told_with_its_next_poll() -> None:
+    """W23: ``max_poll_interval_ms``."""
+    parts, told = made(max_poll_interval_ms=10_000)
+    for _ in range(4):
+        parts.beat(3.0)
+    assert parts.cluster.group.acknowledged == -1
+    parts.arrives(A, b"a0")
+    assert poll(parts) == []
+    assert told.seen[1:] == [("lost", [A, B])]
+    parts.beat()
+    poll(parts)
+    assert told.seen[2:] == [("assign", [A, B])]
+
+
+def test_commit_of_what_is_lost_is_refused_here() -> None:
+    """W18: and never written as one of who is no member."""
+    parts, _ = made()
+    lease_ends(parts)
+    assert parts.heartbeats is not None
+    parts.heartbeats.step()
+    before = len(parts.cluster.commit_requests)
+    with pytest.raises(UnknownMemberIdError):
+        parts.commits.commit({A: 1})
+    assert len(parts.cluster.commit_requests) == before
+
+
+def test_commit_keeps_its_number_when_it_is_sent_again() -> None:
+    """W18: so that the coordinator can tell it from a later one."""
+    parts, _ = made()
+    answers = [NetworkError("t-0 is busy"), None]
+    commit = parts.cluster._commit_offsets
+
+    def busy_once(request: object) -> CommitOffsetsResponse:
+        error = answers.pop(0) if answers else None
+        answer = commit(request)  # type: ignore[arg-type]
+        return answer if error is None else CommitOffsetsResponse(errors=(ErrorInfo.of(error),))
+
+    parts.cluster._commit_offsets = busy_once  # type: ignore[method-assign,assignment]
+    before = len(parts.cluster.commit_requests)
+    parts.commits.commit({A: 1})
+    parts.commits.commit({A: 2})
+    assert [request.sequence for request in parts.cluster.commit_requests[before:]] == [1, 1, 2]
