@@ -117,6 +117,9 @@ class QueryMember:
         self._refusal: PylogError | None = None
         self._is_quiet = False
         self._is_leaving = False
+        self._has_ended = False
+        # Replaced as a whole, so that no commit waits for the lock that an interrupted thread may hold.
+        self._identity: tuple[str, int] | None = None
 
     # --- what the query asks ------------------------------------------------------------------------------------
 
@@ -137,12 +140,12 @@ class QueryMember:
 
     def identity(self) -> tuple[str, int]:
         """Member id and epoch, for a commit. Raises `CoordinatorNotAvailableError` while it is no member."""
-        with self._changed:
-            if self._epoch <= JOINS:
-                raise CoordinatorNotAvailableError(
-                    f"the query is not a member of group {self._group_id!r} at present; its progress waits"
-                )
-            return self._member_id, self._epoch
+        identity = self._identity
+        if identity is None:
+            raise CoordinatorNotAvailableError(
+                f"the query is not a member of group {self._group_id!r} at present; its progress waits"
+            )
+        return identity
 
     def be_quiet(self) -> None:
         """The query is being stopped: no heartbeat any more, so that the next one is not told that this one lives."""
@@ -155,9 +158,8 @@ class QueryMember:
         with self._changed:
             self._is_quiet = self._is_leaving = True
             self._changed.notify_all()
-            thread = self._thread
-        if thread is not None:
-            thread.join(timeout_s)
+            # Not `join`: this may be a signal's handler in a thread that holds the lock, which only this gives back.
+            self._changed.wait_for(lambda: self._thread is None or self._has_ended, timeout_s)
 
     # --- the thread ---------------------------------------------------------------------------------------------
 
@@ -172,8 +174,8 @@ class QueryMember:
             return self._fit_session(error)
         except FencedError as error:
             _log.warning("join_anew group=%s member=%s error=%s", self._group_id, self._member_id, error)
-            with self._changed:
-                self._member_id, self._epoch, self._told_topics = uuid.uuid4().hex, JOINS, None
+            self._identity = None
+            self._member_id, self._epoch, self._told_topics = uuid.uuid4().hex, JOINS, None
             return _ANEW_WAIT_S
         except RetriableError as error:
             return self._without_coordinator(error)
@@ -193,6 +195,14 @@ class QueryMember:
     # --- private ------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        try:
+            self._heartbeat_until_quiet()
+        finally:
+            with self._changed:
+                self._has_ended = True
+                self._changed.notify_all()
+
+    def _heartbeat_until_quiet(self) -> None:
         while True:
             with self._changed:
                 if self._is_quiet or self._refusal is not None:
@@ -223,16 +233,17 @@ class QueryMember:
         )
 
     def _accepted(self, request: GroupHeartbeatRequest, answer: GroupHeartbeatResponse) -> None:
-        with self._changed:
-            if request.topics is not None:
-                self._told_topics = request.topics
-            if answer.member_epoch > JOINS and self._epoch <= JOINS:
-                _log.info("join group=%s member=%s epoch=%d", self._group_id, self._member_id, answer.member_epoch)
-            self._epoch = answer.member_epoch
-            self._watch = None
-            # Before it has an epoch, a successor of the coordinator would not know it.
-            if self._epoch > JOINS or self._clock() - self._began_s >= _AWAY_LIMIT_S:
-                self._decide()
+        if request.topics is not None:
+            self._told_topics = request.topics
+        if answer.member_epoch > JOINS and self._epoch <= JOINS:
+            _log.info("join group=%s member=%s epoch=%d", self._group_id, self._member_id, answer.member_epoch)
+        self._epoch = answer.member_epoch
+        self._watch = None
+        if self._epoch > JOINS:
+            self._identity = self._member_id, self._epoch
+        # Before it has an epoch, a successor of the coordinator would not know it.
+        if self._epoch > JOINS or self._clock() - self._began_s >= _AWAY_LIMIT_S:
+            self._decide()
 
     def _look_at_holder(self, error: GroupInUseError) -> float:
         asked_s = self._clock()

@@ -157,11 +157,11 @@ class PylogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Nothing: it comes a micro-batch late, and for the last one never. `latestOffset` publishes."""
 
     def stop(self) -> None:
-        """Publishes what is left, leaves the group, ends the connections. (Spark calls it only when the driver is
-        gone.)"""
-        query, self._query = self._query, None
-        if query is not None:
-            query.close()
+        """Publishes what is left, leaves the group, ends the connections. (Spark's runner calls it when its socket
+        ends: when the driver is gone, and when SIGTERM is only just behind.)"""
+        if self._query is not None:
+            self._query.close()
+            self._query = None  # not before: `_terminate` may come in between, and has to wait for what is under way
 
     def _running(self) -> _Query:
         if self._query is None:
@@ -171,6 +171,7 @@ class PylogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._query
 
     def _terminate(self, signal_number: int, frame: FrameType | None) -> None:
+        signal.signal(signal_number, signal.SIG_IGN)  # Spark sends it twice
         if self._query is not None and self._query.group is not None:
             self._query.group.end(_STOP_LIMIT_S)
         signal.signal(signal_number, signal.SIG_DFL)

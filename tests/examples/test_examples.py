@@ -99,6 +99,16 @@ def test_plain_python_produces_and_consumes(pylog_cluster: LocalCluster, tmp_pat
     assert lines[3].startswith("[{'city': 'Cairo', 'celsius': 24.5}")
 
 
+def test_work_queue_gives_each_job_to_one_worker(pylog_cluster: LocalCluster, tmp_path: Path) -> None:
+    """W21, W24: processes with one group id share a topic; every job is done, once, by one of them."""
+    shown = run(sys.executable, EXAMPLES / "work_queue.py", pylog_cluster.bootstrap_servers, "3", "30",
+                directory=tmp_path)  # fmt: skip
+    *done, last = shown.splitlines()
+    assert last == "0 jobs are left"
+    assert sorted(line.split(" did ")[1] for line in done) == sorted(f"job {number}" for number in range(30))
+    assert {line.split(" did ")[0] for line in done} == {"worker 1", "worker 2", "worker 3"}
+
+
 def test_pytest_example_passes_with_the_fixture(tmp_path: Path) -> None:
     """The fixture is there wherever pyspark-log is installed."""
     shown = run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", tmp_path,

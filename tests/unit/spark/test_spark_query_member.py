@@ -314,3 +314,16 @@ def test_query_that_was_refused_leaves_nothing_to_the_other() -> None:
         query.admit()
     query.leave(LIMIT_S)
     assert coordinator.heartbeats == []
+
+
+def test_query_leaves_although_it_was_stopped_while_its_thread_held_the_lock() -> None:
+    """S5: SIGTERM interrupts wherever the main thread is; its handler must not wait for what that thread holds."""
+    coordinator = Coordinator()
+    query = coordinator.query()
+    query.start()
+    query.admit()
+    with query._changed:
+        query.be_quiet()
+        query.identity()
+        query.leave(LIMIT_S)
+        assert coordinator.heartbeats[-1].member_epoch == LEAVES
