@@ -110,9 +110,14 @@ class HostedGroups:
         self._loading = [threading.Lock() for _ in range(_LOADING_LOCKS)]
 
     def all(self) -> list[HostedGroup]:
-        """Those in memory."""
+        """Those in memory that were claimed in the present registration."""
         with self._lock:
-            return list(self._groups.values())
+            groups = list(self._groups.values())
+        membership = self._membership()
+        for hosted in groups:
+            if hosted.claim.membership != membership:
+                self.drop(hosted)
+        return [hosted for hosted in groups if hosted.claim.membership == membership]
 
     def find(self, group_id: str) -> HostedGroup | None:
         """The group, if it is in memory."""
@@ -189,8 +194,7 @@ class HostedGroups:
         groups = self.all()
         for hosted in groups:
             self.drop(hosted)
-        membership = self._membership()
-        self._claims.release([hosted.claim for hosted in groups if hosted.claim.membership == membership])
+        self._claims.release([hosted.claim for hosted in groups])
 
     # --- private ----------------------------------------------------------------------------------------------
 

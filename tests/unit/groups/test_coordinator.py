@@ -204,6 +204,19 @@ def test_lost_session_ends_all_claims(world):
     assert (member.held, member.epoch) == ({0, 1, 2, 3}, 1), "claimed anew, and restored"
 
 
+def test_groups_of_an_ended_registration_hold_up_no_others(world):
+    broker = world.brokers[1]
+    Member(broker, group_id="a").join()
+    late = Member(broker, "late", "a")
+    late.beat()
+    broker.restart()
+    member = Member(broker, group_id="b")
+    member.beat()
+    broker.coordinator.step()
+    member.beat()
+    assert member.held == {0, 1, 2, 3}
+
+
 def test_members_whose_reply_was_lost_are_read_back(world):
     broker = world.brokers[1]
     member = Member(broker)
