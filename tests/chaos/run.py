@@ -191,11 +191,11 @@ def _break_things(
             time.sleep(min(faults.rng.uniform(1.0, fault.longest_s), max(0.0, until_s - time.monotonic())))
         report.note_faults([name for name, _ in undos])
         faults.rng.shuffle(undos)
-        _mend(undos)
+        mend(undos)
         time.sleep(faults.rng.uniform(0.5, 4.0))
 
 
-def _mend(undos: list[tuple[str, Undo]]) -> None:
+def mend(undos: list[tuple[str, Undo]]) -> None:
     """All of them; one that needs another to be mended first (a broker's start: ZooKeeper) comes again behind it."""
     left, deadline_s = deque(undos), time.monotonic() + _MENDING_LIMIT_S
     while left:
