@@ -19,7 +19,7 @@ PYTEST_ARGS ?=
 
 # One after the other even with -j: on two cores the tests are each other's load.
 .NOTPARALLEL:
-.PHONY: help demo test lint format pytest wheel-test simulate chaos bench clean
+.PHONY: help demo test lint format pytest wheel-test simulate simulate-groups chaos bench clean
 
 help:  ## what can be made
 	@echo 'pylog: a partitioned log that Spark reads and writes'
@@ -49,6 +49,9 @@ wheel-test: $(READY)  ## the wheel, built and installed into an empty venv, work
 
 simulate: $(READY)  ## the cluster in one thread under seeded faults, SEEDS=1000 of them (FIRST= the first, SEED= one alone)
 	$(PY) -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000) $(if $(FIRST),--first $(FIRST)))
+
+simulate-groups: $(READY)  ## consumer groups alone, likewise
+	$(PY) -m tests.simulation.groups $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000) $(if $(FIRST),--first $(FIRST)))
 
 chaos: $(READY)  ## real brokers under real faults, MINUTES=60 of them (FAULT= narrows, SEED= repeats)
 	$(PY) -m tests.chaos.run --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED)) $(if $(FAULT),--only '$(FAULT)')

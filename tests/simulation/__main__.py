@@ -9,23 +9,29 @@ import argparse
 import os
 import sys
 import time
+from collections.abc import Callable
 
-from tests.simulation.pool import run_seeds
+from tests.simulation.pool import run_limited, run_seeds
 from tests.simulation.run import Outcome, run_seed
 
 _SHOWN_FAILURES = 3
 
 
-def main() -> int:
-    """The exit status."""
-    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+def main(
+    program: str = "python -m tests.simulation",
+    target: str = "simulate",
+    run: Callable[..., Outcome] = run_seed,
+    run_in_pool: Callable[[int], Outcome] = run_limited,
+) -> int:
+    """The exit status. ``target``: of make, for one seed; ``run``, ``run_in_pool``: what runs one."""
+    parser = argparse.ArgumentParser(prog=program, description=__doc__)
     parser.add_argument("--seeds", type=int, default=300)
     parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--processes", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--seed", type=int, help="run this one, and print its trace")
     options = parser.parse_args()
     if options.seed is not None:
-        return run_one(options.seed)
+        return run_one(options.seed, run)
     began_s = time.monotonic()
     shown = 0
 
@@ -36,10 +42,13 @@ def main() -> int:
         print(f"\nseed {outcome.seed} FAILED: {outcome.failure}", flush=True)
         if shown < _SHOWN_FAILURES:
             shown += 1
-            print(f"the end of its trace (all of it: make simulate SEED={outcome.seed}):\n{outcome.trace}", flush=True)
+            print(f"the end of its trace (all of it: make {target} SEED={outcome.seed}):\n{outcome.trace}", flush=True)
 
     summary = run_seeds(
-        range(options.first, options.first + options.seeds), processes=options.processes, on_outcome=told
+        range(options.first, options.first + options.seeds),
+        processes=options.processes,
+        on_outcome=told,
+        run=run_in_pool,
     )
     took_s = time.monotonic() - began_s
     events, simulated_s = summary.events / summary.seeds, summary.simulated_s / summary.seeds
@@ -56,9 +65,9 @@ def main() -> int:
     return 0
 
 
-def run_one(seed: int) -> int:
+def run_one(seed: int, run: Callable[..., Outcome]) -> int:
     """One seed, with everything that happened."""
-    outcome = run_seed(seed, keep_lines=1 << 20, keep_trace=True)
+    outcome = run(seed, keep_lines=1 << 20, keep_trace=True)
     print(outcome.trace)
     print(f"seed {seed}: {outcome.events} events, trace {outcome.digest}")
     if outcome.failure is not None:

@@ -39,31 +39,35 @@ class Summary:
             self.failures.append(outcome)
 
 
+def run_limited(seed: int) -> Outcome:
+    """`run_seed`; a run that hangs is a failure, with the place where it does."""
+    with limit(SEED_LIMIT_S):
+        return run_seed(seed)
+
+
 def run_seeds(
-    seeds: Iterable[int], *, processes: int, on_outcome: Callable[[Outcome], None] = lambda outcome: None
+    seeds: Iterable[int],
+    *,
+    processes: int,
+    on_outcome: Callable[[Outcome], None] = lambda outcome: None,
+    run: Callable[[int], Outcome] = run_limited,
 ) -> Summary:
-    """Runs them all, in order of completion."""
+    """Runs them all, in order of completion. ``run``: what runs one; a function of a module."""
     summary = Summary()
-    for outcome in outcomes(seeds, processes=processes):
+    for outcome in outcomes(seeds, processes=processes, run=run):
         summary.add(outcome)
         on_outcome(outcome)
     return summary
 
 
-def outcomes(seeds: Iterable[int], *, processes: int) -> Iterator[Outcome]:
+def outcomes(seeds: Iterable[int], *, processes: int, run: Callable[[int], Outcome] = run_limited) -> Iterator[Outcome]:
     """The outcome of each, as they end."""
     if processes == 1:
-        yield from map(run_limited, seeds)
+        yield from map(run, seeds)
         return
     # Spawned: the simulation is single-threaded, whoever starts it may not be.
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        yield from pool.imap_unordered(run_limited, seeds, chunksize=4)
-
-
-def run_limited(seed: int) -> Outcome:
-    """`run_seed`; a run that hangs is a failure, with the place where it does."""
-    with limit(SEED_LIMIT_S):
-        return run_seed(seed)
+        yield from pool.imap_unordered(run, seeds, chunksize=4)
 
 
 @contextmanager

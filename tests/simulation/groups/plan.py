@@ -1,0 +1,66 @@
+"""What a seed makes of a run: how many take part, what is done to them, how bad network and ZooKeeper are."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from tests.simulation.network import Weather
+from tests.simulation.scheduler import MS, SECOND
+from tests.simulation.sim_zookeeper import ZooKeeperWeather
+
+_KINDS = (
+    "broker killed", "broker stopped", "broker paused", "cut from zookeeper", "session expiry", "zookeeper down",
+    "broker isolated", "client cut off", "join", "leave", "client killed", "freeze", "slow release", "no polls",
+    "rewind", "other topics", "twin", "partitions added", "topic made anew", "member removed",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """See the module. ``partitions``: by topic."""
+
+    brokers: int
+    groups: int
+    clients: int
+    static: float  # how many of the clients are static
+    partitions: dict[str, int]
+    session_timeout_ms: int
+    max_poll_interval_ms: int
+    duration_us: int
+    faults: tuple[str, ...]
+    fault_interval_us: tuple[int, int]
+    loss: float
+    repeats: float
+    lateness: float
+    ambiguity: float
+
+    def weather(self) -> Weather:
+        """The network's."""
+        return Weather(lost=self.loss, repeated=self.repeats, late=self.lateness)
+
+    def zookeeper_weather(self) -> ZooKeeperWeather:
+        """ZooKeeper's."""
+        return ZooKeeperWeather(lost_before=self.ambiguity, lost_after=self.ambiguity)
+
+
+def plan_of(seed: int) -> Plan:
+    """The plan of a seed."""
+    rng = random.Random(f"groups plan {seed}")
+    is_stormy = rng.random() < 0.6
+    return Plan(
+        brokers=rng.choice([2, 3, 3]),
+        groups=rng.choice([1, 1, 1, 2]),
+        clients=rng.randint(2, 5),
+        static=rng.choice([0.0, 0.0, 0.3, 1.0]),
+        partitions={"t": rng.randint(1, 6), "u": rng.randint(1, 4)},
+        session_timeout_ms=rng.choice([3_000, 4_000, 6_000]),
+        max_poll_interval_ms=rng.choice([4_000, 6_000, 15_000]),
+        duration_us=rng.randint(20, 40) * SECOND,
+        faults=tuple(kind for kind in _KINDS if rng.random() < 0.4) or ("join", "leave"),
+        fault_interval_us=(300 * MS, rng.choice([2, 4, 8]) * SECOND),
+        loss=rng.choice([0.0, 0.01, 0.05]) if is_stormy else 0.0,
+        repeats=rng.choice([0.0, 0.02, 0.1]) if is_stormy else 0.0,
+        lateness=rng.choice([0.0, 0.02, 0.1]) if is_stormy else 0.0,
+        ambiguity=rng.choice([0.0, 0.01, 0.05, 0.15]) if is_stormy else 0.0,
+    )

@@ -1,0 +1,24 @@
+"""Three hundred seeds: what `checker` lists holds after every step of each, and in the end all is read."""
+
+from __future__ import annotations
+
+from tests.simulation.groups.run import run_limited
+from tests.simulation.pool import run_seeds
+
+FIRST, COUNT = 1, 300
+FAULTS_AT_LEAST = 2_000
+
+
+def test_groups_keep_their_promises_in_three_hundred_seeds() -> None:
+    """W19, W21 to W24: no two members have one partition, no offset goes back, no record is left out."""
+    summary = run_seeds(range(FIRST, FIRST + COUNT), processes=2, run=run_limited)
+    failures = "\n\n".join(
+        f"seed {each.seed} (make simulate-groups SEED={each.seed}): {each.failure}\n{each.trace}"
+        for each in summary.failures[:3]
+    )
+    assert not summary.failures, f"{len(summary.failures)} of {COUNT} seeds\n{failures}"
+    assert summary.seeds == COUNT
+    assert sum(count for what, count in summary.counts.items() if what.startswith("fault ")) >= FAULTS_AT_LEAST
+    assert summary.counts["records finished"] >= 300 * COUNT
+    assert summary.counts["leases lost"] >= COUNT
+    assert summary.counts["offsets rewound"] >= COUNT // 10
