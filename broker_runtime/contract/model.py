@@ -188,15 +188,18 @@ def check_topic_name(name: str) -> str:
 
 
 def check_group_id(group_id: str) -> str:
-    """Returns ``group_id`` if it may name a group: 1 to 249 printable characters without '/'."""
+    """Returns ``group_id`` if it may name a group: 1 to 249 printable characters up to U+FFEF, which is what ZooKeeper
+    takes, without '/'."""
     if (
         not isinstance(group_id, str)
         or not 1 <= len(group_id) <= 249
         or "/" in group_id
         or not group_id.isprintable()
+        or max(group_id) > "\uffef"
         or group_id in {".", ".."}
     ):
         raise InvalidGroupIdError(
-            f"{group_id!r} cannot be a group id. Allowed: 1 to 249 printable characters without '/' (not '.' or '..')"
+            f"{group_id!r} cannot be a group id. Allowed: 1 to 249 printable characters up to U+FFEF without '/' "
+            "(not '.' or '..')"
         )
     return group_id
