@@ -65,7 +65,7 @@ def test_all_actions_about_groups_are_served():
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("group_id", ["", "a/b", ".", "x" * 250, "a\nb", "\ud800", "\ufffd", "\U0001f389"])
+@pytest.mark.parametrize("group_id", ["", "a/b", ".", "x" * 250, "a\nb", "\ud800", "\ufffc", "\U0001f389"])
 @pytest.mark.parametrize(
     ("action", "fields"),
     [
