@@ -115,7 +115,9 @@ class Claims:
 
     def find_coordinator(self, group_id: str) -> int:
         """The broker that claimed the group, or the one that should. Raises `CoordinatorNotAvailableError` if no broker
-        can."""
+        can. At once while ZooKeeper is away: another broker may know more, and requests must not pile up."""
+        if not self._client.is_connected:
+            raise ZooKeeperUnavailableError("the broker has no connection to ZooKeeper, which has the coordinators")
         node = self._client.find(group_claim_path(group_id))
         present = _NOBODY if node is None else _understood(group_id, node)
         owner = self._owner(present)
@@ -128,11 +130,11 @@ class Claims:
 
         By rendezvous hashing (Thaler and Ravishankar, 1998). Raises `CoordinatorNotAvailableError`.
         """
-        membership = self._membership()
+        membership, suspects = self._membership(), self._suspects()
         brokers = {
             broker_id: broker
             for broker_id, broker in self._brokers().items()
-            if not broker.is_stopping and broker_id not in self._suspects()
+            if not broker.is_stopping and broker_id not in suspects
         }
         for broker_id in sorted(brokers, key=lambda broker_id: _weight(group_id, broker_id), reverse=True):
             is_self = membership is not None and membership.broker_id == broker_id

@@ -198,3 +198,5 @@ def test_without_zookeeper_it_is_said_at_once(world, monkeypatch):
         commit(world, entry())
     with pytest.raises(errors.ZooKeeperUnavailableError):
         committed(world)
+    with pytest.raises(errors.ZooKeeperUnavailableError):
+        call(world, "find_coordinator", group_id="g")
