@@ -41,10 +41,10 @@ def _idle(workspace: Workspace, cluster: Any) -> Iterator[Figure]:
     pid = cluster.pid(1)
     seconds = 5.0 if workspace.quick else IDLE_S
     time.sleep(2)  # registration and the first look at ZooKeeper are not idleness
-    used = _processor_s(pid)
+    used = processor_s(pid)
     time.sleep(seconds)
-    percent = (_processor_s(pid) - used) / seconds * 100
-    resident, own = _status_mb(pid, "VmRSS"), _status_mb(pid, "RssAnon")
+    percent = (processor_s(pid) - used) / seconds * 100
+    resident, own = status_mb(pid, "VmRSS"), status_mb(pid, "RssAnon")
     yield bound("idle broker, resident memory", resident, 150, "MB", note=f"{own:.0f} MB of it its own")
     yield bound("idle broker, processor", percent, 2, "% of a core", note=f"over {seconds:.0f} s")
 
@@ -56,16 +56,16 @@ def _idle_consumers(workspace: Workspace, cluster: Any) -> Figure:
     pid = cluster.pid(1)
     with Admin(cluster.bootstrap_servers) as admin:
         admin.create_topic("idle", partitions=2)
-    before = _status_mb(pid, "RssAnon")
+    before = status_mb(pid, "RssAnon")
     command = [sys.executable, "-m", "bench.idle_consumers", cluster.bootstrap_servers, "idle", str(count)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as consumers:
         try:
             assert consumers.stdout.readline() == b"ready\n", "the consumers' process ended early"
             time.sleep(3)
-            grown = _status_mb(pid, "RssAnon") - before
-            used = _processor_s(pid)
+            grown = status_mb(pid, "RssAnon") - before
+            used = processor_s(pid)
             time.sleep(5)
-            percent = (_processor_s(pid) - used) / 5 * 100
+            percent = (processor_s(pid) - used) / 5 * 100
         finally:
             consumers.stdin.close()
             try:
@@ -103,8 +103,8 @@ def _growth(name: str, cluster: Any, reading: Callable[[], int], rows: int) -> F
     cluster.start(1)
     cluster.wait_until_ready()
     pid = cluster.pid(1)
-    before = _status_mb(pid, "RssAnon")
-    with _highest(lambda: _status_mb(pid, "RssAnon")) as highest:
+    before = status_mb(pid, "RssAnon")
+    with _highest(lambda: status_mb(pid, "RssAnon")) as highest:
         seen = reading()
     assert seen == rows, f"{seen:,} rows were read, {rows:,} are there"
     return bound(name, max(highest) - before, 150, "MB", note=f"from {before:.0f} MB")
@@ -129,13 +129,13 @@ def _highest(measure: Callable[[], float]) -> Iterator[list[float]]:
         sampler.join()
 
 
-def _status_mb(pid: int, field: str) -> float:
+def status_mb(pid: int, field: str) -> float:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith(field + ":"):
             return int(line.split()[1]) * 1024 / 1e6
     raise LookupError(f"/proc/{pid}/status has no {field}")
 
 
-def _processor_s(pid: int) -> float:
+def processor_s(pid: int) -> float:
     user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")

@@ -6,7 +6,8 @@ without a copy. Records are made column by column, a slice at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import repeat
 from typing import Any
 
 import pyarrow as pa
@@ -59,9 +60,9 @@ def records_of(
 ) -> list[Record]:
     """The batch's records. ``key``: a typed topic's key column."""
     rows = len(batch)
-    times = batch.timestamps_ms.to_pylist()
-    headers = headers_of(batch.headers, rows)
-    mappings: list[Any] = [None] * rows
+    constant = batch.constant_timestamp_ms
+    times = repeat(constant, rows) if constant is not None else batch.timestamps_ms.to_pylist()
+    mappings: Iterable[Any] = repeat(None, rows)
     if is_typed:
         mappings = batch.batch.to_pylist()
         keys = _column(batch.batch, key, rows)
@@ -69,13 +70,20 @@ def records_of(
     else:
         keys = _converted(_column(batch.batch, "key", rows), key_from)
         values = _converted(_column(batch.batch, "value", rows), value_from)
-    topic, partition, kind = batch.topic, batch.partition, batch.timestamp_type
-    return [
-        Record(topic, partition, offset, time_ms, kind, k, v, h, row)
-        for offset, time_ms, k, v, h, row in zip(
-            range(batch.base_offset, batch.next_offset), times, keys, values, headers, mappings, strict=True
-        )
-    ]
+    columns = zip(
+        repeat(batch.topic, rows),
+        repeat(batch.partition, rows),
+        range(batch.base_offset, batch.next_offset),
+        times,
+        repeat(batch.timestamp_type, rows),
+        keys,
+        values,
+        headers_of(batch.headers, rows),
+        mappings,
+        strict=True,
+    )
+    # As `Record(*each)` for each of them, at half its cost.
+    return list(map(tuple.__new__, repeat(Record, rows), columns))
 
 
 def _column(batch: pa.RecordBatch, name: str | None, rows: int) -> list[Any]:

@@ -8,7 +8,6 @@ as an aware datetime.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -40,8 +39,7 @@ class BatchMetadata(NamedTuple):
     timestamp: int
 
 
-@dataclass(slots=True)
-class Record:
+class Record(NamedTuple):
     """One record. ``key`` and ``value`` are bytes (or what the deserializers made of them), or None.
 
     Of topics with a schema: ``row`` is the mapping of columns, ``key`` the key column's value, ``value`` None.
@@ -55,7 +53,7 @@ class Record:
     timestamp_type: TimestampType
     key: Any
     value: Any
-    headers: list[tuple[str, bytes | None]]
+    headers: tuple[tuple[str, bytes | None], ...]
     row: Mapping[str, Any] | None = None
 
     @property
@@ -116,6 +114,11 @@ class ConsumedBatch:
         return pa.array(np.arange(self.base_offset, self.next_offset, dtype=np.int64))
 
     @property
+    def constant_timestamp_ms(self) -> int | None:
+        """The time that all rows have; None: each has its own."""
+        return self._times if isinstance(self._times, int) else None
+
+    @property
     def timestamps(self) -> pa.Array:
         """Each row's time, timestamp[ms, tz=UTC]."""
         return self.timestamps_ms.view(pa.timestamp("ms", tz="UTC"))
@@ -163,11 +166,11 @@ def timestamp_ms_of(moment: datetime | int) -> int:
     return milliseconds
 
 
-def headers_of(column: pa.Array | None, rows: int) -> list[list[tuple[str, bytes | None]]]:
-    """The headers of each of ``rows`` records as lists of pairs; none where there is no column or a null."""
+def headers_of(column: pa.Array | None, rows: int) -> list[tuple[tuple[str, bytes | None], ...]]:
+    """The headers of each of ``rows`` records as tuples of pairs; none where there is no column or a null."""
     if column is None:
-        return [[] for _ in range(rows)]
-    return [[(h["key"], h["value"]) for h in row] if row else [] for row in column.to_pylist()]
+        return [()] * rows
+    return [tuple((h["key"], h["value"]) for h in row) if row else () for row in column.to_pylist()]
 
 
 class GroupMetadata(NamedTuple):

@@ -63,7 +63,7 @@ def test_life_of_a_record(pylog_cluster: LocalCluster) -> None:
             records = consumer.poll(1)
         (record,) = records
         assert (record.key, record.value, record.offset) == (b"key", b"value", 0)
-        assert record.headers == [("h", b"1"), ("h", b"2")]
+        assert record.headers == (("h", b"1"), ("h", b"2"))
         consumer.commit(record)
 
     # The group's offset is in ZooKeeper, and nothing of the reader is anywhere else.

@@ -38,7 +38,7 @@ def test_consumer_reads_several_topics_in_order(new_topic: Callable[..., str]) -
         assert [r.offset for r in own] == list(range(len(own)))
     assert sorted(int(r.value) for r in records if r.topic == first) == list(range(1000))
     assert records[0].timestamp.tzinfo is UTC
-    assert records[0].headers == []
+    assert records[0].headers == ()
 
 
 def test_consumer_subscribing_begins_at_the_current_offset_and_saves_it(

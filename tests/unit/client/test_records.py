@@ -40,5 +40,5 @@ def test_consumed_batch_slices_all_its_parts_alike(times: object) -> None:
     assert part.batch.column("value").to_pylist() == [b"b", b"c"]
     assert part.offsets.to_pylist() == [11, 12]
     assert part.timestamps_ms.to_pylist() == ([5, 5] if times == 5 else [2, 3])
-    assert headers_of(part.headers, 2) == [[("a", b"1")], []]
+    assert headers_of(part.headers, 2) == [(("a", b"1"),), ()]
     assert (len(part), part.next_offset, batch.slice(3).next_offset) == (2, 13, 14)
