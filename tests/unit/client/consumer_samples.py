@@ -207,6 +207,7 @@ class Parts:
         self.cluster = cluster
         self.start = StartPositions(anything, resolved)
         self.fetcher = Fetcher(anything, max_bytes=1 << 20, max_wait_ms=500, on_stale=lambda: None)
+        self.fetcher.start_threads = lambda: None  # type: ignore[method-assign]
         self.now_s = 0.0
         self.heartbeats: SteppedHeartbeats | None = None
         if self.start.has_group:

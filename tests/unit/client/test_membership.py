@@ -136,6 +136,15 @@ def test_caller_that_carried_out_an_older_epoch_begins_nothing_of_it() -> None:
     assert sent(machine, 6.1).request.member_epoch == 3
 
 
+def test_caller_that_released_what_a_newer_epoch_takes_has_carried_that_out_too() -> None:
+    """W22: nobody waits for the caller once more."""
+    machine = member(0, 1)
+    machine.answered(sent(machine, 2.0), answer(2, 0, 2), 2.0)
+    machine.answered(sent(machine, 4.0), answer(3, 0), 4.0)
+    assert not machine.carried_out(told(2, 0, 2), 4.1)
+    assert sent(machine, 4.1).request.member_epoch == 3
+
+
 def test_epoch_that_came_meanwhile_is_acknowledged_if_it_takes_nothing_that_is_held() -> None:
     """W24: of what was added in between, the caller has begun nothing."""
     machine = member(0)
@@ -177,8 +186,7 @@ def test_lease_counts_from_when_the_answered_heartbeat_was_sent() -> None:
     """W24: the coordinator received it later, so it never ends later here than there."""
     machine = member(0)
     assert machine.lease_until_s == SESSION_S
-    request = sent(machine, 2.0)
-    machine.answered(request, answer(1, same=True), 4.5)
+    machine.answered(sent(machine, 2.0), answer(1, same=True), 4.5)
     assert machine.lease_until_s == 2.0 + SESSION_S
     assert machine.next_request(4.51) is None  # a slow answer is no reason to hurry
 
@@ -395,8 +403,7 @@ def test_member_leaves_until_it_is_answered(instance_id: str | None, epoch: int)
     assert (farewell.request.member_epoch, farewell.request.instance_id) == (epoch, instance_id)
     machine.failed(farewell, NetworkError("broke"), 1.1)
     assert machine.phase is Phase.LEAVING
-    again = sent(machine, 2.0)
-    machine.answered(again, answer(epoch), 2.0)
+    machine.answered(sent(machine, 2.0), answer(epoch), 2.0)
     assert (machine.phase, machine.next_request(3.0)) == (Phase.OUT, None)
 
 
