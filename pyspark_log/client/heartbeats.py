@@ -246,7 +246,7 @@ def stay_of(settings: ConsumerSettings) -> Stay:
     return Stay(
         group_id=settings.group_id,
         instance_id=settings.group_instance_id,
-        client_id=settings.client_id,
+        client_id=settings.client_id[:255],
         client_host=socket.gethostname()[:255],
         session_timeout_ms=settings.session_timeout_ms,
         max_poll_interval_ms=settings.max_poll_interval_ms,

@@ -10,10 +10,13 @@ import pytest
 
 from broker_runtime.contract.errors import BrokerUnavailableError, ClosedError, PylogError
 from broker_runtime.contract.model import TopicPartition
+from broker_runtime.contract.requests import GroupHeartbeatResponse
 from pyspark_log import Producer
 from pyspark_log.client.cluster import Cluster
 from pyspark_log.client.fetcher import Fetcher
+from pyspark_log.client.heartbeats import Heartbeats
 from pyspark_log.client.keeper import Keeper
+from pyspark_log.client.membership import Phase, Stay
 from pyspark_log.client.partition_state import PartitionState
 from pyspark_log.client.topics import Topic
 from tests.unit.client.consumer_samples import MemoryCluster, Parts, make_topic
@@ -98,6 +101,43 @@ def test_keeper_that_broke_is_told_and_fails_no_commit_in_silence() -> None:
     second.hurry()
     assert commit.result(LIMIT_S) is None
     second.stop()
+
+
+def test_heartbeats_that_broke_are_told_and_go_on() -> None:
+    """W21: a member whose thread died would lose its share in silence."""
+    broke, answered = threading.Event(), threading.Event()
+
+    class Coordinators:
+        """A defect first, then a coordinator."""
+
+        asked = 0
+
+        def call(self, action: str, request: Any, *_: Any, **__: Any) -> GroupHeartbeatResponse:
+            self.asked += 1
+            if self.asked == 1:
+                raise ZeroDivisionError("a defect")
+            if request.member_epoch == 0:
+                answered.set()
+            return GroupHeartbeatResponse(member_epoch=0, heartbeat_interval_ms=10, session_timeout_ms=45_000)
+
+    told: list[Exception] = []
+
+    def failure(error: Exception) -> None:
+        told.append(error)
+        broke.set()
+
+    cluster: Any = Coordinators()
+    heartbeats = Heartbeats(cluster, Stay(group_id="g"), on_news=lambda: None, on_failure=failure)
+    heartbeats.join(["t"])
+    assert broke.wait(LIMIT_S)
+    assert [type(error) for error in told] == [ZeroDivisionError]
+    heartbeats.stop()
+    heartbeats.start()
+    assert answered.wait(LIMIT_S)
+    heartbeats.leave()
+    heartbeats.stop()
+    assert heartbeats.machine.phase is Phase.OUT
+    assert not any(thread.name == "pylog-heartbeat" for thread in threading.enumerate())
 
 
 class Defective:
