@@ -57,6 +57,7 @@ class GroupShare:
         self._commits = commits
         self._assignment = assignment
         self._known: set[tuple[bytes, int]] = set()  # partitions, by topic id, that were there at the subscription
+        self._named: dict[str, bytes] = {}  # topics that were subscribed to by name, as they were then
         self._granted: dict[TopicPartition, bytes] = {}  # given to the member, not begun yet; with topic ids
         self._backoff = Backoff(first_s=0.1)
         self._not_before_s = 0.0
@@ -90,7 +91,7 @@ class GroupShare:
 
     # --- joining and leaving ----------------------------------------------------------------------------------
 
-    def join(self, topics: Iterable[Topic]) -> None:
+    def join(self, topics: Iterable[Topic], *, is_by_name: bool = True) -> None:
         """Joins the group for these, and blocks until all that is this member's has begun.
 
         That is, until the coordinator says that nothing more is to come; or until what others still hold is committed,
@@ -99,6 +100,7 @@ class GroupShare:
         """
         known = list(topics)
         self._known = {(topic.topic_id, number) for topic in known for number in range(len(topic.partitions))}
+        self._named = {topic.name: topic.topic_id for topic in known} if is_by_name else {}
         self._granted = {}
         self._not_before_s = 0.0
         with self._heartbeats.polling():
@@ -221,7 +223,8 @@ class GroupShare:
 
     def _first(self, missing: list[TopicPartition], *, is_known: bool, limit_s: float) -> dict[TopicPartition, int]:
         """Where the group begins in what it has no offset in; it is written before it is in force (W17)."""
-        if is_known:
+        is_anew = any(self._named.get(at.topic, self._granted[at]) != self._granted[at] for at in missing)
+        if is_known or (is_anew and not self._start.can_reset):
             positions = self._start.reset(missing, timeout_s=limit_s)
         else:
             positions = self._start.beginnings(missing, timeout_s=limit_s)

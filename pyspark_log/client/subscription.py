@@ -80,7 +80,7 @@ class Subscription:
             self.unsubscribe()
             self._begin(names, pattern, callbacks)
             try:
-                self._share.join(topics)
+                self._share.join(topics, is_by_name=pattern is None)
             except BaseException:
                 self._leave_in_haste()
                 raise

@@ -9,6 +9,7 @@ import pytest
 from broker_runtime.contract.errors import (
     InconsistentTopicIdError,
     LeaderNotAvailableError,
+    NoOffsetForPartitionError,
     UnknownTopicOrPartitionError,
 )
 from broker_runtime.contract.model import TopicPartition
@@ -128,6 +129,11 @@ def test_topic_made_anew_is_an_error_where_no_position_may_be_chosen() -> None:
         each.fails(AT, GONE)
         with pytest.raises(UnknownTopicOrPartitionError):
             each.handout.next_batch(Deadline(0.0))
+    parts.beat()  # the group gives it the new one
+    for _ in range(2):
+        with pytest.raises(NoOffsetForPartitionError):
+            parts.handout.next_batch(Deadline(0.0))
+        parts.beat()
 
 
 def test_topic_made_anew_that_nobody_answers_for_yet_comes_with_the_next_news() -> None:
