@@ -1,0 +1,87 @@
+"""Members that read in loops: a share that changes between two records, a member that is removed."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from pyspark_log import Admin, Consumer, Producer, TopicPartition
+from pyspark_log.testing import LocalCluster
+from tests.integration.groups.readers import Reader, wait_for
+
+_names = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(brokers=1, settings={"group.min.session.timeout.ms": "1000"}) as made:
+        yield made
+
+
+@pytest.fixture
+def admin(cluster: LocalCluster) -> Iterator[Admin]:
+    with Admin(cluster.bootstrap_servers) as made:
+        yield made
+
+
+@pytest.fixture
+def topic(cluster: LocalCluster, admin: Admin) -> str:
+    """Of two partitions, with 400 records in each."""
+    name = f"loop-{next(_names)}"
+    admin.create_topic(name, partitions=2)
+    with Producer(cluster.bootstrap_servers) as producer:
+        for number in range(800):
+            producer.send(name, b"%d" % number, partition=number % 2)
+    return name
+
+
+def test_loop_with_a_slow_body_gives_a_partition_up_between_two_records(cluster: LocalCluster, topic: str) -> None:
+    """W22, W24: not only after a batch of hundreds; the other goes on with the very next record."""
+    seen: list[tuple[int, int]] = []
+    revoked: list[TopicPartition] = []
+    is_ended = threading.Event()
+
+    def work() -> None:
+        with Consumer(
+            bootstrap_servers=cluster.bootstrap_servers,
+            group_id=topic,
+            auto_offset_reset="earliest",
+            session_timeout_ms=6_000,  # a heartbeat every 2 s
+        ) as consumer:
+            consumer.subscribe([topic], on_revoke=revoked.extend)
+            for record in consumer:
+                seen.append((record.partition, record.offset))
+                time.sleep(0.02)
+                if is_ended.is_set():
+                    break
+
+    worker = threading.Thread(target=work, daemon=True)
+    worker.start()
+    wait_for(lambda: len(seen) > 5, "the loop runs")
+    with Reader(cluster.bootstrap_servers, topic, topic) as other:
+        took_s = wait_for(lambda: other.held, "the other has its share")
+        assert took_s < 6  # a batch takes 8
+        (moved,) = other.held
+        wait_for(lambda: len([1 for partition, _ in other.records if partition == moved]) > 5, "and reads it")
+        is_ended.set()
+        worker.join(30)
+        wait_for(lambda: len(set(seen) | set(other.records)) == 800, "all is read")
+    assert not set(seen) & set(other.records)
+    assert len(seen) + len(other.records) == 800
+    assert TopicPartition(topic, moved) in revoked
+
+
+def test_member_that_is_removed_is_told_and_joins_anew(cluster: LocalCluster, admin: Admin, topic: str) -> None:
+    """W27, W24: `Admin.remove_group_members`; its share is free when its lease has ended."""
+    with Reader(cluster.bootstrap_servers, topic, topic, session_timeout_ms=2_000) as member:
+        wait_for(lambda: member.held == {0, 1}, "it has all")
+        before = member.consumer.group_metadata().member_id
+        admin.remove_group_members(topic, [before])
+        wait_for(lambda: ("lost", [[0], [1]]) in member.callbacks, "it is told")
+        wait_for(lambda: member.held == {0, 1}, "it has all again")
+        assert member.consumer.group_metadata().member_id not in ("", before)
+    assert [what for what, _ in member.callbacks] == ["assign", "lost", "assign", "revoke"]
