@@ -4,7 +4,8 @@ Rule: everything that Flight raises is translated here, and in the streams, into
 share one connection; each stream has a connection of its own (`broker_runtime.contract.flight` says why). A
 connection that broke is thrown away and made anew by the next call, so a broker that restarts is back at once.
 
-Thread-safe. `close` ends what is under way.
+Thread-safe. A Flight client that is closed while another thread is in a call of it takes the process down with it
+(SIGSEGV), so the last one who uses it closes it; calls that are under way end by themselves, or by their time limits.
 """
 
 from __future__ import annotations
@@ -43,6 +44,23 @@ def abandon(flight_object: Any) -> None:
         _abandoned.append(flight_object)
 
 
+class _Connection:
+    """A Flight client and how many calls are under way on it. Guarded by the channel's lock."""
+
+    __slots__ = ("calls", "client", "is_given_up")
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+        self.calls = 0
+        self.is_given_up = False
+
+    def close_if_unused(self) -> None:
+        """Once it was given up and the last call has ended."""
+        if self.is_given_up and not self.calls and self.client is not None:
+            self.client.close()
+            self.client = None
+
+
 class Channel:
     """The connection to one broker for actions. Streams are opened by their own classes from `address`."""
 
@@ -50,7 +68,7 @@ class Channel:
         self.address = address
         self.client_id = client_id
         self._lock = threading.Lock()
-        self._client: Any = None
+        self._connection: _Connection | None = None
         self._is_closed = False
         forking.register(self)
 
@@ -61,23 +79,26 @@ class Channel:
         `RequestTimedOutError` (it may have been carried out), `NotAPylogBrokerError`, `ClosedError`.
         """
         with forking.flight_use():
-            self._connect()
+            connection = self._begin_call()
             try:
-                body = self._only_result(name, request, timeout_s)
+                body = _only_result(connection, encode_action(name, request, client_id=self.client_id), timeout_s)
             except FLIGHT_ERRORS as error:
                 translated = translate(error, self.address)
             else:
                 answer = _decode(name, body, self.address)
                 assert isinstance(answer, response)
                 return answer
+            finally:
+                self._end_call(connection)
             if isinstance(translated, _CONNECTION_BROKE):
-                self._disconnect()
+                self._give_up(connection)
             raise translated
 
     def close(self) -> None:
-        """Ends the connection. Calls after it raise `ClosedError`. May be called again."""
+        """Ends the connection when no call is under way any more. Calls after it raise `ClosedError`. May be called
+        again."""
         self._is_closed = True
-        self._disconnect()
+        self._give_up(self._connection)
         forking.unregister(self)
 
     def interrupt_for_fork(self) -> None:
@@ -85,37 +106,47 @@ class Channel:
 
     def drop_for_fork(self) -> None:
         """See `forking`."""
-        self._disconnect()
+        self._give_up(self._connection)
 
     def after_fork_in_child(self) -> None:
         """See `forking`."""
         self._lock = threading.Lock()
-        abandon(self._client)
-        self._client = None
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            abandon(connection.client)
 
-    def _only_result(self, name: str, request: Message, timeout_s: float) -> Any:
-        options = flight.FlightCallOptions(timeout=max(timeout_s, 0.001))
-        client = self._client
-        if client is None:
-            raise BrokerUnavailableError(f"{self.address}: another call found the connection broken; nothing was sent")
-        try:
-            bodies = [r.body for r in client.do_action(encode_action(name, request, client_id=self.client_id), options)]
-        finally:
-            del client  # see `forking`: no traceback may hold it
-        return bodies[0] if len(bodies) == 1 else None
-
-    def _connect(self) -> None:
+    def _begin_call(self) -> _Connection:
         with self._lock:
             if self._is_closed:
                 raise ClosedError("the client was closed")
-            if self._client is None:
-                self._client = flight.FlightClient(location_of(self.address), generic_options=CONNECTION_OPTIONS)
+            if self._connection is None:
+                self._connection = _Connection(
+                    flight.FlightClient(location_of(self.address), generic_options=CONNECTION_OPTIONS)
+                )
+            self._connection.calls += 1
+            return self._connection
 
-    def _disconnect(self) -> None:
+    def _end_call(self, connection: _Connection) -> None:
         with self._lock:
-            if self._client is not None:
-                self._client.close()
-                self._client = None
+            connection.calls -= 1
+            connection.close_if_unused()
+
+    def _give_up(self, connection: _Connection | None) -> None:
+        """The next call makes another one."""
+        if connection is None:
+            return
+        with self._lock:
+            if self._connection is connection:
+                self._connection = None
+            connection.is_given_up = True
+            connection.close_if_unused()
+
+
+def _only_result(connection: _Connection, action: Any, timeout_s: float) -> Any:
+    options = flight.FlightCallOptions(timeout=max(timeout_s, 0.001))
+    # The client in an attribute only: see `forking`, no traceback may hold it.
+    bodies = [result.body for result in connection.client.do_action(action, options)]
+    return bodies[0] if len(bodies) == 1 else None
 
 
 def _decode(name: str, body: Any, address: Address) -> Message:

@@ -8,13 +8,15 @@ from tests.simulation import variants
 from tests.simulation.pool import run_limited
 
 SEEDS = 1_000
+TRIED_FIRST = {"counts_the_in_sync_set_as_last_read": [470]}
+"""A seed that caught it when it was last searched for; if it does no more, all are tried."""
 
 
 @pytest.mark.parametrize("name", variants.names())
 def test_broken_variant_is_caught(name: str) -> None:
     """Each breaks an invariant, not just liveness, within 1,000 seeds; most within the first ten."""
     with variants.broken(name):
-        outcomes = (run_limited(seed) for seed in range(1, SEEDS + 1))
+        outcomes = (run_limited(seed) for seed in [*TRIED_FIRST.get(name, ()), *range(1, SEEDS + 1)])
         caught = next((outcome for outcome in outcomes if outcome.failure and outcome.invariant), None)
     assert caught is not None
     assert caught.invariant is not None

@@ -1,11 +1,12 @@
 """Connections that end under somebody's hands: a typed error, never one that kills the thread it meets."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import pytest
 from pyarrow import flight
 
-from broker_runtime.contract.errors import BrokerUnavailableError, NetworkError
+from broker_runtime.contract.errors import NetworkError
 from broker_runtime.contract.requests import MetadataRequest, MetadataResponse, ProduceHello
 from broker_runtime.contract.settings import Address
 from pyspark_log.client.channel import Channel
@@ -30,19 +31,65 @@ class SilentClient:
         pass
 
 
-def test_channel_that_another_thread_disconnects_raises_a_retriable_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Thread-safe: a call that breaks throws the connection away, also one that another call is about to use."""
+class BusyClient:
+    """A Flight client in whose calls something else happens to the channel; it notes when it is closed."""
+
+    made: ClassVar[list["BusyClient"]] = []
+    meanwhile: ClassVar[Callable[[], object]] = staticmethod(lambda: None)
+
+    def __init__(self, location: str, **options: Any) -> None:
+        self.closed_in_call = self.is_closed = self.is_in_call = False
+        self.made.append(self)
+
+    def do_action(self, action: Any, options: Any) -> list[Any]:
+        self.is_in_call = True
+        type(self).meanwhile()
+        self.is_in_call = False
+        raise flight.FlightUnavailableError("gone")
+
+    def close(self) -> None:
+        self.is_closed = True
+        self.closed_in_call |= self.is_in_call
+
+
+@pytest.mark.parametrize("how", ["closed", "given up", "forked"])
+def test_connection_that_is_given_up_under_a_call_is_closed_when_the_call_has_ended(
+    monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Flight's client, closed under a call of another thread, takes the whole process down."""
+    monkeypatch.setattr(flight, "FlightClient", BusyClient)
     channel = Channel(NOWHERE, client_id="test")
-    connect = channel._connect
-
-    def connect_and_lose() -> None:
-        connect()
-        channel._disconnect()
-
-    monkeypatch.setattr(channel, "_connect", connect_and_lose)
-    with pytest.raises(BrokerUnavailableError, match="nothing was sent"):
+    ends: dict[str, Callable[[], object]] = {
+        "closed": channel.close,
+        "given up": lambda: channel._give_up(channel._connection),
+        "forked": channel.drop_for_fork,
+    }
+    monkeypatch.setattr(BusyClient, "made", [])
+    monkeypatch.setattr(BusyClient, "meanwhile", staticmethod(ends[how]))
+    with pytest.raises(NetworkError):
         channel.call("metadata", MetadataRequest(), MetadataResponse, timeout_s=1.0)
+    (client,) = BusyClient.made
+    assert client.is_closed
+    assert not client.closed_in_call
     channel.close()
+
+
+def test_call_that_breaks_gives_up_its_own_connection_and_no_newer_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flight, "FlightClient", BusyClient)
+    channel = Channel(NOWHERE, client_id="test")
+    monkeypatch.setattr(BusyClient, "made", [])
+
+    def begin_anew() -> None:
+        if len(BusyClient.made) == 1:
+            channel._give_up(channel._connection)
+            channel._end_call(channel._begin_call())
+
+    monkeypatch.setattr(BusyClient, "meanwhile", staticmethod(begin_anew))
+    with pytest.raises(NetworkError):
+        channel.call("metadata", MetadataRequest(), MetadataResponse, timeout_s=1.0)
+    assert [client.is_closed for client in BusyClient.made] == [True, False]
+    channel.close()
+    assert BusyClient.made[1].is_closed
 
 
 def test_produce_stream_that_a_fork_dropped_raises_a_retriable_error(monkeypatch: pytest.MonkeyPatch) -> None:
