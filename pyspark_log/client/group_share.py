@@ -156,7 +156,8 @@ class GroupShare:
     # --- private ----------------------------------------------------------------------------------------------
 
     def _lose(self, reason: PylogError | str) -> None:
-        _logger.warning("partitions lost count=%d reason=%s", len(self._assignment.states), reason)
+        if self._assignment.states:
+            _logger.warning("partitions lost count=%d reason=%s", len(self._assignment.states), reason)
         self._granted = {}
         if isinstance(reason, PylogError):
             self._assignment.lose_all()
