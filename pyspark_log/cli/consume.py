@@ -1,8 +1,10 @@
 r"""`pylog consume`: records on standard output, as text, JSON or a table.
 
-Without a group nothing is remembered anywhere. With one (-g), reading starts at the group's committed offset and
-what was printed is committed at the end of the call, after the output was flushed: what nobody saw is not
-acknowledged.
+Without a group nothing is remembered anywhere. With one (-g), the call is a member of the group, which shares the
+topics' partitions out among its members; partitions that are named (flights:0) are read without that, which is allowed
+while the group has no members. Reading starts at the group's committed offset, and what was printed is committed: after
+the output was flushed, now and then, when a partition goes to another member, and at the end of the call. What nobody
+saw is not acknowledged.
 """
 
 from __future__ import annotations
@@ -14,8 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from broker_runtime.contract.errors import OptionError
-from pyspark_log.cli.arguments import AtOffset, FromEnd, parse_place
+from broker_runtime.contract.errors import FencedError, OptionError
+from pyspark_log.cli.arguments import EARLIEST, AtOffset, FromEnd, parse_place
 from pyspark_log.cli.invocation import Invocation
 from pyspark_log.cli.options import add_command
 from pyspark_log.cli.output import Column, OutputFormat, json_line, print_rows
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 _MAX_TABLE_ROWS = 10_000
 _POLL_S = 0.2
+_COMMIT_INTERVAL_S = 5.0
 
 
 def add_to(app: typer.Typer) -> None:
@@ -50,7 +53,8 @@ def consume(
         int | None, typer.Option("-n", "--max-messages", min=1, metavar="N", help="Stop after so many records.")
     ] = None,
     group: Annotated[
-        str | None, typer.Option("-g", "--group", help="Go on where the group was, and acknowledge what was shown.")
+        str | None,
+        typer.Option("-g", "--group", help="Share with the group's members, and acknowledge what was shown."),
     ] = None,
     form: Annotated[
         str | None,
@@ -80,33 +84,70 @@ def consume(
         show = _shower(invocation.output, form, key_columns(admin, partitions))
         if isinstance(to_place, FromEnd) and starts is not None and ends is not None:
             ends = {at: max(ends[at], starts[at]) for at in partitions}
-    settings: dict[str, Any] = {"enable.auto.commit": False, "auto.offset.reset": "latest"}
+    # A group's first positions are committed at once: they must be where this call begins, should it be killed.
+    reset = "earliest" if start_place == AtOffset(EARLIEST) else "latest"
+    settings: dict[str, Any] = {"enable.auto.commit": False, "auto.offset.reset": reset}
     if group is not None:
         settings["group.id"] = group
     if columns is not None:
         settings["columns"] = columns
     with invocation.consumer(**settings) as consumer:
-        consumer.assign(partitions)
+        shown = _Shown(consumer, has_group=group is not None, is_held_back=show.is_held_back)
+        if group is not None and not any(":" in topic for topic in topics):
+            consumer.subscribe(list(dict.fromkeys(topics)), on_revoke=shown.give_up, on_lost=shown.forget)
+        else:
+            consumer.assign(partitions)
         for at, offset in (starts or {}).items():
-            consumer.seek(at, offset)
-        shown_to: dict[TopicPartition, int] = {}
+            if at in consumer.assignment():
+                consumer.seek(at, offset)
         try:
-            for batch in _bounded(consumer, partitions, ends, limit, idle_limit_s=_idle_limit_s(invocation)):
+            for batch in _bounded(consumer, ends, limit, idle_limit_s=_idle_limit_s(invocation)):
                 show.batch(batch)
-                shown_to[batch.topic_partition] = batch.next_offset
+                shown.add(batch)
             show.finish()
             sys.stdout.flush()
         except KeyboardInterrupt:
             show.finish()
             sys.stdout.flush()
-            _commit(consumer, group, shown_to)
+            shown.commit()
             raise
-        _commit(consumer, group, shown_to)
+        shown.commit()
 
 
-def _commit(consumer: Consumer, group: str | None, shown_to: Mapping[TopicPartition, int]) -> None:
-    if group is not None and shown_to:
-        consumer.commit(dict(shown_to))
+class _Shown:
+    """What was shown and is not acknowledged yet. ``is_held_back``: batches are seen only at the end."""
+
+    def __init__(self, consumer: Consumer, *, has_group: bool, is_held_back: bool) -> None:
+        self._consumer = consumer
+        self._has_group = has_group
+        self._is_held_back = is_held_back
+        self._to: dict[TopicPartition, int] = {}
+        self._committed_s = time.monotonic()
+
+    def add(self, batch: ConsumedBatch) -> None:
+        self._to[batch.topic_partition] = batch.next_offset
+        if not self._is_held_back and time.monotonic() - self._committed_s >= _COMMIT_INTERVAL_S:
+            self.commit()
+
+    def commit(self) -> None:
+        if self._has_group and self._to:
+            self._consumer.commit(dict(self._to))
+        self._to.clear()
+        self._committed_s = time.monotonic()
+
+    def give_up(self, partitions: list[TopicPartition]) -> None:
+        """They go to another member, which goes on behind what was seen."""
+        if not self._is_held_back:
+            try:
+                self.commit()
+            except FencedError as error:  # it has gone on without: what was shown will be shown again
+                sys.stderr.write(f"{error}\n")
+        self.forget(partitions)
+
+    def forget(self, partitions: list[TopicPartition]) -> None:
+        """They are another member's already."""
+        for at in partitions:
+            self._to.pop(at, None)
 
 
 def _idle_limit_s(invocation: Invocation) -> float | None:
@@ -116,32 +157,30 @@ def _idle_limit_s(invocation: Invocation) -> float | None:
 
 def _bounded(
     consumer: Consumer,
-    partitions: list[TopicPartition],
     ends: Mapping[TopicPartition, int] | None,
     limit: int | None,
     *,
     idle_limit_s: float | None,
 ) -> Iterator[ConsumedBatch]:
-    """Batches up to ``ends`` (exclusive) and ``limit`` records, whichever is first; without end if neither is."""
+    """Batches up to ``ends`` (exclusive) of what the consumer has, and ``limit`` records, whichever is first; without
+    end if neither is."""
     left = sys.maxsize if limit is None else limit
-    waiting = set(partitions)
-    if ends is not None:
-        waiting = {at for at in partitions if consumer.position(at) < ends[at]}
-        consumer.pause(*(at for at in partitions if at not in waiting))
     idle_since = time.monotonic()
-    while left > 0 and waiting:
+    while left > 0:
+        if ends is not None:
+            held = consumer.assignment()
+            reached = [at for at in held if consumer.position(at) >= ends.get(at, 0)]
+            if len(reached) == len(held):
+                return
+            consumer.pause(*reached)
         batches = consumer.poll_batches(timeout=_POLL_S)
         if not batches and idle_limit_s is not None and time.monotonic() - idle_since >= idle_limit_s:
             return
         for batch in batches:
             idle_since = time.monotonic()
-            at = batch.topic_partition
             rows = len(batch)
             if ends is not None:
-                rows = min(rows, max(0, ends[at] - batch.base_offset))
-                if batch.next_offset >= ends[at] and at in waiting:
-                    waiting.discard(at)
-                    consumer.pause(at)
+                rows = min(rows, max(0, ends.get(batch.topic_partition, 0) - batch.base_offset))
             rows = min(rows, left)
             left -= rows
             if rows:
@@ -152,6 +191,8 @@ def _bounded(
 
 class _Lines:
     """Shows records one by one, as a format says or as one line of JSON."""
+
+    is_held_back = False
 
     def __init__(self, form: RecordFormat | None, keys: KeyColumns, *, as_json: bool) -> None:
         self._form = form
@@ -176,6 +217,8 @@ class _Lines:
 
 class _Table:
     """Gathers records and shows them together at the end."""
+
+    is_held_back = True
 
     def __init__(self, form: OutputFormat, keys: KeyColumns) -> None:
         self._form = form

@@ -6,6 +6,8 @@ import json
 import os
 import signal
 import subprocess
+import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,6 +17,7 @@ import pytest
 from pylog_command import COMMAND, LIMIT_S, Pylog, clean_environment
 
 from pyspark_log import Admin, Producer, read
+from pyspark_log.errors import GroupIdNotFoundError
 from pyspark_log.testing import LocalCluster
 
 ALL = ("--from", "earliest", "--to", "end")
@@ -166,6 +169,57 @@ def test_group_goes_on_where_it_was(pylog: Pylog, ten_records: str) -> None:
     second = pylog("consume", ten_records, "-g", "cli", "--to", "end")
     third = pylog("consume", ten_records, "-g", "cli", "--to", "end")
     assert (first.stdout.split(), second.stdout.split(), third.stdout) == (list("0123"), list("456789"), "")
+
+
+def test_consumers_of_one_group_share_a_topic(
+    pylog: Pylog, topic: str, tmp_path: Path, pylog_cluster: LocalCluster
+) -> None:
+    """W21, W22: each `pylog consume -g` gets its partitions' records, acknowledged; when one ends, the other has all.
+
+    Interrupted between showing and acknowledging a record they would show it again: so they are given a moment.
+    """
+    servers = pylog_cluster.bootstrap_servers
+    with ExitStack() as ending, Admin(servers) as admin:
+        shells = []
+        for _ in range(2):
+            shell = subprocess.Popen(
+                [*COMMAND, "consume", topic, "-g", "shared", "--from", "earliest", "-f", r"%p %v\n", "-b", servers],
+                stdout=subprocess.PIPE,
+                env=clean_environment(tmp_path),
+            )
+            ending.callback(shell.wait, LIMIT_S)
+            ending.callback(shell.kill)
+            shells.append(shell)
+        wait_for_shares(admin, [1, 1])
+        pylog("produce", f"{topic}:0", stdin="zero\n")
+        pylog("produce", f"{topic}:1", stdin="one\n")
+        assert sorted(shell.stdout.readline() for shell in shells if shell.stdout) == [b"0 zero\n", b"1 one\n"]
+        gone, stays = shells
+        time.sleep(1)
+        gone.send_signal(signal.SIGINT)
+        assert gone.wait(LIMIT_S) == 130
+        wait_for_shares(admin, [2])
+        pylog("produce", f"{topic}:0", stdin="more\n")
+        pylog("produce", f"{topic}:1", stdin="more\n")
+        assert stays.stdout is not None
+        assert sorted(stays.stdout.readline() for _ in range(2)) == [b"0 more\n", b"1 more\n"]
+        time.sleep(1)
+        stays.send_signal(signal.SIGINT)
+        assert stays.wait(LIMIT_S) == 130
+        assert [offset.lag for offset in admin.list_group_offsets("shared").values()] == [0, 0]
+
+
+def wait_for_shares(admin: Admin, sizes: list[int]) -> None:
+    """Waits until the group's members have so many partitions each."""
+    deadline_s = time.monotonic() + LIMIT_S
+    found: list[int] = []
+    while found != sizes:
+        assert time.monotonic() < deadline_s, f"the members have {found} partitions"
+        time.sleep(0.1)
+        try:
+            found = [len(member.partitions) for member in admin.describe_group("shared").members]
+        except GroupIdNotFoundError:
+            continue
 
 
 def test_unknown_topics_and_partitions_are_not_found(pylog: Pylog, topic: str) -> None:
