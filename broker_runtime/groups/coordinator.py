@@ -56,6 +56,7 @@ LOOK_MS: Final = 250
 _FORGET_MS: Final = 10_000
 _RETRY_MS: Final = 500
 _TOO_LARGE_MS: Final = 10_000
+_DEFECT_MS: Final = 10_000
 
 PartitionOf = tuple[str, bytes | None, int]
 """Topic, its id (None: whichever has the name), partition."""
@@ -200,7 +201,7 @@ class GroupCoordinator:
             self._maybe_verify()
             for hosted in self._to_look_at(touched, now_ms):
                 self._maybe_verify()
-                self._look(hosted)
+                self._look_guarded(hosted)
                 touched.discard(hosted.group_id)
         except ZooKeeperUnavailableError as error:
             log.warning("groups wait error=%s", error)
@@ -252,6 +253,16 @@ class GroupCoordinator:
                 shapes = self._known[1]  # the same object: nothing changed that matters to groups
             self._known = cluster, shapes
         return shapes
+
+    def _look_guarded(self, hosted: HostedGroup) -> None:
+        """A defect that one group shows costs this group its changes, and not the broker, and the next one, all."""
+        try:
+            self._look(hosted)
+        except PylogError:
+            raise
+        except Exception:  # a loop's boundary: the traceback goes to the log
+            log.exception("group shows a defect group=%r rests_ms=%d", hosted.group_id, _DEFECT_MS)
+            self._resting[hosted.group_id] = self._steady_ms() + _DEFECT_MS
 
     def _look(self, hosted: HostedGroup) -> None:
         now_ms = self._steady_ms()

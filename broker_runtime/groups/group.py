@@ -297,7 +297,7 @@ class Group:
         for member_id in plan.fenced:
             member = self._members.get(member_id)
             if member is not None and member.has_share:
-                log.info("fence member=%s group=%s reason=too slow to release", member_id, self.group_id)
+                log.info("fence member=%s group=%r reason=too slow to release", member_id, self.group_id)
                 self._fence(member)
         for member_id, told in plan.told.items():
             member = self._members.get(member_id)
@@ -315,7 +315,7 @@ class Group:
         self._shares = Shares(found, plan.share.made_from if found == plan.share.of else None)
         # What came in between, and what the freed partitions are for, is the next plan's.
         self._is_dirty = True
-        log.info("assign group=%s epoch=%d members=%d", self.group_id, self.epoch, len(self._members))
+        log.info("assign group=%r epoch=%d members=%d", self.group_id, self.epoch, len(self._members))
 
     # --- private ------------------------------------------------------------------------------------------------
 
@@ -340,7 +340,7 @@ class Group:
             self._replace(former, member)
         self._members[member.member_id] = member
         self._is_dirty = True
-        log.info("join member=%s group=%s client=%s", member.member_id, self.group_id, member.client_id)
+        log.info("join member=%s group=%r client=%r", member.member_id, self.group_id, member.client_id)
         return member
 
     def _require_kind(self, request: GroupHeartbeatRequest, present: Sequence[Member], now_ms: int) -> None:
@@ -362,7 +362,7 @@ class Group:
         else:
             former.was_replaced = True
             former.happens(Event.FENCED)
-        log.info("replace member=%s group=%s by=%s", former.member_id, self.group_id, member.member_id)
+        log.info("replace member=%s group=%r by=%s", former.member_id, self.group_id, member.member_id)
 
     def _leave(self, member: Member | None, request: GroupHeartbeatRequest, now_ms: int) -> GroupHeartbeatResponse:
         if request.member_epoch == LEAVES_FOR_A_WHILE and request.instance_id is None:
@@ -377,7 +377,7 @@ class Group:
                     member.drop_all()
             else:
                 member.happens(Event.GONE)
-            log.info("leave member=%s group=%s state=%s", member.member_id, self.group_id, member.state.value)
+            log.info("leave member=%s group=%r state=%s", member.member_id, self.group_id, member.state.value)
             self._is_dirty = True
         return GroupHeartbeatResponse(
             member_epoch=request.member_epoch, heartbeat_interval_ms=0, session_timeout_ms=0, is_settled=True
@@ -403,7 +403,7 @@ class Group:
         if member is not None:
             self._shares.of.pop(member_id, None)
             self._over.append(member_id)
-            log.info("forget member=%s group=%s state=%s", member_id, self.group_id, member.state.value)
+            log.info("forget member=%s group=%r state=%s", member_id, self.group_id, member.state.value)
 
     def _answer(self, member: Member, epoch: int) -> GroupHeartbeatResponse:
         is_settled = not self._is_dirty and self._has_its_share(member)

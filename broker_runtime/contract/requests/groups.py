@@ -19,7 +19,7 @@ LEAVES = -1
 LEAVES_FOR_A_WHILE = -2
 """Of `GroupHeartbeatRequest.member_epoch`; the last one of static members only."""
 
-MemberId = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+MemberId = Annotated[str, msgspec.Meta(min_length=1, max_length=64, pattern=r"\A[A-Za-z0-9._-]+\Z")]
 InstanceId = Annotated[str, msgspec.Meta(min_length=1, max_length=249)]
 MemberKind = Literal["consumer", "spark"]
 
@@ -55,7 +55,7 @@ class GroupHeartbeatRequest(Message, frozen=True, kw_only=True):
     kind: MemberKind = "consumer"
     client_host: Annotated[str, msgspec.Meta(max_length=255)] = ""
     client_id: Annotated[str, msgspec.Meta(max_length=255)] = ""
-    topics: tuple[Name, ...] | None = None
+    topics: Annotated[tuple[Name, ...], msgspec.Meta(max_length=10_000)] | None = None
     session_timeout_ms: WaitMs = 45_000
     rebalance_timeout_ms: WaitMs = 300_000
 

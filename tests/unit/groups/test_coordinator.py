@@ -13,6 +13,7 @@ from broker_runtime.contract.errors import (
     ZooKeeperUnavailableError,
 )
 from broker_runtime.contract.requests import LEAVES, GroupHeartbeatRequest
+from broker_runtime.groups.group import Group
 from broker_runtime.groups.hosted import GRACE_MS, IDLE_MS, STANDS_MS
 from broker_runtime.zookeeper.session import BadVersionError, Set
 from broker_runtime.zookeeper.znodes import group_members_path, members_from_bytes
@@ -388,3 +389,31 @@ def test_members_too_large_for_a_znode_stay_as_they_are_and_others_go_on(world):
     large.member_id = "another"
     settle(large)
     assert large.held == {0, 1, 2, 3}
+
+
+def test_defect_that_one_group_shows_stops_no_other_and_not_the_loop(world, monkeypatch):
+    broker = world.brokers[1]
+    bad, good = Member(broker, "m", "bad"), Member(broker, "n", "good")
+    bad.beat()
+    good.beat()
+    plan = Group.plan
+
+    def defective(self, shapes, now_ms):
+        if self.group_id == "bad":
+            raise ValueError("a state that cannot be")
+        return plan(self, shapes, now_ms)
+
+    monkeypatch.setattr(Group, "plan", defective)
+    broker.coordinator.step()
+    broker.coordinator.step()
+    good.beat()
+    assert good.held == {0, 1, 2, 3}
+    monkeypatch.undo()
+    world.now_ms += SESSION_MS - 1
+    broker.coordinator.step()
+    bad.beat()
+    assert bad.held == set(), "it rests for a while"
+    world.now_ms += 1
+    broker.coordinator.step()
+    bad.beat()
+    assert bad.held == {0, 1, 2, 3}

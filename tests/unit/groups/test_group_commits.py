@@ -1,0 +1,170 @@
+"""The machine of a group: whose commits count, what a successor knows, and the table of states."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker_runtime.contract.errors import (
+    NonEmptyGroupError,
+    StaleMemberEpochError,
+    UnknownMemberIdError,
+)
+from broker_runtime.contract.requests import LEAVES_FOR_A_WHILE, GroupHeartbeatRequest
+from broker_runtime.groups.group import Group
+from broker_runtime.groups.member import Event, Member, MemberState
+from tests.unit.groups.group_world import LIMITS, SESSION_MS, Client, World
+
+# --- commits --------------------------------------------------------------------------------------------------------
+
+
+def test_commit_counts_for_what_the_member_holds_in_the_epoch_it_says():
+    """W18: also while it is about to release it."""
+    world = World()
+    a = world.client("a")
+    world.settle(a)
+    old = a.epoch
+    b = world.client("b")
+    world.plan()
+    a.beat()
+    releasing = a.held - a.told
+    assert a.commit(*releasing) == [None, None]
+    world.group.end_commit("a")
+    assert a.commit(*releasing, epoch=old) == [None, None], "the answer may still be on its way"
+    world.group.end_commit("a")
+    a.carry_out()
+    world.settle(a, b)
+    refused = a.commit(*releasing, min(a.held))
+    world.group.end_commit("a")
+    assert [type(each) for each in refused] == [StaleMemberEpochError, StaleMemberEpochError, type(None)]
+    assert [type(each) for each in b.commit(*releasing, epoch=old)] == [StaleMemberEpochError] * 2
+    world.group.end_commit("b")
+
+
+def test_commit_that_arrives_late_is_refused():
+    world = World()
+    a = world.client("a")
+    world.settle(a)
+    assert a.commit(0, sequence=2) == [None]
+    assert a.commit(0, sequence=2) == [None], "the same, sent again"
+    assert isinstance(a.commit(0, sequence=1)[0], StaleMemberEpochError)
+
+
+def test_partition_is_not_given_on_while_a_commit_of_its_last_owner_is_under_way():
+    """Else the next one could begin before it, and be set back by it afterwards."""
+    world = World()
+    a = world.client("a")
+    world.settle(a)
+    assert a.commit(0) == [None]
+    a.leave()
+    b = world.client("b")
+    world.settle(b)
+    assert b.held == set()
+    with pytest.raises(UnknownMemberIdError):
+        a.commit(0)
+    world.group.end_commit("a")
+    world.settle(b)
+    assert b.held == {0, 1, 2, 3}
+
+
+def test_static_member_that_left_for_a_while_with_a_commit_under_way():
+    world = World()
+    a = world.client("a1", instance_id="a")
+    world.settle(a)
+    a.commit(0)
+    a.leave(LEAVES_FOR_A_WHILE)
+    again = world.client("a2", instance_id="a")
+    world.settle(again)
+    assert again.held == set()
+    world.group.end_commit("a1")
+    world.settle(again)
+    assert again.held == {0, 1, 2, 3}
+
+
+def test_who_is_no_member_commits_only_while_there_are_none():
+    world = World()
+    assert world.group.begin_commit("", -1, -1, [("t", None, 0)], 0) == [None]
+    a = world.client("a")
+    world.settle(a)
+    assert a.held == set(), "a commit of somebody else is under way"
+    world.group.end_commit("")
+    world.settle(a)
+    assert a.held == {0, 1, 2, 3}
+    with pytest.raises(NonEmptyGroupError, match="members"):
+        world.group.begin_commit("", -1, -1, [("t", None, 0)], world.now_ms)
+
+
+# --- successors -----------------------------------------------------------------------------------------------------
+
+
+def successor(world: World) -> None:
+    """The coordinator died after its last write; another one knows what is in ZooKeeper."""
+    world.group = Group.restore("g", LIMITS, world.written, world.now_ms, 5_000)
+
+
+def test_successor_keeps_members_epochs_and_partitions_and_waits_for_the_silent():
+    world = World()
+    a, b = world.client("a"), world.client("b")
+    world.settle(a, b)
+    before = (a.epoch, set(a.held))
+    lost = set(b.held)
+    successor(world)
+    assert a.beat().assignment is None
+    world.settle(a)
+    assert (a.epoch, a.held) == before
+    world.now_ms += SESSION_MS + 4_999
+    # a is heard of now and then, b never
+    world.group._members["a"].heard(world.now_ms)
+    world.settle(a)
+    assert a.held.isdisjoint(lost)
+    world.now_ms += 1
+    b.held = set()
+    a.beat()
+    world.settle(a)
+    assert a.held == {0, 1, 2, 3}
+
+
+def test_successor_does_not_give_on_what_its_predecessor_had_told_somebody_to_release():
+    world = World()
+    a = world.client("a")
+    world.settle(a)
+    b = world.client("b")
+    world.plan()
+    a.beat()
+    successor(world)
+    world.settle(b)
+    assert b.held == set()
+    a.beat()
+    a.carry_out()
+    a.beat()
+    world.settle(a, b)
+    assert len(a.held) == len(b.held) == 2
+
+
+def test_members_that_only_the_predecessor_knew_join_anew():
+    world = World()
+    a = world.client("a")
+    world.settle(a)
+    Client(world, "b").beat()
+    successor(world)
+    assert [member.member_id for member in world.group.members(0, {})] == ["a"]
+
+
+@pytest.mark.parametrize("state", list(MemberState))
+@pytest.mark.parametrize("event", list(Event))
+def test_transitions_that_are_not_in_the_table_cannot_happen(state, event):
+    member = Member.joining(GroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=0, topics=("t",)), now_ms=0)
+    member.state = state
+    is_dead = state in (MemberState.GONE, MemberState.FENCED)
+    may = {
+        Event.TOLD: state in (MemberState.JOINING, MemberState.RECONCILING, MemberState.STABLE),
+        Event.ACKNOWLEDGED: state in (MemberState.RECONCILING, MemberState.STABLE),
+        Event.LEFT_FOR_A_WHILE: not is_dead and state is not MemberState.AWAY,
+        Event.FENCED: state is not MemberState.GONE,
+        Event.GONE: True,
+    }[event]
+    if may:
+        member.happens(event)
+    else:
+        with pytest.raises(ValueError, match="cannot be"):
+            member.happens(event)
+    assert may or member.state is state

@@ -1,0 +1,147 @@
+"""The machine of a group: who may join, static members, Spark queries, members that are removed."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker_runtime.contract.errors import (
+    FencedInstanceIdError,
+    GroupInUseError,
+    GroupMaxSizeReachedError,
+    InvalidRequestError,
+    InvalidSessionTimeoutError,
+    UnknownMemberIdError,
+)
+from broker_runtime.contract.requests import LEAVES_FOR_A_WHILE
+from tests.unit.groups.group_world import SESSION_MS, Client, World
+
+# --- static members -------------------------------------------------------------------------------------------------
+
+
+def test_static_member_that_comes_back_has_the_partitions_it_had():
+    world = World()
+    a, b = world.client("a"), world.client("b1", instance_id="b")
+    world.settle(a, b)
+    had = set(b.held)
+    b.leave(LEAVES_FOR_A_WHILE)
+    world.now_ms += SESSION_MS - 1
+    a.beat()
+    world.settle(a)
+    assert len(a.held) == 2, "the share of one that is away waits for it"
+    again = world.client("b2", instance_id="b")
+    world.settle(a, again)
+    assert again.held == had
+
+
+def test_static_member_that_stays_away_is_given_up():
+    world = World()
+    a, b = world.client("a"), world.client("b1", instance_id="b")
+    world.settle(a, b)
+    b.leave(LEAVES_FOR_A_WHILE)
+    world.now_ms += SESSION_MS // 2
+    a.beat()
+    world.now_ms += SESSION_MS // 2
+    a.beat()
+    world.settle(a)
+    assert a.held == {0, 1, 2, 3}
+
+
+def test_static_member_that_was_killed_gets_its_partitions_when_the_lease_of_its_former_life_has_ended():
+    """Kafka gives them at once, and two processes may hold them then; here the former one has to be over."""
+    world = World()
+    a, b = world.client("a"), world.client("b1", instance_id="b")
+    world.settle(a, b)
+    had = set(b.held)
+    again = world.client("b2", instance_id="b")
+    with pytest.raises(FencedInstanceIdError, match="'b'"):
+        b.beat()
+    world.settle(a, again)
+    assert again.held == set()
+    world.now_ms += SESSION_MS // 2
+    a.beat()
+    again.beat()
+    b.held = set()
+    world.now_ms += SESSION_MS // 2
+    world.settle(a, again)
+    assert again.held == had
+    assert len(a.held) == 2
+
+
+def test_static_member_that_is_fenced_and_says_that_it_left_frees_its_partitions_at_once():
+    world = World()
+    b = world.client("b1", instance_id="b")
+    world.settle(b)
+    again = world.client("b2", instance_id="b")
+    b.leave(LEAVES_FOR_A_WHILE)
+    world.settle(again)
+    assert again.held == {0, 1, 2, 3}
+
+
+def test_only_static_members_leave_for_a_while():
+    world = World()
+    a = world.client("a")
+    with pytest.raises(InvalidRequestError, match="instance id"):
+        a.beat(LEAVES_FOR_A_WHILE)
+
+
+# --- who may join ---------------------------------------------------------------------------------------------------
+
+
+def test_joins_that_are_not_allowed():
+    world = World()
+    with pytest.raises(InvalidSessionTimeoutError, match="1000 to 60000"):
+        world.client("a", session_timeout_ms=999)
+    with pytest.raises(InvalidRequestError, match="topics"):
+        Client(world, "a").beat(topics=None)
+    for number in range(5):
+        world.client(str(number))
+    with pytest.raises(GroupMaxSizeReachedError, match="5 members"):
+        world.client("6")
+    assert len(world.group.members(0, {})) == 5
+
+
+def test_spark_query_has_its_group_for_itself():
+    """S5: two live queries with one id: the second is refused; a killed one frees it within its session."""
+    world = World()
+    query = world.client("q", kind="spark")
+    world.settle(query)
+    assert query.held == set()
+    (member,) = world.group.members(world.now_ms, world.topics)
+    assert [each.partitions for each in member.assignment] == [(0, 1, 2, 3)]
+    for kind in ("spark", "consumer"):
+        with pytest.raises(GroupInUseError, match="member q"):
+            world.client("r", kind=kind)
+    assert query.commit(0, 3) == [None, None]
+    world.group.end_commit("q")
+    world.now_ms += SESSION_MS
+    world.client("r", kind="spark")
+
+
+def test_spark_query_gets_no_group_that_has_consumers():
+    world = World()
+    a = world.client("a")
+    with pytest.raises(GroupInUseError, match="a consumer"):
+        world.client("q", kind="spark")
+    a.leave()
+    world.client("q", kind="spark")
+
+
+def test_members_that_an_administrator_removes_hold_what_they_hold_until_their_lease_ends():
+    world = World()
+    a, b = world.client("a"), world.client("b1", instance_id="b")
+    world.settle(a, b)
+    with pytest.raises(UnknownMemberIdError, match="'x'"):
+        world.group.remove(["a", "x"])
+    a.beat()
+    world.group.remove(["b"])
+    with pytest.raises(UnknownMemberIdError):
+        b.beat()
+    world.settle(a)
+    assert len(a.held) == 2
+    world.now_ms += SESSION_MS // 2
+    a.beat()
+    world.now_ms += SESSION_MS // 2
+    b.held = set()
+    a.beat()
+    world.settle(a)
+    assert len(a.held) == 4
