@@ -85,3 +85,25 @@ def test_member_that_is_removed_is_told_and_joins_anew(cluster: LocalCluster, ad
         wait_for(lambda: member.held == {0, 1}, "it has all again")
         assert member.consumer.group_metadata().member_id not in ("", before)
     assert [what for what, _ in member.callbacks] == ["assign", "lost", "assign", "revoke"]
+
+
+@pytest.mark.parametrize("how", ["close", "unsubscribe"])
+def test_member_that_commits_by_itself_can_do_so_when_it_gives_its_share_back(
+    cluster: LocalCluster, admin: Admin, topic: str, how: str
+) -> None:
+    """W18, W19: in ``on_revoke``, also while the consumer is being closed; the next goes on behind it."""
+    consumer = Consumer(
+        bootstrap_servers=cluster.bootstrap_servers,
+        group_id=topic,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+    )
+    with consumer:
+        consumer.subscribe([topic], on_revoke=lambda _: consumer.commit())
+        records = []
+        wait_for(lambda: records.extend(consumer.poll(0.1, max_records=7)) or records, "some records")
+        if how == "unsubscribe":
+            consumer.unsubscribe()
+            assert consumer.group_metadata().member_id == ""
+    assert sum(offset.committed for offset in admin.list_group_offsets(topic).values()) == len(records)
+    assert admin.describe_group(topic).state == "empty"
