@@ -29,7 +29,7 @@ from broker_runtime.contract.errors import (
     GroupInUseError,
     InvalidSessionTimeoutError,
     PylogError,
-    RetriableError,
+    RequestError,
 )
 from broker_runtime.contract.model import GroupDescription
 from broker_runtime.contract.requests import JOINS, LEAVES, GroupHeartbeatRequest, GroupHeartbeatResponse
@@ -177,11 +177,11 @@ class QueryMember:
             self._identity = None
             self._member_id, self._epoch, self._told_topics = uuid.uuid4().hex, JOINS, None
             return _ANEW_WAIT_S
-        except RetriableError as error:
-            return self._without_coordinator(error)
-        except PylogError as error:
+        except RequestError as error:
             self._refuse(error)
             return 0.0
+        except PylogError as error:  # also a defect of a broker: no reason to stop reading
+            return self._without_coordinator(error)
         self._accepted(request, answer)
         return answer.heartbeat_interval_ms / 1000
 

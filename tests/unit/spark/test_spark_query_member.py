@@ -12,7 +12,7 @@ from broker_runtime.contract.errors import (
     GroupInUseError,
     InvalidGroupIdError,
     PylogError,
-    UnknownMemberIdError,
+    UnknownServerError,
 )
 from broker_runtime.contract.model import GroupDescription
 from broker_runtime.contract.requests import (
@@ -204,9 +204,12 @@ def test_query_is_refused_by_live_consumers(coordinator: Coordinator) -> None:
         query.admit()
 
 
-def test_query_begins_without_a_coordinator_and_is_refused_later_if_it_must(coordinator: Coordinator) -> None:
-    """S5/W26: while no coordinator answers the query reads on, and its progress waits."""
-    coordinator.error = BrokerUnavailableError("away")
+@pytest.mark.parametrize("error", [BrokerUnavailableError("away"), UnknownServerError("a defect of the broker")])
+def test_query_begins_without_a_coordinator_and_is_refused_later_if_it_must(
+    coordinator: Coordinator, error: PylogError
+) -> None:
+    """S5/W26: while no coordinator answers (well) the query reads on, and its progress waits."""
+    coordinator.error = error
     query, other = coordinator.query(), coordinator.query()
     coordinator.run(query, until_s=coordinator.now_s + 9)
     assert not admitted(query)
@@ -306,7 +309,6 @@ def test_query_thread_joins_and_leaves_at_once_when_it_is_stopped() -> None:
 def test_query_that_was_refused_leaves_nothing_to_the_other() -> None:
     """A refused query has nothing to leave: it is no member, and its thread has ended."""
     coordinator = Coordinator()
-    coordinator.error = UnknownMemberIdError("no")
     coordinator.error = InvalidGroupIdError("no")
     query = coordinator.query()
     query.start()
