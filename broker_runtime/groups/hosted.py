@@ -24,8 +24,15 @@ from broker_runtime.contract.errors import (
 from broker_runtime.groups.claims import Claim, Claims
 from broker_runtime.groups.group import Group, Limits
 from broker_runtime.zookeeper.membership import Membership
-from broker_runtime.zookeeper.session import ZooKeeperClient
-from broker_runtime.zookeeper.znodes import group_members_path, members_from_bytes
+from broker_runtime.zookeeper.session import NoNodeError, ZooKeeperClient
+from broker_runtime.zookeeper.znodes import (
+    GroupOffsets,
+    from_json,
+    group_members_path,
+    group_offsets_parent,
+    group_offsets_path,
+    members_from_bytes,
+)
 
 log = logging.getLogger(__name__)
 
@@ -208,6 +215,7 @@ class HostedGroups:
         node = self._client.find(path)
         if node is None:
             group = Group(group_id, self._limits)
+            group.epoch = self._last_epoch(group_id)
         else:
             record = members_from_bytes(node.data, path)
             group = Group.restore(group_id, self._limits, record, self._steady_ms(), GRACE_MS)
@@ -219,6 +227,18 @@ class HostedGroups:
                 return hosted
         self._claims.release([claim])
         raise NotCoordinatorError("the broker is stopping")
+
+    def _last_epoch(self, group_id: str) -> int:
+        """Of a group that has no members' znode: epochs rise for ever, or its next commits would seem to be old ones.
+        It has offsets of members only if somebody took the znode away by hand."""
+        try:
+            topics = self._client.children(group_offsets_parent(group_id))
+        except NoNodeError:
+            return 0
+        paths = [group_offsets_path(group_id, topic) for topic in topics]
+        found = zip(paths, self._client.find_all(paths), strict=True)
+        stored = [from_json(node.data, GroupOffsets, path) for path, node in found if node is not None]
+        return max(0, *(offset.member_epoch for each in stored for offset in each.offsets.values()), 0)
 
     def _require_room(self) -> None:
         with self._lock:

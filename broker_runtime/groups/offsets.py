@@ -267,7 +267,7 @@ def merge(present: GroupOffsets | None, batch: Sequence[_Commit], *, refresh_ms:
         for partition, new in commit.offsets.items():
             old = offsets.get(partition)
             if old is not None:
-                if commit.only_forward and new.offset < old.offset:
+                if (commit.only_forward and new.offset < old.offset) or _is_superseded(new, old):
                     continue
                 is_same = (old.offset, old.leader_epoch, old.metadata) == (new.offset, new.leader_epoch, new.metadata)
                 if (is_same or (commit.only_forward and new.offset == old.offset)) and (
@@ -276,6 +276,14 @@ def merge(present: GroupOffsets | None, batch: Sequence[_Commit], *, refresh_ms:
                     continue
             offsets[partition] = new
     return GroupOffsets(topic_id=topic_id, offsets=offsets)
+
+
+def _is_superseded(new: StoredOffset, old: StoredOffset) -> bool:
+    """Whether a commit arrives after one that was made after it: it was stuck on its way, perhaps to a broker that
+    coordinates the group again by now. It is as if it had been written in its time."""
+    if min(new.member_epoch, old.member_epoch) < 0 or new.member_epoch > old.member_epoch:
+        return False
+    return new.member_epoch < old.member_epoch or 0 <= new.sequence < old.sequence
 
 
 def _check_size(key: tuple[str, str], operations: Sequence[Operation]) -> None:

@@ -225,6 +225,8 @@ class GroupService:
                 leader_epoch=committed.leader_epoch,
                 committed_at_ms=now_ms,
                 metadata=committed.metadata,
+                member_epoch=request.member_epoch if request.member_id else -1,
+                sequence=request.sequence if request.member_id else -1,
             )
         ids = {topic.name: topic.record.topic_id for topic in topics.values()}
         for name, offsets in by_topic.items():

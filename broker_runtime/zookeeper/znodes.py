@@ -228,12 +228,15 @@ class GroupMembers(Record, frozen=True, kw_only=True):
 
 
 class StoredOffset(Record, frozen=True, kw_only=True, array_like=True):
-    """A committed offset, as an array to stay small: offset, leader epoch, time of the commit, metadata."""
+    """A committed offset, as an array to stay small: offset, leader epoch, time of the commit, metadata, and which of
+    the group's commits it was: the member's epoch and its number of the commit; -1: of nobody, or not numbered."""
 
     offset: int
     leader_epoch: int = -1
     committed_at_ms: int = 0
     metadata: str = ""
+    member_epoch: int = -1
+    sequence: int = -1
 
 
 class GroupOffsets(Record, frozen=True, kw_only=True):

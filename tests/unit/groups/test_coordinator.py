@@ -16,7 +16,13 @@ from broker_runtime.contract.requests import LEAVES, GroupHeartbeatRequest
 from broker_runtime.groups.group import Group
 from broker_runtime.groups.hosted import GRACE_MS, IDLE_MS, STANDS_MS
 from broker_runtime.zookeeper.session import BadVersionError, Set
-from broker_runtime.zookeeper.znodes import group_members_path, members_from_bytes
+from broker_runtime.zookeeper.znodes import (
+    GroupOffsets,
+    StoredOffset,
+    group_members_path,
+    members_from_bytes,
+    to_json,
+)
 from tests.unit.groups.coordinating import ID, World
 
 SESSION_MS = 10_000
@@ -417,3 +423,16 @@ def test_defect_that_one_group_shows_stops_no_other_and_not_the_loop(world, monk
     broker.coordinator.step()
     bad.beat()
     assert bad.held == {0, 1, 2, 3}
+
+
+def test_group_whose_members_were_taken_away_by_hand_goes_on_behind_its_last_epoch(world):
+    """Else its next commits would seem to be old ones, and count for nothing."""
+    broker = world.brokers[1]
+    Member(broker).join()
+    offsets = GroupOffsets(topic_id=ID, offsets={0: StoredOffset(offset=5, member_epoch=41, sequence=3)})
+    world.client.create("/consumers/g/offsets")
+    world.client.create("/consumers/g/offsets/t", to_json(offsets))
+    world.client.delete(group_members_path("g"))
+    broker.restart()
+    member = Member(broker).join()
+    assert member.epoch == 42

@@ -65,6 +65,21 @@ def test_offsets_go_back_unless_only_forward(store):
     assert committed(store) == {0: 3, 1: 9}
 
 
+def test_commit_that_arrives_after_a_later_one_takes_nothing_back(store):
+    """It was stuck on its way while another broker coordinated the group. Rewinding is a later commit."""
+    store.commit("g", "t", ID, {0: at(7, member_epoch=3, sequence=24), 1: at(7, member_epoch=3, sequence=20)})
+    store.commit("g", "t", ID, {0: at(5, member_epoch=3, sequence=22), 1: at(9, member_epoch=3, sequence=22)})
+    assert committed(store) == {0: 7, 1: 9}
+    store.commit("g", "t", ID, {0: at(8, member_epoch=2, sequence=99)})
+    assert committed(store) == {0: 7, 1: 9}, "of a member that had it before"
+    store.commit("g", "t", ID, {0: at(3, member_epoch=4, sequence=0)})
+    assert committed(store) == {0: 3, 1: 9}
+    store.commit("g", "t", ID, {0: at(1)})
+    assert committed(store) == {0: 1, 1: 9}, "an administrator's"
+    store.commit("g", "t", ID, {0: at(2, member_epoch=1, sequence=0)})
+    assert committed(store) == {0: 2, 1: 9}
+
+
 def test_offsets_of_an_earlier_topic_of_the_name_are_replaced(store):
     store.commit("g", "t", ID, {0: at(5), 1: at(6)})
     store.commit("g", "t", b"\x02" * 16, {0: at(1)})
