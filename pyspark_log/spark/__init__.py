@@ -12,6 +12,7 @@
     idle_pace       how often an idle query asks the brokers
     query_offsets   where a streaming query is, how far its next micro-batch goes, what is lost
     progress        a query's progress as its group's committed offsets
+    query_member    a query as the one member of its group
     offsets_behind  how far a query is behind, from the progress that Spark reports (pure)
     sink_columns    which column of a DataFrame is what of a record (pure)
     sink            df.write and df.writeStream

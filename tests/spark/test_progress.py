@@ -9,6 +9,7 @@ import uuid
 import pytest
 from kazoo.client import KazooClient
 
+from pyspark_log import offsets_behind
 from tests.spark.queries import (
     LIMIT_S,
     Collected,
@@ -125,6 +126,18 @@ def test_terminated_source_process_publishes_what_it_knows(frame, topic, committ
         query.processAllAvailable()
     wait_until(lambda: committed(topic) == 5, "published by the handler", 20)
     assert not source_processes()
+
+
+def test_progress_tells_how_far_a_query_is_behind(spark, options, topic, checkpoint) -> None:
+    """S9: the figures of Kafka's source, from what Spark reports of a source in Python."""
+    given = {**options, "subscribe": topic, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "2"}
+    with running(stream_of(spark, given), checkpoint) as (query, collected):
+        wait_for_rows(query, collected, 5)
+        wait_until(lambda: len([each for each in query.recentProgress if each.numInputRows]) == 3, "all is reported")
+        behind = [offsets_behind(each) for each in query.recentProgress if each.numInputRows]
+    assert [(each.topics, each.min, each.max, each.avg) for (each,) in behind] == [
+        ((topic,), 3, 3, 3.0), ((topic,), 1, 1, 1.0), ((topic,), 0, 0, 0.0),
+    ]  # fmt: skip
 
 
 def test_no_group_commits_nothing(spark, options, topic, pylog_cluster, checkpoint) -> None:
