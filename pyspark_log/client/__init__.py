@@ -6,8 +6,8 @@ nothing at all. From the bottom up:
     retry, forking            how long to try; what must end before a fork
     channel                   one connection to one broker for actions
     produce_stream, fetch_session, frame_stream        the three kinds of stream
-    topics, coordinator, cluster, offsets              metadata, who leads and coordinates what, calls that are routed and
-                              retried; offsets
+    topics, coordinator, cluster, offsets              metadata, who leads what, calls that are routed and retried;
+                              offsets
     partitioner, row_check, lanes                      which partition a record goes to, whether it fits
     gathering, batches        records and columns on their way to becoming frames
     delivery                  what became of them
