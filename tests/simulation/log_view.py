@@ -127,7 +127,7 @@ class DiskView:
 
     def _walk(self, at: TopicPartition, path: Path, position: int, frames: list[StoredFrame]) -> bool:
         data = memoryview(self._files.seen(path))
-        if frames and position == 0 and int(path.stem) > frames[-1].next_offset:
+        if frames and position == 0 and int(path.stem) > frames[-1].next_offset and len(data):
             # A crash while old segments were removed may leave any of them: what is below the gap was deleted.
             frames.clear()
         elif frames and position == 0 and int(path.stem) != frames[-1].next_offset:

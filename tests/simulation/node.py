@@ -347,7 +347,8 @@ class Node:
         if self.life is None:
             return self.claimed_durable
         claims = dict(self.claimed_durable)
-        for log in self.life.directory.logs:
+        # Without the directory's lock: who crashes may be inside of what holds it.
+        for log in list(self.life.directory._logs.values()):
             if log.is_loaded and not log.is_offline:
                 claims[TopicPartition(log.topic, log.partition)] = log.start_state().recovery_point
         return claims
