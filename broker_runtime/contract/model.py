@@ -54,7 +54,8 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 class GroupOffset(NamedTuple):
-    """What a group has acknowledged in a partition: the next offset it will read, the partition's end, the lag."""
+    """What a group has acknowledged in a partition: the next offset it will read, the partition's end, the lag; these
+    two are -1 where no leader tells."""
 
     committed: int
     end: int

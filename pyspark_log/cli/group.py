@@ -103,15 +103,13 @@ def describe(
             "kind": group.kind,
             "coordinator": group.coordinator,
             "epoch": group.epoch,
-            "lag": sum(offset.lag for offset in offsets.values()),
+            "lag": sum(max(0, offset.lag) for offset in offsets.values()),
             "members": [_member_row(member) for member in group.members],
             "partitions": [row for row in rows if row["topic"]],
         }
         print_rows([whole], _PARTITION_COLUMNS, invocation.output, name="group_id", one=True)
-    late = [f"{at.topic}:{at.partition}" for at, offset in offsets.items() if offset.lag > (max_lag or 0)]
-    if max_lag is not None and late:
-        say_error(f"[LAG_OVER_LIMIT] More than {max_lag} records behind: {', '.join(late)}")
-        raise typer.Exit(UNHEALTHY)
+    if max_lag is not None:
+        _check_lag(offsets, max_lag)
 
 
 def reset(
@@ -224,25 +222,39 @@ def _partitions(admin: Admin, named: dict[str, list[int] | None]) -> list[TopicP
     return partitions_of(admin, texts)
 
 
+def _check_lag(offsets: dict[TopicPartition, GroupOffset], max_lag: int) -> None:
+    late = [f"{at.topic}:{at.partition}" for at, offset in offsets.items() if offset.lag > max_lag]
+    untold = [f"{at.topic}:{at.partition}" for at, offset in offsets.items() if offset.lag < 0]
+    if late:
+        say_error(f"[LAG_OVER_LIMIT] More than {max_lag} records behind: {', '.join(late)}")
+    if untold:
+        say_error(f"[LEADER_NOT_AVAILABLE] Nobody tells how far behind: {', '.join(untold)}")
+    if late or untold:
+        raise typer.Exit(UNHEALTHY)
+
+
 def _partition_rows(
     admin: Admin, group: GroupDescription, offsets: dict[TopicPartition, GroupOffset]
 ) -> list[dict[str, Any]]:
+    from broker_runtime.contract.model import TopicPartition
+
     holders = {at: member for member in group.members for at in member.partitions}
-    uncommitted = [at for at in holders if at not in offsets]
     ends = {at: offset.end for at, offset in offsets.items()}
-    ends |= {at: each.offset for at, each in admin.list_offsets(dict.fromkeys(uncommitted, "latest")).items()}
-    waiting = admin.timestamps_at({at: offset.committed for at, offset in offsets.items() if offset.lag})
+    for name in {at.topic for at in holders if at not in offsets}:
+        for partition in admin.describe_topic(name).partitions:
+            ends.setdefault(TopicPartition(name, partition.partition), partition.high_watermark)
+    waiting = admin.timestamps_at({at: offset.committed for at, offset in offsets.items() if offset.lag > 0})
     now = datetime.now(UTC)
     rows: list[dict[str, Any]] = []
-    for at in sorted(ends):
+    for at in sorted({*offsets, *holders}):
         offset, since = offsets.get(at), waiting.get(at)
         rows.append(
             {
                 "topic": at.topic,
                 "partition": at.partition,
                 "committed": None if offset is None else offset.committed,
-                "end": ends[at],
-                "lag": None if offset is None else offset.lag,
+                "end": ends[at] if ends[at] >= 0 else None,
+                "lag": None if offset is None or offset.lag < 0 else offset.lag,
                 "lag_s": None if since is None else max(0.0, round((now - since).total_seconds(), 1)),
                 **_holder(holders.get(at)),
             }

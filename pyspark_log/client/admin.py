@@ -257,7 +257,8 @@ class Admin:
         return groups.describe_group(self._cluster, group_id)
 
     def list_group_offsets(self, group_id: str) -> dict[TopicPartition, GroupOffset]:
-        """What a group acknowledged, where the partitions end, and the lag; empty for an unknown group."""
+        """What a group acknowledged, where the partitions end, and the lag (-1 where no leader answers); empty for an
+        unknown group."""
         return groups.list_group_offsets(self._cluster, group_id)
 
     def alter_group_offsets(self, group_id: str, new: Mapping[TopicPartition, int]) -> None:

@@ -18,7 +18,6 @@ from broker_runtime.contract.errors import (
 )
 from broker_runtime.contract.flight import error_of
 from broker_runtime.contract.model import (
-    LATEST,
     GroupDescription,
     GroupListing,
     GroupOffset,
@@ -40,7 +39,7 @@ from broker_runtime.contract.requests import (
     MemberInfo,
     RemoveGroupMembersRequest,
 )
-from pyspark_log.client import offsets
+from pyspark_log.client import descriptions, offsets
 from pyspark_log.client.cluster import Cluster
 from pyspark_log.client.coordinator import Coordinator
 from pyspark_log.client.retry import Backoff, Deadline
@@ -72,11 +71,17 @@ def described(told: DescribeGroupResponse) -> GroupDescription:
 
 
 def list_group_offsets(cluster: Cluster, group_id: str) -> dict[TopicPartition, GroupOffset]:
-    """What the group acknowledged, where the partitions end, and the lag; empty for an unknown group."""
+    """What the group acknowledged, where the partitions end, and the lag; empty for an unknown group. Where no leader
+    answers within seconds, the end and the lag are -1."""
     committed = offsets.committed(cluster, check_group_id(group_id), None)
-    ends = offsets.list_offsets(cluster, dict.fromkeys(committed, LATEST))
+    topics = descriptions.topics_with_offsets(cluster, sorted({at.topic for at in committed}))
+    ends = {
+        TopicPartition(topic.name, partition.partition): partition.high_watermark
+        for topic in topics
+        for partition in topic.partitions
+    }
     return {
-        at: GroupOffset(offset, ends[at].offset, max(0, ends[at].offset - offset))
+        at: GroupOffset(offset, ends[at], max(0, ends[at] - offset) if ends[at] >= 0 else -1)
         for at, offset in sorted(committed.items())
     }
 
