@@ -1,7 +1,8 @@
 """What must hold of a group in every moment, whatever goes wrong. It knows of clients and of ZooKeeper's tree only.
 
     1  no two clients would both hand out records of one partition now (W24)
-    2  a group's committed offset of a partition goes back only when a client rewound it, and then once
+    2  a group's committed offset of a partition goes back only when a client rewound it, and then once, or an
+       administrator reset it
     3  a commit passes only records that some client of the group has finished
     4  who begins with a partition begins at what was committed when it was told to hold it, or behind
     5  what is acknowledged was in ZooKeeper
@@ -43,6 +44,7 @@ class Checker:
         self._finished: dict[tuple[str, Partition], set[int]] = {}
         self._finished_below: dict[tuple[str, Partition], int] = {}
         self._rewound: dict[tuple[str, Partition], int] = {}
+        self._reset: set[tuple[str, Partition, int]] = set()
 
     # --- what happens ---------------------------------------------------------------------------------------------
 
@@ -85,6 +87,14 @@ class Checker:
         """A client goes back to that offset, and will commit from there on."""
         self._rewound[group_id, partition] = offset
 
+    def resets(self, group_id: str, partition: Partition, offset: int) -> None:
+        """An administrator asks to take the offset back there."""
+        self._reset.add((group_id, partition, offset))
+
+    def reset_refused(self, group_id: str, partition: Partition, offset: int) -> None:
+        """That was refused: it never happens."""
+        self._reset.discard((group_id, partition, offset))
+
     def acknowledged(self, group_id: str, partition: Partition, offset: int) -> None:
         """A commit was acknowledged: from now on nothing goes back. Raises for invariant 5."""
         key = (group_id, partition)
@@ -121,7 +131,9 @@ class Checker:
             self._ever.setdefault(key, set()).add(stored.offset)
             if stored.offset == before:
                 continue
-            if stored.offset < before:
+            if (*key, stored.offset) in self._reset:
+                self._rewound.pop(key, None)
+            elif stored.offset < before:
                 rewound = self._rewound.pop(key, None)
                 if rewound is None or stored.offset < rewound:
                     raise ViolationError(

@@ -28,7 +28,6 @@ from tests.simulation.trace import Trace
 
 POLL = "poll"
 _BATCH = 4
-_AUTO_COMMIT_US = 700 * MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +41,7 @@ class Habits:
     session_timeout_ms: int
     max_poll_interval_ms: int
     poll_us: tuple[int, int]
+    commit_us: int  # how often it commits
 
 
 class Client:
@@ -138,6 +138,11 @@ class Process:
         """Whether it holds all that it was told, and waits for nothing."""
         return self.membership.is_settled and not self._granted
 
+    @property
+    def is_waiting_for_an_answer(self) -> bool:
+        """Whether a heartbeat is under way."""
+        return self._heartbeats.is_sending
+
     def leave(self) -> None:
         """Ends in order: commits, leaves, is gone."""
         self.is_leaving = True
@@ -224,7 +229,7 @@ class Process:
         elif self._may_hand_out():
             scheduler = self.client.scheduler
             if scheduler.now_us >= self._next_commit_us:
-                self._next_commit_us = scheduler.now_us + _AUTO_COMMIT_US
+                self._next_commit_us = scheduler.now_us + self.client.habits.commit_us
                 self._is_busy = True
                 self.positions.commit(list(self.positions.held), self._free)
             if not self._is_busy:

@@ -5,12 +5,20 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from broker_runtime.contract.requests import RemoveGroupMembersRequest
+from broker_runtime.contract.requests import (
+    AlterGroupOffsetsRequest,
+    CommitOffsetsResponse,
+    CommittedOffset,
+    PartitionKey,
+    RemoveGroupMembersRequest,
+)
 from tests.simulation.groups.broker import Broker
 from tests.simulation.groups.calls import Coordination
+from tests.simulation.groups.checker import told
 from tests.simulation.groups.client import Client, Process
 from tests.simulation.groups.world import World
 from tests.simulation.scheduler import MS, SECOND
+from tests.simulation.sim_zookeeper import LOST_AFTER, LOST_BEFORE
 
 _MOST_CLIENTS = 9
 _MOST_PARTITIONS = 10
@@ -25,10 +33,12 @@ class Faults:
         self._rng = world.rng
         self._interval_us = interval_us
         self._is_over = False
-        self._removers: dict[str, Coordination] = {}
+        self._cut_off_brokers = 0
+        self._admins: dict[str, Coordination] = {}
         brokers: dict[str, Callable[[Broker], None]] = {
             "broker killed": self._kill,
             "broker stopped": self._stop,
+            "death at a write": self._kill_at_a_write,
             "broker paused": self._pause,
             "cut from zookeeper": self._cut_from_zookeeper,
             "session expiry": self._expire,
@@ -51,6 +61,7 @@ class Faults:
             "join": self._join,
             "partitions added": self._add_partitions,
             "topic made anew": self._make_anew,
+            "offsets reset": self._reset_offsets,
         }
         self._strikes = [
             *((lambda strike=brokers[kind]: self._on_a_broker(strike)) for kind in kinds if kind in brokers),
@@ -127,6 +138,20 @@ class Faults:
         broker.kill()
         broker.start(self._between(100 * MS, 9 * SECOND))
 
+    def _kill_at_a_write(self, broker: Broker) -> None:
+        """It gets no answer to its next write, which was made or not, and dies a little later."""
+        life = broker.life
+        assert life is not None
+        life.client.next_write = self._rng.choice([LOST_BEFORE, LOST_AFTER])
+
+        def wait(tries: int = 200) -> None:
+            if broker.life is life and life.client.next_write is None:
+                self._later(self._between(0, 500 * MS), lambda: self._kill(broker))
+            elif broker.life is life and tries:
+                self._later(10 * MS, lambda: wait(tries - 1))
+
+        wait()
+
     def _stop(self, broker: Broker) -> None:
         self._fault("broker stopped", broker.actor)
         broker.stop()
@@ -138,9 +163,18 @@ class Faults:
         broker.pause(duration_us)
 
     def _cut_from_zookeeper(self, broker: Broker) -> None:
+        """Mostly one at a time, and now and then for so long that a successor has waited for all members."""
+        if self._cut_off_brokers and self._rng.random() < 0.8:
+            return
         self._fault("cut from zookeeper", broker.actor)
+        self._cut_off_brokers += 1
         self._world.zookeeper.cut_off(broker.actor)
-        self._later(self._between(300 * MS, 14 * SECOND), lambda: self._world.zookeeper.reconnect(broker.actor))
+
+        def mend() -> None:
+            self._cut_off_brokers -= 1
+            self._world.zookeeper.reconnect(broker.actor)
+
+        self._later(self._between(*self._rng.choice([(300 * MS, 10 * SECOND), (12 * SECOND, 25 * SECOND)])), mend)
 
     def _expire(self, broker: Broker) -> None:
         self._fault("session expiry", broker.actor)
@@ -195,6 +229,11 @@ class Faults:
         self._later(self._between(300 * MS, 9 * SECOND), mend)
 
     def _join(self) -> None:
+        """One, or some one after the other."""
+        for _ in range(self._rng.choice([1, 1, 2, 3])):
+            self._later(self._between(0, 1_500 * MS), self._join_one)
+
+    def _join_one(self) -> None:
         client = self._rng.choice(self._world.clients)
         if client.process is not None or client.was_replaced:
             if len(self._world.clients) >= _MOST_CLIENTS:
@@ -216,9 +255,18 @@ class Faults:
             self._later(self._between(100 * MS, 8 * SECOND), process.client.start)
 
     def _freeze(self, process: Process) -> None:
+        """At once, or when it has sent a heartbeat and has no answer yet."""
         duration_us = self._between(200 * MS, 12 * SECOND)
-        self._fault("freeze", process.client.name, f"{duration_us / 1e6:.1f} s")
-        self._world.scheduler.pause(process.client.name, duration_us)
+        client = process.client
+
+        def freeze(tries: int) -> None:
+            if tries and client.process is process and not process.is_waiting_for_an_answer:
+                self._later(MS, lambda: freeze(tries - 1))
+            elif client.process is process:
+                self._fault("freeze", client.name, f"{duration_us / 1e6:.1f} s")
+                self._world.scheduler.pause(client.name, duration_us)
+
+        freeze(self._rng.choice([0, 1_500]))
 
     def _slow_down(self, process: Process) -> None:
         process.client.slow_us = self._between(200 * MS, 8 * SECOND)
@@ -244,15 +292,59 @@ class Faults:
 
     def _remove(self, process: Process) -> None:
         client = process.client
-        remover = self._removers.setdefault(client.group_id, Coordination(self._world, "adm", client.group_id))
         self._fault("member removed", client.name)
-        remover.ask(
+        self._admin(client.group_id).ask(
             RemoveGroupMembersRequest(group_id=client.group_id, members=(process.membership.member_id,)),
             on_answer=lambda answer: None,
             on_failure=lambda code: self._world.trace.line("adm", f"could not remove {client.name}: {code}"),
             timeout_us=2 * SECOND,
             thread="serve",
         )
+
+    def _reset_offsets(self) -> None:
+        """An administrator takes a group's offset back: refused while the group has members, so often all leave first
+        and come back later."""
+        group_id = self._rng.choice(sorted({client.group_id for client in self._world.clients}))
+        if self._rng.random() < 0.5:
+            self._reset_offset(group_id)
+            return
+        for client in self._world.clients:
+            if client.group_id == group_id and client.process is not None:
+                self._leave(client.process)
+                self._later(self._between(2 * SECOND, 9 * SECOND), client.start)
+        self._later(self._between(SECOND, 3 * SECOND), lambda: self._reset_offset(group_id))
+
+    def _reset_offset(self, group_id: str) -> None:
+        world = self._world
+        found = [each for each in world.topics.of(sorted(world.topics.ids)) if world.checker.committed(group_id, each)]
+        if not found:
+            return
+        partition = self._rng.choice(found)
+        offset = self._rng.randrange(world.checker.committed(group_id, partition))
+        at = PartitionKey(topic=partition.topic, partition=partition.number, topic_id=partition.topic_id)
+        self._fault("offsets reset", "adm", f"{told(partition)} of {group_id} to {offset}")
+        world.checker.resets(group_id, partition, offset)
+
+        def answered(answer: object) -> None:
+            assert isinstance(answer, CommitOffsetsResponse)
+            if answer.errors == (None,):
+                world.trace.counts["offsets reset by an administrator"] += 1
+
+        def failed(code: str) -> None:
+            world.trace.line("adm", f"could not reset: {code}")
+            if code == "NON_EMPTY_GROUP":  # and nothing of it is under way: it was refused before anything was written
+                world.checker.reset_refused(group_id, partition, offset)
+
+        self._admin(group_id).ask(
+            AlterGroupOffsetsRequest(group_id=group_id, offsets=(CommittedOffset(at=at, offset=offset),)),
+            on_answer=answered,
+            on_failure=failed,
+            timeout_us=2 * SECOND,
+            thread="serve",
+        )
+
+    def _admin(self, group_id: str) -> Coordination:
+        return self._admins.setdefault(group_id, Coordination(self._world, "adm", group_id))
 
     def _add_like(self, client: Client, *, instance_id: str | None) -> Client:
         habits = dataclasses.replace(client.habits, name=f"c{len(self._world.clients) + 1}", instance_id=instance_id)

@@ -36,7 +36,7 @@ class HeartbeatThread:
         self._coordination = coordination
         self._now_s = now_s
         self._on_news = on_news
-        self._is_sending = False
+        self.is_sending = False
         self._next: Event | None = None
 
     def wake(self) -> None:
@@ -50,7 +50,7 @@ class HeartbeatThread:
 
     def _step(self) -> None:
         membership = self._membership
-        if self._is_sending:
+        if self.is_sending:
             membership.check(self._now_s())
             self._after(SECOND // 4)
             return
@@ -58,7 +58,7 @@ class HeartbeatThread:
         if sent is None:
             self._after(max(_LEAST_US, int(membership.wait_s(self._now_s()) * SECOND)))
             return
-        self._is_sending = True
+        self.is_sending = True
         self._coordination.ask(
             sent.request,
             on_answer=lambda answer: self._answered(sent, answer),
@@ -70,14 +70,14 @@ class HeartbeatThread:
 
     def _answered(self, sent: Sent, answer: object) -> None:
         assert isinstance(answer, GroupHeartbeatResponse)
-        self._is_sending = False
+        self.is_sending = False
         if not self._membership.answered(sent, answer, self._now_s()):
             self._coordination.forget()
         self._on_news("")
         self.wake()
 
     def _failed(self, sent: Sent, code: str) -> None:
-        self._is_sending = False
+        self.is_sending = False
         self._membership.failed(sent, _error(code), self._now_s())
         self._on_news(code)
         self.wake()

@@ -13,6 +13,7 @@ _KINDS = (
     "broker killed", "broker stopped", "broker paused", "cut from zookeeper", "session expiry", "zookeeper down",
     "broker isolated", "client cut off", "join", "leave", "client killed", "freeze", "slow release", "no polls",
     "rewind", "other topics", "twin", "partitions added", "topic made anew", "member removed",
+    "death at a write", "offsets reset",
 )  # fmt: skip
 
 
@@ -27,6 +28,7 @@ class Plan:
     partitions: dict[str, int]
     session_timeout_ms: int
     max_poll_interval_ms: int
+    zookeeper_session_timeout_us: int
     duration_us: int
     faults: tuple[str, ...]
     fault_interval_us: tuple[int, int]
@@ -41,7 +43,11 @@ class Plan:
 
     def zookeeper_weather(self) -> ZooKeeperWeather:
         """ZooKeeper's."""
-        return ZooKeeperWeather(lost_before=self.ambiguity, lost_after=self.ambiguity)
+        return ZooKeeperWeather(
+            lost_before=self.ambiguity,
+            lost_after=self.ambiguity,
+            session_timeout_us=self.zookeeper_session_timeout_us,
+        )
 
 
 def plan_of(seed: int) -> Plan:
@@ -54,10 +60,12 @@ def plan_of(seed: int) -> Plan:
         clients=rng.randint(2, 5),
         static=rng.choice([0.0, 0.0, 0.3, 1.0]),
         partitions={"t": rng.randint(1, 6), "u": rng.randint(1, 4)},
-        session_timeout_ms=rng.choice([3_000, 4_000, 6_000]),
+        session_timeout_ms=rng.choice([2_000, 3_000, 6_000]),
         max_poll_interval_ms=rng.choice([4_000, 6_000, 15_000]),
-        duration_us=rng.randint(20, 40) * SECOND,
-        faults=tuple(kind for kind in _KINDS if rng.random() < 0.4) or ("join", "leave"),
+        zookeeper_session_timeout_us=rng.choice([2, 4, 6]) * SECOND,
+        duration_us=rng.randint(20, 45) * SECOND,
+        # Few kinds or many: what takes several of one kind in a row is not drowned by the others.
+        faults=tuple(rng.sample(_KINDS, rng.choice([2, 4, 9, 9]))),
         fault_interval_us=(300 * MS, rng.choice([2, 4, 8]) * SECOND),
         loss=rng.choice([0.0, 0.01, 0.05]) if is_stormy else 0.0,
         repeats=rng.choice([0.0, 0.02, 0.1]) if is_stormy else 0.0,

@@ -7,6 +7,7 @@ Rule: a run depends on its seed and on nothing else.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import traceback
 
@@ -25,9 +26,16 @@ _QUIET_US = 4 * SECOND
 _LOOK_US = 200 * MS
 
 
-def run_seed(seed: int, *, keep_lines: int = 400, keep_trace: bool = False) -> Outcome:
-    """Runs a seed to its end or to the first thing that is wrong. Raises nothing but what ends the process."""
+def run_seed(
+    seed: int, *, keep_lines: int = 400, keep_trace: bool = False, faults: tuple[str, ...] | None = None
+) -> Outcome:
+    """Runs a seed to its end or to the first thing that is wrong. Raises nothing but what ends the process.
+
+    ``faults``: these kinds instead of those that the seed says.
+    """
     plan = plan_of(seed)
+    if faults is not None:
+        plan = dataclasses.replace(plan, faults=faults)
     world = World(
         seed,
         brokers=plan.brokers,
@@ -60,10 +68,10 @@ def run_seed(seed: int, *, keep_lines: int = 400, keep_trace: bool = False) -> O
     return outcome
 
 
-def run_limited(seed: int) -> Outcome:
+def run_limited(seed: int, faults: tuple[str, ...] | None = None) -> Outcome:
     """`run_seed`; a run that hangs is a failure, with the place where it does."""
     with limit(SEED_LIMIT_S):
-        return run_seed(seed)
+        return run_seed(seed, faults=faults)
 
 
 class Run:
@@ -115,6 +123,7 @@ class Run:
             session_timeout_ms=plan.session_timeout_ms,
             max_poll_interval_ms=plan.max_poll_interval_ms,
             poll_us=(20 * MS, world.rng.choice([60, 150, 300]) * MS),
+            commit_us=world.rng.choice([700 * MS, 700 * MS, 12 * SECOND]),
         )
 
     def _grow(self) -> None:

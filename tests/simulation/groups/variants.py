@@ -1,0 +1,182 @@
+"""Coordinators and clients that are broken on purpose, each in one way: the checker has to find every one.
+
+A variant replaces something of the real code inside a ``with``. Rule: it breaks one promise and nothing else, as
+somebody might by forgetting one line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from math import inf
+from typing import Any
+from unittest import mock
+
+from broker_runtime.contract.errors import PylogError
+from broker_runtime.groups import hosted, offsets
+from broker_runtime.groups.group import Group
+from broker_runtime.groups.hosted import HostedGroup
+from broker_runtime.groups.member import Member, Partition
+from pyspark_log.client.membership import Membership, Phase
+
+Patches = Iterator[Any]
+_VARIANTS: dict[str, Callable[[], Patches]] = {}
+
+
+def variant(make: Callable[[], Patches]) -> Callable[[], Patches]:
+    """Registers a generator of patches under its name."""
+    _VARIANTS[make.__name__] = make
+    return make
+
+
+def faults(name: str) -> tuple[str, ...] | None:
+    """The kinds of faults that find it soonest; None: any."""
+    return ("cut from zookeeper", "join") if name == "deposed_coordinator_goes_on" else None
+
+
+def names() -> list[str]:
+    """All variants."""
+    return list(_VARIANTS)
+
+
+@contextmanager
+def broken(name: str) -> Iterator[None]:
+    """Inside, all brokers and clients are broken in that way."""
+    with ExitStack() as stack:
+        for patch in _VARIANTS[name]():
+            stack.enter_context(patch)
+        yield
+
+
+# --- coordinators -----------------------------------------------------------------------------------------------------
+
+
+@variant
+def gives_a_partition_before_its_release() -> Patches:
+    """What a member was told to release is given to the next at once."""
+    real = Group._news
+
+    def news(self: Group, member: Member, share: frozenset[Partition], taken: set[Partition], epoch: int) -> Any:
+        releasing = {partition for each in self._members.values() for partition in each.releasing}
+        return real(self, member, share, taken - releasing, epoch)
+
+    yield mock.patch.object(Group, "_news", news)
+
+
+@variant
+def gives_what_a_removed_member_holds() -> Patches:
+    """A member that is fenced, by an administrator or another process, counts as gone: its lease is not waited for."""
+
+    def has_ended(self: Member, now_ms: int) -> bool:
+        return not self.commits_under_way and (not self.has_share or self.is_over(now_ms))
+
+    yield mock.patch.object(Member, "has_ended", has_ended)
+
+
+@variant
+def accepts_stale_epochs_in_commits() -> Patches:
+    """Whoever says that it is a member may commit what it likes."""
+    real = Group.begin_commit
+
+    def begin_commit(
+        self: Group, member_id: str, member_epoch: int, sequence: int, partitions: Sequence[Any], now_ms: int
+    ) -> list[PylogError | None]:
+        if member_id:
+            return [None] * len(partitions)
+        return real(self, member_id, member_epoch, sequence, partitions, now_ms)
+
+    def end_commit(self: Group, member_id: str) -> None:
+        return
+
+    yield mock.patch.object(Group, "begin_commit", begin_commit)
+    yield mock.patch.object(Group, "end_commit", end_commit)
+    yield mock.patch.object(offsets, "_is_superseded", return_value=False)
+
+
+@variant
+def accepts_commits_that_come_late() -> Patches:
+    """A member's commits count in the order of their arrival, not of their numbers."""
+    real = Group.begin_commit
+
+    def begin_commit(
+        self: Group, member_id: str, member_epoch: int, sequence: int, partitions: Sequence[Any], now_ms: int
+    ) -> list[PylogError | None]:
+        return real(self, member_id, member_epoch, -1, partitions, now_ms)
+
+    yield mock.patch.object(Group, "begin_commit", begin_commit)
+    yield mock.patch.object(offsets, "_is_superseded", return_value=False)
+
+
+@variant
+def successor_does_not_wait() -> Patches:
+    """A new coordinator takes members it has not heard of for gone."""
+    real = Member.restored.__func__
+
+    def restored(cls: type[Member], record: Any, now_ms: int, grace_ms: int) -> Member:
+        member: Member = real(cls, record, now_ms, grace_ms)
+        member.session_ends_ms = now_ms + 500
+        return member
+
+    yield mock.patch.object(Member, "restored", classmethod(restored))
+
+
+@variant
+def deposed_coordinator_goes_on() -> Patches:
+    """A coordinator that does not know whether its claim stands extends leases all the same."""
+    yield mock.patch.object(hosted, "STANDS_MS", 10**9)
+    yield mock.patch.object(HostedGroup, "is_dropped", property(lambda self: False, lambda self, value: None))
+
+
+@variant
+def tells_before_it_is_written() -> Patches:
+    """Members are told what was planned, whether ZooKeeper has it or not."""
+    real = Group.plan
+
+    def plan(self: Group, topics: Any, now_ms: int) -> Any:
+        made = real(self, topics, now_ms)
+        if made is not None:
+            self.adopt(made)
+        return made
+
+    yield mock.patch.object(Group, "plan", plan)
+
+
+# --- clients ----------------------------------------------------------------------------------------------------------
+
+
+@variant
+def member_ignores_its_lease() -> Patches:
+    """A member that was frozen goes on with what it had."""
+    real = Membership.answered
+
+    def answered(self: Membership, *args: Any) -> bool:
+        is_believed: bool = real(self, *args)
+        if self.phase is Phase.MEMBER:
+            self.lease_until_s = inf
+        return is_believed
+
+    yield mock.patch.object(Membership, "answered", answered)
+
+
+@variant
+def lease_counts_from_the_answer() -> Patches:
+    """The lease begins when a heartbeat is answered, not when it was sent."""
+    real = Membership.answered
+
+    def answered(self: Membership, sent: Any, response: Any, now_s: float) -> bool:
+        return real(self, sent._replace(sent_s=now_s), response, now_s)
+
+    yield mock.patch.object(Membership, "answered", answered)
+
+
+@variant
+def acknowledges_at_once() -> Patches:
+    """A member says that it holds what it was told as soon as it hears of it, released or not."""
+
+    def acknowledge(self: Membership, now_s: float) -> None:
+        if self.member_epoch != self._told.epoch:
+            self.member_epoch = self._told.epoch
+            self._held = self._told.partitions
+            self._due_s = now_s
+
+    yield mock.patch.object(Membership, "_acknowledge", acknowledge)
