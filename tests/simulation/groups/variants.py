@@ -29,9 +29,16 @@ def variant(make: Callable[[], Patches]) -> Callable[[], Patches]:
     return make
 
 
+_FAULTS = {
+    "deposed_coordinator_goes_on": ("cut from zookeeper", "join"),
+    "lease_counts_from_the_answer": ("freeze", "client cut off"),
+    "tells_before_it_is_written": ("death at a write", "twin", "freeze"),
+}
+
+
 def faults(name: str) -> tuple[str, ...] | None:
     """The kinds of faults that find it soonest; None: any."""
-    return ("cut from zookeeper", "join") if name == "deposed_coordinator_goes_on" else None
+    return _FAULTS.get(name)
 
 
 def names() -> list[str]:
