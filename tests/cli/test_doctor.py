@@ -109,12 +109,13 @@ def test_help_is_there_for_every_command(run_pylog: Pylog) -> None:
         "topic add-column", "topic trim", "log dump", "log verify",
         "cluster describe", "cluster health", "cluster decommission",
         "partition move", "partition moves", "partition elect",
+        "group list", "group describe", "group reset", "group delete",
     ]  # fmt: skip
     for command in everything:
         done = run_pylog(*command.split(), "--help")
         assert done.returncode == 0, command
         assert "--bootstrap-server" in done.stdout, command
-    for command in ("group", "txn", "bench"):
+    for command in ("txn", "bench"):
         assert run_pylog(command, "--help").returncode == 2
 
 
