@@ -227,6 +227,8 @@ class Cluster:
             time.sleep(deadline.remaining_s(backoff.next_s()))
             if action != "metadata" and to != "any":
                 self.refresh(timeout_s=deadline.remaining_s(_ATTEMPT_LIMIT_S))
+            if self._is_connected and deadline.expired:
+                raise failure  # what a broker said, and not that there was no time left to ask again
 
     def refresh(self, *, timeout_s: float = _ATTEMPT_LIMIT_S) -> None:
         """Asks one broker once for the list of brokers; a failure is left to the call that follows."""

@@ -284,3 +284,25 @@ def test_error_that_is_no_doubt_about_the_coordinator_is_raised_at_once(brokers:
     ask_coordinator(cluster)
     assert [name for _, name in brokers.asked].count("find_coordinator") == 1
     cluster.close()
+
+
+def test_what_a_broker_said_last_is_raised_and_not_that_time_was_over(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody is asked with no time left."""
+    answer = brokers.answer
+
+    def without_zookeeper(address: Address, name: str) -> Message:
+        if name == "create_partitions":
+            raise ZooKeeperUnavailableError("changes of topics wait")
+        return answer(address, name)
+
+    cluster = Cluster([ONE])
+    ask_for_metadata(cluster, 1)
+    monkeypatch.setattr(brokers, "answer", without_zookeeper)
+    with pytest.raises(ZooKeeperUnavailableError):
+        cluster.call(
+            "create_partitions", CreatePartitionsRequest(name="t", total=9), Empty, to="controller", timeout_s=0.2
+        )
+    assert min(brokers.given_s) > 0
+    cluster.close()
