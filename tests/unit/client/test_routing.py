@@ -15,6 +15,7 @@ from broker_runtime.contract.errors import (
     NotCoordinatorError,
     PylogError,
     RequestTimedOutError,
+    ZooKeeperUnavailableError,
 )
 from broker_runtime.contract.requests import (
     BrokerInfo,
