@@ -117,7 +117,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting(name="delete.topic.enable", scopes=("broker",), kind=Kind.BOOLEAN, default=True,
             doc="Whether topics may be deleted."),
     Setting(name="offsets.retention.minutes", scopes=("broker",), kind=Kind.INTEGER, default=10_080, minimum=1,
-            maximum=5_256_000, doc="How long the offsets of a group without members are kept after its last commit."),
+            maximum=5_256_000, doc="How long a group's offsets are kept after its last commit and its last member."),
     Setting(name="group.min.session.timeout.ms", scopes=("broker",), kind=Kind.DURATION, default=6 * _SECOND,
             minimum=1_000, maximum=30 * _MINUTE, doc="The least `session.timeout.ms` that a member may ask for."),
     Setting(name="group.max.session.timeout.ms", scopes=("broker",), kind=Kind.DURATION, default=30 * _MINUTE,
