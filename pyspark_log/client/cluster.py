@@ -200,11 +200,14 @@ class Cluster:
         started_s = time.monotonic()
         is_ambiguous = False
         tried: set[Address] = set()
-        while True:
+        said: PylogError | None = None
+        while said is None or not self._is_connected or not deadline.expired:
             address = None
             try:
                 address = self._pick(to, deadline)
                 limit_s = self._attempt_s(to, deadline, is_quick=action == "metadata" and not tried)
+                if said is not None and self._is_connected and limit_s <= 0:
+                    break
                 tried.add(address)
                 answer = self._ask(address, action, request, response, timeout_s=limit_s)
             except (RetriableError, NotAPylogBrokerError) as error:
@@ -224,14 +227,16 @@ class Cluster:
             self._raise_if_hopeless(failure, address, tried, started_s, deadline)
             if isinstance(to, int) and isinstance(failure, BrokerUnavailableError):
                 raise failure
+            said = failure
             time.sleep(deadline.remaining_s(backoff.next_s()))
             if action != "metadata" and to != "any":
                 self.refresh(timeout_s=deadline.remaining_s(_ATTEMPT_LIMIT_S))
-            if self._is_connected and deadline.expired:
-                raise failure  # what a broker said, and not that there was no time left to ask again
+        raise said  # and not that there was no time left to ask again
 
     def refresh(self, *, timeout_s: float = _ATTEMPT_LIMIT_S) -> None:
         """Asks one broker once for the list of brokers; a failure is left to the call that follows."""
+        if timeout_s <= 0:
+            return
         try:
             response = self._ask(
                 self._any(), "metadata", MetadataRequest(topics=()), MetadataResponse, timeout_s=timeout_s
