@@ -26,6 +26,7 @@ from bench.workspace import Workspace
 PARTITIONS, MEMBERS, JOINS = 100, 10, 10
 GROUPS, OF_EACH, COMMIT_S = 100, 50, 20.0
 IDLE, IDLE_S = 1_000, 30.0
+_OF_A_PROCESS = 100  # a thousand clients in one would measure its threads
 
 
 def run(workspace: Workspace) -> list[Figure]:
@@ -157,20 +158,24 @@ def _idle(workspace: Workspace) -> list[Figure]:
         admin.create_topic("idle", partitions=1)
     pid = cluster.pid(1)
     memory_mb = status_mb(pid, "RssAnon")
-    command = [sys.executable, "-m", "bench.idle_members", cluster.bootstrap_servers, "idle", str(count)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    command = [sys.executable, "-m", "bench.idle_members", cluster.bootstrap_servers, "idle", str(_OF_A_PROCESS)]
+    processes: list[subprocess.Popen[bytes]] = []
     try:
-        assert process.stdout is not None
-        if process.stdout.readline().strip() != b"ready":
-            raise RuntimeError("the members did not all join")
+        for _ in range(count // _OF_A_PROCESS):
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            processes.append(process)
+            assert process.stdout is not None
+            if process.stdout.readline().strip() != b"ready":
+                raise RuntimeError("the members did not all join")
         time.sleep(10)
         used_s, began = processor_s(pid), time.monotonic()
         time.sleep(IDLE_S)
         percent = (processor_s(pid) - used_s) / (time.monotonic() - began) * 100
         grown_mb = status_mb(pid, "RssAnon") - memory_mb
     finally:
-        process.kill()
-        process.wait()
+        for process in processes:
+            process.kill()
+            process.wait()
     return [
         bound("idle members: processor of the broker, for each 100", percent / (count / 100), 2.0, "% of a core"),
         bound("idle members: memory of the broker, each", grown_mb / count, 0.5, "MB", note=f"{count} members"),

@@ -15,7 +15,7 @@ from pyspark_log import Consumer
 
 def main(bootstrap: str, topic: str, count: int) -> None:
     joined = threading.Semaphore(0)
-    slots = threading.Semaphore(50)
+    slots = threading.Semaphore(8)
 
     def wait() -> None:
         with slots:

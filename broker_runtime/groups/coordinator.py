@@ -33,7 +33,7 @@ from broker_runtime.contract.requests import (
     GroupInfo,
 )
 from broker_runtime.groups.claims import Guard
-from broker_runtime.groups.group import Plan
+from broker_runtime.groups.group import REST_MS, Plan
 from broker_runtime.groups.hosted import HostedGroup, HostedGroups
 from broker_runtime.groups.shares import TopicShape
 from broker_runtime.zookeeper.cluster_state import ClusterState
@@ -57,6 +57,7 @@ _FORGET_MS: Final = 10_000
 _RETRY_MS: Final = 500
 _TOO_LARGE_MS: Final = 10_000
 _DEFECT_MS: Final = 10_000
+_REST_MS_FOR_EACH: Final = 5
 
 PartitionOf = tuple[str, bytes | None, int]
 """Topic, its id (None: whichever has the name), partition."""
@@ -231,7 +232,12 @@ class GroupCoordinator:
     def _to_look_at(self, touched: set[str], now_ms: int) -> list[HostedGroup]:
         if now_ms >= self._look_at_ms:
             self._look_at_ms = now_ms + LOOK_MS
-            return self._groups.all()
+            groups = self._groups.all()
+            # All members together ask this broker at most 200 times a second while nothing is to come.
+            rest_ms = max(REST_MS, _REST_MS_FOR_EACH * sum(hosted.group.size for hosted in groups))
+            for hosted in groups:
+                hosted.group.rest_ms = rest_ms
+            return groups
         found = [self._groups.find(group_id) for group_id in sorted(touched)]
         return [hosted for hosted in found if hosted is not None]
 

@@ -48,8 +48,10 @@ from broker_runtime.zookeeper.znodes import GroupMembers, MemberRecord
 log = logging.getLogger(__name__)
 
 SOON_MS: Final = 200
-"""How often a member asks for which something is to come."""
-LONGEST_INTERVAL_MS: Final = 3_000
+"""How often a member asks for which something is to come; in a large group less often: 500 times a second all told."""
+REST_MS: Final = 3_000
+"""How often a member asks for which nothing is to come; on a broker with many members less often."""
+_SOON_MS_FOR_EACH: Final = 2
 _REMEMBERED: Final = 1_000  # member ids that are over, so that a late repetition of a join makes nobody a member
 
 
@@ -86,6 +88,7 @@ class Group:
     def __init__(self, group_id: str, limits: Limits) -> None:
         self.group_id = group_id
         self.epoch = 0
+        self.rest_ms = REST_MS  # the coordinator, which knows how many members there are, changes it
         self._limits = limits
         self._members: dict[str, Member] = {}
         self._shares = Shares()
@@ -104,6 +107,11 @@ class Group:
         return group
 
     # --- what it is ---------------------------------------------------------------------------------------------
+
+    @property
+    def size(self) -> int:
+        """How many members there are, those that still have to end included."""
+        return len(self._members)
 
     @property
     def is_empty(self) -> bool:
@@ -408,9 +416,11 @@ class Group:
     def _answer(self, member: Member, epoch: int) -> GroupHeartbeatResponse:
         is_settled = not self._is_dirty and self._has_its_share(member)
         at_rest = is_settled and member.state is MemberState.STABLE
+        longest_ms = min(self.rest_ms, member.session_timeout_ms // 3)
+        soon_ms = max(SOON_MS, _SOON_MS_FOR_EACH * len(self._members))
         return GroupHeartbeatResponse(
             member_epoch=member.epoch,
-            heartbeat_interval_ms=min(LONGEST_INTERVAL_MS, member.session_timeout_ms // 3) if at_rest else SOON_MS,
+            heartbeat_interval_ms=longest_ms if at_rest else min(longest_ms, soon_ms),
             session_timeout_ms=member.session_timeout_ms,
             assignment=None if epoch == member.epoch else by_topic(member.told),
             is_settled=is_settled,

@@ -27,7 +27,7 @@ from pyspark_log.client.fetcher import Fetcher
 from pyspark_log.client.group_share import GroupShare
 from pyspark_log.client.handout import Handout
 from pyspark_log.client.heartbeats import Heartbeats, stay_of
-from pyspark_log.client.keeper import Keeper
+from pyspark_log.client.keeper import IDLE_REFRESH_S, REFRESH_S, Keeper
 from pyspark_log.client.membership import Signature
 from pyspark_log.client.records import GroupMetadata
 from pyspark_log.client.start_positions import StartPositions
@@ -84,6 +84,7 @@ class Consumption:
                 describe=self.subscription.describe,
                 tell=self.subscription.tell,
                 watch=self.fetcher.watch,
+                refresh_s=self._refresh_s,
                 on_failure=self.fetcher.broke,
                 auto_commit_s=self._settings.auto_commit_interval_ms / 1000,
             )
@@ -135,6 +136,9 @@ class Consumption:
         self.commits.forget_parent()
         self.subscription.forget_parent()
         self.fetcher.forget_parent()
+
+    def _refresh_s(self) -> float:
+        return REFRESH_S if self.subscription.needs_metadata else IDLE_REFRESH_S
 
     def _signature(self) -> Signature | None:
         return None if self.heartbeats is None else self.heartbeats.signature()

@@ -18,7 +18,9 @@ from pyspark_log.client.topics import Topic
 
 _STEP_S = 1.0
 REFRESH_S = 3.0
-"""How often a subscription looks for new partitions and topics."""
+"""How often a subscription looks for new partitions, topics and leaders."""
+IDLE_REFRESH_S = 15.0
+"""The same, where the group's coordinator says what is new and there are no leaders to ask."""
 _JOIN_LIMIT_S = 35.0
 
 _logger = logging.getLogger(__name__)
@@ -34,14 +36,17 @@ class Keeper:
         describe: Callable[[], list[Topic]],
         tell: Callable[[list[Topic] | PylogError], None],
         watch: Callable[[], None],
+        refresh_s: Callable[[], float],
         on_failure: Callable[[Exception], None],
         auto_commit_s: float,
     ) -> None:
-        """``describe`` asks for the topics, ``tell`` takes the answer; ``on_failure`` is told what broke the thread."""
+        """``describe`` asks for the topics, each ``refresh_s``, ``tell`` takes the answer; ``on_failure`` is told what
+        broke the thread."""
         self._commits = commits
         self._describe = describe
         self._tell = tell
         self._watch = watch
+        self._refresh_s = refresh_s
         self._on_failure = on_failure
         self._auto_commit_s = auto_commit_s if commits.is_automatic else None
         self._wake = threading.Event()
@@ -79,7 +84,7 @@ class Keeper:
     def _keep(self) -> None:
         backoff = Backoff()
         commit_at_s = time.monotonic() + (self._auto_commit_s or 0.0)
-        refresh_at_s = time.monotonic() + REFRESH_S
+        refreshed_s, interval_s = time.monotonic(), self._refresh_s()
         earliest_s = 0.0
         while True:
             self._logging_what_fails(self._commits.write_waiting)
@@ -89,14 +94,16 @@ class Keeper:
             if self._auto_commit_s is not None and now_s >= commit_at_s:
                 self._logging_what_fails(self._commits.commit_finished)
                 commit_at_s = now_s + self._auto_commit_s
-            if (self._is_stale and now_s >= earliest_s) or now_s >= refresh_at_s:
+            # A wait that has become shorter holds at once, a longer one from the next look on.
+            is_due = now_s >= refreshed_s + min(interval_s, self._refresh_s())
+            if is_due or (self._is_stale and now_s >= earliest_s):
                 self._is_stale = False
                 if self._refresh():
                     backoff.reset()
                 else:
                     self._is_stale = True
-                earliest_s = time.monotonic() + backoff.next_s()
-                refresh_at_s = time.monotonic() + REFRESH_S
+                refreshed_s, interval_s = time.monotonic(), self._refresh_s()
+                earliest_s = refreshed_s + backoff.next_s()
             self._watch()
             wait_s = _STEP_S
             if self._auto_commit_s is not None:

@@ -61,6 +61,11 @@ class Subscription:
         return bool(self._fetcher.states) or self._by_topic
 
     @property
+    def needs_metadata(self) -> bool:
+        """Whether leaders, new partitions or topics matter: not to a group's member that waits for its share."""
+        return self._share is None or self._pattern is not None or bool(self._fetcher.states)
+
+    @property
     def topics(self) -> set[str]:
         """The names that are subscribed to, those that the pattern found included."""
         if self._pattern is None:

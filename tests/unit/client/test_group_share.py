@@ -313,3 +313,18 @@ def test_forked_child_is_not_the_member() -> None:
     assert (parts.cluster.commits, len(parts.cluster.group.requests)) == ([], requests)
     with pytest.raises(ClientStateError):
         parts.subscription.state(A)
+
+
+def test_member_that_waits_for_its_share_needs_no_metadata() -> None:
+    """Its coordinator says what is new; with a pattern nobody else finds topics, with partitions leaders matter."""
+    parts, told = made(share=set())
+    assert not parts.subscription.needs_metadata
+    parts.cluster.group.share = None
+    parts.beat()
+    poll(parts)
+    assert told.seen == [("assign", [A, B])]
+    assert parts.subscription.needs_metadata
+    parts, _ = made(share=set())
+    parts.subscription.unsubscribe()
+    parts.subscribe(pattern=re.compile("t.*"))
+    assert parts.subscription.needs_metadata

@@ -64,8 +64,8 @@ class Client:
 class World:
     """A group, its topic, and the time. After `settle` everybody has carried out what he was told."""
 
-    def __init__(self, partitions: int = 4) -> None:
-        self.group = Group("g", LIMITS)
+    def __init__(self, partitions: int = 4, limits: Limits = LIMITS) -> None:
+        self.group = Group("g", limits)
         self.topics = {"t": TopicShape(ID, partitions)}
         self.now_ms = 1_000
         self.clients: list[Client] = []
