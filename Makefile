@@ -19,7 +19,7 @@ PYTEST_ARGS ?=
 
 # One after the other even with -j: on two cores the tests are each other's load.
 .NOTPARALLEL:
-.PHONY: help demo test lint format pytest wheel-test simulate simulate-groups chaos bench clean
+.PHONY: help demo test lint format pytest wheel-test simulate simulate-groups chaos chaos-groups bench clean
 
 help:  ## what can be made
 	@echo 'pylog: a partitioned log that Spark reads and writes'
@@ -55,6 +55,9 @@ simulate-groups: $(READY)  ## consumer groups alone, likewise
 
 chaos: $(READY)  ## real brokers under real faults, MINUTES=60 of them (FAULT= narrows, SEED= repeats)
 	$(PY) -m tests.chaos.run --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED)) $(if $(FAULT),--only '$(FAULT)')
+
+chaos-groups: $(READY)  ## a consumer group over brokers that fail, likewise
+	$(PY) -m tests.chaos.run_groups --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED)) $(if $(FAULT),--only '$(FAULT)')
 
 bench: $(READY)  ## the comparisons: each figure a ratio, as a table and as JSON
 	$(PY) -m bench

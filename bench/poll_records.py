@@ -1,12 +1,14 @@
 """``Consumer.poll``, records as Python objects, beside confluent-kafka's ``consume`` of the same records from Kafka.
 
-Each reads 1 M records of 100 bytes of one partition and touches every value; both brokers run on this machine, each
-filled by its own producer before. Promised: as fast; ``poll_batches`` of the same records ten times as fast.
+Each reads 2 M records of 100 bytes of one partition and touches every value; both brokers run on this machine, each
+filled by its own producer before. The logs are in the page cache, and the time runs from the first records on: how fast
+disks are and how long a client takes to begin are other questions. Promised: as fast; ``poll_batches`` of the same records ten times as fast.
 """
 
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 from bench import data
 from bench.harness import Figure, at_least, paired
@@ -14,7 +16,7 @@ from bench.kafka_peer import KafkaPeer
 from bench.topics import BATCH_ROWS, earliest_consumer, fill
 from bench.workspace import Workspace
 
-ROWS = 1_000_000
+ROWS = 2_000_000
 AT_ONCE = 5_000
 
 
@@ -27,9 +29,10 @@ def run(workspace: Workspace) -> list[Figure]:
         fill(workspace.cluster, topic, batch, rows=rows, partitions=1)
 
         def consumed() -> float:
+            _warm(workspace.directory)
             consumer = kafka.consumer("records")
+            first = size = seen = len(consumer.consume(AT_ONCE, timeout=30))
             started = time.perf_counter()
-            seen = size = 0
             while seen < rows:
                 messages = consumer.consume(AT_ONCE, timeout=30)
                 for message in messages:
@@ -37,26 +40,28 @@ def run(workspace: Workspace) -> list[Figure]:
                 seen += len(messages)
             took_s = time.perf_counter() - started
             consumer.close()
-            return seen / took_s / 1e6
+            return (seen - first) / took_s / 1e6
 
         def polled() -> float:
+            _warm(workspace.directory)
             with earliest_consumer(workspace.cluster, topic) as consumer:
+                first = size = seen = len(consumer.poll(30, max_records=AT_ONCE))
                 started = time.perf_counter()
-                seen = size = 0
                 while seen < rows:
                     records = consumer.poll(30, max_records=AT_ONCE)
                     for record in records:
                         size += len(record.value)
                     seen += len(records)
-                return seen / (time.perf_counter() - started) / 1e6
+                return (seen - first) / (time.perf_counter() - started) / 1e6
 
         def batches() -> float:
+            _warm(workspace.directory)
             with earliest_consumer(workspace.cluster, topic) as consumer:
+                first = seen = sum(each.batch.num_rows for each in consumer.poll_batches(30))
                 started = time.perf_counter()
-                seen = 0
                 while seen < rows:
                     seen += sum(each.batch.num_rows for each in consumer.poll_batches(30))
-                return seen / (time.perf_counter() - started) / 1e6
+                return (seen - first) / (time.perf_counter() - started) / 1e6
 
         peer_is = "confluent-kafka's consume() of as many at once, from Kafka"
         return [
@@ -66,3 +71,11 @@ def run(workspace: Workspace) -> list[Figure]:
             )
             for name, ours, ratio in (("poll, 100-byte records", polled, 1.0), ("poll_batches", batches, 10.0))
         ]  # fmt: skip
+
+
+def _warm(directory: Path) -> None:
+    """Reads all logs, so that they are in the page cache (a machine may take out what was not read for a while)."""
+    for path in directory.rglob("*.log"):
+        with path.open("rb") as file:
+            while file.read(1 << 20):
+                pass

@@ -14,8 +14,8 @@ from tests.chaos.disks import can_mount
 from tests.chaos.report import Report
 from tests.chaos.run import one_round
 
-_MINUTES = float(os.environ.get("PYLOG_CHAOS_MINUTES", "3"))
-_SEED = int(os.environ.get("PYLOG_CHAOS_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
+MINUTES = float(os.environ.get("PYLOG_CHAOS_MINUTES", "3"))
+SEED = int(os.environ.get("PYLOG_CHAOS_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
 
 
 @pytest.mark.parametrize("zookeepers", [1, 3])
@@ -23,14 +23,14 @@ def test_nothing_acknowledged_is_lost_doubled_or_reordered_whatever_breaks(zooke
     """W9, W11, W12, W13, W14, W19, W26: kill, stop, pause, cut off, slow down or fill anything, alone and in pairs."""
     report = Report()
     one_round(
-        random.Random(_SEED + zookeepers),
+        random.Random(SEED + zookeepers),
         report,
-        duration_s=_MINUTES * 30,
+        duration_s=MINUTES * 30,
         zookeepers=zookeepers,
         rate=150,
         has_small_disks=can_mount(),
     )
     print("\n".join(report.lines()))
-    assert not report.wrong, f"PYLOG_CHAOS_SEED={_SEED}: " + "\n".join(report.lines())
+    assert not report.wrong, f"PYLOG_CHAOS_SEED={SEED}: " + "\n".join(report.lines())
     assert report.acknowledged > 0
     assert report.faults > 0
