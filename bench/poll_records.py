@@ -8,7 +8,6 @@ disks are and how long a client takes to begin are other questions. Promised: as
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 from bench import data
 from bench.harness import Figure, at_least, paired
@@ -29,7 +28,7 @@ def run(workspace: Workspace) -> list[Figure]:
         fill(workspace.cluster, topic, batch, rows=rows, partitions=1)
 
         def consumed() -> float:
-            _warm(workspace.directory)
+            workspace.warm_logs()
             consumer = kafka.consumer("records")
             first = size = seen = len(consumer.consume(AT_ONCE, timeout=30))
             started = time.perf_counter()
@@ -43,7 +42,7 @@ def run(workspace: Workspace) -> list[Figure]:
             return (seen - first) / took_s / 1e6
 
         def polled() -> float:
-            _warm(workspace.directory)
+            workspace.warm_logs()
             with earliest_consumer(workspace.cluster, topic) as consumer:
                 first = size = seen = len(consumer.poll(30, max_records=AT_ONCE))
                 started = time.perf_counter()
@@ -55,7 +54,7 @@ def run(workspace: Workspace) -> list[Figure]:
                 return (seen - first) / (time.perf_counter() - started) / 1e6
 
         def batches() -> float:
-            _warm(workspace.directory)
+            workspace.warm_logs()
             with earliest_consumer(workspace.cluster, topic) as consumer:
                 first = seen = sum(each.batch.num_rows for each in consumer.poll_batches(30))
                 started = time.perf_counter()
@@ -71,11 +70,3 @@ def run(workspace: Workspace) -> list[Figure]:
             )
             for name, ours, ratio in (("poll, 100-byte records", polled, 1.0), ("poll_batches", batches, 10.0))
         ]  # fmt: skip
-
-
-def _warm(directory: Path) -> None:
-    """Reads all logs, so that they are in the page cache (a machine may take out what was not read for a while)."""
-    for path in directory.rglob("*.log"):
-        with path.open("rb") as file:
-            while file.read(1 << 20):
-                pass

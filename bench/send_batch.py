@@ -25,6 +25,7 @@ def run(workspace: Workspace) -> list[Figure]:
     megabytes = count * batch.nbytes / 1e6
 
     def bare() -> float:
+        workspace.warm_memory()
         started = time.perf_counter()
         workspace.flight.put([batch] * count)
         return megabytes / (time.perf_counter() - started)
@@ -37,6 +38,7 @@ def run(workspace: Workspace) -> list[Figure]:
         ):
             producer.send_batch(topic, batch)
             producer.flush(timeout=60)
+            workspace.warm_memory()
             started = time.perf_counter()
             for _ in range(count):
                 producer.send_batch(topic, batch)
