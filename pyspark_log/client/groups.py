@@ -6,17 +6,13 @@ lost: offsets are set, not moved; a group that is gone was deleted; members that
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 
 from broker_runtime.contract.errors import (
     GroupIdNotFoundError,
     InvalidRequestError,
-    PylogError,
-    RetriableError,
     UnknownMemberIdError,
 )
-from broker_runtime.contract.flight import error_of
 from broker_runtime.contract.model import (
     GroupDescription,
     GroupListing,
@@ -42,7 +38,7 @@ from broker_runtime.contract.requests import (
 from pyspark_log.client import descriptions, offsets
 from pyspark_log.client.cluster import Cluster
 from pyspark_log.client.coordinator import Coordinator
-from pyspark_log.client.retry import Backoff, Deadline
+from pyspark_log.client.retry import Deadline
 
 
 def list_groups(cluster: Cluster) -> list[GroupListing]:
@@ -95,32 +91,15 @@ def alter_group_offsets(cluster: Cluster, group_id: str, new: Mapping[TopicParti
     for at, offset in new.items():
         if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset < 1 << 63:
             raise InvalidRequestError(f"{at}: an offset is a number from 0 on, not {offset!r}")
-    left = {at: _entry(cluster, at, offset) for at, offset in new.items()}
-    deadline, backoff = Deadline(cluster.request_timeout_s), Backoff()
-    refused: PylogError | None = None
-    while left:
-        asked = list(left)
-        told = cluster.call(
-            "alter_group_offsets",
-            AlterGroupOffsetsRequest(group_id=group_id, offsets=tuple(left.values())),
-            CommitOffsetsResponse,
-            to=Coordinator(group_id),
-            timeout_s=deadline.remaining_s(),
+    entries = {at: _entry(cluster, at, offset) for at, offset in new.items()}
+
+    def ask(asked: list[TopicPartition], left_s: float) -> CommitOffsetsResponse:
+        request = AlterGroupOffsetsRequest(group_id=group_id, offsets=tuple(entries[at] for at in asked))
+        return cluster.call(
+            "alter_group_offsets", request, CommitOffsetsResponse, to=Coordinator(group_id), timeout_s=left_s
         )
-        failure: PylogError | None = None
-        for at, info in zip(asked, told.errors, strict=True):
-            error = None if info is None else error_of(info)
-            if isinstance(error, RetriableError):
-                failure = failure or error
-                continue
-            refused = refused or error
-            del left[at]
-        if failure is not None:
-            if deadline.expired:
-                raise failure
-            time.sleep(deadline.remaining_s(backoff.next_s()))
-    if refused is not None:
-        raise refused
+
+    offsets.write_each(entries, ask, Deadline(cluster.request_timeout_s))
 
 
 def delete_group(cluster: Cluster, group_id: str) -> None:

@@ -97,33 +97,48 @@ def commit(
     offset of a topic that is gone is refused, never written as one of its successor. What is refused for one partition
     holds up no other; the first refusal is raised in the end.
     """
-    deadline = Deadline(cluster.request_timeout_s if timeout_s is None else timeout_s)
-    backoff = Backoff()
     known = topic_ids or {}
-    signature = signature or _NO_MEMBER
-    left = dict(offsets)
-    refused: PylogError | None = None
-    while left:
-        asked = list(left)
+    signed = signature or _NO_MEMBER
+
+    def ask(asked: list[TopicPartition], left_s: float) -> CommitOffsetsResponse:
         request = CommitOffsetsRequest(
             group_id=group_id,
-            offsets=tuple(CommittedOffset(at=_key(cluster, at, known), offset=left[at]) for at in asked),
-            member_id=signature.member_id,
-            member_epoch=signature.member_epoch,
-            sequence=signature.sequence,
+            offsets=tuple(CommittedOffset(at=_key(cluster, at, known), offset=offsets[at]) for at in asked),
+            member_id=signed.member_id,
+            member_epoch=signed.member_epoch,
+            sequence=signed.sequence,
             only_forward=only_forward,
         )
-        response = cluster.call(
-            "commit_offsets", request, CommitOffsetsResponse, to=Coordinator(group_id), timeout_s=deadline.remaining_s()
+        return cluster.call(
+            "commit_offsets", request, CommitOffsetsResponse, to=Coordinator(group_id), timeout_s=left_s
         )
+
+    write_each(offsets, ask, Deadline(cluster.request_timeout_s if timeout_s is None else timeout_s))
+
+
+def write_each(
+    partitions: Iterable[TopicPartition],
+    ask: Callable[[list[TopicPartition], float], CommitOffsetsResponse],
+    deadline: Deadline,
+) -> None:
+    """Asks a group's coordinator, at most so many seconds, until it has said something final of every partition.
+
+    Raises the first refusal in the end, and what was retriable when the time is over.
+    """
+    backoff = Backoff()
+    left = list(partitions)
+    refused: PylogError | None = None
+    while left:
+        again: list[TopicPartition] = []
         failure: PylogError | None = None
-        for at, info in zip(asked, response.errors, strict=True):
+        for at, info in zip(left, ask(left, deadline.remaining_s()).errors, strict=True):
             error = None if info is None else error_of(info)
             if isinstance(error, RetriableError):
                 failure = failure or error
-                continue
-            refused = refused or error
-            del left[at]
+                again.append(at)
+            else:
+                refused = refused or error
+        left = again
         if failure is not None:
             if deadline.expired:
                 raise failure

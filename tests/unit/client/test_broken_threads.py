@@ -15,7 +15,7 @@ from pyspark_log import Producer
 from pyspark_log.client.cluster import Cluster
 from pyspark_log.client.fetcher import Fetcher
 from pyspark_log.client.heartbeats import Heartbeats
-from pyspark_log.client.keeper import Keeper
+from pyspark_log.client.keeper import IDLE_REFRESH_S, REFRESH_S, Keeper
 from pyspark_log.client.membership import Phase, Stay
 from pyspark_log.client.partition_state import PartitionState
 from pyspark_log.client.topics import Topic
@@ -86,6 +86,7 @@ def test_keeper_that_broke_is_told_and_fails_no_commit_in_silence() -> None:
             describe=describe,
             tell=tell,
             watch=lambda: None,
+            refresh_s=lambda: REFRESH_S,
             on_failure=failure,
             auto_commit_s=60.0,
         )
@@ -101,6 +102,34 @@ def test_keeper_that_broke_is_told_and_fails_no_commit_in_silence() -> None:
     second.hurry()
     assert commit.result(LIMIT_S) is None
     second.stop()
+
+
+def test_wait_for_metadata_that_has_become_shorter_holds_at_once() -> None:
+    """A member that waited and now has partitions does not wait out its long interval."""
+    parts = Parts(MemoryCluster(make_topic("t")), group_id="g")
+    waits = [IDLE_REFRESH_S]
+    asked = threading.Event()
+
+    def describe() -> list[Topic]:
+        asked.set()
+        return []
+
+    keeper = Keeper(
+        commits=parts.commits,
+        describe=describe,
+        tell=lambda news: None,
+        watch=lambda: None,
+        refresh_s=lambda: waits[0],
+        on_failure=lambda error: None,
+        auto_commit_s=60.0,
+    )
+    try:
+        assert not asked.wait(0.1)
+        waits[0] = 0.0
+        keeper.hurry()
+        assert asked.wait(LIMIT_S)
+    finally:
+        keeper.stop()
 
 
 def test_heartbeats_that_broke_are_told_and_go_on() -> None:
