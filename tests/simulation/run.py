@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import traceback
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from broker_runtime.contract.model import TopicPartition
@@ -16,7 +17,8 @@ from tests.simulation.clients import Consumer, Producer
 from tests.simulation.committed import ViolationError
 from tests.simulation.faults import Faults
 from tests.simulation.plan import Plan, plan_of
-from tests.simulation.scheduler import MS, SECOND, DefectError
+from tests.simulation.scheduler import MS, SECOND, DefectError, Scheduler
+from tests.simulation.trace import Trace
 from tests.simulation.world import World, told_to
 
 TOPIC = "t"
@@ -42,6 +44,30 @@ class Outcome:
     trace: str = ""
 
 
+def carry_out(run: Callable[[], None], seed: int, trace: Trace, scheduler: Scheduler, *, keep_trace: bool) -> Outcome:
+    """Runs to the end or to the first thing that is wrong, and says which."""
+    outcome = Outcome(seed)
+    try:
+        run()
+    except ViolationError as violation:
+        outcome.failure = str(violation)
+        outcome.invariant = violation.number
+    except (DefectError, HungError) as defect:
+        error = defect.__cause__ or defect
+        where = "".join(traceback.format_exception(error))
+        outcome.failure = f"{type(error).__name__}: {error}\n{where}"
+        outcome.invariant = -1
+    if outcome.failure is not None:
+        trace.line("sim", f"FAILED {outcome.failure.splitlines()[0]}")
+    if outcome.failure is not None or keep_trace:
+        outcome.trace = trace.tail()
+    outcome.digest = trace.digest
+    outcome.events = scheduler.events_run
+    outcome.lines = trace.count
+    outcome.simulated_s = scheduler.now_us / 1e6
+    return outcome
+
+
 def run_seed(seed: int, *, keep_lines: int = 400, keep_trace: bool = False) -> Outcome:
     """Runs a seed to its end or to the first thing that is wrong. Raises nothing but what ends the process."""
     plan = plan_of(seed)
@@ -52,27 +78,9 @@ def run_seed(seed: int, *, keep_lines: int = 400, keep_trace: bool = False) -> O
         zookeeper_weather=plan.zookeeper_weather(),
         keep_lines=keep_lines,
     )
-    outcome = Outcome(seed)
+    world.trace.line("sim", f"seed {seed}: {plan}")
     with told_to(world):
-        try:
-            world.trace.line("sim", f"seed {seed}: {plan}")
-            Run(world, plan).run()
-        except ViolationError as violation:
-            outcome.failure = str(violation)
-            outcome.invariant = violation.number
-        except (DefectError, HungError) as defect:
-            error = defect.__cause__ or defect
-            where = "".join(traceback.format_exception(error))
-            outcome.failure = f"{type(error).__name__}: {error}\n{where}"
-            outcome.invariant = -1
-        if outcome.failure is not None:
-            world.trace.line("sim", f"FAILED {outcome.failure.splitlines()[0]}")
-        if outcome.failure is not None or keep_trace:
-            outcome.trace = world.trace.tail()
-    outcome.digest = world.trace.digest
-    outcome.events = world.scheduler.events_run
-    outcome.lines = world.trace.count
-    outcome.simulated_s = world.scheduler.now_us / 1e6
+        outcome = carry_out(Run(world, plan).run, seed, world.trace, world.scheduler, keep_trace=keep_trace)
     outcome.counts = world.trace.counts
     outcome.counts["records acknowledged"] = world.history.records_acknowledged
     outcome.counts["records consumed"] = world.history.records_consumed

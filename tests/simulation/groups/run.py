@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import traceback
 
 from tests.simulation.committed import ViolationError
 from tests.simulation.groups.checker import told
@@ -18,8 +17,8 @@ from tests.simulation.groups.faults import Faults
 from tests.simulation.groups.plan import Plan, plan_of
 from tests.simulation.groups.world import World, told_to
 from tests.simulation.pool import SEED_LIMIT_S, limit
-from tests.simulation.run import HungError, Outcome
-from tests.simulation.scheduler import MS, SECOND, DefectError
+from tests.simulation.run import Outcome, carry_out
+from tests.simulation.scheduler import MS, SECOND
 
 _HEAL_LIMIT_US = 90 * SECOND
 _QUIET_US = 4 * SECOND
@@ -43,27 +42,9 @@ def run_seed(
         zookeeper_weather=plan.zookeeper_weather(),
         keep_lines=keep_lines,
     )
-    outcome = Outcome(seed)
+    world.trace.line("sim", f"seed {seed}: {plan}")
     with told_to(world):
-        try:
-            world.trace.line("sim", f"seed {seed}: {plan}")
-            Run(world, plan).run()
-        except ViolationError as violation:
-            outcome.failure = str(violation)
-            outcome.invariant = violation.number
-        except (DefectError, HungError) as defect:
-            error = defect.__cause__ or defect
-            where = "".join(traceback.format_exception(error))
-            outcome.failure = f"{type(error).__name__}: {error}\n{where}"
-            outcome.invariant = -1
-        if outcome.failure is not None:
-            world.trace.line("sim", f"FAILED {outcome.failure.splitlines()[0]}")
-        if outcome.failure is not None or keep_trace:
-            outcome.trace = world.trace.tail()
-    outcome.digest = world.trace.digest
-    outcome.events = world.scheduler.events_run
-    outcome.lines = world.trace.count
-    outcome.simulated_s = world.scheduler.now_us / 1e6
+        outcome = carry_out(Run(world, plan).run, seed, world.trace, world.scheduler, keep_trace=keep_trace)
     outcome.counts = world.trace.counts + world.checker.counts
     return outcome
 
