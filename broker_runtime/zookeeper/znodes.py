@@ -35,11 +35,12 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable
-from typing import Final, TypeVar
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 
 from broker_runtime.contract.errors import CorruptRecordError
+from broker_runtime.contract.requests.message import Int32, Int64, PartitionNumber, Uuid, WaitMs
 from broker_runtime.zookeeper.session import ANY_VERSION, MAX_REQUEST_BYTES, Set
 
 CLUSTER_ID: Final = "/cluster/id"
@@ -185,6 +186,9 @@ class ProducerIdBlock(Record, frozen=True, kw_only=True):
     next: int
 
 
+Epoch = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+
+
 class GroupClaim(Record, frozen=True, kw_only=True):
     """The broker that coordinates a group, and in which registration; it stays when the broker is gone."""
 
@@ -197,8 +201,8 @@ class HeldPartitions(Record, frozen=True, kw_only=True):
     those of them that it was told to release and has not said that it did."""
 
     topic: str
-    topic_id: bytes
-    granted: dict[int, int]
+    topic_id: Uuid
+    granted: dict[PartitionNumber, Epoch]
     releasing: tuple[int, ...] = ()
 
 
@@ -206,15 +210,15 @@ class MemberRecord(Record, frozen=True, kw_only=True):
     """A member of a group, as its coordinator's successor has to know it. ``state``: `groups.member.MemberState`."""
 
     member_id: str
-    epoch: int
+    epoch: Epoch
     state: str
     kind: str = "consumer"
     instance_id: str | None = None
     client_id: str = ""
     client_host: str = ""
     topics: tuple[str, ...] = ()
-    session_timeout_ms: int
-    rebalance_timeout_ms: int
+    session_timeout_ms: WaitMs
+    rebalance_timeout_ms: WaitMs
     held: tuple[HeldPartitions, ...] = ()
 
 
@@ -222,7 +226,7 @@ class GroupMembers(Record, frozen=True, kw_only=True):
     """A group's members. ``epoch``: rises with every change of who has what. ``empty_since_ms``: when the last one had
     gone; 0 while there are some."""
 
-    epoch: int
+    epoch: Epoch
     members: tuple[MemberRecord, ...] = ()
     empty_since_ms: int = 0
 
@@ -231,19 +235,19 @@ class StoredOffset(Record, frozen=True, kw_only=True, array_like=True):
     """A committed offset, as an array to stay small: offset, leader epoch, time of the commit, metadata, and which of
     the group's commits it was: the member's epoch and its number of the commit; -1: of nobody, or not numbered."""
 
-    offset: int
-    leader_epoch: int = -1
+    offset: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+    leader_epoch: Int32 = -1
     committed_at_ms: int = 0
     metadata: str = ""
-    member_epoch: int = -1
-    sequence: int = -1
+    member_epoch: Int32 = -1
+    sequence: Int64 = -1
 
 
 class GroupOffsets(Record, frozen=True, kw_only=True):
     """What a group has committed in a topic, by partition. Offsets of another topic id are of a topic that is gone."""
 
-    topic_id: bytes
-    offsets: dict[int, StoredOffset]
+    topic_id: Uuid
+    offsets: dict[PartitionNumber, StoredOffset]
 
 
 def broker_path(broker_id: int) -> str:
@@ -365,7 +369,7 @@ def from_json(data: bytes, kind: type[_R], path: str) -> _R:
     """The record in a znode. Raises `CorruptRecordError` naming the path and what is wrong."""
     try:
         record = _decoders[kind].decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CorruptRecordError(f"znode {path}: not a {kind.__name__}: {error}") from None
     assert isinstance(record, kind)
     return record

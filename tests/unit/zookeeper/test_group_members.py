@@ -9,8 +9,10 @@ from broker_runtime.contract.errors import CorruptRecordError
 from broker_runtime.zookeeper.session import MAX_REQUEST_BYTES
 from broker_runtime.zookeeper.znodes import (
     GroupMembers,
+    GroupOffsets,
     HeldPartitions,
     MemberRecord,
+    from_json,
     members_from_bytes,
     members_to_bytes,
     to_json,
@@ -65,3 +67,34 @@ def test_many_members_and_partitions_fit_into_a_request(members, topics, partiti
 def test_damaged_members_are_an_error_that_names_the_znode(data):
     with pytest.raises(CorruptRecordError, match="znode /x: not"):
         members_from_bytes(data, "/x")
+
+
+@pytest.mark.parametrize(
+    ("good", "damaged"),
+    [
+        (b'{"epoch":7', b'{"epoch":-7'),
+        (b'{"epoch":7', b'{"epoch":2147483648'),
+        (b',"epoch":7', b',"epoch":-7'),
+        (b"45000", b"-45000"),
+        (b'"0":7', b'"-1":7'),
+        (b'"0":7', b'"0":99999999999'),
+        (b"{", b'{"later":' + b"[" * 10_000 + b"]" * 10_000 + b","),
+    ],
+    ids=range(7),
+)
+def test_members_with_what_no_message_can_have_are_damaged(good, damaged):
+    """Else the group would be in memory with it, and its answers could not be read."""
+    data = to_json(group(1, 1, 1))
+    assert good in data
+    with pytest.raises(CorruptRecordError, match="znode /x: not a GroupMembers"):
+        members_from_bytes(data.replace(good, damaged, 1), "/x")
+
+
+@pytest.mark.parametrize(
+    "offsets", [b'"0":[-1]', b'"0":[9223372036854775808]', b'"-1":[1]', b'"0":[1,0,0,"",3000000000]']
+)
+def test_offsets_that_no_message_can_have_are_damaged(offsets):
+    good = to_json(GroupOffsets(topic_id=bytes(16), offsets={}))
+    assert from_json(good, GroupOffsets, "/x").offsets == {}
+    with pytest.raises(CorruptRecordError, match="znode /x: not a GroupOffsets"):
+        from_json(good.replace(b"{}", b"{" + offsets + b"}"), GroupOffsets, "/x")
