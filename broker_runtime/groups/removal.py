@@ -50,6 +50,7 @@ _LEAVING_LIMIT_S: Final = 3.0  # how long members that have left may take to be 
 _POLL_S: Final = 0.02
 _GROUPS_AT_ONCE: Final = 200
 _DELETES_PER_WRITE: Final = 400
+_LOADS_PER_STEP: Final = 2_000  # far less than are kept in memory: one that is forgotten meanwhile is never old enough
 
 
 class GroupRemoval:
@@ -78,7 +79,9 @@ class GroupRemoval:
         self._steady_ms = steady_ms
         self._wall_ms = wall_ms
         self._sleep = sleep
-        self._not_before: dict[str, int] = {}  # when a group's offsets are too old, at the earliest; of `step` alone
+        # Of `step` alone.
+        self._not_before: dict[str, int] = {}  # when a group's offsets are too old, at the earliest
+        self._loads_left = 0
 
     def delete(self, group_id: str) -> None:
         """Removes the group's offsets and what is left of its members.
@@ -103,11 +106,13 @@ class GroupRemoval:
         step."""
         if not self._client.is_connected:
             return
+        self._loads_left = _LOADS_PER_STEP
         try:
             names = self._client.children(CONSUMERS)
             for start in range(0, len(names), _GROUPS_AT_ONCE):
                 self._look_at(names[start : start + _GROUPS_AT_ONCE])
-            self._not_before = {name: at_ms for name, at_ms in self._not_before.items() if name in set(names)}
+            present = set(names)
+            self._not_before = {name: at_ms for name, at_ms in self._not_before.items() if name in present}
         except (ZooKeeperUnavailableError, ZNodeError) as error:
             log.warning("groups' ages unknown error=%r", error)
 
@@ -144,6 +149,10 @@ class GroupRemoval:
 
     def _expire(self, name: str) -> None:
         """The group seems to be old, or to have nothing: looks again, as its coordinator."""
+        if self._groups.find(name) is None:
+            if not self._loads_left:
+                return  # in a later step
+            self._loads_left -= 1
         hosted = self._groups.load(name, creates=False)
         if hosted is None or self._steady_ms() - hosted.claimed_ms < CLAIM_AGE_MS:
             return  # soon

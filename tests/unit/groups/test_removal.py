@@ -210,3 +210,18 @@ def test_damaged_group_is_left_alone_and_others_go_on(world):
     world.client.set("/consumers/a/members", b"{", version=-1)
     passes(world, RETENTION_MS + 4 * ROUND_MS)
     assert world.client.children("/consumers") == ["a"]
+
+
+def test_more_groups_than_are_kept_in_memory_go_all_the_same(world, monkeypatch):
+    """Claims of who joined and left at once: as many of them as there are, they do not push each other out."""
+    monkeypatch.setattr("broker_runtime.groups.removal._LOADS_PER_STEP", 5)
+    broker = world.brokers[1]
+    world.brokers[2].leave()
+    broker.groups._max_groups = 10
+    for number in range(25):
+        beat(broker, 0, group_id=f"g{number}")
+        beat(broker, LEAVES, group_id=f"g{number}")
+        broker.coordinator.step()
+    assert len(world.client.children("/consumers")) == 25
+    passes(world, RETENTION_MS + 10 * ROUND_MS)
+    assert world.client.children("/consumers") == []
