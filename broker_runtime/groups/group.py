@@ -191,14 +191,14 @@ class Group:
 
         Raises `UnknownMemberIdError` if one is not in the group; then nobody is.
         """
-        found: list[Member] = []
+        named: dict[str | None, list[Member]] = {}
+        for member in self._members.values():
+            for name in {member.member_id, member.instance_id} if member.has_share else ():
+                named.setdefault(name, []).append(member)
         for name in who:
-            named = [each for each in self._members.values() if name in (each.member_id, each.instance_id)]
-            named = [each for each in named if each.has_share]
-            if not named:
+            if name not in named:
                 raise self._unknown(name)
-            found += named
-        for member in found:
+        for member in dict.fromkeys(member for name in dict.fromkeys(who) for member in named[name]):
             self._fence(member)
 
     # --- commits ------------------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from broker_runtime.contract.errors import (
@@ -13,6 +15,7 @@ from broker_runtime.contract.errors import (
     UnknownMemberIdError,
 )
 from broker_runtime.contract.requests import LEAVES_FOR_A_WHILE
+from broker_runtime.groups.group import Limits
 from tests.unit.groups.group_world import SESSION_MS, Client, World
 
 # --- static members -------------------------------------------------------------------------------------------------
@@ -145,3 +148,14 @@ def test_members_that_an_administrator_removes_hold_what_they_hold_until_their_l
     a.beat()
     world.settle(a)
     assert len(a.held) == 4
+
+
+def test_members_named_many_times_are_removed_once_and_quickly():
+    """The group's lock is held meanwhile, and the broker's loop waits for it."""
+    world = World(limits=Limits(min_session_ms=1_000, max_session_ms=60_000, max_members=500))
+    for number in range(500):
+        world.client(f"m{number}")
+    began_s = time.process_time()
+    world.group.remove([f"m{number}" for number in range(400)] * 500)
+    assert time.process_time() - began_s < 1.0
+    assert [member.state for member in world.group.members(world.now_ms, world.topics)].count("fenced") == 400
