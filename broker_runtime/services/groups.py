@@ -7,7 +7,7 @@ with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from broker_runtime.contract.errors import (
@@ -18,7 +18,7 @@ from broker_runtime.contract.errors import (
     PylogError,
     UnknownTopicOrPartitionError,
 )
-from broker_runtime.contract.model import check_group_id
+from broker_runtime.contract.model import TopicPartition, check_group_id, check_topic_name
 from broker_runtime.contract.requests import (
     AlterGroupOffsetsRequest,
     CommitOffsetsRequest,
@@ -47,7 +47,7 @@ from broker_runtime.groups.member import MemberState
 from broker_runtime.groups.offsets import OffsetStore
 from broker_runtime.groups.removal import GroupRemoval
 from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState
-from broker_runtime.zookeeper.session import ZNode, ZooKeeperClient
+from broker_runtime.zookeeper.session import MAX_REQUEST_BYTES, ZNode, ZooKeeperClient
 from broker_runtime.zookeeper.znodes import (
     CONSUMERS,
     StoredOffset,
@@ -94,8 +94,10 @@ class GroupService:
         return FindCoordinatorResponse(broker_id=self._claims.find_coordinator(check_group_id(request.group_id)))
 
     def group_heartbeat(self, request: GroupHeartbeatRequest) -> GroupHeartbeatResponse:
-        """See `GroupCoordinator.heartbeat`."""
+        """See `GroupCoordinator.heartbeat`. Raises `InvalidTopicError`, `InvalidRequestError` for topics that cannot
+        be, and names that are too much for ZooKeeper."""
         check_group_id(request.group_id)
+        _check_subscription(request.topics or ())
         return self._coordinator.heartbeat(request)
 
     # --- offsets ----------------------------------------------------------------------------------------------
@@ -103,7 +105,8 @@ class GroupService:
     def commit_offsets(self, request: CommitOffsetsRequest) -> CommitOffsetsResponse:
         """Writes the offsets: of a member, or of nobody while there are no members.
 
-        Raises `UnknownMemberIdError`, `NonEmptyGroupError`. An entry's error: `UnknownTopicOrPartitionError`,
+        Raises `UnknownMemberIdError`, `NonEmptyGroupError`, `InvalidRequestError` for a partition that is there twice:
+        nobody could say which of its offsets counts. An entry's error: `UnknownTopicOrPartitionError`,
         `InconsistentTopicIdError`, `StaleMemberEpochError`, and as `OffsetStore.commit`.
         """
         check_group_id(request.group_id)
@@ -115,6 +118,7 @@ class GroupService:
                 topics[number] = _existing(cluster, committed.at)
             except PylogError as error:
                 errors[number] = ErrorInfo.of(error)
+        _check_distinct([request.offsets[number].at for number in topics])
         if not topics and not request.member_id:
             return CommitOffsetsResponse(errors=tuple(errors))
         partitions = [
@@ -258,6 +262,24 @@ class GroupService:
             members=len(members),
             coordinator=-1 if owner is None else owner,
         )
+
+
+def _check_subscription(topics: Sequence[str]) -> None:
+    chars = sum(len(check_topic_name(name)) for name in topics)
+    if chars > MAX_REQUEST_BYTES:
+        raise InvalidRequestError(
+            f"the names of the {len(topics)} topics of a subscription are {chars} characters in all; "
+            f"at most {MAX_REQUEST_BYTES} go to ZooKeeper"
+        )
+
+
+def _check_distinct(partitions: Sequence[PartitionKey]) -> None:
+    seen: set[TopicPartition] = set()
+    for key in partitions:
+        at = TopicPartition(key.topic, key.partition)
+        if at in seen:
+            raise InvalidRequestError(f"{at} is in the commit twice")
+        seen.add(at)
 
 
 def _existing(cluster: ClusterState, at: PartitionKey) -> TopicState:

@@ -200,3 +200,28 @@ def test_without_zookeeper_it_is_said_at_once(world, monkeypatch):
         committed(world)
     with pytest.raises(errors.ZooKeeperUnavailableError):
         call(world, "find_coordinator", group_id="g")
+
+
+@pytest.mark.parametrize("only_forward", [False, True])
+def test_partition_that_is_in_a_commit_twice_is_refused(world, only_forward):
+    with pytest.raises(errors.InvalidRequestError, match="t-0 is in the commit twice"):
+        commit(world, entry(0, 9), entry(1, 5), entry(0, 3, topic_id=ID), only_forward=only_forward)
+    assert world.client.children("/consumers") == []
+
+
+@pytest.mark.parametrize("topic", ["a/b", "..", "a\nb", "\0", "\U0001f389"])
+def test_subscription_to_what_cannot_be_a_topic_is_refused(world, topic):
+    with pytest.raises(errors.InvalidTopicError):
+        join(world, topics=("t", topic))
+    assert world.client.children("/consumers") == []
+
+
+def test_subscription_that_no_znode_can_have_is_refused_and_the_others_go_on(world):
+    """Else nothing of the group could be written while its member is there."""
+    epoch = join(world)
+    many = tuple(f"{number:05}" + "x" * 244 for number in range(10_000))
+    with pytest.raises(errors.InvalidRequestError, match="10000 topics of a subscription are 2490000 characters"):
+        join(world, "n", topics=many)
+    with pytest.raises(errors.InvalidRequestError, match="10000 topics"):
+        call(world, "group_heartbeat", group_id="g", member_id="m", member_epoch=epoch, topics=many)
+    assert call(world, "group_heartbeat", group_id="g", member_id="m", member_epoch=epoch).is_settled
