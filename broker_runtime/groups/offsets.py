@@ -4,8 +4,8 @@ Rules: an acknowledgement comes after the write; commits of one group and topic 
 out together, as one write; offsets that are as they were write nothing, but once in a while, so that it shows that they
 are in use. A write holds only while the topic exists and the coordinator's claim stands (both checked in the same
 transaction, see `claims`), and offsets kept under another topic id are of a topic that is no more: they are not seen,
-and replaced by the next commit. After a write whose outcome is unknown nothing is believed that was read before it must
-have ended.
+and replaced by the next commit, if it is of the topic that is there. After a write whose outcome is unknown nothing is
+believed that was read before it must have ended.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from broker_runtime.zookeeper.znodes import (
     CONSUMERS,
     GroupOffsets,
     StoredOffset,
+    TopicRecord,
     from_json,
     group_offsets_parent,
     group_offsets_path,
@@ -112,7 +113,8 @@ class OffsetStore:
         """Returns when the offsets are in ZooKeeper. ``only_forward``: those below the committed ones change nothing.
         ``guard``: of the claim under which they are written; None: whoever has the group.
 
-        Raises `UnknownTopicOrPartitionError` if the topic is gone, `NotCoordinatorError` if the claim does not stand,
+        Raises `UnknownTopicOrPartitionError` if the topic is gone, `InconsistentTopicIdError` if it was made anew and
+        has offsets, `NotCoordinatorError` if the claim does not stand,
         `InvalidRequestError` if the znode would become too large, `ZooKeeperUnavailableError` (whether they are
         committed is unknown then).
         """
@@ -208,7 +210,10 @@ class OffsetStore:
                 merged = merge(present, batch, refresh_ms=self._refresh_ms)
                 if merged == present:
                     return
-                operations: list[Operation] = [Check(topic_path(topic), ANY_VERSION)]
+                topic_version = ANY_VERSION
+                if present is not None and present.topic_id != merged.topic_id:
+                    topic_version = self._version_of(topic, merged.topic_id)
+                operations: list[Operation] = [Check(topic_path(topic), topic_version)]
                 if guard is not None:
                     operations.insert(0, guard.check)
                     operations += [Create(parent)] if above is None else []
@@ -237,6 +242,16 @@ class OffsetStore:
                 raise ZooKeeperUnavailableError(f"{path} keeps changing; the offsets were not written. Try again later")
             time.sleep(random.uniform(0, longest_pause))
             longest_pause = min(longest_pause * 2, _LONGEST_PAUSE_S)
+
+    def _version_of(self, topic: str, topic_id: bytes) -> int:
+        """Of the topic's znode. Raises `InconsistentTopicIdError` if it has another id by now: who commits looked at it
+        before it was made anew, and the offsets that are there are the present topic's."""
+        node = self._client.find(topic_path(topic))
+        if node is None:
+            raise UnknownTopicOrPartitionError(f"no topic {topic!r}: it was deleted")
+        if from_json(node.data, TopicRecord, topic_path(topic)).topic_id != topic_id:
+            raise InconsistentTopicIdError(f"topic {topic!r} was made anew; nothing was committed")
+        return node.version
 
     def _end_doubt(self, key: tuple[str, str], guard: Guard | None) -> None:
         """What was under way is either done or never will be, and reads after this tell which."""

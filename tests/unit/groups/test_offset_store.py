@@ -3,6 +3,7 @@
 import pytest
 
 from broker_runtime.contract.errors import (
+    InconsistentTopicIdError,
     InvalidRequestError,
     UnknownServerError,
     UnknownTopicOrPartitionError,
@@ -11,9 +12,9 @@ from broker_runtime.contract.errors import (
 from broker_runtime.groups.offsets import OffsetStore, _Commit, _Queue
 from broker_runtime.zookeeper.memory import MemoryZooKeeper
 from broker_runtime.zookeeper.session import BadVersionError
-from broker_runtime.zookeeper.znodes import StoredOffset, group_offsets_path
+from broker_runtime.zookeeper.znodes import StoredOffset, TopicRecord, group_offsets_path, to_json
 
-ID = b"\x01" * 16
+ID, OTHER_ID = b"\x01" * 16, b"\x02" * 16
 
 
 @pytest.fixture
@@ -65,6 +66,16 @@ def test_offsets_go_back_unless_only_forward(store):
     assert committed(store) == {0: 3, 1: 9}
 
 
+def test_commit_for_an_earlier_topic_of_the_name_takes_nothing_from_the_present_one(client, store):
+    """Its caller looked at the topic before it was made anew, and came here after who looked later."""
+    client.set("/topics/t", to_json(TopicRecord(topic_id=OTHER_ID, assignment=((1,),))), version=-1)
+    store.commit("g", "t", ID, {0: at(9)})
+    store.commit("g", "t", OTHER_ID, {0: at(5)})
+    with pytest.raises(InconsistentTopicIdError, match="made anew"):
+        store.commit("g", "t", ID, {0: at(9)})
+    assert committed(store, OTHER_ID) == {0: 5}
+
+
 def test_commit_that_arrives_after_a_later_one_takes_nothing_back(store):
     """It was stuck on its way while another broker coordinated the group. Rewinding is a later commit."""
     store.commit("g", "t", ID, {0: at(7, member_epoch=3, sequence=24), 1: at(7, member_epoch=3, sequence=20)})
@@ -80,11 +91,12 @@ def test_commit_that_arrives_after_a_later_one_takes_nothing_back(store):
     assert committed(store) == {0: 2, 1: 9}
 
 
-def test_offsets_of_an_earlier_topic_of_the_name_are_replaced(store):
+def test_offsets_of_an_earlier_topic_of_the_name_are_replaced(client, store):
     store.commit("g", "t", ID, {0: at(5), 1: at(6)})
-    store.commit("g", "t", b"\x02" * 16, {0: at(1)})
+    client.set("/topics/t", to_json(TopicRecord(topic_id=OTHER_ID, assignment=((1,),))), version=-1)
+    store.commit("g", "t", OTHER_ID, {0: at(1)})
     assert committed(store) == {}
-    assert committed(store, b"\x02" * 16) == {0: 1}
+    assert committed(store, OTHER_ID) == {0: 1}
 
 
 def test_offsets_of_a_topic_that_is_gone_are_refused_and_leave_nothing(client, store):
