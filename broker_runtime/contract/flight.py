@@ -237,7 +237,9 @@ def frames_of(batch: pa.RecordBatch | None) -> list[pa.Buffer]:
     if not len(column):
         return []
     _, offsets, values = column.buffers()
-    ends = memoryview(offsets).cast("B").cast("i")[column.offset : column.offset + len(column) + 1]
+    numbers = memoryview(offsets).cast("B")
+    # A peer's buffer may end with a piece of a number, which belongs to no cell.
+    ends = numbers[: len(numbers) // 4 * 4].cast("i")[column.offset : column.offset + len(column) + 1]
     if values is None:
         return [pa.py_buffer(b"")] * len(column)
     return [values.slice(start, end - start) for start, end in itertools.pairwise(ends)]
