@@ -38,6 +38,8 @@ TOPICS = {
 
 def serve(directory: str, max_streams: int) -> None:
     """Serves until SIGTERM; prints its port as JSON first. ``exec``-ed with a fresh interpreter by `Server`."""
+    from serving_groups import group_actions
+
     from broker_runtime.contract.errors import StaleBrokerEpochError
     from broker_runtime.log import LogConfig, LogDirectory
     from broker_runtime.replication import Leadership, Partition, PartitionRegistry
@@ -110,7 +112,12 @@ def serve(directory: str, max_streams: int) -> None:
             fetch=FetchService(registry, max_bytes=55 << 20, budget=budget),
             read=read,
             plain=PlainService(registry, produce=produce, read=read, now_ms=lambda: time.time_ns() // 1_000_000),
-            actions={"metadata": metadata, "describe_log_dirs": defect, "describe_config": open_streams},
+            actions={
+                "metadata": metadata,
+                "describe_log_dirs": defect,
+                "describe_config": open_streams,
+                **group_actions(TOPICS),
+            },
             admit_replica=admit_replica,
             produce_budget=ByteBudget(256 << 20),
         ),

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -48,7 +49,7 @@ def test_garbage_leaves_the_broker_alive_its_memory_bounded_and_its_log_unchange
         assert server.stored_bytes() == stored, f"seed {_SEED}"
         assert server.rss_bytes - memory < _MEMORY_BYTES, f"seed {_SEED}"
         assert unanswered < _CALLS / 10, f"the fuzz no longer reaches the services: {unanswered} of {_CALLS} unanswered"
-        defects = [line for line in server.log.read_text().splitlines() if "fail call=" in line]
+        defects = [line for line in server.log.read_text().splitlines() if "fail call=" in line or "Traceback" in line]
         assert not defects, f"seed {_SEED}: {defects[:5]}\n{server.log.read_text()[:4000]}"
         assert _serves(server)
 
@@ -184,6 +185,51 @@ def _action(rng: random.Random) -> Call:
     return "DoAction", [bytes_field(1, name) + bytes_field(2, _maybe(rng, encode(body)))]
 
 
+def _group_action(rng: random.Random) -> Call:
+    group_id = rng.choice(("g", "g", "h", f"g{rng.randrange(200)}", "a/b", "..", "zookeeper", "\0", "x" * 300))
+    member_id = f"m{rng.randrange(20)}"
+    epoch = rng.choice((0, 0, 1, 2, 3, -1, -2, -3, 2**31 - 1))
+    offsets = tuple(
+        requests.CommittedOffset(
+            at=requests.PartitionKey(topic=rng.choice(("untyped", "typed", "none")), partition=rng.randrange(3)),
+            offset=rng.choice((0, 7, 2**63 - 1)),
+            metadata="x" * rng.choice((0, 4096)),
+        )
+        for _ in range(rng.randrange(4))
+    )
+    heartbeat = requests.GroupHeartbeatRequest(
+        group_id=group_id,
+        member_id=member_id,
+        member_epoch=epoch,
+        topics=rng.choice((None, ("untyped",), ("typed", "untyped", "none"), ("a/b",))),
+        instance_id=rng.choice((None, None, "i1", "i2")),
+        kind=rng.choice(("consumer", "consumer", "spark")),
+        session_timeout_ms=rng.choice((0, 1_000, 10_000)),
+    )
+    commit = requests.CommitOffsetsRequest(
+        group_id=group_id,
+        offsets=offsets,
+        member_id=rng.choice(("", member_id)),
+        member_epoch=epoch,
+        sequence=rng.choice((-1, 0, 2**63 - 1)),
+    )
+    of_action: dict[str, requests.Message] = {
+        "find_coordinator": requests.FindCoordinatorRequest(group_id=group_id),
+        "group_heartbeat": heartbeat,
+        "commit_offsets": commit,
+        "fetch_offsets": requests.FetchOffsetsRequest(group_id=group_id),
+        "list_groups": requests.ListGroupsRequest(),
+        "describe_group": requests.DescribeGroupRequest(group_id=group_id),
+        "alter_group_offsets": requests.AlterGroupOffsetsRequest(group_id=group_id, offsets=offsets),
+        "delete_group": requests.DeleteGroupRequest(group_id=group_id),
+        "remove_group_members": requests.RemoveGroupMembersRequest(group_id=group_id, members=(member_id,) * 3),
+    }
+    name = rng.choice(("group_heartbeat", "commit_offsets", *of_action))
+    body = encode(of_action[name])
+    envelope = requests.ActionRequest(body=msgspec.Raw(_maybe(rng, body)))
+    return "DoAction", [bytes_field(1, name.encode()) + bytes_field(2, encode(envelope))]
+
+
 def _get(rng: random.Random) -> Call:
     message: requests.Message
     if rng.random() < 0.5:
@@ -260,7 +306,8 @@ def _other(rng: random.Random) -> Call:
 
 
 _SEEDS: list[Callable[[random.Random], Call]] = [
-    _action, _get, _get, _produce, _produce, _produce, _plain_put, _plain_put, _fetch, _fetch, _describe, _other,
+    _action, _group_action, _group_action, _get, _get, _produce, _produce, _produce, _plain_put, _plain_put, _fetch,
+    _fetch, _describe, _other,
 ]  # fmt: skip
 
 
