@@ -18,6 +18,7 @@ from typing import Final
 
 from broker_runtime.contract.errors import (
     CoordinatorNotAvailableError,
+    CorruptRecordError,
     NotCoordinatorError,
     ZooKeeperUnavailableError,
 )
@@ -230,15 +231,22 @@ class HostedGroups:
 
     def _last_epoch(self, group_id: str) -> int:
         """Of a group that has no members' znode: epochs rise for ever, or its next commits would seem to be old ones.
-        It has offsets of members only if somebody took the znode away by hand."""
+        It has offsets of members only if somebody took the znode away by hand. Damaged offsets have none: commits to
+        their topic are refused until the group is deleted."""
         try:
             topics = self._client.children(group_offsets_parent(group_id))
         except NoNodeError:
             return 0
         paths = [group_offsets_path(group_id, topic) for topic in topics]
-        found = zip(paths, self._client.find_all(paths), strict=True)
-        stored = [from_json(node.data, GroupOffsets, path) for path, node in found if node is not None]
-        return max(0, *(offset.member_epoch for each in stored for offset in each.offsets.values()), 0)
+        epoch = 0
+        for path, node in zip(paths, self._client.find_all(paths), strict=True):
+            try:
+                stored = {} if node is None else from_json(node.data, GroupOffsets, path).offsets
+            except CorruptRecordError as error:
+                log.error("offsets cannot be read group=%r error=%s", group_id, error.message)
+                continue
+            epoch = max(epoch, *(offset.member_epoch for offset in stored.values()), 0)
+        return epoch
 
     def _require_room(self) -> None:
         with self._lock:

@@ -97,7 +97,7 @@ class GroupRemoval:
             offsets = self._offsets(hosted)
             if not offsets and hosted.members_version is None:
                 raise GroupIdNotFoundError(f"no group {group_id!r}")
-            self._remove(hosted, offsets)
+            self._remove(hosted, offsets)  # damaged ones, too
         self._groups.drop(hosted)
         log.info("delete group=%r topics=%d", group_id, len(offsets))
 
@@ -158,7 +158,11 @@ class GroupRemoval:
             return  # soon
         with self._removing(hosted):
             offsets = self._offsets(hosted)
-            last_ms = _last_use_ms({topic: found for topic, (found, _) in offsets.items()}, self._members(hosted))
+            found = {
+                topic: from_json(node.data, GroupOffsets, group_offsets_path(name, topic))
+                for topic, node in offsets.items()
+            }
+            last_ms = _last_use_ms(found, self._members(hosted))
             if last_ms is not None and self._wall_ms() - last_ms < self._retention_ms:
                 return
             self._remove(hosted, offsets)
@@ -192,26 +196,23 @@ class GroupRemoval:
                     return
             self._sleep(_POLL_S)
 
-    def _offsets(self, hosted: HostedGroup) -> dict[str, tuple[GroupOffsets, int]]:
-        """By topic, with versions; as recent as the call."""
+    def _offsets(self, hosted: HostedGroup) -> dict[str, ZNode]:
+        """By topic; as recent as the call."""
         guard, group_id = hosted.claim.guard, hosted.group_id
         self._client.transaction([guard.check], session=guard.session)
         topics = self._store.topics_of(group_id)
         paths = [group_offsets_path(group_id, topic) for topic in topics]
-        return {
-            topic: (from_json(node.data, GroupOffsets, path), node.version)
-            for topic, path, node in zip(topics, paths, self._client.find_all(paths), strict=True)
-            if node is not None
-        }
+        found = zip(topics, self._client.find_all(paths), strict=True)
+        return {topic: node for topic, node in found if node is not None}
 
     def _members(self, hosted: HostedGroup) -> GroupMembers | None:
         path = group_members_path(hosted.group_id)
         node = self._client.find(path)
         return None if node is None else members_from_bytes(node.data, path)
 
-    def _remove(self, hosted: HostedGroup, offsets: Mapping[str, tuple[GroupOffsets, int]]) -> None:
+    def _remove(self, hosted: HostedGroup, offsets: Mapping[str, ZNode]) -> None:
         group_id, guard = hosted.group_id, hosted.claim.guard
-        deletes = [Delete(group_offsets_path(group_id, topic), version) for topic, (_, version) in offsets.items()]
+        deletes = [Delete(group_offsets_path(group_id, topic), node.version) for topic, node in offsets.items()]
         if self._client.find(group_offsets_parent(group_id)) is not None:
             deletes.append(Delete(group_offsets_parent(group_id)))
         if hosted.members_version is not None:

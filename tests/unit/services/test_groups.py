@@ -225,3 +225,20 @@ def test_subscription_that_no_znode_can_have_is_refused_and_the_others_go_on(wor
     with pytest.raises(errors.InvalidRequestError, match="10000 topics"):
         call(world, "group_heartbeat", group_id="g", member_id="m", member_epoch=epoch, topics=many)
     assert call(world, "group_heartbeat", group_id="g", member_id="m", member_epoch=epoch).is_settled
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b'{"topic_id": "AQ==", "offsets": {}}'])
+def test_damaged_offsets_of_one_topic_are_that_topics_alone_and_the_group_can_be_deleted(world, damage):
+    """Also for a coordinator that has nothing of the group in memory."""
+    commit(world, entry(0, 5), entry(0, 7, topic="u"))
+    world.client.set("/consumers/g/offsets/t", damage, version=-1)
+    for broker in world.brokers.values():
+        broker.restart()
+    assert commit(world, entry(0, 6), entry(0, 8, topic="u")) == ["CORRUPT_MESSAGE", None]
+    with pytest.raises(errors.CorruptRecordError, match="/consumers/g/offsets/t"):
+        committed(world)
+    assert committed(world, partitions=(PartitionKey(topic="u", partition=0),)) == {("u", 0): 8}
+    world.brokers[1].service._removal.step()
+    call(world, "delete_group", group_id="g")
+    assert commit(world, entry(0, 1)) == [None]
+    assert committed(world) == {("t", 0): 1}
