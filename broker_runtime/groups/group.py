@@ -358,7 +358,7 @@ class Group:
                 heard_s = max(0, now_ms - member.heard_ms) / 1_000
                 raise GroupInUseError(
                     f"group {self.group_id!r} is in use by {what}: member {member.member_id}, client "
-                    f"{member.client_id!r} on {member.client_host or 'an unknown host'}, last heard of {heard_s:.1f} s "
+                    f"{member.client_id!r} on host {member.client_host!r}, last heard of {heard_s:.1f} s "
                     "ago. A Spark query needs a group of its own: take another, or end that one"
                 )
 
