@@ -102,8 +102,10 @@ def consume(
                 consumer.seek(at, offset)
         try:
             for batch in _bounded(consumer, ends, limit, idle_limit_s=_idle_limit_s(invocation)):
-                show.batch(batch)
-                shown.add(batch)
+                if batch is not None:
+                    show.batch(batch)
+                    shown.add(batch)
+                shown.maybe_commit()
             show.finish()
             sys.stdout.flush()
         except KeyboardInterrupt:
@@ -126,7 +128,10 @@ class _Shown:
 
     def add(self, batch: ConsumedBatch) -> None:
         self._to[batch.topic_partition] = batch.next_offset
-        if not self._is_held_back and time.monotonic() - self._committed_s >= _COMMIT_INTERVAL_S:
+
+    def maybe_commit(self) -> None:
+        """Now and then; also while nothing comes, so that who has shown all has no lag."""
+        if self._to and not self._is_held_back and time.monotonic() - self._committed_s >= _COMMIT_INTERVAL_S:
             self.commit()
 
     def commit(self) -> None:
@@ -161,9 +166,9 @@ def _bounded(
     limit: int | None,
     *,
     idle_limit_s: float | None,
-) -> Iterator[ConsumedBatch]:
+) -> Iterator[ConsumedBatch | None]:
     """Batches up to ``ends`` (exclusive) of what the consumer has, and ``limit`` records, whichever is first; without
-    end if neither is."""
+    end if neither is. None: nothing came for a moment."""
     left = sys.maxsize if limit is None else limit
     idle_since = time.monotonic()
     while left > 0:
@@ -176,6 +181,8 @@ def _bounded(
         batches = consumer.poll_batches(timeout=_POLL_S)
         if not batches and idle_limit_s is not None and time.monotonic() - idle_since >= idle_limit_s:
             return
+        if not batches:
+            yield None
         for batch in batches:
             idle_since = time.monotonic()
             rows = len(batch)

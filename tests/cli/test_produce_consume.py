@@ -209,6 +209,27 @@ def test_consumers_of_one_group_share_a_topic(
         assert [offset.lag for offset in admin.list_group_offsets("shared").values()] == [0, 0]
 
 
+def test_what_was_shown_is_acknowledged_while_nothing_comes(
+    pylog: Pylog, topic: str, tmp_path: Path, pylog_cluster: LocalCluster
+) -> None:
+    """W18, W27: a `pylog consume -g` that has shown all and waits has no lag, and a kill makes nothing come again."""
+    servers = pylog_cluster.bootstrap_servers
+    pylog("produce", topic, stdin="one\ntwo\n")
+    arguments = [*COMMAND, "consume", topic, "-g", "waiting", "--from", "earliest", "-b", servers]
+    with Admin(servers) as admin:
+        shell = subprocess.Popen(arguments, stdout=subprocess.PIPE, env=clean_environment(tmp_path))
+        try:
+            assert shell.stdout is not None
+            assert sorted(shell.stdout.readline() for _ in range(2)) == [b"one\n", b"two\n"]
+            deadline_s = time.monotonic() + 15
+            while any(offset.lag for offset in admin.list_group_offsets("waiting").values()):
+                assert time.monotonic() < deadline_s, "what was shown is still not acknowledged"
+                time.sleep(0.2)
+        finally:
+            shell.kill()
+            shell.communicate(timeout=LIMIT_S)
+
+
 def wait_for_shares(admin: Admin, sizes: list[int]) -> None:
     """Waits until the group's members have so many partitions each."""
     deadline_s = time.monotonic() + LIMIT_S
