@@ -20,6 +20,7 @@ EARLIEST: Final = -2
 LATEST: Final = -1
 
 _PLACES = "earliest, latest, an offset (42), from the end (-10), an age (1h), or a time (2026-01-31T12:00)"
+_NUMBER = re.compile(r"[0-9]{1,18}\Z")
 _INTEGER = re.compile(r"-?[0-9]{1,18}\Z")
 _AGE = re.compile(r"[0-9]+(\.[0-9]+)?(ms|s|m|min|h|d|w)\Z")
 
@@ -58,16 +59,20 @@ def parse_place(text: str, *, now_ms: int, option: str) -> Place:
     if _INTEGER.match(word):
         number = int(word)
         return FromEnd(-number) if word.startswith("-") else AtOffset(number)
-    if _AGE.match(word):
+    try:
+        return AtTime(max(0, _time_ms(text.strip(), now_ms)))
+    except (ValueError, OverflowError):
+        raise OptionError(f"{option} {text!r}: allowed are {_PLACES}") from None
+
+
+def _time_ms(text: str, now_ms: int) -> int:
+    """When an age or a time was; before 1970 it is negative."""
+    if _AGE.match(text.lower()):
         from broker_runtime.contract.settings import parse_duration
 
-        return AtTime(max(0, now_ms - parse_duration(word)))
-    try:
-        time = datetime.datetime.fromisoformat(text.strip())
-    except ValueError:
-        raise OptionError(f"{option} {text!r}: allowed are {_PLACES}") from None
+        return now_ms - parse_duration(text)
     # A time without a zone is the wall clock of whoever typed it.
-    return AtTime(round(time.astimezone().timestamp() * 1000))
+    return round(datetime.datetime.fromisoformat(text).astimezone().timestamp() * 1000)
 
 
 def parse_timeout_s(text: str) -> float:
@@ -83,12 +88,17 @@ def parse_timeout_s(text: str) -> float:
     return timeout_s
 
 
+def is_number(text: str) -> bool:
+    """Whether it is a partition's or a record's number: ASCII digits, as many as an offset may have."""
+    return _NUMBER.match(text) is not None
+
+
 def parse_partition(text: str) -> TopicPartition:
     """``flights:0``. Raises `InvalidPartitionsError`."""
     from broker_runtime.contract.model import TopicPartition, check_topic_name
 
     topic, colon, number = text.rpartition(":")
-    if not colon or not number.isdecimal():
+    if not colon or not is_number(number):
         raise InvalidPartitionsError(f"{text!r} must be TOPIC:PARTITION, as in flights:0")
     return TopicPartition(check_topic_name(topic), int(number))
 

@@ -14,7 +14,7 @@ from pyspark_log.cli.exit_status import UNHEALTHY, say_error
 from pyspark_log.cli.invocation import Invocation
 from pyspark_log.cli.options import add_command
 from pyspark_log.cli.output import Column, OutputFormat, print_rows
-from pyspark_log.cli.reset import Shift, parse_offsets_file, parse_target, parse_topics, resolve, within_log
+from pyspark_log.cli.reset import Shift, parse_target, parse_topics, read_offsets_file, resolve, within_log
 
 if TYPE_CHECKING:
     from broker_runtime.contract.model import GroupDescription, GroupOffset, MemberDescription, TopicPartition
@@ -141,11 +141,13 @@ def reset(
     if from_file is None and bool(topics) == all_topics:
         raise OptionError("say which topics (-t flights), or --all-topics; one of both")
     target = None if to is None else parse_target(to, now_ms=round(time.time() * 1000))
-    given = None if from_file is None else parse_offsets_file(from_file.read_text().splitlines(), name=str(from_file))
+    given = None if from_file is None else read_offsets_file(from_file)
     named = parse_topics(topics or [])
     with invocation.admin() as admin:
         _refuse_members(admin, group_id, "Its offsets cannot be set meanwhile")
         old = {at: offset.committed for at, offset in admin.list_group_offsets(group_id).items()}
+        if not old and isinstance(target, Shift):
+            raise GroupIdNotFoundError(f"group {group_id!r} has no offsets to go on or back from: say --to earliest")
         if all_topics:
             if not old:
                 raise GroupIdNotFoundError(f"group {group_id!r} has no offsets: say which topics with -t")

@@ -1,18 +1,20 @@
 """Where a group shall go on: what `pylog group reset` was told, as offsets.
 
-Pure but for `resolve`, which asks brokers. Everything wrong is an `OptionError` that shows what was given.
+Pure but for `read_offsets_file`, and `resolve`, which asks brokers. Everything wrong is an `OptionError` that shows
+what was given.
 """
 
 from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from broker_runtime.contract.errors import InvalidPartitionsError, OptionError
-from pyspark_log.cli.arguments import AtOffset, Place, parse_place
+from pyspark_log.cli.arguments import AtOffset, Place, is_number, parse_place
 
 if TYPE_CHECKING:
     from broker_runtime.contract.model import TopicPartition
@@ -53,7 +55,7 @@ def parse_topics(given: Sequence[str]) -> dict[str, list[int] | None]:
     for text in given:
         topic, colon, listed = text.partition(":")
         numbers = listed.split(",")
-        if "," in topic or (colon and not all(number.isdecimal() for number in numbers)):
+        if "," in topic or (colon and not all(map(is_number, numbers))):
             raise InvalidPartitionsError(f"{text!r} must be TOPIC or TOPIC:PARTITION[,PARTITION…], as in flights:0,2")
         before = found.get(check_topic_name(topic), [])
         if not colon or before is None:
@@ -63,17 +65,28 @@ def parse_topics(given: Sequence[str]) -> dict[str, list[int] | None]:
     return found
 
 
+def read_offsets_file(file: Path) -> dict[TopicPartition, int]:
+    """`parse_offsets_file` of a file in UTF-8, with a byte order mark or without. Raises `OSError`, too."""
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise OptionError(f"{file} must be text in UTF-8, with lines of topic,partition,offset") from None
+    return parse_offsets_file(text.splitlines(), name=str(file))
+
+
 def parse_offsets_file(lines: Sequence[str], *, name: str) -> dict[TopicPartition, int]:
     """Rows of ``topic,partition,offset``, with a heading of these words or without."""
     from broker_runtime.contract.model import TopicPartition, check_topic_name
 
     found: dict[TopicPartition, int] = {}
-    for number, row in enumerate(csv.reader(lines), 1):
+    for number, row in enumerate(_rows(lines, name), 1):
         cells = [cell.strip() for cell in row]
         if not any(cells) or (number == 1 and [cell.lower() for cell in cells] == _FILE_HEADING):
             continue
-        if len(cells) != 3 or not cells[1].isdecimal() or not cells[2].isdecimal():
-            raise OptionError(f"{name}, line {number}: {','.join(row)!r} must be topic,partition,offset")
+        if len(cells) != 3 or not is_number(cells[1]) or not is_number(cells[2]):
+            raise OptionError(
+                f"{name}, line {number}: {','.join(row)!r} must be topic,partition,offset, as in flights,0,42"
+            )
         at = TopicPartition(check_topic_name(cells[0]), int(cells[1]))
         if at in found:
             raise OptionError(f"{name}, line {number}: {at.topic}:{at.partition} is there twice")
@@ -81,6 +94,14 @@ def parse_offsets_file(lines: Sequence[str], *, name: str) -> dict[TopicPartitio
     if not found:
         raise OptionError(f"{name} has no line of topic,partition,offset")
     return found
+
+
+def _rows(lines: Sequence[str], name: str) -> Iterator[list[str]]:
+    reader = csv.reader(lines)
+    try:
+        yield from reader
+    except csv.Error as error:
+        raise OptionError(f"{name}, line {reader.line_num}: {error}") from None
 
 
 def resolve(

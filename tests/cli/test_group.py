@@ -104,6 +104,8 @@ def test_group_reset_refuses_wrong_arguments_by_name(pylog: Pylog, topic: str, g
     assert "a/b" in pylog("group", "reset", "a/b", "-t", topic, "--to", "latest", status=2).stderr
     pylog("group", "reset", group, "-t", "no-such-topic", "--to", "latest", status=3)
     pylog("group", "reset", group, "--all-topics", "--to", "latest", status=3)
+    nowhere = pylog("group", "reset", group, "-t", topic, "--to", "-1", "--execute", status=3)
+    assert (nowhere.stdout, nowhere.stderr.split()[0]) == ("", "[GROUP_ID_NOT_FOUND]")
 
 
 def test_group_describe_shows_lag_of_each_partition(pylog: Pylog, topic: str, group: str) -> None:

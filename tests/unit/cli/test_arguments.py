@@ -48,6 +48,7 @@ def test_arguments_use_the_protocols_values_for_the_logs_ends() -> None:
         ("7d", AtTime(NOW_MS - 7 * 86_400_000)),
         ("2023-11-14T22:13:20Z", AtTime(NOW_MS)),
         ("2023-11-14T23:13:20+01:00", AtTime(NOW_MS)),
+        ("1900-01-01", AtTime(0)),
     ],
 )
 def test_place_is_read_as_typed(text: str, expected: object) -> None:
@@ -61,7 +62,9 @@ def test_place_without_zone_is_local_time() -> None:
     assert place("2026-01-31T12:00") == AtTime(round(local.timestamp() * 1000))
 
 
-@pytest.mark.parametrize("text", ["", "soon", "1y", "--5", "1.5", "12345678901234567890", "2026-13-01", "٣"])
+@pytest.mark.parametrize(
+    "text", ["", "soon", "1y", "--5", "1.5", "12345678901234567890", "2026-13-01", "٣", "0001-01-01", "9" * 20 + "w"]
+)
 def test_place_is_refused_by_name_with_what_is_allowed(text: str) -> None:
     """Errors name the value and what is allowed."""
     with pytest.raises(OptionError) as refused:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from broker_runtime.contract.errors import InvalidPartitionsError, InvalidTopicError, OptionError
 from broker_runtime.contract.model import TopicPartition
 from pyspark_log.cli.arguments import EARLIEST, LATEST, AtOffset, AtTime
-from pyspark_log.cli.reset import Shift, parse_offsets_file, parse_target, parse_topics, within_log
+from pyspark_log.cli.reset import Shift, parse_offsets_file, parse_target, parse_topics, read_offsets_file, within_log
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 
@@ -36,7 +38,7 @@ def test_topics_come_whole_or_with_partitions() -> None:
     assert parse_topics(["a:1", "a"]) == parse_topics(["a", "a:1"]) == {"a": None}
 
 
-@pytest.mark.parametrize("text", ["a,b", "a:", "a:x", "a:1,", "a:-1", "a:1,b:2"])
+@pytest.mark.parametrize("text", ["a,b", "a:", "a:x", "a:1,", "a:-1", "a:1,b:2", "a:" + "1" * 5_000])
 def test_topics_that_are_none_are_refused(text: str) -> None:
     with pytest.raises(InvalidPartitionsError, match="flights:0,2"):
         parse_topics([text])
@@ -58,12 +60,28 @@ def test_offsets_file_has_a_heading_or_none() -> None:
     [
         (["a,0"], "f, line 1"), (["a,0,5", "a,0,x"], "f, line 2"), (["a,0,-5"], "f, line 1"),
         (["a,0,5", "a,0,6"], "line 2: a:0 is there twice"), ([], "f has no line"),
-        (["topic,partition,offset"], "f has no line"),
+        (["topic,partition,offset"], "f has no line"), (["", "a,0," + "1" * 5_000], "f, line 2"),
+        (["a,0,5", "a,1," + "1" * 200_000], "f, line 2: field larger"),
     ],
 )  # fmt: skip
 def test_offsets_file_with_other_lines_is_refused_by_line(lines: list[str], says: str) -> None:
     with pytest.raises(OptionError, match=says):
         parse_offsets_file(lines, name="f")
+
+
+def test_offsets_file_may_begin_as_a_spreadsheet_writes_it(tmp_path: Path) -> None:
+    """W27: a CSV file in UTF-8 with the mark that some programs put before it."""
+    file = tmp_path / "offsets.csv"
+    file.write_bytes(b"\xef\xbb\xbftopic,partition,offset\r\na,0,5\r\n")
+    assert read_offsets_file(file) == {A0: 5}
+
+
+def test_offsets_file_in_another_encoding_is_refused_by_name(tmp_path: Path) -> None:
+    """W27: one error that says which file, and what it must be."""
+    file = tmp_path / "offsets.csv"
+    file.write_bytes("a,0,5\n".encode("utf-16"))
+    with pytest.raises(OptionError, match=r"offsets\.csv.*UTF-8"):
+        read_offsets_file(file)
 
 
 def test_offsets_outside_the_log_are_moved_into_it_and_said() -> None:
