@@ -218,9 +218,8 @@ class Consumer:
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Goes on with this offset. One that is out of range shows in the next `poll` (``auto_offset_reset``)."""
-        if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
-            raise InvalidRequestError(f"an offset is a number from 0 on, not {offset!r}")
-        self._consumption.handout.seek({_tp(partition): offset})
+        at = _tp(partition)
+        self._consumption.handout.seek({at: offsets.check_offset(at, offset)})
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         """Goes on with the first record there is; without arguments in all assigned partitions."""
@@ -364,7 +363,7 @@ class Consumer:
             raise InvalidRequestError(
                 f"commit takes a record, a batch, or next offsets by partition, not {type(what).__name__}"
             )
-        return {_tp(at): offset for at, offset in what.items()}
+        return {_tp(at): offsets.check_offset(_tp(at), offset) for at, offset in what.items()}
 
 
 def _tp(at: TopicPartition | tuple[str, int]) -> TopicPartition:

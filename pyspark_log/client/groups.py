@@ -89,8 +89,7 @@ def alter_group_offsets(cluster: Cluster, group_id: str, new: Mapping[TopicParti
     """
     check_group_id(group_id)
     for at, offset in new.items():
-        if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset < 1 << 63:
-            raise InvalidRequestError(f"{at}: an offset is a number from 0 on, not {offset!r}")
+        offsets.check_offset(at, offset)
     entries = {at: _entry(cluster, at, offset) for at, offset in new.items()}
 
     def ask(asked: list[TopicPartition], left_s: float) -> CommitOffsetsResponse:

@@ -54,6 +54,13 @@ def wire_timestamp(moment: str | datetime | int) -> int:
     return timestamp_ms_of(moment)
 
 
+def check_offset(at: TopicPartition, offset: object) -> int:
+    """The same, if it can be the next offset of a partition. Raises `InvalidRequestError`."""
+    if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset < 1 << 63:
+        raise InvalidRequestError(f"{at}: an offset is a number from 0 on, not {offset!r}")
+    return offset
+
+
 def list_offsets(
     cluster: Cluster, wanted: Mapping[TopicPartition, int], *, timeout_s: float | None = None
 ) -> dict[TopicPartition, OffsetAndTimestamp]:

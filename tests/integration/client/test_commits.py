@@ -1,6 +1,8 @@
 """Commits of a consumer, through a real broker into ZooKeeper."""
 
+import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -49,6 +51,23 @@ def test_commit_in_the_background_that_is_refused_spoils_no_other(
         assert first.result(30) is None
         assert last.result(30) is None
         assert isinstance(refused.exception(30), errors.UnknownTopicOrPartitionError | errors.InconsistentTopicIdError)
+
+
+@pytest.mark.parametrize("offset", [-1, "5", True, 1 << 63, None])
+def test_what_is_no_offset_is_refused_by_name_and_changes_nothing(
+    new_topic: Callable[..., str], new_group: Callable[[], str], offset: Any
+) -> None:
+    """W18, W20: `commit` and `seek` name the partition, the value and what is allowed."""
+    name, group = new_topic(2), new_group()
+    good, bad = TopicPartition(name, 0), TopicPartition(name, 1)
+    said = re.escape(f"{bad}: an offset is a number from 0 on, not {offset!r}")
+    with Consumer(name, group_id=group, auto_offset_reset="earliest", enable_auto_commit=False) as consumer:
+        for refused in (consumer.commit, consumer.commit_async):
+            with pytest.raises(errors.InvalidRequestError, match=said):
+                refused({good: 1, bad: offset})
+        with pytest.raises(errors.InvalidRequestError, match=said):
+            consumer.seek(bad, offset)
+        assert (consumer.committed(good), consumer.position(bad)) == (0, 0)
 
 
 def test_partitions_that_are_given_up_are_committed(
