@@ -77,7 +77,7 @@ def consume(
     if isinstance(to_place, AtOffset) and to == "earliest":
         raise OptionError("--to earliest would show nothing")
 
-    with invocation.admin() as admin:
+    with invocation.admin(beside="consumer") as admin:
         partitions = partitions_of(admin, topics)
         starts = None if start_place is None else resolve_place(admin, start_place, partitions)
         ends = None if to_place is None else resolve_place(admin, to_place, partitions)

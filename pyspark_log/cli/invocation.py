@@ -109,11 +109,16 @@ class Invocation:
         return {**chosen, **self.flag_settings}
 
     @contextmanager
-    def admin(self) -> Iterator[Admin]:
-        """An open `Admin`."""
+    def admin(self, *, beside: Any = "admin") -> Iterator[Admin]:
+        """An open `Admin`. ``beside``: the scope of the client that the command is about. -X is meant for that one, is
+        refused here if it would be refused there, and the admin picks what it knows."""
+        from broker_runtime.contract.settings import parse_given, settings_of
         from pyspark_log import Admin
 
-        with Admin(self.bootstrap_servers, config=self.settings("admin")) as admin:
+        parse_given(beside, self.settings(beside))
+        known = settings_of("admin")
+        config = {name: value for name, value in self.settings(beside).items() if name in known}
+        with Admin(self.bootstrap_servers, config=config) as admin:
             yield admin
 
     @contextmanager

@@ -60,7 +60,7 @@ def produce(
     if file is not None and form is not None:
         raise OptionError("-f is for lines of standard input; --file takes columns by name")
     parser = None if form is None else LineParser(form)
-    with invocation.admin() as admin:
+    with invocation.admin(beside="producer") as admin:
         description = admin.describe_topic(name)
     with invocation.producer() as producer:
         if file is not None:

@@ -252,6 +252,18 @@ def test_unknown_topics_and_partitions_are_not_found(pylog: Pylog, topic: str) -
     assert "partitions 0 to 1" in pylog("consume", f"{topic}:2", *ALL, status=2).stderr
 
 
+def test_settings_of_the_client_are_taken(pylog: Pylog, topic: str, pylog_cluster: LocalCluster) -> None:
+    """W27: -X is for the producer or the consumer that the command is about; what it does not know is refused first."""
+    pylog("produce", topic, "-X", "linger.ms=0", "-X", "acks=1", "-X", "client.id=p", stdin="one\n")
+    options = ("-g", "tuned", "--from", "earliest", "-n", "1")
+    shown = pylog("consume", topic, *options, "-X", "session.timeout.ms=6s", "-X", "group.instance.id=i")
+    assert shown.stdout == "one\n"
+    wrong = pylog("consume", topic, *options, "-X", "session.timeout=6s", status=2)
+    assert "session.timeout.ms" in wrong.stderr
+    assert "acks='2'" in pylog("produce", topic, "-X", "acks=2", stdin="two\n", status=2).stderr
+    assert "it is a producer setting" in pylog("topic", "list", "-X", "linger.ms=0", status=2).stderr
+
+
 def test_contradictions_are_usage_errors(pylog: Pylog, topic: str) -> None:
     """Exit 2, usage."""
     pylog("consume", topic, "--from", "1", "--from-beginning", status=2)
