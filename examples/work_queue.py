@@ -15,7 +15,7 @@ from pyspark_log import Admin, Consumer, Producer
 from pyspark_log.errors import FencedError
 
 PARTITIONS = 4  # at most so many workers have something to do at a time
-IDLE_S = 3.0
+IDLE_S = 5.0  # longer than a partition takes to move to a worker that joined: 3 s at most
 
 
 def work(name: str, bootstrap_servers: str, all_are_there: "multiprocessing.synchronize.Barrier") -> None:
@@ -32,13 +32,14 @@ def work(name: str, bootstrap_servers: str, all_are_there: "multiprocessing.sync
         # One job at a time: what is not handed out yet can go to a worker that joins.
         while records := consumer.poll(timeout=IDLE_S, max_records=1):
             for job in records:
-                time.sleep(0.05)  # the work
+                time.sleep(0.2)  # the work
                 try:
                     consumer.commit(job)
                 except FencedError:  # this worker was away for too long, and another has the partition
-                    print(f"{name} was late with {job.value.decode()}; another does it again", flush=True)
+                    said = f"{name} was late with {job.value.decode()}; another does it again"
                 else:
-                    print(f"{name} did {job.value.decode()}", flush=True)
+                    said = f"{name} did {job.value.decode()}"
+                print(said + "\n", end="", flush=True)  # in one piece, as all workers write to one place
 
 
 def main(bootstrap_servers: str, workers: str = "3", jobs: str = "30") -> None:
