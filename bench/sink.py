@@ -44,7 +44,6 @@ def _compare(
     def into_pylog() -> float:
         with workspace.topic(partitions=PARTITIONS, schema=schema, prefix="sink") as topic:
             options = {"topic": topic, "pylog.bootstrap.servers": workspace.cluster.bootstrap_servers}
-            workspace.warm_memory()
             started = time.perf_counter()
             frame().write.format("pylog").options(**options).mode("append").save()
             took = time.perf_counter() - started
@@ -52,7 +51,6 @@ def _compare(
         return rows / 1e6 / took
 
     def dropped() -> float:
-        workspace.warm_memory()
         started = time.perf_counter()
         frame().write.format(bare_spark.SINK).mode("append").save()
         return rows / 1e6 / (time.perf_counter() - started)

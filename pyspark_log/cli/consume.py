@@ -18,6 +18,7 @@ import typer
 
 from broker_runtime.contract.errors import FencedError, OptionError
 from pyspark_log.cli.arguments import EARLIEST, AtOffset, FromEnd, parse_place
+from pyspark_log.cli.exit_status import sigterm_interrupts
 from pyspark_log.cli.invocation import Invocation
 from pyspark_log.cli.options import add_command
 from pyspark_log.cli.output import Column, OutputFormat, json_line, print_rows
@@ -91,7 +92,7 @@ def consume(
         settings["group.id"] = group
     if columns is not None:
         settings["columns"] = columns
-    with invocation.consumer(**settings) as consumer:
+    with sigterm_interrupts(), invocation.consumer(**settings) as consumer:
         shown = _Shown(consumer, has_group=group is not None, is_held_back=show.is_held_back)
         if group is not None and not any(":" in topic for topic in topics):
             consumer.subscribe(list(dict.fromkeys(topics)), on_revoke=shown.give_up, on_lost=shown.forget)

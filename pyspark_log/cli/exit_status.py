@@ -1,7 +1,7 @@
 """Which error ends the command with which status, and how it is told: one place for all commands.
 
 0 done · 1 failed · 2 usage · 3 not found · 4 unreachable · 5 unhealthy, or lag over the limit · 130 interrupted
-141 nobody reads on
+141 nobody reads on · 143 terminated
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 import typer
 
@@ -20,6 +21,7 @@ from broker_runtime.contract import errors
 DONE, FAILED, USAGE, NOT_FOUND, UNREACHABLE, UNHEALTHY = range(6)
 INTERRUPTED = 128 + signal.SIGINT
 NOBODY_READS = 128 + signal.SIGPIPE
+TERMINATED = 128 + signal.SIGTERM
 
 # The first row with a class that fits decides; what fits none has FAILED.
 _STATUS: tuple[tuple[tuple[type[BaseException], ...], int], ...] = (
@@ -62,6 +64,24 @@ def status_of(error: errors.PylogError) -> int:
     return FAILED
 
 
+class TerminatedError(KeyboardInterrupt):
+    """SIGTERM: the command ends as it does for Ctrl-C, with another status."""
+
+
+@contextmanager
+def sigterm_interrupts() -> Iterator[None]:
+    """Inside, SIGTERM raises `TerminatedError`, so that what is open is closed. For the main thread."""
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        raise TerminatedError
+
+    before = signal.signal(signal.SIGTERM, on_signal)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 @contextmanager
 def translated_errors(*, verbose: int) -> Iterator[None]:
     """Ends the command instead of letting an expected error through; a defect keeps its traceback.
@@ -75,6 +95,8 @@ def translated_errors(*, verbose: int) -> Iterator[None]:
             traceback.print_exc()
         say_error(str(error))
         raise typer.Exit(status_of(error)) from None
+    except TerminatedError:
+        raise typer.Exit(TERMINATED) from None
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     except BrokenPipeError:

@@ -196,8 +196,8 @@ def test_consumers_of_one_group_share_a_topic(
         assert sorted(shell.stdout.readline() for shell in shells if shell.stdout) == [b"0 zero\n", b"1 one\n"]
         gone, stays = shells
         time.sleep(1)
-        gone.send_signal(signal.SIGINT)
-        assert gone.wait(LIMIT_S) == 130
+        gone.send_signal(signal.SIGTERM)  # as container managers do
+        assert gone.wait(LIMIT_S) == 143
         wait_for_shares(admin, [2])
         pylog("produce", f"{topic}:0", stdin="more\n")
         pylog("produce", f"{topic}:1", stdin="more\n")
@@ -295,11 +295,11 @@ def test_consume_ends_quietly_when_nobody_reads_on(
     assert said == b""
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_consume_waits_for_records_until_interrupted(
     pylog: Pylog, topic: str, tmp_path: Path, pylog_cluster: LocalCluster, number: int, status: int
 ) -> None:
-    """130 interrupted; without --to it waits for what comes."""
+    """130 interrupted, 143 terminated; without --to it waits for what comes."""
     consumer = subprocess.Popen(
         [*COMMAND, "consume", topic, "--from", "earliest", "-b", pylog_cluster.bootstrap_servers],
         stdout=subprocess.PIPE,
