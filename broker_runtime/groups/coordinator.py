@@ -333,4 +333,4 @@ class GroupCoordinator:
 
 
 def _no_member(group_id: str, member_id: str) -> UnknownMemberIdError:
-    return UnknownMemberIdError(f"group {group_id!r} has no member {member_id!r}: join anew")
+    return UnknownMemberIdError(f"group {group_id!r} has no member {member_id!r} at present")

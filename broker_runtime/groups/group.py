@@ -400,7 +400,7 @@ class Group:
             raise self._unknown(member.member_id)
 
     def _unknown(self, member_id: str) -> UnknownMemberIdError:
-        return UnknownMemberIdError(f"group {self.group_id!r} has no member {member_id!r}, or no longer: join anew")
+        return UnknownMemberIdError(f"group {self.group_id!r} has no member {member_id!r} at present")
 
     def _fence(self, member: Member) -> None:
         member.happens(Event.FENCED)

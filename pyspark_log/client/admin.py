@@ -264,8 +264,11 @@ class Admin:
     def alter_group_offsets(self, group_id: str, new: Mapping[TopicPartition, int]) -> None:
         """Sets the group's next offsets, forward or back; the group is made if there is none.
 
-        Raises `NonEmptyGroupError` while it has members, `InvalidGroupIdError`, `UnknownTopicOrPartitionError`.
+        Raises `NonEmptyGroupError` while it has members, `InvalidGroupIdError`, `UnknownTopicOrPartitionError`,
+        `InvalidRequestError` for what are no offsets.
         """
+        if not isinstance(new, Mapping):
+            raise InvalidRequestError(f"new offsets are a mapping of partition to offset, not {type(new).__name__}")
         groups.alter_group_offsets(self._cluster, group_id, {_tp(at): offset for at, offset in new.items()})
 
     def delete_group(self, group_id: str) -> None:

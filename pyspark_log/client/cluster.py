@@ -343,9 +343,9 @@ class Cluster:
         names = ", ".join(str(a) for a in self.bootstrap_servers)
         if address is not None and (isinstance(failure, NotAPylogBrokerError) or _accepts(address)):
             if isinstance(failure, RequestTimedOutError):
-                raise NotAPylogBrokerError(f"{address} takes connections but did not say a word for {limit_s:g} s")
+                raise NotAPylogBrokerError(f"{address} takes connections but did not say a word for {limit_s:.3g} s")
             raise NotAPylogBrokerError(f"{address} answers, but not as pylog. Is it Kafka?")
-        raise BrokerUnavailableError(f"{names} refused for {limit_s:g} s. Start one: pylog up")
+        raise BrokerUnavailableError(f"{names} refused for {limit_s:.3g} s. Start one: pylog up")
 
     def _remember(self, response: MetadataResponse) -> None:
         with self._lock:

@@ -219,6 +219,13 @@ def test_offsets_that_are_none_are_refused_before_anything_is_asked(
     assert coordinator.changes == 0
 
 
+@pytest.mark.parametrize("new", [None, [1], "t-0"])
+def test_offsets_that_are_no_mapping_are_refused(admin: Admin, new: Any) -> None:
+    """S9: one clear error, not whatever Python says."""
+    with pytest.raises(InvalidRequestError, match=f"a mapping of partition to offset, not {type(new).__name__}"):
+        admin.alter_group_offsets("g", new)
+
+
 def test_offsets_of_what_does_not_exist_are_refused(admin: Admin, coordinator: Coordinator) -> None:
     with pytest.raises(UnknownTopicOrPartitionError):
         admin.alter_group_offsets("g", {T0: 5, TopicPartition("t", 2): 0})
