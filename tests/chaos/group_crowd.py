@@ -19,6 +19,8 @@ log = logging.getLogger(__name__)
 
 SESSION_MS: Final = 6_000
 _LEAVE_LIMIT_S: Final = 60.0
+_IN_ORDER: Final = (0, -signal.SIGTERM)
+"""How a worker ends that was told to leave: -SIGTERM if it was told before it had begun."""
 
 
 @dataclass(slots=True)
@@ -108,13 +110,13 @@ class Crowd:
             except subprocess.TimeoutExpired:
                 wrong.append(f"{worker.name} has not ended {_LEAVE_LIMIT_S:.0f} s after SIGTERM")
                 continue
-            if status != 0:
+            if status not in _IN_ORDER:
                 wrong.append(f"{worker.name} ended with status {status}: {self._directory / worker.name}.log")
         return wrong
 
     def broken(self) -> list[str]:
         """Workers that ended by a defect, a line each."""
-        allowed = {None, 0, -signal.SIGKILL, -signal.SIGTERM}  # the last: told to leave before it had begun
+        allowed = {None, -signal.SIGKILL, *_IN_ORDER}
         return [
             f"{worker.name} ended with status {worker.process.returncode}: {self._directory / worker.name}.log"
             for worker in self.workers

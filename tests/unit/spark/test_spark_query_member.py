@@ -143,7 +143,7 @@ def test_second_query_is_refused_within_seconds_while_the_first_lives(coordinato
     coordinator.run(first, until_s=coordinator.now_s + 20)
     begun_s = coordinator.now_s
     coordinator.run(first, second, until_s=begun_s + 6)
-    with pytest.raises(GroupInUseError, match=r"'g'.*'nightly' on h7"):
+    with pytest.raises(GroupInUseError, match=r"'g'.*'nightly' on host 'h7'"):
         second.admit()
     first.admit()
 
