@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from broker_runtime.contract.errors import GroupIdNotFoundError, NonEmptyGroupError, OptionError
+from broker_runtime.contract.errors import (
+    GroupIdNotFoundError,
+    NonEmptyGroupError,
+    OptionError,
+    UnknownTopicOrPartitionError,
+)
 from pyspark_log.cli.exit_status import UNHEALTHY, say_error
 from pyspark_log.cli.invocation import Invocation
 from pyspark_log.cli.options import add_command
@@ -243,19 +248,23 @@ def _partition_rows(
     holders = {at: member for member in group.members for at in member.partitions}
     ends = {at: offset.end for at, offset in offsets.items()}
     for name in {at.topic for at in holders if at not in offsets}:
-        for partition in admin.describe_topic(name).partitions:
+        try:
+            partitions = admin.describe_topic(name).partitions
+        except UnknownTopicOrPartitionError:
+            continue  # it was deleted, and who holds it has not heard of that
+        for partition in partitions:
             ends.setdefault(TopicPartition(name, partition.partition), partition.high_watermark)
     waiting = admin.timestamps_at({at: offset.committed for at, offset in offsets.items() if offset.lag > 0})
     now = datetime.now(UTC)
     rows: list[dict[str, Any]] = []
     for at in sorted({*offsets, *holders}):
-        offset, since = offsets.get(at), waiting.get(at)
+        offset, since, end = offsets.get(at), waiting.get(at), ends.get(at, -1)
         rows.append(
             {
                 "topic": at.topic,
                 "partition": at.partition,
                 "committed": None if offset is None else offset.committed,
-                "end": ends[at] if ends[at] >= 0 else None,
+                "end": end if end >= 0 else None,
                 "lag": None if offset is None or offset.lag < 0 else offset.lag,
                 "lag_s": None if since is None else max(0.0, round((now - since).total_seconds(), 1)),
                 **_holder(holders.get(at)),
