@@ -32,9 +32,7 @@ def test_partitions_that_members_hold_are_there_without_offsets_and_after_their_
         member_id="m", instance_id=None, client_id="c", host="h", kind="consumer", state="stable", epoch=2,
         topics=["gone", "new", "old"], partitions=[GONE, NEW, OLD], session_timeout_ms=1, heard_ms_ago=0,
     )  # fmt: skip
-    group = GroupDescription(
-        group_id="g", state="stable", kind="consumer", coordinator=1, epoch=2, members=(member,)
-    )  # fmt: skip
+    group = GroupDescription(group_id="g", state="stable", kind="consumer", coordinator=1, epoch=2, members=(member,))
     rows = _partition_rows(cast(Admin, Tells()), group, {OLD: GroupOffset(3, 3, 0)})
     assert [(row["topic"], row["committed"], row["end"], row["lag"], row["client_id"]) for row in rows] == [
         ("gone", None, None, None, "c"),
