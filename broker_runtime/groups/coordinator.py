@@ -156,17 +156,15 @@ class GroupCoordinator:
             now_ms = self._steady_ms()
             hosted.require_standing(now_ms)
             members = tuple(hosted.group.members(now_ms, shapes))
-            info = self._info(hosted, len(members))
-            return DescribeGroupResponse(group=info, epoch=hosted.group.epoch, members=members)
+            return DescribeGroupResponse(group=self._info(hosted), epoch=hosted.group.epoch, members=members)
 
     def known(self, group_id: str) -> GroupInfo | None:
         """The group, if this broker coordinates it and has it in memory. Never waits for ZooKeeper."""
         hosted = self._groups.find(group_id)
         if hosted is None:
             return None
-        shapes = self._shapes()
         with hosted.lock:
-            return self._info(hosted, len(hosted.group.members(self._steady_ms(), shapes)))
+            return self._info(hosted)
 
     def remove_members(self, group_id: str, members: Sequence[str]) -> None:
         """See `Group.remove`. Raises as that and `HostedGroups.load`."""
@@ -215,10 +213,14 @@ class GroupCoordinator:
 
     # --- private ----------------------------------------------------------------------------------------------
 
-    def _info(self, hosted: HostedGroup, members: int) -> GroupInfo:
+    def _info(self, hosted: HostedGroup) -> GroupInfo:
         group = hosted.group
         return GroupInfo(
-            group_id=hosted.group_id, state=group.state, kind=group.kind, members=members, coordinator=self._broker_id
+            group_id=hosted.group_id,
+            state=group.state,
+            kind=group.kind,
+            members=len(group.present),
+            coordinator=self._broker_id,
         )
 
     def _touch(self, hosted: HostedGroup) -> None:

@@ -114,19 +114,19 @@ class Group:
         return len(self._members)
 
     @property
-    def is_empty(self) -> bool:
-        """Whether there are no members, not even such as still have to end."""
-        return not self._members
+    def present(self) -> list[Member]:
+        """Its members, without those that have left and whose commits or lease still have to end."""
+        return [member for member in self._members.values() if member.state is not MemberState.GONE]
 
     @property
     def kind(self) -> str:
         """What its members are; "" without any."""
-        return next((member.kind for member in self._members.values() if member.state is not MemberState.GONE), "")
+        return next((member.kind for member in self.present), "")
 
     @property
     def state(self) -> Literal["empty", "assigning", "stable"]:
         """``assigning``: something is still on its way."""
-        if all(member.state is MemberState.GONE for member in self._members.values()):
+        if not self.present:
             return "empty"
         return "stable" if not self._is_dirty and all(map(self._is_at_rest, self._members.values())) else "assigning"
 
@@ -156,8 +156,7 @@ class Group:
                 session_timeout_ms=member.session_timeout_ms,
                 last_heartbeat_ms=max(0, now_ms - member.heard_ms),
             )
-            for member in self._members.values()
-            if member.state is not MemberState.GONE
+            for member in self.present
         ]
 
     # --- heartbeats ---------------------------------------------------------------------------------------------
@@ -213,10 +212,9 @@ class Group:
         to end.
         """
         if not member_id:
-            if any(member.state is not MemberState.GONE for member in self._members.values()):
-                raise NonEmptyGroupError(
-                    f"group {self.group_id!r} has members ({', '.join(self._members)}); only they can commit"
-                )
+            if present := self.present:
+                names = ", ".join(member.member_id for member in present)
+                raise NonEmptyGroupError(f"group {self.group_id!r} has members ({names}); only they can commit")
             self._strangers_commits += 1
             return [None] * len(partitions)
         member = self._members.get(member_id)
@@ -336,7 +334,7 @@ class Group:
             )
         if request.topics is None:
             raise InvalidRequestError("who joins a group says which topics it subscribes to")
-        present = [m for m in self._members.values() if m.state is not MemberState.GONE and not m.has_ended(now_ms)]
+        present = [member for member in self.present if not member.has_ended(now_ms)]
         self._require_kind(request, present, now_ms)
         same = [
             m for m in present if m.has_share and m.instance_id is not None and m.instance_id == request.instance_id

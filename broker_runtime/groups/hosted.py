@@ -186,7 +186,7 @@ class HostedGroups:
         for hosted in self.all():
             with hosted.lock:
                 is_idle = (
-                    hosted.group.is_empty
+                    not hosted.group.size
                     and not hosted.commits_under_way
                     and not hosted.is_being_removed
                     and now_ms - hosted.used_ms >= idle_ms

@@ -174,7 +174,7 @@ class GroupRemoval:
     def _removing(self, hosted: HostedGroup) -> Iterator[None]:
         with hosted.lock:
             hosted.require_standing(self._steady_ms())
-            if not hosted.group.is_empty:
+            if hosted.group.size:
                 raise NonEmptyGroupError(f"group {hosted.group_id!r} has members")
             if hosted.commits_under_way:
                 raise CoordinatorNotAvailableError(f"group {hosted.group_id!r} commits at this moment. Try again")
@@ -192,7 +192,7 @@ class GroupRemoval:
         """Who has left is a member until that is written, which takes a moment."""
         for _ in range(int(_LEAVING_LIMIT_S / _POLL_S)):
             with hosted.lock:
-                if hosted.group.is_empty or hosted.group.state != "empty":
+                if not hosted.group.size or hosted.group.state != "empty":
                     return
             self._sleep(_POLL_S)
 

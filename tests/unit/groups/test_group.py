@@ -117,7 +117,7 @@ def test_join_that_is_repeated_late_takes_nothing_away_and_makes_nobody_a_member
     world.plan()
     with pytest.raises(UnknownMemberIdError):
         a.beat(epoch=0)
-    assert world.group.is_empty
+    assert world.group.size == 0
 
 
 def test_leave_that_overtakes_the_join_wins():
