@@ -18,12 +18,12 @@ import typer
 
 from broker_runtime.contract.errors import FencedError, OptionError
 from pyspark_log.cli.arguments import EARLIEST, AtOffset, FromEnd, parse_place
-from pyspark_log.cli.exit_status import sigterm_interrupts
 from pyspark_log.cli.invocation import Invocation
 from pyspark_log.cli.options import add_command
 from pyspark_log.cli.output import Column, OutputFormat, json_line, print_rows
 from pyspark_log.cli.ranges import KeyColumns, key_columns, partitions_of, resolve_place
 from pyspark_log.cli.record_format import RecordFormat, Shown
+from pyspark_log.local.foreground import ending_between, terminable
 
 if TYPE_CHECKING:
     from broker_runtime.contract.model import TopicPartition
@@ -92,7 +92,7 @@ def consume(
         settings["group.id"] = group
     if columns is not None:
         settings["columns"] = columns
-    with sigterm_interrupts(), invocation.consumer(**settings) as consumer:
+    with terminable(), invocation.consumer(**settings) as consumer:
         shown = _Shown(consumer, has_group=group is not None, is_held_back=show.is_held_back)
         if group is not None and not any(":" in topic for topic in topics):
             consumer.subscribe(list(dict.fromkeys(topics)), on_revoke=shown.give_up, on_lost=shown.forget)
@@ -101,20 +101,22 @@ def consume(
         for at, offset in (starts or {}).items():
             if at in consumer.assignment():
                 consumer.seek(at, offset)
-        try:
-            for batch in _bounded(consumer, ends, limit, idle_limit_s=_idle_limit_s(invocation)):
-                if batch is not None:
-                    show.batch(batch)
-                    shown.add(batch)
-                shown.maybe_commit()
-            show.finish()
-            sys.stdout.flush()
-        except KeyboardInterrupt:
-            show.finish()
-            sys.stdout.flush()
+        with ending_between() as end_if_asked:
+            try:
+                for batch in _bounded(consumer, ends, limit, idle_limit_s=_idle_limit_s(invocation)):
+                    if batch is not None:
+                        show.batch(batch)
+                        shown.add(batch)
+                    shown.maybe_commit()
+                    end_if_asked()
+                show.finish()
+                sys.stdout.flush()
+            except KeyboardInterrupt:
+                show.finish()
+                sys.stdout.flush()
+                shown.commit()
+                raise
             shown.commit()
-            raise
-        shown.commit()
 
 
 class _Shown:

@@ -12,11 +12,11 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
 
 import typer
 
 from broker_runtime.contract import errors
+from pyspark_log.local.foreground import TerminatedError
 
 DONE, FAILED, USAGE, NOT_FOUND, UNREACHABLE, UNHEALTHY = range(6)
 INTERRUPTED = 128 + signal.SIGINT
@@ -64,27 +64,10 @@ def status_of(error: errors.PylogError) -> int:
     return FAILED
 
 
-class TerminatedError(KeyboardInterrupt):
-    """SIGTERM: the command ends as it does for Ctrl-C, with another status."""
-
-
-@contextmanager
-def sigterm_interrupts() -> Iterator[None]:
-    """Inside, SIGTERM raises `TerminatedError`, so that what is open is closed. For the main thread."""
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        raise TerminatedError
-
-    before = signal.signal(signal.SIGTERM, on_signal)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 @contextmanager
 def translated_errors(*, verbose: int) -> Iterator[None]:
-    """Ends the command instead of letting an expected error through; a defect keeps its traceback.
+    """Ends the command instead of letting an expected error through; a defect keeps its traceback, unless it comes
+    of a signal that was raised in the middle of something.
 
     From ``verbose`` 2 on expected errors show theirs too.
     """
@@ -107,6 +90,15 @@ def translated_errors(*, verbose: int) -> Iterator[None]:
             traceback.print_exc()
         say_error(f"[IO_ERROR] {error.filename or 'input or output'}: {error.strerror or error}")
         raise typer.Exit(FAILED) from None
+    except typer.Exit:
+        raise
+    except Exception as error:
+        behind = error.__context__
+        while behind is not None and not isinstance(behind, KeyboardInterrupt):
+            behind = behind.__context__
+        if behind is None:
+            raise
+        raise typer.Exit(TERMINATED if isinstance(behind, TerminatedError) else INTERRUPTED) from None
 
 
 def say_error(text: str) -> None:

@@ -1,0 +1,56 @@
+"""Which exception ends a command with which status."""
+
+from __future__ import annotations
+
+import pytest
+import typer
+
+from broker_runtime.contract.errors import UnknownTopicOrPartitionError
+from pyspark_log.cli.exit_status import translated_errors
+from pyspark_log.local.foreground import TerminatedError
+
+
+def end_with(raised: BaseException, behind: BaseException | None) -> None:
+    """``raised`` comes out of a command, raised while ``behind`` was on its way."""
+    with translated_errors(verbose=0):
+        try:
+            if behind is not None:
+                raise behind
+        finally:
+            raise raised
+
+
+def status_of(raised: BaseException, behind: BaseException | None = None) -> int:
+    """The status that the command ends with."""
+    with pytest.raises(typer.Exit) as ended:
+        end_with(raised, behind)
+    return ended.value.exit_code
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(KeyboardInterrupt(), 130), (TerminatedError(), 143), (UnknownTopicOrPartitionError("t"), 3), (OSError("x"), 1)],
+)
+def test_expected_errors_have_their_status(error: BaseException, status: int) -> None:
+    """W27: as README lists them."""
+    assert status_of(error) == status
+
+
+@pytest.mark.parametrize(("interrupt", "status"), [(KeyboardInterrupt(), 130), (TerminatedError(), 143)])
+def test_signal_in_the_middle_of_a_lock_is_no_defect(
+    interrupt: BaseException, status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Raised between taking a lock and its `with`, a signal makes Python complain of the lock."""
+    assert status_of(RuntimeError("cannot release un-acquired lock"), interrupt) == status
+    assert capsys.readouterr().err == ""
+
+
+def test_command_that_was_interrupted_may_say_how_it_ended() -> None:
+    """Its own status is kept."""
+    assert status_of(typer.Exit(5), KeyboardInterrupt()) == 5
+
+
+def test_defect_keeps_its_traceback() -> None:
+    """It is nobody's mistake but ours."""
+    with pytest.raises(RuntimeError, match="a defect"):
+        end_with(RuntimeError("a defect"), None)
