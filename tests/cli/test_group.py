@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from pylog_command import Pylog
+from pylog_command import LIMIT_S, Pylog
 
 from pyspark_log import Admin, Consumer
 from pyspark_log.testing import LocalCluster
@@ -36,6 +37,15 @@ def join(members: ExitStack, cluster: LocalCluster, group: str, topic: str, clie
         auto_offset_reset="earliest", enable_auto_commit=False,
     )  # fmt: skip
     return members.enter_context(consumer)
+
+
+def until_given(cluster: LocalCluster, group: str, partitions: int) -> None:
+    """Waits until members have so many partitions: the first to join is given all, once that is written."""
+    deadline_s = time.monotonic() + LIMIT_S
+    with Admin(cluster.bootstrap_servers) as admin:
+        while sum(len(member.partitions) for member in admin.describe_group(group).members) < partitions:
+            assert time.monotonic() < deadline_s, "nobody is given the partitions"
+            time.sleep(0.1)
 
 
 def offsets_of(cluster: LocalCluster, group: str) -> dict[int, int]:
@@ -131,6 +141,7 @@ def test_group_describe_shows_members_with_and_without_partitions(
     """W27/W23: who has which partition; who waits is shown, too."""
     for number in range(3):
         join(members, pylog_cluster, group, topic, f"worker-{number}")
+    until_given(pylog_cluster, group, 2)
     whole = yaml.safe_load(pylog("groups", "describe", group, "-o", "yaml").stdout)
     assert (whole["group_id"], whole["kind"], whole["coordinator"], len(whole["members"])) == (group, "consumer", 1, 3)
     shares = sorted(len(member["partitions"]) for member in whole["members"])

@@ -7,7 +7,8 @@ import os
 import signal
 import subprocess
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -179,17 +180,9 @@ def test_consumers_of_one_group_share_a_topic(
     Interrupted between showing and acknowledging a record they would show it again: so they are given a moment.
     """
     servers = pylog_cluster.bootstrap_servers
+    arguments = ("consume", topic, "-g", "shared", "--from", "earliest", "-f", r"%p %v\n", "-b", servers)
     with ExitStack() as ending, Admin(servers) as admin:
-        shells = []
-        for _ in range(2):
-            shell = subprocess.Popen(
-                [*COMMAND, "consume", topic, "-g", "shared", "--from", "earliest", "-f", r"%p %v\n", "-b", servers],
-                stdout=subprocess.PIPE,
-                env=clean_environment(tmp_path),
-            )
-            ending.callback(shell.wait, LIMIT_S)
-            ending.callback(shell.kill)
-            shells.append(shell)
+        shells = [ending.enter_context(started(tmp_path, *arguments)) for _ in range(2)]
         wait_for_shares(admin, [1, 1])
         pylog("produce", f"{topic}:0", stdin="zero\n")
         pylog("produce", f"{topic}:1", stdin="one\n")
@@ -215,19 +208,33 @@ def test_what_was_shown_is_acknowledged_while_nothing_comes(
     """W18, W27: a `pylog consume -g` that has shown all and waits has no lag, and a kill makes nothing come again."""
     servers = pylog_cluster.bootstrap_servers
     pylog("produce", topic, stdin="one\ntwo\n")
-    arguments = [*COMMAND, "consume", topic, "-g", "waiting", "--from", "earliest", "-b", servers]
-    with Admin(servers) as admin:
-        shell = subprocess.Popen(arguments, stdout=subprocess.PIPE, env=clean_environment(tmp_path))
+    arguments = ("consume", topic, "-g", "waiting", "--from", "earliest", "-b", servers)
+    with Admin(servers) as admin, started(tmp_path, *arguments) as shell:
+        assert shell.stdout is not None
+        assert sorted(shell.stdout.readline() for _ in range(2)) == [b"one\n", b"two\n"]
+        deadline_s = time.monotonic() + 15
+        while sum(offset.committed for offset in admin.list_group_offsets("waiting").values()) < 2:
+            assert time.monotonic() < deadline_s, "what was shown is still not acknowledged"
+            time.sleep(0.2)
+
+
+@contextmanager
+def started(
+    directory: Path, *arguments: str, stderr: int | None = None, **environment: str
+) -> Iterator[subprocess.Popen[bytes]]:
+    """`pylog` as a process of its own, with its output to be read; killed at the end if it still runs."""
+    process = subprocess.Popen(
+        [*COMMAND, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        env=clean_environment(directory, **environment),
+    )
+    with process:
         try:
-            assert shell.stdout is not None
-            assert sorted(shell.stdout.readline() for _ in range(2)) == [b"one\n", b"two\n"]
-            deadline_s = time.monotonic() + 15
-            while any(offset.lag for offset in admin.list_group_offsets("waiting").values()):
-                assert time.monotonic() < deadline_s, "what was shown is still not acknowledged"
-                time.sleep(0.2)
+            yield process
         finally:
-            shell.kill()
-            shell.communicate(timeout=LIMIT_S)
+            process.kill()
+            process.wait(LIMIT_S)
 
 
 def wait_for_shares(admin: Admin, sizes: list[int]) -> None:
@@ -279,20 +286,14 @@ def test_consume_ends_quietly_when_nobody_reads_on(
 ) -> None:
     """`pylog consume … | head -1` prints a line and nothing else; its status is that of a broken pipe."""
     pylog("produce", topic, stdin="x" * 100 + "\n" + ("y" * 1000 + "\n") * 2000)
-    consumer = subprocess.Popen(
-        [*COMMAND, "consume", f"{topic}", "--from", "earliest", "-b", pylog_cluster.bootstrap_servers],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=clean_environment(tmp_path),
-    )
-    assert consumer.stdout is not None
-    consumer.stdout.readline()
-    consumer.stdout.close()
-    assert consumer.stderr is not None
-    with consumer.stderr as errors:
-        said = errors.read()
-    assert consumer.wait(LIMIT_S) == 141
-    assert said == b""
+    arguments = ("consume", topic, "--from", "earliest", "-b", pylog_cluster.bootstrap_servers)
+    with started(tmp_path, *arguments, stderr=subprocess.PIPE) as consumer:
+        assert consumer.stdout is not None
+        consumer.stdout.readline()
+        consumer.stdout.close()
+        assert consumer.stderr is not None
+        assert consumer.stderr.read() == b""
+        assert consumer.wait(LIMIT_S) == 141
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -300,15 +301,11 @@ def test_consume_waits_for_records_until_interrupted(
     pylog: Pylog, topic: str, tmp_path: Path, pylog_cluster: LocalCluster, number: int, status: int
 ) -> None:
     """130 interrupted, 143 terminated; without --to it waits for what comes."""
-    consumer = subprocess.Popen(
-        [*COMMAND, "consume", topic, "--from", "earliest", "-b", pylog_cluster.bootstrap_servers],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=clean_environment(tmp_path, PYTHONUNBUFFERED="1"),
-    )
-    pylog("produce", topic, stdin="later\n")
-    assert consumer.stdout is not None
-    assert consumer.stdout.readline() == b"later\n"
-    os.kill(consumer.pid, number)
-    _, said = consumer.communicate(timeout=LIMIT_S)
-    assert (consumer.returncode, said) == (status, b"")
+    arguments = ("consume", topic, "--from", "earliest", "-b", pylog_cluster.bootstrap_servers)
+    with started(tmp_path, *arguments, stderr=subprocess.PIPE, PYTHONUNBUFFERED="1") as consumer:
+        pylog("produce", topic, stdin="later\n")
+        assert consumer.stdout is not None
+        assert consumer.stdout.readline() == b"later\n"
+        os.kill(consumer.pid, number)
+        _, said = consumer.communicate(timeout=LIMIT_S)
+        assert (consumer.returncode, said) == (status, b"")

@@ -55,7 +55,9 @@ def test_admin_describes_a_group_and_takes_members_out(
             assert time.monotonic() < deadline_s
             one.poll(0.1)
             two.poll(0.1)
-        described = admin.describe_group(group)
+        while (described := admin.describe_group(group)).state != "stable":  # until they have said that they have it
+            assert time.monotonic() < deadline_s
+            time.sleep(0.1)
         assert (described.kind, described.coordinator) == ("consumer", 1)
         first, second = described.members
         assert (first.client_id, first.instance_id, second.client_id, second.instance_id) == ("one", "i-1", "two", None)

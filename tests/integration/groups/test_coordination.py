@@ -181,6 +181,7 @@ def test_administrators_see_and_change_groups(brokers: LocalCluster, cluster: Cl
         answer = channel.call("list_groups", ListGroupsRequest(), ListGroupsResponse, timeout_s=10)
         return {group.group_id: group for group in answer.groups}
 
+    settle([member], lambda: listed(member.coordinator)["seen"].state == "stable", "its coordinator has looked")
     for broker_id in brokers.broker_ids:
         group = listed(broker_id)["seen"]
         assert (group.state, group.kind, group.members, group.coordinator) == (
