@@ -17,7 +17,10 @@ FAST_TESTS := $(wildcard tests/unit tests/contract) $(wildcard tests/test_*.py)
 SLOW_TESTS := $(filter-out tests/unit tests/contract tests/wheel tests/__pycache__, $(patsubst %/,%,$(wildcard tests/*/)))
 PYTEST_ARGS ?=
 
-# One after the other even with -j: on two cores the tests are each other's load.
+# Half of the tests wait for processes most of the time. The files are run in this order, each by one of so many.
+JOBS ?= 2
+
+# One after the other even with -j: they are each other's load.
 .NOTPARALLEL:
 .PHONY: help demo test lint format pytest wheel-test simulate simulate-groups chaos chaos-groups bench clean
 
@@ -29,7 +32,7 @@ help:  ## what can be made
 demo: $(READY)  ## real flights through three brokers and two Spark jobs; a job and a broker are killed (4 minutes)
 	@$(PY) -m examples.demo
 
-test: lint pytest wheel-test  ## everything that must hold: lint, all tests, the wheel in an empty venv (25 minutes)
+test: lint pytest wheel-test  ## everything that must hold: lint, all tests, the wheel in an empty venv (20 minutes)
 
 lint: $(READY)  ## ruff, mypy --strict, import contracts
 	$(PY) -m ruff check .
@@ -41,8 +44,8 @@ format: $(READY)  ## let ruff put the code in order
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
-pytest: $(READY)  ## the tests alone; PYTEST_ARGS='-k topic -x' narrows them
-	$(PY) -m pytest $(FAST_TESTS) $(SLOW_TESTS) $(PYTEST_ARGS)
+pytest: $(READY)  ## the tests alone; PYTEST_ARGS='-k topic -x' narrows them, JOBS=1 runs one after the other
+	$(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(FAST_TESTS) $(SLOW_TESTS) $(PYTEST_ARGS)
 
 wheel-test: $(READY)  ## the wheel, built and installed into an empty venv, works from another directory, Spark included
 	$(PY) tests/wheel/check_wheel.py
