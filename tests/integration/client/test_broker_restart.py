@@ -4,6 +4,7 @@ import itertools
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -133,6 +134,8 @@ def _offset_in_the_end(producer: Producer, topic: str) -> int:
         except errors.DeliveryTimeoutError:
             if time.monotonic() > deadline_s:
                 raise
+            with suppress(errors.DeliveryTimeoutError):
+                producer.flush(30)  # it has been told: `close` need not say it again
 
 
 def test_producer_close_fails_what_it_cannot_deliver(cluster: LocalCluster) -> None:
