@@ -28,7 +28,8 @@ _HELP = """A partitioned log made for PySpark.
 Start a cluster on this machine with [bold]pylog up[/bold], make a topic with [bold]pylog topic create[/bold],
 then [bold]pylog produce[/bold] and [bold]pylog consume[/bold].
 
-Exit status: 0 done, 1 failed, 2 usage, 3 not found, 4 unreachable, 5 unhealthy or lag over the limit, 130 interrupted.
+Exit status: 0 done, 1 failed, 2 usage, 3 not found, 4 unreachable, 5 unhealthy or lag over the limit, 130 interrupted,
+143 terminated.
 Options win over PYLOG_… in the environment, those over ~/.config/pylog/config.toml.
 """
 

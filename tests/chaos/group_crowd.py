@@ -19,8 +19,6 @@ log = logging.getLogger(__name__)
 
 SESSION_MS: Final = 6_000
 _LEAVE_LIMIT_S: Final = 60.0
-_IN_ORDER: Final = (0, -signal.SIGTERM)
-"""How a worker ends that was told to leave: -SIGTERM if it was told before it had begun."""
 
 
 @dataclass(slots=True)
@@ -36,6 +34,13 @@ class Worker:
     @property
     def is_running(self) -> bool:
         return self.process.poll() is None
+
+    @property
+    def ended_in_order(self) -> bool:
+        """Whether it left when it was told to. Told before it has begun to work, the signal itself ends it."""
+        status = self.process.poll()
+        has_begun = self.diary.exists() and self.diary.stat().st_size > 0
+        return status == 0 or (status == -signal.SIGTERM and not has_begun)
 
 
 class Crowd:
@@ -106,21 +111,20 @@ class Crowd:
         wrong = []
         for worker in running:
             try:
-                status = worker.process.wait(max(0.1, deadline_s - time.monotonic()))
+                worker.process.wait(max(0.1, deadline_s - time.monotonic()))
             except subprocess.TimeoutExpired:
                 wrong.append(f"{worker.name} has not ended {_LEAVE_LIMIT_S:.0f} s after SIGTERM")
                 continue
-            if status not in _IN_ORDER:
-                wrong.append(f"{worker.name} ended with status {status}: {self._directory / worker.name}.log")
+            if not worker.ended_in_order:
+                wrong.append(self._how(worker))
         return wrong
 
     def broken(self) -> list[str]:
         """Workers that ended by a defect, a line each."""
-        allowed = {None, -signal.SIGKILL, *_IN_ORDER}
         return [
-            f"{worker.name} ended with status {worker.process.returncode}: {self._directory / worker.name}.log"
+            self._how(worker)
             for worker in self.workers
-            if worker.process.poll() not in allowed
+            if not (worker.is_running or worker.process.returncode == -signal.SIGKILL or worker.ended_in_order)
         ]
 
     def diaries(self) -> Diaries:
@@ -129,6 +133,9 @@ class Crowd:
         for worker in self.workers:
             diaries.read(worker.name, worker.diary, worker.resumed_ns)
         return diaries
+
+    def _how(self, worker: Worker) -> str:
+        return f"{worker.name} ended with status {worker.process.returncode}: {self._directory / worker.name}.log"
 
     def _thaw(self, *, everybody: bool = False) -> None:
         for worker in self.workers:

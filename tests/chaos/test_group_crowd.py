@@ -40,3 +40,11 @@ def test_worker_that_ends_by_a_defect_is_told(tmp_path: Path, status: int) -> No
     with crowd_of(tmp_path, program) as crowd:
         assert [line for line in crowd.leave() if f"ended with status {status}" in line]
         assert crowd.broken()
+
+
+def test_worker_that_had_begun_and_is_ended_by_the_signal_is_told(tmp_path: Path) -> None:
+    """It has a handler by then, and leaves its group."""
+    with crowd_of(tmp_path, "import time; print('here', flush=True); time.sleep(60)") as crowd:
+        (tmp_path / "w0.diary").write_text("1 assign 0\n")
+        assert [line for line in crowd.leave() if "ended with status -15" in line]
+        assert crowd.broken()

@@ -49,7 +49,8 @@ def cluster(brokers: LocalCluster) -> Iterator[Cluster]:
 def test_one_member_has_every_partition_and_two_share(cluster: Cluster) -> None:
     """W22: one consumer in a group has every partition; when another joins, they share; when it leaves, one has all."""
     first = Member(cluster, "shared", "t")
-    settle([first], lambda: first.held == ALL, "one has all")
+    took_s = settle([first], lambda: first.held == ALL, "one has all")
+    assert took_s < 5
     second = Member(cluster, "shared", "t")
     settle([first, second], lambda: len(first.held) == len(second.held) == 3, "both have a half")
     assert first.held | second.held == ALL
@@ -119,7 +120,7 @@ def test_stopped_coordinator_gives_its_groups_up_at_once(brokers: LocalCluster, 
     try:
         started_s = time.monotonic()
         member.beat()
-        assert time.monotonic() - started_s < 6, "less than the broker's session"
+        assert time.monotonic() - started_s < 2
         assert (member.epoch, member.held) == (epoch, ALL)
         assert member.coordinator != coordinator
         member.leave()
@@ -128,7 +129,7 @@ def test_stopped_coordinator_gives_its_groups_up_at_once(brokers: LocalCluster, 
         brokers.wait_until_ready()
 
 
-def test_partitions_and_topics_that_come_and_go_are_given_out_within_seconds(
+def test_partitions_and_topics_that_come_and_go_are_given_out_within_a_second(
     brokers: LocalCluster, cluster: Cluster
 ) -> None:
     with Admin(brokers.bootstrap_servers) as admin:
@@ -141,7 +142,7 @@ def test_partitions_and_topics_that_come_and_go_are_given_out_within_seconds(
         took_s = max(took_s, settle([member], lambda: member.held == {0, 1, 2, 3}, "it has the new partitions"))
         admin.delete_topic("grows")
         took_s = max(took_s, settle([member], lambda: member.held == set(), "what is gone is taken away"))
-        assert took_s < 10, "less than members take to ask for metadata"
+        assert took_s < 3
         member.leave()
 
 
