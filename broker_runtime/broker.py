@@ -32,6 +32,7 @@ from broker_runtime.contract.settings import Address, BrokerSettings
 from broker_runtime.controller.cluster_member import ClusterMember
 from broker_runtime.controller.hosting import Hosting
 from broker_runtime.controller.isr_updater import IsrUpdater
+from broker_runtime.controller.own_disks import OwnDisks
 from broker_runtime.log import LogDirectory
 from broker_runtime.periodic import PeriodicTask, Schedule
 from broker_runtime.ports import choose_port, require_free_port
@@ -62,6 +63,7 @@ _HAND_OVER_S: Final = 6.0
 _GIVE_UP_S: Final = 3.0
 _LEAVE_S: Final = 3.0
 _FETCHING_STOP_S: Final = 2.0
+_SESSIONS_OF_PATIENCE: Final = 2
 _SERVER_STOP_S: Final = 5.0
 _SESSION_END_S: Final = 3.0
 
@@ -140,6 +142,7 @@ class Broker:
         self._ending.callback(_in_bounds, "end session", client.close, _SESSION_END_S)
         cluster = cluster_id(client)
         directories = [self._open_directory(path, cluster) for path in settings.log_dirs]
+        disks = OwnDisks(directories)
         registry = PartitionRegistry()
         updater = IsrUpdater(client, registry, lambda: member.membership, lag_limit_ms=settings.replica_lag_time_max_ms)
         fetching = ReplicaFetching(
@@ -175,6 +178,7 @@ class Broker:
                 boot_id=boot_id(),
                 software_version=software_version(),
                 was_clean=all(directory.was_clean for directory in directories),
+                disks=disks,
             ),
             hosting,
             now_ms=wall_ms,
@@ -186,7 +190,7 @@ class Broker:
         # Last made, first ended: the roles and the registration go, then fetching, the streams, the logs, the session.
         self._ending.callback(fetching.stop, _FETCHING_STOP_S)
         self._ending.callback(_in_bounds, "leave", member.leave, _LEAVE_S)
-        member.join()
+        member.join(patience_s=_SESSIONS_OF_PATIENCE * settings.zookeeper_session_timeout_ms / 1_000)
         producer_ids = ProducerIdService(client)
         groups = BrokerGroups(
             settings, client=client, member=member, refuses=port_refuses, steady_ms=_steady_ms, wall_ms=wall_ms

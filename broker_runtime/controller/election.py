@@ -7,11 +7,13 @@ Kafka's rules (`PartitionLeaderElectionAlgorithms`), with the brokers in the ord
     controlled shutdown  as if a stopping broker were dead, wherever another one lives and is in sync
     preferred            the first replica, where it lives and is in sync (`prefer`)
 
-Beyond Kafka's: a leader counts only in the registration (broker epoch) it was elected in; one that registered anew is
-elected anew, under a higher leader epoch. And dead or stopping brokers leave the in-sync set of partitions that others
-lead, so that commits need not wait until the leader finds that they lag; the leader epoch stays as it is then.
+Beyond Kafka's: a replica that has lost its log (`PartitionState.lost`) is elected only where an operator asks for an
+unclean election and nobody else lives; with no other in sync the partition has no leader. A leader counts only in the
+registration (broker epoch) it was elected in; one that registered anew is elected anew, under a higher leader epoch.
+And dead or stopping brokers leave the in-sync set of partitions that others lead, so that commits need not wait until
+the leader finds that they lag; the leader epoch stays as it is then.
 
-Invariants: leader ∈ isr ⊆ replicas; the in-sync set never becomes empty.
+Invariants: leader ∈ isr ⊆ replicas; leader ∉ lost; the in-sync set never becomes empty.
 """
 
 from __future__ import annotations
@@ -58,11 +60,13 @@ def elect(
     controller_epoch: int,
     *,
     is_unclean_allowed: bool = False,
+    is_loss_accepted: bool = False,
 ) -> PartitionState | None:
     """The partition's next state, or None where it stays as it is.
 
     ``current`` None: a new partition; all its live replicas are in sync. ``is_unclean_allowed``:
-    ``unclean.leader.election.enable``. With nobody to elect the partition has no leader, and its in-sync set stays.
+    ``unclean.leader.election.enable``, or an operator. ``is_loss_accepted``: then even one that has lost its log, if no
+    other lives. With nobody to elect the partition has no leader, and its in-sync set stays.
     """
     if current is None:
         in_sync = brokers.of(replicas)
@@ -75,7 +79,8 @@ def elect(
             controller_epoch=controller_epoch,
             leader_broker_epoch=brokers.live[in_sync[0]],
         )
-    candidates = brokers.of([broker_id for broker_id in replicas if broker_id in current.isr])
+    with_log = [broker_id for broker_id in replicas if broker_id not in current.lost]
+    candidates = brokers.of([broker_id for broker_id in with_log if broker_id in current.isr])
     if brokers.is_led(current):
         if not candidates:
             return None
@@ -85,13 +90,17 @@ def elect(
             in_sync = tuple(broker_id for broker_id in current.isr if broker_id in candidates)
             return msgspec.structs.replace(current, isr=in_sync, controller_epoch=controller_epoch)
     if not candidates and is_unclean_allowed:
-        candidates = brokers.of(replicas)[:1]
+        candidates = brokers.of(with_log)[:1] or (brokers.of(replicas)[:1] if is_loss_accepted else ())
     if candidates:
         return led_by(candidates[0], candidates, current, brokers, controller_epoch)
     if current.leader is None:
         return None
     return PartitionState(
-        leader=None, leader_epoch=current.leader_epoch + 1, isr=current.isr, controller_epoch=controller_epoch
+        leader=None,
+        leader_epoch=current.leader_epoch + 1,
+        isr=current.isr,
+        controller_epoch=controller_epoch,
+        lost=current.lost,
     )
 
 
@@ -116,4 +125,5 @@ def led_by(
         isr=tuple(in_sync),
         controller_epoch=controller_epoch,
         leader_broker_epoch=brokers.live[leader],
+        lost=tuple(broker_id for broker_id in current.lost if broker_id not in in_sync),
     )

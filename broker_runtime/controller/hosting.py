@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from weakref import WeakKeyDictionary
 
-from broker_runtime.contract.errors import InconsistentTopicIdError, PylogError
+from broker_runtime.contract.errors import InconsistentTopicIdError, LogStorageError, PylogError
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.schema import SchemaHistory, TopicSchema, schema_from_bytes
 from broker_runtime.contract.settings import TopicSettings, resolve
@@ -109,6 +109,13 @@ class Hosting:
                     continue
                 if present is None:
                     continue
+                if self._misses(present):
+                    # Nothing takes its place, so that it is known when it is put back.
+                    raise LogStorageError(
+                        f"{at}: broker {self._broker_id} was in sync with a log that is not on its disks any more. Put "
+                        f"the disk or the directory back and start the broker again, or choose another replica: "
+                        f"pylog partition elect --election unclean {at.topic}:{at.partition}"
+                    )
                 opened = self._open(at, wanted_id, config, versions)
                 if opened.is_damaged and self._is_held_by_others(opened, present):
                     log.error("set damaged log aside, fetch it anew partition=%s leader=%s", at, present.state.leader)
@@ -174,6 +181,7 @@ class Hosting:
         applied = self._applied.get(name)
         if applied is None or applied[0].record.topic_id == topic_id:
             self.forget_topic(name)
+        self._forget_missing([at for each in self._directories for at in each.missing if at.topic == name])
         expected = {uuid.UUID(bytes=topic_id), None}
         for directory in self._directories:
             self._delete(
@@ -248,6 +256,7 @@ class Hosting:
             else:
                 self._directory_of[at] = directory
                 self._held[directory.path] += 1
+                self._forget_missing([at])
                 return opened
         raise AssertionError("there is at least one directory")
 
@@ -259,6 +268,10 @@ class Hosting:
             return False
         return not damaged.is_loaded or self._released.get(damaged, present.version + 1) <= present.version
 
+    def _misses(self, present: VersionedState) -> bool:
+        """Whether this broker was the last one in sync, and its log is not there."""
+        return self._broker_id in present.state.isr and self._broker_id in present.state.lost
+
     def _remove_replica(self, at: TopicPartition, topic_id: uuid.UUID) -> None:
         """The partition has no replica here any more, or never had one."""
         dropped = self._registry.drop(at)
@@ -266,11 +279,16 @@ class Hosting:
             self._unfollow(at)
         directory = self.directory_of(at)
         if directory is None:
+            self._forget_missing([at])
             return
         held = directory.topic_id_of(at) if dropped is None else dropped.log.topic_id
         if held == topic_id:
             log.info("remove replica partition=%s", at)
             self._delete(directory, [at])
+
+    def _forget_missing(self, partitions: Sequence[TopicPartition]) -> None:
+        for directory in self._directories:
+            directory.forget_missing(partitions)
 
     def _delete(self, directory: LogDirectory, own: Sequence[TopicPartition]) -> None:
         directory.delete_all(own)

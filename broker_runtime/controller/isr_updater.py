@@ -194,7 +194,9 @@ class IsrUpdater:
                 if strangers := change.joining.keys() - replicas:
                     _refused(partition, change, gone=sorted(strangers))
                     continue
-            state = msgspec.structs.replace(present, isr=change.in_sync)
+            # Who is in sync has a log again, whatever became of the one before.
+            lost = tuple(broker_id for broker_id in present.lost if broker_id not in change.in_sync)
+            state = msgspec.structs.replace(present, isr=change.in_sync, lost=lost)
             writes.append(_Write(partition, change, state, node.version, record))
         return writes
 
@@ -242,6 +244,7 @@ def _given_up(state: PartitionState) -> PartitionState:
         leader_epoch=state.leader_epoch + 1,
         isr=tuple(broker_id for broker_id in state.isr if broker_id != state.leader),
         controller_epoch=state.controller_epoch,
+        lost=state.lost,
     )
 
 

@@ -40,7 +40,6 @@ class StartState:
     high_watermark: int = 0
     log_start_offset: int = 0
     is_clean: bool = False  # Invariant: then recovery_point was the log's end
-    is_named: bool = False  # the name of its directory is on the device
 
 
 @dataclass(slots=True, kw_only=True)
@@ -140,8 +139,8 @@ class Recovery:
         return segments
 
     def _sync_names(self) -> None:
-        """Makes durable what its making left to the first use: the identity, and the directory's own name, unless the
-        data directory saw to that for all it had.
+        """Makes durable what its making left to the first use: the identity. (The log's directory was synced, whether
+        recovered or begun; its name in the data directory is durable before the checkpoints name it.)
 
         A log that was never loaded counts as not clean, so this comes before its first acknowledgement; and again
         after a crash in between.
@@ -151,8 +150,6 @@ class Recovery:
             self._files.sync(descriptor)
         finally:
             self._files.close(descriptor)
-        if not self._start.is_named:
-            self._files.sync_directory(self._directory.parent)  # that of the log was, whether recovered or begun
 
     def _is_clean(self, segments: list[Segment]) -> bool:
         """Whether the log ends where a clean stop left it; all else goes through `_recover`."""

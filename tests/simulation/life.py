@@ -11,6 +11,7 @@ from broker_runtime.cluster_identity import cluster_id, instance_id
 from broker_runtime.controller.cluster_member import ClusterMember
 from broker_runtime.controller.hosting import Hosting
 from broker_runtime.controller.isr_updater import IsrUpdater
+from broker_runtime.controller.own_disks import OwnDisks
 from broker_runtime.log import LogDirectory
 from broker_runtime.replication import PartitionRegistry
 from broker_runtime.services.movement import MovementService
@@ -115,6 +116,7 @@ class Life:
                 boot_id=f"boot {node.boots}",
                 software_version="simulated",
                 was_clean=self.directory.was_clean,
+                disks=OwnDisks([self.directory]),
             ),
             self.hosting,
             now_ms=node.now_ms,

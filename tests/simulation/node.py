@@ -58,6 +58,7 @@ class Node:
         self.life: Life | None = None  # None: no process
         self.is_up = False  # whether it serves
         self.lives = 0
+        self.started_us = 0
         self.boots = 0
         self.clock_offset_ms = 0
         self.sync_us = (100, 600)
@@ -237,6 +238,7 @@ class Node:
         self._is_stopping = False
         self.files.revive()
         self.lives += 1
+        self.started_us = self.scheduler.now_us
         self.trace.line(self.actor, f"start, life {self.lives}")
         client = self._zookeeper.connect(self.actor)
         try:
