@@ -1,9 +1,12 @@
 """Opening a log: what a clean stop left is believed, what an unclean stop left is checked.
 
 Rule: behind the recovery point every frame's checksums are verified, and indexes, epochs and producer
-state are made anew. The first bad frame is where the log ends, and what follows is cut, only if nothing shows that
+state are made anew. What is read there is not trusted to be on the device: an fsync of the process before may have
+failed, whose pages Linux counts as clean, so that an fsync now would succeed without writing them. So every good frame
+is written once more to where it stands, and then fsynced: the same bytes, so a crash in between does no harm. The
+first bad frame is where the log ends, and what follows is cut, only if nothing shows that
 more was committed: no checkpoint (high watermark, recovery point) and no later valid frame's stamp. Else the log is
-damaged: `CorruptRecordError` with file, position and offsets, and nothing is changed on the disk.
+damaged: `CorruptRecordError` with file, position and offsets, and no byte of it is changed.
 """
 
 from __future__ import annotations
@@ -144,14 +147,18 @@ class Recovery:
         data directory saw to that for all it had.
 
         A log that was never loaded counts as not clean, so this comes before its first acknowledgement; and again
-        after a crash in between.
+        after a crash in between. The identity that an earlier process made is written once more, as frames are, unless
+        a recovery point shows that this was done.
         """
-        descriptor = self._files.open(self._directory / PARTITION_NAME, read_only=True)
-        try:
-            self._files.sync(descriptor)
-        finally:
-            self._files.close(descriptor)
-        if not self._start.is_named:
+        if self._start.is_named:
+            if not self._start.recovery_point:
+                self._identity.write(self._files, self._directory)
+        else:
+            descriptor = self._files.open(self._directory / PARTITION_NAME, read_only=True)
+            try:
+                self._files.sync(descriptor)
+            finally:
+                self._files.close(descriptor)
             self._files.sync_directory(self._directory.parent)  # that of the log was, whether recovered or begun
 
     def _is_clean(self, segments: list[Segment]) -> bool:
@@ -203,10 +210,11 @@ class Recovery:
         return kept
 
     def _scan(self, segment: Segment, descriptor: int, size: int, builder: IndexBuilder) -> BadFrame | None:
-        """Feeds ``builder`` with the good frames; says where, and why, they end before the file does."""
+        """Feeds ``builder`` with the good frames, and writes those once more that may not be on the device; says where,
+        and why, they end before the file does."""
         position = 0
         try:
-            for position, header in verified_frames(
+            for position, header, frame in verified_frames(
                 self._files,
                 descriptor,
                 segment.path,
@@ -215,6 +223,8 @@ class Recovery:
                 identity=self._identity,
                 verify_from=self._start.recovery_point,
             ):
+                if frame is not None:  # verified in memory: read again it might come from the device
+                    self._files.write(descriptor, [frame], position)
                 builder.add(position, header)
                 self._stamped_watermark = max(self._stamped_watermark, header.high_watermark)
                 position += header.frame_bytes
@@ -245,6 +255,7 @@ class Recovery:
         for other in reversed(behind):
             other.delete()
         if bad.position < size:
+            self._files.sync(descriptor)  # so that the copy has what was verified, whatever was evicted meanwhile
             copy_prefix(self._files, descriptor, segment.path, bad.position)
             self._open_files.forget(segment.path)
 
