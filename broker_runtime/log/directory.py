@@ -368,6 +368,7 @@ class LogDirectory:
                 high_watermark=(watermarks or {}).get(key, 0),
                 log_start_offset=self._first_offset(key) if starts is None else starts.get(key, 0),
                 is_clean=points is not None and key in points and key not in not_clean,
+                was_found=True,
             )
         if self.files.file_size(self.path / CLEAN_NAME) is not None:
             self.files.unlink(self.path / CLEAN_NAME)
