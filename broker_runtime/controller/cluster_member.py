@@ -90,9 +90,8 @@ class ClusterMember:
         self._membership: Membership | None = None
         self._state = ClusterState()
         self._due_ms: int | None = None  # when there is something to decide though nothing changes
-        self._changing = (
-            threading.RLock()
-        )  # held over calls to ZooKeeper; no partition's lock is ever waited for with it
+        # Held over calls to ZooKeeper; no partition's lock is ever waited for with it (see `RoleLock`).
+        self._changing = threading.RLock()
         self._board = NewsBoard()
         self._has_left = False  # for good; guarded by _changing
 
