@@ -246,6 +246,7 @@ class ClusterMember:
             {broker_id: broker.epoch for broker_id, broker in brokers.items()},
             stopping=frozenset(broker_id for broker_id, broker in brokers.items() if broker.is_stopping),
             suspects=frozenset(b for b, epoch in dead.items() if b in brokers and brokers[b].epoch == epoch),
+            disks=self._state.disks,
         )
 
     # --- the end ------------------------------------------------------------------------------------------------

@@ -155,6 +155,15 @@ class HostedReplica:
     def require_room(self) -> None:
         """Raises `LogStorageError` if nothing is to be appended at present; a subclass knows the disk."""
 
+    def require_answers(self) -> None:
+        """Raises `LogStorageError` if the disk below stands still; a subclass knows the disk."""
+
+    @property
+    def is_fit_to_lead(self) -> bool:
+        """Whether this replica can do what a leader does: its log is online, and its disk takes records. (A damaged log
+        is another matter, see `refusal`.) Never waits."""
+        return not self.log.is_offline
+
     def refusal(self, error: PylogError) -> PylogError:
         """What a client is told that met ``error`` here: of a damaged log that others hold as well, to look for its
         next leader."""

@@ -4,6 +4,7 @@
     /cluster/id                           `ClusterIdentity`                                  the first broker
     /brokers/ids/<id>          ephemeral  `BrokerRegistration`                               that broker
     /brokers/epochs/<id>                  `BrokerEpoch`, counts the broker's registrations   that broker
+    /brokers/disks/<id>                   `BrokerDisks`, where a disk takes no records       that broker
     /controller                ephemeral  `ControllerClaim`                                  the controller
     /controller_epoch                     a number; its version guards the controller's      a new controller
                                           other writes, all in one multi with a check of it
@@ -46,6 +47,7 @@ from broker_runtime.zookeeper.session import ANY_VERSION, MAX_REQUEST_BYTES, Set
 CLUSTER_ID: Final = "/cluster/id"
 BROKER_IDS: Final = "/brokers/ids"
 BROKER_EPOCHS: Final = "/brokers/epochs"
+BROKER_DISKS: Final = "/brokers/disks"
 CONTROLLER: Final = "/controller"
 CONTROLLER_EPOCH: Final = "/controller_epoch"
 TOPICS: Final = "/topics"
@@ -58,8 +60,8 @@ CONSUMERS: Final = "/consumers"
 PRODUCER_ID_BLOCK: Final = "/producer_id_block"
 
 PERMANENT: Final = (
-    "/cluster", BROKER_IDS, BROKER_EPOCHS, TOPICS, TOPIC_CONFIGS, TOPIC_DELETIONS, DELETED_LOGS, DRAINING, CHANGES,
-    CONSUMERS,
+    "/cluster", BROKER_IDS, BROKER_EPOCHS, BROKER_DISKS, TOPICS, TOPIC_CONFIGS, TOPIC_DELETIONS, DELETED_LOGS, DRAINING,
+    CHANGES, CONSUMERS,
 )  # fmt: skip
 """Made by every broker that starts, where they are missing."""
 
@@ -97,6 +99,22 @@ class BrokerEpoch(Record, frozen=True, kw_only=True):
     """The epoch of the last registration of a broker. Invariant: it is the version of the znode."""
 
     epoch: int
+
+
+class BrokerDisks(Record, frozen=True, kw_only=True):
+    """The data directories of a broker that take no records at present: what is wrong, by path, and the partitions that
+    are concerned, by topic (None: too many to name; count on none).
+
+    ``epoch``: the registration in which that was told; of another it says nothing.
+    """
+
+    epoch: int
+    directories: dict[str, str]
+    partitions: dict[str, tuple[int, ...]] | None = None
+
+    def concerns(self, topic: str, partition: int) -> bool:
+        """Whether the broker should not lead the partition where another can."""
+        return self.partitions is None or partition in self.partitions.get(topic, ())
 
 
 class ControllerClaim(Record, frozen=True, kw_only=True):
@@ -258,6 +276,11 @@ def broker_path(broker_id: int) -> str:
 def broker_epoch_path(broker_id: int) -> str:
     """A broker's epoch."""
     return f"{BROKER_EPOCHS}/{broker_id}"
+
+
+def broker_disks_path(broker_id: int) -> str:
+    """What a broker tells of its disks."""
+    return f"{BROKER_DISKS}/{broker_id}"
 
 
 def topic_path(topic: str) -> str:
