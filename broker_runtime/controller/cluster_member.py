@@ -92,9 +92,8 @@ class ClusterMember:
         self._membership: Membership | None = None
         self._state = ClusterState()
         self._due_ms: int | None = None  # when there is something to decide though nothing changes
-        self._changing = (
-            threading.RLock()
-        )  # held over calls to ZooKeeper; no partition's lock is ever waited for with it
+        # Held over calls to ZooKeeper; no partition's lock is ever waited for with it (see `RoleLock`).
+        self._changing = threading.RLock()
         self._board = NewsBoard()
         self._has_left = False  # for good; guarded by _changing
 
@@ -260,6 +259,7 @@ class ClusterMember:
             {broker_id: broker.epoch for broker_id, broker in brokers.items()},
             stopping=frozenset(broker_id for broker_id, broker in brokers.items() if broker.is_stopping),
             suspects=frozenset(b for b, epoch in dead.items() if b in brokers and brokers[b].epoch == epoch),
+            disks=self._state.disks,
         )
 
     # --- the end ------------------------------------------------------------------------------------------------

@@ -44,11 +44,12 @@ class Hosting:
         now_ms: Callable[[], int] | None = None,
         on_in_sync_news: Callable[[], None] = lambda: None,
         on_damage: Callable[[], None] = lambda: None,
+        stall_limit_s: float = 30.0,
     ) -> None:
         """``min_free_bytes``: ``log.dir.min.free.bytes``. ``followers``: who fetches from the leaders that this broker
         follows (None: nobody). ``now_ms``: the clock of `Partition.follower_fetch`. ``on_in_sync_news``: see
-        `Partition.on_in_sync_news`, ``on_damage``: see `PartitionLog.on_damage`. Raises `OSError` where a directory
-        cannot be looked at."""
+        `Partition.on_in_sync_news`, ``on_damage``: see `PartitionLog.on_damage`, ``stall_limit_s``: see `DiskRoom`.
+        Raises `OSError` where a directory cannot be looked at."""
         self._followers = followers
         self._now_ms = now_ms
         self._on_in_sync_news = on_in_sync_news
@@ -56,7 +57,8 @@ class Hosting:
         self._registry = registry
         self._directories = tuple(directories)
         self._rooms = {
-            directory.path: DiskRoom(directory, min_free_bytes=min_free_bytes) for directory in self._directories
+            directory.path: DiskRoom(directory, min_free_bytes=min_free_bytes, stall_limit_s=stall_limit_s)
+            for directory in self._directories
         }
         self._broker_id = broker_id
         self._schemas: dict[bytes, SchemaHistory] = {}
@@ -198,16 +200,46 @@ class Hosting:
 
     def look_at_disks(self) -> None:
         """Looks whether the directories still have room. Raises `OSError`."""
-        for room in self._rooms.values():
-            room.look()
+        for directory in self._directories:
+            self.look_at_disk(directory)
+
+    def look_at_disk(self, directory: LogDirectory) -> None:
+        """Looks whether the directory still has room. Waits for that disk, and no other. Raises `OSError`."""
+        had_room = self._rooms[directory.path].takes_appends
+        self._rooms[directory.path].look()
+        if had_room != self._rooms[directory.path].takes_appends:
+            self._on_in_sync_news()
+
+    def troubles(self) -> dict[str, tuple[str, list[Partition]]]:
+        """The directories that take no records, by path: what is wrong, and whose records those are. Never waits for a
+        disk."""
+        told: dict[str, tuple[str, list[Partition]]] = {
+            str(path): (trouble, []) for path, room in self._rooms.items() if (trouble := room.trouble)
+        }
+        found = set(told)
+        for partition in self._registry.hosted():
+            directory = self._directory_of.get(TopicPartition(partition.topic, partition.partition))
+            if directory is None:
+                continue
+            path = str(directory.path)
+            if path not in found and (not partition.log.is_offline or partition.log.is_damaged):
+                continue
+            told.setdefault(path, ("failed", []))[1].append(partition)
+        return told
 
     def apply_retention(self, now_ms: int) -> None:
         """Removes what retention gives up, and rolls idle segments, in every log this broker leads.
 
         Also loads logs that nobody used yet: their time runs too. One log's failure stops no other.
         """
+        for directory in self._directories:
+            self.apply_retention_in(directory, now_ms)
+
+    def apply_retention_in(self, directory: LogDirectory, now_ms: int) -> None:
+        """As `apply_retention`, in one directory. Waits for that disk, and no other."""
         for partition in self._registry.hosted():
-            if not partition.is_leader:
+            at = TopicPartition(partition.topic, partition.partition)
+            if not partition.is_leader or self._directory_of.get(at) is not directory:
                 continue
             try:
                 if partition.log.apply_retention(now_ms):

@@ -15,6 +15,7 @@ import logging
 import uuid
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from broker_runtime.contract.errors import CorruptRecordError, LogStorageError, OffsetOutOfRangeError, PylogError
@@ -77,6 +78,11 @@ class PartitionLog:
     def topic_id(self) -> uuid.UUID:
         """The id of the topic; new when a topic is made anew."""
         return self._state.identity.topic_id
+
+    @property
+    def data_directory(self) -> Path:
+        """The data directory that the log is in."""
+        return self._state.directory.parent
 
     @property
     def config(self) -> LogConfig:

@@ -2,7 +2,8 @@
 
 Rule: one lock, held over the check of role and epoch together with the log's append, and over every change of the
 high watermark; never over a network call, a wait for another thread or an fdatasync (but for what cuts a follower's
-log, which must not become a leader's meanwhile). The order is always partition's lock → log's lock.
+log, which must not become a leader's meanwhile). A disk can stand still all the same: changes of the role never wait
+for the lock (`RoleLock`). The order is always partition's lock → log's lock.
 
 An append lives through three stages: `append` (in the log, offset known) → `complete` (durable as ``flush.mode``
 says, the high watermark moved, for ``acks=all`` beyond it) → readable. It never decodes a frame: that the bytes fit

@@ -6,6 +6,7 @@
     /brokers/epochs/<id>                  `BrokerEpoch`, counts the broker's registrations   that broker
     /brokers/disks/<id>                   `DiskRecord`: the data directories of its last     that broker
                                           registration, which have that one's epoch on disk
+    /brokers/unwritable/<id>              `UnwritableDisks`, where a disk takes no records   that broker
     /controller                ephemeral  `ControllerClaim`                                  the controller
     /controller_epoch                     a number; its version guards the controller's      a new controller
                                           other writes, all in one multi with a check of it
@@ -49,6 +50,7 @@ CLUSTER_ID: Final = "/cluster/id"
 BROKER_IDS: Final = "/brokers/ids"
 BROKER_EPOCHS: Final = "/brokers/epochs"
 BROKER_DISKS: Final = "/brokers/disks"
+BROKER_UNWRITABLE: Final = "/brokers/unwritable"
 CONTROLLER: Final = "/controller"
 CONTROLLER_EPOCH: Final = "/controller_epoch"
 TOPICS: Final = "/topics"
@@ -61,8 +63,8 @@ CONSUMERS: Final = "/consumers"
 PRODUCER_ID_BLOCK: Final = "/producer_id_block"
 
 PERMANENT: Final = (
-    "/cluster", BROKER_IDS, BROKER_EPOCHS, BROKER_DISKS, TOPICS, TOPIC_CONFIGS, TOPIC_DELETIONS, DELETED_LOGS, DRAINING,
-    CHANGES, CONSUMERS,
+    "/cluster", BROKER_IDS, BROKER_EPOCHS, BROKER_DISKS, BROKER_UNWRITABLE, TOPICS, TOPIC_CONFIGS, TOPIC_DELETIONS,
+    DELETED_LOGS, DRAINING, CHANGES, CONSUMERS,
 )  # fmt: skip
 """Made by every broker that starts, where they are missing."""
 
@@ -111,6 +113,22 @@ class DiskRecord(Record, frozen=True, kw_only=True):
     boot_id: str = ""
     directories: dict[str, int] = {}
     missing: dict[str, int] = {}
+
+
+class UnwritableDisks(Record, frozen=True, kw_only=True):
+    """The data directories of a broker that take no records at present: what is wrong, by path, and the partitions that
+    are concerned, by topic (None: too many to name; count on none).
+
+    ``epoch``: the registration in which that was told; of another it says nothing.
+    """
+
+    epoch: int
+    directories: dict[str, str]
+    partitions: dict[str, tuple[int, ...]] | None = None
+
+    def concerns(self, topic: str, partition: int) -> bool:
+        """Whether the broker should not lead the partition where another can."""
+        return self.partitions is None or partition in self.partitions.get(topic, ())
 
 
 class ControllerClaim(Record, frozen=True, kw_only=True):
@@ -281,6 +299,11 @@ def broker_epoch_path(broker_id: int) -> str:
 def broker_disks_path(broker_id: int) -> str:
     """A broker's data directories."""
     return f"{BROKER_DISKS}/{broker_id}"
+
+
+def broker_unwritable_path(broker_id: int) -> str:
+    """What a broker tells of its disks that take no records."""
+    return f"{BROKER_UNWRITABLE}/{broker_id}"
 
 
 def topic_path(topic: str) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from broker_runtime.cluster_identity import cluster_id, instance_id
 from broker_runtime.controller.cluster_member import ClusterMember
+from broker_runtime.controller.disk_room import DiskReport
 from broker_runtime.controller.hosting import Hosting
 from broker_runtime.controller.isr_updater import IsrUpdater
 from broker_runtime.controller.own_disks import OwnDisks
@@ -125,7 +126,12 @@ class Life:
             report=node.report,
         )
         self.isr_updater = SimIsrUpdater(
-            client, self.registry, lambda: self.member.membership, lag_limit_ms=LAG_LIMIT_MS
+            client,
+            self.registry,
+            lambda: self.member.membership,
+            lag_limit_ms=LAG_LIMIT_MS,
+            electorate=lambda: self.member.electorate,
+            report=DiskReport(client, self.hosting.troubles),
         )
         self.isr_updater.on_wake = node.update_in_sync_soon
         self.serving = Serving(node.actor, node.broker_id, node.scheduler, self.registry, node.observer, node.now_ms)
