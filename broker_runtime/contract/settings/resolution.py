@@ -77,6 +77,7 @@ class AdminSettings:
     bootstrap_servers: tuple[Address, ...]
     client_id: str
     request_timeout_ms: int
+    enable_http_proxy: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -181,6 +181,9 @@ SETTINGS: Final[tuple[Setting, ...]] = (
             doc="A name for the broker's log."),
     Setting(name="request.timeout.ms", scopes=_CLIENTS, kind=Kind.DURATION, default=30 * _SECOND, minimum=100,
             maximum=_DAY, doc="How long a request may take before it is tried again or fails."),
+    Setting(name="enable.http.proxy", scopes=_CLIENTS, kind=Kind.BOOLEAN, default=False, kafka="none",
+            doc="Whether connections to brokers go through the proxy that `grpc_proxy`, `https_proxy` or `http_proxy` "
+            "in the environment names."),
     # --- producer ---------------------------------------------------------------------------------------------
     Setting(name="acks", scopes=("producer",), kind=Kind.CHOICE, default="all", choices=("all", "1", "0"),
             aliases=(("-1", "all"),),
