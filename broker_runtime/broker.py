@@ -1,4 +1,4 @@
-"""The composition root: one broker of a cluster, and ``python -m broker_runtime.broker --config f.toml``.
+"""The composition root: one broker of a cluster.
 
     start   port free? → ZooKeeper → cluster id → lock the data directories → register → claim, elect, host → serve
     stop    hand leaderships and groups over → step down and deregister → end fetching and the streams → close the logs
@@ -365,9 +365,3 @@ def _report(member: ClusterMember, broker_id: int) -> None:
 def _steady_ms() -> int:
     """The clock of in-sync sets and of all that is done after a while: it never jumps."""
     return time.monotonic_ns() // 1_000_000
-
-
-if __name__ == "__main__":
-    from broker_runtime.broker_process import main
-
-    main()

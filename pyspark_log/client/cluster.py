@@ -67,11 +67,17 @@ class Cluster:
     """Metadata and routing for one client."""
 
     def __init__(
-        self, bootstrap_servers: Sequence[Address], *, client_id: str = "pylog", request_timeout_ms: int = 30_000
+        self,
+        bootstrap_servers: Sequence[Address],
+        *,
+        client_id: str = "pylog",
+        request_timeout_ms: int = 30_000,
+        uses_proxy: bool = False,
     ) -> None:
-        """Connects to nothing yet."""
+        """Connects to nothing yet. ``uses_proxy``: ``enable.http.proxy``, of all the client's connections."""
         self.bootstrap_servers = tuple(bootstrap_servers)
         self.client_id = client_id
+        self.uses_proxy = uses_proxy
         self.request_timeout_s = request_timeout_ms / 1000
         self._lock = threading.Lock()
         self._channels: dict[Address, Channel] = {}
@@ -90,7 +96,10 @@ class Cluster:
     def from_settings(cls, settings: AdminSettings) -> Cluster:
         """The cluster that a client's settings name."""
         return cls(
-            settings.bootstrap_servers, client_id=settings.client_id, request_timeout_ms=settings.request_timeout_ms
+            settings.bootstrap_servers,
+            client_id=settings.client_id,
+            request_timeout_ms=settings.request_timeout_ms,
+            uses_proxy=settings.enable_http_proxy,
         )
 
     @classmethod
@@ -313,7 +322,9 @@ class Cluster:
                 raise ClosedError("the client was closed")
             channel = self._channels.get(address)
             if channel is None:
-                channel = self._channels[address] = Channel(address, client_id=self.client_id)
+                channel = self._channels[address] = Channel(
+                    address, client_id=self.client_id, uses_proxy=self.uses_proxy
+                )
             return channel
 
     def _attempt_s(self, to: Target, deadline: Deadline, *, is_quick: bool) -> float:

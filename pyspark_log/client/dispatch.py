@@ -266,6 +266,7 @@ class Dispatch:
                     stale=self._stale,
                     on_failure=self.broke,
                     client_id=self._settings.client_id,
+                    uses_proxy=self._settings.enable_http_proxy,
                     acks=_ACKS[self._settings.acks],
                     request_timeout_ms=self._settings.request_timeout_ms,
                     codec=self._settings.compression_type,

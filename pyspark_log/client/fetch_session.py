@@ -17,10 +17,11 @@ __all__ = ["FetchSession", "Fetched"]
 class FetchSession:
     """One open session, on a connection of its own."""
 
-    def __init__(self, address: Address, hello: FetchHello) -> None:
-        """Opens it; a broker that is not there is noticed by the first `fetch`, at the latest."""
+    def __init__(self, address: Address, hello: FetchHello, *, uses_proxy: bool = False) -> None:
+        """Opens it; a broker that is not there is noticed by the first `fetch`, at the latest. ``uses_proxy``: as for
+        `connect`."""
         self.address = address
-        self._exchange = FetchExchange(address)
+        self._exchange = FetchExchange(address, uses_proxy=uses_proxy)
         forking.register(self)
         with forking.flight_use():
             self._exchange.open(hello)

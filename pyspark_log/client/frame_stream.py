@@ -28,10 +28,11 @@ class FramesRead(NamedTuple):
 class FrameStream:
     """One DoGet on a connection of its own."""
 
-    def __init__(self, address: Address, request: ReadRequest) -> None:
-        """Opens the stream; raises what the broker answers at once, or a network error."""
+    def __init__(self, address: Address, request: ReadRequest, *, uses_proxy: bool = False) -> None:
+        """Opens the stream; raises what the broker answers at once, or a network error. ``uses_proxy``: as for
+        `connect`."""
         self.address = address
-        self._connection = StreamConnection(address, CONNECTION_OPTIONS)
+        self._connection = StreamConnection(address, CONNECTION_OPTIONS, uses_proxy=uses_proxy)
         forking.register(self)
         with forking.flight_use():
             self._connection.open(lambda client: (None, client.do_get(read_ticket(request))))

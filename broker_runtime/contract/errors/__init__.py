@@ -2,7 +2,8 @@
 
     PylogError
     ├── RetriableError            the state you acted on is old: refresh, wait a little, try again
-    │   ├── BrokerUnavailableError, NetworkError, RequestTimedOutError, TooManyStreamsError
+    │   ├── BrokerUnavailableError, NetworkError, RequestTimedOutError, TooManyStreamsError,
+    │   │   BrokerOverloadedError
     │   ├── NotLeaderOrFollowerError, LeaderNotAvailableError, FencedLeaderEpochError,
     │   │   UnknownLeaderEpochError, NotControllerError, NotCoordinatorError,
     │   │   CoordinatorNotAvailableError, OffsetNotAvailableError
@@ -85,6 +86,7 @@ from broker_runtime.contract.errors.refused import (
     UnsupportedVersionError,
 )
 from broker_runtime.contract.errors.retriable import (
+    BrokerOverloadedError,
     BrokerUnavailableError,
     CoordinatorNotAvailableError,
     FencedLeaderEpochError,
@@ -113,6 +115,7 @@ from broker_runtime.contract.errors.setup import (
 )
 
 __all__ = [
+    "BrokerOverloadedError",
     "BrokerUnavailableError",
     "BufferExhaustedError",
     "ClientStateError",

@@ -87,7 +87,7 @@ def brokers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Brokers]:
     made = Brokers()
 
     class FakeChannel:
-        def __init__(self, address: Address, *, client_id: str) -> None:
+        def __init__(self, address: Address, *, client_id: str, uses_proxy: bool) -> None:
             self._address = address
 
         def call(self, name: str, request: Message, response: type[Message], *, timeout_s: float) -> Message:
