@@ -176,7 +176,7 @@ class PartitionLog:
         assert frames, "an append has at least one frame"
         verified = verify_for_leader(frames, self._state.config, now_ms)
         with self._state.using("append"):
-            duplicate = find_duplicate(verified, self._state.producers, now_ms)
+            duplicate = find_duplicate(verified, self._state.producers)
             if duplicate is not None:
                 return duplicate
             offset = base_offset = self._state.segments.end_offset
