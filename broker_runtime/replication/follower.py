@@ -46,6 +46,7 @@ from broker_runtime.replication.told_partitions import ToldPartitions
 
 FIRST_RETRY_MS: Final = 50
 LONGEST_RETRY_MS: Final = 1_000
+_LONGEST_FLUSH_OF_ANOTHER_S: Final = 1.0
 _NEVER_MS: Final = 1 << 62
 _LOADS_PER_REQUEST: Final = 8  # so that logs that are loaded, or recovered, hold up the others a little only
 _log = logging.getLogger(__name__)
@@ -404,10 +405,17 @@ class FollowerFetcher:
                 adopt_marks(log, told.high_watermark, told.log_start)
 
     def _flush(self, each: _Followed) -> None:
-        """Not within `following`: an fdatasync holds up nobody. If the replica leads by now, it may get on with it."""
-        if each.replica.log.config.flush_mode is FlushMode.ACK:
-            each.replica.log.flush()
-            each.replica.note_durable()
+        """Not within `following`: an fdatasync holds up nobody. If the replica leads by now, it may get on with it.
+
+        For another's fdatasync, as of who followed an earlier leader, it waits a moment, and not once the epoch is
+        over: meanwhile nothing else would be fetched from this leader. Raises `RequestTimedOutError` then.
+        """
+        replica = each.replica
+        if replica.log.config.flush_mode is FlushMode.ACK:
+            replica.log.flush(
+                timeout_s=_LONGEST_FLUSH_OF_ANOTHER_S, is_over=lambda: replica.leader_epoch != each.leader_epoch
+            )
+            replica.note_durable()
 
     def _fails(self, each: _Followed, error: PylogError, now_ms: int) -> None:
         each.fails(now_ms)

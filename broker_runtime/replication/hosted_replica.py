@@ -346,6 +346,7 @@ class HostedReplica:
         self._moved.notify_all()
         for waiter in (*self._waiters, *self._append_waiters):
             waiter.wake()
+        self.log.wake_flushes()
 
 
 def marks_of(extent: LogExtent, leader_epoch: int) -> LogMarks:
