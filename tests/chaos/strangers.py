@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import logging
 import socket
 import struct
@@ -25,6 +26,7 @@ log = logging.getLogger("strangers")
 
 BOMB_BYTES: Final = 768 << 20
 CALLS: Final = 4_000
+_PARTITIONS: Final = 6
 _METHODS: Final = ("DoPut", "DoExchange", "DoGet", "DoAction")
 _PAUSE_S: Final = 0.2
 _LIMIT_S: Final = 5.0
@@ -81,12 +83,15 @@ def throw_bomb(client: flight.FlightClient, descriptor: flight.FlightDescriptor,
 
 
 def _bombs(host: str, port: int) -> None:
-    while True:
+    """At one partition after the other: a broker refuses those it does not lead before it reads anything."""
+    options = [("grpc.enable_http_proxy", 0)]
+    for number in itertools.count():
+        at = flight.FlightDescriptor.for_path("chaos", str(number % _PARTITIONS))
         with (
             contextlib.suppress(flight.FlightError, pa.ArrowException, OSError),
-            flight.connect(f"grpc://{host}:{port}", generic_options=[("grpc.enable_http_proxy", 0)]) as client,
+            flight.connect(f"grpc://{host}:{port}", generic_options=options) as client,
         ):
-            throw_bomb(client, flight.FlightDescriptor.for_path("chaos", "0"), BOMB_BYTES)
+            throw_bomb(client, at, BOMB_BYTES)
         time.sleep(_PAUSE_S)
 
 
