@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +14,8 @@ from tests.chaos.faults import Faults, Undo
 log = logging.getLogger(__name__)
 
 _LIMIT_S: Final = 10.0
+_FIRST_LIMIT_S: Final = 30.0
+_POLL_S: Final = 0.1
 
 
 def stranger(faults: Faults, broker_id: int, kind: str) -> Undo:
@@ -21,7 +24,11 @@ def stranger(faults: Faults, broker_id: int, kind: str) -> Undo:
     pid = cluster.pid(broker_id)
     output = cluster.directory / f"stranger-{broker_id}.out"
     command = [sys.executable, "-m", "tests.chaos.strangers", kind, cluster.address(broker_id)]
+    output.unlink(missing_ok=True)
     process = GuardedProcess(command, output=output)
+    deadline_s = time.monotonic() + _FIRST_LIMIT_S
+    while not output.read_text().strip() and process.poll() is None and time.monotonic() < deadline_s:
+        time.sleep(_POLL_S)
 
     def mend() -> None:
         ended_early = process.poll()

@@ -4,7 +4,7 @@
     silence   calls that are opened and say nothing: thousands on one connection
 
 It needs no secret and no knowledge but the address: whoever reaches the port can do this. What it is answered does not
-matter to it; it comes back as often as it is sent away.
+matter to it; it comes back as often as it is sent away, and prints a line each time.
 """
 
 from __future__ import annotations
@@ -92,12 +92,14 @@ def _bombs(host: str, port: int) -> None:
             flight.connect(f"grpc://{host}:{port}", generic_options=options) as client,
         ):
             throw_bomb(client, at, BOMB_BYTES)
+        print("thrown", flush=True)
         time.sleep(_PAUSE_S)
 
 
 def _silence(host: str, port: int) -> None:
     while True:
         with contextlib.suppress(OSError), open_silent_calls(host, port, CALLS) as connection:
+            print("opened", flush=True)
             connection.settimeout(_LIMIT_S)
             while connection.recv(1 << 16):
                 pass
