@@ -52,7 +52,7 @@ from pyspark_log.client.topics import Topic
 _log = logging.getLogger(__name__)
 
 BOOTSTRAP_LIMIT_S = 10.0
-"""How long the first connection is tried."""
+"""How long the first connection is tried; never longer than ``request.timeout.ms``."""
 _ATTEMPT_LIMIT_S = 5.0  # one try at one broker, when there may be others
 _QUICK_ATTEMPT_LIMIT_S = 2.0  # the same, for the first try at what every broker can tell at once
 _FIRST_ATTEMPT_LIMIT_S = 3.0  # the same, before any has answered
@@ -340,7 +340,9 @@ class Cluster:
             if deadline.expired:
                 raise failure
             return
-        limit_s = BOOTSTRAP_LIMIT_S if deadline.timeout_s is None else min(BOOTSTRAP_LIMIT_S, deadline.timeout_s)
+        limit_s = min(BOOTSTRAP_LIMIT_S, self.request_timeout_s)
+        if deadline.timeout_s is not None:
+            limit_s = min(limit_s, deadline.timeout_s)
         if address is not None and isinstance(failure, _CONNECTION_FAILED):
             self._look_for_stranger(address, failure, deadline)
         if all(self._strangers.get(each) for each in self.bootstrap_servers):

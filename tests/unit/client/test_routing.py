@@ -415,3 +415,12 @@ def test_brokers_that_were_reached_once_are_not_taken_for_strangers(brokers: Bro
     with pytest.raises(BrokerUnavailableError, match="refuses"):
         ask_for_metadata(cluster, 1)
     cluster.close()
+
+
+def test_first_broker_is_looked_for_no_longer_than_a_request_may_take(brokers: Brokers, clock: list[float]) -> None:
+    """S4: `request.timeout.ms=2s` bounds it also where the call itself is allowed more, as a Spark query's is."""
+    cluster = Cluster([DEAD], request_timeout_ms=2_000)
+    with pytest.raises(BrokerUnavailableError, match="refused for 2 s"):
+        cluster.call("metadata", MetadataRequest(topics=()), MetadataResponse, timeout_s=30)
+    assert 2 <= clock[0] < 3.5
+    cluster.close()
