@@ -202,6 +202,10 @@ def _tree(root: type[PylogError]) -> list[type[PylogError]]:
     return found
 
 
+# Users import the tree as `pyspark_log.errors`: that is the name which tracebacks show and pickles carry.
+for _error in _tree(PylogError):
+    _error.__module__ = "pyspark_log.errors"
+
 # Leaves win over the class they refine, so that INVALID_REQUEST maps to InvalidRequestError.
 _BY_CODE: dict[str, type[PylogError]] = {error.code: error for error in _tree(PylogError)}
 _BY_CODE["UNKNOWN_SERVER_ERROR"] = UnknownServerError

@@ -162,7 +162,10 @@ def resolve(
         if name in given:
             values[setting.keyword] = given[name]
         elif name == "bootstrap.servers" and os.environ.get(BOOTSTRAP_VARIABLE):
-            values[setting.keyword] = setting.parse(os.environ[BOOTSTRAP_VARIABLE])
+            try:
+                values[setting.keyword] = setting.parse(os.environ[BOOTSTRAP_VARIABLE])
+            except InvalidConfigError as error:
+                raise InvalidConfigError(f"${BOOTSTRAP_VARIABLE}: {error.message}") from None
         elif setting.required:
             raise InvalidConfigError(f"{name} is missing: {setting.doc} Allowed: {setting.allowed}")
         else:
