@@ -103,14 +103,14 @@ class Channel:
         self._give_up(self._connection)
         forking.unregister(self)
 
-    def interrupt_for_fork(self) -> None:
+    def _interrupt_for_fork(self) -> None:
         """See `forking`: calls have time limits of their own."""
 
-    def drop_for_fork(self) -> None:
+    def _drop_for_fork(self) -> None:
         """See `forking`."""
         self._give_up(self._connection)
 
-    def after_fork_in_child(self) -> None:
+    def _after_fork_in_child(self) -> None:
         """See `forking`."""
         self._lock = threading.Lock()
         connection, self._connection = self._connection, None

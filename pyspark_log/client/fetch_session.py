@@ -50,15 +50,15 @@ class FetchSession:
         self._exchange.close()
         forking.unregister(self)
 
-    def interrupt_for_fork(self) -> None:
+    def _interrupt_for_fork(self) -> None:
         """See `forking`: ends the session; its owner opens another."""
         self.cancel()
 
-    def drop_for_fork(self) -> None:
+    def _drop_for_fork(self) -> None:
         """See `forking`."""
         self._exchange.drop()
 
-    def after_fork_in_child(self) -> None:
+    def _after_fork_in_child(self) -> None:
         """See `forking`."""
         abandon(self._exchange)
         self._exchange = FetchExchange(self.address)

@@ -64,15 +64,15 @@ class FrameStream:
         self._connection.drop()
         forking.unregister(self)
 
-    def interrupt_for_fork(self) -> None:
+    def _interrupt_for_fork(self) -> None:
         """See `forking`: ends the stream; whoever reads asks for the rest."""
         self._connection.cancel()
 
-    def drop_for_fork(self) -> None:
+    def _drop_for_fork(self) -> None:
         """See `forking`."""
         self._connection.drop()
 
-    def after_fork_in_child(self) -> None:
+    def _after_fork_in_child(self) -> None:
         """See `forking`."""
         abandon(self._connection)
         self._connection = StreamConnection(self.address, CONNECTION_OPTIONS)

@@ -122,17 +122,17 @@ class ProduceStream:
         self._drop()
         forking.unregister(self)
 
-    def interrupt_for_fork(self) -> None:
+    def _interrupt_for_fork(self) -> None:
         """See `forking`: the broker answers what it has, then the stream's owner opens another."""
         if self._write_lock.acquire(timeout=forking.FORK_WAIT_S):
             self._write_lock.release()
             self.end()
 
-    def drop_for_fork(self) -> None:
+    def _drop_for_fork(self) -> None:
         """See `forking`."""
         self._drop()
 
-    def after_fork_in_child(self) -> None:
+    def _after_fork_in_child(self) -> None:
         """See `forking`."""
         self._write_lock = threading.Lock()
         self._is_ended = True
