@@ -6,11 +6,12 @@ disk until `revive`. What is truly on the device, and which logs changed, can be
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from broker_runtime.log.faulty_files import FaultyFiles
+from broker_runtime.log.faulty_files import FaultyFiles, _Inode, _write_at
 from tests.simulation.scheduler import Crashed
 
 LOG_SUFFIX = ".log"
@@ -29,6 +30,10 @@ class SimFiles(FaultyFiles):
         self.written_from: dict[Path, int] = {}
         """Log file → the lowest position written since somebody looked; 0 where it was replaced or removed."""
 
+        self.syncs_under_way: dict[Path, int] = {}
+        self._not_written: dict[_Inode, list[tuple[int, int]]] = {}
+        """What failed fsyncs left in memory alone, though nothing says so any more: ranges of positions."""
+
     # --- faults ---------------------------------------------------------------------------------------------------
 
     def die(self, rng: random.Random, *, power_lost: bool) -> None:
@@ -38,6 +43,7 @@ class SimFiles(FaultyFiles):
         self.faults.clear()
         if power_lost:
             self.lose_power(rng)
+            self._not_written.clear()
             for path in [*self._names, *self.written_from]:
                 self._touch(path, 0)
         else:
@@ -69,7 +75,9 @@ class SimFiles(FaultyFiles):
     def durable_bytes(self, path: Path) -> int:
         """How much of the file's beginning a power failure leaves in any case."""
         inode = self._durable_names.get(path)
-        return 0 if inode is None else len(inode.durable)
+        if inode is None:
+            return 0
+        return min([len(inode.durable), *(start for start, _ in self._not_written.get(inode, ()))])
 
     # --- FileSystem -----------------------------------------------------------------------------------------------
 
@@ -91,9 +99,28 @@ class SimFiles(FaultyFiles):
         super().write(descriptor, buffers, position)
 
     def sync(self, descriptor: int) -> None:
+        """What was written before it began is on the device at its end; what comes meanwhile is for the next."""
+        path, inode = self._file_of(descriptor)
         self._change()
-        self._wait()
-        super().sync(descriptor)
+        begun = list(inode.pending)
+        self.syncs_under_way[path] = self.syncs_under_way.get(path, 0) + 1
+        try:
+            self._wait()
+        finally:
+            self.syncs_under_way[path] -= 1
+        self._check_alive()
+        fault = self._fault("sync", path)
+        known = {id(write) for write in begun}
+        written = [write for write in inode.pending if id(write) in known]
+        inode.pending = [write for write in inode.pending if id(write) not in known]
+        if fault is not None:
+            # As Linux does it: the dirty pages count as clean from now on, and a second fsync writes none of them.
+            lost = self._not_written.setdefault(inode, [])
+            lost.extend((position, position + len(data)) for position, data in written)
+            raise OSError(fault.error, os.strerror(fault.error), str(path))
+        for position, data in written:
+            _write_at(inode.durable, data, position)
+            self._is_written(inode, position, position + len(data))
 
     def sync_directory(self, path: Path) -> None:
         self._change()
@@ -126,6 +153,11 @@ class SimFiles(FaultyFiles):
     def _file_of(self, descriptor: int):
         self._check_alive()
         return self._file(descriptor)
+
+    def _is_written(self, inode: _Inode, start: int, end: int) -> None:
+        lost = self._not_written.get(inode)
+        if lost:
+            self._not_written[inode] = [each for each in lost if not (start <= each[0] and each[1] <= end)]
 
     def _check_alive(self) -> None:
         if self.is_dead:

@@ -11,6 +11,7 @@ By number, as tests name them ("invariant 5"); 9 to 11 are of transactions and g
 7. Whoever is elected holds every committed record and was in sync under its current broker epoch.
 8. Leader epoch, log start and the `latest` that is served never decrease; the high watermark never within one epoch.
 12. After any crash a log is opened as a prefix with all that was durable; what is made of its frames agrees with them.
+13. Who waits for an acknowledgement is answered by the time limit of the request.
 
 Rule: looks and never touches: no log is opened or loaded by it, nothing runs because of it. Every complaint is a
 `ViolationError` that names the invariant. It is about all that could have been seen from outside: an answer counts from
@@ -19,7 +20,8 @@ the moment it leaves the broker, even if the network loses it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import pyarrow as pa
 from crc32c import crc32c
@@ -49,7 +51,14 @@ Key = tuple[bytes, int]
 class Invariants:
     """The checker of one run."""
 
-    def __init__(self, nodes: dict[int, Node], history: History) -> None:
+    def __init__(
+        self,
+        nodes: dict[int, Node],
+        history: History,
+        looking: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        """``looking``: inside of what it gives, looking at a broker waits for none of its locks."""
+        self._looking = looking
         self._nodes = nodes
         self._history = history
         self.committed: dict[Key, Committed] = {}
@@ -72,6 +81,10 @@ class Invariants:
 
     def observe(self, node: Node) -> None:
         """A broker did something."""
+        with self._looking():
+            self._observe(node)
+
+    def _observe(self, node: Node) -> None:
         life = node.life
         hosted = life.registry.hosted() if life is not None else []
         for partition in hosted:

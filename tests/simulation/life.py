@@ -53,7 +53,7 @@ class Peers(Protocol):
         on_failure: Callable[[str], None],
         timeout_us: int,
         may_repeat: bool = False,
-        thread: str = "serve",
+        thread: str = "",
         reply_thread: str = "serve",
         what: str = "",
     ) -> None:

@@ -16,8 +16,9 @@ from broker_runtime.zookeeper.session import ZNodeError
 from tests.simulation.disk import SimFiles
 from tests.simulation.life import DATA, LAG_LIMIT_MS, Life, NodeObserver, Peers
 from tests.simulation.log_view import DiskView
-from tests.simulation.scheduler import MS, SECOND, Crashed, Event, Scheduler
+from tests.simulation.scheduler import MS, SECOND, Crashed, Event
 from tests.simulation.sim_zookeeper import SimClient, SimZooKeeper
+from tests.simulation.stacks import StackScheduler
 from tests.simulation.trace import Trace
 
 EPOCH_MS = 1_700_000_000_000
@@ -37,7 +38,7 @@ class Node:
         self,
         broker_id: int,
         *,
-        scheduler: Scheduler,
+        scheduler: StackScheduler,
         trace: Trace,
         zookeeper: SimZooKeeper,
         observer: NodeObserver,
@@ -171,7 +172,7 @@ class Node:
             on_answer=on_answer,
             on_failure=on_failure,
             timeout_us=timeout_us,
-            reply_thread="fetch",
+            reply_thread=f"fetch {leader}",
             what="fetch",
         )
 
@@ -354,7 +355,7 @@ class Node:
         return claims
 
     def _wait_for_disk(self) -> None:
-        self.scheduler.block(self.scheduler.between(*self.sync_us), whole_actor=True)
+        self.scheduler.block(self.scheduler.between(*self.sync_us))
 
     def _crash_by_disk(self) -> None:
         self.trace.fault("crash at a write", self.actor)

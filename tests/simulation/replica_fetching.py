@@ -96,7 +96,7 @@ class ReplicaFetching:
             exchange.is_due = False
             self._turn(leader, exchange)
 
-        self._scheduler.after(delay_us, self._actor, turn, thread="fetch")
+        self._scheduler.after(delay_us, self._actor, turn, thread=f"fetch {leader}")
 
     def _turn(self, leader: int, exchange: _Exchange) -> None:
         fetcher = exchange.fetcher

@@ -16,10 +16,12 @@ from broker_runtime.contract.requests import CreateTopicRequest
 from tests.simulation.history import History
 from tests.simulation.invariants import Invariants
 from tests.simulation.life import Life
+from tests.simulation.locks import simulated
 from tests.simulation.network import Call, Network, Weather
 from tests.simulation.node import Node
-from tests.simulation.scheduler import SECOND, Event, Scheduler
+from tests.simulation.scheduler import SECOND, Event
 from tests.simulation.sim_zookeeper import SimZooKeeper, ZooKeeperWeather
+from tests.simulation.stacks import OWN_THREAD, StackScheduler
 from tests.simulation.states import States
 from tests.simulation.trace import LogLines, Trace
 from tests.simulation.witness import Witness
@@ -76,13 +78,13 @@ class World:
     ) -> None:
         self.seed = seed
         self.rng = random.Random(seed)
-        self.scheduler = Scheduler(self.rng)
+        self.scheduler = StackScheduler(self.rng)
         self.trace = Trace(lambda: self.scheduler.now_us, keep_lines=keep_lines)
         self.network = Network(self.scheduler, self.trace, weather)
         self.zookeeper = SimZooKeeper(self.scheduler, self.trace, zookeeper_weather)
         self.history = History()
         self.nodes: dict[int, Node] = {}
-        self.invariants = Invariants(self.nodes, self.history)
+        self.invariants = Invariants(self.nodes, self.history, self.scheduler.observing)
         self.witness = Witness(self.trace, self.invariants, self.history)
         self.states = States(self.zookeeper, self.witness.state_changed, self.witness.registered)
         self._by_actor: dict[str, Node] = {}
@@ -116,7 +118,7 @@ class World:
         on_failure: Callable[[str], None],
         timeout_us: int,
         may_repeat: bool = False,
-        thread: str = "serve",
+        thread: str = OWN_THREAD,
         reply_thread: str = "serve",
         what: str = "",
     ) -> None:
@@ -253,7 +255,8 @@ class World:
 
 @contextmanager
 def told_to(world: World) -> Iterator[None]:
-    """Inside, what brokers log goes into the world's trace, and new ids come from its generator."""
+    """Inside, what brokers log goes into the world's trace, new ids come from its generator, and locks and clocks are
+    those of its scheduler."""
     logger = logging.getLogger("broker_runtime")
     handler = LogLines(world.trace, lambda: world.scheduler.current)
     level, propagates = logger.level, logger.propagate
@@ -262,7 +265,10 @@ def told_to(world: World) -> Iterator[None]:
     logger.addHandler(handler)
     ids = random.Random(world.seed)
     try:
-        with mock.patch.object(uuid, "uuid4", side_effect=lambda: uuid.UUID(int=ids.getrandbits(128), version=4)):
+        with (
+            mock.patch.object(uuid, "uuid4", side_effect=lambda: uuid.UUID(int=ids.getrandbits(128), version=4)),
+            simulated(world.scheduler),
+        ):
             yield
     finally:
         logger.removeHandler(handler)
