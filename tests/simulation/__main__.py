@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 
+from tests.simulation import situations
 from tests.simulation.pool import run_limited, run_seeds
 from tests.simulation.run import Outcome, run_seed
 
@@ -57,7 +58,10 @@ def main(
         f"each {events:.0f} events in {simulated_s:.0f} simulated seconds"
     )
     for what, count in sorted(summary.counts.items()):
-        print(f"  {what:<40} {count:>10,}")
+        if not what.startswith(situations.PREFIX):
+            print(f"  {what:<40} {count:>10,}")
+    if any(what.startswith(situations.PREFIX) for what in summary.counts):
+        print(situations.table(summary.counts))
     if summary.failures:
         print(f"FAILED: {len(summary.failures)} seeds: {sorted(outcome.seed for outcome in summary.failures)}")
         return 1

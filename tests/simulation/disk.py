@@ -30,6 +30,8 @@ class SimFiles(FaultyFiles):
         self.written_from: dict[Path, int] = {}
         """Log file → the lowest position written since somebody looked; 0 where it was replaced or removed."""
 
+        self.situation: Callable[[str], None] = lambda name: None
+        self.has_failed_sync = False  # since the last start
         self.syncs_under_way: dict[Path, int] = {}
         self._not_written: dict[_Inode, list[tuple[int, int]]] = {}
         """What failed fsyncs left in memory alone, though nothing says so any more: ranges of positions."""
@@ -40,6 +42,7 @@ class SimFiles(FaultyFiles):
         """The process ends, or the machine loses its power."""
         self.is_dead = True
         self.crash_in = None
+        self.syncs_under_way.clear()
         self.faults.clear()
         if power_lost:
             self.lose_power(rng)
@@ -60,6 +63,10 @@ class SimFiles(FaultyFiles):
             if position < len(content):
                 content[position] ^= mask
         self._touch(path, 0)
+
+    def is_syncing(self, directory: str) -> bool:
+        """Whether an fsync of one of the log's files there is under way."""
+        return any(count for path, count in self.syncs_under_way.items() if path.parent.name == directory)
 
     # --- what an observer sees ------------------------------------------------------------------------------------
 
@@ -92,6 +99,8 @@ class SimFiles(FaultyFiles):
     def write(self, descriptor: int, buffers: Sequence[bytes | memoryview], position: int) -> None:
         path, inode = self._file_of(descriptor)
         self._touch(path, position)
+        if self.syncs_under_way.get(path) and path.suffix == LOG_SUFFIX:
+            self.situation("append while an fsync is under way")
         if self._is_crash_due():
             data = b"".join(buffers)
             self._put(inode, data[: len(data) // 2], position)
@@ -107,13 +116,15 @@ class SimFiles(FaultyFiles):
         try:
             self._wait()
         finally:
-            self.syncs_under_way[path] -= 1
+            if self.syncs_under_way.get(path):
+                self.syncs_under_way[path] -= 1
         self._check_alive()
         fault = self._fault("sync", path)
         known = {id(write) for write in begun}
         written = [write for write in inode.pending if id(write) in known]
         inode.pending = [write for write in inode.pending if id(write) not in known]
         if fault is not None:
+            self.has_failed_sync = True
             # As Linux does it: the dirty pages count as clean from now on, and a second fsync writes none of them.
             lost = self._not_written.setdefault(inode, [])
             lost.extend((position, position + len(data)) for position, data in written)

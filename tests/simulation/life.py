@@ -93,6 +93,7 @@ class Life:
             broker_epoch=lambda: self.member.broker_epoch,
             ask=node.ask_leader,
             on_broken=node.suspect,
+            on_diverging=node.diverges,
         )
         self.hosting = Hosting(
             self.registry,

@@ -187,8 +187,14 @@ class Node:
             self.life.member.suspect(broker_id)
             self._step_soon()
 
+    def diverges(self, is_by_epoch_alone: bool) -> None:
+        """A leader says that a log here parts from its own."""
+        if is_by_epoch_alone:
+            self.trace.situation("epochs part where offsets do not")
+
     def found_damage(self) -> None:
         """A log turned out to be damaged."""
+        self.trace.situation("log refused as damaged")
         if self.life is not None:
             self.life.member.wake()
             self._step_soon()
@@ -238,6 +244,9 @@ class Node:
         self._is_stopping = False
         self.files.revive()
         self.lives += 1
+        if self.files.has_failed_sync:
+            self.files.has_failed_sync = False
+            self.trace.situation("failed fsync, then a restart")
         self.trace.line(self.actor, f"start, life {self.lives}")
         client = self._zookeeper.connect(self.actor)
         try:

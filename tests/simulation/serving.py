@@ -72,6 +72,9 @@ class Observer(Protocol):
     def served(self, broker_id: int, request: FetchRequest, answer: Fetched) -> None:
         """A consumer's fetch was answered."""
 
+    def situation(self, name: str) -> None:
+        """A situation arose."""
+
     def offsets_told(self, broker_id: int, request: ListOffsetsRequest, answer: ListOffsetsResponse) -> None:
         """Offsets were told."""
 
@@ -126,6 +129,8 @@ class Serving:
             registry, max_bytes=FETCH_BYTES, budget=ByteBudget(64 << 20), monotonic_s=monotonic_s
         )
         self.offset_service = LogOffsetService(registry)
+        self.acknowledging: dict[tuple[str, int], int] = {}
+        """Partition → how many threads wait for an acknowledgement."""
         self._rung: list[Bell] = []
         self._waiting: dict[int, Waiting] = {}
         self._bells = 0
@@ -237,7 +242,15 @@ class Serving:
         reply: Callable[[ProduceResponse], None],
         wait_s: float,
     ) -> bool:
+        at = (request.topic, request.partition)
+        led = None if pending.partition is None else pending.partition._led
+        if led is not None and led.leadership.in_sync != led.maximal:
+            self._observer.situation("in-sync set may be larger than written, and a produce waits")
+        if led is not None and led.certain_count < len(led.leadership.in_sync):
+            self._observer.situation("in-sync set may be smaller than written, and a produce waits")
+        self.acknowledging[at] = self.acknowledging.get(at, 0) + 1
         answer = self.produce_service.complete(pending, wait_s)
+        self.acknowledging[at] -= 1
         if answer is None:
             return False
         if answer.error is None:

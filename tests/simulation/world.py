@@ -84,7 +84,9 @@ class World:
         self.zookeeper = SimZooKeeper(self.scheduler, self.trace, zookeeper_weather)
         self.history = History()
         self.nodes: dict[int, Node] = {}
-        self.invariants = Invariants(self.nodes, self.history, self.scheduler.observing)
+        self.invariants = Invariants(
+            self.nodes, self.history, self.scheduler.observing, self.trace.situation
+        )
         self.witness = Witness(self.trace, self.invariants, self.history)
         self.states = States(self.zookeeper, self.witness.state_changed, self.witness.registered)
         self._by_actor: dict[str, Node] = {}
@@ -104,6 +106,7 @@ class World:
             topic_ids=self.states.topic_ids,
             peers=self,
         )
+        node.files.situation = self.trace.situation
         self.nodes[broker_id] = node
         self._by_actor[node.actor] = node
         return node
