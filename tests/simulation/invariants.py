@@ -255,6 +255,10 @@ class Invariants:
                 self._situation("change of leader while an fsync is under way")
             if change.is_moving:
                 self._situation("leader lost during a move")
+        if before is not None and any(
+            change.writer == f"b{left}" and self._nodes[left].was_unclean for left in set(before.isr) - set(after.isr)
+        ):
+            self._situation("unclean stop of one in sync with others")
         joined = set(after.isr) - set(() if before is None else before.isr)
         self.in_sync[key] = after.isr
         for broker_id in sorted(joined):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from broker_runtime.cluster_identity import cluster_id, instance_id
+from broker_runtime.contract.errors import ZooKeeperUnavailableError
 from broker_runtime.controller.cluster_member import ClusterMember
 from broker_runtime.controller.hosting import Hosting
 from broker_runtime.controller.isr_updater import IsrUpdater
@@ -35,9 +36,18 @@ class SimIsrUpdater(IsrUpdater):
 
     on_wake: Callable[[], None] = staticmethod(lambda: None)
 
+    situation: Callable[[str], None] = staticmethod(lambda name: None)
+
     def wake(self) -> None:
         super().wake()
         self.on_wake()
+
+    def _send(self, *args: Any) -> list[int]:
+        try:
+            return super()._send(*args)
+        except ZooKeeperUnavailableError:
+            self.situation("in-sync write of unknown outcome")
+            raise
 
 
 class Peers(Protocol):
@@ -127,6 +137,7 @@ class Life:
             client, self.registry, lambda: self.member.membership, lag_limit_ms=LAG_LIMIT_MS
         )
         self.isr_updater.on_wake = node.update_in_sync_soon
+        self.isr_updater.situation = node.trace.situation
         self.serving = Serving(node.actor, node.broker_id, node.scheduler, self.registry, node.observer, node.now_ms)
         self.followers = FollowerSessions(node.actor, node.scheduler, self.serving.fetch_service)
         self.movements = MovementService(self.member, self.registry, now_ms=node.now_ms)

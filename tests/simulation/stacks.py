@@ -171,6 +171,11 @@ class StackScheduler(Scheduler):
             raise Crashed(self._current.actor)
 
     @property
+    def current_thread(self) -> str:
+        """The thread of the event that is running."""
+        return self._current.thread
+
+    @property
     def is_in_event(self) -> bool:
         """Whether an event is running, which may wait."""
         return self._running is not None

@@ -50,6 +50,7 @@ class States:
         zookeeper: SimZooKeeper,
         on_change: Callable[[StateChange], None],
         on_registration: Callable[[int], None],
+        on_claim: Callable[[], None] = lambda: None,
     ) -> None:
         self.topics: dict[str, TopicRecord] = {}
         self.topic_ids: dict[str, list[bytes]] = {}
@@ -58,6 +59,7 @@ class States:
         self._zookeeper = zookeeper
         self._on_change = on_change
         self._on_registration = on_registration
+        self._on_claim = on_claim
         zookeeper.on_write = self._written
 
     def state(self, at: TopicPartition) -> PartitionState | None:
@@ -67,6 +69,8 @@ class States:
 
     def _written(self, operations: Sequence[Operation]) -> None:
         for operation in operations:
+            if isinstance(operation, Set) and operation.path == CONTROLLER_EPOCH:
+                self._on_claim()
             if isinstance(operation, Delete):
                 match = _TOPIC.match(operation.path)
                 if match:

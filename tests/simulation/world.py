@@ -88,7 +88,9 @@ class World:
             self.nodes, self.history, self.scheduler.observing, self.trace.situation
         )
         self.witness = Witness(self.trace, self.invariants, self.history)
-        self.states = States(self.zookeeper, self.witness.state_changed, self.witness.registered)
+        self.states = States(
+            self.zookeeper, self.witness.state_changed, self.witness.registered, self._controller_claimed
+        )
         self._by_actor: dict[str, Node] = {}
         for broker_id in range(1, brokers + 1):
             self.add_broker(broker_id)
@@ -241,6 +243,11 @@ class World:
             and all(each.is_up and each.is_well for each in others)
             and all(len(state.isr) > 1 for state in self.states.partitions.values() if node.broker_id in state.isr)
         )
+
+    def _controller_claimed(self) -> None:
+        others = [node.life for node in self.nodes.values() if node.actor != self.scheduler.current]
+        if any(life is not None and life.member.controller.is_active for life in others):
+            self.trace.situation("two controllers at once")
 
     def _run_event(self, event: Event) -> None:
         node = self._by_actor.get(event.actor)
