@@ -10,7 +10,9 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 
+from tests.simulation import situations, variants
 from tests.simulation.pool import run_limited, run_seeds
 from tests.simulation.run import Outcome, run_seed
 
@@ -29,7 +31,12 @@ def main(
     parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--processes", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--seed", type=int, help="run this one, and print its trace")
+    parser.add_argument("--variant", help="with brokers broken in this way, by its name in variants.py")
     options = parser.parse_args()
+    if options.variant is not None:
+        run, run_in_pool = (
+            partial(variants.run_broken, options.variant, each) for each in (run, run_in_pool)
+        )
     if options.seed is not None:
         return run_one(options.seed, run)
     began_s = time.monotonic()
@@ -57,7 +64,10 @@ def main(
         f"each {events:.0f} events in {simulated_s:.0f} simulated seconds"
     )
     for what, count in sorted(summary.counts.items()):
-        print(f"  {what:<40} {count:>10,}")
+        if not what.startswith(situations.PREFIX):
+            print(f"  {what:<40} {count:>10,}")
+    if any(what.startswith(situations.PREFIX) for what in summary.counts):
+        print(situations.table(summary.counts))
     if summary.failures:
         print(f"FAILED: {len(summary.failures)} seeds: {sorted(outcome.seed for outcome in summary.failures)}")
         return 1

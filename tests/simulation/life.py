@@ -5,9 +5,10 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from broker_runtime.cluster_identity import cluster_id, instance_id
+from broker_runtime.contract.errors import ZooKeeperUnavailableError
 from broker_runtime.controller.cluster_member import ClusterMember
 from broker_runtime.controller.disk_room import DiskReport
 from broker_runtime.controller.hosting import Hosting
@@ -37,9 +38,18 @@ class SimIsrUpdater(IsrUpdater):
 
     on_wake: Callable[[], None] = staticmethod(lambda: None)
 
+    situation: Callable[[str], None] = staticmethod(lambda name: None)
+
     def wake(self) -> None:
         super().wake()
         self.on_wake()
+
+    def _send(self, *args: Any) -> list[int]:
+        try:
+            return super()._send(*args)
+        except ZooKeeperUnavailableError:
+            self.situation("in-sync write of unknown outcome")
+            raise
 
 
 class Peers(Protocol):
@@ -55,7 +65,7 @@ class Peers(Protocol):
         on_failure: Callable[[str], None],
         timeout_us: int,
         may_repeat: bool = False,
-        thread: str = "serve",
+        thread: str = "",
         reply_thread: str = "serve",
         what: str = "",
     ) -> None:
@@ -95,6 +105,7 @@ class Life:
             broker_epoch=lambda: self.member.broker_epoch,
             ask=node.ask_leader,
             on_broken=node.suspect,
+            on_diverging=node.diverges,
         )
         self.hosting = Hosting(
             self.registry,
@@ -134,6 +145,7 @@ class Life:
             report=DiskReport(client, self.hosting.troubles),
         )
         self.isr_updater.on_wake = node.update_in_sync_soon
+        self.isr_updater.situation = node.trace.situation
         self.serving = Serving(node.actor, node.broker_id, node.scheduler, self.registry, node.observer, node.now_ms)
         self.followers = FollowerSessions(node.actor, node.scheduler, self.serving.fetch_service)
         self.movements = MovementService(self.member, self.registry, now_ms=node.now_ms)
