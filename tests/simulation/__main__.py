@@ -9,7 +9,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tests.simulation.pool import run_limited, run_seeds
 from tests.simulation.run import Outcome, run_seed
@@ -22,8 +22,10 @@ def main(
     target: str = "simulate",
     run: Callable[..., Outcome] = run_seed,
     run_in_pool: Callable[[int], Outcome] = run_limited,
+    situations: Sequence[str] = (),
 ) -> int:
-    """The exit status. ``target``: of make, for one seed; ``run``, ``run_in_pool``: what runs one."""
+    """The exit status. ``target``: of make, for one seed; ``run``, ``run_in_pool``: what runs one. ``situations``: what
+    is counted under these names, and told where it never happened."""
     parser = argparse.ArgumentParser(prog=program, description=__doc__)
     parser.add_argument("--seeds", type=int, default=300)
     parser.add_argument("--first", type=int, default=1)
@@ -58,6 +60,9 @@ def main(
     )
     for what, count in sorted(summary.counts.items()):
         print(f"  {what:<40} {count:>10,}")
+    for what in situations:
+        if not summary.counts[what]:
+            print(f"never happened: {what.partition(': ')[2]}")
     if summary.failures:
         print(f"FAILED: {len(summary.failures)} seeds: {sorted(outcome.seed for outcome in summary.failures)}")
         return 1
