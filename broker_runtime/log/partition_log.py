@@ -272,7 +272,7 @@ class PartitionLog:
         if not state.is_loaded or state.offline is not None or state.config.flush_mode is not FlushMode.INTERVAL:
             return False
         with state.using("flush"):
-            is_due = now_ms - state.last_sync_ms >= state.config.flush_ms
+            is_due = not 0 <= now_ms - state.last_sync_ms < state.config.flush_ms  # below 0: the clock went back
             if not is_due or state.commit.durable_end_offset >= state.segments.end_offset:
                 return False
             state.last_sync_ms = now_ms
