@@ -316,6 +316,7 @@ class PartitionLog:
 
     def _read(self, offset: int, *, max_bytes: int, upto: int, at_least_one: bool) -> LogSlice | None:
         state = self._state
+        met: CorruptRecordError | None = None
         for _ in range(_READ_ATTEMPTS):
             with state.using("read"):
                 end = state.segments.end_offset
@@ -331,12 +332,15 @@ class PartitionLog:
             try:
                 return view.find(offset, max_bytes=max_bytes, upto=upto, at_least_one=at_least_one)
             except CorruptRecordError as error:
+                met = error
                 state.mend_index(segment, error)
             except OSError as error:
                 with state.lock:
                     was_removed = isinstance(error, FileNotFoundError) and segment not in state.segments
                 if not was_removed:  # else its indexes went meanwhile
                     state.fail("read", error)
+        if met is not None:  # the indexes, made anew, were wrong again
+            raise met
         raise CorruptRecordError(f"offset {offset} of {state.name} cannot be found: its segments change all the time")
 
     def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:

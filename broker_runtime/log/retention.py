@@ -4,9 +4,9 @@ Rule: whole segments from the oldest on, never one with records at or above the 
 the last segment. Age is that of the newest append in the segment by the leader's clock, not of the records'
 timestamps: a backfill of old events stays, one timestamp from the future pins nothing.
 
-A clock that is wrong must not delete: `BelievedClock` says how far it may be believed. And a segment whose newest append
-lies ahead of that, because it was stamped while a clock was wrong, counts from when it was first looked at, so that it
-goes some day.
+A clock that is wrong must not delete: `BelievedClock` says how far it may be believed. And a segment whose newest
+append lies ahead of that, because it was stamped while a clock was wrong, counts from when it was first looked at, so
+that it goes some day.
 """
 
 from __future__ import annotations

@@ -41,8 +41,9 @@ class Segment:
     """One segment. The log's lock guards appends and repairs; `locate` and `end_within` may run beside them."""
 
     __slots__ = (
-        "_directory", "_open_files", "_unsynced", "base_offset", "first_append_ms", "index_interval_bytes",
-        "is_closed", "is_loaded", "is_mended", "last_append_ms", "last_indexed_position", "max_timestamp_ms",
+        "_directory", "_open_files", "_unsynced", "base_offset", "first_append_ms", "has_bad_header",
+        "index_interval_bytes",
+        "is_closed", "is_loaded", "last_append_ms", "last_indexed_position", "max_timestamp_ms",
         "next_offset", "offset_index", "path", "seen_append", "size_bytes", "time_index", "transaction_index",
     )  # fmt: skip
 
@@ -61,7 +62,7 @@ class Segment:
         self.is_closed = is_closed
         # The fields below mean something once `load` was called (or `create`).
         self.is_loaded = False
-        self.is_mended = False  # its indexes were built anew because a read failed; a second time is pointless
+        self.has_bad_header = False  # met when its indexes were to be built anew: it stays so
         self.size_bytes = 0
         self.next_offset = base_offset
         self.last_indexed_position = 0
