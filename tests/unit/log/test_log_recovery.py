@@ -409,3 +409,17 @@ def files_of_closed_segments(files: FaultyFiles) -> list[Path]:
     """The index files of all segments but the last."""
     bases = [name.removesuffix(".log") for name in files.list(ROOT / "t-0") if name.endswith(".log")]
     return [ROOT / "t-0" / f"{base}{suffix}" for base in bases[:-1] for suffix in (".index", ".timeindex")]
+
+
+def test_epochs_of_a_log_whose_start_moved_are_the_same_when_their_file_is_lost():
+    """An epoch begins where the log does, also if that is in the middle of a segment."""
+    files = FaultyFiles()
+    with open_directory(files) as directory:
+        log = open_log(directory)
+        for number in range(10):
+            append(log, frame(seed=number), leader_epoch=1 + number // 8)
+        log.delete_records(5)
+        epochs = log.leader_epochs
+        assert epochs == ((1, 5), (2, 8))
+    files.unlink(ROOT / "t-0" / "leader-epoch-checkpoint")
+    assert reopened(files).leader_epochs == epochs
