@@ -281,7 +281,7 @@ class PartitionLog:
         if not state.is_loaded or state.offline is not None or state.config.flush_mode is not FlushMode.INTERVAL:
             return False
         with state.using("flush"):
-            is_due = now_ms - state.last_sync_ms >= state.config.flush_ms
+            is_due = not 0 <= now_ms - state.last_sync_ms < state.config.flush_ms  # below 0: the clock went back
             if not is_due or state.commit.durable_end_offset >= state.segments.end_offset:
                 return False
             state.last_sync_ms = now_ms
@@ -325,6 +325,7 @@ class PartitionLog:
 
     def _read(self, offset: int, *, max_bytes: int, upto: int, at_least_one: bool) -> LogSlice | None:
         state = self._state
+        met: CorruptRecordError | None = None
         for _ in range(_READ_ATTEMPTS):
             with state.using("read"):
                 end = state.segments.end_offset
@@ -340,12 +341,15 @@ class PartitionLog:
             try:
                 return view.find(offset, max_bytes=max_bytes, upto=upto, at_least_one=at_least_one)
             except CorruptRecordError as error:
+                met = error
                 state.mend_index(segment, error)
             except OSError as error:
                 with state.lock:
                     was_removed = isinstance(error, FileNotFoundError) and segment not in state.segments
                 if not was_removed:  # else its indexes went meanwhile
                     state.fail("read", error)
+        if met is not None:  # the indexes, made anew, were wrong again
+            raise met
         raise CorruptRecordError(f"offset {offset} of {state.name} cannot be found: its segments change all the time")
 
     def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:
