@@ -15,6 +15,7 @@ import logging
 import uuid
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from broker_runtime.contract.errors import CorruptRecordError, LogStorageError, OffsetOutOfRangeError, PylogError
@@ -97,6 +98,16 @@ class PartitionLog:
         """Whether records that were acknowledged cannot be read. It is offline only if that showed when it was loaded;
         else what is sound is served on. Does not load the log."""
         return self._state.damage is not None
+
+    @property
+    def is_diverged(self) -> bool:
+        """Whether it counts as damaged because another log has taken its place; see `refuse_to_lose`."""
+        return self._state.is_diverged
+
+    @property
+    def path(self) -> Path:
+        """The log's directory."""
+        return self._state.directory
 
     def on_damage(self, ring: Callable[[], None]) -> None:
         """``ring`` is called when the log turns out to be damaged, by any thread: it must not block or call back."""
@@ -367,6 +378,29 @@ class PartitionLog:
             end = shortening.truncate_to(self._state, offset)
         self.flush()
         return end
+
+    def refuse_to_lose(self, offset: int, leader_epoch: int) -> None:
+        """Raises `CorruptRecordError` where a cut to ``offset`` would take records that are known to be committed, or
+        all there are: this log counts as damaged from then on, so that it is set aside whole and another fetched.
+
+        Known are the high watermark and those that the frames behind ``offset`` were stamped with: a leader has all
+        that was committed before its first record, so a tail that nobody needs never shows one above ``offset``.
+        """
+        state = self._state
+        with noting_damage(state), state.using("look for committed records"):
+            start, end = state.log_start_offset, state.segments.end_offset
+            committed = max(state.high_watermark, shortening.stamped_watermark(state, max(offset, start)))
+            if offset >= end or (offset >= committed and offset > start):
+                return
+        told = f"of them at least those below {committed}" if committed > offset else "perhaps some of them"
+        refusal = CorruptRecordError(
+            f"{state.name}: its leader, in epoch {leader_epoch}, does not have offsets {max(offset, start)} to "
+            f"{end - 1}, and {told} were committed. Nothing is deleted: {state.directory} is set aside, and the "
+            "leader's log is fetched"
+        )
+        state.is_diverged = True
+        state.note_damage(refusal)
+        raise refusal
 
     def restart_at(self, offset: int) -> None:
         """Removes all records, and the log goes on, empty, at ``offset``, wherever that is.
