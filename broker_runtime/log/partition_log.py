@@ -383,13 +383,13 @@ class PartitionLog:
         """Raises `CorruptRecordError` where a cut to ``offset`` would take records that are known to be committed, or
         all there are: this log counts as damaged from then on, so that it is set aside whole and another fetched.
 
-        Known are the high watermark and those that the frames behind ``offset`` were stamped with: a leader has all
-        that was committed before its first record, so a tail that nobody needs never shows one above ``offset``.
+        Known is the high watermark: as the leaders told it and, after a stop that was not in order, as the checkpoint
+        and the stamps of the frames behind the recovery point show it.
         """
         state = self._state
-        with noting_damage(state), state.using("look for committed records"):
+        with state.using("look for committed records"):
             start, end = state.log_start_offset, state.segments.end_offset
-            committed = max(state.high_watermark, shortening.stamped_watermark(state, max(offset, start)))
+            committed = state.high_watermark
             if offset >= end or (offset >= committed and offset > start):
                 return
         told = f"of them at least those below {committed}" if committed > offset else "perhaps some of them"

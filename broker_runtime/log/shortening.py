@@ -6,8 +6,6 @@ damage. Readers keep what they hold.
 
 from __future__ import annotations
 
-from functools import partial
-
 from broker_runtime.contract.errors import OffsetOutOfRangeError
 from broker_runtime.log import restart
 from broker_runtime.log.log_state import LogState
@@ -43,25 +41,6 @@ def truncate_to(state: LogState, offset: int) -> int:
         state.epochs.truncate_from_end(offset)
         state.reload_producers(offset)
     return offset
-
-
-def stamped_watermark(state: LogState, offset: int) -> int:
-    """The highest high watermark that the frames from the record ``offset`` on were stamped with; -1: there is none.
-    Call inside `using`. Raises `CorruptRecordError`, `OSError`."""
-    highest = -1
-    for segment in state.segments.all_loaded():
-        if segment.next_offset <= offset or not segment.size_bytes:
-            continue
-        with segment.hold() as held:
-            position, first = 0, segment.base_offset
-            if first < offset:
-                position, header = state.with_sound_index(
-                    segment, partial(segment.locate, held, segment.extent, offset)
-                )
-                first = header.base_offset
-            for _, header in segment.walk(held, segment.size_bytes, position, first):
-                highest = max(highest, header.high_watermark)
-    return highest
 
 
 def restart_at(state: LogState, offset: int) -> None:
