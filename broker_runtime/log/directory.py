@@ -45,7 +45,6 @@ from broker_runtime.log.files import FileSystem, RealFiles, replace_file
 from broker_runtime.log.identity import (
     DISK_NAME,
     META_NAME,
-    PARTITION_NAME,
     DirectoryIdentity,
     DiskIdentity,
     PartitionIdentity,
@@ -434,27 +433,17 @@ class LogDirectory:
     def _claim(self, state: LogState) -> None:
         """A log's first use begins: its directory is the wanted topic's, or is set aside for a new one.
 
-        The log's lock is held. Raises `CorruptRecordError` where the directory was emptied, `OSError`.
+        The log's lock is held. Raises `OSError`.
         """
         key = TopicPartition(state.identity.topic, state.identity.partition)
         identity = self._identity_of(key, state.identity)
         if identity is not None:
             state.identity = identity
             return
-        written = max(state.start.recovery_point, state.start.high_watermark)
-        if written > 0 and self._is_emptied(key):
-            raise CorruptRecordError(
-                f"{self._path_of(key)} is empty, but records below offset {written} were written there"
-            )
         with self._lock:
             self._rename_aside([key], "stray")
             state.start = StartState()  # first, because it is saved from now on
             self._make(key, state.identity)
-
-    def _is_emptied(self, key: TopicPartition) -> bool:
-        directory = self._path_of(key)
-        is_told = self.files.file_size(directory / PARTITION_NAME) is not None
-        return not is_told and not PartitionFiles.find(self.files, directory).base_offsets
 
     def _make_named(self, state: LogState) -> None:
         """The checkpoints name the log from now on, and every other that was made before: once it has told anybody

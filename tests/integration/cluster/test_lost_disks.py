@@ -31,6 +31,9 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
 
 
 def _kill_all(cluster: LocalCluster) -> None:
+    """At one moment: none of them sees another die."""
+    for broker_id in BROKERS:
+        cluster.pause(broker_id)
     for broker_id in BROKERS:
         cluster.kill(broker_id)
 
