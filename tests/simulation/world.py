@@ -162,7 +162,7 @@ class World:
         node = self.nodes[broker_id]
         if self.network.is_cut(source, node.actor) or self.network.is_cut(node.actor, source):
             return False
-        return not node.is_up
+        return not node.is_up or self.scheduler.now_us < node.refuses_until_us
 
     def create_topic(
         self,
