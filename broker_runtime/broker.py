@@ -1,4 +1,4 @@
-"""The composition root: one broker of a cluster, and ``python -m broker_runtime.broker --config f.toml``.
+"""The composition root: one broker of a cluster.
 
     start   port free? → ZooKeeper → cluster id → lock the data directories → register → claim, elect, host → serve
     stop    hand leaderships and groups over → step down and deregister → end fetching and the streams → close the logs
@@ -30,9 +30,13 @@ from broker_runtime.contract.errors import BrokerUnavailableError, PylogError, S
 from broker_runtime.contract.requests import Empty, ReportBrokerRequest
 from broker_runtime.contract.settings import Address, BrokerSettings
 from broker_runtime.controller.cluster_member import ClusterMember
+from broker_runtime.controller.disk_room import DiskReport
 from broker_runtime.controller.hosting import Hosting
 from broker_runtime.controller.isr_updater import IsrUpdater
+from broker_runtime.controller.own_disks import OwnDisks
 from broker_runtime.log import LogDirectory
+from broker_runtime.log.files import RealFiles
+from broker_runtime.log.watched_files import WatchedFiles
 from broker_runtime.periodic import PeriodicTask, Schedule
 from broker_runtime.ports import choose_port, require_free_port
 from broker_runtime.replication import PartitionRegistry, ReplicationThrottle
@@ -62,6 +66,7 @@ _HAND_OVER_S: Final = 6.0
 _GIVE_UP_S: Final = 3.0
 _LEAVE_S: Final = 3.0
 _FETCHING_STOP_S: Final = 2.0
+_SESSIONS_OF_PATIENCE: Final = 2
 _SERVER_STOP_S: Final = 5.0
 _SESSION_END_S: Final = 3.0
 
@@ -140,8 +145,16 @@ class Broker:
         self._ending.callback(_in_bounds, "end session", client.close, _SESSION_END_S)
         cluster = cluster_id(client)
         directories = [self._open_directory(path, cluster) for path in settings.log_dirs]
+        disks = OwnDisks(directories)
         registry = PartitionRegistry()
-        updater = IsrUpdater(client, registry, lambda: member.membership, lag_limit_ms=settings.replica_lag_time_max_ms)
+        updater = IsrUpdater(
+            client,
+            registry,
+            lambda: member.membership,
+            lag_limit_ms=settings.replica_lag_time_max_ms,
+            electorate=lambda: member.electorate,
+            report=DiskReport(client, lambda: hosting.troubles()),
+        )
         fetching = ReplicaFetching(
             settings.broker_id,
             max_bytes=settings.replica_fetch_max_bytes,
@@ -161,6 +174,7 @@ class Broker:
             now_ms=_steady_ms,
             on_in_sync_news=updater.wake,
             on_damage=lambda: member.wake(),
+            stall_limit_s=settings.replica_lag_time_max_ms / 1_000,
         )
         port = listen.port or choose_port(listen.host)
         advertised = settings.advertised_listeners or Address(listen.host, port)
@@ -175,6 +189,7 @@ class Broker:
                 boot_id=boot_id(),
                 software_version=software_version(),
                 was_clean=all(directory.was_clean for directory in directories),
+                disks=disks,
             ),
             hosting,
             now_ms=wall_ms,
@@ -186,7 +201,7 @@ class Broker:
         # Last made, first ended: the roles and the registration go, then fetching, the streams, the logs, the session.
         self._ending.callback(fetching.stop, _FETCHING_STOP_S)
         self._ending.callback(_in_bounds, "leave", member.leave, _LEAVE_S)
-        member.join()
+        member.join(patience_s=_SESSIONS_OF_PATIENCE * settings.zookeeper_session_timeout_ms / 1_000)
         producer_ids = ProducerIdService(client)
         groups = BrokerGroups(
             settings, client=client, member=member, refuses=port_refuses, steady_ms=_steady_ms, wall_ms=wall_ms
@@ -209,14 +224,14 @@ class Broker:
         self._groups = groups
         self._address = Address(listen.host, server.port)
         lag_s = settings.replica_lag_time_max_ms / 1_000
-        schedule = self._schedule(hosting, directories)
         self._run("cluster-member", lambda: member.step(_STEP_S))
         self._run("in-sync", lambda: _step_in_sync(updater, lag_s / 2, self._stopping), wake=updater.wake)
         self._run("groups", lambda: groups.step(self._stopping), wake=groups.wake)
         self._run("group-removal", lambda: groups.step_removal(self._stopping))
         self._run("peers", lambda: _step_peers(member, self._stopping))
         self._run("producer-ids", lambda: _step_producer_ids(producer_ids, self._stopping))
-        self._run("periodic", lambda: self._stopping.wait(max(0.0, schedule.step(time.monotonic()) - time.monotonic())))
+        for directory in directories:
+            self._run_disk(hosting, directory)
         log.info("serve broker=%d address=%s pid=%d", settings.broker_id, self._address, os.getpid())
 
     def _close(self) -> None:
@@ -232,7 +247,8 @@ class Broker:
 
     def _open_directory(self, path: Any, cluster: str) -> LogDirectory:
         try:
-            directory = LogDirectory.open(path, cluster_id=cluster, broker_id=self._settings.broker_id)
+            files = WatchedFiles(RealFiles())
+            directory = LogDirectory.open(path, cluster_id=cluster, broker_id=self._settings.broker_id, files=files)
         except OSError as error:
             if isinstance(error, PylogError):
                 raise
@@ -240,16 +256,28 @@ class Broker:
         self._ending.callback(directory.close)
         return directory
 
-    def _schedule(self, hosting: Hosting, directories: list[LogDirectory]) -> Schedule:
+    def _run_disk(self, hosting: Hosting, directory: LogDirectory) -> None:
+        """What has to be done for one directory, on a thread of its own: a disk that stands still holds up no other."""
         retention_s = self._settings.log_retention_check_interval_ms / 1_000
-        return Schedule(
+        schedule = Schedule(
             [
-                *(task for directory in directories for task in _disk_tasks(directory)),
-                PeriodicTask(name="disk-room", interval_s=_DISK_LOOK_S, run=hosting.look_at_disks),
-                PeriodicTask(name="retention", interval_s=retention_s, run=lambda: hosting.apply_retention(wall_ms())),
+                PeriodicTask(name="checkpoint", interval_s=_CHECKPOINT_S, run=directory.checkpoint),
+                PeriodicTask(name="flush", interval_s=_FLUSH_LOOK_S, run=lambda: directory.maybe_flush(wall_ms())),
+                PeriodicTask(name="room", interval_s=_DISK_LOOK_S, run=lambda: hosting.look_at_disk(directory)),
+                PeriodicTask(
+                    name="retention",
+                    interval_s=retention_s,
+                    run=lambda: hosting.apply_retention_in(directory, wall_ms()),
+                ),
             ],
             start_s=time.monotonic(),
+            about=str(directory.path),
         )
+
+        def step() -> None:
+            self._stopping.wait(max(0.0, schedule.step(time.monotonic()) - time.monotonic()))
+
+        self._run(f"disk {directory.path}", step)
 
     def _run(self, name: str, step: Callable[[], object], *, wake: Callable[[], None] | None = None) -> None:
         """``wake``: ends a step that waits, when the broker stops."""
@@ -279,16 +307,6 @@ class Broker:
 def _step_producer_ids(producer_ids: ProducerIdService, stopping: threading.Event) -> None:
     producer_ids.keep_ready()
     stopping.wait(_PRODUCER_IDS_S)
-
-
-def _disk_tasks(directory: LogDirectory) -> list[PeriodicTask]:
-    """A directory's own: a disk that fails holds up no other's."""
-    return [
-        PeriodicTask(name=f"checkpoint {directory.path}", interval_s=_CHECKPOINT_S, run=directory.checkpoint),
-        PeriodicTask(
-            name=f"flush {directory.path}", interval_s=_FLUSH_LOOK_S, run=lambda: directory.maybe_flush(wall_ms())
-        ),
-    ]
 
 
 def _in_bounds(what: str, call: Callable[[], object], limit_s: float) -> None:
@@ -347,9 +365,3 @@ def _report(member: ClusterMember, broker_id: int) -> None:
 def _steady_ms() -> int:
     """The clock of in-sync sets and of all that is done after a while: it never jumps."""
     return time.monotonic_ns() // 1_000_000
-
-
-if __name__ == "__main__":
-    from broker_runtime.broker_process import main
-
-    main()

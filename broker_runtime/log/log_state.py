@@ -84,10 +84,12 @@ class LogState:
         open_files: OpenFiles,
         start: StartState,
         claim: Callable[[LogState], None],
+        make_named: Callable[[LogState], None],
         save_checkpoints: Callable[[], None],
     ) -> None:
         """``claim`` is called once, before anything in ``directory`` is read: it sees to it that the directory is that
-        of ``identity``, and corrects ``identity`` and ``start``. Raises `OSError`.
+        of ``identity``, and corrects ``identity`` and ``start``. ``make_named`` is called once, when the log is there:
+        from then on it is missed where it is not. Both raise `OSError`.
         """
         self.directory = directory
         self.identity = identity
@@ -96,6 +98,7 @@ class LogState:
         self.files = open_files.files
         self.start = start
         self._claim = claim
+        self._make_named = make_named
         self._save_checkpoints = save_checkpoints
         self.lock = threading.RLock()
         self.offline: PylogError | None = None  # never None again
@@ -240,8 +243,8 @@ class LogState:
 
     def load(self) -> None:
         """Reads or recovers the log. `using` calls it, once."""
-        self._claim(self)
         try:
+            self._claim(self)
             self._finish_restart()
             recovery = Recovery(
                 self.open_files,
@@ -255,6 +258,7 @@ class LogState:
             _log.error("refuse damaged log log=%s error=%s", self.name, error)
             self.go_offline(error)
             raise
+        self._make_named(self)
         self.segments = SegmentChain(self.open_files, self.directory, loaded.segments)
         self.log_start_offset = loaded.log_start_offset
         self.high_watermark = loaded.high_watermark

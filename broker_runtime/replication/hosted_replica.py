@@ -24,6 +24,7 @@ from broker_runtime.contract.errors import (
 from broker_runtime.log import LogExtent, PartitionLog
 from broker_runtime.replication.in_sync import InSyncChange, InSyncSet, LogMarks
 from broker_runtime.replication.leadership import Leadership, Role
+from broker_runtime.replication.role_lock import RoleLock
 from broker_runtime.replication.waiters import FetchWaiter
 
 _log = logging.getLogger(__name__)
@@ -41,8 +42,9 @@ class HostedReplica:
         self.on_in_sync_news: Callable[[], None] = _nobody
         self._broker_id = broker_id
         self._min_in_sync = min_in_sync_replicas
-        self._lock = threading.Lock()
-        self._moved = threading.Condition(self._lock)  # the high watermark, the role or the in-sync set
+        self._lock = RoleLock()
+        # The high watermark, the role or the in-sync set.
+        self._moved = threading.Condition(self._lock)  # type: ignore[arg-type]
         self._role = Role.NONE
         self._known_epoch = -1
         self._told: Leadership | None = None  # the newest
@@ -62,12 +64,11 @@ class HostedReplica:
 
     @min_in_sync_replicas.setter
     def min_in_sync_replicas(self, least: int) -> None:
-        with self._lock:
-            if least != self._min_in_sync:
-                self._min_in_sync = least
-                self._unsettle()
+        if least != self._min_in_sync:
+            self._min_in_sync = least
+            self._lock.carry_out(self._unsettle)
 
-    # --- role ---
+    # --- role: these never wait for the lock, whose holder may wait for a disk (see `RoleLock`) ---
 
     def become_leader(self, leadership: Leadership, now_ms: int | None = None) -> None:
         """Leads in ``leadership``'s epoch from now on, or learns the newer state of the same epoch; older news of it
@@ -78,7 +79,8 @@ class HostedReplica:
         so that a broker with many partitions is ready at once. A new epoch is written into the log's epoch checkpoint
         with the first append. Raises `FencedLeaderEpochError` if a newer epoch is known here already.
         """
-        with self._lock:
+
+        def change() -> None:
             self._learn(leadership)
             led = self._led_last
             if led is None or led.leader_epoch != leadership.leader_epoch:
@@ -96,22 +98,30 @@ class HostedReplica:
             self._role, self._led, self._led_last = Role.LEADER, led, led
             self._unsettle()
 
+        self._lock.carry_out(change)
+
     def become_follower(self, leadership: Leadership) -> None:
         """Follows ``leadership.leader`` in its epoch (None: nobody leads): clients are refused, and the log changes
         only within `following`.
 
         Raises `FencedLeaderEpochError` if a newer epoch is known here already.
         """
-        with self._lock:
+
+        def change() -> None:
             self._learn(leadership)
             self._role, self._led = Role.FOLLOWER, None
             self._announce()
 
+        self._lock.carry_out(change)
+
     def step_down(self) -> None:
         """Ends any role: appends are refused, and whoever waits here is told `NotLeaderOrFollowerError`."""
-        with self._lock:
+
+        def change() -> None:
             self._role, self._led = Role.NONE, None
             self._announce()
+
+        self._lock.carry_out(change)
 
     @property
     def role(self) -> Role:
@@ -144,6 +154,15 @@ class HostedReplica:
 
     def require_room(self) -> None:
         """Raises `LogStorageError` if nothing is to be appended at present; a subclass knows the disk."""
+
+    def require_answers(self) -> None:
+        """Raises `LogStorageError` if the disk below stands still; a subclass knows the disk."""
+
+    @property
+    def is_fit_to_lead(self) -> bool:
+        """Whether this replica can do what a leader does: its log is online, and its disk takes records. (A damaged log
+        is another matter, see `refusal`.) Never waits."""
+        return not self.log.is_offline
 
     def refusal(self, error: PylogError) -> PylogError:
         """What a client is told that met ``error`` here: of a damaged log that others hold as well, to look for its
@@ -268,8 +287,7 @@ class HostedReplica:
 
     def announce(self) -> None:
         """Wakes all who wait here, so that they look again (the log went offline, records were deleted)."""
-        with self._lock:
-            self._announce()
+        self._lock.carry_out(self._announce)
 
     # --- private; the lock is held ---
 
@@ -328,6 +346,7 @@ class HostedReplica:
         self._moved.notify_all()
         for waiter in (*self._waiters, *self._append_waiters):
             waiter.wake()
+        self.log.wake_flushes()
 
 
 def marks_of(extent: LogExtent, leader_epoch: int) -> LogMarks:

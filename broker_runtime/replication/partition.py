@@ -2,7 +2,8 @@
 
 Rule: one lock, held over the check of role and epoch together with the log's append, and over every change of the
 high watermark; never over a network call, a wait for another thread or an fdatasync (but for what cuts a follower's
-log, which must not become a leader's meanwhile). The order is always partition's lock → log's lock.
+log, which must not become a leader's meanwhile). A disk can stand still all the same: changes of the role never wait
+for the lock (`RoleLock`). The order is always partition's lock → log's lock.
 
 An append lives through three stages: `append` (in the log, offset known) → `complete` (durable as ``flush.mode``
 says, the high watermark moved, for ``acks=all`` beyond it) → readable. It never decodes a frame: that the bytes fit
@@ -30,6 +31,7 @@ from broker_runtime.log import FlushMode, LogSlice
 from broker_runtime.replication.divergence import NO_EPOCH, diverging_point
 from broker_runtime.replication.follower_fetch import FollowerAnswer, FollowerFetch
 from broker_runtime.replication.hosted_replica import HostedReplica, marks_of
+from broker_runtime.replication.in_sync import InSyncSet
 
 ACKS_ALL = -1
 _JOINING_LOOK_S = 1.0
@@ -128,16 +130,18 @@ class Partition(HostedReplica):
 
         Blocks up to ``timeout_s``, then raises `RequestTimedOutError`: the append may still come to count; calling
         again goes on waiting. Raises `LogStorageError` if the log failed, `NotLeaderOrFollowerError` if the
-        leadership under which it was appended ended first, `NotEnoughReplicasAfterAppendError`.
+        leadership under which it was appended ended first, whatever ``acks`` (the records may have been cut off), at
+        once unless it is this very call whose fdatasync all wait for; `NotEnoughReplicasAfterAppendError`.
         """
         deadline = time.monotonic() + timeout_s
         if self.log.config.flush_mode is FlushMode.ACK:
             try:
-                self.log.flush(pending.next_offset, timeout_s)
+                self.log.flush(pending.next_offset, timeout_s, is_over=lambda: not self._is_led_as_for(pending))
             except LogStorageError:
                 self.announce()  # readers who wait here learn it now
                 raise
         with self._lock:
+            self._require_led_as_for(pending)
             self._advance_high_watermark()
             while acks == ACKS_ALL and not self._is_committed(pending):
                 left_s = deadline - time.monotonic()
@@ -267,11 +271,7 @@ class Partition(HostedReplica):
 
     def _is_committed(self, pending: PendingAppend) -> bool:
         """The role first: under another leader the offsets may be other records'."""
-        led = self._led
-        if led is None or led.leader_epoch != pending.leader_epoch:
-            raise NotLeaderOrFollowerError(
-                f"{self} changed its leader before offset {pending.next_offset - 1} was known to be committed"
-            )
+        led = self._require_led_as_for(pending)
         if not self._is_settled:
             self._advance_high_watermark()
         if self.log.high_watermark >= pending.next_offset:
@@ -283,3 +283,16 @@ class Partition(HostedReplica):
                 f"min.insync.replicas is {self.min_in_sync_replicas}"
             )
         return False
+
+    def _require_led_as_for(self, pending: PendingAppend) -> InSyncSet:
+        led = self._led
+        if led is None or led.leader_epoch != pending.leader_epoch:
+            raise NotLeaderOrFollowerError(
+                f"{self} changed its leader before offset {pending.next_offset - 1} was acknowledged"
+            )
+        return led
+
+    def _is_led_as_for(self, pending: PendingAppend) -> bool:
+        """Whether the leadership under which it was appended goes on. Needs no lock."""
+        led = self._led
+        return led is not None and led.leader_epoch == pending.leader_epoch

@@ -82,6 +82,7 @@ class Invariants:
         self.may_lack: set[tuple[int, TopicPartition]] = set()
         """Logs that lost their power without flush.mode=ack, until they are in sync again."""
         self._registered_in: dict[int, int] = {}  # broker → life
+        self._registered_at_us: dict[int, int] = {}
         self._leaders: dict[tuple[Key, int], tuple[int, int]] = {}
         self._marks: dict[Partition, tuple[int, bool, int]] = {}  # high watermark, role, epoch as of the last look
         self._high_watermarks: dict[tuple[Key, int], int] = {}
@@ -306,18 +307,29 @@ class Invariants:
         """A broker's registration was made."""
         node = self._nodes[broker_id]
         self._registered_in[broker_id] = node.lives
+        self._registered_at_us[broker_id] = node.scheduler.now_us
         if not node.was_unclean:
             return
         for in_sync in self.in_sync.values():
             if in_sync == (broker_id,):
                 self._situation("unclean stop of the only one in sync")
         for key, in_sync in self.in_sync.items():
-            if broker_id in in_sync and len(in_sync) > 1:
+            stayed = [each for each in in_sync if each != broker_id and self._has_stayed(each, node)]
+            if broker_id in in_sync and stayed:
                 raise ViolationError(
                     7,
                     f"{self.committed[key].at}: broker {broker_id} registered after an unclean stop, still in sync "
-                    f"with {in_sync}",
+                    f"with {stayed}, who were registered all the time",
                 )
+
+    def _has_stayed(self, broker_id: int, returned: Node) -> bool:
+        """Whether the broker was registered all the time in which ``returned`` came back, and does not stop."""
+        other = self._nodes[broker_id]
+        if not self._takes_part(broker_id) or other.life is None or not other.is_well or other._is_stopping:
+            return False
+        membership = other.life.member.membership
+        is_registered = membership is not None and membership.session == other.life.client.session_id
+        return is_registered and self._registered_at_us[broker_id] < returned.started_us
 
     # --- what brokers answer --------------------------------------------------------------------------------------
 

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from broker_runtime.cluster_identity import cluster_id, instance_id
 from broker_runtime.contract.errors import ZooKeeperUnavailableError
 from broker_runtime.controller.cluster_member import ClusterMember
+from broker_runtime.controller.disk_room import DiskReport
 from broker_runtime.controller.hosting import Hosting
 from broker_runtime.controller.isr_updater import IsrUpdater
+from broker_runtime.controller.own_disks import OwnDisks
 from broker_runtime.log import LogDirectory
 from broker_runtime.replication import PartitionRegistry
 from broker_runtime.services.movement import MovementService
@@ -126,6 +128,7 @@ class Life:
                 boot_id=f"boot {node.boots}",
                 software_version="simulated",
                 was_clean=self.directory.was_clean,
+                disks=OwnDisks([self.directory]),
             ),
             self.hosting,
             now_ms=node.now_ms,
@@ -134,7 +137,12 @@ class Life:
             report=node.report,
         )
         self.isr_updater = SimIsrUpdater(
-            client, self.registry, lambda: self.member.membership, lag_limit_ms=LAG_LIMIT_MS
+            client,
+            self.registry,
+            lambda: self.member.membership,
+            lag_limit_ms=LAG_LIMIT_MS,
+            electorate=lambda: self.member.electorate,
+            report=DiskReport(client, self.hosting.troubles),
         )
         self.isr_updater.on_wake = node.update_in_sync_soon
         self.isr_updater.situation = node.trace.situation

@@ -59,6 +59,7 @@ class Node:
         self.life: Life | None = None  # None: no process
         self.is_up = False  # whether it serves
         self.lives = 0
+        self.started_us = 0
         self.boots = 0
         self.clock_offset_ms = 0
         self.usual_sync_us = (100, 600)
@@ -247,6 +248,7 @@ class Node:
         self._is_stopping = False
         self.files.revive()
         self.lives += 1
+        self.started_us = self.scheduler.now_us
         if self.files.has_failed_sync:
             self.files.has_failed_sync = False
             self.trace.situation("failed fsync, then a restart")
