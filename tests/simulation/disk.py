@@ -133,6 +133,12 @@ class SimFiles(FaultyFiles):
             _write_at(inode.durable, data, position)
             self._is_written(inode, position, position + len(data))
 
+    def drop_cached(self, descriptor: int) -> None:
+        path, inode = self._file_of(descriptor)
+        super().drop_cached(descriptor)
+        if self._not_written.get(inode):
+            self._touch(path, 0)
+
     def sync_directory(self, path: Path) -> None:
         self._change()
         super().sync_directory(path)
