@@ -327,6 +327,8 @@ class Invariants:
         other = self._nodes[broker_id]
         if not self._takes_part(broker_id) or other.life is None or not other.is_well or other._is_stopping:
             return False
+        if other.refuses_until_us > returned.started_us:  # it may be dying, for all that can be seen
+            return False
         membership = other.life.member.membership
         is_registered = membership is not None and membership.session == other.life.client.session_id
         return is_registered and self._registered_at_us[broker_id] < returned.started_us
