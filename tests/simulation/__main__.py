@@ -34,9 +34,7 @@ def main(
     parser.add_argument("--variant", help="with brokers broken in this way, by its name in variants.py")
     options = parser.parse_args()
     if options.variant is not None:
-        run, run_in_pool = (
-            partial(variants.run_broken, options.variant, each) for each in (run, run_in_pool)
-        )
+        run, run_in_pool = (partial(variants.run_broken, options.variant, each) for each in (run, run_in_pool))
     if options.seed is not None:
         return run_one(options.seed, run)
     began_s = time.monotonic()

@@ -257,7 +257,6 @@ class Faults:
 
         self._later(self._between(SECOND, 10 * SECOND), mend)
 
-
     def _stall_disk(self, node: Node) -> None:
         node.stall_us = self._between(500 * MS, 12 * SECOND)
         self._fault("stalled fsync", node, f"{node.stall_us / 1e6:.1f} s")

@@ -84,9 +84,7 @@ class World:
         self.zookeeper = SimZooKeeper(self.scheduler, self.trace, zookeeper_weather)
         self.history = History()
         self.nodes: dict[int, Node] = {}
-        self.invariants = Invariants(
-            self.nodes, self.history, self.scheduler.observing, self.trace.situation
-        )
+        self.invariants = Invariants(self.nodes, self.history, self.scheduler.observing, self.trace.situation)
         self.witness = Witness(self.trace, self.invariants, self.history)
         self.states = States(
             self.zookeeper, self.witness.state_changed, self.witness.registered, self._controller_claimed
