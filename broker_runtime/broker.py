@@ -43,6 +43,7 @@ from broker_runtime.replication import PartitionRegistry, ReplicationThrottle
 from broker_runtime.server.flight import PylogFlightServer
 from broker_runtime.server.peers import call_peer, port_refuses
 from broker_runtime.server.replica_fetching import ReplicaFetching
+from broker_runtime.server.threads import is_out_of_threads, may_start
 from broker_runtime.services.metadata import software_version
 from broker_runtime.services.producer_ids import ProducerIdService
 from broker_runtime.zookeeper.client import KazooZooKeeper
@@ -58,6 +59,7 @@ _DISK_LOOK_S: Final = 1.0
 _FLUSH_LOOK_S: Final = 0.1
 _PRODUCER_IDS_S: Final = 1.0
 _STEP_S: Final = 5.0
+_THREADS_AGAIN_S: Final = 1.0
 _PROBE_S: Final = 0.5
 _IN_SYNC_PAUSE_S: Final = 0.1
 _LONGEST_IN_SYNC_PAUSE_S: Final = 0.5
@@ -68,6 +70,7 @@ _LEAVE_S: Final = 3.0
 _FETCHING_STOP_S: Final = 2.0
 _SESSIONS_OF_PATIENCE: Final = 2
 _SERVER_STOP_S: Final = 5.0
+_CLOSE_S: Final = 12.0
 _SESSION_END_S: Final = 3.0
 
 
@@ -117,8 +120,10 @@ class Broker:
         next start mends. May be called twice."""
         deadline = time.monotonic() + timeout_s
         closing = threading.Thread(target=self._close, name="broker-stop", daemon=True)
-        closing.start()
-        closing.join(timeout_s)
+        if may_start(closing):
+            closing.join(timeout_s)
+        else:
+            self._close()
         self._stopping.set()
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
@@ -253,7 +258,7 @@ class Broker:
             if isinstance(error, PylogError):
                 raise
             raise SetupError(f"log.dirs: {path} cannot be used: {error.strerror or error}") from None
-        self._ending.callback(directory.close)
+        self._ending.callback(_in_bounds, f"close {path}", directory.close, _CLOSE_S)
         return directory
 
     def _run_disk(self, hosting: Hosting, directory: LogDirectory) -> None:
@@ -286,7 +291,13 @@ class Broker:
             is_told = False
             try:
                 while not self._stopping.is_set():
-                    step()
+                    try:
+                        step()
+                    except RuntimeError as error:
+                        if not is_out_of_threads(error):
+                            raise
+                        log.error("step failed name=%s error=%s", name, error)
+                        self._stopping.wait(_THREADS_AGAIN_S)
             except SetupError as error:  # no defect: another broker has the id
                 is_told = True
                 log.critical("cannot go on broker=%d error=%s", self.broker_id, error)
@@ -312,7 +323,9 @@ def _step_producer_ids(producer_ids: ProducerIdService, stopping: threading.Even
 def _in_bounds(what: str, call: Callable[[], object], limit_s: float) -> None:
     """Runs what may hang on a peer that is away, and goes on without it after ``limit_s``."""
     thread = threading.Thread(target=call, name=what, daemon=True)
-    thread.start()
+    if not may_start(thread):
+        call()
+        return
     thread.join(limit_s)
     if thread.is_alive():
         log.warning("%s left_after_s=%.1f", what, limit_s)

@@ -15,7 +15,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, TypeVar
 
-from broker_runtime.contract.errors import CorruptRecordError, LogStorageError, PylogError, UnsupportedVersionError
+from broker_runtime.contract.errors import (
+    CorruptRecordError,
+    LogStorageError,
+    PylogError,
+    RequestTimedOutError,
+    UnsupportedVersionError,
+)
 from broker_runtime.log import restart
 from broker_runtime.log.config import LogConfig
 from broker_runtime.log.group_commit import GroupCommit
@@ -36,15 +42,17 @@ _log = logging.getLogger(__name__)
 class _Use:
     """`LogState.using`; a class because it is entered some times per append, and a generator costs twice as much."""
 
-    __slots__ = ("_doing", "_state")
+    __slots__ = ("_doing", "_state", "_timeout_s")
 
-    def __init__(self, state: LogState, doing: str) -> None:
+    def __init__(self, state: LogState, doing: str, timeout_s: float) -> None:
         self._state = state
         self._doing = doing
+        self._timeout_s = timeout_s
 
     def __enter__(self) -> None:
         state = self._state
-        state.lock.acquire()
+        if not state.lock.acquire(timeout=self._timeout_s):
+            raise RequestTimedOutError(f"{state.name} was busy for {self._timeout_s:g} s; its disk may stand still")
         try:
             if state.offline is not None:
                 raise type(state.offline)(state.offline.message)
@@ -123,9 +131,10 @@ class LogState:
         """``topic-partition``."""
         return f"{self.identity.topic}-{self.identity.partition}"
 
-    def using(self, doing: str) -> _Use:
-        """For ``with``: the log's lock, the log loaded and online; an `OSError` inside takes it offline."""
-        return _Use(self, doing)
+    def using(self, doing: str, timeout_s: float = -1) -> _Use:
+        """For ``with``: the log's lock, the log loaded and online; an `OSError` inside takes it offline. Raises
+        `RequestTimedOutError` where somebody else has the lock for longer than ``timeout_s`` (< 0: waits)."""
+        return _Use(self, doing, timeout_s)
 
     def ready(self) -> LogState:
         """Itself, loaded and online, for reading one offset: that needs no lock once it is loaded."""

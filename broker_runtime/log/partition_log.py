@@ -123,10 +123,13 @@ class PartitionLog:
         """Whether the log was used since the directory was opened."""
         return self._state.is_loaded
 
-    def extent(self) -> LogExtent:
-        """All the offsets below, of one moment. Takes the lock once."""
+    def extent(self, timeout_s: float = -1) -> LogExtent:
+        """All the offsets below, of one moment. Takes the lock once.
+
+        With ``timeout_s`` raises `RequestTimedOutError` where somebody else has it for longer.
+        """
         state = self._state
-        with state.using("load"):
+        with state.using("load", timeout_s):
             end = state.segments.end_offset
             is_ack = state.config.flush_mode is FlushMode.ACK
             durable = state.commit.durable_end_offset if is_ack else end

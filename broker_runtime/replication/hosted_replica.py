@@ -13,6 +13,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from broker_runtime.contract.errors import (
     CorruptRecordError,
@@ -27,6 +28,7 @@ from broker_runtime.replication.leadership import Leadership, Role
 from broker_runtime.replication.role_lock import RoleLock
 from broker_runtime.replication.waiters import FetchWaiter
 
+_BUSY_S: Final = 0.05  # that who looks after many partitions waits for one of them
 _log = logging.getLogger(__name__)
 
 
@@ -209,21 +211,27 @@ class HostedReplica:
         It counts as under way until one of the three below is called with that very object, or the partition is told a
         newer state. Raises nothing, and does not load the log.
         """
-        with self._lock:
+        if not self._lock.acquire(timeout=_BUSY_S):
+            self.on_in_sync_news()  # its disk may stand still, or not: looked at again soon
+            return None
+        try:
             if self._led is None or self.log.is_offline:
                 return None
             try:
-                marks = self._marks(self._led) if self.log.is_loaded else None
-            except PylogError as error:  # the log went offline
+                marks = marks_of(self.log.extent(_BUSY_S), self._led.leader_epoch) if self.log.is_loaded else None
+            except PylogError as error:  # the log went offline, or is busy
                 _log.warning("propose in_sync topic=%s partition=%d error=%s", self.topic, self.partition, error)
                 return None
             change = self._led.propose(marks, now_ms, lag_limit_ms)
             self._unsettle()  # who was waited for may have been given up
             return change
+        finally:
+            self._lock.release()
 
     def in_sync_written(self, change: InSyncChange, version: int) -> None:
-        """The change is in ZooKeeper, which gave the state ``version``. Raises nothing."""
-        with self._lock:
+        """The change is in ZooKeeper, which gave the state ``version``. Raises nothing, and does not wait."""
+
+        def take() -> None:
             led = self._led_last
             if led is None or led.leader_epoch != change.leader_epoch or not led.written(change, version):
                 return
@@ -233,20 +241,29 @@ class HostedReplica:
             )  # fmt: skip
             self._unsettle()
 
+        self._lock.carry_out(take)
+
     def in_sync_refused(self, change: InSyncChange, *, gone: Collection[int] = ()) -> None:
         """The change was not written, and it is certain that it never will be. Another is proposed after a while, from
-        the state as it was told until then. ``gone``: see `InSyncSet.refused`."""
-        with self._lock:
+        the state as it was told until then. ``gone``: see `InSyncSet.refused`. Does not wait."""
+
+        def take() -> None:
             if self._led_last is not None and self._led_last.leader_epoch == change.leader_epoch:
                 self._led_last.refused(change, gone=gone)
                 self._unsettle()
 
+        self._lock.carry_out(take)
+
     def in_sync_unknown(self, change: InSyncChange) -> None:
         """Whether the change was or will be written is not known. Both outcomes count as possible until the partition
-        is told a newer state, another change was written over the same version, or it is said after all."""
-        with self._lock:
+        is told a newer state, another change was written over the same version, or it is said after all. Does not
+        wait."""
+
+        def take() -> None:
             if self._led_last is not None and self._led_last.leader_epoch == change.leader_epoch:
                 self._led_last.outcome_unknown(change)
+
+        self._lock.carry_out(take)
 
     # --- following another ---
 
@@ -316,9 +333,6 @@ class HostedReplica:
             raise FencedLeaderEpochError(f"{self} is in leader epoch {current}, the request in {leader_epoch}")
         if leader_epoch > current:
             raise UnknownLeaderEpochError(f"{self} is in leader epoch {current} here, the request in {leader_epoch}")
-
-    def _marks(self, led: InSyncSet) -> LogMarks:
-        return marks_of(self.log.extent(), led.leader_epoch)
 
     def _advance_high_watermark(self, extent: LogExtent | None = None) -> int:
         """Returns the high watermark. ``extent``: of the log, as it is now."""

@@ -35,6 +35,7 @@ from broker_runtime.replication.in_sync import InSyncSet
 
 ACKS_ALL = -1
 _JOINING_LOOK_S = 1.0
+_BUSY_S = 1.0  # that a follower's fetch waits for one partition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,12 +200,14 @@ class Partition(HostedReplica):
         tells nothing new. Raises as `require_leader`; `NotLeaderOrFollowerError` for a broker without a replica,
         `StaleBrokerEpochError` for one that registered anew since, `UnknownLeaderEpochError` for one with records of
         a newer epoch, `OffsetOutOfRangeError` below the log's start or, of one without records that is not in sync,
-        elsewhere than there; `LogStorageError`.
+        elsewhere than there; `LogStorageError`; `RequestTimedOutError` where the disk holds the partition up: one
+        session fetches from all disks.
         """
-        with self._lock:
+        self.require_answers()
+        with self._lock.within(_BUSY_S):
             led = self._require_led(fetch.leader_epoch)
             led.require_replica(fetch.broker_id, fetch.broker_epoch)
-            extent = self.log.extent()
+            extent = self.log.extent(_BUSY_S) if self.log.is_loaded else self.log.extent()
             log_start, log_end, high_watermark = extent.log_start, extent.log_end, extent.high_watermark
             diverging = diverging_point(
                 extent.leader_epochs,

@@ -10,9 +10,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-from broker_runtime.contract.errors import PylogError
+from broker_runtime.contract.errors import PylogError, RequestTimedOutError
 
 _log = logging.getLogger(__name__)
 
@@ -41,6 +42,16 @@ class RoleLock:
             return
         self._left.append(change)
         if self._lock.acquire(blocking=False):  # the holder may have let go before it could see the change
+            self.release()
+
+    @contextmanager
+    def within(self, timeout_s: float) -> Iterator[None]:
+        """For ``with``: the lock. Raises `RequestTimedOutError` where somebody else has it for longer."""
+        if not self._lock.acquire(timeout=timeout_s):
+            raise RequestTimedOutError(f"the partition was busy for {timeout_s:g} s; its disk may stand still")
+        try:
+            yield
+        finally:
             self.release()
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:

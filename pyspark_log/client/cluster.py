@@ -35,6 +35,7 @@ from broker_runtime.contract.flight import error_of
 from broker_runtime.contract.model import BrokerDescription, ClusterDescription, check_topic_name
 from broker_runtime.contract.requests import (
     ACTIONS,
+    BrokerInfo,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
     Message,
@@ -152,7 +153,7 @@ class Cluster:
         return ClusterDescription(
             cluster_id=response.cluster_id,
             controller_id=response.controller_id,
-            brokers={b.broker_id: _broker(b.broker_id, b.host, b.port, b.epoch) for b in response.brokers},
+            brokers={b.broker_id: _broker(b) for b in response.brokers},
         )
 
     def leader(self, topic: Topic, partition: int) -> tuple[Address, int]:
@@ -392,7 +393,7 @@ class Cluster:
         with self._lock:
             self._cluster_id = response.cluster_id
             self._controller_id = response.controller_id
-            self._brokers = {b.broker_id: _broker(b.broker_id, b.host, b.port, b.epoch) for b in response.brokers}
+            self._brokers = {b.broker_id: _broker(b) for b in response.brokers}
 
     def _newer(self, topic: Topic) -> Topic:
         """Remembers the topic, unless an answer with newer epochs came first."""
@@ -416,5 +417,7 @@ def _from(addresses: Sequence[Address], turn: int) -> list[Address]:
     return [*addresses[start:], *addresses[:start]]
 
 
-def _broker(broker_id: int, host: str, port: int, epoch: int) -> BrokerDescription:
-    return BrokerDescription(broker_id=broker_id, host=host, port=port, epoch=epoch)
+def _broker(told: BrokerInfo) -> BrokerDescription:
+    return BrokerDescription(
+        broker_id=told.broker_id, host=told.host, port=told.port, epoch=told.epoch, disks=told.disks
+    )

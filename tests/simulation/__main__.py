@@ -9,12 +9,13 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from tests.simulation import situations, variants
 from tests.simulation.pool import run_limited, run_seeds
 from tests.simulation.run import Outcome, run_seed
+from tests.simulation.situations import PREFIX
 
 _SHOWN_FAILURES = 3
 
@@ -24,8 +25,10 @@ def main(
     target: str = "simulate",
     run: Callable[..., Outcome] = run_seed,
     run_in_pool: Callable[[int], Outcome] = run_limited,
+    expected: Sequence[str] = situations.KEYS,
 ) -> int:
-    """The exit status. ``target``: of make, for one seed; ``run``, ``run_in_pool``: what runs one."""
+    """The exit status. ``target``: of make, for one seed; ``run``, ``run_in_pool``: what runs one. ``expected``: the
+    situations that the seeds are to reach; those that never arose are told."""
     parser = argparse.ArgumentParser(prog=program, description=__doc__)
     parser.add_argument("--seeds", type=int, default=300)
     parser.add_argument("--first", type=int, default=1)
@@ -62,10 +65,9 @@ def main(
         f"each {events:.0f} events in {simulated_s:.0f} simulated seconds"
     )
     for what, count in sorted(summary.counts.items()):
-        if not what.startswith(situations.PREFIX):
-            print(f"  {what:<40} {count:>10,}")
-    if any(what.startswith(situations.PREFIX) for what in summary.counts):
-        print(situations.table(summary.counts))
+        print(f"  {what:<72} {count:>10,}")
+    never = [what.removeprefix(PREFIX) for what in expected if not summary.counts[what]]
+    print("never happened: " + ("; ".join(never) or "nothing of what the seeds are to reach"))
     if summary.failures:
         print(f"FAILED: {len(summary.failures)} seeds: {sorted(outcome.seed for outcome in summary.failures)}")
         return 1

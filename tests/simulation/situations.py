@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-PREFIX = "situation "
+PREFIX = "situation: "
 
 SITUATIONS = (
     "append while an fsync is under way",
@@ -33,6 +33,9 @@ SITUATIONS = (
     "leader lost during a move",
 )
 
+KEYS = tuple(PREFIX + name for name in SITUATIONS)
+"""Under what they are counted."""
+
 
 def key(name: str) -> str:
     """Under which it is counted."""
@@ -43,10 +46,3 @@ def key(name: str) -> str:
 def never_happened(counts: Mapping[str, int]) -> list[str]:
     """Those that no seed reached."""
     return [name for name in SITUATIONS if not counts.get(PREFIX + name)]
-
-
-def table(counts: Mapping[str, int]) -> str:
-    """All of them with their counts, and those that lack."""
-    lines = [f"  {name:<64} {counts.get(PREFIX + name, 0):>8,}" for name in SITUATIONS]
-    lines.append("never happened: " + ("; ".join(never_happened(counts)) or "nothing of it"))
-    return "\n".join(lines)

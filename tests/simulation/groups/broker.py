@@ -24,15 +24,15 @@ from broker_runtime.contract.requests import (
 from broker_runtime.groups.claims import Claims
 from broker_runtime.groups.coordinator import GroupCoordinator
 from broker_runtime.groups.group import Limits
-from broker_runtime.groups.hosted import HostedGroups
+from broker_runtime.groups.hosted import HostedGroup, HostedGroups
 from broker_runtime.groups.offsets import OffsetStore
 from broker_runtime.groups.removal import GroupRemoval
 from broker_runtime.services.groups import GroupService
 from broker_runtime.zookeeper.cluster_state import ClusterState, read_cluster
 from broker_runtime.zookeeper.membership import BrokerIdentity, Membership, deregister, register
 from broker_runtime.zookeeper.session import SessionState, ZNodeError
+from tests.simulation.groups.ensemble import Client, Ensemble
 from tests.simulation.scheduler import MS, Crashed, Event, Scheduler
-from tests.simulation.sim_zookeeper import SimClient, SimZooKeeper
 from tests.simulation.trace import Trace
 
 _LIMITS = Limits(min_session_ms=1_000, max_session_ms=60_000, max_members=20)
@@ -89,7 +89,7 @@ class NestedEvent(threading.Event):
 class Life:
     """What one process has in memory."""
 
-    def __init__(self, broker: Broker, client: SimClient) -> None:
+    def __init__(self, broker: Broker, client: Client) -> None:
         self.client = client
         self.membership: Membership | None = None
         self.cluster = ClusterState()
@@ -144,12 +144,13 @@ class Broker:
         broker_id: int,
         scheduler: Scheduler,
         trace: Trace,
-        zookeeper: SimZooKeeper,
+        zookeeper: Ensemble,
         refuses: Callable[[str, int], bool],
     ) -> None:
         self.broker_id = broker_id
         self.actor = f"b{broker_id}"
         self.life: Life | None = None
+        self.refuses_connections = False  # new ones; those that there are go on
         self._scheduler = scheduler
         self._trace = trace
         self._zookeeper = zookeeper
@@ -211,6 +212,15 @@ class Broker:
     def coordinates(self, group_id: str) -> bool:
         """Whether it takes itself for the group's coordinator."""
         return self.life is not None and self.life.groups.find(group_id) is not None
+
+    def epoch_of(self, group_id: str) -> int:
+        """Of the claim under which it has the group in memory; -1: it has not."""
+        return next((each.claim.version for each in self.hosted if each.group_id == group_id), -1)
+
+    @property
+    def hosted(self) -> list[HostedGroup]:
+        """The groups that it has in memory."""
+        return [] if self.life is None else list(self.life.groups._groups.values())
 
     # --- requests -------------------------------------------------------------------------------------------------
 

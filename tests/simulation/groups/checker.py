@@ -2,7 +2,7 @@
 
     1  no two clients would both hand out records of one partition now (W24)
     2  a group's committed offset of a partition goes back only when a client rewound it, and then once, or an
-       administrator reset it
+       administrator reset it, while no member held it
     3  a commit passes only records that some client of the group has finished
     4  who begins with a partition begins at what was committed when it was told to hold it, or behind
     5  what is acknowledged was in ZooKeeper
@@ -19,7 +19,7 @@ from typing import Protocol
 
 from broker_runtime.groups.member import Partition
 from broker_runtime.zookeeper.session import Create, Operation, Set
-from broker_runtime.zookeeper.znodes import CONSUMERS, GroupOffsets, from_json
+from broker_runtime.zookeeper.znodes import CONSUMERS, GroupMembers, GroupOffsets, from_json, members_from_bytes
 from tests.simulation.committed import ViolationError
 
 
@@ -45,6 +45,7 @@ class Checker:
         self._finished_below: dict[tuple[str, Partition], int] = {}
         self._rewound: dict[tuple[str, Partition], int] = {}
         self._reset: set[tuple[str, Partition, int]] = set()
+        self._members: dict[str, dict[Partition, str]] = {}  # by group what its members hold, as ZooKeeper has it
 
     # --- what happens ---------------------------------------------------------------------------------------------
 
@@ -107,11 +108,26 @@ class Checker:
     def wrote(self, operations: Sequence[Operation]) -> None:
         """ZooKeeper's tree has changed. Raises for 2 and 3."""
         for operation in operations:
-            if isinstance(operation, Create | Set) and operation.path.startswith(CONSUMERS):
-                group_id, _, below = operation.path[len(CONSUMERS) + 1 :].partition("/")
-                kind, _, topic = below.partition("/")
+            if isinstance(operation, Create | Set):
+                group_id, kind, topic = _place(operation.path)
                 if kind == "offsets" and topic:
                     self._committed_now(group_id, topic, from_json(operation.data, GroupOffsets, operation.path))
+                elif kind == "members":
+                    self._members[group_id] = _held(members_from_bytes(operation.data, operation.path))
+
+    def news_in(self, operations: Sequence[Operation]) -> list[tuple[str, Partition]]:
+        """The partitions whose committed offsets the write would change, with the group."""
+        found: list[tuple[str, Partition]] = []
+        for operation in operations:
+            if isinstance(operation, Create | Set):
+                group_id, kind, topic = _place(operation.path)
+                if kind == "offsets" and topic:
+                    offsets = from_json(operation.data, GroupOffsets, operation.path)
+                    for number, stored in offsets.offsets.items():
+                        partition = Partition(topic, offsets.topic_id, number)
+                        if stored.offset != self.committed(group_id, partition):
+                            found.append((group_id, partition))
+        return found
 
     def committed(self, group_id: str, partition: Partition) -> int:
         """What the group has committed; 0 where it has nothing."""
@@ -131,10 +147,18 @@ class Checker:
             self._ever.setdefault(key, set()).add(stored.offset)
             if stored.offset == before:
                 continue
+            rewound = self._rewound.get(key)
             if (*key, stored.offset) in self._reset:
+                holder = self._members.get(group_id, {}).get(partition)
+                if holder is not None and stored.offset < before and (rewound is None or stored.offset < rewound):
+                    raise ViolationError(
+                        2,
+                        f"an administrator took {group_id} in {told(partition)} from {before} back to "
+                        f"{stored.offset} while {holder} held it",
+                    )
                 self._rewound.pop(key, None)
             elif stored.offset < before:
-                rewound = self._rewound.pop(key, None)
+                self._rewound.pop(key, None)
                 if rewound is None or stored.offset < rewound:
                     raise ViolationError(
                         2, f"{group_id} had committed {before} of {told(partition)}, now it is {stored.offset}"
@@ -148,6 +172,26 @@ class Checker:
                 )
             self.counts["offsets committed"] += 1
             self._committed[key] = stored.offset
+
+
+def _place(path: str) -> tuple[str, str, str]:
+    """Of a znode below a group's: the group, what kind it is, and of which topic; empty for others."""
+    if not path.startswith(f"{CONSUMERS}/"):
+        return "", "", ""
+    group_id, _, below = path[len(CONSUMERS) + 1 :].partition("/")
+    kind, _, topic = below.partition("/")
+    return group_id, kind, topic
+
+
+def _held(record: GroupMembers) -> dict[Partition, str]:
+    """What takes part, and holds: who is fenced may have ended already, and says so to nobody."""
+    return {
+        Partition(held.topic, held.topic_id, number): member.client_id
+        for member in record.members
+        if member.state != "fenced"
+        for held in member.held
+        for number in held.granted
+    }
 
 
 def listed(partitions: Iterable[Partition]) -> str:

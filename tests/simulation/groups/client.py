@@ -80,6 +80,11 @@ class Client:
             self.process = None
             self.checker.holders.remove(self)
 
+    def leave(self) -> None:
+        """Its process ends in order, if there is one."""
+        if self.process is not None:
+            self.process.leave()
+
     def handing_out(self) -> Iterable[Partition]:
         """What it would hand out records of, were it asked now."""
         return () if self.process is None else self.process.handing_out()

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+
+import msgspec
 
 from broker_runtime.contract.requests import (
     AlterGroupOffsetsRequest,
+    CommitOffsetsRequest,
     CommitOffsetsResponse,
     CommittedOffset,
     PartitionKey,
     RemoveGroupMembersRequest,
 )
+from broker_runtime.groups.hosted import GRACE_MS
+from broker_runtime.groups.member import Partition
+from broker_runtime.zookeeper.session import Operation
 from tests.simulation.groups.broker import Broker
 from tests.simulation.groups.calls import Coordination
 from tests.simulation.groups.checker import told
 from tests.simulation.groups.client import Client, Process
+from tests.simulation.groups.ensemble import Hold
+from tests.simulation.groups.situations import HELD_BACK, RESET_WITH_CHANGE, is_commit
 from tests.simulation.groups.world import World
 from tests.simulation.scheduler import MS, SECOND
 from tests.simulation.sim_zookeeper import LOST_AFTER, LOST_BEFORE
@@ -44,6 +52,11 @@ class Faults:
             "session expiry": self._expire,
             "zookeeper down": self._zookeeper_down,
             "broker isolated": self._isolate,
+            "port refuses": self._refuse_connections,
+            "zookeeper lags": self._lag,
+            "stands still in a call": self._stand_still_in_a_call,
+            "commit held back": self._hold_a_commit_back,
+            "succeeded unawares": self._succeed_unawares,
         }
         clients: dict[str, Callable[[Process], None]] = {
             "client cut off": self._cut_off,
@@ -56,12 +69,14 @@ class Faults:
             "other topics": self._resubscribe,
             "twin": self._twin,
             "member removed": self._remove,
+            "commit arrives again": self._repeat_a_commit,
         }
         others: dict[str, Callable[[], None]] = {
             "join": self._join,
             "partitions added": self._add_partitions,
             "topic made anew": self._make_anew,
             "offsets reset": self._reset_offsets,
+            "reset held back": self._hold_a_reset_back,
         }
         self._strikes = [
             *((lambda strike=brokers[kind]: self._on_a_broker(strike)) for kind in kinds if kind in brokers),
@@ -83,6 +98,9 @@ class Faults:
         for broker in world.brokers.values():
             world.zookeeper.reconnect(broker.actor)
             world.zookeeper.awake(broker.actor)
+            broker.refuses_connections = False
+            if broker.life is not None:
+                broker.life.client.stop_lagging()
             broker.start()
         for client in world.clients:
             client.slow_us = client.dawdles_until_us = 0
@@ -205,6 +223,167 @@ class Faults:
 
         self._later(self._between(300 * MS, 12 * SECOND), mend)
 
+    def _refuse_connections(self, broker: Broker, duration_us: int = 0) -> None:
+        """Its port refuses who connects anew; others take it for dead, while it goes on with whom it has."""
+        self._fault("port refuses", broker.actor)
+        broker.refuses_connections = True
+
+        def mend() -> None:
+            broker.refuses_connections = False
+
+        self._world.scheduler.after(duration_us or self._between(300 * MS, 9 * SECOND), "net", mend)
+
+    def _lag(self, broker: Broker) -> None:
+        """The server of ZooKeeper that it is connected to is behind the others."""
+        assert broker.life is not None
+        lag_us, duration_us = self._between(50 * MS, 4 * SECOND), self._between(SECOND, 15 * SECOND)
+        self._fault("zookeeper lags", broker.actor, f"{lag_us / 1e6:.1f} s")
+        broker.life.client.lag(lag_us, duration_us)
+
+    def _stand_still_in_a_call(self, broker: Broker) -> None:
+        """The process stands still between two lines: before one of its next writes, and goes on from there; mostly for
+        less than its session lasts, and now and then while others take it for dead."""
+        duration_us = self._between(200 * MS, self._rng.choice([2, 12]) * SECOND)
+
+        def began(operations: Sequence[Operation]) -> None:
+            self._fault("stands still in a call", broker.actor, f"{duration_us / 1e6:.1f} s")
+            broker.pause(duration_us)
+            if self._rng.random() < 0.5:
+                self._refuse_connections(broker, duration_us)
+
+        self._hold(broker, Hold(lambda operations: True, began, lambda: True, limit_us=0))
+
+    def _hold_a_commit_back(self, broker: Broker) -> None:
+        """One thread, that writes a member's commit, stands still right before the write, until another member begins
+        with one of the partitions or nobody can: the member dies or is removed meanwhile, and perhaps another broker
+        takes the group over. Who has begun leaves soon, and so commits while it is not far."""
+        how = self._rng.choice(["member ends", "member ends", "coordinator changes"])
+        timeout_us = self._world.clients[0].habits.session_timeout_ms * MS
+        limit_us = timeout_us + self._between(SECOND, 4 * SECOND)
+        if how == "coordinator changes":
+            limit_us += GRACE_MS * MS
+        written: list[tuple[str, Partition]] = []
+        before: list[Client] = []
+
+        def picks(operations: Sequence[Operation]) -> bool:
+            return is_commit(operations) and any(
+                self._holders(*each) for each in self._world.checker.news_in(operations)
+            )
+
+        def began(operations: Sequence[Operation]) -> None:
+            written.extend(self._world.checker.news_in(operations))
+            before.extend(client for each in written for client in self._holders(*each))
+            self._fault("commit held back", broker.actor, how)
+            self._later(0, change)
+
+        def change() -> None:
+            for client in dict.fromkeys(before):
+                if client.process is not None:
+                    self._rng.choice([self._kill_for_long, self._kill_for_long, self._remove])(client.process)
+            if how == "coordinator changes":
+                self._refuse_connections(broker, limit_us)
+            for client in self._world.clients:
+                if client.group_id == written[0][0] and client not in before:
+                    client.start()
+            self._later(self._between(0, SECOND), self._join_one)
+
+        self._hold(broker, Hold(picks, began, lambda: self._is_over or self._has_begun(written, before), limit_us))
+
+    def _hold_a_reset_back(self) -> None:
+        """All of a group have left; an administrator's reset stands still right before it is written, another broker
+        takes the group over, and members begin."""
+        world = self._world
+        group_id = self._rng.choice(sorted({client.group_id for client in world.clients}))
+        members = [client for client in world.clients if client.group_id == group_id]
+        for client in members:
+            if client.process is not None:
+                self._leave(client.process, comes_back=False)
+        written: list[tuple[str, Partition]] = []
+
+        def picks(operations: Sequence[Operation]) -> bool:
+            news = world.checker.news_in(operations) if is_commit(operations) else []
+            return any(group == group_id for group, _ in news)
+
+        def try_to(tries: int = 40) -> None:
+            coordinators = [each for each in world.brokers.values() if each.coordinates(group_id)]
+            if not coordinators or any(client.process is not None for client in members):
+                if tries:
+                    self._later(100 * MS, lambda: try_to(tries - 1))
+                else:
+                    come_back()
+                return
+            broker = coordinators[0]
+
+            def began(operations: Sequence[Operation]) -> None:
+                written.extend(world.checker.news_in(operations))
+                self._fault("reset held back", broker.actor, group_id)
+                self._later(0, change)
+
+            def change() -> None:
+                self._refuse_connections(broker, limit_us)
+                come_back()
+
+            def is_over() -> bool:
+                has_begun = self._has_begun(written, [])
+                world.trace.counts[RESET_WITH_CHANGE] += has_begun
+                return self._is_over or has_begun
+
+            limit_us = self._between(4 * SECOND, 9 * SECOND)
+            self._hold(broker, Hold(picks, began, is_over, limit_us))
+            self._reset_offset(group_id)
+            self._later(5 * SECOND, come_back)
+
+        def come_back() -> None:
+            for client in members:
+                client.start()
+
+        try_to()
+
+    def _hold(self, broker: Broker, hold: Hold) -> None:
+        assert broker.life is not None
+        broker.life.client.hold = hold
+
+    def _holders(self, group_id: str, partition: Partition) -> list[Client]:
+        return [
+            client
+            for client in self._world.clients
+            if client.group_id == group_id and client.process is not None and partition in client.process.positions.held
+        ]
+
+    def _has_begun(self, written: Sequence[tuple[str, Partition]], before: Sequence[Client]) -> bool:
+        """Whether somebody else has begun with one of the partitions, and has not committed yet."""
+        begun = [client for each in written for client in self._holders(*each) if client not in before]
+        for client in dict.fromkeys(begun):
+            self._later(self._between(50 * MS, 500 * MS), client.leave)
+        self._world.trace.counts[HELD_BACK] += bool(begun)
+        return bool(begun)
+
+    def _kill_for_long(self, process: Process) -> None:
+        client = process.client
+        self._fault("client killed", client.name)
+        client.kill()
+        self._later(self._between(10 * SECOND, 20 * SECOND), client.start)
+
+    def _succeed_unawares(self, broker: Broker) -> None:
+        """It is cut from ZooKeeper until its session has ended, and some of a group's members with it from the other
+        brokers, so that they stay with it; another one takes the group over for those who come."""
+        groups = sorted({client.group_id for client in self._world.clients if broker.coordinates(client.group_id)})
+        if not groups:
+            return
+        group_id = self._rng.choice(groups)
+        self._fault("succeeded unawares", broker.actor, group_id)
+        if self._rng.random() < 0.5:
+            self._world.zookeeper.cut_off(broker.actor)
+        broker.refuses_connections = True
+        timeout_us = self._world.zookeeper.weather.session_timeout_us
+
+        def mend() -> None:
+            broker.refuses_connections = False
+            self._world.zookeeper.reconnect(broker.actor)
+
+        self._later(self._between(SECOND, timeout_us + SECOND), lambda: self._join_like(group_id))
+        self._world.scheduler.after(timeout_us + self._between(6 * SECOND, 14 * SECOND), "net", mend)
+
     # --- clients --------------------------------------------------------------------------------------------------
 
     def _cut_off(self, process: Process) -> None:
@@ -233,8 +412,11 @@ class Faults:
         for _ in range(self._rng.choice([1, 1, 2, 3])):
             self._later(self._between(0, 1_500 * MS), self._join_one)
 
-    def _join_one(self) -> None:
-        client = self._rng.choice(self._world.clients)
+    def _join_like(self, group_id: str) -> None:
+        self._join_one([client for client in self._world.clients if client.group_id == group_id])
+
+    def _join_one(self, among: Sequence[Client] = ()) -> None:
+        client = self._rng.choice(among or self._world.clients)
         if client.process is not None or client.was_replaced:
             if len(self._world.clients) >= _MOST_CLIENTS:
                 return
@@ -242,10 +424,10 @@ class Faults:
         self._fault("join", client.name)
         client.start()
 
-    def _leave(self, process: Process) -> None:
+    def _leave(self, process: Process, *, comes_back: bool = True) -> None:
         self._fault("leave", process.client.name)
         process.leave()
-        if self._rng.random() < 0.6:
+        if comes_back and self._rng.random() < 0.6:
             self._later(self._between(100 * MS, 6 * SECOND), process.client.start)
 
     def _kill_client(self, process: Process) -> None:
@@ -300,6 +482,32 @@ class Faults:
             timeout_us=2 * SECOND,
             thread="serve",
         )
+
+    def _repeat_a_commit(self, process: Process) -> None:
+        """The client's next commit arrives a second time: a later one is written, and its broker has lost the group and
+        has it again, by then."""
+        world, name, group_id = self._world, process.client.name, process.client.group_id
+
+        def answered(source: str, broker: Broker, request: msgspec.Struct) -> None:
+            if source != name or not isinstance(request, CommitOffsetsRequest):
+                return
+            world.on_request = lambda source, broker, request: None
+            life = broker.life
+            self._later(self._between(900 * MS, 3 * SECOND), lambda: world.zookeeper.expire(broker.actor))
+            first = broker.epoch_of(group_id)
+
+            def repeat(tries: int = 400) -> None:
+                if broker.life is not life:
+                    return
+                if broker.epoch_of(group_id) > first:
+                    self._fault("commit arrives again", broker.actor, f"of {name}")
+                    world.deliver(broker, request)
+                elif tries:
+                    self._later(20 * MS, lambda: repeat(tries - 1))
+
+            repeat()
+
+        world.on_request = answered
 
     def _reset_offsets(self) -> None:
         """An administrator takes a group's offset back: refused while the group has members, so often all leave first

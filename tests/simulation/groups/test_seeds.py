@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.simulation.groups import situations
 from tests.simulation.groups.run import run_limited
 from tests.simulation.pool import run_seeds
 
@@ -22,3 +23,4 @@ def test_groups_keep_their_promises_in_three_hundred_seeds() -> None:
     assert summary.counts["records finished"] >= 300 * COUNT
     assert summary.counts["leases lost"] >= COUNT
     assert summary.counts["offsets rewound"] >= COUNT // 10
+    assert [each for each in situations.ALL if not summary.counts[each]] == [], "never happened"

@@ -12,12 +12,12 @@ from math import inf
 from typing import Any
 from unittest import mock
 
-from broker_runtime.contract.errors import PylogError
 from broker_runtime.groups import hosted, offsets
 from broker_runtime.groups.group import Group
-from broker_runtime.groups.hosted import HostedGroup
-from broker_runtime.groups.member import Member, Partition
+from broker_runtime.groups.member import Member, MemberState, Partition
+from broker_runtime.zookeeper.session import Operation
 from pyspark_log.client.membership import Membership, Phase
+from tests.simulation.groups import ensemble, situations
 
 Patches = Iterator[Any]
 _VARIANTS: dict[str, Callable[[], Patches]] = {}
@@ -30,6 +30,10 @@ def variant(make: Callable[[], Patches]) -> Callable[[], Patches]:
 
 
 _FAULTS = {
+    "commits_without_the_guard_of_the_claim": ("reset held back", "commit held back"),
+    "member_is_gone_though_its_commit_is_under_way": ("commit held back",),
+    "accepts_commits_that_come_late": ("commit arrives again",),
+    "successor_adds_no_grace": ("succeeded unawares",),
     "deposed_coordinator_goes_on": ("cut from zookeeper", "join"),
     "lease_counts_from_the_answer": ("freeze", "client cut off"),
     "tells_before_it_is_written": ("death at a write", "twin", "freeze"),
@@ -81,37 +85,38 @@ def gives_what_a_removed_member_holds() -> Patches:
 
 
 @variant
-def accepts_stale_epochs_in_commits() -> Patches:
-    """Whoever says that it is a member may commit what it likes."""
-    real = Group.begin_commit
-
-    def begin_commit(
-        self: Group, member_id: str, member_epoch: int, sequence: int, partitions: Sequence[Any], now_ms: int
-    ) -> list[PylogError | None]:
-        if member_id:
-            return [None] * len(partitions)
-        return real(self, member_id, member_epoch, sequence, partitions, now_ms)
-
-    def end_commit(self: Group, member_id: str) -> None:
-        return
-
-    yield mock.patch.object(Group, "begin_commit", begin_commit)
-    yield mock.patch.object(Group, "end_commit", end_commit)
+def accepts_commits_that_come_late() -> Patches:
+    """A member's commits count in the order in which they reach ZooKeeper, not of their numbers."""
     yield mock.patch.object(offsets, "_is_superseded", return_value=False)
 
 
 @variant
-def accepts_commits_that_come_late() -> Patches:
-    """A member's commits count in the order of their arrival, not of their numbers."""
-    real = Group.begin_commit
+def commits_without_the_guard_of_the_claim() -> Patches:
+    """A commit is written whoever has claimed the group meanwhile."""
+    real = ensemble.Client.transaction
 
-    def begin_commit(
-        self: Group, member_id: str, member_epoch: int, sequence: int, partitions: Sequence[Any], now_ms: int
-    ) -> list[PylogError | None]:
-        return real(self, member_id, member_epoch, -1, partitions, now_ms)
+    def transaction(self: ensemble.Client, operations: Sequence[Operation], *, session: int | None = None) -> list[int]:
+        if situations.is_commit(operations):
+            operations = [each for each in operations if not each.path.endswith(situations.CLAIM)]
+        return real(self, operations, session=session)
 
-    yield mock.patch.object(Group, "begin_commit", begin_commit)
-    yield mock.patch.object(offsets, "_is_superseded", return_value=False)
+    yield mock.patch.object(ensemble.Client, "transaction", transaction)
+
+
+@variant
+def member_is_gone_though_its_commit_is_under_way() -> Patches:
+    """What a member held is given on while a commit of it may still be written."""
+
+    def has_ended(self: Member, now_ms: int) -> bool:
+        return self.state is MemberState.GONE or self.is_over(now_ms)
+
+    yield mock.patch.object(Member, "has_ended", has_ended)
+
+
+@variant
+def successor_adds_no_grace() -> Patches:
+    """A new coordinator forgets that a deposed one may have gone on for a while."""
+    yield mock.patch.object(hosted, "GRACE_MS", 0)
 
 
 @variant
@@ -131,7 +136,6 @@ def successor_does_not_wait() -> Patches:
 def deposed_coordinator_goes_on() -> Patches:
     """A coordinator that does not know whether its claim stands extends leases all the same."""
     yield mock.patch.object(hosted, "STANDS_MS", 10**9)
-    yield mock.patch.object(HostedGroup, "is_dropped", property(lambda self: False, lambda self, value: None))
 
 
 @variant

@@ -4,10 +4,10 @@ import threading
 
 import pytest
 
-from broker_runtime.contract.errors import FencedLeaderEpochError, LogStorageError
-from broker_runtime.replication import Role
+from broker_runtime.contract.errors import FencedLeaderEpochError, LogStorageError, RequestTimedOutError
+from broker_runtime.replication import FollowerFetch, Role
 from broker_runtime.replication.role_lock import RoleLock
-from tests.unit.replication.partitions import Hosted, leadership
+from tests.unit.replication.partitions import NOW_MS, Hosted, frame, leadership
 from tests.unit.standing_disk import LIMIT_S, StandingFiles
 
 
@@ -82,3 +82,40 @@ def test_role_changes_return_while_the_disk_stands_still():
     assert (partition.role, partition.leader_epoch) == (Role.FOLLOWER, 4)
     with pytest.raises(FencedLeaderEpochError):
         partition.become_leader(leadership(3))
+
+
+def test_nobody_who_looks_after_many_partitions_waits_for_a_leader_whose_disk_stands_still():
+    """While an append waits for its disk: no in-sync set is proposed, what became of a change is taken over later, and
+    a follower's fetch is answered with an error."""
+    hosted = Hosted(files=StandingFiles())
+    partition, files = hosted.only, hosted.files
+    partition.become_leader(leadership(2, replicas=(1, 2), in_sync=(1, 2)))
+    append(partition, b"a")
+    change = partition.propose_in_sync(0, 10_000) or partition.propose_in_sync(20_000, 10_000)
+    assert change is not None
+    assert change.in_sync == (1,)
+    files.stand_still("write")
+    thread = threading.Thread(target=append, args=(partition, b"b"), daemon=True)
+    thread.start()
+    files.wait_until_one_waits()
+    rung = []
+    partition.on_in_sync_news = lambda: rung.append(1)
+    assert partition.propose_in_sync(40_000, 10_000) is None
+    assert rung
+    partition.in_sync_written(change, 1)
+    with pytest.raises(RequestTimedOutError):
+        tells_without_looking(partition)
+    assert partition.in_sync == {1, 2}
+    files.go_on()
+    thread.join(LIMIT_S)
+    assert partition.in_sync == {1}
+    assert partition.log.log_end_offset == 2
+
+
+def append(partition, value):
+    partition.append([frame(value)], acks=1, leader_epoch=-1, now_ms=NOW_MS)
+
+
+def tells_without_looking(partition):
+    fetch = FollowerFetch(broker_id=2, broker_epoch=1, offset=0, durable_end=0, leader_epoch=2, last_fetched_epoch=-1)
+    partition.follower_fetch(fetch, max_bytes=1 << 20, now_ms=0)
