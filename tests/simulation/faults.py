@@ -14,6 +14,7 @@ from broker_runtime.log.faulty_files import Fault
 from tests.simulation.directed import Directed
 from tests.simulation.disk import LOG_SUFFIX
 from tests.simulation.life import DATA
+from tests.simulation.lost_disks import LostDisks
 from tests.simulation.node import Node
 from tests.simulation.operations import Operations
 from tests.simulation.scheduler import MS, SECOND
@@ -30,6 +31,7 @@ class Faults:
         self._is_over = False
         operations = Operations(world)
         self._directed = directed = Directed(world)
+        self._lost_disks = lost_disks = LostDisks(world, self._later)
         known: dict[str, Callable[[Node], None]] = {
             "kill": self._kill,
             "power loss": self._lose_power,
@@ -53,6 +55,10 @@ class Faults:
             "cancelled move": operations.cancel_moves,
             "election": operations.elect,
             "deletion": operations.delete_records,
+            "disk lost": lost_disks.empty,
+            "older copy": lost_disks.restore,
+            "all end": lost_disks.all_end,
+            "only disk lost": lost_disks.empty_the_only_one,
             "controller deposed": directed.depose_controller,
             "back and forth": directed.back_and_forth,
             "outcome lost": directed.lose_outcome,
@@ -68,6 +74,7 @@ class Faults:
         world = self._world
         world.trace.line("sim", "healed")
         self._directed.end()
+        self._lost_disks.heal()
         world.network.heal()
         world.network.weather.lost = world.network.weather.repeated = world.network.weather.late = 0.0
         weather = world.zookeeper.weather
@@ -94,7 +101,9 @@ class Faults:
     def _strike(self) -> None:
         if self._is_over:
             return
-        if self._world.is_recovering:  # one at a time, where the disks promise nothing
+        if (
+            self._world.is_recovering or self._world.scheduler.now_us < self._world.quiet_until_us
+        ):  # one at a time, where the disks promise nothing
             self._next()
             return
         _, strike = self._rng.choice(self._kinds)

@@ -14,7 +14,10 @@ _KINDS = (
     "session expiry", "zookeeper down", "clock jump", "slow disk", "stalled fsync", "all lose power", "disk error", "bit flip",
     "stop", "broker added", "move", "cancelled move", "election", "deletion",
 )  # fmt: skip
-_DIRECTED = ("controller deposed", "back and forth", "outcome lost", "session ends")
+_DIRECTED = (
+    "controller deposed", "back and forth", "outcome lost", "session ends",
+    "disk lost", "all end", "older copy", "only disk lost",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
