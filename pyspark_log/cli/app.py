@@ -20,8 +20,9 @@ from pyspark_log.cli import (
     up,
     zookeeper,
 )
-from pyspark_log.cli.exit_status import INTERRUPTED, NOBODY_READS, give_up_stdout
+from pyspark_log.cli.exit_status import FAILED, INTERRUPTED, NOBODY_READS, give_up_stdout, say_defect, say_error
 from pyspark_log.cli.options import accept_common_options, add_group
+from pyspark_log.cli.output import prepare_streams
 
 _HELP = """A partitioned log made for PySpark.
 
@@ -62,6 +63,7 @@ def build() -> typer.Typer:
 
 def run() -> None:
     """Runs `pylog` with the process's arguments and ends the process."""
+    prepare_streams()
     try:
         build()(prog_name="pylog")
     except KeyboardInterrupt:
@@ -72,6 +74,9 @@ def run() -> None:
     except SystemExit as ended:
         _flush_stdout()
         raise ended from None
+    except Exception as error:  # noqa: BLE001 - the last edge: what no command was there to translate
+        say_defect(error)
+        sys.exit(FAILED)
 
 
 def _flush_stdout() -> None:
@@ -81,3 +86,7 @@ def _flush_stdout() -> None:
     except BrokenPipeError:
         give_up_stdout()
         sys.exit(NOBODY_READS)
+    except OSError as error:
+        say_error(f"[IO_ERROR] standard output: {error.strerror or error}")
+        give_up_stdout()
+        sys.exit(FAILED)
