@@ -72,14 +72,14 @@ def run() -> None:
         give_up_stdout()
         sys.exit(NOBODY_READS)
     except SystemExit as ended:
-        _flush_stdout()
+        _flush_stdout(has_failed=ended.code not in {0, None})
         raise ended from None
     except Exception as error:  # noqa: BLE001 - the last edge: what no command was there to translate
         say_defect(error)
         sys.exit(FAILED)
 
 
-def _flush_stdout() -> None:
+def _flush_stdout(*, has_failed: bool) -> None:
     # Python's own flush comes after the exit status is decided and would print its complaint.
     try:
         sys.stdout.flush()
@@ -87,6 +87,7 @@ def _flush_stdout() -> None:
         give_up_stdout()
         sys.exit(NOBODY_READS)
     except OSError as error:
-        say_error(f"[IO_ERROR] standard output: {error.strerror or error}")
         give_up_stdout()
-        sys.exit(FAILED)
+        if not has_failed:
+            say_error(f"[IO_ERROR] standard output: {error.strerror or error}")
+            sys.exit(FAILED)

@@ -42,7 +42,7 @@ class Delivery:
         self.base_timestamp_ms = base_timestamp_ms
         self.timestamps: Sequence[int | None] | None = None
         self.count = 0
-        self.rows: tuple[int, Sequence[int]] = (
+        self.rows: tuple[int, Any] = (
             0,
             (),
         )  # of `send_batch`: a first row of the data, and which from there on
