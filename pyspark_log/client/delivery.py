@@ -42,10 +42,8 @@ class Delivery:
         self.base_timestamp_ms = base_timestamp_ms
         self.timestamps: Sequence[int | None] | None = None
         self.count = 0
-        self.rows: tuple[int, Any] = (
-            0,
-            (),
-        )  # of `send_batch`: a first row of the data, and which from there on
+        # Of `send_batch`: a first row of the data, and which from there on.
+        self.rows: tuple[int, Any] = (0, ())
         self.base_offset = -1
         self.append_time_ms = -1
         self.error: PylogError | None = None
