@@ -245,7 +245,9 @@ class _Table:
         if self._form in {OutputFormat.TABLE, OutputFormat.WIDE}:
             rows = [{**{key: row[key] for key in row if key != "row"}, **row.get("row", {})} for row in rows]
         headings = list(dict.fromkeys(key for row in rows for key in row))
-        shown = [Column(key, key.upper(), wide_only=key in {"topic", "timestamp", "headers"}) for key in headings]
+        # With one topic its name on every line says nothing; with several nobody could tell the rows apart.
+        only_in_wide = {"timestamp", "headers"} | ({"topic"} if len({row["topic"] for row in rows}) < 2 else set())
+        shown = [Column(key, key.upper(), wide_only=key in only_in_wide) for key in headings]
         print_rows(rows, shown, self._form, name="offset")
 
 

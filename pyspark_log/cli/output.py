@@ -109,6 +109,11 @@ def plain(value: Any) -> Any:
     return value
 
 
+def counted(number: int, noun: str) -> str:
+    """``1 record``, ``2,000 records``: for remarks."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def text_of(value: bytes) -> str:
     """UTF-8 text, or ``base64:…`` where the bytes are none."""
     try:
