@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from broker_runtime.contract.errors import FencedError, OptionError
+from pyspark_log.cli import complete
 from pyspark_log.cli.arguments import EARLIEST, AtOffset, FromEnd, parse_place
 from pyspark_log.cli.invocation import Invocation
 from pyspark_log.cli.options import add_command
@@ -41,7 +42,9 @@ def add_to(app: typer.Typer) -> None:
 
 def consume(
     invocation: Invocation,
-    topics: Annotated[list[str], typer.Argument(metavar="TOPIC[:PARTITION]…", help="What to read.")],
+    topics: Annotated[
+        list[str], typer.Argument(metavar="TOPIC[:PARTITION]…", help="What to read.", autocompletion=complete.topics)
+    ],
     start: Annotated[
         str | None,
         typer.Option(

@@ -15,6 +15,7 @@ from broker_runtime.contract.errors import (
     OptionError,
     UnknownTopicOrPartitionError,
 )
+from pyspark_log.cli.complete import groups, topics
 from pyspark_log.cli.exit_status import UNHEALTHY, say_error
 from pyspark_log.cli.invocation import Invocation
 from pyspark_log.cli.options import add_command
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from broker_runtime.contract.model import GroupDescription, GroupOffset, MemberDescription, TopicPartition
     from pyspark_log import Admin
 
-_GROUP = typer.Argument(help="The group's id.", metavar="GROUP", show_default=False)
+_GROUP = typer.Argument(help="The group's id.", metavar="GROUP", show_default=False, autocompletion=groups)
 _TABLES = {None, OutputFormat.TABLE, OutputFormat.WIDE}
 
 _GROUP_COLUMNS = [
@@ -61,13 +62,14 @@ def add_to(group: typer.Typer) -> None:
     """Adds the commands."""
     for name, function in (("list", list_groups), ("describe", describe), ("reset", reset), ("delete", delete)):
         add_command(group, name)(function)
+    add_command(group, "ls", hidden=True)(list_groups)
 
 
 def list_groups(invocation: Invocation) -> None:
     """List the groups."""
     with invocation.admin() as admin:
-        groups = admin.list_groups()
-    if not groups and invocation.output in _TABLES:
+        found = admin.list_groups()
+    if not found and invocation.output in _TABLES:
         invocation.say("No groups yet. A consumer makes one: pylog consume TOPIC -g GROUP")
         return
     rows = [
@@ -78,7 +80,7 @@ def list_groups(invocation: Invocation) -> None:
             "members": group.members,
             "coordinator": group.coordinator,
         }
-        for group in groups
+        for group in found
     ]
     print_rows(rows, _GROUP_COLUMNS, invocation.output, name="group_id")
 
@@ -120,9 +122,15 @@ def describe(
 def reset(
     invocation: Invocation,
     group_id: Annotated[str, _GROUP],
-    topics: Annotated[
+    named_topics: Annotated[
         list[str] | None,
-        typer.Option("-t", "--topic", metavar="TOPIC[:PARTITION[,…]]", help="Where; may be repeated."),
+        typer.Option(
+            "-t",
+            "--topic",
+            metavar="TOPIC[:PARTITION[,…]]",
+            help="Where; may be repeated.",
+            autocompletion=topics,
+        ),
     ] = None,
     all_topics: Annotated[
         bool, typer.Option("--all-topics", help="Every topic that the group has offsets in.")
@@ -141,13 +149,13 @@ def reset(
     """Set where a group goes on. Shows what it would do; does it with --execute. The group must have no members."""
     if (to is None) == (from_file is None):
         raise OptionError("give either --to latest or --from-file offsets.csv")
-    if from_file is not None and (topics or all_topics):
+    if from_file is not None and (named_topics or all_topics):
         raise OptionError("--from-file names the partitions itself: leave out -t and --all-topics")
-    if from_file is None and bool(topics) == all_topics:
+    if from_file is None and bool(named_topics) == all_topics:
         raise OptionError("give either -t flights or --all-topics")
     target = None if to is None else parse_target(to, now_ms=round(time.time() * 1000))
     given = None if from_file is None else read_offsets_file(from_file)
-    named = parse_topics(topics or [])
+    named = parse_topics(named_topics or [])
     with invocation.admin() as admin:
         _refuse_members(admin, group_id, "Its offsets cannot be set meanwhile")
         old = {at: offset.committed for at, offset in admin.list_group_offsets(group_id).items()}

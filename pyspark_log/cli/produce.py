@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from broker_runtime.contract.errors import OptionError, PylogError, SchemaMismatchError
+from pyspark_log.cli import complete
 from pyspark_log.cli.arguments import parse_topic_and_partition
 from pyspark_log.cli.invocation import Invocation
 from pyspark_log.cli.options import add_command
@@ -39,7 +40,9 @@ def add_to(app: typer.Typer) -> None:
 
 def produce(
     invocation: Invocation,
-    topic: Annotated[str, typer.Argument(metavar="TOPIC[:PARTITION]", help="Where to.")],
+    topic: Annotated[
+        str, typer.Argument(metavar="TOPIC[:PARTITION]", help="Where to.", autocompletion=complete.topics)
+    ],
     form: Annotated[
         str | None,
         typer.Option(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import fnmatch
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from broker_runtime.contract.errors import OptionError, TopicAlreadyExistsError
+from broker_runtime.contract.errors import OptionError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
 from pyspark_log.cli.arguments import parse_partition, parse_topic_settings
+from pyspark_log.cli.complete import topics
 from pyspark_log.cli.invocation import Invocation, usage_error
 from pyspark_log.cli.options import add_command
 from pyspark_log.cli.output import Column, OutputFormat, counted, print_rows
@@ -18,7 +20,8 @@ if TYPE_CHECKING:
     from broker_runtime.contract.model import TopicDescription
     from pyspark_log import Admin
 
-_NAME = typer.Argument(help="The topic's name.", metavar="TOPIC", show_default=False)
+_NAME = typer.Argument(help="The topic's name.", metavar="TOPIC", show_default=False, autocompletion=topics)
+_NEW_NAME = typer.Argument(help="The topic's name.", metavar="TOPIC", show_default=False)
 
 _TOPIC_COLUMNS = [
     Column("name", "NAME"),
@@ -54,11 +57,12 @@ def add_to(group: typer.Typer) -> None:
         ("trim", trim),
     ):
         add_command(group, name)(function)
+    add_command(group, "ls", hidden=True)(list_topics)
 
 
 def create(
     invocation: Invocation,
-    name: Annotated[str, _NAME],
+    name: Annotated[str, _NEW_NAME],
     partitions: Annotated[int | None, typer.Option("-p", "--partitions", help="How many; 1 by default.")] = None,
     replication_factor: Annotated[
         int | None, typer.Option("-r", "--replication-factor", help="Replicas of each partition.")
@@ -108,11 +112,11 @@ def create(
 def list_topics(invocation: Invocation) -> None:
     """List the topics."""
     with invocation.admin() as admin:
-        topics = admin.describe_topics()
-    if not topics and invocation.output in {None, OutputFormat.TABLE, OutputFormat.WIDE}:
+        found = admin.describe_topics()
+    if not found and invocation.output in {None, OutputFormat.TABLE, OutputFormat.WIDE}:
         invocation.say("No topics yet. Create one: pylog topic create NAME")
         return
-    print_rows([_row(topic) for topic in topics], _TOPIC_COLUMNS, invocation.output, name="name")
+    print_rows([_row(topic) for topic in found], _TOPIC_COLUMNS, invocation.output, name="name")
 
 
 def describe(invocation: Invocation, name: Annotated[str, _NAME]) -> None:
@@ -164,16 +168,43 @@ def alter(
 
 def delete(
     invocation: Invocation,
-    name: Annotated[str, _NAME],
+    names: Annotated[
+        list[str],
+        typer.Argument(help="Their names, or patterns in quotes: 'test-*'.", metavar="TOPIC…", autocompletion=topics),
+    ],
     if_exists: Annotated[bool, typer.Option("--if-exists", help="A missing topic is fine.")] = False,
 ) -> None:
-    """Delete a topic and all its records. Asks for its name unless -y."""
+    """Delete topics and all their records. Shows which, and asks, unless -y."""
     with invocation.admin() as admin:
-        if not if_exists:
-            admin.describe_topic(name)  # a missing topic is said before anything is asked
-        invocation.confirm_name(f"This deletes topic {name} and all its records.", name)
-        admin.delete_topic(name, missing_ok=if_exists)
-    invocation.say(f"{name}: deleted")
+        chosen = choose_topics(names, admin.list_topics(), if_exists=if_exists)
+        if len(chosen) == 1:
+            invocation.confirm_name(f"This deletes topic {chosen[0]} and all its records.", chosen[0])
+        elif chosen:
+            shown = "".join(f"    {name}\n" for name in chosen)
+            invocation.confirm_name(
+                f"{shown}This deletes these {len(chosen)} topics and all their records.",
+                str(len(chosen)),
+                what="their number",
+            )
+        for name in chosen:
+            admin.delete_topic(name, missing_ok=if_exists)
+            invocation.say(f"Deleted topic {name}.")
+    if not chosen:
+        invocation.say("No such topic: nothing was deleted.")
+
+
+def choose_topics(given: Sequence[str], existing: Sequence[str], *, if_exists: bool) -> list[str]:
+    """The topics that names and patterns mean, each once, in the order of the names. Raises
+    `UnknownTopicOrPartitionError` for one that means none, unless ``if_exists``."""
+    chosen: dict[str, None] = {}
+    for text in given:
+        is_pattern = any(character in text for character in "*?[")
+        found = fnmatch.filter(sorted(existing), text) if is_pattern else [text] if text in existing else []
+        if not found and not if_exists:
+            what = "no topic matches" if is_pattern else "the cluster has no topic"
+            raise UnknownTopicOrPartitionError(f"{what} {text!r}")
+        chosen.update(dict.fromkeys(found))
+    return list(chosen)
 
 
 def add_partitions(

@@ -101,7 +101,7 @@ def test_partition_moves_to_a_broker_and_back(run_pylog: Pylog, two_brokers: Loc
         (("move", "t:0", "--to", "7"), 2, "t-0 cannot be moved to [7]: live brokers are [1, 2]"),
         (("move", "t:0", "--cancel"), 1, "t-0 is not being moved, so there is nothing to end"),
         (("move", "nowhere:0", "--to", "1"), 3, "no topic 'nowhere'"),
-        (("move", "t:0"), 2, "say where to"),
+        (("move", "t:0"), 2, "give either --to 2,3,4 or --cancel"),
         (("move", "t:0", "--to", "one"), 2, "must be broker ids with commas between them"),
         (("move", "t", "--to", "1"), 2, "'t' must be TOPIC:PARTITION"),
         (("move", "t:0", "--to", "1,1"), 2, "t-0 cannot have two replicas on one broker: [1, 1]"),
