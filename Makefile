@@ -32,7 +32,7 @@ help:  ## what can be made
 demo: $(READY)  ## real flights through three brokers and two Spark jobs; a job and a broker are killed (4 minutes)
 	@$(PY) -m examples.demo
 
-test: lint pytest wheel-test  ## everything that must hold: lint, all tests, the wheel in an empty venv (20 minutes)
+test: lint pytest wheel-test  ## everything that must hold: lint, all tests, the wheel in an empty venv, README (20 minutes)
 
 lint: $(READY)  ## ruff, mypy --strict, import contracts
 	$(PY) -m ruff check .
@@ -47,7 +47,7 @@ format: $(READY)  ## let ruff put the code in order
 pytest: $(READY)  ## the tests alone; PYTEST_ARGS='-k topic -x' narrows them, JOBS=1 runs one after the other
 	$(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(FAST_TESTS) $(SLOW_TESTS) $(PYTEST_ARGS)
 
-wheel-test: $(READY)  ## the wheel, built and installed into an empty venv, works from another directory, Spark included
+wheel-test: $(READY)  ## the wheel in an empty venv: every block of README runs as printed, Spark included
 	$(PY) tests/wheel/check_wheel.py
 
 simulate: $(READY)  ## the cluster in one thread under seeded faults, SEEDS=1000 of them (FIRST= the first, SEED= one alone)

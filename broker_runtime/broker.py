@@ -1,4 +1,4 @@
-"""The composition root: one broker of a cluster, and ``python -m broker_runtime.broker --config f.toml``.
+"""The composition root: one broker of a cluster.
 
     start   port free? → ZooKeeper → cluster id → lock the data directories → register → claim, elect, host → serve
     stop    hand leaderships and groups over → step down and deregister → end fetching and the streams → close the logs
@@ -30,15 +30,20 @@ from broker_runtime.contract.errors import BrokerUnavailableError, PylogError, S
 from broker_runtime.contract.requests import Empty, ReportBrokerRequest
 from broker_runtime.contract.settings import Address, BrokerSettings
 from broker_runtime.controller.cluster_member import ClusterMember
+from broker_runtime.controller.disk_room import DiskReport
 from broker_runtime.controller.hosting import Hosting
 from broker_runtime.controller.isr_updater import IsrUpdater
+from broker_runtime.controller.own_disks import OwnDisks
 from broker_runtime.log import LogDirectory
+from broker_runtime.log.files import RealFiles
+from broker_runtime.log.watched_files import WatchedFiles
 from broker_runtime.periodic import PeriodicTask, Schedule
 from broker_runtime.ports import choose_port, require_free_port
 from broker_runtime.replication import PartitionRegistry, ReplicationThrottle
 from broker_runtime.server.flight import PylogFlightServer
 from broker_runtime.server.peers import call_peer, port_refuses
 from broker_runtime.server.replica_fetching import ReplicaFetching
+from broker_runtime.server.threads import is_out_of_threads, may_start
 from broker_runtime.services.metadata import software_version
 from broker_runtime.services.producer_ids import ProducerIdService
 from broker_runtime.zookeeper.client import KazooZooKeeper
@@ -54,6 +59,7 @@ _DISK_LOOK_S: Final = 1.0
 _FLUSH_LOOK_S: Final = 0.1
 _PRODUCER_IDS_S: Final = 1.0
 _STEP_S: Final = 5.0
+_THREADS_AGAIN_S: Final = 1.0
 _PROBE_S: Final = 0.5
 _IN_SYNC_PAUSE_S: Final = 0.1
 _LONGEST_IN_SYNC_PAUSE_S: Final = 0.5
@@ -62,7 +68,9 @@ _HAND_OVER_S: Final = 6.0
 _GIVE_UP_S: Final = 3.0
 _LEAVE_S: Final = 3.0
 _FETCHING_STOP_S: Final = 2.0
+_SESSIONS_OF_PATIENCE: Final = 2
 _SERVER_STOP_S: Final = 5.0
+_CLOSE_S: Final = 12.0
 _SESSION_END_S: Final = 3.0
 
 
@@ -112,8 +120,10 @@ class Broker:
         next start mends. May be called twice."""
         deadline = time.monotonic() + timeout_s
         closing = threading.Thread(target=self._close, name="broker-stop", daemon=True)
-        closing.start()
-        closing.join(timeout_s)
+        if may_start(closing):
+            closing.join(timeout_s)
+        else:
+            self._close()
         self._stopping.set()
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
@@ -140,8 +150,16 @@ class Broker:
         self._ending.callback(_in_bounds, "end session", client.close, _SESSION_END_S)
         cluster = cluster_id(client)
         directories = [self._open_directory(path, cluster) for path in settings.log_dirs]
+        disks = OwnDisks(directories)
         registry = PartitionRegistry()
-        updater = IsrUpdater(client, registry, lambda: member.membership, lag_limit_ms=settings.replica_lag_time_max_ms)
+        updater = IsrUpdater(
+            client,
+            registry,
+            lambda: member.membership,
+            lag_limit_ms=settings.replica_lag_time_max_ms,
+            electorate=lambda: member.electorate,
+            report=DiskReport(client, lambda: hosting.troubles()),
+        )
         fetching = ReplicaFetching(
             settings.broker_id,
             max_bytes=settings.replica_fetch_max_bytes,
@@ -161,6 +179,7 @@ class Broker:
             now_ms=_steady_ms,
             on_in_sync_news=updater.wake,
             on_damage=lambda: member.wake(),
+            stall_limit_s=settings.replica_lag_time_max_ms / 1_000,
         )
         port = listen.port or choose_port(listen.host)
         advertised = settings.advertised_listeners or Address(listen.host, port)
@@ -175,6 +194,7 @@ class Broker:
                 boot_id=boot_id(),
                 software_version=software_version(),
                 was_clean=all(directory.was_clean for directory in directories),
+                disks=disks,
             ),
             hosting,
             now_ms=wall_ms,
@@ -186,7 +206,7 @@ class Broker:
         # Last made, first ended: the roles and the registration go, then fetching, the streams, the logs, the session.
         self._ending.callback(fetching.stop, _FETCHING_STOP_S)
         self._ending.callback(_in_bounds, "leave", member.leave, _LEAVE_S)
-        member.join()
+        member.join(patience_s=_SESSIONS_OF_PATIENCE * settings.zookeeper_session_timeout_ms / 1_000)
         producer_ids = ProducerIdService(client)
         groups = BrokerGroups(
             settings, client=client, member=member, refuses=port_refuses, steady_ms=_steady_ms, wall_ms=wall_ms
@@ -209,14 +229,14 @@ class Broker:
         self._groups = groups
         self._address = Address(listen.host, server.port)
         lag_s = settings.replica_lag_time_max_ms / 1_000
-        schedule = self._schedule(hosting, directories)
         self._run("cluster-member", lambda: member.step(_STEP_S))
         self._run("in-sync", lambda: _step_in_sync(updater, lag_s / 2, self._stopping), wake=updater.wake)
         self._run("groups", lambda: groups.step(self._stopping), wake=groups.wake)
         self._run("group-removal", lambda: groups.step_removal(self._stopping))
         self._run("peers", lambda: _step_peers(member, self._stopping))
         self._run("producer-ids", lambda: _step_producer_ids(producer_ids, self._stopping))
-        self._run("periodic", lambda: self._stopping.wait(max(0.0, schedule.step(time.monotonic()) - time.monotonic())))
+        for directory in directories:
+            self._run_disk(hosting, directory)
         log.info("serve broker=%d address=%s pid=%d", settings.broker_id, self._address, os.getpid())
 
     def _close(self) -> None:
@@ -232,24 +252,37 @@ class Broker:
 
     def _open_directory(self, path: Any, cluster: str) -> LogDirectory:
         try:
-            directory = LogDirectory.open(path, cluster_id=cluster, broker_id=self._settings.broker_id)
+            files = WatchedFiles(RealFiles())
+            directory = LogDirectory.open(path, cluster_id=cluster, broker_id=self._settings.broker_id, files=files)
         except OSError as error:
             if isinstance(error, PylogError):
                 raise
             raise SetupError(f"log.dirs: {path} cannot be used: {error.strerror or error}") from None
-        self._ending.callback(directory.close)
+        self._ending.callback(_in_bounds, f"close {path}", directory.close, _CLOSE_S)
         return directory
 
-    def _schedule(self, hosting: Hosting, directories: list[LogDirectory]) -> Schedule:
+    def _run_disk(self, hosting: Hosting, directory: LogDirectory) -> None:
+        """What has to be done for one directory, on a thread of its own: a disk that stands still holds up no other."""
         retention_s = self._settings.log_retention_check_interval_ms / 1_000
-        return Schedule(
+        schedule = Schedule(
             [
-                *(task for directory in directories for task in _disk_tasks(directory)),
-                PeriodicTask(name="disk-room", interval_s=_DISK_LOOK_S, run=hosting.look_at_disks),
-                PeriodicTask(name="retention", interval_s=retention_s, run=lambda: hosting.apply_retention(wall_ms())),
+                PeriodicTask(name="checkpoint", interval_s=_CHECKPOINT_S, run=directory.checkpoint),
+                PeriodicTask(name="flush", interval_s=_FLUSH_LOOK_S, run=lambda: directory.maybe_flush(wall_ms())),
+                PeriodicTask(name="room", interval_s=_DISK_LOOK_S, run=lambda: hosting.look_at_disk(directory)),
+                PeriodicTask(
+                    name="retention",
+                    interval_s=retention_s,
+                    run=lambda: hosting.apply_retention_in(directory, wall_ms()),
+                ),
             ],
             start_s=time.monotonic(),
+            about=str(directory.path),
         )
+
+        def step() -> None:
+            self._stopping.wait(max(0.0, schedule.step(time.monotonic()) - time.monotonic()))
+
+        self._run(f"disk {directory.path}", step)
 
     def _run(self, name: str, step: Callable[[], object], *, wake: Callable[[], None] | None = None) -> None:
         """``wake``: ends a step that waits, when the broker stops."""
@@ -258,7 +291,13 @@ class Broker:
             is_told = False
             try:
                 while not self._stopping.is_set():
-                    step()
+                    try:
+                        step()
+                    except RuntimeError as error:
+                        if not is_out_of_threads(error):
+                            raise
+                        log.error("step failed name=%s error=%s", name, error)
+                        self._stopping.wait(_THREADS_AGAIN_S)
             except SetupError as error:  # no defect: another broker has the id
                 is_told = True
                 log.critical("cannot go on broker=%d error=%s", self.broker_id, error)
@@ -281,20 +320,12 @@ def _step_producer_ids(producer_ids: ProducerIdService, stopping: threading.Even
     stopping.wait(_PRODUCER_IDS_S)
 
 
-def _disk_tasks(directory: LogDirectory) -> list[PeriodicTask]:
-    """A directory's own: a disk that fails holds up no other's."""
-    return [
-        PeriodicTask(name=f"checkpoint {directory.path}", interval_s=_CHECKPOINT_S, run=directory.checkpoint),
-        PeriodicTask(
-            name=f"flush {directory.path}", interval_s=_FLUSH_LOOK_S, run=lambda: directory.maybe_flush(wall_ms())
-        ),
-    ]
-
-
 def _in_bounds(what: str, call: Callable[[], object], limit_s: float) -> None:
     """Runs what may hang on a peer that is away, and goes on without it after ``limit_s``."""
     thread = threading.Thread(target=call, name=what, daemon=True)
-    thread.start()
+    if not may_start(thread):
+        call()
+        return
     thread.join(limit_s)
     if thread.is_alive():
         log.warning("%s left_after_s=%.1f", what, limit_s)
@@ -347,9 +378,3 @@ def _report(member: ClusterMember, broker_id: int) -> None:
 def _steady_ms() -> int:
     """The clock of in-sync sets and of all that is done after a while: it never jumps."""
     return time.monotonic_ns() // 1_000_000
-
-
-if __name__ == "__main__":
-    from broker_runtime.broker_process import main
-
-    main()

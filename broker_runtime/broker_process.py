@@ -1,6 +1,6 @@
 """A broker as a process: command line, log, signals, the ready file, the exit code.
 
-    python -m broker_runtime.broker --config broker.toml [--ready-file ready.json]
+    python -m broker_runtime --config broker.toml [--ready-file ready.json]
 
 Rule: it ends in bounded time after SIGTERM or SIGINT, and at once after a second one. Exit codes:
 
@@ -22,12 +22,14 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from broker_runtime.broker import STOP_LIMIT_S, Broker
+from broker_runtime import memory
 from broker_runtime.contract.errors import PylogError, SetupError
 from broker_runtime.contract.settings import BrokerSettings, load_broker_settings
-from broker_runtime.log.files import RealFiles, replace_file
+
+if TYPE_CHECKING:
+    from broker_runtime.broker import Broker
 
 log = logging.getLogger(__name__)
 
@@ -37,15 +39,15 @@ _GRACE_S: Final = 5.0
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs a broker until it is told to stop, and ends the process."""
-    parser = argparse.ArgumentParser(prog="python -m broker_runtime.broker", description="Runs one pylog broker.")
+    parser = argparse.ArgumentParser(prog="python -m broker_runtime", description="Runs one pylog broker.")
     parser.add_argument("--config", type=Path, required=True, help="TOML file with the broker's settings")
     parser.add_argument("--ready-file", type=Path, help="written when the broker serves: id, host, port, pid as JSON")
     options = parser.parse_args(arguments)
     configure_logging()
-    # What the imports made stays for good: the collector need not look through it again and again.
-    gc.freeze()
     try:
-        code = run(load_broker_settings(options.config), ready_file=options.ready_file)
+        settings = load_broker_settings(options.config)
+        memory.bound_arrow(memory.limit_bytes(settings))
+        code = run(settings, ready_file=options.ready_file)
     except (PylogError, OSError) as error:
         told = error if isinstance(error, PylogError) else SetupError(str(error))
         sys.stderr.write(f"{told}\n")
@@ -61,6 +63,11 @@ def run(settings: BrokerSettings, *, ready_file: Path | None = None) -> int:
 
     Raises what `Broker.start` raises. A second signal ends the process at once.
     """
+    # Not before: Arrow's memory is bounded by who calls this, and that comes before pyarrow's import.
+    from broker_runtime.broker import STOP_LIMIT_S, Broker
+
+    # What the imports made stays for good: the collector need not look through it again and again.
+    gc.freeze()
     # Signals wake the main thread through a pipe that the C handler writes to. A lock's wait would not do: the kernel
     # may give the signal to another thread (after a SIGSTOP it does), and a handler may interrupt a lock's holder.
     wake_reader, wake_writer = os.pipe()
@@ -108,6 +115,8 @@ def configure_logging(level: int = logging.INFO) -> None:
 
 
 def _write_ready(path: Path, broker: Broker) -> None:
+    from broker_runtime.log.files import RealFiles, replace_file
+
     address = broker.address
     ready = {"broker_id": broker.broker_id, "host": address.host, "port": address.port, "pid": os.getpid()}
     replace_file(RealFiles(), path, json.dumps(ready).encode() + b"\n")

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from broker_runtime.contract.requests import Empty, ReportBrokerRequest
 from broker_runtime.contract.settings import BrokerSettings
 from broker_runtime.controller.cluster_member import ClusterMember
 from broker_runtime.log import LogDirectory
+from broker_runtime.memory import ANSWER_BUDGET_BYTES, PRODUCE_BUDGET_BYTES
 from broker_runtime.replication import PartitionRegistry
 from broker_runtime.server.flight import Services
 from broker_runtime.server.peer_beliefs import PeerBeliefs
@@ -29,10 +30,6 @@ from broker_runtime.services.producer_ids import ProducerIdService
 from broker_runtime.services.read import ReadService
 from broker_runtime.services.replicas import admit_replica
 from broker_runtime.services.topics import TopicService
-
-PRODUCE_BUDGET_BYTES: Final = 128 << 20
-ANSWER_BUDGET_BYTES: Final = 96 << 20
-"""What all fetches and reads hold at once; an answer larger than this goes alone."""
 
 _Request = TypeVar("_Request")
 _Response = TypeVar("_Response")

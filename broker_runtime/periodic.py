@@ -1,7 +1,7 @@
-"""What a broker does again and again: checkpoints, flushes by interval, retention, and a look at the room on its disks.
+"""What a broker does again and again for a data directory: checkpoints, flushes, retention, looks at its room.
 
-Rule: one thread, one `step` that does what is due; a task that fails is logged, and due again after its interval. Time
-is an argument. Nothing here decides anything about another broker.
+Rule: one thread for each directory, one `step` that does what is due; a task that fails is logged, and due again after
+its interval. Time is an argument. Nothing here decides anything about another broker.
 """
 
 from __future__ import annotations
@@ -26,10 +26,12 @@ class PeriodicTask:
 
 
 class Schedule:
-    """The tasks of a broker. Used by one thread."""
+    """The tasks of a data directory. Used by one thread."""
 
-    def __init__(self, tasks: list[PeriodicTask], *, start_s: float) -> None:
+    def __init__(self, tasks: list[PeriodicTask], *, start_s: float, about: str = "") -> None:
+        """``about``: the directory, for the log."""
         self._tasks = tasks
+        self._about = about
         for task in tasks:
             task.due_s = start_s + task.interval_s
 
@@ -43,5 +45,5 @@ class Schedule:
             try:
                 task.run()
             except (PylogError, OSError) as error:
-                log.warning("task failed name=%s error=%s", task.name, error)
+                log.warning("task failed name=%s path=%s error=%s", task.name, self._about, error)
         return min((task.due_s for task in self._tasks), default=now_s + 1.0)

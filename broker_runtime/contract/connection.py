@@ -1,4 +1,4 @@
-"""One Flight stream as the side that opens it holds it: a connection of its own, cancelled by anyone, dropped by one.
+"""Connections as the side that opens them holds them: how each is made, and one with a stream on it.
 
 Rule: everything that Flight raises is translated here once, into the tree of `errors`. Flight's objects are in
 attributes that are set to None, never in local variables that a traceback could hold: one that something still refers
@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import pyarrow as pa
 from pyarrow import flight
@@ -29,6 +29,11 @@ from broker_runtime.contract.settings import Address
 
 _T = TypeVar("_T")
 
+_NO_PROXY: Final[list[tuple[str, int | str]]] = [
+    ("grpc.enable_http_proxy", 0),  # grpc_proxy, https_proxy, http_proxy
+    ("grpc.address_http_proxy_enabled_addresses", ""),  # GRPC_ADDRESS_HTTP_PROXY
+]
+
 FLIGHT_ERRORS = (flight.FlightError, pa.ArrowException, OSError, StopIteration, ValueError)
 """All that pyarrow raises from a Flight call (ArrowInvalid is a ValueError, ArrowIOError an OSError)."""
 
@@ -36,6 +41,16 @@ FLIGHT_ERRORS = (flight.FlightError, pa.ArrowException, OSError, StopIteration, 
 def location_of(address: Address) -> str:
     """The address as Flight wants it."""
     return f"grpc://{address}"
+
+
+def connect(address: Address, options: Sequence[tuple[str, int]], *, uses_proxy: bool = False) -> Any:
+    """A Flight client of ``address``; every connection of clients and brokers is made here. Connects at its first call.
+
+    ``options``: `CONNECTION_OPTIONS` or `STREAM_OPTIONS`. A proxy that the environment names is used only with
+    ``uses_proxy``: machines that need one for the web have it in every process's environment, where gRPC would send
+    even connections to this machine through it.
+    """
+    return flight.FlightClient(location_of(address), generic_options=[*options, *([] if uses_proxy else _NO_PROXY)])
 
 
 def translate(error: BaseException, address: Address) -> PylogError:
@@ -46,13 +61,14 @@ def translate(error: BaseException, address: Address) -> PylogError:
 class StreamConnection:
     """A connection with the one stream on it. `cancel` is any thread's; the rest its user's, one thread at a time."""
 
-    def __init__(self, address: Address, options: Sequence[tuple[str, int]]) -> None:
-        """Connects to nothing yet. ``options``: `CONNECTION_OPTIONS` or `STREAM_OPTIONS`."""
+    def __init__(self, address: Address, options: Sequence[tuple[str, int]], *, uses_proxy: bool = False) -> None:
+        """Connects to nothing yet. ``options`` and ``uses_proxy``: see `connect`."""
         self.address = address
         self.reader: Any = None
         self.writer: Any = None
         self.is_cancelled = False
         self._options = list(options)
+        self._uses_proxy = uses_proxy
         self._lock = threading.Lock()
         self._client: Any = None
 
@@ -62,7 +78,7 @@ class StreamConnection:
         Raises what the peer answers at once, or a network error; a peer that is not there may show at the first use.
         """
         try:
-            self._client = flight.FlightClient(location_of(self.address), generic_options=self._options)
+            self._client = connect(self.address, self._options, uses_proxy=self._uses_proxy)
             self.writer, self.reader = call(self._client)
             return
         except FLIGHT_ERRORS as error:
@@ -114,10 +130,10 @@ class FetchExchange:
     and whoever watches cancels. (A broker whose whole process is stopped is noticed by the connection's keepalive too.)
     """
 
-    def __init__(self, address: Address) -> None:
-        """Connects to nothing yet: `open` it."""
+    def __init__(self, address: Address, *, uses_proxy: bool = False) -> None:
+        """Connects to nothing yet: `open` it. ``uses_proxy``: see `connect`."""
         self.address = address
-        self._connection = StreamConnection(address, STREAM_OPTIONS)
+        self._connection = StreamConnection(address, STREAM_OPTIONS, uses_proxy=uses_proxy)
         self._heard_s = time.monotonic()
         self._waits = False
 

@@ -64,12 +64,14 @@ class GroupOffset(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerDescription:
-    """One broker as registered: where clients reach it, and the epoch of its registration."""
+    """One broker as registered: where clients reach it, and the epoch of its registration. ``disks``: of its data
+    directories, by path, those that take no records at present, and what is wrong with each."""
 
     broker_id: int
     host: str
     port: int
     epoch: int
+    disks: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def address(self) -> str:

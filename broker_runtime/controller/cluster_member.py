@@ -40,7 +40,7 @@ from broker_runtime.zookeeper.cluster_state import (
 from broker_runtime.zookeeper.deleted_logs import logs_are_removed
 from broker_runtime.zookeeper.membership import BrokerIdentity, Membership, deregister, mark_stopping, register
 from broker_runtime.zookeeper.session import SessionState, ZNodeError, ZooKeeperClient
-from broker_runtime.zookeeper.znodes import PERMANENT
+from broker_runtime.zookeeper.znodes import PERMANENT, BrokerRegistration, broker_path, from_json
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +76,8 @@ class ClusterMember:
         self._now_ms = now_ms
         self._steady_ms = steady_ms or now_ms
         self._report = report
+        self._refuses = probe
+        self._disks = identity.disks
         self._suspicions = Suspicions(identity.broker_id, probe, self._steady_ms)
         self._decisions = Decisions(
             client,
@@ -90,9 +92,8 @@ class ClusterMember:
         self._membership: Membership | None = None
         self._state = ClusterState()
         self._due_ms: int | None = None  # when there is something to decide though nothing changes
-        self._changing = (
-            threading.RLock()
-        )  # held over calls to ZooKeeper; no partition's lock is ever waited for with it
+        # Held over calls to ZooKeeper; no partition's lock is ever waited for with it (see `RoleLock`).
+        self._changing = threading.RLock()
         self._board = NewsBoard()
         self._has_left = False  # for good; guarded by _changing
 
@@ -112,17 +113,28 @@ class ClusterMember:
         """The present registration; None without one. Never waits."""
         return self._membership
 
-    def join(self) -> None:
+    def join(self, *, patience_s: float = 0.0) -> None:
         """Registers, claims to be the controller if nobody is, and hosts what the cluster says.
 
-        Raises `SetupError` if another broker has the id, `ZooKeeperUnavailableError`.
+        ``patience_s``: how long a registration under this id may stay whose port refuses: a predecessor that was killed
+        and had another disk, whose session has to end. Raises `SetupError` if another broker has the id,
+        `ZooKeeperUnavailableError`, `OSError` where a disk cannot be read.
         """
         self._client.listen(self._on_session)
         for path in PERMANENT:
             self._client.ensure_path(path)
-        with self._changing:
-            self._register()
-            self._look(everything=True)
+        deadline_ms = self._steady_ms() + int(patience_s * 1_000)
+        while True:
+            try:
+                with self._changing:
+                    self._register()
+                    self._look(everything=True)
+                return
+            except SetupError as error:
+                if self._steady_ms() >= deadline_ms or not self._is_predecessor_dead():
+                    raise
+                log.warning("wait for the session of a dead predecessor to end error=%s", error)
+                self._board.pause(RETRY_DELAY_S)
 
     def step(self, timeout_s: float) -> None:
         """Waits up to ``timeout_s`` (0: not at all) for news and deals with all there are. What fails is tried again
@@ -247,6 +259,7 @@ class ClusterMember:
             {broker_id: broker.epoch for broker_id, broker in brokers.items()},
             stopping=frozenset(broker_id for broker_id, broker in brokers.items() if broker.is_stopping),
             suspects=frozenset(b for b, epoch in dead.items() if b in brokers and brokers[b].epoch == epoch),
+            disks=self._state.disks,
         )
 
     # --- the end ------------------------------------------------------------------------------------------------
@@ -317,10 +330,20 @@ class ClusterMember:
 
     def _register(self) -> Membership:
         self._end_roles()
-        self._membership = register(self._client, self._identity, now_ms=self._now_ms())
+        self._membership = register(self._client, self._identity, now_ms=self._now_ms(), refuses=self._refuses)
         # From now on it is this process whose logs they are: a session that ends takes nothing from them.
         self._identity = replace(self._identity, was_clean=True)
+        if self._disks is not None:
+            self._disks.settled()
         return self._membership
+
+    def _is_predecessor_dead(self) -> bool:
+        path = broker_path(self._identity.broker_id)
+        node = self._client.find(path)
+        if node is None:
+            return True
+        other = from_json(node.data, BrokerRegistration, path)
+        return self._refuses(other.host, other.port)
 
     def _look(self, *, everything: bool) -> None:
         """What fails is to be followed by a look at everything."""

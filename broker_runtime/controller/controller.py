@@ -223,7 +223,8 @@ class Controller:
             for number, replicas in enumerate(topic.record.assignment):
                 present = topic.partitions[number]
                 current = None if present is None else present.state
-                state = elect(current, replicas, brokers, epoch, is_unclean_allowed=is_unclean_allowed)
+                there = brokers.at(topic.name, number)
+                state = elect(current, replicas, there, epoch, is_unclean_allowed=is_unclean_allowed)
                 if state is not None:
                     decided.append(Decision(topic.name, number, present, state))
         return decided

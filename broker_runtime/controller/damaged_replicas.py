@@ -92,7 +92,7 @@ def _without(present: PartitionState, own_id: int, *, was_used: bool) -> Partiti
     """The state without this broker; None where nothing is to be written: it is the only one in sync, or left before
     with a log that told nothing since."""
     others = tuple(member for member in present.isr if member != own_id)
-    if not others or not (was_used or own_id in present.isr):
+    if not any(member not in present.lost for member in others) or not (was_used or own_id in present.isr):
         return None
     is_leader = present.leader == own_id
     return msgspec.structs.replace(

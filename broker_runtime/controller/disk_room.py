@@ -1,58 +1,98 @@
-"""Whether a data directory has room for more (``log.dir.min.free.bytes``).
+"""Whether a data directory takes records: has room (``log.dir.min.free.bytes``), and answers.
 
-Rule: room is looked at now and then, not at each append; with too little, appends are refused before they reach the
-log, so that a full disk costs an error and never a log that went offline. Reading goes on.
+Rules: room is looked at now and then, not at each append; with too little, appends are refused before they reach the
+log, so that a full disk costs an error and never a log that went offline. Reading goes on. Nobody waits for a disk to
+learn of its state: one that stands still is known by the calls that wait for it. What is wrong is told to the cluster
+before any leadership is given up for it, so that none goes back there.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from typing import Final
 
-from broker_runtime.contract.errors import LogStorageError
+from broker_runtime.contract.errors import LogStorageError, ZooKeeperUnavailableError
 from broker_runtime.contract.settings import find_setting
 from broker_runtime.log import LogDirectory, PartitionLog
+from broker_runtime.log.watched_files import WatchedFiles
 from broker_runtime.replication import Partition
+from broker_runtime.zookeeper.membership import Membership
+from broker_runtime.zookeeper.session import ZNodeError, ZooKeeperClient
+from broker_runtime.zookeeper.unwritable_disks import tell_disks
+from broker_runtime.zookeeper.znodes import UnwritableDisks
 
 log = logging.getLogger(__name__)
 
+_ROOM_AGAIN: Final = 1.1  # times the least that must be free: a disk at its limit does not change its mind each second
+_MOST_PARTITIONS: Final = 10_000  # that are named to the cluster
+
 
 class DiskRoom:
-    """The room of one data directory. `look` by one thread, `require` by any."""
+    """The state of one data directory. `look` by one thread, the rest by any, without waiting."""
 
-    def __init__(self, directory: LogDirectory, *, min_free_bytes: int) -> None:
+    def __init__(self, directory: LogDirectory, *, min_free_bytes: int, stall_limit_s: float) -> None:
+        """``stall_limit_s``: how long one call may wait before the disk counts as standing still; only with
+        `WatchedFiles`."""
         self._directory = directory
         self._min_free_bytes = min_free_bytes
+        self._stall_limit_s = stall_limit_s
         self._refusal: str | None = None
         self.look()
 
     def look(self) -> None:
-        """Looks at the disk. Raises `OSError`; what was known stays."""
+        """Looks at the disk, and waits for it. Raises `OSError`; what was known stays."""
         usable = self._directory.usable_bytes
-        had, self._refusal = self._refusal, None
-        if usable < self._min_free_bytes:
-            least = find_setting("broker", "log.dir.min.free.bytes").show(self._min_free_bytes)
+        had = self._refusal
+        least = self._min_free_bytes if had is None else self._min_free_bytes * _ROOM_AGAIN
+        if usable >= least:
+            self._refusal = None
+        else:
+            wanted = find_setting("broker", "log.dir.min.free.bytes").show(self._min_free_bytes)
             self._refusal = (
-                f"{self._directory.path} has {usable} bytes left, log.dir.min.free.bytes is {least}: "
+                f"{self._directory.path} has {usable} bytes left, log.dir.min.free.bytes is {wanted}: "
                 "nothing is appended until there is room"
             )
         if (had is None) != (self._refusal is None):
             log.warning(
-                "disk room path=%s usable_bytes=%d takes_appends=%s", self._directory.path, usable, had is not None
-            )
+                "disk room path=%s usable_bytes=%d takes_appends=%s",
+                self._directory.path, usable, self._refusal is None,
+            )  # fmt: skip
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether a call has been waiting for the disk for longer than the limit."""
+        files = self._directory.files
+        return isinstance(files, WatchedFiles) and files.oldest_call_s > self._stall_limit_s
 
     @property
     def takes_appends(self) -> bool:
-        """Whether there was enough at the last look."""
-        return self._refusal is None
+        """Whether there was enough room at the last look, and the disk answers."""
+        return self._refusal is None and not self.stands_still
+
+    @property
+    def trouble(self) -> str | None:
+        """What is wrong, in a word or two that stay the same while it is; None: nothing."""
+        if self.stands_still:
+            return "stands still"
+        return None if self._refusal is None else "full"
+
+    def require_answers(self) -> None:
+        """Raises `LogStorageError` if the disk stands still."""
+        if self.stands_still:
+            raise LogStorageError(
+                f"{self._directory.path} stands still: a call has been waiting for {self._stall_limit_s:g} s and longer"
+            )
 
     def require(self) -> None:
-        """Raises `LogStorageError` if there is too little."""
+        """Raises `LogStorageError` if there is too little room, or the disk stands still."""
+        self.require_answers()
         if self._refusal is not None:
             raise LogStorageError(self._refusal)
 
 
 class PartitionWithRoom(Partition):
-    """A partition that takes appends only while its disk has room. See `Partition`."""
+    """A partition that takes appends only while its disk has room and answers. See `Partition`."""
 
     def __init__(self, opened: PartitionLog, room: DiskRoom, *, broker_id: int) -> None:
         super().__init__(opened, broker_id=broker_id)
@@ -61,3 +101,61 @@ class PartitionWithRoom(Partition):
     def require_room(self) -> None:
         """See `Partition.require_room`: as leader and as follower."""
         self._room.require()
+
+    def require_answers(self) -> None:
+        """See `Partition.require_answers`."""
+        self._room.require_answers()
+
+    @property
+    def is_fit_to_lead(self) -> bool:
+        """See `Partition.is_fit_to_lead`."""
+        return super().is_fit_to_lead and self._room.takes_appends
+
+
+class DiskReport:
+    """What this broker told the cluster of its disks. Used by one thread."""
+
+    def __init__(self, client: ZooKeeperClient, troubles: Callable[[], dict[str, tuple[str, list[Partition]]]]) -> None:
+        """``troubles``: `Hosting.troubles`."""
+        self._client = client
+        self._troubles = troubles
+        self._told: tuple[int, UnwritableDisks | None] | None = None  # in which epoch; None: nothing in this process
+        self._is_doubtful = False  # whether what was told last has arrived
+
+    def tell(self, membership: Membership) -> bool:
+        """Tells what has changed; whether the cluster knows how it is now. Blocks for ZooKeeper, in bounds."""
+        present = membership.epoch, _describe(self._troubles(), membership.epoch)
+        if not self._is_doubtful:
+            if self._told == present:
+                return True
+            if present[1] is None and (self._told is None or self._told[0] != membership.epoch):
+                self._told = present  # what was told in an earlier registration counts no more
+                return True
+        try:
+            tell_disks(self._client, membership, present[1])
+        except (ZooKeeperUnavailableError, ZNodeError) as error:
+            self._is_doubtful = True
+            log.warning("cannot tell of disks broker=%d error=%s", membership.broker_id, error)
+            return False
+        self._told, self._is_doubtful = present, False
+        told = present[1]
+        log.warning("tell of disks broker=%d troubles=%s", membership.broker_id, told.directories if told else "none")
+        return True
+
+
+def _describe(troubles: dict[str, tuple[str, list[Partition]]], epoch: int) -> UnwritableDisks | None:
+    if not troubles:
+        return None
+    concerned: dict[str, list[int]] = {}
+    count = 0
+    for _, partitions in troubles.values():
+        count += len(partitions)
+        for partition in partitions:
+            concerned.setdefault(partition.topic, []).append(partition.partition)
+    return UnwritableDisks(
+        epoch=epoch,
+        directories={path: reason for path, (reason, _) in sorted(troubles.items())},
+        partitions=None
+        if count > _MOST_PARTITIONS or len(concerned) > _MOST_PARTITIONS // 10
+        else {topic: tuple(sorted(numbers)) for topic, numbers in sorted(concerned.items())},
+    )

@@ -7,21 +7,25 @@ Kafka's rules (`PartitionLeaderElectionAlgorithms`), with the brokers in the ord
     controlled shutdown  as if a stopping broker were dead, wherever another one lives and is in sync
     preferred            the first replica, where it lives and is in sync (`prefer`)
 
-Beyond Kafka's: a leader counts only in the registration (broker epoch) it was elected in; one that registered anew is
-elected anew, under a higher leader epoch. And dead or stopping brokers leave the in-sync set of partitions that others
-lead, so that commits need not wait until the leader finds that they lag; the leader epoch stays as it is then.
+A broker whose disk takes no records of the partition comes last: it leads only where nobody else that is in sync can.
 
-Invariants: leader ∈ isr ⊆ replicas; the in-sync set never becomes empty.
+Beyond Kafka's: a replica that has lost its log (`PartitionState.lost`) is elected only where an operator asks for an
+unclean election and nobody else lives; with no other in sync the partition has no leader. A leader counts only in the
+registration (broker epoch) it was elected in; one that registered anew is elected anew, under a higher leader epoch.
+And dead or stopping brokers leave the in-sync set of partitions that others lead, so that commits need not wait until
+the leader finds that they lag; the leader epoch stays as it is then.
+
+Invariants: leader ∈ isr ⊆ replicas; leader ∉ lost; the in-sync set never becomes empty.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from broker_runtime.zookeeper.znodes import PartitionState
+from broker_runtime.zookeeper.znodes import PartitionState, UnwritableDisks
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +33,24 @@ class Electorate:
     """The registered brokers, ``live``: the epoch of each, and what is known of some of them.
 
     ``stopping``: they lead and are in sync only where nobody else can. ``suspects``: probably dead. They lead nothing
-    new, and lose what another broker can take over; what nobody else can is left to them, in case they live.
+    new, and lose what another broker can take over; what nobody else can is left to them, in case they live. ``disks``:
+    what brokers tell of disks that take no records; ``unfit``: the brokers of the partition's that do (see `at`).
     """
 
     live: Mapping[int, int]
     stopping: frozenset[int] = frozenset()
     suspects: frozenset[int] = frozenset()
+    disks: Mapping[int, UnwritableDisks] = field(default_factory=dict)
+    unfit: frozenset[int] = frozenset()
+
+    def at(self, topic: str, partition: int) -> Electorate:
+        """The brokers as they are for this partition."""
+        unfit = frozenset(broker_id for broker_id, told in self.disks.items() if told.concerns(topic, partition))
+        return self if unfit == self.unfit else replace(self, unfit=unfit)
+
+    def first(self, candidates: Sequence[int]) -> int:
+        """Who of them leads: the first whose disk takes records, else the first."""
+        return next((broker_id for broker_id in candidates if broker_id not in self.unfit), candidates[0])
 
     def is_led(self, state: PartitionState) -> bool:
         """Whether the leader is registered as when it was elected."""
@@ -58,24 +74,28 @@ def elect(
     controller_epoch: int,
     *,
     is_unclean_allowed: bool = False,
+    is_loss_accepted: bool = False,
 ) -> PartitionState | None:
     """The partition's next state, or None where it stays as it is.
 
     ``current`` None: a new partition; all its live replicas are in sync. ``is_unclean_allowed``:
-    ``unclean.leader.election.enable``. With nobody to elect the partition has no leader, and its in-sync set stays.
+    ``unclean.leader.election.enable``, or an operator. ``is_loss_accepted``: then even one that has lost its log, if no
+    other lives. With nobody to elect the partition has no leader, and its in-sync set stays.
     """
     if current is None:
         in_sync = brokers.of(replicas)
         if not in_sync:
             return None
+        leader = brokers.first(in_sync)
         return PartitionState(
-            leader=in_sync[0],
+            leader=leader,
             leader_epoch=0,
             isr=in_sync,
             controller_epoch=controller_epoch,
-            leader_broker_epoch=brokers.live[in_sync[0]],
+            leader_broker_epoch=brokers.live[leader],
         )
-    candidates = brokers.of([broker_id for broker_id in replicas if broker_id in current.isr])
+    with_log = [broker_id for broker_id in replicas if broker_id not in current.lost]
+    candidates = brokers.of([broker_id for broker_id in with_log if broker_id in current.isr])
     if brokers.is_led(current):
         if not candidates:
             return None
@@ -85,23 +105,28 @@ def elect(
             in_sync = tuple(broker_id for broker_id in current.isr if broker_id in candidates)
             return msgspec.structs.replace(current, isr=in_sync, controller_epoch=controller_epoch)
     if not candidates and is_unclean_allowed:
-        candidates = brokers.of(replicas)[:1]
+        candidates = brokers.of(with_log)[:1] or (brokers.of(replicas)[:1] if is_loss_accepted else ())
     if candidates:
-        return led_by(candidates[0], candidates, current, brokers, controller_epoch)
+        return led_by(brokers.first(candidates), candidates, current, brokers, controller_epoch)
     if current.leader is None:
         return None
     return PartitionState(
-        leader=None, leader_epoch=current.leader_epoch + 1, isr=current.isr, controller_epoch=controller_epoch
+        leader=None,
+        leader_epoch=current.leader_epoch + 1,
+        isr=current.isr,
+        controller_epoch=controller_epoch,
+        lost=current.lost,
     )
 
 
 def prefer(
     current: PartitionState | None, replicas: Sequence[int], brokers: Electorate, controller_epoch: int
 ) -> PartitionState | None:
-    """The state in which the first replica leads; None where it does, or is not live and in sync, or is stopping."""
+    """The state in which the first replica leads; None where it does, or is not live and in sync, is stopping, or has a
+    disk that takes no records."""
     if current is None or not brokers.is_led(current) or current.leader == replicas[0]:
         return None
-    if replicas[0] not in current.isr or not brokers.can_lead(replicas[0]):
+    if replicas[0] not in current.isr or replicas[0] in brokers.unfit or not brokers.can_lead(replicas[0]):
         return None
     return led_by(replicas[0], current.isr, current, brokers, controller_epoch)
 
@@ -116,4 +141,5 @@ def led_by(
         isr=tuple(in_sync),
         controller_epoch=controller_epoch,
         leader_broker_epoch=brokers.live[leader],
+        lost=tuple(broker_id for broker_id in current.lost if broker_id not in in_sync),
     )

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from weakref import WeakKeyDictionary
 
-from broker_runtime.contract.errors import InconsistentTopicIdError, PylogError
+from broker_runtime.contract.errors import InconsistentTopicIdError, LogStorageError, PylogError
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.schema import SchemaHistory, TopicSchema, schema_from_bytes
 from broker_runtime.contract.settings import TopicSettings, resolve
@@ -44,11 +44,12 @@ class Hosting:
         now_ms: Callable[[], int] | None = None,
         on_in_sync_news: Callable[[], None] = lambda: None,
         on_damage: Callable[[], None] = lambda: None,
+        stall_limit_s: float = 30.0,
     ) -> None:
         """``min_free_bytes``: ``log.dir.min.free.bytes``. ``followers``: who fetches from the leaders that this broker
         follows (None: nobody). ``now_ms``: the clock of `Partition.follower_fetch`. ``on_in_sync_news``: see
-        `Partition.on_in_sync_news`, ``on_damage``: see `PartitionLog.on_damage`. Raises `OSError` where a directory
-        cannot be looked at."""
+        `Partition.on_in_sync_news`, ``on_damage``: see `PartitionLog.on_damage`, ``stall_limit_s``: see `DiskRoom`.
+        Raises `OSError` where a directory cannot be looked at."""
         self._followers = followers
         self._now_ms = now_ms
         self._on_in_sync_news = on_in_sync_news
@@ -56,7 +57,8 @@ class Hosting:
         self._registry = registry
         self._directories = tuple(directories)
         self._rooms = {
-            directory.path: DiskRoom(directory, min_free_bytes=min_free_bytes) for directory in self._directories
+            directory.path: DiskRoom(directory, min_free_bytes=min_free_bytes, stall_limit_s=stall_limit_s)
+            for directory in self._directories
         }
         self._broker_id = broker_id
         self._schemas: dict[bytes, SchemaHistory] = {}
@@ -109,6 +111,13 @@ class Hosting:
                     continue
                 if present is None:
                     continue
+                if self._misses(present):
+                    # Nothing takes its place, so that it is known when it is put back.
+                    raise LogStorageError(
+                        f"{at}: broker {self._broker_id} was in sync with a log that is not on its disks any more. Put "
+                        f"the disk or the directory back and start the broker again, or choose another replica: "
+                        f"pylog partition elect --election unclean {at.topic}:{at.partition}"
+                    )
                 opened = self._open(at, wanted_id, config, versions)
                 if opened.is_damaged and self._is_held_by_others(opened, present):
                     log.error("set damaged log aside, fetch it anew partition=%s leader=%s", at, present.state.leader)
@@ -174,6 +183,7 @@ class Hosting:
         applied = self._applied.get(name)
         if applied is None or applied[0].record.topic_id == topic_id:
             self.forget_topic(name)
+        self._forget_missing([at for each in self._directories for at in each.missing if at.topic == name])
         expected = {uuid.UUID(bytes=topic_id), None}
         for directory in self._directories:
             self._delete(
@@ -190,16 +200,46 @@ class Hosting:
 
     def look_at_disks(self) -> None:
         """Looks whether the directories still have room. Raises `OSError`."""
-        for room in self._rooms.values():
-            room.look()
+        for directory in self._directories:
+            self.look_at_disk(directory)
+
+    def look_at_disk(self, directory: LogDirectory) -> None:
+        """Looks whether the directory still has room. Waits for that disk, and no other. Raises `OSError`."""
+        had_room = self._rooms[directory.path].takes_appends
+        self._rooms[directory.path].look()
+        if had_room != self._rooms[directory.path].takes_appends:
+            self._on_in_sync_news()
+
+    def troubles(self) -> dict[str, tuple[str, list[Partition]]]:
+        """The directories that take no records, by path: what is wrong, and whose records those are. Never waits for a
+        disk."""
+        told: dict[str, tuple[str, list[Partition]]] = {
+            str(path): (trouble, []) for path, room in self._rooms.items() if (trouble := room.trouble)
+        }
+        found = set(told)
+        for partition in self._registry.hosted():
+            directory = self._directory_of.get(TopicPartition(partition.topic, partition.partition))
+            if directory is None:
+                continue
+            path = str(directory.path)
+            if path not in found and (not partition.log.is_offline or partition.log.is_damaged):
+                continue
+            told.setdefault(path, ("failed", []))[1].append(partition)
+        return told
 
     def apply_retention(self, now_ms: int) -> None:
         """Removes what retention gives up, and rolls idle segments, in every log this broker leads.
 
         Also loads logs that nobody used yet: their time runs too. One log's failure stops no other.
         """
+        for directory in self._directories:
+            self.apply_retention_in(directory, now_ms)
+
+    def apply_retention_in(self, directory: LogDirectory, now_ms: int) -> None:
+        """As `apply_retention`, in one directory. Waits for that disk, and no other."""
         for partition in self._registry.hosted():
-            if not partition.is_leader:
+            at = TopicPartition(partition.topic, partition.partition)
+            if not partition.is_leader or self._directory_of.get(at) is not directory:
                 continue
             try:
                 if partition.log.apply_retention(now_ms):
@@ -248,6 +288,7 @@ class Hosting:
             else:
                 self._directory_of[at] = directory
                 self._held[directory.path] += 1
+                self._forget_missing([at])
                 return opened
         raise AssertionError("there is at least one directory")
 
@@ -259,6 +300,10 @@ class Hosting:
             return False
         return not damaged.is_loaded or self._released.get(damaged, present.version + 1) <= present.version
 
+    def _misses(self, present: VersionedState) -> bool:
+        """Whether this broker was the last one in sync, and its log is not there."""
+        return self._broker_id in present.state.isr and self._broker_id in present.state.lost
+
     def _remove_replica(self, at: TopicPartition, topic_id: uuid.UUID) -> None:
         """The partition has no replica here any more, or never had one."""
         dropped = self._registry.drop(at)
@@ -266,11 +311,16 @@ class Hosting:
             self._unfollow(at)
         directory = self.directory_of(at)
         if directory is None:
+            self._forget_missing([at])
             return
         held = directory.topic_id_of(at) if dropped is None else dropped.log.topic_id
         if held == topic_id:
             log.info("remove replica partition=%s", at)
             self._delete(directory, [at])
+
+    def _forget_missing(self, partitions: Sequence[TopicPartition]) -> None:
+        for directory in self._directories:
+            directory.forget_missing(partitions)
 
     def _delete(self, directory: LogDirectory, own: Sequence[TopicPartition]) -> None:
         directory.delete_all(own)

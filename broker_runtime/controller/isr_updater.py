@@ -5,8 +5,9 @@ only in the registration its fetches carried, not while it stops, and only while
 not have heard yet that a move ended): the same transaction checks all three. What became of a write whose answer was
 lost is not guessed: the partition counts with both, until the next news or the next write tell.
 
-A leader whose log went offline gives its leadership up here, where another in-sync replica can take it. Of a damaged
-log that is for the cluster member (damaged_replicas.py).
+A leader whose log went offline, or whose disk is full or stands still, gives its leadership up here, where another
+in-sync replica can take it and has a disk that takes records; where none has, it stays. The cluster is told of the disk
+first (disk_room.py). Of a damaged log that is for the cluster member (damaged_replicas.py).
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from typing import Final, TypeVar
 import msgspec
 
 from broker_runtime.contract.errors import CorruptRecordError, ZooKeeperUnavailableError
+from broker_runtime.controller.disk_room import DiskReport
+from broker_runtime.controller.election import Electorate
 from broker_runtime.replication import InSyncChange, Partition, PartitionRegistry
 from broker_runtime.zookeeper.membership import Membership
 from broker_runtime.zookeeper.session import Check, Operation, Set, ZNodeError, ZooKeeperClient
@@ -105,12 +108,17 @@ class IsrUpdater:
         membership: Callable[[], Membership | None],
         *,
         lag_limit_ms: int,
+        electorate: Callable[[], Electorate] | None = None,
+        report: DiskReport | None = None,
     ) -> None:
-        """``lag_limit_ms``: ``replica.lag.time.max.ms``. ``membership``: the broker's present registration."""
+        """``lag_limit_ms``: ``replica.lag.time.max.ms``. ``membership``: the broker's present registration.
+        ``electorate``: the brokers that can lead, as known now; None: all. ``report``: tells the cluster of disks."""
         self._client = client
         self._registry = registry
         self._membership = membership
         self._lag_limit_ms = lag_limit_ms
+        self._electorate = electorate
+        self._report = report
         self._woken = threading.Event()
 
     def wake(self) -> None:
@@ -135,7 +143,10 @@ class IsrUpdater:
             for partition in led
             if (change := partition.propose_in_sync(now_ms, self._lag_limit_ms)) is not None
         ]
-        proposed += [(partition, None) for partition in led if _is_to_be_given_up(partition)]
+        if self._report is None or self._report.tell(membership):
+            brokers = None if self._electorate is None else self._electorate()
+            own_id = membership.broker_id
+            proposed += [(partition, None) for partition in led if _is_to_be_given_up(partition, own_id, brokers)]
         for start in range(0, len(proposed), CHANGES_PER_WRITE):
             self._write(proposed[start : start + CHANGES_PER_WRITE], membership)
 
@@ -194,7 +205,9 @@ class IsrUpdater:
                 if strangers := change.joining.keys() - replicas:
                     _refused(partition, change, gone=sorted(strangers))
                     continue
-            state = msgspec.structs.replace(present, isr=change.in_sync)
+            # Who is in sync has a log again, whatever became of the one before.
+            lost = tuple(broker_id for broker_id in present.lost if broker_id not in change.in_sync)
+            state = msgspec.structs.replace(present, isr=change.in_sync, lost=lost)
             writes.append(_Write(partition, change, state, node.version, record))
         return writes
 
@@ -231,8 +244,15 @@ def _fits(present: PartitionState, version: int, partition: Partition, change: I
     return (version, present.leader_epoch) == (change.version, change.leader_epoch)
 
 
-def _is_to_be_given_up(partition: Partition) -> bool:
-    return partition.log.is_offline and not partition.log.is_damaged and len(partition.in_sync) > 1
+def _is_to_be_given_up(partition: Partition, own_id: int, brokers: Electorate | None) -> bool:
+    if partition.is_fit_to_lead or partition.log.is_damaged:
+        return False
+    others = partition.in_sync - {own_id}
+    if brokers is None or not others:
+        return bool(others)
+    there = brokers.at(partition.topic, partition.partition)
+    # An offline log serves nobody. One on a full disk is read on, so it goes only to who takes appends.
+    return any(there.can_lead(other) and (partition.log.is_offline or other not in there.unfit) for other in others)
 
 
 def _given_up(state: PartitionState) -> PartitionState:
@@ -242,6 +262,7 @@ def _given_up(state: PartitionState) -> PartitionState:
         leader_epoch=state.leader_epoch + 1,
         isr=tuple(broker_id for broker_id in state.isr if broker_id != state.leader),
         controller_epoch=state.controller_epoch,
+        lost=state.lost,
     )
 
 

@@ -34,7 +34,8 @@ class PreferredLeaders:
         for name, topic in sorted(cluster.topics.items()):
             for number, replicas in enumerate(topic.record.assignment):
                 present = topic.partitions[number]
-                state = None if present is None else prefer(present.state, replicas, brokers, controller_epoch)
+                there = brokers.at(name, number)
+                state = None if present is None else prefer(present.state, replicas, there, controller_epoch)
                 if state is None:
                     continue
                 before_ms = self._given_back_ms.get((name, number))

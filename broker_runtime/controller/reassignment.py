@@ -144,10 +144,11 @@ def fitted(
     in_sync = tuple(broker_id for broker_id in replicas if broker_id in state.isr)
     if not in_sync:
         return None
-    kept = msgspec.structs.replace(state, isr=in_sync, controller_epoch=controller_epoch)
+    lost = tuple(broker_id for broker_id in state.lost if broker_id in replicas)
+    kept = msgspec.structs.replace(state, isr=in_sync, controller_epoch=controller_epoch, lost=lost)
     if state.leader in in_sync:
         return kept
-    leader = next((broker_id for broker_id in in_sync if broker_id in live), None)
+    leader = next((broker_id for broker_id in in_sync if broker_id in live and broker_id not in lost), None)
     return msgspec.structs.replace(
         kept,
         leader=leader,

@@ -85,7 +85,7 @@ def verify_for_follower(frames: Any, topic_id: uuid.UUID, partition: int) -> lis
     return verified
 
 
-def find_duplicate(frames: Sequence[VerifiedFrame], producers: ProducerState, now_ms: int) -> AppendResult | None:
+def find_duplicate(frames: Sequence[VerifiedFrame], producers: ProducerState) -> AppendResult | None:
     """Where the only frame of an append by an idempotent producer was written before; None: nowhere, append it.
 
     Raises as `ProducerState.check`, and `InvalidRequestError` for such a frame that is not alone.
@@ -95,7 +95,7 @@ def find_duplicate(frames: Sequence[VerifiedFrame], producers: ProducerState, no
     if len(frames) != 1:
         raise InvalidRequestError(f"a frame with a producer id comes alone, not with {len(frames) - 1} others")
     header = frames[0].header
-    repeated = producers.check(header, now_ms)
+    repeated = producers.check(header)
     if repeated is None:
         return None
     return AppendResult(

@@ -81,6 +81,10 @@ class OffsetCheckpoint:
         """Whether the file says, or may say, something of the partition."""
         return self._on_disk is None or partition in self._on_disk
 
+    def names(self, partitions: Iterable[TopicPartition]) -> bool:
+        """Whether the file certainly says something of each of these."""
+        return self._on_disk is not None and self._on_disk.keys() >= set(partitions)
+
     def write(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Durable when it returns; the same content again writes nothing. Raises `OSError`; then the old stays."""
         if offsets == self._on_disk:

@@ -2,10 +2,12 @@
 
     .lock                                the process that uses the directory holds its flock; its pid is inside
     meta.json                            cluster and broker (identity.py)
+    disk.json                            the directory's own id, and the epoch of its broker's last registration
     clean-shutdown                       between a clean stop and the next start: lists the logs that are not clean
     recovery-point-checkpoint            per log: everything below is on the device
     high-watermark-checkpoint            per log: everything below was committed
     log-start-offset-checkpoint          per log: everything below was deleted (absent: 0)
+    missing-logs                         logs that the checkpoints name and that were not there at a start
     <topic>-<partition>/                 one log (partition_log.py)
     <topic>-<partition>.<id>.stray/      a log whose topic id did not fit: set aside, never read
     <topic>-<partition>.<id>.damaged/    a damaged log: set aside, never read; at most one per partition
@@ -13,7 +15,9 @@
 
 Rules: opening reads the list of names and the checkpoints, whatever the number and the size of the logs; whose a log's
 directory is, is read before anything else in it, at its first use. Making a log costs no fsync: what the making leaves
-in memory is made durable by the first use, before anything is acknowledged. Unknown files are ignored, and told once.
+in memory is made durable by the first use, before anything is acknowledged, and so is its name in the checkpoints,
+with those of all others made by then: a log that they name and that is not there was lost, and is not forgotten before
+another takes its place. Unknown files are ignored, and told once.
 """
 
 from __future__ import annotations
@@ -36,7 +40,14 @@ from broker_runtime.contract.model import TopicPartition
 from broker_runtime.log.checkpoint import OffsetCheckpoint, encode_entries, read_entries
 from broker_runtime.log.config import LogConfig
 from broker_runtime.log.files import FileSystem, RealFiles, replace_file
-from broker_runtime.log.identity import META_NAME, DirectoryIdentity, PartitionIdentity
+from broker_runtime.log.identity import (
+    DISK_NAME,
+    META_NAME,
+    PARTITION_NAME,
+    DirectoryIdentity,
+    DiskIdentity,
+    PartitionIdentity,
+)
 from broker_runtime.log.log_state import LogState
 from broker_runtime.log.open_files import OpenFiles
 from broker_runtime.log.ownership import LOCK_NAME, claim_directory, lock_directory
@@ -50,7 +61,11 @@ CLEAN_NAME = "clean-shutdown"
 RECOVERY_POINT_NAME = "recovery-point-checkpoint"
 HIGH_WATERMARK_NAME = "high-watermark-checkpoint"
 LOG_START_NAME = "log-start-offset-checkpoint"
-_KNOWN_FILES = {LOCK_NAME, ".instance", CLEAN_NAME, META_NAME, RECOVERY_POINT_NAME, HIGH_WATERMARK_NAME, LOG_START_NAME}
+MISSING_NAME = "missing-logs"
+_KNOWN_FILES = {
+    LOCK_NAME, ".instance", CLEAN_NAME, META_NAME, DISK_NAME, RECOVERY_POINT_NAME, HIGH_WATERMARK_NAME, LOG_START_NAME,
+    MISSING_NAME,
+}  # fmt: skip
 _LOG_NAME = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9]\d{0,5})\Z")
 _log = logging.getLogger(__name__)
 
@@ -77,6 +92,13 @@ class LogDirectory:
         self._recovery_points = OffsetCheckpoint(files, path / RECOVERY_POINT_NAME)
         self._high_watermarks = OffsetCheckpoint(files, path / HIGH_WATERMARK_NAME)
         self._log_starts = OffsetCheckpoint(files, path / LOG_START_NAME)
+        self._lost_names = OffsetCheckpoint(files, path / MISSING_NAME)
+        self.disk = DiskIdentity(disk_id=str(uuid.uuid4()))
+        self._named: frozenset[TopicPartition] = frozenset()  # by the checkpoints, at the start
+        # Invariant: none of these is in _found. What the checkpoints said of them is kept.
+        self._missing: dict[TopicPartition, StartState] = {}
+        self._being_made: set[TopicPartition] = set()  # in _found, and perhaps not there yet
+        self._put_back: set[TopicPartition] = set()  # missing at an earlier start, and there at this one
         self.was_clean = False  # the last stop closed every log in order; not so if there was none
         self._is_closed = False
         self._is_given_up = False  # guarded by _save_lock
@@ -131,6 +153,43 @@ class LogDirectory:
             return None
         return None if identity is None else identity.topic_id
 
+    def has(self, topic_partition: TopicPartition) -> bool:
+        """Whether there is such a log, used or not."""
+        with self._lock:
+            return topic_partition in self._found
+
+    def is_named(self, topic_partition: TopicPartition) -> bool:
+        """Whether the checkpoints named the log when the directory was opened."""
+        return topic_partition in self._named
+
+    @property
+    def missing(self) -> frozenset[TopicPartition]:
+        """The logs that the checkpoints name and that are not there: they were lost."""
+        with self._lock:
+            return frozenset(self._missing)
+
+    @property
+    def put_back(self) -> frozenset[TopicPartition]:
+        """The logs that were missing at an earlier start and are there again, until `forget_put_back`."""
+        return frozenset(self._put_back)
+
+    def forget_put_back(self) -> None:
+        """That logs were missing once need not be known any more; the next checkpoint says so."""
+        self._put_back.clear()
+
+    def forget_missing(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """Nobody misses these logs any more; the next checkpoint says so."""
+        with self._lock:
+            for key in topic_partitions:
+                self._missing.pop(key, None)
+
+    def remember_epoch(self, epoch: int, *, is_outdated: bool = False) -> None:
+        """The broker registers in ``epoch``, with this directory. ``is_outdated``: it is an older copy, and has another
+        id from now on. Durable. Raises `OSError`; then it is as before, or as it should be."""
+        disk = DiskIdentity(disk_id=str(uuid.uuid4()) if is_outdated else self.disk.disk_id, epoch=epoch)
+        disk.write(self.files, self.path)
+        self.disk = disk
+
     def log(
         self,
         topic: str,
@@ -163,6 +222,7 @@ class LogDirectory:
                         open_files=self.open_files,
                         start=self._starts[key],
                         claim=self._claim,
+                        make_named=self._make_named,
                         save_checkpoints=self._save,
                     )
                 )
@@ -180,6 +240,7 @@ class LogDirectory:
         """As `delete`, for many, with few fsyncs for all of them, and with what of them was set aside as damaged. After
         an `OSError` some may be there still."""
         keys = list(topic_partitions)
+        self.forget_missing(keys)
         for target in [*self._take_away(keys, "deleted"), *damaged_copies(self.files, self.path, keys)]:
             self.files.remove_tree(target)
 
@@ -264,6 +325,7 @@ class LogDirectory:
     # --- within ---------------------------------------------------------------------------------------------------
 
     def _read_start(self) -> None:
+        self._read_disk()
         foreign = []
         directories = self.files.list_directories(self.path)
         for name in self.files.list(self.path):
@@ -285,19 +347,45 @@ class LogDirectory:
         points = self._recovery_points.read()
         watermarks = self._high_watermarks.read()
         starts = self._log_starts.read()
+        lost_before = self._lost_names.read() or {}
+        self._named = frozenset({**(points or {}), **(watermarks or {}), **(starts or {}), **lost_before})
+        self._put_back = lost_before.keys() & self._found
+        for key in self._named - self._found:
+            self._missing[key] = StartState(
+                recovery_point=(points or {}).get(key, lost_before.get(key, 0)),
+                high_watermark=(watermarks or {}).get(key, 0),
+                log_start_offset=(starts or {}).get(key, 0),
+            )
+        if self._missing:
+            _log.error(
+                "logs missing directory=%s count=%d partitions=%s reason=the checkpoints name them, and their "
+                "directories are not there", self.path, len(self._missing),
+                ", ".join(map(str, sorted(self._missing)[:10])),
+            )  # fmt: skip
         for key in self._found:
             self._starts[key] = StartState(
                 recovery_point=(points or {}).get(key, 0),
                 high_watermark=(watermarks or {}).get(key, 0),
                 log_start_offset=self._first_offset(key) if starts is None else starts.get(key, 0),
                 is_clean=points is not None and key in points and key not in not_clean,
-                is_named=True,
+                was_found=True,
             )
         if self.files.file_size(self.path / CLEAN_NAME) is not None:
             self.files.unlink(self.path / CLEAN_NAME)
         self.files.sync_directory(self.path)  # the names of all logs, too: once, not by the first use of each
         self._save()
         _log.info("open directory path=%s logs=%d clean=%s", self.path, len(self._found), rows is not None)
+
+    def _read_disk(self) -> None:
+        try:
+            found = DiskIdentity.read(self.files, self.path)
+        except CorruptRecordError as error:
+            _log.error("take directory for another disk reason=%s", error.message)
+            found = None
+        if found is None:
+            self.disk.write(self.files, self.path)
+        else:
+            self.disk = found
 
     def _first_offset(self, key: TopicPartition) -> int:
         """Where a log begins whose start no checkpoint tells."""
@@ -310,33 +398,56 @@ class LogDirectory:
         """The directory of a log that is not there, not durable. Call with the lock held. Raises `OSError`."""
         directory = self._path_of(key)
         is_there = self.files.is_directory(directory)  # made from outside since the start: the first use will see whose
+        self._being_made.add(key)
         self._starts[key] = StartState()
         self._found.add(key)
+        was_missing = self._missing.pop(key, None)
+        self._put_back.discard(key)
         try:
             self._save(about=key)  # before the directory is there: what the checkpoints said was about another log
             self.files.make_directory(directory)
             identity.write(self.files, directory, is_durable=False)
+            self._being_made.discard(key)
         except OSError:
             if not is_there:
                 self.files.remove_tree(directory)  # so that it can be tried again, or elsewhere
             self._found.discard(key)
             self._starts.pop(key, None)
+            if was_missing is not None:
+                self._missing[key] = was_missing
+            self._being_made.discard(key)
             raise
 
     def _claim(self, state: LogState) -> None:
         """A log's first use begins: its directory is the wanted topic's, or is set aside for a new one.
 
-        The log's lock is held. Raises `OSError`.
+        The log's lock is held. Raises `CorruptRecordError` where the directory was emptied, `OSError`.
         """
         key = TopicPartition(state.identity.topic, state.identity.partition)
         identity = self._identity_of(key, state.identity)
         if identity is not None:
             state.identity = identity
             return
+        written = max(state.start.recovery_point, state.start.high_watermark)
+        if written > 0 and self._is_emptied(key):
+            raise CorruptRecordError(
+                f"{self._path_of(key)} is empty, but records below offset {written} were written there"
+            )
         with self._lock:
             self._rename_aside([key], "stray")
             state.start = StartState()  # first, because it is saved from now on
             self._make(key, state.identity)
+
+    def _is_emptied(self, key: TopicPartition) -> bool:
+        directory = self._path_of(key)
+        is_told = self.files.file_size(directory / PARTITION_NAME) is not None
+        return not is_told and not PartitionFiles.find(self.files, directory).base_offsets
+
+    def _make_named(self, state: LogState) -> None:
+        """The checkpoints name the log from now on, and every other that was made before: once it has told anybody
+        anything, it is missed if it is not there. The log's lock is held. Raises `OSError`."""
+        if not self._recovery_points.names([TopicPartition(state.identity.topic, state.identity.partition)]):
+            self._save()
 
     def _identity_of(self, key: TopicPartition, wanted: PartitionIdentity) -> PartitionIdentity | None:
         """What is in the log's directory, if it is the wanted topic's; else None."""
@@ -406,11 +517,17 @@ class LogDirectory:
         with self._save_lock:
             if self._is_given_up:
                 raise LogStorageError(f"{self.path} is closed")
-            checkpoints = (self._recovery_points, self._high_watermarks, self._log_starts)
+            checkpoints = (self._recovery_points, self._high_watermarks, self._log_starts, self._lost_names)
             if about is not None and not any(checkpoint.mentions(about) for checkpoint in checkpoints):
                 return
-            starts = dict(self._starts)
+            starts = {key: start for key, start in dict(self._starts).items() if key not in self._being_made}
             starts.update((key, log.start_state()) for key, log in dict(self._logs).items() if key in starts)
+            if not self._recovery_points.names(starts):
+                self.files.sync_directory(self.path)  # a log that is named is there, whatever happens
+            missing = dict(self._missing)
+            lost = {**dict.fromkeys(self._put_back, 0), **{key: s.recovery_point for key, s in missing.items()}}
+            self._lost_names.write(lost)
+            starts = {**missing, **starts}
             self._recovery_points.write({key: start.recovery_point for key, start in starts.items()})
             self._high_watermarks.write(
                 {key: start.high_watermark for key, start in starts.items() if start.high_watermark}

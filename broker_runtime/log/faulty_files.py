@@ -4,7 +4,12 @@ What is written stays volatile until `sync`; a name made, renamed or removed sta
 `lose_power` throws away a random part of what is volatile, as a device with a write cache does: each unsynced write
 may be there, be missing, or be torn, whatever the order; names change back or not, one by one.
 
-Rule: keeps the promises of `FileSystem`. Not modelled: directories that vanish, errors of reading names.
+A failed `sync` is Linux's: its pages count as clean from then on. Reads see them until they are evicted
+(`drop_cached`, `lose_power`), and the next `sync` succeeds without writing them; only what is written again, be it the
+same bytes, reaches the device.
+
+Rule: keeps the promises of `FileSystem`. Not modelled: directories that vanish, errors of reading names, names that a
+failed `sync_directory` forgot (file systems with a journal stop for good then).
 """
 
 from __future__ import annotations
@@ -20,7 +25,10 @@ from pathlib import Path
 
 @dataclass(slots=True, eq=False)
 class _Inode:
-    """A file. Invariant: ``content`` is ``durable`` with ``pending`` written over it, in order."""
+    """A file: ``content`` is what reads see, ``durable`` what the device has, ``pending`` the dirty pages.
+
+    Invariant: but for what a failed sync left clean, ``content`` is ``durable`` with ``pending`` written over it.
+    """
 
     content: bytearray = field(default_factory=bytearray)
     durable: bytearray = field(default_factory=bytearray)
@@ -155,15 +163,21 @@ class FaultyFiles:
             path, inode = self._file(descriptor)
             fault = self._fault("sync", path)
             if fault is not None:
-                # As Linux does it: the dirty pages count as clean from now on, and a second fsync succeeds.
                 inode.pending.clear()
                 raise OSError(fault.error, os.strerror(fault.error), str(path))
-            inode.durable = bytearray(inode.content)
+            for position, data in inode.pending:
+                _write_at(inode.durable, data, position)
             inode.pending.clear()
 
     def drop_cached(self, descriptor: int) -> None:
         with self._lock:
-            self._call("drop_cached", self._file(descriptor)[0])
+            path, inode = self._file(descriptor)
+            self._call("drop_cached", path)
+            content = bytearray(inode.durable)
+            for position, data in inode.pending:  # dirty pages stay
+                _write_at(content, data, position)
+            _write_at(content, b"", len(inode.content))  # the size as well; what no block was found for reads as zeros
+            inode.content = content
 
     def sync_directory(self, path: Path) -> None:
         with self._lock:

@@ -3,7 +3,8 @@
 The first who waits fsyncs for everybody appended so far; the others wait for it, and one of them does the next.
 
 Rule: one fsync at a time, never under the log's lock. A failed one is never retried: it may have dropped the dirty
-pages, and the next would report success (fsync errors, Linux ≥ 4.13). From then on every wait fails.
+pages, and the next would report success (fsync errors, Linux ≥ 4.13). From then on every wait fails. A wait costs at
+most one fsync of one's own, and ends when the log is cut below what it waits for: that will never be durable.
 """
 
 from __future__ import annotations
@@ -16,6 +17,16 @@ from contextlib import contextmanager
 from broker_runtime.contract.errors import PylogError, RequestTimedOutError
 
 
+class _Wait:
+    """Somebody who waits until everything below ``upto`` is durable."""
+
+    __slots__ = ("is_cut", "upto")
+
+    def __init__(self, upto: int) -> None:
+        self.upto = upto
+        self.is_cut = False
+
+
 class GroupCommit:
     """The durable end of one log. Thread-safe."""
 
@@ -26,6 +37,7 @@ class GroupCommit:
         # Invariant: all below is on the device; never falls but by `truncated`.
         self._durable_end_offset = durable_end_offset
         self._is_syncing = False
+        self._waits: set[_Wait] = set()
         self._failure: PylogError | None = None
 
     @property
@@ -33,31 +45,27 @@ class GroupCommit:
         """Everything below is on the device."""
         return self._durable_end_offset
 
-    def wait_durable(self, upto: int, timeout_s: float) -> int:
+    def wait_durable(self, upto: int, timeout_s: float, *, is_over: Callable[[], bool] | None = None) -> int:
         """Blocks until everything below ``upto``, which was appended before, is durable. Returns the durable end.
 
-        Raises `RequestTimedOutError` after ``timeout_s`` of waiting for somebody else's fsync (one's own cannot be
-        interrupted), and the failure of an fsync, one's own or another's.
+        That is below ``upto`` where the log was cut below it, or ``is_over()``: nobody is interested any more (asked
+        now and after each `wake`; it must not block). Raises `RequestTimedOutError` after ``timeout_s`` of waiting for
+        somebody else's fsync (one's own cannot be interrupted), and the failure of an fsync, one's own or another's.
         """
         deadline = time.monotonic() + timeout_s
-        while True:
+        wait = _Wait(upto)
+        with self._condition:
+            self._waits.add(wait)
+        try:
+            return self._wait(wait, deadline, timeout_s, is_over if is_over is not None else _never)
+        finally:
             with self._condition:
-                while self._is_syncing and self._failure is None and self._durable_end_offset < upto:
-                    if not self._condition.wait(deadline - time.monotonic()) and time.monotonic() >= deadline:
-                        raise RequestTimedOutError(f"offset {upto} was not on the device within {timeout_s:.3f} s")
-                if self._failure is not None:
-                    raise type(self._failure)(self._failure.message)
-                if self._durable_end_offset >= upto:
-                    return self._durable_end_offset
-                self._is_syncing = True
-            try:
-                end = self._sync()
-                with self._condition:
-                    self._durable_end_offset = max(self._durable_end_offset, end)
-            finally:
-                with self._condition:
-                    self._is_syncing = False
-                    self._condition.notify_all()
+                self._waits.discard(wait)
+
+    def wake(self) -> None:
+        """All who wait look whether it is over."""
+        with self._condition:
+            self._condition.notify_all()
 
     @contextmanager
     def held_back(self, timeout_s: float) -> Iterator[None]:
@@ -77,12 +85,14 @@ class GroupCommit:
         """The log ends at ``end_offset`` now. Call inside `held_back`."""
         with self._condition:
             self._durable_end_offset = min(self._durable_end_offset, end_offset)
+            self._end_waits_above(end_offset)
 
     def begin_at(self, offset: int) -> None:
         """The log is empty and begins at ``offset`` now, durably. Call inside `held_back`, or with the log's lock where
         there is nothing to fsync."""
         with self._condition:
             self._durable_end_offset = offset
+            self._end_waits_above(offset)
 
     def fail(self, failure: PylogError) -> None:
         """Every wait, present and future, raises ``failure``."""
@@ -90,3 +100,41 @@ class GroupCommit:
             if self._failure is None:
                 self._failure = failure
             self._condition.notify_all()
+
+    def _wait(self, wait: _Wait, deadline: float, timeout_s: float, is_over: Callable[[], bool]) -> int:
+        has_synced = False
+        while True:
+            with self._condition:
+                while not self._is_answered(wait) and not is_over() and self._is_syncing:
+                    left_s = deadline - time.monotonic()
+                    if left_s <= 0:
+                        raise RequestTimedOutError(f"offset {wait.upto} was not on the device within {timeout_s:.3f} s")
+                    self._condition.wait(left_s)
+                if self._failure is not None:
+                    raise type(self._failure)(self._failure.message)
+                # Having fsynced all there is, the log ends below: it was cut before the wait began.
+                if self._is_answered(wait) or has_synced or is_over():
+                    return self._durable_end_offset
+                self._is_syncing = has_synced = True
+            try:
+                end = self._sync()
+                with self._condition:
+                    self._durable_end_offset = max(self._durable_end_offset, end)
+            finally:
+                with self._condition:
+                    self._is_syncing = False
+                    self._condition.notify_all()
+
+    def _is_answered(self, wait: _Wait) -> bool:
+        """Call with the condition held."""
+        return self._failure is not None or wait.is_cut or self._durable_end_offset >= wait.upto
+
+    def _end_waits_above(self, end_offset: int) -> None:
+        """Call with the condition held."""
+        for wait in self._waits:
+            wait.is_cut = wait.is_cut or wait.upto > end_offset
+        self._condition.notify_all()
+
+
+def _never() -> bool:
+    return False

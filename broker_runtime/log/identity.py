@@ -1,8 +1,10 @@
-"""Who a directory belongs to: ``meta.json`` of a data directory, ``partition.json`` of a partition's.
+"""Who a directory belongs to: ``meta.json`` of a data directory, ``partition.json`` of a partition's. And which disk a
+data directory is: ``disk.json``.
 
     {"content": {"version": 1, …}, "crc32c": "<8 hex digits over the content as JSON with sorted keys, no spaces>"}
 
     meta.json        cluster_id (text), broker_id (int)
+    disk.json        disk_id (text), epoch (int): of the last registration that had the directory; -1: none yet
     partition.json   topic (text), topic_id (32 hex digits), partition (int),
                      schemas ([[schema id, Arrow schema message in base64], …] by rising id)
 
@@ -27,6 +29,7 @@ from broker_runtime.contract.errors import CorruptRecordError
 from broker_runtime.log.files import FileSystem, read_file, replace_file
 
 META_NAME = "meta.json"
+DISK_NAME = "disk.json"
 PARTITION_NAME = "partition.json"
 _VERSION = 1
 
@@ -49,6 +52,24 @@ class DirectoryIdentity:
         if content is None:
             return None
         return cls(cluster_id=str(content["cluster_id"]), broker_id=int(content["broker_id"]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskIdentity:
+    """Which disk a data directory is, and how new: a copy that was made earlier has an earlier epoch."""
+
+    disk_id: str
+    epoch: int = -1
+
+    def write(self, files: FileSystem, directory: Path) -> None:
+        """Durable when it returns. Raises `OSError`."""
+        _write(files, directory / DISK_NAME, {"disk_id": self.disk_id, "epoch": self.epoch})
+
+    @classmethod
+    def read(cls, files: FileSystem, directory: Path) -> DiskIdentity | None:
+        """None where there is none yet. Raises `CorruptRecordError`, `OSError`."""
+        content = _read(files, directory / DISK_NAME)
+        return None if content is None else cls(disk_id=str(content["disk_id"]), epoch=int(content["epoch"]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -91,14 +91,19 @@ class IndexFile:
         self._open_files.hold(self.path, create=True).release()
 
     def replace(self, entries: Sequence[Sequence[int]], *, is_durable: bool = True) -> None:
-        """Makes ``entries`` the whole content; a file that has it already is left as it is.
+        """Makes ``entries`` the whole content. Raises `OSError`.
 
-        What is written is durable, unless that is left to the caller (`replace_file`). Raises `OSError`.
+        What is written is durable, unless that is left to the caller (`replace_file`). A file that has it already is
+        left as it is; or, where the caller syncs it, written once more in its place: what is read need not be on the
+        device, nor be dirty any more (recovery.py).
         """
         data = b"".join(map(self.encode, entries))
         if not self._has(data):
             replace_file(self._open_files.files, self.path, data, is_durable=is_durable)
             self._open_files.forget(self.path)
+        elif data and not is_durable:
+            with self._open_files.hold(self.path) as held:
+                self._open_files.files.write(held.descriptor, [data], 0)
         self._count = len(entries)
 
     def delete(self) -> None:

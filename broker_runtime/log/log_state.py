@@ -15,7 +15,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, TypeVar
 
-from broker_runtime.contract.errors import CorruptRecordError, LogStorageError, PylogError, UnsupportedVersionError
+from broker_runtime.contract.errors import (
+    CorruptRecordError,
+    LogStorageError,
+    PylogError,
+    RequestTimedOutError,
+    UnsupportedVersionError,
+)
 from broker_runtime.log import restart
 from broker_runtime.log.config import LogConfig
 from broker_runtime.log.group_commit import GroupCommit
@@ -36,15 +42,17 @@ _log = logging.getLogger(__name__)
 class _Use:
     """`LogState.using`; a class because it is entered some times per append, and a generator costs twice as much."""
 
-    __slots__ = ("_doing", "_state")
+    __slots__ = ("_doing", "_state", "_timeout_s")
 
-    def __init__(self, state: LogState, doing: str) -> None:
+    def __init__(self, state: LogState, doing: str, timeout_s: float) -> None:
         self._state = state
         self._doing = doing
+        self._timeout_s = timeout_s
 
     def __enter__(self) -> None:
         state = self._state
-        state.lock.acquire()
+        if not state.lock.acquire(timeout=self._timeout_s):
+            raise RequestTimedOutError(f"{state.name} was busy for {self._timeout_s:g} s; its disk may stand still")
         try:
             if state.offline is not None:
                 raise type(state.offline)(state.offline.message)
@@ -84,10 +92,12 @@ class LogState:
         open_files: OpenFiles,
         start: StartState,
         claim: Callable[[LogState], None],
+        make_named: Callable[[LogState], None],
         save_checkpoints: Callable[[], None],
     ) -> None:
         """``claim`` is called once, before anything in ``directory`` is read: it sees to it that the directory is that
-        of ``identity``, and corrects ``identity`` and ``start``. Raises `OSError`.
+        of ``identity``, and corrects ``identity`` and ``start``. ``make_named`` is called once, when the log is there:
+        from then on it is missed where it is not. Both raise `OSError`.
         """
         self.directory = directory
         self.identity = identity
@@ -96,6 +106,7 @@ class LogState:
         self.files = open_files.files
         self.start = start
         self._claim = claim
+        self._make_named = make_named
         self._save_checkpoints = save_checkpoints
         self.lock = threading.RLock()
         self.offline: PylogError | None = None  # never None again
@@ -119,9 +130,10 @@ class LogState:
         """``topic-partition``."""
         return f"{self.identity.topic}-{self.identity.partition}"
 
-    def using(self, doing: str) -> _Use:
-        """For ``with``: the log's lock, the log loaded and online; an `OSError` inside takes it offline."""
-        return _Use(self, doing)
+    def using(self, doing: str, timeout_s: float = -1) -> _Use:
+        """For ``with``: the log's lock, the log loaded and online; an `OSError` inside takes it offline. Raises
+        `RequestTimedOutError` where somebody else has the lock for longer than ``timeout_s`` (< 0: waits)."""
+        return _Use(self, doing, timeout_s)
 
     def ready(self) -> LogState:
         """Itself, loaded and online, for reading one offset: that needs no lock once it is loaded."""
@@ -240,8 +252,8 @@ class LogState:
 
     def load(self) -> None:
         """Reads or recovers the log. `using` calls it, once."""
-        self._claim(self)
         try:
+            self._claim(self)
             self._finish_restart()
             recovery = Recovery(
                 self.open_files,
@@ -255,6 +267,7 @@ class LogState:
             _log.error("refuse damaged log log=%s error=%s", self.name, error)
             self.go_offline(error)
             raise
+        self._make_named(self)
         self.segments = SegmentChain(self.open_files, self.directory, loaded.segments)
         self.log_start_offset = loaded.log_start_offset
         self.high_watermark = loaded.high_watermark

@@ -15,6 +15,7 @@ import logging
 import uuid
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from broker_runtime.contract.errors import CorruptRecordError, LogStorageError, OffsetOutOfRangeError, PylogError
@@ -79,6 +80,11 @@ class PartitionLog:
         return self._state.identity.topic_id
 
     @property
+    def data_directory(self) -> Path:
+        """The data directory that the log is in."""
+        return self._state.directory.parent
+
+    @property
     def config(self) -> LogConfig:
         """The settings in force."""
         return self._state.config
@@ -107,10 +113,13 @@ class PartitionLog:
         """Whether the log was used since the directory was opened."""
         return self._state.is_loaded
 
-    def extent(self) -> LogExtent:
-        """All the offsets below, of one moment. Takes the lock once."""
+    def extent(self, timeout_s: float = -1) -> LogExtent:
+        """All the offsets below, of one moment. Takes the lock once.
+
+        With ``timeout_s`` raises `RequestTimedOutError` where somebody else has it for longer.
+        """
         state = self._state
-        with state.using("load"):
+        with state.using("load", timeout_s):
             end = state.segments.end_offset
             is_ack = state.config.flush_mode is FlushMode.ACK
             durable = state.commit.durable_end_offset if is_ack else end
@@ -176,7 +185,7 @@ class PartitionLog:
         assert frames, "an append has at least one frame"
         verified = verify_for_leader(frames, self._state.config, now_ms)
         with self._state.using("append"):
-            duplicate = find_duplicate(verified, self._state.producers, now_ms)
+            duplicate = find_duplicate(verified, self._state.producers)
             if duplicate is not None:
                 return duplicate
             offset = base_offset = self._state.segments.end_offset
@@ -230,22 +239,35 @@ class PartitionLog:
 
     # --- durability -----------------------------------------------------------------------------------------------
 
-    def flush(self, upto: int | None = None, timeout_s: float = _LONGEST_FSYNC_S) -> int:
+    def flush(
+        self,
+        upto: int | None = None,
+        timeout_s: float = _LONGEST_FSYNC_S,
+        *,
+        is_over: Callable[[], bool] | None = None,
+    ) -> int:
         """Blocks until everything below ``upto`` (None: everything appended so far) is on the device.
 
-        All who wait share one fdatasync. Works in every flush mode. Returns the end of what is on the device. Raises
-        `RequestTimedOutError` where another's fdatasync outlasts ``timeout_s``.
+        All who wait share one fdatasync. Works in every flush mode. Returns the end of what is on the device, which is
+        below ``upto`` where the log was cut below it meanwhile, or ``is_over()`` (looked at when it begins to wait and
+        after each `wake_flushes`; it must not block). Raises `RequestTimedOutError` where another's fdatasync outlasts
+        ``timeout_s``.
         """
         state = self._state
         with state.using("flush"):
             end = state.segments.end_offset
             commit = state.commit
-        durable = commit.wait_durable(end if upto is None else min(upto, end), timeout_s)
+        durable = commit.wait_durable(end if upto is None else min(upto, end), timeout_s, is_over=is_over)
         if state.has_rolled:
             with state.using("save the recovery point"):
                 state.has_rolled = False
                 state.save()
         return durable
+
+    def wake_flushes(self) -> None:
+        """All who wait in `flush` for another's fdatasync look whether it is over for them. Takes no log's lock."""
+        if self._state.is_loaded:
+            self._state.commit.wake()
 
     def drop_cached(self) -> None:
         """What was flushed of the last segment need not stay in memory: nobody is to read it soon."""

@@ -4,15 +4,22 @@
 
     bytes    type   field
     0–3      4s     ``PSNP``
-    4–5      u16    version (1)
+    4–5      u16    version (2)
     6–9      u32    CRC-32C of all bytes behind this field
-    10–13    u32    number of producers; each, by rising producer id:
-      i64 producer id · i16 epoch · i64 first offset of its open transaction (-1: none) · u8 number of batches; each:
+    10–17    i64    the log's time then (ms): its newest append time, of whatever frame (-1: no frame)
+    18–21    u32    number of producers; each, by rising producer id:
+      i64 producer id · i16 epoch · i64 first offset of its open transaction (-1: none) · i64 the log's time at its last
+      frame (ms) · u8 number of batches; each:
         i32 base sequence · i32 last sequence · i64 base offset · i64 last offset · i64 append time (ms)
 
 Rule: the state follows from the frames alone, so a follower's is its leader's, and a truncated log's that of what is
 left. A snapshot is written when a segment is closed (named by the next one's base offset) and when the log is closed; a
 damaged one is ignored and the frames are read again.
+
+A producer is forgotten when the log's time is `EXPIRY_MS` beyond what it was at the producer's last frame. That, too,
+follows from the frames alone, so that all replicas forget alike, whatever their clocks say and whenever they look; an
+idle log forgets nobody. The log's time never falls: where a leader's clock went back, its frames are as new as the
+newest before them.
 
     sequence, as a circle of 2^31:   … ─ not remembered ─┬─ up to five batches ─┬─ expected ─┬─ gap …
                                        repeated, offset   repeated: must equal    appended     refused
@@ -44,15 +51,16 @@ SNAPSHOT_SUFFIX = ".snapshot"
 BATCHES_REMEMBERED = 5
 """As many as a producer may have in flight."""
 EXPIRY_MS = 86_400_000
-"""A producer without a batch for so long is forgotten; longer than any frame is tried (``delivery.timeout.ms``)."""
+"""A producer without a frame for so long is forgotten; longer than any frame is tried (``delivery.timeout.ms``)."""
+_FORGET_EVERY_MS = EXPIRY_MS // 24
 _MAX_SEQUENCE = (1 << 31) - 1
 _HALF_CIRCLE = 1 << 30
 
 _HEAD = struct.Struct("<4sHI")
-_COUNT = struct.Struct("<I")
-_PRODUCER = struct.Struct("<qhqB")
+_COUNT = struct.Struct("<qI")
+_PRODUCER = struct.Struct("<qhqqB")
 _BATCH = struct.Struct("<iiqqq")
-_MAGIC, _VERSION = b"PSNP", 1
+_MAGIC, _VERSION = b"PSNP", 2
 
 
 class ProducerBatch(NamedTuple):
@@ -81,6 +89,7 @@ class ProducerEntry:
 
     epoch: int
     transaction_first_offset: int = -1
+    log_time_ms: int = -1  # the log's time at its last frame
     batches: tuple[ProducerBatch, ...] = ()
 
     @property
@@ -88,22 +97,24 @@ class ProducerEntry:
         """What the next frame must begin with."""
         return (self.batches[-1].last_sequence + 1) & _MAX_SEQUENCE if self.batches else 0
 
-    def is_expired(self, now_ms: int) -> bool:
+    def is_expired(self, log_time_ms: int) -> bool:
         """Whether it counts as never seen. One with an open transaction never does."""
-        return (
-            self.transaction_first_offset < 0
-            and bool(self.batches)
-            and now_ms - self.batches[-1].append_time_ms > EXPIRY_MS
-        )
+        return self.transaction_first_offset < 0 and log_time_ms - self.log_time_ms > EXPIRY_MS
 
 
 class ProducerState:
-    """All producers of one log. Not thread-safe: the log's lock guards it."""
+    """All producers of one log. Not thread-safe: the log's lock guards it.
 
-    def __init__(self, producers: dict[int, ProducerEntry] | None = None) -> None:
+    Invariant: ``producers`` are all that did not expire, and some that did and take memory for an hour at most of the
+    log's time; those count as never seen, and `encode` leaves them out.
+    """
+
+    def __init__(self, producers: dict[int, ProducerEntry] | None = None, log_time_ms: int = -1) -> None:
         self.producers = producers if producers is not None else {}
+        self.log_time_ms = log_time_ms
+        self._forgot_at_ms = log_time_ms
 
-    def check(self, header: FrameHeader, now_ms: int) -> RepeatedFrame | None:
+    def check(self, header: FrameHeader) -> RepeatedFrame | None:
         """Whether the frame of an idempotent producer is the next one (None) or was appended before (where).
 
         Raises `InvalidProducerEpochError` (a newer epoch was seen), `UnknownProducerIdError` (never seen, or forgotten,
@@ -112,7 +123,7 @@ class ProducerState:
         """
         entry = self.producers.get(header.producer_id)
         base = header.base_sequence
-        if entry is None or entry.is_expired(now_ms):
+        if entry is None or entry.is_expired(self.log_time_ms):
             if base != 0:
                 raise UnknownProducerIdError(
                     f"producer {header.producer_id} is not known here, or no longer; it begins with sequence {base}, "
@@ -135,11 +146,15 @@ class ProducerState:
 
     def add(self, header: FrameHeader) -> None:
         """A stamped frame was appended."""
+        before_ms, self.log_time_ms = self.log_time_ms, max(self.log_time_ms, header.append_time_ms)
+        if self.log_time_ms - self._forgot_at_ms > _FORGET_EVERY_MS:
+            self._forget_expired(before_ms)
         if header.producer_id < 0:
             return
         entry = self.producers.get(header.producer_id)
-        if entry is None or entry.epoch != header.producer_epoch:
+        if entry is None or entry.epoch != header.producer_epoch or entry.is_expired(before_ms):
             entry = self.producers[header.producer_id] = ProducerEntry(header.producer_epoch)
+        entry.log_time_ms = self.log_time_ms
         if header.is_control:
             entry.transaction_first_offset = -1
             return
@@ -152,17 +167,13 @@ class ProducerState:
         batch = ProducerBatch(base, last, header.base_offset, header.last_offset, header.append_time_ms)
         entry.batches = (*kept, batch)
 
-    def forget_expired(self, now_ms: int) -> None:
-        """Gives up the memory of producers that count as never seen."""
-        expired = [producer_id for producer_id, entry in self.producers.items() if entry.is_expired(now_ms)]
-        for producer_id in expired:
-            del self.producers[producer_id]
-
     def encode(self) -> bytes:
         """The snapshot's bytes."""
-        parts = [_COUNT.pack(len(self.producers))]
-        for producer_id, entry in sorted(self.producers.items()):
-            parts.append(_PRODUCER.pack(producer_id, entry.epoch, entry.transaction_first_offset, len(entry.batches)))
+        known = [item for item in sorted(self.producers.items()) if not item[1].is_expired(self.log_time_ms)]
+        parts = [_COUNT.pack(self.log_time_ms, len(known))]
+        for producer_id, entry in known:
+            fields = (producer_id, entry.epoch, entry.transaction_first_offset, entry.log_time_ms, len(entry.batches))
+            parts.append(_PRODUCER.pack(*fields))
             parts.extend(_BATCH.pack(*batch) for batch in entry.batches)
         body = b"".join(parts)
         return _HEAD.pack(_MAGIC, _VERSION, crc32c.crc32c(body)) + body
@@ -175,17 +186,23 @@ class ProducerState:
         magic, version, checksum = _HEAD.unpack_from(data)
         if (magic, version) != (_MAGIC, _VERSION) or checksum != crc32c.crc32c(data[_HEAD.size :]):
             raise CorruptRecordError("the snapshot's head or checksum does not fit its content")
-        (count,) = _COUNT.unpack_from(data, _HEAD.size)
+        log_time_ms, count = _COUNT.unpack_from(data, _HEAD.size)
         position = _HEAD.size + _COUNT.size
         producers: dict[int, ProducerEntry] = {}
         for _ in range(count):
-            producer_id, epoch, transaction_first_offset, batch_count = _PRODUCER.unpack_from(data, position)
+            producer_id, epoch, transaction_first_offset, entry_ms, batch_count = _PRODUCER.unpack_from(data, position)
             position += _PRODUCER.size
             end = position + batch_count * _BATCH.size
             batches = tuple(ProducerBatch(*fields) for fields in _BATCH.iter_unpack(data[position:end]))
-            producers[producer_id] = ProducerEntry(epoch, transaction_first_offset, batches)
+            producers[producer_id] = ProducerEntry(epoch, transaction_first_offset, entry_ms, batches)
             position = end
-        return cls(producers)
+        return cls(producers, log_time_ms)
+
+    def _forget_expired(self, log_time_ms: int) -> None:
+        """Gives up the memory of those that count as never seen."""
+        self._forgot_at_ms = self.log_time_ms
+        for producer_id in [key for key, entry in self.producers.items() if entry.is_expired(log_time_ms)]:
+            del self.producers[producer_id]
 
 
 def snapshot_path(directory: Path, offset: int) -> Path:

@@ -1,9 +1,12 @@
 """Opening a log: what a clean stop left is believed, what an unclean stop left is checked.
 
 Rule: behind the recovery point every frame's checksums are verified, and indexes, epochs and producer
-state are made anew. The first bad frame is where the log ends, and what follows is cut, only if nothing shows that
+state are made anew. What is read there is not trusted to be on the device: an fsync of the process before may have
+failed, whose pages Linux counts as clean, so that an fsync now would succeed without writing them. So every good frame
+is written once more to where it stands, and then fsynced: the same bytes, so a crash in between does no harm. The
+first bad frame is where the log ends, and what follows is cut, only if nothing shows that
 more was committed: no checkpoint (high watermark, recovery point) and no later valid frame's stamp. Else the log is
-damaged: `CorruptRecordError` with file, position and offsets, and nothing is changed on the disk.
+damaged: `CorruptRecordError` with file, position and offsets, and no byte of it is changed.
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ class StartState:
     high_watermark: int = 0
     log_start_offset: int = 0
     is_clean: bool = False  # Invariant: then recovery_point was the log's end
-    is_named: bool = False  # the name of its directory is on the device
+    was_found: bool = False  # it was there when the data directory was opened
 
 
 @dataclass(slots=True, kw_only=True)
@@ -140,19 +143,22 @@ class Recovery:
         return segments
 
     def _sync_names(self) -> None:
-        """Makes durable what its making left to the first use: the identity, and the directory's own name, unless the
-        data directory saw to that for all it had.
+        """Makes durable what its making left to the first use: the identity. (The log's directory was synced, whether
+        recovered or begun; its name in the data directory is durable before the checkpoints name it.)
 
         A log that was never loaded counts as not clean, so this comes before its first acknowledgement; and again
-        after a crash in between.
+        after a crash in between. The identity that an earlier process made is written once more, as frames are, unless
+        a recovery point shows that this was done.
         """
+        if self._start.was_found:
+            if not self._start.recovery_point:
+                self._identity.write(self._files, self._directory)
+            return
         descriptor = self._files.open(self._directory / PARTITION_NAME, read_only=True)
         try:
             self._files.sync(descriptor)
         finally:
             self._files.close(descriptor)
-        if not self._start.is_named:
-            self._files.sync_directory(self._directory.parent)  # that of the log was, whether recovered or begun
 
     def _is_clean(self, segments: list[Segment]) -> bool:
         """Whether the log ends where a clean stop left it; all else goes through `_recover`."""
@@ -203,10 +209,11 @@ class Recovery:
         return kept
 
     def _scan(self, segment: Segment, descriptor: int, size: int, builder: IndexBuilder) -> BadFrame | None:
-        """Feeds ``builder`` with the good frames; says where, and why, they end before the file does."""
+        """Feeds ``builder`` with the good frames, and writes those once more that may not be on the device; says where,
+        and why, they end before the file does."""
         position = 0
         try:
-            for position, header in verified_frames(
+            for position, header, frame in verified_frames(
                 self._files,
                 descriptor,
                 segment.path,
@@ -215,6 +222,8 @@ class Recovery:
                 identity=self._identity,
                 verify_from=self._start.recovery_point,
             ):
+                if frame is not None:  # verified in memory: read again it might come from the device
+                    self._files.write(descriptor, [frame], position)
                 builder.add(position, header)
                 self._stamped_watermark = max(self._stamped_watermark, header.high_watermark)
                 position += header.frame_bytes
@@ -245,6 +254,7 @@ class Recovery:
         for other in reversed(behind):
             other.delete()
         if bad.position < size:
+            self._files.sync(descriptor)  # so that the copy has what was verified, whatever was evicted meanwhile
             copy_prefix(self._files, descriptor, segment.path, bad.position)
             self._open_files.forget(segment.path)
 

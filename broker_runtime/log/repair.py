@@ -195,7 +195,7 @@ def _good_part(
         position = 0
         try:
             size = files.size(descriptor)
-            for position, header in verified_frames(
+            for position, header, _ in verified_frames(
                 files,
                 descriptor,
                 segment,

@@ -47,11 +47,12 @@ def verified_frames(
     base_offset: int,
     identity: PartitionIdentity,
     verify_from: int = 0,
-) -> Iterator[tuple[int, FrameHeader]]:
-    """(position, header) of the good frames from the segment's begin, in order and dense.
+) -> Iterator[tuple[int, FrameHeader, memoryview | None]]:
+    """(position, header, bytes) of the good frames from the segment's begin, in order and dense.
 
-    Frames below the offset ``verify_from`` are told by their headers alone. Holds one frame in memory, at least 1 MiB.
-    Raises `CorruptRecordError` at the first bad one, `UnsupportedVersionError` at one of a newer format, `OSError`.
+    Frames below the offset ``verify_from`` are told by their headers alone, without their bytes. Holds one frame in
+    memory, at least 1 MiB. Raises `CorruptRecordError` at the first bad one, `UnsupportedVersionError` at one of a
+    newer format, `OSError`.
     """
     position, offset = 0, base_offset
     if base_offset < verify_from:
@@ -60,7 +61,7 @@ def verified_frames(
         ):
             if header.next_offset > verify_from:
                 break
-            yield at, header
+            yield at, header, None
             position, offset = at + header.frame_bytes, header.next_offset
     window, window_position = memoryview(b""), position
     while position < size_bytes:
@@ -71,10 +72,9 @@ def verified_frames(
         if at + header.frame_bytes > len(window):
             length = max(_WINDOW_BYTES, header.frame_bytes)
             window, window_position, at = _read(files, descriptor, position, length), position, 0
-        verify_frame(
-            window[at : at + header.frame_bytes], topic_id=identity.topic_id.bytes, partition=identity.partition
-        )
-        yield position, header
+        frame = window[at : at + header.frame_bytes]
+        verify_frame(frame, topic_id=identity.topic_id.bytes, partition=identity.partition)
+        yield position, header, frame
         position += header.frame_bytes
         offset = header.next_offset
 

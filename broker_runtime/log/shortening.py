@@ -75,7 +75,6 @@ def delete_records(state: LogState, offset: int) -> int:
 def apply_retention(state: LogState, now_ms: int) -> int:
     """See `PartitionLog.apply_retention`."""
     with state.using("apply retention"):
-        state.producers.forget_expired(now_ms)
         maybe_roll(state, now_ms)
         ages = state.segments.ages()
         if ages[-1].size_bytes and is_expired(ages[-1], state.config, now_ms):

@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from broker_runtime.contract.errors import (
     CorruptRecordError,
+    LogStorageError,
     OffsetOutOfRangeError,
     PylogError,
     error_from_code,
@@ -45,6 +46,7 @@ from broker_runtime.replication.told_partitions import ToldPartitions
 
 FIRST_RETRY_MS: Final = 50
 LONGEST_RETRY_MS: Final = 1_000
+_LONGEST_FLUSH_OF_ANOTHER_S: Final = 1.0
 _NEVER_MS: Final = 1 << 62
 _LOADS_PER_REQUEST: Final = 8  # so that logs that are loaded, or recovered, hold up the others a little only
 _log = logging.getLogger(__name__)
@@ -58,6 +60,7 @@ class _Followed:
     leader_epoch: int
     retry_at_ms: int = 0
     failures: int = 0  # in a row
+    lacks_room: bool = False  # what the leader has did not fit on the disk: not asked for until there is room
 
     def fails(self, now_ms: int) -> None:
         """It is left alone for a while; for good if its log is offline."""
@@ -298,6 +301,9 @@ class FollowerFetcher:
             if held_ms and not each.replica.is_in_sync:
                 wait_ms = min(wait_ms, held_ms)
                 continue
+            if each.lacks_room and not self._has_room(each, now_ms):
+                wait_ms = min(wait_ms, LONGEST_RETRY_MS)
+                continue
             loads += not each.replica.log.is_loaded
             if loads > _LOADS_PER_REQUEST:
                 wait_ms = 0
@@ -368,10 +374,24 @@ class FollowerFetcher:
         row = told.row
         if row >= len(cells):
             raise CorruptRecordError(f"an answer of {len(cells)} rows names row {row} for {each.replica}")
-        each.replica.require_room()
+        try:
+            each.replica.require_room()
+        except LogStorageError:
+            each.lacks_room = True
+            raise
         if self._throttle is not None and not each.replica.is_in_sync:
             self._throttle.spend(cells[row].size, now_ms)
         log.append_as_follower(cells[row], leader_epoch=each.leader_epoch, leader_start=told.log_start)
+
+    def _has_room(self, each: _Followed, now_ms: int) -> bool:
+        try:
+            each.replica.require_room()
+        except LogStorageError as error:
+            each.lacks_room = True
+            self._fails(each, error, now_ms)
+            return False
+        each.lacks_room = False
+        return True
 
     def _settle(self, each: _Followed, told: FetchedPartition) -> None:
         if told.row >= 0:
@@ -385,10 +405,17 @@ class FollowerFetcher:
                 adopt_marks(log, told.high_watermark, told.log_start)
 
     def _flush(self, each: _Followed) -> None:
-        """Not within `following`: an fdatasync holds up nobody. If the replica leads by now, it may get on with it."""
-        if each.replica.log.config.flush_mode is FlushMode.ACK:
-            each.replica.log.flush()
-            each.replica.note_durable()
+        """Not within `following`: an fdatasync holds up nobody. If the replica leads by now, it may get on with it.
+
+        For another's fdatasync, as of who followed an earlier leader, it waits a moment, and not once the epoch is
+        over: meanwhile nothing else would be fetched from this leader. Raises `RequestTimedOutError` then.
+        """
+        replica = each.replica
+        if replica.log.config.flush_mode is FlushMode.ACK:
+            replica.log.flush(
+                timeout_s=_LONGEST_FLUSH_OF_ANOTHER_S, is_over=lambda: replica.leader_epoch != each.leader_epoch
+            )
+            replica.note_durable()
 
     def _fails(self, each: _Followed, error: PylogError, now_ms: int) -> None:
         each.fails(now_ms)

@@ -13,6 +13,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from broker_runtime.contract.errors import (
     CorruptRecordError,
@@ -24,8 +25,10 @@ from broker_runtime.contract.errors import (
 from broker_runtime.log import LogExtent, PartitionLog
 from broker_runtime.replication.in_sync import InSyncChange, InSyncSet, LogMarks
 from broker_runtime.replication.leadership import Leadership, Role
+from broker_runtime.replication.role_lock import RoleLock
 from broker_runtime.replication.waiters import FetchWaiter
 
+_BUSY_S: Final = 0.05  # that who looks after many partitions waits for one of them
 _log = logging.getLogger(__name__)
 
 
@@ -41,8 +44,9 @@ class HostedReplica:
         self.on_in_sync_news: Callable[[], None] = _nobody
         self._broker_id = broker_id
         self._min_in_sync = min_in_sync_replicas
-        self._lock = threading.Lock()
-        self._moved = threading.Condition(self._lock)  # the high watermark, the role or the in-sync set
+        self._lock = RoleLock()
+        # The high watermark, the role or the in-sync set.
+        self._moved = threading.Condition(self._lock)  # type: ignore[arg-type]
         self._role = Role.NONE
         self._known_epoch = -1
         self._told: Leadership | None = None  # the newest
@@ -62,12 +66,11 @@ class HostedReplica:
 
     @min_in_sync_replicas.setter
     def min_in_sync_replicas(self, least: int) -> None:
-        with self._lock:
-            if least != self._min_in_sync:
-                self._min_in_sync = least
-                self._unsettle()
+        if least != self._min_in_sync:
+            self._min_in_sync = least
+            self._lock.carry_out(self._unsettle)
 
-    # --- role ---
+    # --- role: these never wait for the lock, whose holder may wait for a disk (see `RoleLock`) ---
 
     def become_leader(self, leadership: Leadership, now_ms: int | None = None) -> None:
         """Leads in ``leadership``'s epoch from now on, or learns the newer state of the same epoch; older news of it
@@ -78,7 +81,8 @@ class HostedReplica:
         so that a broker with many partitions is ready at once. A new epoch is written into the log's epoch checkpoint
         with the first append. Raises `FencedLeaderEpochError` if a newer epoch is known here already.
         """
-        with self._lock:
+
+        def change() -> None:
             self._learn(leadership)
             led = self._led_last
             if led is None or led.leader_epoch != leadership.leader_epoch:
@@ -96,22 +100,30 @@ class HostedReplica:
             self._role, self._led, self._led_last = Role.LEADER, led, led
             self._unsettle()
 
+        self._lock.carry_out(change)
+
     def become_follower(self, leadership: Leadership) -> None:
         """Follows ``leadership.leader`` in its epoch (None: nobody leads): clients are refused, and the log changes
         only within `following`.
 
         Raises `FencedLeaderEpochError` if a newer epoch is known here already.
         """
-        with self._lock:
+
+        def change() -> None:
             self._learn(leadership)
             self._role, self._led = Role.FOLLOWER, None
             self._announce()
 
+        self._lock.carry_out(change)
+
     def step_down(self) -> None:
         """Ends any role: appends are refused, and whoever waits here is told `NotLeaderOrFollowerError`."""
-        with self._lock:
+
+        def change() -> None:
             self._role, self._led = Role.NONE, None
             self._announce()
+
+        self._lock.carry_out(change)
 
     @property
     def role(self) -> Role:
@@ -144,6 +156,15 @@ class HostedReplica:
 
     def require_room(self) -> None:
         """Raises `LogStorageError` if nothing is to be appended at present; a subclass knows the disk."""
+
+    def require_answers(self) -> None:
+        """Raises `LogStorageError` if the disk below stands still; a subclass knows the disk."""
+
+    @property
+    def is_fit_to_lead(self) -> bool:
+        """Whether this replica can do what a leader does: its log is online, and its disk takes records. (A damaged log
+        is another matter, see `refusal`.) Never waits."""
+        return not self.log.is_offline
 
     def refusal(self, error: PylogError) -> PylogError:
         """What a client is told that met ``error`` here: of a damaged log that others hold as well, to look for its
@@ -190,21 +211,27 @@ class HostedReplica:
         It counts as under way until one of the three below is called with that very object, or the partition is told a
         newer state. Raises nothing, and does not load the log.
         """
-        with self._lock:
+        if not self._lock.acquire(timeout=_BUSY_S):
+            self.on_in_sync_news()  # its disk may stand still, or not: looked at again soon
+            return None
+        try:
             if self._led is None or self.log.is_offline:
                 return None
             try:
-                marks = self._marks(self._led) if self.log.is_loaded else None
-            except PylogError as error:  # the log went offline
+                marks = marks_of(self.log.extent(_BUSY_S), self._led.leader_epoch) if self.log.is_loaded else None
+            except PylogError as error:  # the log went offline, or is busy
                 _log.warning("propose in_sync topic=%s partition=%d error=%s", self.topic, self.partition, error)
                 return None
             change = self._led.propose(marks, now_ms, lag_limit_ms)
             self._unsettle()  # who was waited for may have been given up
             return change
+        finally:
+            self._lock.release()
 
     def in_sync_written(self, change: InSyncChange, version: int) -> None:
-        """The change is in ZooKeeper, which gave the state ``version``. Raises nothing."""
-        with self._lock:
+        """The change is in ZooKeeper, which gave the state ``version``. Raises nothing, and does not wait."""
+
+        def take() -> None:
             led = self._led_last
             if led is None or led.leader_epoch != change.leader_epoch or not led.written(change, version):
                 return
@@ -214,20 +241,29 @@ class HostedReplica:
             )  # fmt: skip
             self._unsettle()
 
+        self._lock.carry_out(take)
+
     def in_sync_refused(self, change: InSyncChange, *, gone: Collection[int] = ()) -> None:
         """The change was not written, and it is certain that it never will be. Another is proposed after a while, from
-        the state as it was told until then. ``gone``: see `InSyncSet.refused`."""
-        with self._lock:
+        the state as it was told until then. ``gone``: see `InSyncSet.refused`. Does not wait."""
+
+        def take() -> None:
             if self._led_last is not None and self._led_last.leader_epoch == change.leader_epoch:
                 self._led_last.refused(change, gone=gone)
                 self._unsettle()
 
+        self._lock.carry_out(take)
+
     def in_sync_unknown(self, change: InSyncChange) -> None:
         """Whether the change was or will be written is not known. Both outcomes count as possible until the partition
-        is told a newer state, another change was written over the same version, or it is said after all."""
-        with self._lock:
+        is told a newer state, another change was written over the same version, or it is said after all. Does not
+        wait."""
+
+        def take() -> None:
             if self._led_last is not None and self._led_last.leader_epoch == change.leader_epoch:
                 self._led_last.outcome_unknown(change)
+
+        self._lock.carry_out(take)
 
     # --- following another ---
 
@@ -268,8 +304,7 @@ class HostedReplica:
 
     def announce(self) -> None:
         """Wakes all who wait here, so that they look again (the log went offline, records were deleted)."""
-        with self._lock:
-            self._announce()
+        self._lock.carry_out(self._announce)
 
     # --- private; the lock is held ---
 
@@ -299,9 +334,6 @@ class HostedReplica:
         if leader_epoch > current:
             raise UnknownLeaderEpochError(f"{self} is in leader epoch {current} here, the request in {leader_epoch}")
 
-    def _marks(self, led: InSyncSet) -> LogMarks:
-        return marks_of(self.log.extent(), led.leader_epoch)
-
     def _advance_high_watermark(self, extent: LogExtent | None = None) -> int:
         """Returns the high watermark. ``extent``: of the log, as it is now."""
         extent = self.log.extent() if extent is None else extent
@@ -328,6 +360,7 @@ class HostedReplica:
         self._moved.notify_all()
         for waiter in (*self._waiters, *self._append_waiters):
             waiter.wake()
+        self.log.wake_flushes()
 
 
 def marks_of(extent: LogExtent, leader_epoch: int) -> LogMarks:

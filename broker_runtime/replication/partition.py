@@ -2,7 +2,8 @@
 
 Rule: one lock, held over the check of role and epoch together with the log's append, and over every change of the
 high watermark; never over a network call, a wait for another thread or an fdatasync (but for what cuts a follower's
-log, which must not become a leader's meanwhile). The order is always partition's lock → log's lock.
+log, which must not become a leader's meanwhile). A disk can stand still all the same: changes of the role never wait
+for the lock (`RoleLock`). The order is always partition's lock → log's lock.
 
 An append lives through three stages: `append` (in the log, offset known) → `complete` (durable as ``flush.mode``
 says, the high watermark moved, for ``acks=all`` beyond it) → readable. It never decodes a frame: that the bytes fit
@@ -30,9 +31,11 @@ from broker_runtime.log import FlushMode, LogSlice
 from broker_runtime.replication.divergence import NO_EPOCH, diverging_point
 from broker_runtime.replication.follower_fetch import FollowerAnswer, FollowerFetch
 from broker_runtime.replication.hosted_replica import HostedReplica, marks_of
+from broker_runtime.replication.in_sync import InSyncSet
 
 ACKS_ALL = -1
 _JOINING_LOOK_S = 1.0
+_BUSY_S = 1.0  # that a follower's fetch waits for one partition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,16 +131,18 @@ class Partition(HostedReplica):
 
         Blocks up to ``timeout_s``, then raises `RequestTimedOutError`: the append may still come to count; calling
         again goes on waiting. Raises `LogStorageError` if the log failed, `NotLeaderOrFollowerError` if the
-        leadership under which it was appended ended first, `NotEnoughReplicasAfterAppendError`.
+        leadership under which it was appended ended first, whatever ``acks`` (the records may have been cut off), at
+        once unless it is this very call whose fdatasync all wait for; `NotEnoughReplicasAfterAppendError`.
         """
         deadline = time.monotonic() + timeout_s
         if self.log.config.flush_mode is FlushMode.ACK:
             try:
-                self.log.flush(pending.next_offset, timeout_s)
+                self.log.flush(pending.next_offset, timeout_s, is_over=lambda: not self._is_led_as_for(pending))
             except LogStorageError:
                 self.announce()  # readers who wait here learn it now
                 raise
         with self._lock:
+            self._require_led_as_for(pending)
             self._advance_high_watermark()
             while acks == ACKS_ALL and not self._is_committed(pending):
                 left_s = deadline - time.monotonic()
@@ -195,12 +200,14 @@ class Partition(HostedReplica):
         tells nothing new. Raises as `require_leader`; `NotLeaderOrFollowerError` for a broker without a replica,
         `StaleBrokerEpochError` for one that registered anew since, `UnknownLeaderEpochError` for one with records of
         a newer epoch, `OffsetOutOfRangeError` below the log's start or, of one without records that is not in sync,
-        elsewhere than there; `LogStorageError`.
+        elsewhere than there; `LogStorageError`; `RequestTimedOutError` where the disk holds the partition up: one
+        session fetches from all disks.
         """
-        with self._lock:
+        self.require_answers()
+        with self._lock.within(_BUSY_S):
             led = self._require_led(fetch.leader_epoch)
             led.require_replica(fetch.broker_id, fetch.broker_epoch)
-            extent = self.log.extent()
+            extent = self.log.extent(_BUSY_S) if self.log.is_loaded else self.log.extent()
             log_start, log_end, high_watermark = extent.log_start, extent.log_end, extent.high_watermark
             diverging = diverging_point(
                 extent.leader_epochs,
@@ -267,11 +274,7 @@ class Partition(HostedReplica):
 
     def _is_committed(self, pending: PendingAppend) -> bool:
         """The role first: under another leader the offsets may be other records'."""
-        led = self._led
-        if led is None or led.leader_epoch != pending.leader_epoch:
-            raise NotLeaderOrFollowerError(
-                f"{self} changed its leader before offset {pending.next_offset - 1} was known to be committed"
-            )
+        led = self._require_led_as_for(pending)
         if not self._is_settled:
             self._advance_high_watermark()
         if self.log.high_watermark >= pending.next_offset:
@@ -283,3 +286,16 @@ class Partition(HostedReplica):
                 f"min.insync.replicas is {self.min_in_sync_replicas}"
             )
         return False
+
+    def _require_led_as_for(self, pending: PendingAppend) -> InSyncSet:
+        led = self._led
+        if led is None or led.leader_epoch != pending.leader_epoch:
+            raise NotLeaderOrFollowerError(
+                f"{self} changed its leader before offset {pending.next_offset - 1} was acknowledged"
+            )
+        return led
+
+    def _is_led_as_for(self, pending: PendingAppend) -> bool:
+        """Whether the leadership under which it was appended goes on. Needs no lock."""
+        led = self._led
+        return led is not None and led.leader_epoch == pending.leader_epoch

@@ -14,9 +14,18 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import flight
 
-from broker_runtime.contract.errors import InvalidRequestError, InvalidSchemaError, PylogError, UnknownServerError
+from broker_runtime.contract.errors import (
+    BrokerOverloadedError,
+    InvalidRequestError,
+    InvalidSchemaError,
+    PylogError,
+    UnknownServerError,
+)
 from broker_runtime.contract.flight import to_flight_error
 from broker_runtime.contract.schema import check_text
+
+NO_MEMORY = "the broker has no memory left for this (memory.max.bytes); others may be done with theirs soon"
+_NO_THREAD = "can't start new thread"  # what Python says
 
 _log = logging.getLogger(__name__)
 
@@ -42,6 +51,10 @@ def wire_error(error: Exception, call: str, peer: str) -> Any:
         return flight.FlightCancelledError("the peer is gone")
     if isinstance(error, flight.FlightError):
         return error
+    if isinstance(error, MemoryError):
+        return to_flight_error(BrokerOverloadedError(NO_MEMORY))
+    if isinstance(error, RuntimeError) and str(error) == _NO_THREAD:
+        return to_flight_error(BrokerOverloadedError("the system gives the broker no thread for this call"))
     return defect(error, call, peer)
 
 
@@ -91,7 +104,9 @@ def _sense_of(what_else: str) -> Iterator[None]:
         yield
     except (flight.FlightError, pa.ArrowCancelled) as error:
         raise PeerGoneError(str(error)) from None
-    except (pa.ArrowException, OSError, MemoryError, UnicodeDecodeError) as error:
+    except MemoryError:
+        raise BrokerOverloadedError(NO_MEMORY) from None
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InvalidRequestError(f"{what_else}: {_first_line(error)}") from None
 
 

@@ -1,4 +1,4 @@
-"""All that this broker follows of one leader: a thread that asks, a session with it, and the machine that decides.
+"""What this broker follows of one leader on one disk: a thread that asks, a session, and the machine that decides.
 
     FollowerFetcher.next_request → FetchExchange.fetch → FollowerFetcher.handle → …
 
@@ -21,6 +21,7 @@ from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import HEARTBEAT_INTERVAL_S, PEER_SILENCE_LIMIT_S, FetchHello, FetchRequest
 from broker_runtime.contract.settings import Address
 from broker_runtime.replication import FollowerFetcher, Partition
+from broker_runtime.server.threads import is_out_of_threads, may_start
 
 _SHORTEST_PAUSE_S: Final = 0.01
 _INTERRUPT_AFTER_S: Final = 0.05  # a request that waits longer than this has no answer on its way
@@ -68,7 +69,10 @@ class LeaderLink:
         self._is_interrupted = False
         self._flushing: threading.Thread | None = None  # while a request is out
         self._thread = threading.Thread(target=self._run, name=f"follow-{fetcher.leader_id}", daemon=True)
-        self._thread.start()
+
+    def may_begin(self) -> bool:
+        """Starts the thread; False: the system has none to give at present. Call it again then, later."""
+        return may_start(self._thread)
 
     # --- any thread ---------------------------------------------------------------------------------------------
 
@@ -115,7 +119,8 @@ class LeaderLink:
 
     def join(self, timeout_s: float) -> bool:
         """Waits for the thread's end; False: it still runs."""
-        self._thread.join(timeout_s)
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     # --- the thread ---------------------------------------------------------------------------------------------
@@ -129,13 +134,23 @@ class LeaderLink:
                         self._is_ended = True
                     self._wake.clear()
                 else:
-                    self._step()
+                    self._step_in_short_supply()
         finally:
             self._close()
             if not self._is_ended:
                 # Only a defect; it goes to the log with its traceback.
                 log.critical("loop ended name=%s", self._thread.name)
                 self._on_failure()
+
+    def _step_in_short_supply(self) -> None:
+        """`_step`, and a wait where a thread that it needs cannot be started."""
+        try:
+            self._step()
+        except RuntimeError as error:
+            if not is_out_of_threads(error):
+                raise
+            self._address = None  # the leader has no part in it
+            self._fail(BrokerUnavailableError(f"no thread for a session with broker {self.fetcher.leader_id}"))
 
     def _step(self) -> None:
         self._has_news = False
@@ -166,8 +181,9 @@ class LeaderLink:
     def _begin_flush(self) -> None:
         """The answer is received while the disk works: nothing of the fetcher is used until `_end_flush`."""
         if self.fetcher.has_unflushed:
-            self._flushing = threading.Thread(target=self._flush, name=f"{self._thread.name}-flush", daemon=True)
-            self._flushing.start()
+            flushing = threading.Thread(target=self._flush, name=f"{self._thread.name}-flush", daemon=True)
+            if may_start(flushing):  # else `handle` flushes
+                self._flushing = flushing
 
     def _end_flush(self) -> None:
         flushing, self._flushing = self._flushing, None

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 from pyarrow import flight
 
-from broker_runtime.contract.connection import FLIGHT_ERRORS, location_of, translate
+from broker_runtime.contract.connection import FLIGHT_ERRORS, connect, translate
 from broker_runtime.contract.errors import InvalidRequestError
 from broker_runtime.contract.flight import CONNECTION_OPTIONS, decode_result, encode_action
 from broker_runtime.contract.requests import Message
@@ -37,7 +37,7 @@ def call_peer(address: Address, name: str, request: Message, response: type[_M],
     options = flight.FlightCallOptions(timeout=timeout_s)
     client: Any = None
     try:
-        client = flight.FlightClient(location_of(address), generic_options=CONNECTION_OPTIONS)
+        client = connect(address, CONNECTION_OPTIONS)
         bodies = [result.body for result in client.do_action(encode_action(name, request), options)]
     except FLIGHT_ERRORS as error:
         translated = translate(error, address)

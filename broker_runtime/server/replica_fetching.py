@@ -1,10 +1,11 @@
-"""Whom this broker follows, carried out: one thread per leader fetches what hosting says, and one watches them.
+"""Whom this broker follows, carried out: a thread per leader and disk fetches what hosting says, and one watches them.
 
-    hosting ─ follow ─▶ log loaded?  no: a loading thread ─▶ LeaderLink of its leader
+    hosting ─ follow ─▶ log loaded?  no: a loading thread ─▶ LeaderLink of its leader and disk
                                      yes ────────────────▶
 
 Rules: a partition is fetched from one leader at a time: following it at another ends it at the one before. A log that
-is loaded, or recovered, holds up no other partition: the leaders of those wait for their fetches. Nothing here decides
+is loaded, or recovered, holds up no other partition: the leaders of those wait for their fetches. A disk that stands
+still holds up no partition on another. A thread that cannot be started is tried again. Nothing here decides
 anything: what is asked and what becomes of the answers is `FollowerFetcher`'s, who leads is told by hosting. No call of
 the plan waits for a leader, or for a disk.
 """
@@ -17,6 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from broker_runtime.contract.errors import PylogError
@@ -24,6 +26,7 @@ from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.settings import Address
 from broker_runtime.replication import FollowerFetcher, Leadership, Partition, ReplicationThrottle
 from broker_runtime.server.leader_link import LeaderLink
+from broker_runtime.server.threads import may_start
 
 _LOOK_S: Final = 1.0
 _LOOK_AT_NEWS_S: Final = 0.05
@@ -71,14 +74,16 @@ class ReplicaFetching:
         self._throttle = throttle
         self._on_failure = on_failure
         self._lock = threading.Lock()
-        self._links: dict[int, LeaderLink] = {}
+        self._links: dict[tuple[int, Path], LeaderLink] = {}
         self._wanted: dict[TopicPartition, _Wanted] = {}
         self._link_of: dict[TopicPartition, LeaderLink] = {}  # those whose logs are loaded
-        self._unloaded: deque[TopicPartition] = deque()  # in the order in which they came
-        self._loading: set[threading.Thread] = set()
+        self._unloaded: dict[Path, deque[TopicPartition]] = {}  # by disk, in the order in which they came
+        self._loading: dict[threading.Thread, Path] = {}
+        self._unbegun: set[TopicPartition] = set()  # no thread could be started for their links
         self._is_stopped = False
         self._news = threading.Event()
-        self._watchdog: threading.Thread | None = None
+        self._watchdog: threading.Thread | None = None  # None: it could not be started yet
+        self._watch_later()
 
     def follow(self, partition: Partition, leadership: Leadership) -> None:
         """See `FollowerPlan`. After `stop`: nothing."""
@@ -92,6 +97,7 @@ class ReplicaFetching:
                 self._wanted.pop(at, None)
                 return
             self._wanted[at] = _Wanted(partition, leader, leadership.leader_epoch)
+            self._watch_later()
             if partition.log.is_loaded:
                 self._attach(at)
             else:
@@ -120,6 +126,7 @@ class ReplicaFetching:
             self._link_of.clear()
             self._wanted.clear()
             self._unloaded.clear()
+            self._unbegun.clear()
         self._news.set()
         for link in links:
             link.end()
@@ -135,9 +142,14 @@ class ReplicaFetching:
 
     def _attach(self, at: TopicPartition) -> None:
         wanted = self._wanted[at]
-        link = self._links.get(wanted.leader)
+        key = wanted.leader, wanted.partition.log.data_directory
+        link = self._links.get(key)
         if link is None:
-            link = self._links[wanted.leader] = self._new_link(wanted.leader)
+            link = self._new_link(*key)
+            if link is None:
+                self._unbegun.add(at)
+                return
+            self._links[key] = link
         self._link_of[at] = link
         link.follow(wanted.partition, wanted.leader_epoch)
 
@@ -147,21 +159,27 @@ class ReplicaFetching:
             link.unfollow(at)
 
     def _load_later(self, at: TopicPartition) -> None:
-        self._unloaded.append(at)
-        if len(self._loading) < _LOADING_THREADS:
-            thread = threading.Thread(target=self._load_all, name="follow-load", daemon=True)
-            self._loading.add(thread)
-            thread.start()
+        disk = self._wanted[at].partition.log.data_directory
+        self._unloaded.setdefault(disk, deque()).append(at)
+        self._begin_loading(disk)
 
-    def _load_all(self) -> None:
-        """A loading thread: until nothing is left to load."""
+    def _begin_loading(self, disk: Path) -> None:
+        if sum(each == disk for each in self._loading.values()) < _LOADING_THREADS:
+            thread = threading.Thread(target=self._load_all, args=(disk,), name="follow-load", daemon=True)
+            self._loading[thread] = disk
+            if not may_start(thread):
+                del self._loading[thread]  # the watchdog tries again
+
+    def _load_all(self, disk: Path) -> None:
+        """A loading thread: until nothing is left to load on the disk."""
         try:
             while True:
                 with self._lock:
-                    if not self._unloaded:
-                        self._loading.discard(threading.current_thread())
+                    unloaded = self._unloaded.get(disk)
+                    if not unloaded:
+                        del self._loading[threading.current_thread()]
                         return
-                    at = self._unloaded.popleft()
+                    at = unloaded.popleft()
                     wanted = self._wanted.get(at)
                 if wanted is not None:
                     self._load(at, wanted.partition)
@@ -181,10 +199,14 @@ class ReplicaFetching:
                 self._attach(at)
         self._news.set()
 
-    def _new_link(self, leader: int) -> LeaderLink:
+    def _watch_later(self) -> None:
         if self._watchdog is None:
-            self._watchdog = threading.Thread(target=self._watch, name="follow-watchdog", daemon=True)
-            self._watchdog.start()
+            watchdog = threading.Thread(target=self._watch, name="follow-watchdog", daemon=True)
+            if may_start(watchdog):
+                self._watchdog = watchdog
+
+    def _new_link(self, leader: int, disk: Path) -> LeaderLink | None:
+        """None: there is no thread for it at present; the watchdog tries again."""
         fetcher = FollowerFetcher(
             self._broker_id,
             leader,
@@ -194,28 +216,41 @@ class ReplicaFetching:
             max_wait_ms=self._max_wait_ms,
             throttle=self._throttle,
         )
-        return LeaderLink(
+        link = LeaderLink(
             fetcher,
             address_of=self._address_of,
             broker_epoch=self._broker_epoch,
             on_broken=self._on_broken,
             may_retire=self._may_retire,
             on_failure=self._on_failure,
-            more_comes=lambda: bool(self._unloaded),
+            more_comes=lambda: bool(self._unloaded.get(disk)),
         )
+        return link if link.may_begin() else None
 
     def _may_retire(self, link: LeaderLink) -> bool:
         with self._lock:
             # Partitions come to a link under this lock, so none comes to one that was taken out.
             if not link.fetcher.is_idle:
                 return False
-            if self._links.get(link.fetcher.leader_id) is link:
-                del self._links[link.fetcher.leader_id]
+            for key, each in list(self._links.items()):
+                if each is link:
+                    del self._links[key]
             return True
+
+    def _begin_again(self) -> None:
+        """What no thread could be started for."""
+        unbegun, self._unbegun = self._unbegun, set()
+        for at in sorted(unbegun):
+            if at in self._wanted and at not in self._link_of:
+                self._attach(at)
+        for disk, unloaded in self._unloaded.items():
+            if unloaded and disk not in self._loading.values():
+                self._begin_loading(disk)
 
     def _watch(self) -> None:
         while not self._is_stopped:
             with self._lock:
+                self._begin_again()
                 links = list(self._links.values())
             now_s = time.monotonic()
             for link in links:

@@ -63,7 +63,13 @@ class MetadataService:
             cluster_id=self._cluster_id,
             controller_id=None if cluster.controller is None else cluster.controller.broker_id,
             brokers=tuple(
-                BrokerInfo(broker_id=broker_id, host=broker.host, port=broker.port, epoch=broker.epoch)
+                BrokerInfo(
+                    broker_id=broker_id,
+                    host=broker.host,
+                    port=broker.port,
+                    epoch=broker.epoch,
+                    disks=cluster.disks[broker_id].directories if broker_id in cluster.disks else {},
+                )
                 for broker_id, broker in sorted(cluster.brokers.items())
             ),
             topics=tuple(

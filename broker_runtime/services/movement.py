@@ -192,7 +192,11 @@ class MovementService:
             state = None if present is None else present.state
             if is_unclean:
                 is_led = state is not None and state.leader is not None and brokers.is_led(state)
-                new = None if is_led else elect(state, replicas, brokers, epoch, is_unclean_allowed=True)
+                new = (
+                    None
+                    if is_led
+                    else elect(state, replicas, brokers, epoch, is_unclean_allowed=True, is_loss_accepted=True)
+                )
             else:
                 new = prefer(state, replicas, brokers, epoch)
             if new is not None and new.leader is not None:

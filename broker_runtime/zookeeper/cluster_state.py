@@ -16,6 +16,7 @@ from broker_runtime.contract.errors import CorruptRecordError
 from broker_runtime.zookeeper.session import NoNodeError, Watch, ZNode, ZooKeeperClient
 from broker_runtime.zookeeper.znodes import (
     BROKER_IDS,
+    BROKER_UNWRITABLE,
     CONTROLLER,
     DELETED_LOGS,
     DRAINING,
@@ -28,7 +29,9 @@ from broker_runtime.zookeeper.znodes import (
     Record,
     TopicConfig,
     TopicRecord,
+    UnwritableDisks,
     broker_path,
+    broker_unwritable_path,
     from_json,
     partition_state_path,
     topic_config_path,
@@ -71,7 +74,8 @@ class ClusterState:
     """Live brokers by id, the controller, topics by name, and the names of those that are being deleted.
 
     A topic that is being deleted is in ``topics`` no more. ``draining``: the brokers that are being emptied.
-    ``deleted_logs``: logs that brokers still have to remove, by the topic's id.
+    ``deleted_logs``: logs that brokers still have to remove, by the topic's id. ``disks``: of live brokers, those that
+    take no records at present.
     """
 
     brokers: Mapping[int, BrokerRegistration] = field(default_factory=dict)
@@ -80,6 +84,7 @@ class ClusterState:
     deletions: frozenset[str] = frozenset()
     draining: frozenset[int] = frozenset()
     deleted_logs: Mapping[bytes, DeletedLogs] = field(default_factory=dict)
+    disks: Mapping[int, UnwritableDisks] = field(default_factory=dict)
 
     @property
     def placeable(self) -> dict[int, BrokerRegistration]:
@@ -117,6 +122,8 @@ def read_cluster(
     broker_ids = _numbers(client.children(BROKER_IDS, watch=watch))
     controller = _read_controller(client, watch)
     brokers = _find_records(client, {broker_id: broker_path(broker_id) for broker_id in broker_ids}, BrokerRegistration)
+    told = {broker_id: broker_unwritable_path(broker_id) for broker_id in _numbers(client.children(BROKER_UNWRITABLE))}
+    disks = _find_records(client, told, UnwritableDisks) if told else {}
     deletions = frozenset(client.children(TOPIC_DELETIONS))
     names = client.children(TOPICS) if changed is None else sorted(changed)
     read = {
@@ -135,6 +142,11 @@ def read_cluster(
         draining=frozenset(_numbers(client.children(DRAINING))),
         # After the topics: where a name was used anew, the logs of the topic before are known to be left over.
         deleted_logs=read_deleted_logs(client),
+        disks={
+            broker_id: of
+            for broker_id, of in disks.items()
+            if broker_id in brokers and brokers[broker_id].epoch == of.epoch
+        },
     )
 
 

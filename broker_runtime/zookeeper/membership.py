@@ -1,24 +1,29 @@
 """A broker's registration: its ephemeral znode and its epoch.
 
     1  the epoch rises, alone: from here on nothing an earlier life of the broker has under way succeeds
-    2  after an unclean stop the broker leaves every in-sync set that has other members (`unclean_stop`)
-    3  the ephemeral is made, in a transaction that checks the epoch; if it has changed, all begins again
+    2  the broker leaves the in-sync sets that must not count on it any more (`returning`)
+    3  the epoch is written into every data directory
+    4  the ephemeral is made, and the directories are noted (`disks`), in one transaction that checks the epoch; if that
+       has changed, all begins again
 
 Rules: each registration has a higher epoch than all before it. The znode that a killed predecessor left behind (it
 stays until the session times out) is replaced at once if it was of the same data directories: their lock, which the
-caller holds, proves that the predecessor is dead. One of other directories is another broker, and refused before
-anything is changed.
+caller holds, proves that the predecessor is dead. One of other directories is another broker, or this one's predecessor
+with another disk, which only the end of its session tells: refused before anything is changed.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
 from broker_runtime.contract.errors import SetupError, ZooKeeperUnavailableError
+from broker_runtime.zookeeper.disks import DiskNews, Disks, next_record
+from broker_runtime.zookeeper.returning import Return, leave_in_sync_sets
 from broker_runtime.zookeeper.session import (
     BadVersionError,
     Check,
@@ -30,11 +35,12 @@ from broker_runtime.zookeeper.session import (
     Set,
     ZooKeeperClient,
 )
-from broker_runtime.zookeeper.unclean_stop import leave_in_sync_sets
 from broker_runtime.zookeeper.znodes import (
     BrokerEpoch,
     BrokerRegistration,
+    DiskRecord,
     announcing,
+    broker_disks_path,
     broker_epoch_path,
     broker_path,
     from_json,
@@ -50,7 +56,8 @@ _ATTEMPTS: Final = 20
 class BrokerIdentity:
     """What of a registration does not change during a process's life; see `BrokerRegistration`.
 
-    ``was_clean``: every data directory was closed in order, so that nothing its logs had is missing.
+    ``was_clean``: every data directory was closed in order, so that nothing its logs had is missing. ``disks``: the
+    data directories; None: the broker has none that count.
     """
 
     broker_id: int
@@ -61,6 +68,7 @@ class BrokerIdentity:
     boot_id: str
     software_version: str
     was_clean: bool = False
+    disks: Disks | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,15 +80,23 @@ class Membership:
     session: int
 
 
-def register(client: ZooKeeperClient, identity: BrokerIdentity, *, now_ms: int) -> Membership:
+def register(
+    client: ZooKeeperClient,
+    identity: BrokerIdentity,
+    *,
+    now_ms: int,
+    refuses: Callable[[str, int], bool] = lambda host, port: False,
+) -> Membership:
     """Registers the broker in the client's present session; again in the same session, it finds what it made.
 
-    Raises `SetupError` if another broker has the id, `ZooKeeperUnavailableError` while ZooKeeper is away, or if its
-    znodes keep changing.
+    ``refuses(host, port)``: whether another broker's port refuses, so that it is dead though its session has not timed
+    out; asked after an unclean stop only. Raises `SetupError` if another broker has the id,
+    `ZooKeeperUnavailableError` while ZooKeeper is away, or if its znodes keep changing, `OSError` where a disk cannot
+    be read.
     """
     for attempt in range(1, _ATTEMPTS + 1):
         try:
-            return _register_once(client, identity, now_ms)
+            return _register_once(client, identity, now_ms, refuses)
         except (NodeExistsError, NoNodeError, BadVersionError) as error:
             log.info("register again broker=%d changed=%s", identity.broker_id, error.path)
         except ZooKeeperUnavailableError:
@@ -116,7 +132,9 @@ def deregister(client: ZooKeeperClient, membership: Membership) -> None:
     log.info("deregister broker=%d epoch=%d", membership.broker_id, membership.epoch)
 
 
-def _register_once(client: ZooKeeperClient, identity: BrokerIdentity, now_ms: int) -> Membership:
+def _register_once(
+    client: ZooKeeperClient, identity: BrokerIdentity, now_ms: int, refuses: Callable[[str, int], bool]
+) -> Membership:
     path, epoch_path = broker_path(identity.broker_id), broker_epoch_path(identity.broker_id)
     session = client.session_id
     operations: list[Operation] = []
@@ -134,8 +152,29 @@ def _register_once(client: ZooKeeperClient, identity: BrokerIdentity, now_ms: in
         log.info("replace registration broker=%d epoch=%d pid=%d", identity.broker_id, other.epoch, other.pid)
     epoch = _next_epoch(client, epoch_path, session)
     check = Check(epoch_path, epoch)
-    if not identity.was_clean:
-        leave_in_sync_sets(client, identity.broker_id, check, session=session)
+    disks = identity.disks
+    disks_path = broker_disks_path(identity.broker_id)
+    disks_node = None if disks is None else client.find(disks_path)
+    known = None if disks_node is None else from_json(disks_node.data, DiskRecord, disks_path)
+    news = DiskNews.of(known, {} if disks is None else disks.epochs())
+    for disk_id in news.lost:
+        log.error("data directory lost broker=%d disk_id=%s", identity.broker_id, disk_id)
+    returning = Return(
+        broker_id=identity.broker_id,
+        epoch=check,
+        session=session,
+        was_clean=identity.was_clean,
+        has_lost_power=known is None or not identity.boot_id or known.boot_id != identity.boot_id,
+        disks=disks,
+        news=news,
+        refuses=refuses,
+    )
+    leave_in_sync_sets(client, returning)
+    if disks is not None:
+        record = to_json(next_record(known, disks.remember(epoch, news.outdated), identity.boot_id))
+        operations.append(
+            Create(disks_path, record) if disks_node is None else Set(disks_path, record, disks_node.version)
+        )
     registration = BrokerRegistration(
         host=identity.host,
         port=identity.port,

@@ -4,6 +4,9 @@
     /cluster/id                           `ClusterIdentity`                                  the first broker
     /brokers/ids/<id>          ephemeral  `BrokerRegistration`                               that broker
     /brokers/epochs/<id>                  `BrokerEpoch`, counts the broker's registrations   that broker
+    /brokers/disks/<id>                   `DiskRecord`: the data directories of its last     that broker
+                                          registration, which have that one's epoch on disk
+    /brokers/unwritable/<id>              `UnwritableDisks`, where a disk takes no records   that broker
     /controller                ephemeral  `ControllerClaim`                                  the controller
     /controller_epoch                     a number; its version guards the controller's      a new controller
                                           other writes, all in one multi with a check of it
@@ -46,6 +49,8 @@ from broker_runtime.zookeeper.session import ANY_VERSION, MAX_REQUEST_BYTES, Set
 CLUSTER_ID: Final = "/cluster/id"
 BROKER_IDS: Final = "/brokers/ids"
 BROKER_EPOCHS: Final = "/brokers/epochs"
+BROKER_DISKS: Final = "/brokers/disks"
+BROKER_UNWRITABLE: Final = "/brokers/unwritable"
 CONTROLLER: Final = "/controller"
 CONTROLLER_EPOCH: Final = "/controller_epoch"
 TOPICS: Final = "/topics"
@@ -58,8 +63,8 @@ CONSUMERS: Final = "/consumers"
 PRODUCER_ID_BLOCK: Final = "/producer_id_block"
 
 PERMANENT: Final = (
-    "/cluster", BROKER_IDS, BROKER_EPOCHS, TOPICS, TOPIC_CONFIGS, TOPIC_DELETIONS, DELETED_LOGS, DRAINING, CHANGES,
-    CONSUMERS,
+    "/cluster", BROKER_IDS, BROKER_EPOCHS, BROKER_DISKS, BROKER_UNWRITABLE, TOPICS, TOPIC_CONFIGS, TOPIC_DELETIONS,
+    DELETED_LOGS, DRAINING, CHANGES, CONSUMERS,
 )  # fmt: skip
 """Made by every broker that starts, where they are missing."""
 
@@ -97,6 +102,33 @@ class BrokerEpoch(Record, frozen=True, kw_only=True):
     """The epoch of the last registration of a broker. Invariant: it is the version of the znode."""
 
     epoch: int
+
+
+class DiskRecord(Record, frozen=True, kw_only=True):
+    """The data directories of a broker's last registration, by their ids: the epoch that each shows on its disk, or a
+    higher one. ``missing``: those of earlier registrations that were not there, the newest last. ``boot_id``: as in
+    `BrokerRegistration`, and it stays when the broker is gone.
+    """
+
+    boot_id: str = ""
+    directories: dict[str, int] = {}
+    missing: dict[str, int] = {}
+
+
+class UnwritableDisks(Record, frozen=True, kw_only=True):
+    """The data directories of a broker that take no records at present: what is wrong, by path, and the partitions that
+    are concerned, by topic (None: too many to name; count on none).
+
+    ``epoch``: the registration in which that was told; of another it says nothing.
+    """
+
+    epoch: int
+    directories: dict[str, str]
+    partitions: dict[str, tuple[int, ...]] | None = None
+
+    def concerns(self, topic: str, partition: int) -> bool:
+        """Whether the broker should not lead the partition where another can."""
+        return self.partitions is None or partition in self.partitions.get(topic, ())
 
 
 class ControllerClaim(Record, frozen=True, kw_only=True):
@@ -145,7 +177,10 @@ class TopicConfig(Record, frozen=True, kw_only=True):
 
 class PartitionState(Record, frozen=True, kw_only=True):
     """Who leads a partition. ``leader_broker_epoch``: the registration it was elected in, so that one that registered
-    anew leads only after a new election. Invariants: leader ∈ isr ⊆ replicas; the leader epoch only rises.
+    anew leads only after a new election. ``lost``: replicas that came back without the log that they were in sync with
+    (another disk, an older one, or the log's directory is gone), until they are in sync again. Where no other is in
+    sync, such a broker stays in ``isr``: it is its log that is missed. Invariants: leader ∈ isr ⊆ replicas; leader ∉
+    lost; lost ∩ isr is empty or is isr; the leader epoch only rises.
     """
 
     leader: int | None
@@ -153,6 +188,7 @@ class PartitionState(Record, frozen=True, kw_only=True):
     isr: tuple[int, ...]
     controller_epoch: int
     leader_broker_epoch: int = -1
+    lost: tuple[int, ...] = ()
 
 
 class DeletionRecord(Record, frozen=True, kw_only=True):
@@ -258,6 +294,16 @@ def broker_path(broker_id: int) -> str:
 def broker_epoch_path(broker_id: int) -> str:
     """A broker's epoch."""
     return f"{BROKER_EPOCHS}/{broker_id}"
+
+
+def broker_disks_path(broker_id: int) -> str:
+    """A broker's data directories."""
+    return f"{BROKER_DISKS}/{broker_id}"
+
+
+def broker_unwritable_path(broker_id: int) -> str:
+    """What a broker tells of its disks that take no records."""
+    return f"{BROKER_UNWRITABLE}/{broker_id}"
 
 
 def topic_path(topic: str) -> str:

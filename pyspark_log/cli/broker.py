@@ -28,6 +28,7 @@ def start(
     ] = None,
 ) -> None:
     """Run a broker in the foreground until SIGTERM or Ctrl-C. Its log goes to standard error; -q: warnings only."""
+    from broker_runtime import memory
     from broker_runtime.broker_process import configure_logging, run
     from broker_runtime.contract.settings import load_broker_settings
 
@@ -36,6 +37,7 @@ def start(
     if not invocation.quiet:
         # What all commands set up shows warnings only; a server tells what it does.
         logging.getLogger().setLevel(logging.DEBUG if invocation.verbose >= 2 else logging.INFO)
+    memory.bound_arrow(memory.limit_bytes(settings))
     status = run(settings, ready_file=ready_file)
     logging.shutdown()
     sys.stderr.flush()

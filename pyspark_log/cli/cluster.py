@@ -99,6 +99,7 @@ def health(invocation: Invocation) -> None:
             "controller": found.cluster.controller_id,
             "brokers": sorted(found.cluster.brokers),
             "missing_brokers": list(found.missing_brokers),
+            "disks": list(found.disks),
             "partitions": found.partitions,
             "problems": rows,
         }
@@ -149,4 +150,5 @@ def _verdict(found: ClusterHealth) -> str:
         told.append("no broker is controller")
     if found.missing_brokers:
         told.append(f"away: {', '.join(f'broker {broker_id}' for broker_id in found.missing_brokers)}")
+    told += found.disks
     return f"Not healthy: {'; '.join(told)}"

@@ -35,6 +35,7 @@ _STATUS: tuple[tuple[tuple[type[BaseException], ...], int], ...] = (
             errors.DeliveryTimeoutError,
             errors.ZooKeeperUnavailableError,
             errors.TooManyStreamsError,
+            errors.BrokerOverloadedError,
             errors.CoordinatorNotAvailableError,
         ),
         UNREACHABLE,

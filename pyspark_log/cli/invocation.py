@@ -1,16 +1,7 @@
 """What one call of `pylog` shall do it with: where the brokers are, the clients' settings, how to show, what to ask.
 
-Rule: a flag wins over ``PYLOG_…`` in the environment, that over ``~/.config/pylog/config.toml``, that over the
-default. The file::
-
-    bootstrap-server = "localhost:9192"
-    output = "wide"
-    timeout = "30s"
-
-    [client]                       # what -X takes; each client picks what it knows
-    compression.type = "zstd"
-
-``$PYLOG_CONFIG`` names another file.
+Rule: an option wins over ``PYLOG_…`` in the environment, that over the file (`pyspark_log.cli.config_file`), that over
+the default. ``-X`` is an option like the others, also for ``bootstrap.servers``.
 """
 
 from __future__ import annotations
@@ -18,17 +9,16 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from broker_runtime.contract.errors import InvalidConfigError
 from pyspark_log.cli.arguments import parse_timeout_s
+from pyspark_log.cli.config_file import ConfigFile, read_config_file
 from pyspark_log.cli.exit_status import FAILED, say_error
 from pyspark_log.cli.output import OutputFormat
 
@@ -38,17 +28,20 @@ if TYPE_CHECKING:
 
 DEFAULT_ADDRESS = "localhost:9192"
 DEFAULT_TIMEOUT_S = 10.0
-_FILE_KEYS = ("bootstrap-server", "output", "timeout", "client")
+_BOOTSTRAP = "bootstrap.servers"
+_BOOTSTRAP_VARIABLE = "PYLOG_BOOTSTRAP_SERVERS"
+_REQUEST_TIMEOUT = "request.timeout.ms"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invocation:
-    """The decisions. ``output`` None: the command's own default. ``address_is_given``: not just the default."""
+    """The decisions. ``output`` None: the command's own default. ``address_is_given``: not just the default.
+    ``flag_settings`` and ``file_settings`` are without ``bootstrap.servers``."""
 
     bootstrap_servers: str
     address_is_given: bool
     flag_settings: Mapping[str, str]
-    file_settings: Mapping[str, str]
+    file_settings: Mapping[str, Any]
     output: OutputFormat | None
     timeout_s: float
     timeout_is_given: bool
@@ -59,25 +52,16 @@ class Invocation:
     @classmethod
     def resolve(cls, given: GivenOptions) -> Invocation:
         """From flags, environment and file. Raises `InvalidConfigError` naming the place of what is wrong."""
-        path, config = _read_config_file()
-
-        def first(flag: str | None, name: str) -> tuple[str | None, str]:
-            variable = "PYLOG_" + name.upper().replace("-", "_")
-            if name == "bootstrap-server":
-                variable += "S"
-            for value, place in ((flag, f"--{name}"), (os.environ.get(variable), f"${variable}")):
-                if value:
-                    return value, place
-            value = config.get(name)
-            return (None if value is None else str(value)), f"{path}: {name}"
-
-        address, _ = first(given.bootstrap_server, "bootstrap-server")
-        output, output_place = first(given.output and given.output.value, "output")
-        timeout, timeout_place = first(given.timeout, "timeout")
+        file = read_config_file()
+        flags = _parse_settings(given.setting)
+        address = _bootstrap_servers(given.bootstrap_server, flags.pop(_BOOTSTRAP, None), file)
+        file_settings = {name: value for name, value in file.settings.items() if name != _BOOTSTRAP}
+        output, output_place = _first("output", given.output and given.output.value, file.output, file)
+        timeout, timeout_place = _first("timeout", given.timeout, file.timeout, file)
         if output is not None and output not in list(OutputFormat):
             raise InvalidConfigError(f"{output_place}: {output!r} is none of {', '.join(OutputFormat)}")
         try:
-            timeout_s = DEFAULT_TIMEOUT_S if timeout is None else parse_timeout_s(timeout)
+            timeout_s = DEFAULT_TIMEOUT_S if timeout is None else parse_timeout_s(str(timeout))
         except ValueError as error:
             raise InvalidConfigError(f"{timeout_place}: {error}") from None
         logging.basicConfig(
@@ -88,8 +72,8 @@ class Invocation:
         return cls(
             bootstrap_servers=address or DEFAULT_ADDRESS,
             address_is_given=address is not None,
-            flag_settings=_parse_settings(given.setting),
-            file_settings=_client_settings(path, config.get("client", {})),
+            flag_settings=flags,
+            file_settings=file_settings,
             output=None if output is None else OutputFormat(output),
             timeout_s=timeout_s,
             timeout_is_given=timeout is not None,
@@ -104,8 +88,8 @@ class Invocation:
 
         known = settings_of(scope)
         chosen: dict[str, Any] = {name: value for name, value in self.file_settings.items() if name in known}
-        if "request.timeout.ms" in known:
-            chosen["request.timeout.ms"] = max(1, round(self.timeout_s * 1000))
+        if _REQUEST_TIMEOUT in known and (self.timeout_is_given or _REQUEST_TIMEOUT not in chosen):
+            chosen[_REQUEST_TIMEOUT] = max(1, round(self.timeout_s * 1000))
         return {**chosen, **self.flag_settings}
 
     @contextmanager
@@ -172,42 +156,36 @@ def _parse_settings(given: tuple[str, ...]) -> dict[str, str]:
     return settings
 
 
-def _read_config_file() -> tuple[Path, dict[str, Any]]:
-    home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-    named = os.environ.get("PYLOG_CONFIG")
-    path = Path(named) if named else home / "pylog" / "config.toml"
+def _first(name: str, flag: str | None, in_file: Any, file: ConfigFile) -> tuple[Any, str]:
+    """The value that wins, and where it was said."""
+    variable = f"PYLOG_{name.upper()}"
+    if flag:
+        return flag, f"--{name}"
+    if os.environ.get(variable):
+        return os.environ[variable], f"${variable}"
+    return in_file, file.place(name)
+
+
+def _bootstrap_servers(flag: str | None, setting: str | None, file: ConfigFile) -> str | None:
+    """The brokers' addresses as text, checked; None: nobody said any."""
+    if flag and setting and _addresses(flag, "-b: ") != _addresses(setting, "-X: "):
+        raise InvalidConfigError(f"-b {flag} and -X {_BOOTSTRAP}={setting} name different brokers: give one of the two")
+    for value, place in (
+        (flag, "-b: "),
+        (setting, "-X: "),
+        (os.environ.get(_BOOTSTRAP_VARIABLE), f"${_BOOTSTRAP_VARIABLE}: "),
+        (file.settings.get(_BOOTSTRAP), f"{file.path}: "),
+    ):
+        if value:
+            _addresses(value, place)
+            return value if isinstance(value, str) else ",".join(value)
+    return None
+
+
+def _addresses(value: object, place: str) -> object:
+    from broker_runtime.contract.settings import find_setting
+
     try:
-        config = tomllib.loads(path.read_text())
-    except FileNotFoundError:
-        if named:
-            raise InvalidConfigError(f"$PYLOG_CONFIG names {path}, which does not exist") from None
-        return path, {}
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InvalidConfigError(f"{path}: {error}") from None
-    config = {("bootstrap-server" if key == "bootstrap-servers" else key): value for key, value in config.items()}
-    for key in config:
-        if key not in _FILE_KEYS:
-            raise InvalidConfigError(f"{path}: {key!r} is none of {', '.join(_FILE_KEYS)}")
-    return path, config
-
-
-def _client_settings(path: Path, table: object) -> dict[str, str]:
-    from broker_runtime.contract.settings import settings_of
-
-    known = {name for scope in ("admin", "producer", "consumer") for name in settings_of(scope)}
-    settings: dict[str, str] = {}
-
-    def walk(tree: Mapping[str, object], prefix: str) -> None:
-        for key, value in tree.items():
-            if isinstance(value, Mapping):
-                walk(value, f"{prefix}{key}.")
-            elif prefix + key not in known:
-                raise InvalidConfigError(f"{path}: [client] has {prefix + key!r}, which no client knows")
-            else:
-                settings[prefix + key] = str(value).lower() if isinstance(value, bool) else str(value)
-
-    if not isinstance(table, Mapping):
-        raise InvalidConfigError(f"{path}: [client] must be a table of settings")
-    if table:
-        walk(table, "")
-    return settings
+        return find_setting("admin", _BOOTSTRAP).parse(value)
+    except InvalidConfigError as error:
+        raise InvalidConfigError(place + error.message) from None

@@ -8,7 +8,7 @@ nothing at all. From the bottom up:
     produce_stream, fetch_session, frame_stream        the three kinds of stream
     topics, coordinator, cluster, offsets              metadata, who leads what, calls that are routed and retried;
                               offsets
-    partitioner, row_check, lanes                      which partition a record goes to, whether it fits
+    partitioner, row_check, column_values, lanes       which partition a record goes to, whether it fits
     gathering, batches        records and columns on their way to becoming frames
     delivery                  what became of them
     partition_queue, accumulator, sender, dispatch     all that is not acknowledged yet, and the threads that send it

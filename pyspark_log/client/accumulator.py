@@ -24,6 +24,7 @@ from pyspark_log.client.delivery import Delivery
 from pyspark_log.client.gathering import Gathered
 from pyspark_log.client.numbering import Numbering
 from pyspark_log.client.partition_queue import NO_LEADER, Outbox, Outgoing, PartitionQueue
+from pyspark_log.client.sequence import Sequence
 
 MAX_IN_FLIGHT = 5
 """Frames of one partition that may be unanswered."""
@@ -311,8 +312,16 @@ class Accumulator:
     def forget(self, queues: Iterable[PartitionQueue]) -> None:
         """These partitions are given up. Should the topic come back, it is sent to under another producer id."""
         with self.lock:
-            if self.numbering is not None and any(queue.sequence.producer_id >= 0 for queue in queues):
-                self.numbering.give_up_id()
+            self._give_up_id(queues)
+
+    def begin_anew(self, queues: Iterable[PartitionQueue], topic_id: bytes) -> None:
+        """Locked: these partitions, of which nothing is in flight, are another topic's now, of the same name. What they
+        hold goes to that one, under another producer id."""
+        self._give_up_id(queues)
+        for queue in queues:
+            assert queue.in_flight == 0
+            queue.topic_id = topic_id
+            queue.sequence = Sequence()
 
     def take_first_error(self) -> PylogError | None:
         """The first error since this was last asked."""
@@ -371,6 +380,10 @@ class Accumulator:
         return Outgoing(
             queue, delivery, next(self._serials), reserved_bytes, time.monotonic() + self._delivery_timeout_s
         )
+
+    def _give_up_id(self, queues: Iterable[PartitionQueue]) -> None:
+        if self.numbering is not None and any(queue.sequence.producer_id >= 0 for queue in queues):
+            self.numbering.give_up_id()
 
     def _list(self, queue: PartitionQueue) -> None:
         """``queue`` may have something to send: its broker's thread looks at it."""

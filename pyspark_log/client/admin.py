@@ -130,7 +130,7 @@ class Admin:
             if exist_ok:
                 return self.describe_topic(name)
             raise
-        return made.describe()
+        return made.describe() if validate_only else descriptions.as_new(made.describe())
 
     def delete_topic(self, name: str, *, missing_ok: bool = False) -> None:
         """Removes the topic and all its records. Raises `UnknownTopicOrPartitionError`, `PolicyViolationError`."""

@@ -31,7 +31,9 @@ _NEVER_APPENDED = (
     FencedLeaderEpochError, InvalidProducerEpochError, InvalidRequestError, InvalidTimestampError,
     NotEnoughReplicasError, RecordTooLargeError, SchemaMismatchError, UnknownLeaderEpochError,
 )  # fmt: skip
-_OF_OLD_METADATA = (RetriableError, InconsistentTopicIdError, RecordTooLargeError, UnknownTopicOrPartitionError)
+_TOPIC_IS_GONE = (InconsistentTopicIdError, UnknownTopicOrPartitionError)
+"""Or the broker has not heard of it: fresh metadata says whether its records fail, or go to another of that name."""
+_OF_OLD_METADATA = (RetriableError, *_TOPIC_IS_GONE, RecordTooLargeError)
 
 
 def settle(accumulator: Accumulator, outgoing: Outgoing, response: ProduceResponse) -> bool:
@@ -43,7 +45,7 @@ def settle(accumulator: Accumulator, outgoing: Outgoing, response: ProduceRespon
     is_doubtful = not isinstance(error, _NEVER_APPENDED)
     if isinstance(error, _OUT_OF_SEQUENCE) and outgoing.number is not None:
         accumulator.disordered(outgoing, error)
-    elif isinstance(error, RetriableError):
+    elif isinstance(error, (RetriableError, *_TOPIC_IS_GONE)):
         accumulator.repeat([outgoing], error, is_doubtful=is_doubtful)
     else:
         accumulator.refused(outgoing, error, is_doubtful=is_doubtful)

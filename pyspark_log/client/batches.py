@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from broker_runtime.contract.errors import InvalidTimestampError, SchemaMismatchError
 from broker_runtime.contract.frame import HEADERS_TYPE, parse_header, split_into_frames
-from broker_runtime.contract.schema import TopicSchema, cast_to_topic
+from broker_runtime.contract.schema import TopicSchema, cast_column, cast_to_topic
 from broker_runtime.contract.schema.topic import nearest
 from pyspark_log.client.delivery import Delivery
 from pyspark_log.client.lanes import Lane, key_column
@@ -121,9 +121,11 @@ def _columns(
         return cast_to_topic(table, schema), now_ms, None
     for name in table.schema.names:
         if name not in schema.arrow.names and name not in _EXTRA:
+            known = (*schema.arrow.names, *_EXTRA)
+            hint = nearest(name, known)
             raise SchemaMismatchError(
-                f"column {name!r}: a topic without a schema takes key, value, headers, timestamp"
-                f"{nearest(name, (*schema.arrow.names, *_EXTRA))}"
+                f"column {name!r}: a topic without a schema takes {', '.join(known)}"
+                + (hint if "did you mean" in hint else "")
             )
     if "value" not in table.schema.names:
         raise SchemaMismatchError("column 'value' is missing: a topic without a schema needs it")
@@ -133,11 +135,7 @@ def _columns(
         timestamps = _milliseconds(_whole(table.column("timestamp")), now_ms)
     headers = None
     if "headers" in table.schema.names:
-        column = _whole(table.column("headers"))
-        try:
-            headers = column if column.type == HEADERS_TYPE else pc.cast(column, HEADERS_TYPE)
-        except (pa.ArrowException, ValueError) as error:
-            raise SchemaMismatchError(f"column 'headers' is {column.type}, not {HEADERS_TYPE}: {error}") from None
+        headers = cast_column(_whole(table.column("headers")), pa.field("headers", HEADERS_TYPE))
     return batch, timestamps, headers
 
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from pyarrow import flight
 
-from broker_runtime.contract.connection import FLIGHT_ERRORS, location_of, translate
+from broker_runtime.contract.connection import FLIGHT_ERRORS, connect, translate
 from broker_runtime.contract.errors import (
     BrokerUnavailableError,
     ClosedError,
@@ -64,9 +64,11 @@ class _Connection:
 class Channel:
     """The connection to one broker for actions. Streams are opened by their own classes from `address`."""
 
-    def __init__(self, address: Address, *, client_id: str) -> None:
+    def __init__(self, address: Address, *, client_id: str, uses_proxy: bool = False) -> None:
+        """Connects to nothing yet. ``uses_proxy``: as for `connect`."""
         self.address = address
         self.client_id = client_id
+        self._uses_proxy = uses_proxy
         self._lock = threading.Lock()
         self._connection: _Connection | None = None
         self._is_closed = False
@@ -101,14 +103,14 @@ class Channel:
         self._give_up(self._connection)
         forking.unregister(self)
 
-    def interrupt_for_fork(self) -> None:
+    def _interrupt_for_fork(self) -> None:
         """See `forking`: calls have time limits of their own."""
 
-    def drop_for_fork(self) -> None:
+    def _drop_for_fork(self) -> None:
         """See `forking`."""
         self._give_up(self._connection)
 
-    def after_fork_in_child(self) -> None:
+    def _after_fork_in_child(self) -> None:
         """See `forking`."""
         self._lock = threading.Lock()
         connection, self._connection = self._connection, None
@@ -120,9 +122,7 @@ class Channel:
             if self._is_closed:
                 raise ClosedError("the client was closed")
             if self._connection is None:
-                self._connection = _Connection(
-                    flight.FlightClient(location_of(self.address), generic_options=CONNECTION_OPTIONS)
-                )
+                self._connection = _Connection(connect(self.address, CONNECTION_OPTIONS, uses_proxy=self._uses_proxy))
             self._connection.calls += 1
             return self._connection
 

@@ -2,7 +2,8 @@
 
 Rule: a `RetriableError` means that what was known is old: refresh, wait a little (`Backoff`), try again until the
 deadline; then the last error is raised as it is. Everything else is raised at once. Until a first broker answered,
-trying ends after `BOOTSTRAP_LIMIT_S` with an error that says what to do. A leader of an older epoch than one already
+trying ends after `BOOTSTRAP_LIMIT_S` with an error that says what to do; at once where it is certain that there is no
+broker at any of the addresses (no such name, another service). A leader of an older epoch than one already
 seen is never believed.
 
 Thread-safe; no lock is held while a broker is asked. Each client has its own `Cluster`, and each `Cluster` its own
@@ -12,7 +13,7 @@ connections, which `close` ends.
 from __future__ import annotations
 
 import itertools
-import socket
+import logging
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -34,6 +35,7 @@ from broker_runtime.contract.flight import error_of
 from broker_runtime.contract.model import BrokerDescription, ClusterDescription, check_topic_name
 from broker_runtime.contract.requests import (
     ACTIONS,
+    BrokerInfo,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
     Message,
@@ -45,10 +47,13 @@ from pyspark_log.client import forking
 from pyspark_log.client.channel import Channel
 from pyspark_log.client.coordinator import Coordinator, Coordinators
 from pyspark_log.client.retry import Backoff, Deadline
+from pyspark_log.client.strangers import Peer, error_for, is_certain, who_is_at
 from pyspark_log.client.topics import Topic
 
+_log = logging.getLogger(__name__)
+
 BOOTSTRAP_LIMIT_S = 10.0
-"""How long the first connection is tried."""
+"""How long the first connection is tried; never longer than ``request.timeout.ms``."""
 _ATTEMPT_LIMIT_S = 5.0  # one try at one broker, when there may be others
 _QUICK_ATTEMPT_LIMIT_S = 2.0  # the same, for the first try at what every broker can tell at once
 _FIRST_ATTEMPT_LIMIT_S = 3.0  # the same, before any has answered
@@ -67,11 +72,17 @@ class Cluster:
     """Metadata and routing for one client."""
 
     def __init__(
-        self, bootstrap_servers: Sequence[Address], *, client_id: str = "pylog", request_timeout_ms: int = 30_000
+        self,
+        bootstrap_servers: Sequence[Address],
+        *,
+        client_id: str = "pylog",
+        request_timeout_ms: int = 30_000,
+        uses_proxy: bool = False,
     ) -> None:
-        """Connects to nothing yet."""
+        """Connects to nothing yet. ``uses_proxy``: ``enable.http.proxy``, of all the client's connections."""
         self.bootstrap_servers = tuple(bootstrap_servers)
         self.client_id = client_id
+        self.uses_proxy = uses_proxy
         self.request_timeout_s = request_timeout_ms / 1000
         self._lock = threading.Lock()
         self._channels: dict[Address, Channel] = {}
@@ -82,6 +93,7 @@ class Cluster:
         self._coordinators = Coordinators()
         self._turn = itertools.count()
         self._failed_s: dict[Address, float] = {}  # addresses whose last call found no broker, and when
+        self._strangers: dict[Address, Peer | None] = {}  # addresses that were looked at; None: there may be a broker
         self._is_connected = False
         self._is_closed = False
         forking.register(self)
@@ -90,7 +102,10 @@ class Cluster:
     def from_settings(cls, settings: AdminSettings) -> Cluster:
         """The cluster that a client's settings name."""
         return cls(
-            settings.bootstrap_servers, client_id=settings.client_id, request_timeout_ms=settings.request_timeout_ms
+            settings.bootstrap_servers,
+            client_id=settings.client_id,
+            request_timeout_ms=settings.request_timeout_ms,
+            uses_proxy=settings.enable_http_proxy,
         )
 
     @classmethod
@@ -138,7 +153,7 @@ class Cluster:
         return ClusterDescription(
             cluster_id=response.cluster_id,
             controller_id=response.controller_id,
-            brokers={b.broker_id: _broker(b.broker_id, b.host, b.port, b.epoch) for b in response.brokers},
+            brokers={b.broker_id: _broker(b) for b in response.brokers},
         )
 
     def leader(self, topic: Topic, partition: int) -> tuple[Address, int]:
@@ -263,13 +278,13 @@ class Cluster:
             channel.close()
         forking.unregister(self)
 
-    def interrupt_for_fork(self) -> None:
+    def _interrupt_for_fork(self) -> None:
         """See `forking`."""
 
-    def drop_for_fork(self) -> None:
+    def _drop_for_fork(self) -> None:
         """See `forking`: channels do it."""
 
-    def after_fork_in_child(self) -> None:
+    def _after_fork_in_child(self) -> None:
         """See `forking`."""
         self._lock = threading.Lock()
 
@@ -313,7 +328,9 @@ class Cluster:
                 raise ClosedError("the client was closed")
             channel = self._channels.get(address)
             if channel is None:
-                channel = self._channels[address] = Channel(address, client_id=self.client_id)
+                channel = self._channels[address] = Channel(
+                    address, client_id=self.client_id, uses_proxy=self.uses_proxy
+                )
             return channel
 
     def _attempt_s(self, to: Target, deadline: Deadline, *, is_quick: bool) -> float:
@@ -335,23 +352,48 @@ class Cluster:
             if deadline.expired:
                 raise failure
             return
+        limit_s = min(BOOTSTRAP_LIMIT_S, self.request_timeout_s)
+        if deadline.timeout_s is not None:
+            limit_s = min(limit_s, deadline.timeout_s)
+        if address is not None and isinstance(failure, _CONNECTION_FAILED):
+            self._look_for_stranger(address, failure, deadline)
+        if all(self._strangers.get(each) for each in self.bootstrap_servers):
+            raise self._strangers_error(limit_s)
         if isinstance(failure, NotAPylogBrokerError) and len(self.bootstrap_servers) == 1:
             raise failure
-        limit_s = BOOTSTRAP_LIMIT_S if deadline.timeout_s is None else min(BOOTSTRAP_LIMIT_S, deadline.timeout_s)
         if tried_s < limit_s or (not tried.issuperset(self.bootstrap_servers) and not deadline.expired):
             return  # one that is silent must not hide another that would answer
-        names = ", ".join(str(a) for a in self.bootstrap_servers)
-        if address is not None and (isinstance(failure, NotAPylogBrokerError) or _accepts(address)):
-            if isinstance(failure, RequestTimedOutError):
-                raise NotAPylogBrokerError(f"{address} takes connections but did not say a word for {limit_s:.3g} s")
-            raise NotAPylogBrokerError(f"{address} answers, but not as pylog. Is it Kafka?")
-        raise BrokerUnavailableError(f"{names} refused for {limit_s:.3g} s. Start one: pylog up")
+        if not isinstance(failure, _CONNECTION_FAILED):
+            raise failure
+        peers = {each: who_is_at(each) for each in self.bootstrap_servers if not self._strangers.get(each)}
+        if set(peers.values()) == {Peer.REFUSED}:
+            names = ", ".join(str(each) for each in peers)
+            raise BrokerUnavailableError(f"{names} refused for {limit_s:.3g} s. Start one: pylog up")
+        # The one that is there, of several, is the one to mend.
+        telling = next(each for each, peer in peers.items() if peer is not Peer.REFUSED)
+        raise error_for(peers[telling], telling, limit_s)
+
+    def _look_for_stranger(self, address: Address, failure: PylogError, deadline: Deadline) -> None:
+        """Finds out, once, who is at an address where no broker has answered yet."""
+        if address in self._strangers or address not in self.bootstrap_servers:
+            return
+        if isinstance(failure, RequestTimedOutError):
+            return  # a broker may be slow, and what is silent is waited for
+        peer = who_is_at(address, limit_s=deadline.remaining_s())
+        self._strangers[address] = peer if is_certain(peer) else None
+        if is_certain(peer) and len(self.bootstrap_servers) > 1:
+            _log.warning("%s; other brokers are asked", error_for(peer, address, 0.0).message)
+
+    def _strangers_error(self, limit_s: float) -> PylogError:
+        found = [error_for(peer, each, limit_s) for each, peer in self._strangers.items() if peer is not None]
+        self._strangers.clear()  # the next call looks again
+        return type(found[0])("; ".join(error.message for error in found))
 
     def _remember(self, response: MetadataResponse) -> None:
         with self._lock:
             self._cluster_id = response.cluster_id
             self._controller_id = response.controller_id
-            self._brokers = {b.broker_id: _broker(b.broker_id, b.host, b.port, b.epoch) for b in response.brokers}
+            self._brokers = {b.broker_id: _broker(b) for b in response.brokers}
 
     def _newer(self, topic: Topic) -> Topic:
         """Remembers the topic, unless an answer with newer epochs came first."""
@@ -375,13 +417,7 @@ def _from(addresses: Sequence[Address], turn: int) -> list[Address]:
     return [*addresses[start:], *addresses[:start]]
 
 
-def _broker(broker_id: int, host: str, port: int, epoch: int) -> BrokerDescription:
-    return BrokerDescription(broker_id=broker_id, host=host, port=port, epoch=epoch)
-
-
-def _accepts(address: Address) -> bool:
-    try:
-        with socket.create_connection(address, timeout=1.0):
-            return True
-    except OSError:
-        return False
+def _broker(told: BrokerInfo) -> BrokerDescription:
+    return BrokerDescription(
+        broker_id=told.broker_id, host=told.host, port=told.port, epoch=told.epoch, disks=told.disks
+    )

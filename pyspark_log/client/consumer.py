@@ -295,13 +295,13 @@ class Consumer:
 
     # --- forks (see `forking`) --------------------------------------------------------------------------------
 
-    def interrupt_for_fork(self) -> None:
+    def _interrupt_for_fork(self) -> None:
         """See `forking`: sessions do it."""
 
-    def drop_for_fork(self) -> None:
+    def _drop_for_fork(self) -> None:
         """See `forking`."""
 
-    def after_fork_in_child(self) -> None:
+    def _after_fork_in_child(self) -> None:
         """See `forking`: the child goes on from the same positions, by itself.
 
         But for a member of a group: the parent is the member. In the child nothing is subscribed to, until it

@@ -1,16 +1,19 @@
 """What became of what was sent: one shared outcome per frame, and light views of it for callers.
 
 Rule: a `Delivery` is finished exactly once, by acknowledgement or error. A future per record would cost 8 µs; a
-`RecordFuture` is a pair (delivery, index) instead. What a callback raises is logged by `concurrent.futures`, as for
-its own futures, and stops nothing.
+`RecordFuture` is a pair (delivery, index) instead, which becomes a whole future of `concurrent.futures`, with a lock
+and waiters, when somebody first looks for these. What a callback raises is logged by `concurrent.futures`, as for its
+own futures, and stops nothing.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from typing import Any, Protocol
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future, InvalidStateError
+from typing import Any, Protocol, TypeVar
 
 from broker_runtime.contract.errors import ClientTimeoutError, PylogError
 from pyspark_log.client.records import BatchMetadata, RecordMetadata
@@ -96,13 +99,95 @@ class Delivery:
         return BatchMetadata(self.topic, self.partition, self.base_offset, self.count, timestamp)
 
 
-class RecordFuture(tuple[Delivery, int]):
-    """What `Producer.send` returns: the methods of a `concurrent.futures.Future` that make sense here.
+Outcome = TypeVar("Outcome")
 
-    Waiting for a record sends its frame off at once. There is no cancelling.
+_MACHINERY = frozenset({"_condition", "_state", "_result", "_exception", "_waiters", "_done_callbacks"})
+"""What `concurrent.futures.wait` and `as_completed` look for in a future."""
+_machinery_lock = threading.Lock()
+
+
+class _LazyFuture(Future[Outcome]):
+    """A future whose outcome is a delivery's, or several. Passes wherever one of `concurrent.futures` does.
+
+    Rule: `Future.__init__`, which costs as much as all of `Producer.send`, runs when one of its attributes is first
+    asked for, once. Subclasses say `done`, `result`, `exception` and `add_done_callback` without it.
     """
 
-    __slots__ = ()
+    def __getattr__(self, name: str) -> Any:
+        if name not in _MACHINERY:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        with _machinery_lock:
+            is_first = "_condition" not in self.__dict__
+            if is_first:
+                super().__init__()
+        if is_first:
+            self.add_done_callback(lambda _: self._tell_waiters())
+        return self.__dict__[name]
+
+    def _tell_waiters(self) -> None:
+        with self._condition:
+            self._state = "FINISHED"
+            error = self.exception(0)
+            for waiter in self._waiters:
+                if error is None:
+                    waiter.add_result(self)
+                else:
+                    waiter.add_exception(self)
+            self._condition.notify_all()
+
+    def __await__(self) -> Generator[Any, None, Outcome]:
+        """``await`` gives what `result` gives, without blocking the event loop. It sends nothing off before its time:
+        what many tasks send still shares frames."""
+        loop = asyncio.get_running_loop()
+        outcome: asyncio.Future[None] = loop.create_future()
+
+        def finish() -> None:
+            if not outcome.done():
+                outcome.set_result(None)
+
+        def tell_loop(_: object) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
+                loop.call_soon_threadsafe(finish)
+
+        if not self.done():
+            self.add_done_callback(tell_loop)
+            yield from outcome
+        return self.result(0)
+
+    def running(self) -> bool:
+        """Whether the outcome is not known yet."""
+        return not self.done()
+
+    def cancelled(self) -> bool:
+        """Never."""
+        return False
+
+    def cancel(self) -> bool:
+        """Does nothing: what was sent stays sent."""
+        return False
+
+    def set_running_or_notify_cancel(self) -> bool:
+        """It runs from the beginning."""
+        return True
+
+    def set_result(self, result: object) -> None:
+        """Raises `InvalidStateError`: only the producer says what became of a record."""
+        raise InvalidStateError("the outcome of what was sent is the producer's to say")
+
+    def set_exception(self, exception: object) -> None:
+        """Raises `InvalidStateError`, as `set_result`."""
+        raise InvalidStateError("the outcome of what was sent is the producer's to say")
+
+
+class RecordFuture(tuple[Delivery, int], _LazyFuture[RecordMetadata]):
+    """What `Producer.send` returns: a `concurrent.futures.Future` that can be awaited as well.
+
+    Waiting for it with `result` or `exception` sends its frame off at once. There is no cancelling.
+    """
+
+    def __init__(self, _: tuple[Delivery, int]) -> None:
+        # Not Future's: see `_LazyFuture`.
+        pass
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
         """Blocks until the record is acknowledged; raises its error, or `ClientTimeoutError` after ``timeout`` s."""
@@ -124,19 +209,7 @@ class RecordFuture(tuple[Delivery, int]):
         """Whether the outcome is known."""
         return self[0].is_done
 
-    def running(self) -> bool:
-        """Whether the outcome is not known yet."""
-        return not self[0].is_done
-
-    def cancelled(self) -> bool:
-        """Never."""
-        return False
-
-    def cancel(self) -> bool:
-        """Does nothing: what was sent stays sent."""
-        return False
-
-    def add_done_callback(self, fn: Callable[[RecordFuture], object]) -> None:
+    def add_done_callback(self, fn: Callable[[Any], object]) -> None:
         """``fn(self)`` when done, from a thread of the producer, or at once."""
         self[0].when_done(lambda: fn(self))
 
@@ -146,10 +219,8 @@ class RecordFuture(tuple[Delivery, int]):
         return f"RecordFuture({delivery.topic}-{delivery.partition}, record {index} of its frame, {state})"
 
 
-class BatchFuture:
-    """What `Producer.send_batch` returns: done when all frames of the batch are."""
-
-    __slots__ = ("_deliveries",)
+class BatchFuture(_LazyFuture[list[BatchMetadata]]):
+    """What `Producer.send_batch` returns: done when all frames of the batch are. Otherwise as `RecordFuture`."""
 
     def __init__(self, deliveries: Sequence[Delivery]) -> None:
         self._deliveries = tuple(deliveries)
@@ -170,7 +241,7 @@ class BatchFuture:
         """Whether the outcome of all is known."""
         return all(delivery.is_done for delivery in self._deliveries)
 
-    def add_done_callback(self, fn: Callable[[BatchFuture], object]) -> None:
+    def add_done_callback(self, fn: Callable[[Any], object]) -> None:
         """``fn(self)`` once, when all are done, from a thread of the producer, or at once."""
         left = _Countdown(len(self._deliveries), lambda: fn(self))
         for delivery in self._deliveries:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from broker_runtime.contract.errors import NotAPylogBrokerError, RetriableError
+from broker_runtime.contract.model import TopicDescription
 from broker_runtime.contract.requests import (
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
@@ -49,6 +50,13 @@ def topics_with_offsets(cluster: Cluster, names: Iterable[str] | None = None) ->
         if _has_all_that_are_led(topics, found) or deadline.expired:
             return [_with_offsets(topic, found) for topic in topics]
         time.sleep(deadline.remaining_s(backoff.next_s()))
+
+
+def as_new(topic: TopicDescription) -> TopicDescription:
+    """A topic that was made just now, with the offsets that its partitions begin with, which no leader need be asked
+    for."""
+    partitions = tuple(dataclasses.replace(each, log_start=0, high_watermark=0) for each in topic.partitions)
+    return dataclasses.replace(topic, partitions=partitions)
 
 
 def log_dirs(cluster: Cluster) -> dict[int, tuple[LogDirInfo, ...]]:

@@ -226,9 +226,35 @@ class Dispatch:
         if lane is None:
             return
         if lane.topic.topic_id != described.topic_id:
-            self._forget(name, InconsistentTopicIdError(f"topic {name!r} was deleted and made anew"))
+            self._recreated(lane, described)
             return
         with self._lock:
+            self._place(lane, described)
+
+    def _recreated(self, lane: Lane, described: Topic) -> None:
+        """The topic was deleted and made anew: as Kafka's producer does, what no log has goes to the new one, in order.
+
+        First all that is in flight to the old one must come back; until then its partitions have no leader, so
+        metadata is asked for again. What cannot be in the new topic fails.
+        """
+        name = described.name
+        if list(described.schemas) != list(lane.topic.schemas):
+            self._forget(
+                name, InconsistentTopicIdError(f"topic {name!r} was deleted and made anew with another schema")
+            )
+            return
+        if len(described.partitions) < len(lane.queues):
+            self._forget(
+                name, InconsistentTopicIdError(f"topic {name!r} was deleted and made anew with fewer partitions")
+            )
+            return
+        with self._lock:
+            with self._accumulator.lock:
+                for queue in lane.queues:
+                    self._accumulator.move(queue, NO_LEADER, queue.leader_epoch)
+                if any(queue.in_flight for queue in lane.queues):
+                    return
+                self._accumulator.begin_anew(lane.queues, described.topic_id)
             self._place(lane, described)
 
     def _forget(self, name: str, error: PylogError) -> None:
@@ -266,6 +292,7 @@ class Dispatch:
                     stale=self._stale,
                     on_failure=self.broke,
                     client_id=self._settings.client_id,
+                    uses_proxy=self._settings.enable_http_proxy,
                     acks=_ACKS[self._settings.acks],
                     request_timeout_ms=self._settings.request_timeout_ms,
                     codec=self._settings.compression_type,

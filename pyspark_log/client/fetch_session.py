@@ -17,10 +17,11 @@ __all__ = ["FetchSession", "Fetched"]
 class FetchSession:
     """One open session, on a connection of its own."""
 
-    def __init__(self, address: Address, hello: FetchHello) -> None:
-        """Opens it; a broker that is not there is noticed by the first `fetch`, at the latest."""
+    def __init__(self, address: Address, hello: FetchHello, *, uses_proxy: bool = False) -> None:
+        """Opens it; a broker that is not there is noticed by the first `fetch`, at the latest. ``uses_proxy``: as for
+        `connect`."""
         self.address = address
-        self._exchange = FetchExchange(address)
+        self._exchange = FetchExchange(address, uses_proxy=uses_proxy)
         forking.register(self)
         with forking.flight_use():
             self._exchange.open(hello)
@@ -49,15 +50,15 @@ class FetchSession:
         self._exchange.close()
         forking.unregister(self)
 
-    def interrupt_for_fork(self) -> None:
+    def _interrupt_for_fork(self) -> None:
         """See `forking`: ends the session; its owner opens another."""
         self.cancel()
 
-    def drop_for_fork(self) -> None:
+    def _drop_for_fork(self) -> None:
         """See `forking`."""
         self._exchange.drop()
 
-    def after_fork_in_child(self) -> None:
+    def _after_fork_in_child(self) -> None:
         """See `forking`."""
         abandon(self._exchange)
         self._exchange = FetchExchange(self.address)

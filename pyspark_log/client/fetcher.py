@@ -398,7 +398,9 @@ class _BrokerThread:
         if self._session is None or self._session.is_cancelled:
             self._drop_session()
             self._session = FetchSession(
-                self._cluster.address_of(self._broker_id), FetchHello(client_id=self._fetcher.client_id)
+                self._cluster.address_of(self._broker_id),
+                FetchHello(client_id=self._fetcher.client_id),
+                uses_proxy=self._cluster.uses_proxy,
             )
         return self._session
 

@@ -33,13 +33,13 @@ SETTLE_S = 0.1
 class Forkable(Protocol):
     """Something that lives across a fork."""
 
-    def interrupt_for_fork(self) -> None:
+    def _interrupt_for_fork(self) -> None:
         """In the parent, before: make threads that are inside Flight calls come out soon. Bounded."""
 
-    def drop_for_fork(self) -> None:
+    def _drop_for_fork(self) -> None:
         """In the parent, before, when threads came out: let go of all Flight objects. Bounded."""
 
-    def after_fork_in_child(self) -> None:
+    def _after_fork_in_child(self) -> None:
         """In the child, which has this thread only: forget the parent's threads, locks and connections."""
 
 
@@ -89,11 +89,11 @@ def _before_fork() -> None:
             _gate.condition.wait(FORK_WAIT_S)
         _gate.shut_by = threading.get_ident()
     for client in list(_live):
-        client.interrupt_for_fork()
+        client._interrupt_for_fork()
     with _gate.condition:
         _gate.condition.wait_for(lambda: _gate.inside == 0, FORK_WAIT_S)
     for client in list(_live):
-        client.drop_for_fork()
+        client._drop_for_fork()
     if _gate.used:
         time.sleep(SETTLE_S)
 
@@ -109,7 +109,7 @@ def _after_fork_in_child() -> None:
     global _gate
     _gate = _Gate()
     for client in list(_live):
-        client.after_fork_in_child()
+        client._after_fork_in_child()
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

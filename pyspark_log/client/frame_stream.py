@@ -28,10 +28,11 @@ class FramesRead(NamedTuple):
 class FrameStream:
     """One DoGet on a connection of its own."""
 
-    def __init__(self, address: Address, request: ReadRequest) -> None:
-        """Opens the stream; raises what the broker answers at once, or a network error."""
+    def __init__(self, address: Address, request: ReadRequest, *, uses_proxy: bool = False) -> None:
+        """Opens the stream; raises what the broker answers at once, or a network error. ``uses_proxy``: as for
+        `connect`."""
         self.address = address
-        self._connection = StreamConnection(address, CONNECTION_OPTIONS)
+        self._connection = StreamConnection(address, CONNECTION_OPTIONS, uses_proxy=uses_proxy)
         forking.register(self)
         with forking.flight_use():
             self._connection.open(lambda client: (None, client.do_get(read_ticket(request))))
@@ -63,15 +64,15 @@ class FrameStream:
         self._connection.drop()
         forking.unregister(self)
 
-    def interrupt_for_fork(self) -> None:
+    def _interrupt_for_fork(self) -> None:
         """See `forking`: ends the stream; whoever reads asks for the rest."""
         self._connection.cancel()
 
-    def drop_for_fork(self) -> None:
+    def _drop_for_fork(self) -> None:
         """See `forking`."""
         self._connection.drop()
 
-    def after_fork_in_child(self) -> None:
+    def _after_fork_in_child(self) -> None:
         """See `forking`."""
         abandon(self._connection)
         self._connection = StreamConnection(self.address, CONNECTION_OPTIONS)

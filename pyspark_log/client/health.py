@@ -1,6 +1,6 @@
-"""Whether a cluster is whole: a controller, and for each partition a leader and all its replicas in sync.
+"""Whether a cluster is whole: a controller, disks that take records, for each partition a leader and all in sync.
 
-Rule: a pure function of what one broker says of the cluster; how full disks are, or how far groups lag, is not asked.
+Rule: a pure function of what one broker says of the cluster; how far groups lag is not asked.
 """
 
 from __future__ import annotations
@@ -31,7 +31,16 @@ class ClusterHealth:
     @property
     def is_healthy(self) -> bool:
         """Whether there is nothing wrong."""
-        return not self.problems and self.cluster.controller_id is not None
+        return not self.problems and self.cluster.controller_id is not None and not self.disks
+
+    @property
+    def disks(self) -> tuple[str, ...]:
+        """The directories that take no records, each with its broker and what is wrong."""
+        return tuple(
+            f"broker {broker_id}: {path} {'is full' if what == 'full' else what}"
+            for broker_id, broker in sorted(self.cluster.brokers.items())
+            for path, what in sorted(broker.disks.items())
+        )
 
 
 def check(cluster: Cluster) -> ClusterHealth:

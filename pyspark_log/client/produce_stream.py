@@ -12,9 +12,8 @@ import time
 from typing import Any
 
 import pyarrow as pa
-from pyarrow import flight
 
-from broker_runtime.contract.connection import FLIGHT_ERRORS, location_of, translate
+from broker_runtime.contract.connection import FLIGHT_ERRORS, connect, translate
 from broker_runtime.contract.errors import NetworkError, PylogError
 from broker_runtime.contract.flight import (
     FRAMES_SCHEMA,
@@ -35,8 +34,9 @@ _HEARTBEAT = metadata(ProduceRequest(request_id=-1, heartbeat=True))
 class ProduceStream:
     """One open stream, on a connection of its own."""
 
-    def __init__(self, address: Address, hello: ProduceHello) -> None:
-        """Opens it; raises `BrokerUnavailableError` and the like where that shows already."""
+    def __init__(self, address: Address, hello: ProduceHello, *, uses_proxy: bool = False) -> None:
+        """Opens it; raises `BrokerUnavailableError` and the like where that shows already. ``uses_proxy``: as for
+        `connect`."""
         self.address = address
         self._write_lock = threading.Lock()  # a fork ends the stream between two writes
         self._client: Any = None
@@ -47,7 +47,7 @@ class ProduceStream:
         forking.register(self)
         with forking.flight_use():
             try:
-                self._client = flight.FlightClient(location_of(address), generic_options=STREAM_OPTIONS)
+                self._client = connect(address, STREAM_OPTIONS, uses_proxy=uses_proxy)
                 self._writer, self._reader = self._client.do_put(produce_descriptor(hello), FRAMES_SCHEMA)
                 return
             except FLIGHT_ERRORS as error:
@@ -122,17 +122,17 @@ class ProduceStream:
         self._drop()
         forking.unregister(self)
 
-    def interrupt_for_fork(self) -> None:
+    def _interrupt_for_fork(self) -> None:
         """See `forking`: the broker answers what it has, then the stream's owner opens another."""
         if self._write_lock.acquire(timeout=forking.FORK_WAIT_S):
             self._write_lock.release()
             self.end()
 
-    def drop_for_fork(self) -> None:
+    def _drop_for_fork(self) -> None:
         """See `forking`."""
         self._drop()
 
-    def after_fork_in_child(self) -> None:
+    def _after_fork_in_child(self) -> None:
         """See `forking`."""
         self._write_lock = threading.Lock()
         self._is_ended = True

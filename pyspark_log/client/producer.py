@@ -6,6 +6,8 @@ where Kafka would put them (`partitioner`), records without a key round robin.
 
 A record is in the log once, however often its frame has to be sent (``enable.idempotence``, which needs ``acks=all``
 and is on unless ``acks`` says otherwise); without that, a frame whose acknowledgement got lost is there twice.
+A topic that is deleted and made anew is gone on with, as Kafka's producer does: what no log has goes to the new topic;
+where that has another schema or fewer partitions, it fails with `InconsistentTopicIdError`.
 Thread-safe. After ``os.fork`` a child's producer is empty and works: what was not sent yet is the parent's.
 """
 
@@ -208,13 +210,13 @@ class Producer:
 
     # --- forks (see `forking`) --------------------------------------------------------------------------------
 
-    def interrupt_for_fork(self) -> None:
+    def _interrupt_for_fork(self) -> None:
         """See `forking`: streams do it."""
 
-    def drop_for_fork(self) -> None:
+    def _drop_for_fork(self) -> None:
         """See `forking`."""
 
-    def after_fork_in_child(self) -> None:
+    def _after_fork_in_child(self) -> None:
         """See `forking`: begins empty."""
         if not self._is_closed:
             self._start()

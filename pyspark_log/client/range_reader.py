@@ -225,7 +225,7 @@ class _RangeReader:
             columns=self._columns,
             batch_bytes=min(_MESSAGE_BYTES, self._prefetch_bytes),
         )
-        stream = FrameStream(address, request)
+        stream = FrameStream(address, request, uses_proxy=self._cluster.uses_proxy)
         try:
             with self._condition:
                 self._stream = stream

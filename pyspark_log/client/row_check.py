@@ -1,20 +1,20 @@
 """Python mappings checked against a typed topic's schema as they are sent, so that the mistake shows where it is made.
 
-Rule: unknown, missing and wrong fields are refused by name; nothing is converted but what Arrow itself takes for the
-type. Columns are made later, for a whole frame at once (`gathering`).
+Rule: unknown, missing and wrong fields are refused by name, at any depth (`column_values` says what a column takes).
+Columns are made later, for a whole frame at once (`gathering`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.types as pt
 
 from broker_runtime.contract.errors import SchemaMismatchError
 from broker_runtime.contract.schema import TopicSchema
 from broker_runtime.contract.schema.topic import nearest
+from pyspark_log.client.column_values import value_check
 from pyspark_log.client.gathering import RECORD_OVERHEAD_BYTES, text_bytes
 
 _FIXED_VALUE_BYTES = 16
@@ -27,7 +27,7 @@ class RowCheck:
         self._topic = topic
         self._names = tuple(schema.arrow.names)
         self._known = frozenset(self._names)
-        self._checks = tuple(_Field(field) for field in schema.arrow)
+        self._checks = tuple((field.name, value_check(field, field.name)) for field in schema.arrow)
         self._key_index = None if schema.key is None else self._names.index(schema.key)
         self._key_type = None if schema.key is None else schema.arrow.field(schema.key).type
 
@@ -40,9 +40,11 @@ class RowCheck:
             )
         if not self._known.issuperset(given):
             unknown = next(name for name in given if name not in self._known)
-            raise SchemaMismatchError(f"topic {self._topic!r} has no column {unknown!r}{nearest(unknown, self._names)}")
+            raise SchemaMismatchError(
+                f"topic {self._topic!r} has no column {unknown!r}{nearest(str(unknown), self._names)}"
+            )
         get = given.get
-        return tuple([check(get(check.name)) for check in self._checks])
+        return tuple([check(get(name)) for name, check in self._checks])
 
     def key_bytes(self, row: tuple[Any, ...]) -> bytes | None:
         """The bytes whose hash chooses the partition: of the key column, None without one or if it is null."""
@@ -74,46 +76,3 @@ def _value_bytes(value: Any) -> int:
     if isinstance(value, Iterable):
         return _FIXED_VALUE_BYTES + sum(map(_value_bytes, value))
     return _FIXED_VALUE_BYTES
-
-
-class _Field:
-    """One column: a quick test for the usual Python types, Arrow's own conversion for all else."""
-
-    __slots__ = ("_kind", "_plain", "_required", "name")
-
-    def __init__(self, field: pa.Field) -> None:
-        self.name: str = field.name
-        self._kind = field.type
-        self._required = not field.nullable
-        self._plain = _plain_test(field.type)
-
-    def __call__(self, value: Any) -> Any:
-        if value is None:
-            if self._required:
-                raise SchemaMismatchError(f"column {self.name!r} allows no nulls and is missing or None")
-            return None
-        if self._plain is not None:
-            if self._plain(value):
-                return value
-            raise SchemaMismatchError(f"column {self.name!r} is {self._kind}, not {type(value).__name__} {value!r:.80}")
-        try:
-            pa.scalar(value, self._kind)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-            raise SchemaMismatchError(f"column {self.name!r} is {self._kind}, not {value!r:.80}: {error}") from None
-        return value
-
-
-def _plain_test(kind: pa.DataType) -> Callable[[Any], bool] | None:
-    if pt.is_string(kind):
-        return lambda value: isinstance(value, str)
-    if pt.is_binary(kind):
-        return lambda value: isinstance(value, (bytes, bytearray, memoryview))
-    if pt.is_boolean(kind):
-        return lambda value: isinstance(value, bool)
-    if pt.is_integer(kind):
-        bits = kind.bit_width
-        low, high = (-(1 << bits - 1), 1 << bits - 1) if pt.is_signed_integer(kind) else (0, 1 << bits)
-        return lambda value: hasattr(value, "__index__") and not isinstance(value, bool) and low <= value < high
-    if pt.is_floating(kind):
-        return lambda value: hasattr(value, "__float__") and not isinstance(value, (bool, str))
-    return None

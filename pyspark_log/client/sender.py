@@ -41,6 +41,7 @@ class Sender:
         acks: int,
         request_timeout_ms: int,
         codec: str,
+        uses_proxy: bool = False,
     ) -> None:
         """``stale`` is told of frames whose leader seems to be another one (asks for new metadata);
         ``on_failure`` of a defect that ended a thread."""
@@ -53,6 +54,7 @@ class Sender:
         self._acks = acks
         self._timeout_ms = request_timeout_ms
         self._codec = codec
+        self._uses_proxy = uses_proxy
         self._lock = threading.Lock()
         self._stream: ProduceStream | None = None
         self._unanswered: deque[tuple[int, Outgoing]] = deque()
@@ -163,7 +165,11 @@ class Sender:
             if self._stream is not None:
                 return self._stream
         try:
-            stream = ProduceStream(self._address_of(self.broker_id), ProduceHello(client_id=self._client_id))
+            stream = ProduceStream(
+                self._address_of(self.broker_id),
+                ProduceHello(client_id=self._client_id),
+                uses_proxy=self._uses_proxy,
+            )
         except PylogError as error:
             self._accumulator.repeat([outgoing], error)
             self._stale(outgoing)

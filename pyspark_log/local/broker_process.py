@@ -179,7 +179,7 @@ class BrokerProcess:
         self.config_file.write_text(_toml(self._resolved_settings()))
         printed_before = self.output_file.stat().st_size if self.output_file.exists() else 0
         # -P: a file in the caller's directory must not stand in for a module of ours.
-        command = [sys.executable, "-P", "-m", "broker_runtime.broker"]
+        command = [sys.executable, "-P", "-m", "broker_runtime"]
         self._process = GuardedProcess(
             [*command, "--config", str(self.config_file), "--ready-file", str(ready_file)], output=self.output_file
         )

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from pyspark_log.spark.log_view import LOAD_PATIENCE_S, BrokerLogView
+from pyspark_log.spark.log_view import BrokerLogView, load_patience_s
 from pyspark_log.spark.offsets import OffsetLimit, Position, SourceOffset, expand_limit
 from pyspark_log.spark.options import SourceOptions
 from pyspark_log.spark.planning import divide, plan_batch, share
@@ -33,7 +33,7 @@ class PylogBatchReader(DataSourceReader):
         """One input partition per range or group of small ranges; its value is a tuple of `PlannedRange`."""
         options = self._options
         starting, ending = options.batch_limits()
-        view = BrokerLogView(options, patience_s=LOAD_PATIENCE_S)
+        view = BrokerLogView(options, patience_s=load_patience_s(options))
         try:
             snapshot = view.snapshot()
             refuse_missing(snapshot)

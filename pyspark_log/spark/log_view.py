@@ -61,6 +61,11 @@ _GROUP_LIMIT_S = 3.0  # one try at the group's coordinator
 _LEADER_LIMIT_S = 5.0  # one try at one leader: if it is frozen, another will lead
 
 
+def load_patience_s(options: SourceOptions) -> float:
+    """How long whoever loads a source waits for an answer: `LOAD_PATIENCE_S`, or less by ``request.timeout.ms``."""
+    return min(LOAD_PATIENCE_S, options.settings().request_timeout_ms / 1000)
+
+
 class BrokerLogView:
     """The partitions that a source selects. Connects when first asked; `close` ends the connections."""
 

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from broker_runtime.contract.errors import OptionError
 from pyspark_log.spark.batch_reader import PylogBatchReader
-from pyspark_log.spark.log_view import LOAD_PATIENCE_S, BrokerLogView
+from pyspark_log.spark.log_view import BrokerLogView, load_patience_s
 from pyspark_log.spark.options import SourceOptions, parse_sink_options, parse_source_options
 from pyspark_log.spark.row_schema import RowLayout, lay_out_rows
 from pyspark_log.spark.sink import PylogBatchWriter, PylogStreamWriter
@@ -70,7 +70,7 @@ class DefaultSource(DataSource):
 
 
 def _find_layout(options: SourceOptions) -> RowLayout:
-    view = BrokerLogView(options, patience_s=LOAD_PATIENCE_S)
+    view = BrokerLogView(options, patience_s=load_patience_s(options))
     try:
         return lay_out_rows(view.schemas(), options)
     finally:

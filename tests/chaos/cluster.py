@@ -61,6 +61,16 @@ class ChaosCluster(LocalCluster):
         return ",".join(f"127.0.0.1:{port}" for port in self._proxies.values())
 
     @property
+    def directory(self) -> Path:
+        """Where everything of it is."""
+        assert self._directory is not None
+        return self._directory
+
+    def address(self, broker_id: int) -> str:
+        """``host:port`` of the broker itself, not of its proxy."""
+        return self._broker(broker_id).address
+
+    @property
     def zookeeper_ids(self) -> list[int]:
         """All servers of the ensemble."""
         return sorted(self._zookeepers().servers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import random
@@ -67,11 +68,23 @@ class Faults:
         self.rng = rng
         self.busy: set[int] = set()  # brokers that a fault holds down
         self.flips: list[Flip] = []
+        self.wrong: list[str] = []  # what a fault saw that must not be
+        self.others_are_under_way = False  # while a fault begins: whether another one has, and is not mended
+        self._orders: list[tuple[int, ...]] = []
 
     def pick(self) -> int | None:
         """A broker that runs and is not held down; None if there is none."""
         free = [b for b in self.cluster.broker_ids if b not in self.busy and self.cluster.is_running(b)]
         return self.rng.choice(free) if free else None
+
+    def next_order(self) -> tuple[int, ...]:
+        """An order of all brokers; none comes again before all others did."""
+        brokers = set(self.cluster.broker_ids)
+        self._orders = [order for order in self._orders if set(order) == brokers]
+        if not self._orders:
+            self._orders = list(itertools.permutations(sorted(brokers)))
+            self.rng.shuffle(self._orders)
+        return self._orders.pop()
 
     def controller(self) -> int | None:
         """The controller, as a broker says."""
@@ -82,7 +95,7 @@ class Faults:
             return None
 
 
-def _hold(faults: Faults, broker_id: int | None, begin: Callable[[int], Undo | None]) -> Undo | None:
+def hold(faults: Faults, broker_id: int | None, begin: Callable[[int], Undo | None]) -> Undo | None:
     if broker_id is None or broker_id in faults.busy:
         return None
     undo = begin(broker_id)
@@ -97,22 +110,22 @@ def _hold(faults: Faults, broker_id: int | None, begin: Callable[[int], Undo | N
     return mend
 
 
-def _killed(faults: Faults, broker_id: int) -> Undo:
+def killed(faults: Faults, broker_id: int) -> Undo:
     faults.cluster.kill(broker_id)
     return lambda: faults.cluster.start(broker_id)
 
 
-def _stopped(faults: Faults, broker_id: int) -> Undo:
+def stopped(faults: Faults, broker_id: int) -> Undo:
     faults.cluster.stop(broker_id)
     return lambda: faults.cluster.start(broker_id)
 
 
-def _paused(faults: Faults, broker_id: int) -> Undo:
+def paused(faults: Faults, broker_id: int) -> Undo:
     faults.cluster.pause(broker_id)
     return lambda: faults.cluster.resume(broker_id)
 
 
-def _cut(faults: Faults, broker_id: int, others: Sequence[str], *, one_way: bool = False) -> Undo:
+def cut(faults: Faults, broker_id: int, others: Sequence[str], *, one_way: bool = False) -> Undo:
     network, name = faults.cluster.network, broker_name(broker_id)
     links = [(name, other) for other in others]
     links += [(other, name) for other in others if other.startswith("broker-") or other == "client"]
@@ -127,15 +140,15 @@ def _cut(faults: Faults, broker_id: int, others: Sequence[str], *, one_way: bool
     return heal
 
 
-def _peers(faults: Faults, broker_id: int) -> list[str]:
+def peers(faults: Faults, broker_id: int) -> list[str]:
     return [broker_name(other) for other in faults.cluster.broker_ids if other != broker_id]
 
 
-def _slow(faults: Faults, broker_id: int) -> Undo:
+def slow(faults: Faults, broker_id: int) -> Undo:
     network, name = faults.cluster.network, broker_name(broker_id)
     delay_s = faults.rng.uniform(0.02, 0.2)
-    links = [(source, name) for source in (*_peers(faults, broker_id), "client")]
-    links += [(name, target) for target in (*_peers(faults, broker_id), "zookeeper")]
+    links = [(source, name) for source in (*peers(faults, broker_id), "client")]
+    links += [(name, target) for target in (*peers(faults, broker_id), "zookeeper")]
     for source, target in links:
         network.delay(source, target, delay_s)
 
@@ -146,33 +159,19 @@ def _slow(faults: Faults, broker_id: int) -> Undo:
     return heal
 
 
-def _all_killed(faults: Faults) -> Undo | None:
-    if faults.busy:
-        return None
-    for broker_id in faults.cluster.broker_ids:
-        faults.busy.add(broker_id)
-        faults.cluster.kill(broker_id)
-
-    def start() -> None:
-        faults.cluster.start_all()
-        faults.busy.clear()
-
-    return start
-
-
-def _zookeeper_killed(faults: Faults) -> Undo:
+def zookeeper_killed(faults: Faults) -> Undo:
     server = faults.rng.choice(faults.cluster.zookeeper_ids)
     faults.cluster.kill_zookeeper(server)
     return lambda: faults.cluster.start_zookeeper(server)
 
 
-def _zookeeper_paused(faults: Faults) -> Undo:
+def zookeeper_paused(faults: Faults) -> Undo:
     server = faults.rng.choice(faults.cluster.zookeeper_ids)
     faults.cluster.pause_zookeeper(server)
     return lambda: faults.cluster.resume_zookeeper(server)
 
 
-def _session_expired(faults: Faults, broker_id: int) -> Undo | None:
+def session_expired(faults: Faults, broker_id: int) -> Undo | None:
     """Its ZooKeeper session is closed by somebody else who knows its password: for the broker that is an expiry."""
     session = faults.cluster.zookeeper_session(broker_id)
     if session is None:
@@ -192,7 +191,7 @@ def _session_expired(faults: Faults, broker_id: int) -> Undo | None:
     return (lambda: None) if was_its_own else None
 
 
-def _disk_full(faults: Faults, broker_id: int) -> Undo:
+def disk_full(faults: Faults, broker_id: int) -> Undo:
     """Only on a data directory of limited size: what is free is taken."""
     ballast = faults.cluster.log_dirs(broker_id)[0].parent / "ballast"
     try:
@@ -212,7 +211,7 @@ def _disk_full(faults: Faults, broker_id: int) -> Undo:
     return mend
 
 
-def _bit_flipped(faults: Faults) -> Undo | None:
+def bit_flipped(faults: Faults) -> Undo | None:
     """One bit of a closed segment of a follower, while it is down, as a bad disk would do it.
 
     Only one replica of a partition is ever damaged: what all of them have lost is nobody's to mend.
@@ -237,7 +236,7 @@ def _bit_flipped(faults: Faults) -> Undo | None:
         faults.flips.append(_flip(segment, faults.rng, broker_id, partition))
         return lambda: faults.cluster.start(broker_id)
 
-    return _hold(faults, broker_id, begin)
+    return hold(faults, broker_id, begin)
 
 
 def _followed(faults: Faults, broker_id: int) -> list[int]:
@@ -265,7 +264,7 @@ def _flip(path: Path, rng: random.Random, broker_id: int, partition: int) -> Fli
     )
 
 
-def _partitions_moved(faults: Faults) -> Undo | None:
+def partitions_moved(faults: Faults) -> Undo | None:
     try:
         with Admin(faults.cluster.proxied_servers, request_timeout_ms=10_000) as admin:
             live = sorted(admin.describe_cluster().brokers)
@@ -284,7 +283,7 @@ def _partitions_moved(faults: Faults) -> Undo | None:
     return lambda: None
 
 
-def _broker_added(faults: Faults) -> Undo | None:
+def broker_added(faults: Faults) -> Undo | None:
     if len(faults.cluster.broker_ids) >= 5:
         return None
     try:
@@ -292,10 +291,10 @@ def _broker_added(faults: Faults) -> Undo | None:
     except PylogError as error:
         log.info("cannot add error=%s", error)
         return None
-    return _partitions_moved(faults) or (lambda: None)
+    return partitions_moved(faults) or (lambda: None)
 
 
-def _topic_comes_and_goes(faults: Faults) -> Undo | None:
+def topic_comes_and_goes(faults: Faults) -> Undo | None:
     name = f"passing-{faults.rng.randrange(1_000_000)}"
     try:
         with Admin(faults.cluster.proxied_servers, request_timeout_ms=10_000) as admin:
@@ -312,48 +311,3 @@ def _topic_comes_and_goes(faults: Faults) -> Undo | None:
             log.info("cannot delete error=%s", error)
 
     return delete
-
-
-def catalogue(*, has_small_disks: bool) -> list[Fault]:
-    """All faults; those of full disks only where data directories are of limited size."""
-
-    def on_broker(name: str, begin: Callable[[Faults, int], Undo | None], longest_s: float) -> Fault:
-        return Fault(
-            name=name, longest_s=longest_s, begin=lambda f: _hold(f, f.pick(), lambda broker_id: begin(f, broker_id))
-        )
-
-    faults = [
-        on_broker("kill a broker", _killed, 12),
-        on_broker("stop a broker", _stopped, 12),
-        on_broker("pause a broker", _paused, 30),
-        on_broker("expire a session", _session_expired, 8),
-        on_broker("slow network", _slow, 15),
-        on_broker("cut from peers", lambda f, b: _cut(f, b, _peers(f, b)), 15),
-        on_broker("cut from peers, one way", lambda f, b: _cut(f, b, _peers(f, b), one_way=True), 15),
-        on_broker("cut from ZooKeeper", lambda f, b: _cut(f, b, ["zookeeper"]), 15),
-        on_broker("cut from clients", lambda f, b: _cut(f, b, ["client"]), 15),
-        on_broker("cut from all", lambda f, b: _cut(f, b, [*_peers(f, b), "zookeeper", "client"]), 15),
-        Fault(
-            name="kill the controller",
-            longest_s=12,
-            begin=lambda f: _hold(f, f.controller(), lambda broker_id: _killed(f, broker_id)),
-        ),
-        Fault(name="kill all brokers", longest_s=5, begin=_all_killed),
-        Fault(name="kill ZooKeeper", longest_s=12, begin=_zookeeper_killed),
-        Fault(name="pause ZooKeeper", longest_s=12, begin=_zookeeper_paused),
-        Fault(name="flip a bit", longest_s=3, begin=_bit_flipped),
-        Fault(name="move partitions", longest_s=5, begin=_partitions_moved),
-        Fault(name="add a broker", longest_s=5, begin=_broker_added),
-        Fault(name="topic comes and goes", longest_s=5, begin=_topic_comes_and_goes),
-    ]
-    if has_small_disks:
-        faults.append(on_broker("fill a disk", _disk_full, 8))
-    return faults
-
-
-def named(kinds: Sequence[Fault], part: str | None) -> list[Fault]:
-    """Those whose name holds ``part``; None: all. Raises `ValueError` that names what is allowed."""
-    found = [fault for fault in kinds if part is None or part in fault.name]
-    if not found:
-        raise ValueError(f"FAULT={part!r}: allowed is any part of: {', '.join(fault.name for fault in kinds)}")
-    return found

@@ -27,6 +27,7 @@ class Report:
     longest_silence_of_one: tuple[float, Partition | None] = (0.0, None)
     longest_without_leader: tuple[float, Partition | None] = (0.0, None)
     rounds: int = 0
+    never: list[str] = field(default_factory=list)  # faults that there was no time or no moment for
     wrong: list[str] = field(default_factory=list)
 
     def note_faults(self, names: Sequence[str]) -> None:
@@ -50,6 +51,7 @@ class Report:
                 for name in sorted({*self.alone, *self.paired})
             ),
             *(f"left out: {text}" for text in self.left_out),
+            *([f"never happened: {', '.join(self.never)}"] if self.never else []),
             f"records acknowledged {self.acknowledged:,}, read {self.consumed:,}; given up: {failed or 'none'}",
             f"longest time without a leader {_time_of(self.longest_without_leader)}",
             f"longest time without an acknowledgement {self.longest_silence_s:.1f} s; "

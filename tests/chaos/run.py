@@ -24,11 +24,13 @@ from typing import Final
 
 from pyspark_log import Admin
 from pyspark_log.errors import PylogError
+from tests.chaos.catalogue import Machine, catalogue, named
 from tests.chaos.cluster import ChaosCluster
-from tests.chaos.disks import SmallDisks, can_mount, sweep
-from tests.chaos.faults import Fault, Faults, Undo, catalogue, named
+from tests.chaos.disks import SmallDisks, sweep
+from tests.chaos.faults import Fault, Faults, Undo
 from tests.chaos.history import check
 from tests.chaos.leaders import LeaderWatch
+from tests.chaos.proxy_trap import ProxyTrap
 from tests.chaos.report import Report
 from tests.chaos.verdict import calm, compare, everything, hidden_damage, replicas
 from tests.chaos.workload import Workload
@@ -52,9 +54,9 @@ def main() -> int:
     parser.add_argument("--only", default=None, help="only faults whose name holds this (FAULT= of make)")
     parser.add_argument("--alone", action="store_true", help="no pairs: one fault at a time")
     arguments = parser.parse_args()
-    has_small_disks = can_mount()
+    machine = Machine.find()
     try:
-        named(catalogue(has_small_disks=has_small_disks), arguments.only)
+        kinds = named(catalogue(machine), arguments.only)
     except ValueError as error:
         parser.error(str(error))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
@@ -72,10 +74,11 @@ def main() -> int:
             duration_s=arguments.minutes * 60 / rounds,
             zookeepers=arguments.zookeepers or (1 if (seed + report.rounds) % 2 == 0 else 3),
             rate=arguments.rate,
+            machine=machine,
             only=arguments.only,
             is_alone=arguments.alone,
-            has_small_disks=has_small_disks,
         )
+    report.never = [fault.name for fault in kinds if not report.alone[fault.name] + report.paired[fault.name]]
     for line in report.lines():
         print(line)
     print(f"seed {seed}")
@@ -89,24 +92,26 @@ def one_round(
     duration_s: float,
     zookeepers: int,
     rate: int,
+    machine: Machine,
     only: str | None = None,
     is_alone: bool = False,
-    has_small_disks: bool = False,
 ) -> None:
     """One cluster from its start to the comparison of its files; adds to ``report``. ``is_alone``: no pairs."""
     for left in sweep():
         log.info("swept disk=%s", left)
     directory = Path(tempfile.mkdtemp(prefix="pylog-chaos-"))
-    disks = SmallDisks() if has_small_disks else None
-    if disks is None:
-        report.left_out["fill a disk: this machine lets nobody mount a small one (tmpfs, as root)"] += 1
+    disks = SmallDisks() if machine.has_small_disks else None
+    report.left_out.update(machine.left_out)
     report.rounds += 1
     report.ensembles[zookeepers] += 1
     before, is_sound = len(report.wrong), False
     try:
-        cluster = ChaosCluster(brokers=3, zookeepers=zookeepers, directory=directory, disks=disks)
-        kinds = named(catalogue(has_small_disks=has_small_disks), only)
-        _run(cluster, rng, report, kinds, duration_s=duration_s, rate=rate, is_alone=is_alone)
+        with ProxyTrap() as trap:
+            cluster = ChaosCluster(brokers=3, zookeepers=zookeepers, directory=directory, disks=disks)
+            kinds = named(catalogue(machine), only)
+            _run(cluster, rng, report, kinds, duration_s=duration_s, rate=rate, is_alone=is_alone)
+        if trap.visitors:
+            report.wrong.append(f"proxy: {trap.visitors} connections used the one in the environment")
         is_sound = len(report.wrong) == before
     finally:
         if is_sound:
@@ -149,6 +154,7 @@ def _run(
             watch.stop()
         workload.stop()
         _measure(report, workload, watch)
+        report.wrong += faults.wrong
         if len(report.wrong) == before:
             report.wrong += hidden_damage(cluster, TOPIC, faults.flips) or calm(cluster)
         if len(report.wrong) > before:
@@ -183,6 +189,7 @@ def _break_things(
         if len(deck) < count:
             deck = faults.rng.sample(kinds, len(kinds))
         for fault in [deck.pop() for _ in range(count)]:
+            faults.others_are_under_way = bool(undos)
             undo = fault.begin(faults)
             log.info("fault=%s done=%s", fault.name, undo is not None)
             if undo is None:

@@ -23,8 +23,9 @@ from typing import Final
 
 from pyspark_log import Admin, Producer
 from pyspark_log.errors import PylogError
+from tests.chaos.catalogue import Machine, catalogue, named
 from tests.chaos.cluster import ChaosCluster
-from tests.chaos.faults import Faults, catalogue, named
+from tests.chaos.faults import Faults
 from tests.chaos.group_crowd import Crowd
 from tests.chaos.group_verdict import judge
 from tests.chaos.run import mend
@@ -101,7 +102,8 @@ def one_round(
         with Admin(cluster.proxied_servers) as admin:
             admin.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=3)
         source = Source(cluster.proxied_servers, rate)
-        kinds = named([each for each in catalogue(has_small_disks=False) if each.name in BROKER_FAULTS], only)
+        without_disks = catalogue(Machine(has_small_disks=False, has_strace=False))
+        kinds = named([each for each in without_disks if each.name in BROKER_FAULTS], only)
         faults = Faults(cluster, TOPIC, PARTITIONS, rng)
         with Crowd(directory, cluster.proxied_servers, topic=TOPIC, group=GROUP, size=WORKERS, rng=rng) as crowd:
             for _ in range(WORKERS // 2):
@@ -120,7 +122,7 @@ def one_round(
             source.stop()
             crowd.calm(WORKERS // 2)
             outcome.wrong += _drain(cluster.proxied_servers)
-            outcome.wrong += crowd.broken() + crowd.leave()
+            outcome.wrong += faults.wrong + crowd.broken() + crowd.leave()
             diaries = crowd.diaries()
             outcome.faults |= {f"worker: {what}": count for what, count in crowd.counts.items() if what != "nothing"}
     outcome.wrong += judge(diaries, source.acknowledged)

@@ -10,7 +10,7 @@ import random
 
 import pytest
 
-from tests.chaos.disks import can_mount
+from tests.chaos.catalogue import Machine
 from tests.chaos.report import Report
 from tests.chaos.run import one_round
 
@@ -28,7 +28,7 @@ def test_nothing_acknowledged_is_lost_doubled_or_reordered_whatever_breaks(zooke
         duration_s=MINUTES * 30,
         zookeepers=zookeepers,
         rate=150,
-        has_small_disks=can_mount(),
+        machine=Machine.find(),
     )
     print("\n".join(report.lines()))
     assert not report.wrong, f"PYLOG_CHAOS_SEED={SEED}: " + "\n".join(report.lines())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.chaos.faults import catalogue, named
+from tests.chaos.catalogue import Machine, catalogue, named
 from tests.chaos.report import Report
 from tests.chaos.silence import Silence
 
@@ -30,6 +30,12 @@ def test_report_tells_faults_alone_and_paired_and_the_longest_times() -> None:
     ]
 
 
+def test_faults_that_never_happened_are_told() -> None:
+    """A blind spot shows."""
+    report = Report(never=["kill", "cut"])
+    assert "never happened: kill, cut" in report.lines()
+
+
 def test_silence_is_measured_for_all_and_for_each_partition() -> None:
     """From the beginning on."""
     silence = Silence()
@@ -41,8 +47,10 @@ def test_silence_is_measured_for_all_and_for_each_partition() -> None:
 
 def test_unknown_fault_is_refused_with_the_names_of_all() -> None:
     """FAULT= that matches nothing must not pass as a run without faults."""
-    kinds = catalogue(has_small_disks=True)
+    kinds = catalogue(Machine(has_small_disks=True, has_strace=True))
     assert [fault.name for fault in named(kinds, "controller")] == ["kill the controller"]
     assert named(kinds, None) == kinds
-    with pytest.raises(ValueError, match=r"FAULT='burn': allowed is any part of: kill a broker, .*fill a disk"):
+    with pytest.raises(
+        ValueError, match=r"FAULT='burn': allowed is any part of: kill a broker, .*fill a disk, .*writes stall"
+    ):
         named(kinds, "burn")

@@ -215,7 +215,7 @@ def test_unreachable_broker_is_said_with_what_to_do(run_pylog: Pylog) -> None:
 
 
 def test_foreign_server_is_not_taken_for_a_broker(run_pylog: Pylog) -> None:
-    """`[NOT_A_PYLOG_BROKER] localhost:9092 answers, but not as pylog. Is it Kafka?`; exit 4."""
+    """`[NOT_A_PYLOG_BROKER]` with what is there instead; exit 4."""
     code = (
         "import socket, sys\n"
         "s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen(); print(s.getsockname()[1], flush=True)\n"
@@ -230,4 +230,4 @@ def test_foreign_server_is_not_taken_for_a_broker(run_pylog: Pylog) -> None:
         finally:
             stranger.kill()
     assert refused.returncode == 4
-    assert refused.stderr == f"[NOT_A_PYLOG_BROKER] {address} answers, but not as pylog. Is it Kafka?\n"
+    assert refused.stderr == f"[NOT_A_PYLOG_BROKER] {address} is a web server, not a pylog broker\n"

@@ -10,9 +10,12 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
+from tests.simulation import situations, variants
 from tests.simulation.pool import run_limited, run_seeds
 from tests.simulation.run import Outcome, run_seed
+from tests.simulation.situations import PREFIX
 
 _SHOWN_FAILURES = 3
 
@@ -22,16 +25,19 @@ def main(
     target: str = "simulate",
     run: Callable[..., Outcome] = run_seed,
     run_in_pool: Callable[[int], Outcome] = run_limited,
-    situations: Sequence[str] = (),
+    expected: Sequence[str] = situations.KEYS,
 ) -> int:
-    """The exit status. ``target``: of make, for one seed; ``run``, ``run_in_pool``: what runs one. ``situations``: what
-    is counted under these names, and told where it never happened."""
+    """The exit status. ``target``: of make, for one seed; ``run``, ``run_in_pool``: what runs one. ``expected``: the
+    situations that the seeds are to reach; those that never arose are told."""
     parser = argparse.ArgumentParser(prog=program, description=__doc__)
     parser.add_argument("--seeds", type=int, default=300)
     parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--processes", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--seed", type=int, help="run this one, and print its trace")
+    parser.add_argument("--variant", help="with brokers broken in this way, by its name in variants.py")
     options = parser.parse_args()
+    if options.variant is not None:
+        run, run_in_pool = (partial(variants.run_broken, options.variant, each) for each in (run, run_in_pool))
     if options.seed is not None:
         return run_one(options.seed, run)
     began_s = time.monotonic()
@@ -59,10 +65,9 @@ def main(
         f"each {events:.0f} events in {simulated_s:.0f} simulated seconds"
     )
     for what, count in sorted(summary.counts.items()):
-        print(f"  {what:<40} {count:>10,}")
-    for what in situations:
-        if not summary.counts[what]:
-            print(f"never happened: {what.partition(': ')[2]}")
+        print(f"  {what:<72} {count:>10,}")
+    never = [what.removeprefix(PREFIX) for what in expected if not summary.counts[what]]
+    print("never happened: " + ("; ".join(never) or "nothing of what the seeds are to reach"))
     if summary.failures:
         print(f"FAILED: {len(summary.failures)} seeds: {sorted(outcome.seed for outcome in summary.failures)}")
         return 1

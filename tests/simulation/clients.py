@@ -239,6 +239,10 @@ class Producer(Client):
             self._pump(at, lane)
             return
         code = answer.error.code
+        if code == "NOT_ENOUGH_REPLICAS":
+            self.world.trace.situation("produce refused for want of in-sync replicas")
+        elif code == "NOT_ENOUGH_REPLICAS_AFTER_APPEND":
+            self.world.trace.situation("produce appended, then too few in sync")
         if queued.was_first and code in {"OUT_OF_ORDER_SEQUENCE_NUMBER", "UNKNOWN_PRODUCER_ID"}:
             self.world.invariants.refused_first(queued.batch, lane.producer_id, answer.error)
             self._begin_anew(at, lane)
@@ -248,6 +252,7 @@ class Producer(Client):
     def _begin_anew(self, at: TopicPartition, lane: Lane) -> None:
         """Nothing that the leader has knows this producer any more: what is surely nowhere goes again under another
         id; what may be in the log, or may have been, is given up."""
+        self.world.trace.situation("producer begins anew")
         lane.producer_id, lane.next_sequence = lane.producer_id + 1_000, 0
         for queued in list(lane.queue):
             if queued.is_doubtful:

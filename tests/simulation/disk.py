@@ -6,11 +6,12 @@ disk until `revive`. What is truly on the device, and which logs changed, can be
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from broker_runtime.log.faulty_files import FaultyFiles
+from broker_runtime.log.faulty_files import FaultyFiles, _Inode, _write_at
 from tests.simulation.scheduler import Crashed
 
 LOG_SUFFIX = ".log"
@@ -29,15 +30,23 @@ class SimFiles(FaultyFiles):
         self.written_from: dict[Path, int] = {}
         """Log file → the lowest position written since somebody looked; 0 where it was replaced or removed."""
 
+        self.situation: Callable[[str], None] = lambda name: None
+        self.has_failed_sync = False  # since the last start
+        self.syncs_under_way: dict[Path, int] = {}
+        self._not_written: dict[_Inode, list[tuple[int, int]]] = {}
+        """What failed fsyncs left in memory alone, though nothing says so any more: ranges of positions."""
+
     # --- faults ---------------------------------------------------------------------------------------------------
 
     def die(self, rng: random.Random, *, power_lost: bool) -> None:
         """The process ends, or the machine loses its power."""
         self.is_dead = True
         self.crash_in = None
+        self.syncs_under_way.clear()
         self.faults.clear()
         if power_lost:
             self.lose_power(rng)
+            self._not_written.clear()
             for path in [*self._names, *self.written_from]:
                 self._touch(path, 0)
         else:
@@ -55,6 +64,10 @@ class SimFiles(FaultyFiles):
                 content[position] ^= mask
         self._touch(path, 0)
 
+    def is_syncing(self, directory: str) -> bool:
+        """Whether an fsync of one of the log's files there is under way."""
+        return any(count for path, count in self.syncs_under_way.items() if path.parent.name == directory)
+
     # --- what an observer sees ------------------------------------------------------------------------------------
 
     def paths(self) -> list[Path]:
@@ -69,7 +82,9 @@ class SimFiles(FaultyFiles):
     def durable_bytes(self, path: Path) -> int:
         """How much of the file's beginning a power failure leaves in any case."""
         inode = self._durable_names.get(path)
-        return 0 if inode is None else len(inode.durable)
+        if inode is None:
+            return 0
+        return min([len(inode.durable), *(start for start, _ in self._not_written.get(inode, ()))])
 
     # --- FileSystem -----------------------------------------------------------------------------------------------
 
@@ -84,6 +99,8 @@ class SimFiles(FaultyFiles):
     def write(self, descriptor: int, buffers: Sequence[bytes | memoryview], position: int) -> None:
         path, inode = self._file_of(descriptor)
         self._touch(path, position)
+        if self.syncs_under_way.get(path) and path.suffix == LOG_SUFFIX:
+            self.situation("append while an fsync is under way")
         if self._is_crash_due():
             data = b"".join(buffers)
             self._put(inode, data[: len(data) // 2], position)
@@ -91,9 +108,30 @@ class SimFiles(FaultyFiles):
         super().write(descriptor, buffers, position)
 
     def sync(self, descriptor: int) -> None:
+        """What was written before it began is on the device at its end; what comes meanwhile is for the next."""
+        path, inode = self._file_of(descriptor)
         self._change()
-        self._wait()
-        super().sync(descriptor)
+        begun = list(inode.pending)
+        self.syncs_under_way[path] = self.syncs_under_way.get(path, 0) + 1
+        try:
+            self._wait()
+        finally:
+            if self.syncs_under_way.get(path):
+                self.syncs_under_way[path] -= 1
+        self._check_alive()
+        fault = self._fault("sync", path)
+        known = {id(write) for write in begun}
+        written = [write for write in inode.pending if id(write) in known]
+        inode.pending = [write for write in inode.pending if id(write) not in known]
+        if fault is not None:
+            self.has_failed_sync = True
+            # As Linux does it: the dirty pages count as clean from now on, and a second fsync writes none of them.
+            lost = self._not_written.setdefault(inode, [])
+            lost.extend((position, position + len(data)) for position, data in written)
+            raise OSError(fault.error, os.strerror(fault.error), str(path))
+        for position, data in written:
+            _write_at(inode.durable, data, position)
+            self._is_written(inode, position, position + len(data))
 
     def sync_directory(self, path: Path) -> None:
         self._change()
@@ -126,6 +164,11 @@ class SimFiles(FaultyFiles):
     def _file_of(self, descriptor: int):
         self._check_alive()
         return self._file(descriptor)
+
+    def _is_written(self, inode: _Inode, start: int, end: int) -> None:
+        lost = self._not_written.get(inode)
+        if lost:
+            self._not_written[inode] = [each for each in lost if not (start <= each[0] and each[1] <= end)]
 
     def _check_alive(self) -> None:
         if self.is_dead:

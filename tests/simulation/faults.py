@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from broker_runtime.log.faulty_files import Fault
+from tests.simulation.disk import LOG_SUFFIX
 from tests.simulation.life import DATA
 from tests.simulation.node import Node
 from tests.simulation.operations import Operations
@@ -172,9 +173,11 @@ class Faults:
         if node.life is None and paths:
             for path in self._rng.sample(paths, min(len(paths), self._rng.randint(1, 3))):
                 position = self._rng.randrange(len(node.files.seen(path)))
+                if path.suffix == LOG_SUFFIX and self._rng.random() < 0.6:  # where nothing was verified at a start yet
+                    position = max(0, len(node.files.seen(path)) - 1 - self._rng.randrange(4_000))
                 self._fault("bit flip", node, f"{path} at {position}")
                 node.files.damage(path, position, 1 << self._rng.randrange(8))
-                self._world.invariants.damaged_by_fault(node, path.parent.name)
+                self._world.invariants.damaged_by_fault(node, path, position)
         node.start()
 
     # --- the network ----------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ _LINGERS_US = (0, 3 * SECOND)
 class _Session:
     session: FollowerSession
     broker_id: int
+    thread: str  # a session is one thread's
     reply: Callable[[Fetched], None] | None = None  # None: no request waits for its answer
     deadline_us: int = 0
     is_look_due: bool = False
@@ -42,9 +43,12 @@ class FollowerSessions:
         for known, session in list(self._sessions.items()):
             if session.broker_id == replica.broker_id:
                 self._scheduler.after(
-                    self._scheduler.between(*_LINGERS_US), self._actor, lambda known=known: self._close(known)
+                    self._scheduler.between(*_LINGERS_US),
+                    self._actor,
+                    lambda known=known: self._close(known),
+                    thread=session.thread,
                 )
-        self._sessions[key] = _Session(self._service.follower_session(replica), replica.broker_id)
+        self._sessions[key] = _Session(self._service.follower_session(replica), replica.broker_id, f"session {key}")
 
     def fetch(self, key: str, request: FetchRequest, reply: Callable[[Fetched], None]) -> None:
         """Answers when there is something, else after the request's ``max_wait_ms``.
@@ -54,12 +58,19 @@ class FollowerSessions:
         session = self._sessions.get(key)
         if session is None:
             raise BrokerUnavailableError("the connection was reset")
-        session.reply = reply
-        session.deadline_us = self._scheduler.now_us + request.max_wait_ms * MS
-        session.session.take(request)
-        self._look(session)
-        if session.reply is not None:
-            self._scheduler.after(request.max_wait_ms * MS, self._actor, lambda: self._look(session))
+        found = session
+
+        def take() -> None:
+            found.reply = reply
+            found.deadline_us = self._scheduler.now_us + request.max_wait_ms * MS
+            found.session.take(request)
+            self._look(found)
+            if found.reply is not None:
+                self._scheduler.after(
+                    request.max_wait_ms * MS, self._actor, lambda: self._look(found), thread=found.thread
+                )
+
+        self._scheduler.after(0, self._actor, take, thread=session.thread)
 
     def after_event(self) -> None:
         """Lets those look again for whom something happened."""
@@ -67,7 +78,10 @@ class FollowerSessions:
             if session.reply is not None and not session.is_look_due and session.session.is_rung:
                 session.is_look_due = True
                 self._scheduler.after(
-                    self._scheduler.between(0, MS), self._actor, lambda session=session: self._look(session)
+                    self._scheduler.between(0, MS),
+                    self._actor,
+                    lambda session=session: self._look(session),
+                    thread=session.thread,
                 )
 
     def _look(self, session: _Session) -> None:

@@ -5,12 +5,17 @@ By number, as tests name them ("invariant 5"); 9 to 11 are of transactions and g
 1. Every record acknowledged with ``acks=all`` is exactly once in the final log, unless it was deleted rightly.
 2. One (topic id, partition, offset) has one content, for all readers, replicas and times.
 3. An idempotent producer's committed sequences rise with the offset in a partition, with no gap and no repeat.
-4. No consumer receives an offset at or above the minimum durable end over the maximal in-sync set.
+4. No consumer receives an offset at or above the minimum durable end over the maximal in-sync set, and no follower takes
+   for committed what its own device has not.
 5. The log of each in-sync replica equals the leader's, byte by byte, up to the leader's high watermark.
-6. Each leader epoch of a partition has at most one leader, and it wrote all frames of that epoch.
-7. Whoever is elected holds every committed record and was in sync under its current broker epoch.
+6. Each leader epoch of a partition has at most one leader, elected by the newest controller, and it wrote all frames
+   of that epoch.
+7. Whoever is elected holds every committed record and was in sync under its current broker epoch. A leader changes the
+   in-sync set only while it is registered.
 8. Leader epoch, log start and the `latest` that is served never decrease; the high watermark never within one epoch.
 12. After any crash a log is opened as a prefix with all that was durable; what is made of its frames agrees with them.
+13. Who waits for an acknowledgement is answered by the time limit of the request.
+14. The high watermark rises only while ``min.insync.replicas`` are in sync, as far as its leader itself has written.
 
 Rule: looks and never touches: no log is opened or loaded by it, nothing runs because of it. Every complaint is a
 `ViolationError` that names the invariant. It is about all that could have been seen from outside: an answer counts from
@@ -19,7 +24,9 @@ the moment it leaves the broker, even if the network loses it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 
 import pyarrow as pa
 from crc32c import crc32c
@@ -36,9 +43,11 @@ from broker_runtime.contract.requests import (
     ProduceResponse,
 )
 from broker_runtime.replication import Partition
+from tests.simulation.disk import LOG_SUFFIX
+from tests.simulation.loaded_log import disagreement, is_locked
 from tests.simulation.committed import Committed, ViolationError, missing
 from tests.simulation.history import Acknowledgement, Batch, History, body_of
-from tests.simulation.log_view import StoredFrame
+from tests.simulation.log_view import LogView, StoredFrame
 from tests.simulation.node import Node
 from tests.simulation.serving import Fetched
 from tests.simulation.states import StateChange
@@ -49,7 +58,20 @@ Key = tuple[bytes, int]
 class Invariants:
     """The checker of one run."""
 
-    def __init__(self, nodes: dict[int, Node], history: History) -> None:
+    def __init__(
+        self,
+        nodes: dict[int, Node],
+        history: History,
+        looking: Callable[[], AbstractContextManager[None]] = nullcontext,
+        situation: Callable[[str], None] = lambda name: None,
+    ) -> None:
+        """``looking``: inside of what it gives, looking at a broker waits for none of its locks. ``situation`` is told
+        what arises (situations.py)."""
+        self._looking = looking
+        self._situation = situation
+        self._loaded: dict[tuple[int, TopicPartition], tuple[int, int]] = {}  # (life, changes) when last compared
+        self._shown: dict[tuple[int, TopicPartition], int] = {}  # damaged log → what whole frames say is committed
+        self._written_by: dict[Key, str] = {}  # the last state, by which actor
         self._nodes = nodes
         self._history = history
         self.committed: dict[Key, Committed] = {}
@@ -60,11 +82,13 @@ class Invariants:
         self.may_lack: set[tuple[int, TopicPartition]] = set()
         """Logs that lost their power without flush.mode=ack, until they are in sync again."""
         self._registered_in: dict[int, int] = {}  # broker → life
+        self._registered_at_us: dict[int, int] = {}
         self._leaders: dict[tuple[Key, int], tuple[int, int]] = {}
         self._marks: dict[Partition, tuple[int, bool, int]] = {}  # high watermark, role, epoch as of the last look
         self._high_watermarks: dict[tuple[Key, int], int] = {}
         self._seen: dict[Key, set[tuple[int, int]]] = {}
         self._views: dict[tuple[int, TopicPartition], tuple[int, int]] = {}  # (changes, frames) as of the last look
+        self._last_epochs: dict[tuple[int, TopicPartition], int] = {}
         self._deleted: dict[Key, dict[int, int]] = {}  # by epoch: everything below was deleted for good
         self._told: dict[tuple[Key, int], dict[int, int]] = {}  # (partition, earliest or latest) → by epoch
 
@@ -72,6 +96,10 @@ class Invariants:
 
     def observe(self, node: Node) -> None:
         """A broker did something."""
+        with self._looking():
+            self._observe(node)
+
+    def _observe(self, node: Node) -> None:
         life = node.life
         hosted = life.registry.hosted() if life is not None else []
         for partition in hosted:
@@ -83,6 +111,7 @@ class Invariants:
         for partition in hosted:
             log = partition.log
             if log.is_loaded and not log.is_offline:
+                self._look_at_loaded(node, partition)
                 mark = (log.high_watermark, partition.is_leader, partition.leader_epoch)
                 if self._marks.get(partition) != mark:
                     self._marks[partition] = mark
@@ -103,6 +132,12 @@ class Invariants:
         view = node.disk.logs[at]
         changes, count = self._views.get((node.broker_id, at), (0, 0))
         is_rewritten = changes != view.changes
+        if is_rewritten and len(view.frames) < count:
+            self._look_at_cut(node, at, view)
+        elif len({frame.segment for frame in view.frames[max(count - 1, 0) :]}) > 1 and len(view.frames) - count > 1:
+            self._situation("roll in the middle of an append")
+        if view.frames:
+            self._last_epochs[node.broker_id, at] = view.frames[-1].header.leader_epoch
         self._views[node.broker_id, at] = (view.changes, len(view.frames))
         for frame in view.frames if is_rewritten else view.frames[count:]:
             key = (frame.topic_id, at.partition)
@@ -124,11 +159,45 @@ class Invariants:
             if node.broker_id in self.in_sync.get(key, ()):
                 self._require(5, node, at, key, 0, self.of(key, at).end)
 
+    def _look_at_cut(self, node: Node, at: TopicPartition, view: LogView) -> None:
+        last_epoch = view.frames[-1].header.leader_epoch if view.frames else -1
+        if last_epoch < self._last_epochs.get((node.broker_id, at), -1):
+            self._situation("log cut below the beginning of a leader epoch")
+        if node.life is not None and node.life.serving.acknowledging.get((at.topic, at.partition)):
+            self._situation("log cut while an acknowledgement is waited for")
+
+    def _look_at_loaded(self, node: Node, partition: Partition) -> None:
+        """What was made of a log's frames agrees with them: after it was loaded, and after it was cut."""
+        at = TopicPartition(partition.topic, partition.partition)
+        view, state = node.disk.logs.get(at), partition.log._state
+        if view is None or partition.log.is_damaged or is_locked(state.lock):
+            return
+        now = (node.lives, view.changes)
+        if self._loaded.get((node.broker_id, at)) == now:
+            return
+        self._loaded[node.broker_id, at] = now
+        shown = self._shown.pop((node.broker_id, at), 0)
+        if state.segments.end_offset < shown:
+            raise ViolationError(
+                12, f"{at}: broker {node.broker_id} opened a damaged log up to {state.segments.end_offset}, though what "
+                f"lies behind says that all below {shown} is committed",
+            )  # fmt: skip
+        if (node.broker_id, at) not in self.damaged and view.is_whole:
+            lack = disagreement(state, view.frames)
+            if lack is not None:
+                raise ViolationError(12, f"{at}: broker {node.broker_id}: {lack}")
+
     def _look_at_high_watermark(self, node: Node, partition: Partition, high_watermark: int) -> None:
         at = TopicPartition(partition.topic, partition.partition)
         key = (partition.topic_id, partition.partition)
         committed = self.of(key, at)
         if not partition.is_leader:
+            durable_end = partition.log._state.commit.durable_end_offset
+            if self.is_durable_by_ack and high_watermark > durable_end:
+                raise ViolationError(
+                    4, f"{at}: broker {node.broker_id} follows, its high watermark is {high_watermark}, and only what "
+                    f"is below {durable_end} is on its device",
+                )  # fmt: skip
             if high_watermark > committed.end:
                 raise ViolationError(
                     4,
@@ -142,6 +211,12 @@ class Invariants:
         self._high_watermarks[key, epoch] = high_watermark
         if high_watermark <= committed.end:
             return
+        in_sync = self.in_sync.get(key, ())
+        if self._written_by.get(key) == node.actor and len(in_sync) < partition.min_in_sync_replicas:
+            raise ViolationError(
+                14, f"{at}: the high watermark rises to {high_watermark} with {in_sync} in sync, as broker "
+                f"{node.broker_id} itself has written; min.insync.replicas is {partition.min_in_sync_replicas}",
+            )  # fmt: skip
         start = committed.end
         frames = self._frames_upto(node, at, key, high_watermark)
         committed.extend((frame for frame in frames if start <= frame.base_offset < high_watermark), high_watermark)
@@ -174,6 +249,17 @@ class Invariants:
             and after.leader_epoch == before.leader_epoch
         ):
             raise ViolationError(6, f"{at}: another leader in the same epoch {after.leader_epoch}")
+        self._written_by[key] = change.writer
+        self._require_right_writer(change)
+        if before is not None and after.leader != before.leader and before.leader is not None:
+            if self._nodes[before.leader].files.is_syncing(str(at)):
+                self._situation("change of leader while an fsync is under way")
+            if change.is_moving:
+                self._situation("leader lost during a move")
+        if before is not None and any(
+            change.writer == f"b{left}" and self._nodes[left].was_unclean for left in set(before.isr) - set(after.isr)
+        ):
+            self._situation("unclean stop of one in sync with others")
         joined = set(after.isr) - set(() if before is None else before.isr)
         self.in_sync[key] = after.isr
         for broker_id in sorted(joined):
@@ -186,6 +272,21 @@ class Invariants:
             self._require(5, self._nodes[broker_id], at, key, 0, committed.end)
         if after.leader is not None and (before is None or after.leader_epoch > before.leader_epoch):
             self._elected(change)
+
+    def _require_right_writer(self, change: StateChange) -> None:
+        before, after = change.before, change.after
+        if after.leader is not None and (before is None or after.leader_epoch > before.leader_epoch):
+            if after.controller_epoch != change.controller_epoch:
+                raise ViolationError(
+                    6, f"{change.at}: broker {after.leader} was elected by the controller of epoch "
+                    f"{after.controller_epoch}, and there is one of epoch {change.controller_epoch}",
+                )  # fmt: skip
+        elif before is not None and after.leader is not None and change.writer == f"b{after.leader}":
+            if after.leader not in change.registered and after.isr != before.isr:
+                raise ViolationError(
+                    7, f"{change.at}: broker {after.leader} changed the in-sync set to {after.isr}, and is not "
+                    "registered any more",
+                )  # fmt: skip
 
     def _elected(self, change: StateChange) -> None:
         leader = change.after.leader
@@ -206,15 +307,29 @@ class Invariants:
         """A broker's registration was made."""
         node = self._nodes[broker_id]
         self._registered_in[broker_id] = node.lives
+        self._registered_at_us[broker_id] = node.scheduler.now_us
         if not node.was_unclean:
             return
+        for in_sync in self.in_sync.values():
+            if in_sync == (broker_id,):
+                self._situation("unclean stop of the only one in sync")
         for key, in_sync in self.in_sync.items():
-            if broker_id in in_sync and len(in_sync) > 1:
+            stayed = [each for each in in_sync if each != broker_id and self._has_stayed(each, node)]
+            if broker_id in in_sync and stayed:
                 raise ViolationError(
                     7,
                     f"{self.committed[key].at}: broker {broker_id} registered after an unclean stop, still in sync "
-                    f"with {in_sync}",
+                    f"with {stayed}, who were registered all the time",
                 )
+
+    def _has_stayed(self, broker_id: int, returned: Node) -> bool:
+        """Whether the broker was registered all the time in which ``returned`` came back, and does not stop."""
+        other = self._nodes[broker_id]
+        if not self._takes_part(broker_id) or other.life is None or not other.is_well or other._is_stopping:
+            return False
+        membership = other.life.member.membership
+        is_registered = membership is not None and membership.session == other.life.client.session_id
+        return is_registered and self._registered_at_us[broker_id] < returned.started_us
 
     # --- what brokers answer --------------------------------------------------------------------------------------
 
@@ -331,10 +446,24 @@ class Invariants:
 
     # --- damage ---
 
-    def damaged_by_fault(self, node: Node, directory: str) -> None:
-        """Something in a log's directory was damaged while its broker was down."""
-        topic, _, number = directory.rpartition("-")
-        self.damaged.add((node.broker_id, TopicPartition(topic, int(number))))
+    def damaged_by_fault(self, node: Node, path: Path, position: int) -> None:
+        """A byte of a file in a log's directory was damaged while its broker was down."""
+        topic, _, number = path.parent.name.rpartition("-")
+        at = TopicPartition(topic, int(number))
+        is_first = (node.broker_id, at) not in self.damaged
+        self.damaged.add((node.broker_id, at))
+        view = node.disk.logs.get(at)
+        if view is None or path.suffix != LOG_SUFFIX:
+            return
+        if not is_first:  # a second one may have hit what bears witness of the first
+            self._shown.pop((node.broker_id, at), None)
+            return
+        hit = next((f for f in view.frames if f.segment == path and f.end_position > position), None)
+        behind = [] if hit is None else [f for f in view.frames if f.base_offset > hit.base_offset]
+        shown = max((frame.header.high_watermark for frame in behind), default=0)
+        if hit is not None and shown > hit.base_offset:
+            self._situation("bit flip that frames behind it bear witness of")
+            self._shown[node.broker_id, at] = shown
 
     def is_recovering(self) -> bool:
         """Whether some log lacks what it once had: lost with the power, or damaged and not fetched anew yet."""

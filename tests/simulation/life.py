@@ -5,12 +5,15 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from broker_runtime.cluster_identity import cluster_id, instance_id
+from broker_runtime.contract.errors import ZooKeeperUnavailableError
 from broker_runtime.controller.cluster_member import ClusterMember
+from broker_runtime.controller.disk_room import DiskReport
 from broker_runtime.controller.hosting import Hosting
 from broker_runtime.controller.isr_updater import IsrUpdater
+from broker_runtime.controller.own_disks import OwnDisks
 from broker_runtime.log import LogDirectory
 from broker_runtime.replication import PartitionRegistry
 from broker_runtime.services.movement import MovementService
@@ -35,9 +38,18 @@ class SimIsrUpdater(IsrUpdater):
 
     on_wake: Callable[[], None] = staticmethod(lambda: None)
 
+    situation: Callable[[str], None] = staticmethod(lambda name: None)
+
     def wake(self) -> None:
         super().wake()
         self.on_wake()
+
+    def _send(self, *args: Any) -> list[int]:
+        try:
+            return super()._send(*args)
+        except ZooKeeperUnavailableError:
+            self.situation("in-sync write of unknown outcome")
+            raise
 
 
 class Peers(Protocol):
@@ -53,7 +65,7 @@ class Peers(Protocol):
         on_failure: Callable[[str], None],
         timeout_us: int,
         may_repeat: bool = False,
-        thread: str = "serve",
+        thread: str = "",
         reply_thread: str = "serve",
         what: str = "",
     ) -> None:
@@ -93,6 +105,7 @@ class Life:
             broker_epoch=lambda: self.member.broker_epoch,
             ask=node.ask_leader,
             on_broken=node.suspect,
+            on_diverging=node.diverges,
         )
         self.hosting = Hosting(
             self.registry,
@@ -115,6 +128,7 @@ class Life:
                 boot_id=f"boot {node.boots}",
                 software_version="simulated",
                 was_clean=self.directory.was_clean,
+                disks=OwnDisks([self.directory]),
             ),
             self.hosting,
             now_ms=node.now_ms,
@@ -123,9 +137,15 @@ class Life:
             report=node.report,
         )
         self.isr_updater = SimIsrUpdater(
-            client, self.registry, lambda: self.member.membership, lag_limit_ms=LAG_LIMIT_MS
+            client,
+            self.registry,
+            lambda: self.member.membership,
+            lag_limit_ms=LAG_LIMIT_MS,
+            electorate=lambda: self.member.electorate,
+            report=DiskReport(client, self.hosting.troubles),
         )
         self.isr_updater.on_wake = node.update_in_sync_soon
+        self.isr_updater.situation = node.trace.situation
         self.serving = Serving(node.actor, node.broker_id, node.scheduler, self.registry, node.observer, node.now_ms)
         self.followers = FollowerSessions(node.actor, node.scheduler, self.serving.fetch_service)
         self.movements = MovementService(self.member, self.registry, now_ms=node.now_ms)

@@ -16,8 +16,9 @@ from broker_runtime.zookeeper.session import ZNodeError
 from tests.simulation.disk import SimFiles
 from tests.simulation.life import DATA, LAG_LIMIT_MS, Life, NodeObserver, Peers
 from tests.simulation.log_view import DiskView
-from tests.simulation.scheduler import MS, SECOND, Crashed, Event, Scheduler
+from tests.simulation.scheduler import MS, SECOND, Crashed, Event
 from tests.simulation.sim_zookeeper import SimClient, SimZooKeeper
+from tests.simulation.stacks import StackScheduler
 from tests.simulation.trace import Trace
 
 EPOCH_MS = 1_700_000_000_000
@@ -37,7 +38,7 @@ class Node:
         self,
         broker_id: int,
         *,
-        scheduler: Scheduler,
+        scheduler: StackScheduler,
         trace: Trace,
         zookeeper: SimZooKeeper,
         observer: NodeObserver,
@@ -58,6 +59,7 @@ class Node:
         self.life: Life | None = None  # None: no process
         self.is_up = False  # whether it serves
         self.lives = 0
+        self.started_us = 0
         self.boots = 0
         self.clock_offset_ms = 0
         self.sync_us = (100, 600)
@@ -171,7 +173,7 @@ class Node:
             on_answer=on_answer,
             on_failure=on_failure,
             timeout_us=timeout_us,
-            reply_thread="fetch",
+            reply_thread=f"fetch {leader}",
             what="fetch",
         )
 
@@ -186,8 +188,14 @@ class Node:
             self.life.member.suspect(broker_id)
             self._step_soon()
 
+    def diverges(self, is_by_epoch_alone: bool) -> None:
+        """A leader says that a log here parts from its own."""
+        if is_by_epoch_alone:
+            self.trace.situation("epochs part where offsets do not")
+
     def found_damage(self) -> None:
         """A log turned out to be damaged."""
+        self.trace.situation("log refused as damaged")
         if self.life is not None:
             self.life.member.wake()
             self._step_soon()
@@ -237,6 +245,10 @@ class Node:
         self._is_stopping = False
         self.files.revive()
         self.lives += 1
+        self.started_us = self.scheduler.now_us
+        if self.files.has_failed_sync:
+            self.files.has_failed_sync = False
+            self.trace.situation("failed fsync, then a restart")
         self.trace.line(self.actor, f"start, life {self.lives}")
         client = self._zookeeper.connect(self.actor)
         try:
@@ -354,7 +366,7 @@ class Node:
         return claims
 
     def _wait_for_disk(self) -> None:
-        self.scheduler.block(self.scheduler.between(*self.sync_us), whole_actor=True)
+        self.scheduler.block(self.scheduler.between(*self.sync_us))
 
     def _crash_by_disk(self) -> None:
         self.trace.fault("crash at a write", self.actor)

@@ -47,6 +47,7 @@ class ReplicaFetching:
         broker_epoch: Callable[[], int],
         ask: Callable[..., None],
         on_broken: Callable[[int], None],
+        on_diverging: Callable[[bool], None] = lambda is_by_epoch_alone: None,
     ) -> None:
         self._actor = actor
         self._broker_id = broker_id
@@ -54,6 +55,7 @@ class ReplicaFetching:
         self._broker_epoch = broker_epoch
         self._ask = ask
         self._on_broken = on_broken
+        self._on_diverging = on_diverging
         self._exchanges: dict[int, _Exchange] = {}
         self._sessions = 0
 
@@ -96,7 +98,7 @@ class ReplicaFetching:
             exchange.is_due = False
             self._turn(leader, exchange)
 
-        self._scheduler.after(delay_us, self._actor, turn, thread="fetch")
+        self._scheduler.after(delay_us, self._actor, turn, thread=f"fetch {leader}")
 
     def _turn(self, leader: int, exchange: _Exchange) -> None:
         fetcher = exchange.fetcher
@@ -118,6 +120,10 @@ class ReplicaFetching:
         def answered(answer: object) -> None:
             assert isinstance(answer, Fetched)
             exchange.is_out = False
+            for told in answer.response.partitions:
+                followed = fetcher._followed.get(TopicPartition(told.topic, told.partition))
+                if followed is not None and told.diverging_epoch >= 0 and followed.replica.log.is_loaded:
+                    self._on_diverging(told.diverging_end >= followed.replica.log.log_end_offset)
             fetcher.handle(answer.response, answer.cells, self._now_ms())
             self._soon(leader, self._scheduler.between(0, MS))
 

@@ -1,7 +1,9 @@
-"""What a simulated broker answers: the real services, and in place of their waiting threads a list of who waits.
+"""What a simulated broker answers: the real services. A produce request waits in them, on a thread of its own; of
+fetches there is a list of who waits.
 
-Rule: a request that has to wait is looked at again when the partition rings its bell, and at its deadline; never by
-blocking. Every answer is noted in the history at the moment it leaves the broker.
+Rule: a fetch that has to wait is looked at again when the partition rings its bell, and at its deadline. A produce
+request is answered by its own time limit, or it is a defect. Every answer is noted in the history at the moment it
+leaves the broker.
 """
 
 from __future__ import annotations
@@ -26,9 +28,14 @@ from broker_runtime.services.byte_budget import ByteBudget
 from broker_runtime.services.fetch import FetchService
 from broker_runtime.services.offsets import LogOffsetService
 from broker_runtime.services.produce import PendingProduce, ProduceService
-from tests.simulation.scheduler import MS, Scheduler
+from tests.simulation.committed import ViolationError
+from tests.simulation.scheduler import MS, SECOND, Scheduler
+from tests.simulation.stacks import OWN_THREAD
 
 FETCH_BYTES = 1 << 20
+_COMPLETE_S = 0.5
+_OVERTIME_US = 10 * SECOND
+_BOUNDED = 13
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +72,9 @@ class Observer(Protocol):
     def served(self, broker_id: int, request: FetchRequest, answer: Fetched) -> None:
         """A consumer's fetch was answered."""
 
+    def situation(self, name: str) -> None:
+        """A situation arose."""
+
     def offsets_told(self, broker_id: int, request: ListOffsetsRequest, answer: ListOffsetsResponse) -> None:
         """Offsets were told."""
 
@@ -92,6 +102,8 @@ class Waiting:
     bell: Bell
     deadline_us: int
     partitions: list[Partition] = field(default_factory=list)
+    is_looked_at: bool = False  # by a thread that waits meanwhile
+    must_look_again: bool = False
 
 
 class Serving:
@@ -117,6 +129,8 @@ class Serving:
             registry, max_bytes=FETCH_BYTES, budget=ByteBudget(64 << 20), monotonic_s=monotonic_s
         )
         self.offset_service = LogOffsetService(registry)
+        self.acknowledging: dict[tuple[str, int], int] = {}
+        """Partition → how many threads wait for an acknowledgement."""
         self._rung: list[Bell] = []
         self._waiting: dict[int, Waiting] = {}
         self._bells = 0
@@ -127,14 +141,25 @@ class Serving:
         """Appends now; answers when the append counts, a little later."""
         pending = self.produce_service.append(request, [frame])
         if pending.error is not None or pending.partition is None:
-            self._complete(pending, request, frame, reply)
+            self._complete(pending, request, frame, reply, 0)
             return
         # Another thread than the one that appends waits for the disk: others append, and fetch, in between.
-        self._scheduler.after(
-            self._scheduler.between(0, 4 * MS),
-            self._actor,
-            lambda: self._complete_or_wait(pending, request, frame, reply),
-        )
+        is_over: list[bool] = []
+
+        def complete() -> None:
+            while not self._complete(pending, request, frame, reply, _COMPLETE_S):
+                pass
+            is_over.append(True)
+
+        def look() -> None:
+            if not is_over:
+                raise ViolationError(
+                    _BOUNDED, f"broker {self._broker_id}: {request.topic}-{request.partition}: a produce request waits "
+                    f"for its acknowledgement {_OVERTIME_US / SECOND:.0f} s past its time limit",
+                )  # fmt: skip
+
+        self._scheduler.after(self._scheduler.between(0, 4 * MS), self._actor, complete, thread=OWN_THREAD)
+        self._scheduler.after(request.timeout_ms * MS + _OVERTIME_US, self._actor, look, thread=OWN_THREAD)
 
     def fetch(self, request: FetchRequest, reply: Callable[[Fetched], None], *, rotation: int = 0) -> None:
         """Answers when there is something, else after the request's ``max_wait_ms``."""
@@ -173,7 +198,10 @@ class Serving:
         self._rung.clear()
         for bell in rung:
             self._scheduler.after(
-                self._scheduler.between(0, MS), self._actor, lambda number=bell.number: self._look_again(number)
+                self._scheduler.between(0, MS),
+                self._actor,
+                lambda number=bell.number: self._look_again(number),
+                thread=OWN_THREAD,
             )
 
     def _wait(self, look: Callable[[], bool], deadline_us: int, partitions: list[Partition]) -> None:
@@ -183,26 +211,28 @@ class Serving:
             partition.add_waiter(waiting.bell)
         number = waiting.bell.number
         self._waiting[number] = waiting
-        self._scheduler.after(deadline_us - self._scheduler.now_us + 1, self._actor, lambda: self._look_again(number))
+        self._scheduler.after(
+            deadline_us - self._scheduler.now_us + 1,
+            self._actor,
+            lambda: self._look_again(number),
+            thread=OWN_THREAD,
+        )
 
     def _look_again(self, number: int) -> None:
         waiting = self._waiting.get(number)
-        if waiting is not None and waiting.look_again():
-            del self._waiting[number]
-            for partition in waiting.partitions:
-                partition.remove_waiter(waiting.bell)
-
-    def _complete_or_wait(
-        self,
-        pending: PendingProduce,
-        request: ProduceRequest,
-        frame: pa.Buffer,
-        reply: Callable[[ProduceResponse], None],
-    ) -> None:
-        if not self._complete(pending, request, frame, reply):
-            assert pending.partition is not None
-            deadline_us = int(pending.deadline_s * 1e6) + 1
-            self._wait(lambda: self._complete(pending, request, frame, reply), deadline_us, [pending.partition])
+        if waiting is None:
+            return
+        waiting.must_look_again = True
+        while waiting.must_look_again and not waiting.is_looked_at:
+            waiting.must_look_again = False
+            waiting.is_looked_at = True
+            is_answered = waiting.look_again()
+            waiting.is_looked_at = False
+            if is_answered:
+                del self._waiting[number]
+                for partition in waiting.partitions:
+                    partition.remove_waiter(waiting.bell)
+                return
 
     def _complete(
         self,
@@ -210,8 +240,17 @@ class Serving:
         request: ProduceRequest,
         frame: pa.Buffer,
         reply: Callable[[ProduceResponse], None],
+        wait_s: float,
     ) -> bool:
-        answer = self.produce_service.complete(pending, 0)
+        at = (request.topic, request.partition)
+        led = None if pending.partition is None else pending.partition._led
+        if led is not None and led.leadership.in_sync != led.maximal:
+            self._observer.situation("in-sync set may be larger than written, and a produce waits")
+        if led is not None and led.certain_count < len(led.leadership.in_sync):
+            self._observer.situation("in-sync set may be smaller than written, and a produce waits")
+        self.acknowledging[at] = self.acknowledging.get(at, 0) + 1
+        answer = self.produce_service.complete(pending, wait_s)
+        self.acknowledging[at] -= 1
         if answer is None:
             return False
         if answer.error is None:

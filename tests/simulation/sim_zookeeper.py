@@ -21,6 +21,7 @@ from broker_runtime.contract.errors import ZooKeeperUnavailableError
 from broker_runtime.zookeeper.memory import MemoryClient, MemoryZooKeeper
 from broker_runtime.zookeeper.session import (
     ANY_VERSION,
+    Check,
     Create,
     Delete,
     Listener,
@@ -29,14 +30,19 @@ from broker_runtime.zookeeper.session import (
     Set,
     Watch,
     ZNode,
+    ZNodeError,
     check_request_size,
 )
+from broker_runtime.zookeeper.znodes import CONTROLLER_EPOCH
 from tests.simulation.scheduler import MS, Scheduler
 from tests.simulation.trace import Trace
 
 _T = TypeVar("_T")
 ZK = "zk"
 LOST_BEFORE, LOST_AFTER = "lost before", "lost after"
+
+
+TransactionHook = Callable[["SimClient", Sequence[Operation]], None]
 
 
 @dataclass(slots=True)
@@ -64,6 +70,10 @@ class SimZooKeeper:
         self.tree = MemoryZooKeeper()
         self.on_write: Callable[[Sequence[Operation]], None] = lambda operations: None
         self.is_down = False
+        self.before_transaction: dict[str, TransactionHook] = {}
+        """Actor → what is called before its transactions, in its thread; may wait, and break its connection."""
+        self.after_transaction: dict[str, TransactionHook] = {}
+        """Likewise, when one was carried out and its answer is on the way."""
         self._clients: list[SimClient] = []
         self._reader = self.tree.client()
 
@@ -242,13 +252,29 @@ class SimClient:
 
     def transaction(self, operations: Sequence[Operation], *, session: int | None = None) -> list[int]:
         check_request_size(operations)
+        before = self._server.before_transaction.get(self.actor)
+        if before is not None:
+            before(self, operations)
 
         def apply(raw: MemoryClient) -> list[int]:
-            versions = raw.transaction(operations)
+            try:
+                versions = raw.transaction(operations)
+            except ZNodeError as error:
+                if error.path == CONTROLLER_EPOCH and isinstance(operations[0], Check):
+                    self._server.trace.situation("write of a deposed controller refused")
+                raise
             self._server.on_write(operations)
+            after = self._server.after_transaction.get(self.actor)
+            if after is not None:
+                after(self, operations)
             return versions
 
-        return self._call(operations[0].path, apply, session=session, is_write=True)
+        try:
+            return self._call(operations[0].path, apply, session=session, is_write=True)
+        except ZooKeeperUnavailableError:
+            if session not in {None, self._session} and any(each.path.endswith("/state") for each in operations):
+                self._server.trace.situation("in-sync write in a session that has ended")
+            raise
 
     def ensure_path(self, path: str) -> None:
         parts = path.strip("/").split("/") if path.strip("/") else []

@@ -10,6 +10,7 @@ from broker_runtime.contract.model import TopicPartition
 from broker_runtime.zookeeper.session import Create, Delete, Operation, Set
 from broker_runtime.zookeeper.znodes import (
     BROKER_IDS,
+    CONTROLLER_EPOCH,
     BrokerRegistration,
     PartitionState,
     TopicRecord,
@@ -28,7 +29,7 @@ _BROKER = re.compile(r"/brokers/ids/(\d+)\Z")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateChange:
     """A partition's state before and after a write. ``key``: topic id and number. ``registered``: of each broker with
-    a registration in its newest epoch."""
+    a registration in its newest epoch. ``writer``: the actor that wrote."""
 
     key: tuple[bytes, int]
     at: TopicPartition
@@ -36,6 +37,9 @@ class StateChange:
     before: PartitionState | None
     after: PartitionState
     registered: frozenset[int]
+    writer: str
+    controller_epoch: int  # of the newest controller
+    is_moving: bool = False
 
 
 class States:
@@ -46,6 +50,7 @@ class States:
         zookeeper: SimZooKeeper,
         on_change: Callable[[StateChange], None],
         on_registration: Callable[[int], None],
+        on_claim: Callable[[], None] = lambda: None,
     ) -> None:
         self.topics: dict[str, TopicRecord] = {}
         self.topic_ids: dict[str, list[bytes]] = {}
@@ -54,6 +59,7 @@ class States:
         self._zookeeper = zookeeper
         self._on_change = on_change
         self._on_registration = on_registration
+        self._on_claim = on_claim
         zookeeper.on_write = self._written
 
     def state(self, at: TopicPartition) -> PartitionState | None:
@@ -63,6 +69,8 @@ class States:
 
     def _written(self, operations: Sequence[Operation]) -> None:
         for operation in operations:
+            if isinstance(operation, Set) and operation.path == CONTROLLER_EPOCH:
+                self._on_claim()
             if isinstance(operation, Delete):
                 match = _TOPIC.match(operation.path)
                 if match:
@@ -97,8 +105,15 @@ class States:
                 before=before,
                 after=after,
                 registered=self._registered(),
+                writer=self._zookeeper.scheduler.current,
+                controller_epoch=self._controller_epoch(),
+                is_moving=number in record.reassignments,
             )
         )
+
+    def _controller_epoch(self) -> int:
+        node = self._zookeeper.find(CONTROLLER_EPOCH)
+        return 0 if node is None else int(node.data)
 
     def _registered(self) -> frozenset[int]:
         found: set[int] = set()

@@ -11,6 +11,8 @@ import logging
 from collections import Counter, deque
 from collections.abc import Callable
 
+from tests.simulation.situations import key
+
 
 class Trace:
     """The lines of one run. ``now_us`` tells simulated time."""
@@ -34,6 +36,10 @@ class Trace:
         """Adds the line of an injected fault, and counts it."""
         self.counts[f"fault {kind}"] += 1
         self.line(actor, f"*** {kind}{' ' if text else ''}{text}")
+
+    def situation(self, name: str) -> None:
+        """Counts a situation that arises (situations.py)."""
+        self.counts[key(name)] += 1
 
     @property
     def digest(self) -> str:

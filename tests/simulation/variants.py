@@ -7,15 +7,24 @@ somebody might by forgetting one line.
 from __future__ import annotations
 
 import dataclasses
+import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
+from broker_runtime.contract.errors import RequestTimedOutError
 from broker_runtime.controller import isr_updater
-from broker_runtime.log import LogExtent, PartitionLog
-from broker_runtime.replication import HostedReplica, InSyncSet, Leadership, partition
+from broker_runtime.controller.controller import Controller
+from broker_runtime.log import LogExtent, PartitionLog, group_commit, recovery
+from broker_runtime.log.group_commit import GroupCommit
+from broker_runtime.log.leader_epochs import LeaderEpochs
+from broker_runtime.log.log_state import LogState
+from broker_runtime.log.recovery import StartState
+from broker_runtime.replication import HostedReplica, InSyncSet, Leadership, follower, partition
 from broker_runtime.zookeeper import membership
+from tests.simulation.run import Outcome
+from tests.simulation.sim_zookeeper import SimClient
 
 Patches = Iterator[Any]
 _VARIANTS: dict[str, Callable[[], Patches]] = {}
@@ -39,6 +48,12 @@ def broken(name: str) -> Iterator[None]:
         for patch in _VARIANTS[name]():
             stack.enter_context(patch)
         yield
+
+
+def run_broken(variant: str, run: Callable[..., Outcome], seed: int, **options: bool | int) -> Outcome:
+    """One seed, with brokers that are broken on purpose."""
+    with broken(variant):
+        return run(seed, **options)
 
 
 @variant
@@ -105,7 +120,152 @@ def acknowledges_duplicates_early() -> Patches:
 
 
 @variant
-def counts_the_in_sync_set_as_last_read() -> Patches:
+def counts_the_in_sync_set_as_written() -> Patches:
     """While a change of the in-sync set is under way, or its outcome unknown, who it lets in does not count."""
     yield mock.patch.object(InSyncSet, "maximal", property(lambda self: self.leadership.in_sync))
-    yield mock.patch.object(InSyncSet, "_joining_soon", return_value=frozenset())
+
+
+@variant
+def waits_for_nobody_who_may_leave() -> Patches:
+    """``min.insync.replicas`` counts all who may be in sync, also where a write may have taken them out."""
+    yield mock.patch.object(InSyncSet, "certain_count", property(lambda self: len(self.maximal)))
+
+
+@variant
+def changes_in_sync_sets_in_any_session() -> Patches:
+    """A leader writes its in-sync set, whatever became of the session that it registered in."""
+    real = SimClient.transaction
+
+    def transaction(self: SimClient, operations: Sequence[Any], *, session: int | None = None) -> list[int]:
+        is_of_the_updater = self._scheduler.current_thread == "in-sync"
+        return real(self, operations, session=None if is_of_the_updater else session)
+
+    yield mock.patch.object(SimClient, "transaction", transaction)
+
+
+@variant
+def counts_its_own_log_end() -> Patches:
+    """The leader counts for the high watermark with all that it has appended, not with what is on its device."""
+    real = HostedReplica._advance_high_watermark
+
+    def advance(self: HostedReplica, extent: LogExtent | None = None) -> int:
+        extent = self.log.extent() if extent is None else extent
+        if self._led is not None and extent.high_watermark < extent.durable_end:
+            extent = extent._replace(durable_end=extent.log_end)
+        return real(self, extent)
+
+    yield mock.patch.object(HostedReplica, "_advance_high_watermark", advance)
+
+
+@variant
+def follows_beyond_what_is_durable() -> Patches:
+    """A follower takes over the leader's high watermark beyond what is on its own device."""
+
+    def adopt_marks(log: PartitionLog, high_watermark: int, log_start: int) -> None:
+        extent = log.extent()
+        known = extent.high_watermark
+        told = min(high_watermark, extent.log_end)
+        if told > known:
+            known = log.set_high_watermark(told)
+        start = min(log_start, known)
+        if start > extent.log_start:
+            log.delete_records(start)
+
+    yield mock.patch.object(follower, "adopt_marks", adopt_marks)
+
+
+@variant
+def saves_a_high_watermark_that_is_not_durable() -> Patches:
+    """The checkpoint of the high watermark may name what a power failure takes."""
+    real = LogState.start_state
+
+    def start_state(self: LogState) -> StartState:
+        state = real(self)
+        return dataclasses.replace(state, high_watermark=self.high_watermark) if self.is_loaded else state
+
+    yield mock.patch.object(LogState, "start_state", start_state)
+
+
+@variant
+def writes_as_a_controller_without_a_check() -> Patches:
+    """A controller's writes do not depend on that it still is the controller."""
+    real = Controller.write
+
+    def write(self: Controller, operations: Sequence[Any], *, is_done: Callable[[], bool]) -> list[int]:
+        client = self._client
+
+        def transaction(written: Sequence[Any], *, session: int | None = None) -> list[int]:
+            return [0, *client.transaction(written[1:], session=session)]
+
+        self._client = types.SimpleNamespace(transaction=transaction)  # type: ignore[assignment]
+        try:
+            return real(self, operations, is_done=is_done)
+        finally:
+            self._client = client
+
+    yield mock.patch.object(Controller, "write", write)
+
+
+@variant
+def compares_offsets_and_no_epochs() -> Patches:
+    """Where a follower's log ends within the leader's epoch before, it is taken for the beginning of the leader's."""
+    real = partition.diverging_point
+
+    def diverging_point(epochs: Any, *, offset: int, **known: int) -> tuple[int, int] | None:
+        found = real(epochs, offset=offset, **known)
+        return None if found is not None and offset <= found[1] else found
+
+    yield mock.patch.object(partition, "diverging_point", diverging_point)
+
+
+@variant
+def keeps_epochs_at_truncation() -> Patches:
+    """A log that is cut goes on to know the leader epochs that began behind its new end."""
+    yield mock.patch.object(LeaderEpochs, "truncate_from_end", return_value=None)
+
+
+@variant
+def rolls_with_a_snapshot_of_before() -> Patches:
+    """The snapshot of producers at a roll lacks the frames of the same append."""
+
+    def append(self: LogState, frames: Sequence[Any], now_ms: int) -> None:
+        self.segments.append(frames, self.config, now_ms=now_ms, on_roll=self._write_snapshot)
+        for _, header in frames:
+            self.producers.add(header)
+
+    yield mock.patch.object(LogState, "append", append)
+
+
+@variant
+def looks_at_nothing_behind_a_bad_frame() -> Patches:
+    """A log is cut at its first bad frame, whatever the frames behind it bear witness of."""
+    yield mock.patch.object(recovery, "watermark_behind", return_value=-1)
+
+
+@variant
+def waits_for_what_was_cut() -> Patches:
+    """Who waits until a record is durable goes on when it was cut off the log."""
+
+    def wait_durable(self: GroupCommit, upto: int, timeout_s: float) -> int:
+        deadline = group_commit.time.monotonic() + timeout_s
+        while True:
+            with self._condition:
+                while self._is_syncing and self._failure is None and self._durable_end_offset < upto:
+                    left_s = deadline - group_commit.time.monotonic()
+                    if not self._condition.wait(left_s) and group_commit.time.monotonic() >= deadline:
+                        raise RequestTimedOutError(f"offset {upto} was not on the device within {timeout_s:.3f} s")
+                if self._failure is not None:
+                    raise type(self._failure)(self._failure.message)
+                if self._durable_end_offset >= upto:
+                    return self._durable_end_offset
+                self._is_syncing = True
+            try:
+                end = self._sync()
+                with self._condition:
+                    self._durable_end_offset = max(self._durable_end_offset, end)
+            finally:
+                with self._condition:
+                    self._is_syncing = False
+                    self._condition.notify_all()
+
+    yield mock.patch.object(GroupCommit, "wait_durable", wait_durable)

@@ -31,6 +31,10 @@ class Witness:
         """See `NodeObserver`."""
         self._invariants.observe(node)
 
+    def situation(self, name: str) -> None:
+        """See `Observer`."""
+        self._trace.situation(name)
+
     def died(self, node: Node) -> None:
         """See `NodeObserver`."""
         self._invariants.died(node)

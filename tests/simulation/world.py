@@ -16,10 +16,12 @@ from broker_runtime.contract.requests import CreateTopicRequest
 from tests.simulation.history import History
 from tests.simulation.invariants import Invariants
 from tests.simulation.life import Life
+from tests.simulation.locks import simulated
 from tests.simulation.network import Call, Network, Weather
 from tests.simulation.node import Node
-from tests.simulation.scheduler import SECOND, Event, Scheduler
+from tests.simulation.scheduler import SECOND, Event
 from tests.simulation.sim_zookeeper import SimZooKeeper, ZooKeeperWeather
+from tests.simulation.stacks import OWN_THREAD, StackScheduler
 from tests.simulation.states import States
 from tests.simulation.trace import LogLines, Trace
 from tests.simulation.witness import Witness
@@ -76,15 +78,17 @@ class World:
     ) -> None:
         self.seed = seed
         self.rng = random.Random(seed)
-        self.scheduler = Scheduler(self.rng)
+        self.scheduler = StackScheduler(self.rng)
         self.trace = Trace(lambda: self.scheduler.now_us, keep_lines=keep_lines)
         self.network = Network(self.scheduler, self.trace, weather)
         self.zookeeper = SimZooKeeper(self.scheduler, self.trace, zookeeper_weather)
         self.history = History()
         self.nodes: dict[int, Node] = {}
-        self.invariants = Invariants(self.nodes, self.history)
+        self.invariants = Invariants(self.nodes, self.history, self.scheduler.observing, self.trace.situation)
         self.witness = Witness(self.trace, self.invariants, self.history)
-        self.states = States(self.zookeeper, self.witness.state_changed, self.witness.registered)
+        self.states = States(
+            self.zookeeper, self.witness.state_changed, self.witness.registered, self._controller_claimed
+        )
         self._by_actor: dict[str, Node] = {}
         for broker_id in range(1, brokers + 1):
             self.add_broker(broker_id)
@@ -102,6 +106,7 @@ class World:
             topic_ids=self.states.topic_ids,
             peers=self,
         )
+        node.files.situation = self.trace.situation
         self.nodes[broker_id] = node
         self._by_actor[node.actor] = node
         return node
@@ -116,7 +121,7 @@ class World:
         on_failure: Callable[[str], None],
         timeout_us: int,
         may_repeat: bool = False,
-        thread: str = "serve",
+        thread: str = OWN_THREAD,
         reply_thread: str = "serve",
         what: str = "",
     ) -> None:
@@ -237,6 +242,11 @@ class World:
             and all(len(state.isr) > 1 for state in self.states.partitions.values() if node.broker_id in state.isr)
         )
 
+    def _controller_claimed(self) -> None:
+        others = [node.life for node in self.nodes.values() if node.actor != self.scheduler.current]
+        if any(life is not None and life.member.controller.is_active for life in others):
+            self.trace.situation("two controllers at once")
+
     def _run_event(self, event: Event) -> None:
         node = self._by_actor.get(event.actor)
         if node is None:
@@ -253,7 +263,8 @@ class World:
 
 @contextmanager
 def told_to(world: World) -> Iterator[None]:
-    """Inside, what brokers log goes into the world's trace, and new ids come from its generator."""
+    """Inside, what brokers log goes into the world's trace, new ids come from its generator, and locks and clocks are
+    those of its scheduler."""
     logger = logging.getLogger("broker_runtime")
     handler = LogLines(world.trace, lambda: world.scheduler.current)
     level, propagates = logger.level, logger.propagate
@@ -262,7 +273,10 @@ def told_to(world: World) -> Iterator[None]:
     logger.addHandler(handler)
     ids = random.Random(world.seed)
     try:
-        with mock.patch.object(uuid, "uuid4", side_effect=lambda: uuid.UUID(int=ids.getrandbits(128), version=4)):
+        with (
+            mock.patch.object(uuid, "uuid4", side_effect=lambda: uuid.UUID(int=ids.getrandbits(128), version=4)),
+            simulated(world.scheduler),
+        ):
             yield
     finally:
         logger.removeHandler(handler)

@@ -1,4 +1,5 @@
-"""The wheel works where it is all there is: built, installed into an empty venv, used from another directory (S1).
+"""The wheel works where it is all there is: built, installed into an empty venv as README says, used from another
+directory (S1); and what README prints works (`run_readme`).
 
     python tests/wheel/check_wheel.py
 
@@ -14,13 +15,15 @@ import subprocess
 import sys
 import tempfile
 import time
-import venv
 import zipfile
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parent))  # it is run as a program, by its path
+
+from run_readme import STRANGERS, ReadmeError, run_readme
+
 ROOT = Path(__file__).parent.parent.parent
 LIMIT_S = 900
-STRANGERS = ("PYTHONPATH", "PYTHONHOME", "SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON")
 
 
 def main() -> None:
@@ -33,11 +36,12 @@ def main() -> None:
         check_contents(wheel)
         tell(began, f"built {wheel.name}, {wheel.stat().st_size >> 10} KiB")
 
+        try:
+            readme = (ROOT / "README.md").read_text()
+            run_readme(readme, directory, wheel, lambda text: tell(began, text))
+        except ReadmeError as error:
+            sys.exit(f"wheel-test: {error}")
         environment = directory / "venv"
-        venv.create(environment, with_pip=True, symlinks=True)
-        python = environment / "bin" / "python"
-        run([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", str(wheel)], cwd=directory)
-        tell(began, "installed into an empty venv")
 
         elsewhere = directory / "elsewhere"
         elsewhere.mkdir()

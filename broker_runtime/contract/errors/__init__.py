@@ -2,7 +2,8 @@
 
     PylogError
     ├── RetriableError            the state you acted on is old: refresh, wait a little, try again
-    │   ├── BrokerUnavailableError, NetworkError, RequestTimedOutError, TooManyStreamsError
+    │   ├── BrokerUnavailableError, NetworkError, RequestTimedOutError, TooManyStreamsError,
+    │   │   BrokerOverloadedError
     │   ├── NotLeaderOrFollowerError, LeaderNotAvailableError, FencedLeaderEpochError,
     │   │   UnknownLeaderEpochError, NotControllerError, NotCoordinatorError,
     │   │   CoordinatorNotAvailableError, OffsetNotAvailableError
@@ -85,6 +86,7 @@ from broker_runtime.contract.errors.refused import (
     UnsupportedVersionError,
 )
 from broker_runtime.contract.errors.retriable import (
+    BrokerOverloadedError,
     BrokerUnavailableError,
     CoordinatorNotAvailableError,
     FencedLeaderEpochError,
@@ -113,6 +115,7 @@ from broker_runtime.contract.errors.setup import (
 )
 
 __all__ = [
+    "BrokerOverloadedError",
     "BrokerUnavailableError",
     "BufferExhaustedError",
     "ClientStateError",
@@ -198,6 +201,10 @@ def _tree(root: type[PylogError]) -> list[type[PylogError]]:
         found.extend(_tree(child))
     return found
 
+
+# Users import the tree as `pyspark_log.errors`: that is the name which tracebacks show and pickles carry.
+for _error in _tree(PylogError):
+    _error.__module__ = "pyspark_log.errors"
 
 # Leaves win over the class they refine, so that INVALID_REQUEST maps to InvalidRequestError.
 _BY_CODE: dict[str, type[PylogError]] = {error.code: error for error in _tree(PylogError)}

@@ -36,6 +36,12 @@ class TooManyStreamsError(RetriableError):
     code = "TOO_MANY_STREAMS"
 
 
+class BrokerOverloadedError(RetriableError):
+    """The broker has no memory, or no thread, left for the call at present; nothing was appended."""
+
+    code = "BROKER_OVERLOADED"
+
+
 class NotLeaderOrFollowerError(RetriableError):
     """The broker does not lead the partition."""
 

@@ -14,6 +14,9 @@ class BrokerInfo(Message, frozen=True, kw_only=True):
     host: str
     port: Annotated[int, msgspec.Meta(ge=1, le=65_535)]
     epoch: Int64
+    disks: dict[str, str] = msgspec.field(
+        default_factory=dict
+    )  # directories that take no records at present, by path: what is wrong
 
 
 class PartitionInfo(Message, frozen=True, kw_only=True):

@@ -1,6 +1,6 @@
 """A topic's schema: which Arrow types it can have, how it is written, sent, and how data is made to fit it."""
 
-from broker_runtime.contract.schema.cast import cast_to_topic
+from broker_runtime.contract.schema.cast import cast_column, cast_to_topic
 from broker_runtime.contract.schema.ddl import parse_schema
 from broker_runtime.contract.schema.history import SchemaHistory, schema_history_from_info
 from broker_runtime.contract.schema.normal_form import check_new_columns, check_topic_schema
@@ -12,6 +12,7 @@ __all__ = [
     "UNTYPED",
     "SchemaHistory",
     "TopicSchema",
+    "cast_column",
     "cast_to_topic",
     "check_new_columns",
     "check_text",

@@ -108,7 +108,7 @@ def _cast(array: pa.Array, field: pa.Field) -> pa.Array:
         raise SchemaMismatchError(error.message) from None
     if not _fits(plain, field.type):
         raise SchemaMismatchError(
-            f"column {field.name!r} is {given}, the topic's is {field.type}{_hint(plain, field.type)}"
+            f"column {field.name!r} is {given}, the topic's is {field.type}{_hint(plain, field.type, field.name)}"
         )
     try:
         if isinstance(given, pa.BaseExtensionType):
@@ -126,13 +126,32 @@ def _cast(array: pa.Array, field: pa.Field) -> pa.Array:
         raise SchemaMismatchError(
             f"column {field.name!r} is {given} and does not fit into the topic's {field.type}: {error}"
         ) from None
-    if pt.is_float32(field.type) and pt.is_float64(array.type) and _infinite(cast) != _infinite(array):
-        raise SchemaMismatchError(f"column {field.name!r} has values out of the range of {field.type}")
+    if _has_float32(field.type) and _infinite(cast) != _infinite(array):
+        raise SchemaMismatchError(f"column {field.name!r} has values out of the range of {pa.float32()}")
     return cast
 
 
+@lru_cache(maxsize=1024)
+def _has_float32(kind: pa.DataType) -> bool:
+    return bool(pt.is_float32(kind)) or any(_has_float32(kind.field(i).type) for i in range(kind.num_fields))
+
+
 def _infinite(array: pa.Array) -> int:
-    return pc.sum(pc.is_inf(array)).as_py() or 0
+    """How many infinite numbers there are in it, at any depth."""
+    kind = array.type
+    if isinstance(kind, pa.BaseExtensionType):
+        return _infinite(array.storage)
+    if pt.is_floating(kind):
+        return pc.sum(pc.is_inf(array)).as_py() or 0
+    if pt.is_dictionary(kind):
+        return _infinite(pc.cast(array, kind.value_type))
+    if pt.is_struct(kind):
+        return sum(map(_infinite, array.flatten()))
+    if pt.is_map(kind):
+        return _infinite(array.cast(pa.list_(pa.struct([kind.key_field, kind.item_field]))))
+    if pt.is_nested(kind):
+        return _infinite(array.flatten())
+    return 0
 
 
 def _is_unsigned(kind: pa.DataType) -> bool:
@@ -173,15 +192,33 @@ def _fits(given: pa.DataType, wanted: pa.DataType) -> bool:
     return bool(given.id == wanted.id)
 
 
-def _hint(given: pa.DataType, wanted: pa.DataType) -> str:
+def _hint(given: pa.DataType, wanted: pa.DataType, path: str) -> str:
+    """What to do, or where in a nested type the mistake is."""
     if pt.is_timestamp(wanted) and pt.is_timestamp(given):
         return "; give it a time zone" if given.tz is None else "; take its time zone away"
-    if pt.is_struct(wanted) and pt.is_struct(given):
-        ours = [wanted.field(i).name for i in range(wanted.num_fields)]
-        for i in range(given.num_fields):
-            if given.field(i).name not in ours:
-                return f": no field {given.field(i).name!r}{nearest(given.field(i).name, ours)}"
+    if pt.is_map(wanted) and pt.is_map(given):
+        for side in ("key", "value"):
+            ours_type, theirs_type = (k.key_type if side == "key" else k.item_type for k in (wanted, given))
+            if not _fits(theirs_type, ours_type):
+                return _hint_inside(theirs_type, ours_type, f"{path}.{side}")
+    elif pt.is_list(wanted) and pt.is_list(given):
+        return _hint_inside(given.value_type, wanted.value_type, f"{path}.element")
+    elif pt.is_struct(wanted) and pt.is_struct(given):
+        ours = {wanted.field(i).name: wanted.field(i) for i in range(wanted.num_fields)}
+        theirs = {given.field(i).name: given.field(i) for i in range(given.num_fields)}
+        for name, field in theirs.items():
+            if name not in ours:
+                return f": there is no field {f'{path}.{name}'!r}{nearest(name, ours)}"
+            if not _fits(field.type, ours[name].type):
+                return _hint_inside(field.type, ours[name].type, f"{path}.{name}")
+        missing = [name for name in ours if name not in theirs and not ours[name].nullable]
+        if missing:
+            return f": {f'{path}.{missing[0]}'!r} allows no nulls and is missing"
     return ""
+
+
+def _hint_inside(given: pa.DataType, wanted: pa.DataType, path: str) -> str:
+    return _hint(given, wanted, path) if pt.is_nested(given) else f": {path!r} must be {wanted}, not {given}"
 
 
 @lru_cache(maxsize=1024)

@@ -8,7 +8,7 @@ reference    the table as markdown and as help
 files        a broker's settings from TOML
 """
 
-from broker_runtime.contract.settings.files import load_broker_settings
+from broker_runtime.contract.settings.files import flatten, load_broker_settings
 from broker_runtime.contract.settings.keywords import AdminKeywords, ConsumerKeywords, ProducerKeywords
 from broker_runtime.contract.settings.kinds import Address, parse_address, parse_addresses, parse_duration, parse_size
 from broker_runtime.contract.settings.reference import help_text, reference_table
@@ -24,7 +24,7 @@ from broker_runtime.contract.settings.resolution import (
 from broker_runtime.contract.settings.table import SCOPES, Scope, Setting, find_setting, settings_of
 
 __all__ = [
-    "resolve", "parse_given", "load_broker_settings",
+    "resolve", "parse_given", "load_broker_settings", "flatten",
     "BrokerSettings", "TopicSettings", "ProducerSettings", "ConsumerSettings", "AdminSettings",
     "ProducerKeywords", "ConsumerKeywords", "AdminKeywords",
     "Scope", "SCOPES", "Setting", "find_setting", "settings_of", "reference_table", "help_text",

@@ -33,16 +33,17 @@ def load_broker_settings(path: Path, overrides: Mapping[str, object] | None = No
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidConfigError(f"{path}: not TOML: {error}") from None
     try:
-        return resolve("broker", {**_flatten(tree), **(overrides or {})})
+        return resolve("broker", {**flatten(tree), **(overrides or {})})
     except InvalidConfigError as error:
         raise InvalidConfigError(f"{path}: {error.message}") from None
 
 
-def _flatten(tree: Mapping[str, object], prefix: str = "") -> dict[str, object]:
+def flatten(tree: Mapping[str, object], prefix: str = "") -> dict[str, object]:
+    """The values by dotted name. Raises `InvalidConfigError` for a name that is there in two ways."""
     flat: dict[str, object] = {}
     for key, value in tree.items():
         name = prefix + key
-        found = _flatten(value, name + ".") if isinstance(value, Mapping) else {name: value}
+        found = flatten(value, name + ".") if isinstance(value, Mapping) else {name: value}
         twice = flat.keys() & found.keys()
         if twice:
             raise InvalidConfigError(f"{min(twice)} is given twice")

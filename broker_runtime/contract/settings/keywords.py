@@ -15,6 +15,7 @@ class AdminKeywords(TypedDict, total=False):
 
     client_id: str | None
     request_timeout_ms: int | str
+    enable_http_proxy: bool
 
 
 class ProducerKeywords(AdminKeywords, total=False):

@@ -37,6 +37,7 @@ class BrokerSettings:
     log_retention_check_interval_ms: int
     log_dir_min_free_bytes: int
     max_connections: int
+    memory_max_bytes: int | None  # None: as `memory.limit_bytes` says
     fetch_max_bytes: int
     replica_lag_time_max_ms: int
     replica_fetch_max_bytes: int
@@ -77,6 +78,7 @@ class AdminSettings:
     bootstrap_servers: tuple[Address, ...]
     client_id: str
     request_timeout_ms: int
+    enable_http_proxy: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +162,10 @@ def resolve(
         if name in given:
             values[setting.keyword] = given[name]
         elif name == "bootstrap.servers" and os.environ.get(BOOTSTRAP_VARIABLE):
-            values[setting.keyword] = setting.parse(os.environ[BOOTSTRAP_VARIABLE])
+            try:
+                values[setting.keyword] = setting.parse(os.environ[BOOTSTRAP_VARIABLE])
+            except InvalidConfigError as error:
+                raise InvalidConfigError(f"${BOOTSTRAP_VARIABLE}: {error.message}") from None
         elif setting.required:
             raise InvalidConfigError(f"{name} is missing: {setting.doc} Allowed: {setting.allowed}")
         else:

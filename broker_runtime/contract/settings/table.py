@@ -130,6 +130,9 @@ SETTINGS: Final[tuple[Setting, ...]] = (
             maximum=1 << 50, kafka="none", doc="With less room than this on its disk, a directory takes no appends."),
     Setting(name="max.connections", scopes=("broker",), kind=Kind.INTEGER, default=1_000, minimum=8, maximum=10_000,
             kafka="2147483647", doc="Streams served at once; further ones are refused and may try again."),
+    Setting(name="memory.max.bytes", scopes=("broker",), kind=Kind.SIZE, minimum=256 * _MIB, maximum=1 << 40,
+            kafka="none", doc="The most memory that a broker takes, whatever clients send. Without it a quarter of the "
+            "machine's, from 1 GiB to 4 GiB."),
     Setting(name="fetch.max.bytes", scopes=("broker",), kind=Kind.SIZE, default=55 * _MIB, minimum=_MIB,
             maximum=_GIB, doc="The most that one fetch is answered with."),
     Setting(name="replica.lag.time.max.ms", scopes=("broker",), kind=Kind.DURATION, default=30 * _SECOND,
@@ -181,6 +184,9 @@ SETTINGS: Final[tuple[Setting, ...]] = (
             doc="A name for the broker's log."),
     Setting(name="request.timeout.ms", scopes=_CLIENTS, kind=Kind.DURATION, default=30 * _SECOND, minimum=100,
             maximum=_DAY, doc="How long a request may take before it is tried again or fails."),
+    Setting(name="enable.http.proxy", scopes=_CLIENTS, kind=Kind.BOOLEAN, default=False, kafka="none",
+            doc="Whether connections to brokers go through the proxy that `grpc_proxy`, `https_proxy` or `http_proxy` "
+            "in the environment names."),
     # --- producer ---------------------------------------------------------------------------------------------
     Setting(name="acks", scopes=("producer",), kind=Kind.CHOICE, default="all", choices=("all", "1", "0"),
             aliases=(("-1", "all"),),

@@ -59,7 +59,7 @@ class RunningBroker:
         }
         config = self.directory / "broker.toml"
         config.write_text("".join(f"{json.dumps(name)} = {json.dumps(value)}\n" for name, value in settings.items()))
-        command = [sys.executable, "-P", "-m", "broker_runtime.broker", "--config", config, "--ready-file", ready]
+        command = [sys.executable, "-P", "-m", "broker_runtime", "--config", config, "--ready-file", ready]
         self.process = GuardedProcess(command, output=self.directory / "broker.out")
         return ready
 

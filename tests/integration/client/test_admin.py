@@ -13,6 +13,7 @@ def test_admin_creates_describes_and_deletes_a_topic(admin: Admin) -> None:
     """W1, W27: a topic has one partition unless told otherwise; what was made can be described and deleted."""
     made = admin.create_topic("admin-one")
     assert (made.name, len(made.partitions), made.schema, made.key) == ("admin-one", 1, None, None)
+    assert (made.partitions[0].log_start, made.partitions[0].high_watermark) == (0, 0)
     assert "admin-one" in admin.list_topics()
     described = admin.describe_topic("admin-one")
     assert described.topic_id == made.topic_id

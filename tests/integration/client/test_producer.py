@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -269,22 +270,52 @@ def test_producer_refuses_calls_after_close(new_topic: Callable[..., str]) -> No
         producer.send_batch(name, read(name, columns=["value"]).read_all())
 
 
-def test_producer_sees_added_partitions_and_a_topic_made_anew(new_topic: Callable[..., str], admin: object) -> None:
-    """W27: a topic made anew under a producer fails its records once, then takes new ones."""
-    name = new_topic(1)
+def test_producer_goes_on_with_a_topic_made_anew(new_topic: Callable[..., str], admin: Admin) -> None:
+    """W27: as Kafka's does: what no log has yet goes to the new topic, in its order, and nothing fails."""
+    name, other = new_topic(1), new_topic(1)
     with Producer() as producer:
         producer.send(name, b"old").result(10)
-        admin.delete_topic(name)  # type: ignore[attr-defined]
-        admin.create_topic(name, partitions=2)  # type: ignore[attr-defined]
-        for _ in range(50):
-            try:
-                producer.send(name, b"new").result(10)
-                break
-            except (errors.InconsistentTopicIdError, errors.UnknownTopicOrPartitionError):
-                continue
-        with pytest.raises(errors.PylogError):
+        admin.delete_topic(name)
+        admin.create_topic(name, partitions=2)
+        sent = [producer.send(name, b"%d" % n, partition=0) for n in range(500)]
+        assert [future.result(20).offset for future in sent] == list(range(500))
+        producer.send(other, b"x")
+        producer.flush(10)
+        assert producer.send(name, b"last", partition=1).result(10).offset == 0
+    assert values(name) == [*[b"%d" % n for n in range(500)], b"last"]
+
+
+def test_producer_goes_on_with_records_it_held_when_the_topic_was_made_anew(
+    new_topic: Callable[..., str], admin: Admin
+) -> None:
+    """W27: records gathered before, and rows of the same schema, likewise."""
+    name = new_topic(1, schema="a int")
+    with Producer(linger_ms=60_000) as producer:
+        producer.send(name, {"a": 0}).result(10)
+        held = producer.send(name, {"a": 1})
+        admin.delete_topic(name)
+        admin.create_topic(name, schema="a int")
+        assert held.result(20).offset == 0
+        producer.flush(10)
+    assert read(name, columns=["a"]).read_all().to_pylist() == [{"a": 1}]
+
+
+@pytest.mark.parametrize(("before", "after"), [({"schema": "a int"}, {"schema": "a string"}), ({"partitions": 2}, {})])
+def test_producer_fails_what_does_not_fit_a_topic_made_anew(
+    new_topic: Callable[..., str], admin: Admin, before: dict[str, Any], after: dict[str, Any]
+) -> None:
+    """W27: another schema or fewer partitions: what was sent fails by that name, what is sent next goes on."""
+    name = new_topic(**before)
+    first, then = ({"a": 1}, {"a": "x"}) if "schema" in before else (b"1", b"2")
+    with Producer(linger_ms=60_000) as producer:
+        producer.send(name, first).result(10)
+        held = producer.send(name, first)
+        admin.delete_topic(name)
+        admin.create_topic(name, **after)
+        assert isinstance(held.exception(20), errors.InconsistentTopicIdError)
+        assert producer.send(name, then).result(10).offset == 0
+        with pytest.raises(errors.InconsistentTopicIdError, match="made anew with"):
             producer.flush(10)
-    assert b"new" in values(name)
 
 
 class SlowLock:

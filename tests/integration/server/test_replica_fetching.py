@@ -13,6 +13,7 @@ import pytest
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.settings import Address
 from broker_runtime.log import LogConfig, LogDirectory
+from broker_runtime.log.files import RealFiles
 from broker_runtime.replication import Leadership, Partition
 from broker_runtime.server.replica_fetching import ReplicaFetching
 from tests.integration.server.serving import TOPICS, Server, eventually, serving, untyped_frame
@@ -69,10 +70,10 @@ def following(directory: Path) -> Iterator[Follower]:
     assert not follower.failed.is_set()
 
 
-def produce(server: Server, *values: bytes, partition: int = 0) -> None:
+def produce(server: Server, *values: bytes, partition: int = 0, acks: int = -1) -> None:
     with server.connect() as client, ProduceStream(client) as stream:
         for value in values:
-            assert stream.produce([untyped_frame([value])], partition=partition).error is None
+            assert stream.produce([untyped_frame([value])], partition=partition, acks=acks).error is None
 
 
 def has(partition: Partition, end: int) -> None:
@@ -168,3 +169,74 @@ def test_follower_that_is_not_registered_is_refused_and_says_so_to_nobody(tmp_pa
         eventually(lambda: len(opened) > 2, "refused, and tried again")
         assert stranger.stop(20.0)
         assert follower.broken == []
+
+
+class _StandingDisk(RealFiles):
+    """Its fsyncs wait while it stands still."""
+
+    def __init__(self) -> None:
+        self.goes_on = threading.Event()
+        self.goes_on.set()
+
+    def sync(self, descriptor: int) -> None:
+        self.goes_on.wait(60.0)
+        super().sync(descriptor)
+
+
+def test_disk_that_stands_still_holds_up_no_partition_on_another(tmp_path: Path) -> None:
+    """Of one leader's partitions those on the other disk are fetched on; the others when the disk goes on."""
+    disk = _StandingDisk()
+    with serving(tmp_path / "leader") as server, following(tmp_path / "follower") as follower:
+        other = LogDirectory.open(tmp_path / "other", cluster_id="test", broker_id=2, files=disk)
+        log = other.log("untyped", 0, TOPICS["untyped"][0], LogConfig(segment_bytes=1 << 30))
+        standing, good = Partition(log, broker_id=2), follower.partition(1)
+        follower.knows(1, server)
+        for partition in (standing, good):
+            follower.follow(partition, 1)
+        produce(server, b"1", partition=0)
+        produce(server, b"1", partition=1)
+        has(standing, 1)
+        has(good, 1)
+        disk.goes_on.clear()
+        try:
+            produce(server, b"2", partition=0, acks=1)  # the follower counts, and holds up what waits for all
+            eventually(lambda: standing.log.log_end_offset == 2, "appended, and not durable")
+            for value in (b"2", b"3", b"4"):
+                produce(server, value, partition=1)
+            has(good, 4)
+            assert standing.log.durable_end_offset == 1
+        finally:
+            disk.goes_on.set()
+        has(standing, 2)
+        follower.fetching.unfollow(TopicPartition("untyped", 0))
+        other.close()
+
+
+def test_thread_that_cannot_be_started_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No thread for loading, for following, for flushing: nothing ends, and all goes on when there are some again."""
+    start, refused = threading.Thread.start, []
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name.startswith("follow-"):
+            refused.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with serving(tmp_path / "leader") as server, following(tmp_path / "follower") as follower:
+        produce(server, b"1")
+        produce(server, b"1", partition=1)
+        follower.knows(1, server)
+        loaded, unloaded = follower.partition(0), follower.partition(1)
+        assert loaded.log.log_end_offset == 0
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", refuse)
+            follower.follow(loaded, 1)
+            follower.follow(unloaded, 1)
+            eventually(lambda: {"follow-1", "follow-load"} <= set(refused), "both were tried")
+        has(loaded, 1)
+        has(unloaded, 1)
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", refuse)
+            produce(server, b"2")
+            has(loaded, 2)
+        assert not follower.failed.is_set()

@@ -58,13 +58,92 @@ def test_client_settings_of_the_file_reach_the_clients_that_know_them(tmp_path: 
 
 @pytest.mark.parametrize(
     "text",
-    ["bootstrap = 'x'", "not toml", "[client]\nno.such.setting = 1", "output = 'pdf'", "timeout = '-1'", "client = 1"],
+    [
+        '"bootstrap.servers" = "file:1"',
+        'bootstrap.servers = "file:1"',
+        'bootstrap.servers = ["file:1"]',
+        '[bootstrap]\nservers = "file:1"',
+        'bootstrap-server = "file:1"',
+        'bootstrap-servers = "file:1"',
+        '[client]\nbootstrap.servers = "file:1"',
+    ],
 )
-def test_file_is_refused_by_name_when_it_is_wrong(tmp_path: Path, text: str) -> None:
-    """Errors name the place."""
+def test_file_takes_kafkas_name_of_the_brokers(tmp_path: Path, text: str) -> None:
+    """Quoted, dotted or as a table; the command line's own names of before are understood as well."""
     write_config(tmp_path, text)
-    with pytest.raises(errors.InvalidConfigError, match=r"config\.toml"):
+    assert Invocation.resolve(GivenOptions()).bootstrap_servers == "file:1"
+
+
+def test_file_takes_client_settings_at_its_top(tmp_path: Path) -> None:
+    """Kafka's names need no table around them; `client.id` is a setting like the others."""
+    write_config(tmp_path, 'linger.ms = 7\nclient.id = "me"\n"enable.idempotence" = false\nrequest.timeout.ms = "3s"\n')
+    settings = Invocation.resolve(GivenOptions()).settings("producer")
+    assert settings == {"linger.ms": 7, "client.id": "me", "enable.idempotence": False, "request.timeout.ms": "3s"}
+    assert Invocation.resolve(GivenOptions(timeout="2")).settings("producer")["request.timeout.ms"] == 2000
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("bootstrap = 'x'", "'bootstrap' is not a setting here; did you mean 'bootstrap.servers'?"),
+        ("bootstrap.servers = 5", "bootstrap.servers=5: must be a list of host:port"),
+        ("bootstrap.servers = 'nowhere'", "bootstrap.servers='nowhere': must be host:port"),
+        ("bootstrap.servers = 'a:1'\nbootstrap-server = 'b:1'", "bootstrap.servers is given twice"),
+        ("not toml", "is not TOML"),
+        ("[client]\nno.such.setting = 1", "'no.such.setting' is not a setting here"),
+        ("retention.ms = 5", "'retention.ms' is not a setting here; it is a topic setting"),
+        ("linger.ms = 'soon'", "linger.ms='soon': must be a number of milliseconds"),
+        ("output = 'pdf'", "output: 'pdf' is none of table, wide"),
+        ("output = 3", "output: 3 is none of table, wide"),
+        ("timeout = '-1'", "timeout: '-1'"),
+        ("client = 1", "'client' is not a setting here"),
+    ],
+)
+def test_file_is_refused_by_name_when_it_is_wrong(tmp_path: Path, text: str, told: str) -> None:
+    """Errors name the file, the key and what is allowed."""
+    write_config(tmp_path, text)
+    with pytest.raises(errors.InvalidConfigError) as refused:
         Invocation.resolve(GivenOptions())
+    assert str(tmp_path / "pylog" / "config.toml") in refused.value.message
+    assert told in refused.value.message
+
+
+def test_brokers_may_be_given_as_a_setting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """`-X bootstrap.servers=…` is an option, so it wins over environment, file and default."""
+    write_config(tmp_path, 'bootstrap.servers = "file:1"\n')
+    monkeypatch.setenv("PYLOG_BOOTSTRAP_SERVERS", "environment:1")
+    invocation = Invocation.resolve(GivenOptions(setting=("bootstrap.servers=flag:1,other:2", "linger.ms=9")))
+    assert invocation.bootstrap_servers == "flag:1,other:2"
+    assert invocation.address_is_given
+    for scope in ("admin", "producer", "consumer"):
+        assert "bootstrap.servers" not in invocation.settings(scope), "the clients are given it once"
+
+
+def test_brokers_that_are_given_in_two_ways_must_be_the_same() -> None:
+    """-b and -X bootstrap.servers: one error where they differ."""
+    same = GivenOptions(bootstrap_server="a:1", setting=("bootstrap.servers=a:1",))
+    assert Invocation.resolve(same).bootstrap_servers == "a:1"
+    with pytest.raises(errors.InvalidConfigError) as refused:
+        Invocation.resolve(GivenOptions(bootstrap_server="a:1", setting=("bootstrap.servers=b:1",)))
+    assert refused.value.message == "-b a:1 and -X bootstrap.servers=b:1 name different brokers: give one of the two"
+
+
+@pytest.mark.parametrize(
+    ("given", "variable", "place"),
+    [
+        (GivenOptions(bootstrap_server="nowhere"), "", "-b: bootstrap.servers='nowhere'"),
+        (GivenOptions(setting=("bootstrap.servers=nowhere",)), "", "-X: bootstrap.servers='nowhere'"),
+        (GivenOptions(), "nowhere", "$PYLOG_BOOTSTRAP_SERVERS: bootstrap.servers='nowhere'"),
+    ],
+)
+def test_address_that_is_none_is_refused_with_its_place(
+    monkeypatch: pytest.MonkeyPatch, given: GivenOptions, variable: str, place: str
+) -> None:
+    """Where it was given, and what is allowed."""
+    monkeypatch.setenv("PYLOG_BOOTSTRAP_SERVERS", variable)
+    with pytest.raises(errors.InvalidConfigError) as refused:
+        Invocation.resolve(given)
+    assert refused.value.message == f"{place}: must be host:port (127.0.0.1:9192)"
 
 
 @pytest.mark.parametrize("setting", ["linger.ms", "=5", ""])

@@ -130,6 +130,7 @@ class MemoryCluster:
     """Topics, log limits and one group's offsets, with the calls that a consumer makes of `Cluster`."""
 
     request_timeout_s = 5.0
+    uses_proxy = False
     client_id = "test"
 
     def __init__(self, *topics: Topic) -> None:

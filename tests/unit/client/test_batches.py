@@ -57,3 +57,18 @@ def test_send_batch_asks_once_and_then_refuses() -> None:
 def test_send_batch_that_fits_asks_nothing() -> None:
     """W8: the usual case costs no call."""
     assert sent(lane("a bigint, b string"), lane("a bigint"), ROWS) == (3, {0}, 0)
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"value": [b"x"], "zz": [1]}, "column 'zz': a topic without a schema takes key, value, headers, timestamp$"),
+        ({"value": [b"x"], "kye": [1]}, "did you mean 'key'"),
+        ({"value": [b"x"], "headers": [[{"key": "k", "value": b"v", "zz": 1}]]}, "'headers.element.zz'"),
+    ],
+)
+def test_send_batch_without_a_schema_refuses_what_it_cannot_keep(columns: dict[str, list[object]], said: str) -> None:
+    """SPEC 3: unknown columns, and unknown fields of headers, are refused by name; no hint says what was said."""
+    untyped = lane()
+    with pytest.raises(SchemaMismatchError, match=said):
+        sent(untyped, untyped, pa.table(columns))

@@ -62,7 +62,7 @@ def test_connection_that_is_given_up_under_a_call_is_closed_when_the_call_has_en
     ends: dict[str, Callable[[], object]] = {
         "closed": channel.close,
         "given up": lambda: channel._give_up(channel._connection),
-        "forked": channel.drop_for_fork,
+        "forked": channel._drop_for_fork,
     }
     monkeypatch.setattr(BusyClient, "made", [])
     monkeypatch.setattr(BusyClient, "meanwhile", staticmethod(ends[how]))
@@ -96,8 +96,8 @@ def test_produce_stream_that_a_fork_dropped_raises_a_retriable_error(monkeypatch
     """Its reading thread may have been busy with an answer while the process forked."""
     monkeypatch.setattr(flight, "FlightClient", SilentClient)
     stream = ProduceStream(NOWHERE, ProduceHello(client_id="test"))
-    stream.interrupt_for_fork()
-    stream.drop_for_fork()
+    stream._interrupt_for_fork()
+    stream._drop_for_fork()
     with pytest.raises(NetworkError, match="ended"):
         stream.read()
     stream.close()

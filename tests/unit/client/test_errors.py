@@ -1,6 +1,9 @@
 """The tree of errors as users see it."""
 
 import pickle
+import subprocess
+import sys
+import traceback
 
 import pytest
 
@@ -23,6 +26,21 @@ def test_errors_module_has_every_class_of_the_tree() -> None:
     assert {name for name in errors.__all__ if name.endswith("Error")} == {k.__name__ for k in all_error_classes()}
     for kind in all_error_classes():
         assert getattr(errors, kind.__name__) is kind
+
+
+@pytest.mark.parametrize("kind", all_error_classes(), ids=lambda kind: kind.__name__)
+def test_errors_print_under_the_name_that_users_import(kind: type[PylogError]) -> None:
+    """Tracebacks and pickles name `pyspark_log.errors`, as `except` clauses do."""
+    shown = "".join(traceback.format_exception_only(kind("text")))
+    assert shown == f"pyspark_log.errors.{kind.__name__}: [{kind.code}] text\n"
+    assert b"broker_runtime" not in pickle.dumps(kind("text"))
+
+
+def test_errors_that_were_pickled_load_in_a_process_that_has_imported_nothing() -> None:
+    """As when Spark's driver gets one from an executor."""
+    code = f"import pickle; print(pickle.loads({pickle.dumps(errors.ClosedError('gone'))!r}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "[CLIENT_CLOSED] gone\n"
 
 
 def test_errors_are_also_what_the_standard_library_calls_them() -> None:

@@ -67,7 +67,7 @@ class Broker:
             if whim < 0.08:
                 raise NotEnoughReplicasError("too few just now")
             header = parse_header(frame)
-            repeated = self.state.check(header, 0)
+            repeated = self.state.check(header)
             if repeated is None:
                 header = msgspec.structs.replace(header, base_offset=len(self.log), append_time_ms=0)
                 values = decode_frame(frame, SchemaHistory()).batch.column("value").to_pylist()

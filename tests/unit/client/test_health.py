@@ -57,3 +57,9 @@ def test_brokers_that_hold_replicas_and_are_away_are_named() -> None:
 
 def test_cluster_without_a_controller_is_not_healthy() -> None:
     assert not health_of(cluster(1, controller_id=None), []).is_healthy
+
+
+def test_disk_that_takes_no_records_is_named() -> None:
+    brokers = {1: BrokerDescription(broker_id=1, host="h", port=1, epoch=1, disks={"/b": "full", "/a": "failed"})}
+    found = health_of(ClusterDescription(cluster_id="c", controller_id=1, brokers=brokers), [])
+    assert (found.is_healthy, found.disks) == (False, ("broker 1: /a failed", "broker 1: /b is full"))

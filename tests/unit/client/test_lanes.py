@@ -101,7 +101,7 @@ def test_typed_rows_and_columns_have_the_same_partitions(kind: str, key: object)
     ("row", "named"),
     [
         ({"a": True}, "'a'"), ({"a": 1.5}, "'a'"), ({"a": 128}, "'a'"), ({"b": b"x"}, "'b'"), ({"c": "1.234"}, "'c'"),
-        ({"d": ["x"]}, "'d'"), ({"e": 1, "a": 1}, "'e'"), ({}, "'must'"), ("row", "mapping"),
+        ({"d": ["x"]}, "'d.element'"), ({"e": 1, "a": 1}, "'e'"), ({}, "'must'"), ("row", "mapping"),
     ],
 )  # fmt: skip
 def test_typed_rows_are_refused_by_name(row: object, named: str) -> None:

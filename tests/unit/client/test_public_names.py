@@ -37,3 +37,9 @@ def test_public_names_exist(name: str) -> None:
 def test_unknown_names_are_attribute_errors() -> None:
     """Spark asks with hasattr."""
     assert not hasattr(pyspark_log, "NoSuchName")
+
+
+@pytest.mark.parametrize("name", ["Admin", "Producer", "Consumer"])
+def test_clients_have_no_public_names_for_forks(name: str) -> None:
+    """What happens around `os.fork` is not for callers."""
+    assert [found for found in dir(getattr(pyspark_log, name)) if "fork" in found and found[0] != "_"] == []

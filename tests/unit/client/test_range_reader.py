@@ -29,6 +29,7 @@ class BrokenCluster:
 
     request_timeout_s = 5.0
     client_id = "test"
+    uses_proxy = False
 
     def leader(self, topic: Topic, partition: int) -> Any:
         raise ZeroDivisionError
@@ -38,6 +39,7 @@ class PatientCluster:
     """A caller with time, and a reading thread with little."""
 
     client_id = "test"
+    uses_proxy = False
 
     def __init__(self, request_timeout_s: float) -> None:
         self._request_timeout_s = request_timeout_s
@@ -67,7 +69,7 @@ def test_read_range_from_a_broker_that_never_answers_says_who_and_where(monkeypa
     released = threading.Event()
 
     class Stuck:
-        def __init__(self, address: Address, request: ReadRequest) -> None:
+        def __init__(self, address: Address, request: ReadRequest, *, uses_proxy: bool) -> None:
             released.wait(LIMIT_S)
             raise NetworkError("released")
 
@@ -90,7 +92,7 @@ def test_read_range_holds_nothing_for_a_caller_who_takes_nothing(monkeypatch: py
     class Stream:
         """One record per frame, two frames per message."""
 
-        def __init__(self, address: Address, request: ReadRequest) -> None:
+        def __init__(self, address: Address, request: ReadRequest, *, uses_proxy: bool) -> None:
             self.request = request
             self.next_offset = request.start
             self.is_closed = False

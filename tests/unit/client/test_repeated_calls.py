@@ -76,7 +76,7 @@ def controller(monkeypatch: pytest.MonkeyPatch) -> Controller:
     made = Controller()
 
     class FakeChannel:
-        def __init__(self, address: Address, *, client_id: str) -> None:
+        def __init__(self, address: Address, *, client_id: str, uses_proxy: bool) -> None:
             return
 
         def call(self, name: str, request: Message, response: type[Message], *, timeout_s: float) -> Message:

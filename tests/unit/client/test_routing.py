@@ -12,6 +12,7 @@ from broker_runtime.contract.errors import (
     CoordinatorNotAvailableError,
     InvalidGroupIdError,
     NetworkError,
+    NotAPylogBrokerError,
     NotControllerError,
     NotCoordinatorError,
     PylogError,
@@ -36,6 +37,7 @@ from pyspark_log.client import cluster as module
 from pyspark_log.client.cluster import Cluster
 from pyspark_log.client.coordinator import Coordinator
 from pyspark_log.client.retry import Deadline
+from pyspark_log.client.strangers import Peer
 
 DEAD, ONE, TWO = Address("dead", 1), Address("one", 1), Address("two", 1)
 
@@ -50,6 +52,7 @@ class Brokers:
         self.controller = 1
         self.believed_controller = 1
         self.coordinator = 1
+        self.peers: dict[Address, Peer] = {}  # what is found at an address without a broker, but for refusal
         self.failures: list[PylogError] = []  # what comes instead of the next answers about a group's offsets
 
     def answer(self, address: Address, name: str) -> Message:
@@ -87,7 +90,7 @@ def brokers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Brokers]:
     made = Brokers()
 
     class FakeChannel:
-        def __init__(self, address: Address, *, client_id: str) -> None:
+        def __init__(self, address: Address, *, client_id: str, uses_proxy: bool) -> None:
             self._address = address
 
         def call(self, name: str, request: Message, response: type[Message], *, timeout_s: float) -> Message:
@@ -98,6 +101,7 @@ def brokers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Brokers]:
             return
 
     monkeypatch.setattr(module, "Channel", FakeChannel)
+    monkeypatch.setattr(module, "who_is_at", lambda address, **_: made.peers.get(address, Peer.REFUSED))
     monkeypatch.setattr(module.time, "sleep", lambda seconds: None)
     return made
 
@@ -311,4 +315,112 @@ def test_what_a_broker_said_last_is_raised_and_not_that_time_was_over(
             "create_partitions", CreatePartitionsRequest(name="t", total=9), Empty, to="controller", timeout_s=looks
         )
     assert min(brokers.given_s) > 0
+    cluster.close()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time in seconds, which each wait moves on."""
+    now_s = [0.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr("pyspark_log.client.retry.time.monotonic", lambda: now_s[0])
+
+    def sleep(seconds: float) -> None:
+        now_s[0] += seconds
+
+    monkeypatch.setattr(module.time, "sleep", sleep)
+    return now_s
+
+
+@pytest.mark.parametrize(
+    ("peer", "error", "told"),
+    [
+        (Peer.UNKNOWN_NAME, BrokerUnavailableError, "host name not found: dead"),
+        (
+            Peer.ZOOKEEPER,
+            NotAPylogBrokerError,
+            "dead:1 is ZooKeeper. Clients talk to brokers, which listen on port 9192",
+        ),
+        (Peer.KAFKA, NotAPylogBrokerError, "dead:1 is Kafka"),
+        (Peer.HTTP, NotAPylogBrokerError, "dead:1 is a web server"),
+        (Peer.SSH, NotAPylogBrokerError, "dead:1 is an SSH server"),
+        (Peer.TLS, NotAPylogBrokerError, "dead:1 expects TLS"),
+    ],
+)
+def test_stranger_is_named_at_once(
+    brokers: Brokers, clock: list[float], peer: Peer, error: type[PylogError], told: str
+) -> None:
+    """Trying again would change nothing."""
+    brokers.peers = {DEAD: peer}
+    cluster = Cluster([DEAD])
+    with pytest.raises(error) as raised:
+        ask_for_metadata(cluster, 1)
+    assert raised.value.message.startswith(told)
+    assert (clock[0], len(brokers.asked)) == (0.0, 1)
+    brokers.dead.clear()
+    ask_for_metadata(cluster, 1)  # the name was entered meanwhile, or a broker started
+    cluster.close()
+
+
+@pytest.mark.parametrize(
+    ("peer", "error", "told"),
+    [
+        (Peer.REFUSED, BrokerUnavailableError, "dead:1 refused for 10 s. Start one: pylog up"),
+        (Peer.CLOSED, NotAPylogBrokerError, "dead:1 answers, but not as pylog. Is it Kafka?"),
+        (Peer.SILENT, BrokerUnavailableError, "dead:1 takes connections but said nothing for 10 s"),
+        (Peer.GRPC, BrokerUnavailableError, "dead:1 is there, but did not answer within 10 s"),
+        (Peer.UNREACHABLE, BrokerUnavailableError, "no answer from dead:1 within 10 s"),
+    ],
+)
+def test_what_may_be_a_broker_is_tried_for_ten_seconds(
+    brokers: Brokers, clock: list[float], peer: Peer, error: type[PylogError], told: str
+) -> None:
+    """One that starts, hangs or has no time is never called another service."""
+    brokers.peers = {DEAD: peer}
+    cluster = Cluster([DEAD])
+    with pytest.raises(error) as raised:
+        ask_for_metadata(cluster, 1)
+    assert raised.value.message.startswith(told)
+    assert 10 <= clock[0] < 12
+    cluster.close()
+
+
+def test_stranger_among_brokers_is_warned_of(
+    brokers: Brokers, clock: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    """One wrong address of two harms nothing, and is said once."""
+    brokers.peers = {DEAD: Peer.UNKNOWN_NAME}
+    cluster = Cluster([DEAD, ONE])
+    ask_for_metadata(cluster, 5)
+    assert [record.getMessage() for record in caplog.records] == ["host name not found: dead; other brokers are asked"]
+    cluster.close()
+
+
+def test_strangers_at_all_addresses_are_all_named(brokers: Brokers, clock: list[float]) -> None:
+    """Each address with what is there."""
+    brokers.dead = {ONE, TWO}
+    brokers.peers = {ONE: Peer.UNKNOWN_NAME, TWO: Peer.HTTP}
+    cluster = Cluster([ONE, TWO])
+    with pytest.raises(BrokerUnavailableError, match=r"host name not found: one; two:1 is a web server"):
+        ask_for_metadata(cluster, 1)
+    cluster.close()
+
+
+def test_brokers_that_were_reached_once_are_not_taken_for_strangers(brokers: Brokers, clock: list[float]) -> None:
+    """What is at their addresses now is looked at only by clients that have found no broker."""
+    cluster = Cluster([ONE], request_timeout_ms=5_000)
+    ask_for_metadata(cluster, 1)
+    brokers.dead = {ONE, TWO}
+    brokers.peers = {ONE: Peer.HTTP}
+    with pytest.raises(BrokerUnavailableError, match="refuses"):
+        ask_for_metadata(cluster, 1)
+    cluster.close()
+
+
+def test_first_broker_is_looked_for_no_longer_than_a_request_may_take(brokers: Brokers, clock: list[float]) -> None:
+    """S4: `request.timeout.ms=2s` bounds it also where the call itself is allowed more, as a Spark query's is."""
+    cluster = Cluster([DEAD], request_timeout_ms=2_000)
+    with pytest.raises(BrokerUnavailableError, match="refused for 2 s"):
+        cluster.call("metadata", MetadataRequest(topics=()), MetadataResponse, timeout_s=30)
+    assert 2 <= clock[0] < 3.5
     cluster.close()

@@ -1,7 +1,11 @@
 """Which settings clients take, and how they refuse the others."""
 
+from pathlib import Path
+
 import pytest
 
+from broker_runtime.contract.errors import InvalidConfigError
+from broker_runtime.contract.settings import Address, resolve
 from pyspark_log import Admin, Consumer, Producer, errors
 
 
@@ -69,3 +73,20 @@ def test_clients_take_settings_of_later_versions_that_say_how_it_is_today() -> N
     Producer("localhost:1", security_protocol="PLAINTEXT").close()
     Consumer(bootstrap_servers="localhost:1", isolation_level="read_committed").close()
     Admin("localhost:1", config={"security.protocol": "PLAINTEXT"}).close()
+
+
+def test_clients_do_not_read_the_command_lines_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What a program does must not depend on whose home directory it runs in."""
+    (tmp_path / "pylog").mkdir()
+    (tmp_path / "pylog" / "config.toml").write_text('bootstrap.servers = "file:1"\nclient.id = "file"\n')
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.delenv("PYLOG_BOOTSTRAP_SERVERS", raising=False)
+    settings = resolve("producer")
+    assert (settings.bootstrap_servers, settings.client_id) == ((Address("localhost", 9192),), "pylog")
+
+
+def test_environment_is_named_when_its_address_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wrong `$PYLOG_BOOTSTRAP_SERVERS` is the error's place."""
+    monkeypatch.setenv("PYLOG_BOOTSTRAP_SERVERS", "nowhere")
+    with pytest.raises(InvalidConfigError, match=r"^\[INVALID_CONFIG\] \$PYLOG_BOOTSTRAP_SERVERS: bootstrap\.servers"):
+        resolve("admin")

@@ -98,7 +98,7 @@ def test_instants_keep_their_instant_whatever_their_zone() -> None:
         (pa.array([1], pa.timestamp("ns")), "timestamp_ntz", "lose data"),
         (pa.array([1], pa.timestamp("us")), "timestamp", "give it a time zone"),
         (pa.array([1], pa.timestamp("us", "UTC")), "timestamp_ntz", "take its time zone away"),
-        (pa.array([{"a": 1, "x": 2}]), "struct<a:int,b:int>", "no field 'x'"),
+        (pa.array([{"a": 1, "x": 2}]), "struct<a:int,b:int>", "no field 'c.x'"),
         (pa.array([["a"]]), "array<int>", "'c' is list"),
         (pa.array([[1, None]]), "array<int not null>", "'element' in it allows no nulls"),
         (pa.array([{"a": None, "b": 1}, None]), "struct<a:int not null,b:int>", "'?a'? "),
@@ -162,3 +162,41 @@ def test_polars_and_pandas_tables_fit() -> None:
         pa.Table.from_pandas(pandas.DataFrame(columns).astype({"cat": "category"})),
     ):
         assert cast_to_topic(table, schema).to_pydict() == columns
+
+
+@pytest.mark.parametrize(
+    ("array", "text", "said"),
+    [
+        (pa.array([{"a": 1, "zz": 2}]), "struct<a:int>", "'c.zz'"),
+        (pa.array([[{"s": {"zz": 2}}]]), "array<struct<s:struct<a:int>>>", "'c.element.s.zz'"),
+        (
+            pa.array([[("k", {"zz": 1})]], pa.map_(pa.string(), pa.struct([("zz", pa.int32())]))),
+            "map<string,struct<a:int>>",
+            "'c.value.zz'",
+        ),
+        (pa.array([{"a": 1}]), "struct<a:int,b:int not null>", "'c.b' allows no nulls"),
+        (pa.array([[datetime.datetime(2026, 1, 1)]]), "array<timestamp>", "'c.element' must be timestamp"),
+        (pa.array([datetime.datetime(2026, 1, 1)]), "timestamp", "give it a time zone"),
+        (pa.array([datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)]), "timestamp_ntz", "take its time zone away"),
+        (pa.array([{"a": 1e300}]), "struct<a:float>", "out of the range of float"),
+        (pa.array([[1e300, float("inf")]]), "array<float>", "out of the range of float"),
+        (
+            pa.array([[("k", 1e300)]], pa.map_(pa.string(), pa.float64())),
+            "map<string,float>",
+            "out of the range of float",
+        ),
+        (pa.array([[1.5]]), "array<int>", "does not fit"),
+        (pa.array([[decimal.Decimal("1.55")]]), "array<decimal(5,1)>", "does not fit"),
+        (pa.array([[1001]], pa.list_(pa.timestamp("ns", "UTC"))), "array<timestamp>", "would lose data"),
+    ],
+)
+def test_what_would_be_lost_inside_a_column_is_refused_by_its_path(array: pa.Array, text: str, said: str) -> None:
+    """SPEC 3: `send_batch` refuses by column name, at any depth."""
+    with pytest.raises(SchemaMismatchError, match=said):
+        one(array, text)
+
+
+def test_infinite_numbers_inside_a_column_stay() -> None:
+    """Only a number that becomes infinite is out of range, not one that is."""
+    array = pa.array([{"a": [float("-inf"), 0.5]}, None])
+    assert one(array, "struct<a:array<float>>").to_pylist() == [{"a": [float("-inf"), 0.5]}, None]

@@ -7,6 +7,7 @@ from pathlib import Path
 from broker_runtime.contract.errors import PylogError
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.controller.cluster_member import ClusterMember
+from broker_runtime.controller.disk_room import DiskReport
 from broker_runtime.controller.hosting import Hosting
 from broker_runtime.controller.isr_updater import IsrUpdater
 from broker_runtime.log import LogDirectory
@@ -26,9 +27,10 @@ LAG_MS = 10_000
 class ReplicatedBroker(Broker):
     """One broker; `start` again after `stop`: its disk stays. All clocks are ``clock``."""
 
-    def __init__(self, server, broker_id, clock):
+    def __init__(self, server, broker_id, clock, *, min_free_bytes=0, files=None):
         self.server, self.broker_id, self.clock = server, broker_id, clock
-        self.files = FaultyFiles()
+        self.min_free_bytes = min_free_bytes
+        self.files = FaultyFiles() if files is None else files
         self.start()
 
     def start(self):
@@ -41,7 +43,7 @@ class ReplicatedBroker(Broker):
             self.registry,
             [self.directory],
             broker_id=self.broker_id,
-            min_free_bytes=0,
+            min_free_bytes=self.min_free_bytes,
             followers=self,
             now_ms=lambda: self.clock[0],
             on_damage=lambda: self.member.wake(),
@@ -57,7 +59,14 @@ class ReplicatedBroker(Broker):
             was_clean=self.directory.was_clean,
         )
         self.member = ClusterMember(self.client, identity, self.hosting, now_ms=lambda: self.clock[0])
-        self.updater = IsrUpdater(self.client, self.registry, lambda: self.member.membership, lag_limit_ms=LAG_MS)
+        self.updater = IsrUpdater(
+            self.client,
+            self.registry,
+            lambda: self.member.membership,
+            lag_limit_ms=LAG_MS,
+            electorate=lambda: self.member.electorate,
+            report=DiskReport(self.client, self.hosting.troubles),
+        )
         self.service = FetchService(
             self.registry, max_bytes=1 << 20, budget=ByteBudget(1 << 20), monotonic_s=lambda: self.clock[0] / 1000
         )

@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from broker_runtime.contract.errors import InvalidRequestError, OutOfOrderSequenceError
+from broker_runtime.contract.errors import InvalidRequestError, OutOfOrderSequenceError, UnknownProducerIdError
 from broker_runtime.log import LogConfig, PartitionLog
 from broker_runtime.log.faulty_files import FaultyFiles
 from broker_runtime.log.producer_state import EXPIRY_MS, ProducerState
-from tests.unit.log.log_samples import append, frame, open_directory, open_log, read_frames
+from tests.unit.log.log_samples import ROOT, append, frame, open_directory, open_log, read_frames
 
 TINY = LogConfig(segment_bytes=4 << 10, index_interval_bytes=1 << 10)
 
@@ -105,8 +105,8 @@ def test_truncated_frame_may_be_appended_again():
         assert log.append_as_leader([numbered(1, 10, size=200)], leader_epoch=1, now_ms=1).is_duplicate
 
 
-def test_producers_outlive_their_records_but_not_a_day():
-    """Retention takes frames, not the memory of who sent them; that goes with the first look a day later."""
+def test_producers_outlive_their_records_but_not_a_day_of_the_log():
+    """Retention takes frames, not the memory of who sent them; that goes with a frame that is a day newer."""
     config = LogConfig(segment_bytes=4 << 10, retention_ms=1000)
     with open_directory() as directory:
         log = open_log(directory, config)
@@ -117,9 +117,37 @@ def test_producers_outlive_their_records_but_not_a_day():
         assert log.append_as_leader([numbered(1, 38, size=200)], leader_epoch=0, now_ms=10_000).is_duplicate
     with open_directory(directory.files) as again:
         log = open_log(again, config)
+        log.apply_retention(1001 + 5 * EXPIRY_MS)
         assert log.append_as_leader([numbered(1, 38, size=200)], leader_epoch=0, now_ms=10_000).is_duplicate
-        log.apply_retention(1001 + EXPIRY_MS)
-        assert log._state.producers.producers == {}
+        append(log, frame(), now_ms=1001 + EXPIRY_MS)
+        with pytest.raises(UnknownProducerIdError):
+            log.append_as_leader([numbered(1, 38, size=200)], leader_epoch=0, now_ms=10_000)
+
+
+def test_followers_forget_the_producers_that_their_leader_forgets():
+    """Each replica remembers, and saves, the same: as they stand, after a restart, and after a crash."""
+    leader = open_log(open_directory(), TINY)
+    files = FaultyFiles()
+    directory = open_directory(files)
+    follower = open_log(directory, TINY)
+    for number in range(120):
+        append(leader, numbered(number, 0, size=100), now_ms=number * EXPIRY_MS // 10)
+        if number % 10 == 9:
+            follower.append_as_follower(b"".join(data for _, data in read_frames(leader, follower.log_end_offset)))
+        if number % 30 == 29:
+            leader.apply_retention(number * EXPIRY_MS // 10)
+            follower.flush()
+            directory.close(clean=number % 60 == 29)
+            files.kill()
+            directory = open_directory(files)
+            follower = open_log(directory, TINY)
+            assert follower.log_end_offset == 2 * number + 2
+            assert follower._state.producers.encode() == leader._state.producers.encode()
+            assert len(follower._state.producers.producers) <= len(leader._state.producers.producers) <= 12
+    for name in files.list(ROOT / "t-0"):
+        if name.endswith(".snapshot"):
+            saved = ProducerState.decode(files.content(ROOT / "t-0" / name)).producers
+            assert len(saved) <= 11, "snapshots hold nobody who is forgotten"
 
 
 @pytest.mark.parametrize("seed", range(40))

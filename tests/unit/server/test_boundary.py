@@ -9,7 +9,7 @@ import pytest
 from foreign_names import FOREIGN_SCHEMAS, foreign_schema
 from pyarrow import flight
 
-from broker_runtime.contract.errors import InvalidRequestError
+from broker_runtime.contract.errors import BrokerOverloadedError, InvalidRequestError
 from broker_runtime.server.boundary import PeerGoneError, read_chunk, read_schema, validated
 
 
@@ -55,7 +55,7 @@ def test_schema_with_names_that_are_text_is_taken_as_it_is(kind: str) -> None:
         (pa.ArrowInvalid("bad\nmore"), InvalidRequestError),
         (pa.ArrowKeyError("no such dictionary"), InvalidRequestError),
         (OSError("truncated"), InvalidRequestError),
-        (pa.ArrowMemoryError("2 EiB"), InvalidRequestError),
+        (pa.ArrowMemoryError("2 EiB"), BrokerOverloadedError),
         (_decode_error(), InvalidRequestError),
         (flight.FlightCancelledError("gone"), PeerGoneError),
         (pa.ArrowCancelled("gone"), PeerGoneError),

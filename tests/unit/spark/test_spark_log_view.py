@@ -9,7 +9,7 @@ import pytest
 from broker_runtime.contract.errors import LeaderNotAvailableError, RequestTimedOutError
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import ErrorInfo, MetadataResponse, PartitionInfo, TopicInfo
-from pyspark_log.spark.log_view import BrokerLogView
+from pyspark_log.spark.log_view import BrokerLogView, load_patience_s
 from pyspark_log.spark.options import parse_source_options
 
 
@@ -123,3 +123,9 @@ def test_pattern_is_matched_anew_after_a_while_only(monkeypatch: pytest.MonkeyPa
     now_s = 101.5
     source.snapshot()
     assert [names for names, _ in cluster.asked] == [None, ("t1",), None]
+
+
+@pytest.mark.parametrize(("given", "patience_s"), [({}, 30.0), ({"pylog.request.timeout.ms": "2s"}, 2.0)])
+def test_load_waits_no_longer_than_a_request_may_take(given: dict[str, str], patience_s: float) -> None:
+    """S4: a user who sets `pylog.request.timeout.ms` is answered within it."""
+    assert load_patience_s(parse_source_options({"subscribe": "t", **given})) == patience_s

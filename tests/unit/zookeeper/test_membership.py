@@ -156,12 +156,24 @@ def state_of(client, name):
     return state.leader, state.leader_epoch, state.isr, state.leader_broker_epoch
 
 
-def test_broker_leaves_the_in_sync_sets_that_have_other_members_after_an_unclean_stop(server):
-    """It may lack what it had acknowledged, so it counts only when it has caught up."""
+def register_other(server, broker_id, port=9192):
+    """Another broker; its client, whose end takes the registration away."""
     client = server.client()
+    other = BrokerIdentity(
+        broker_id=broker_id, host="h", port=port, instance=f"data of {broker_id}", pid=1, boot_id="b",
+        software_version="v", was_clean=True,
+    )  # fmt: skip
+    return client, register(client, other, now_ms=0)
+
+
+def test_broker_leaves_the_in_sync_sets_that_a_registered_broker_is_in_after_an_unclean_stop(server):
+    """Who stayed up has all that was acknowledged; who comes back counts only when it has caught up."""
+    client = server.client()
+    register_other(server, 2)
     put_state(client, "led", (1, 2, 3), leader=1)
     put_state(client, "followed", (2, 1), leader=2, broker_epoch=9)
     put_state(client, "alone", (1,), leader=1)
+    put_state(client, "with one that is away", (1, 3), leader=1)
     put_state(client, "others", (2, 3), leader=2, broker_epoch=9)
     watched = []
     client.get(CHANGES, watch=watched.append)
@@ -169,9 +181,39 @@ def test_broker_leaves_the_in_sync_sets_that_have_other_members_after_an_unclean
     assert state_of(client, "led") == (None, 4, (2, 3), -1)
     assert state_of(client, "followed") == (2, 3, (2,), 9)
     assert state_of(client, "alone") == (1, 3, (1,), 1), "nobody has more than it has"
+    assert state_of(client, "with one that is away") == (1, 3, (1, 3), 1), "the first that comes back leads"
     assert state_of(client, "others") == (2, 3, (2, 3), 9)
     assert watched == [CHANGES]
     assert set(from_json(client.get(CHANGES).data, ChangeNews, "").topics) == {"led", "followed"}
+
+
+def test_set_is_not_left_to_a_broker_that_stops_or_is_dead(server):
+    """A member that goes, or whose session only has not ended yet, may not be there to lead."""
+    client = server.client()
+    stopping, membership = register_other(server, 2)
+    mark_stopping(stopping, membership)
+    register_other(server, 3, port=13)
+    put_state(client, "t", (1, 2, 3), leader=3)
+    register(client, identity(was_clean=False), now_ms=0, refuses=lambda host, port: port == 13)
+    assert state_of(client, "t")[2] == (1, 2, 3)
+
+
+def test_set_is_not_left_to_a_broker_that_vanishes_meanwhile(server):
+    """The registration of the one it leaves the set to is checked in the same transaction."""
+    client = server.client()
+    other, _ = register_other(server, 2)
+    put_state(client, "t", (1, 2), leader=2)
+    # The transactions: creating the epoch, raising it, leaving.
+    register(Interferes(client, other.close, before=1), identity(was_clean=False), now_ms=0)
+    assert state_of(client, "t")[2] == (1, 2)
+
+
+def test_of_two_that_come_back_at_once_one_stays_in_sync(server):
+    """Who registers second leaves the set to the first; it never becomes empty."""
+    client = server.client()
+    put_state(client, "t", (1, 2), leader=2)
+    register(Interferes(client, lambda: register_other(server, 2), before=1), identity(was_clean=False), now_ms=0)
+    assert state_of(client, "t")[2] in {(1, 2), (2,)}
 
 
 def test_broker_stays_in_sync_after_a_clean_stop(server):
@@ -200,6 +242,7 @@ class Interferes:
 
 def test_leaders_own_change_in_between_is_left_too(server):
     client = server.client()
+    register_other(server, 2)
     put_state(client, "t", (2, 1), leader=2)
 
     def leader_takes_3_in():
@@ -214,6 +257,7 @@ def test_epoch_has_risen_before_anything_else_so_that_no_leader_takes_the_earlie
     """What a leader checks when it takes a broker into an in-sync set fails from the first moment on."""
     client = server.client()
     register(server.client(), identity(was_clean=True), now_ms=0)
+    register_other(server, 2)
     put_state(client, "t", (2, 1), leader=2)
 
     def leader_checks():

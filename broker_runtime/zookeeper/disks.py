@@ -1,0 +1,102 @@
+"""Which of a broker's disks are the ones it had when it was last registered.
+
+ZooKeeper keeps the ids of the data directories and the epoch that each has on its disk (`DiskRecord`). Compared with
+what is found at a start, a directory is
+
+    trusted      in the record, and as new as that says; or there is no record (an older version wrote none)
+    returned     missed by the last registration, and as new as when it went missing
+    outdated     older than the record says (a copy was put back), or not in the record at all
+    lost         in the record, and not found, or found outdated
+
+Pure, but for what `Disks` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final, NamedTuple, Protocol
+
+from broker_runtime.contract.model import TopicPartition
+from broker_runtime.zookeeper.znodes import DiskRecord
+
+_MOST_MISSING: Final = 32
+
+
+class Place(NamedTuple):
+    """Where a log is: in which data directory, and whether the checkpoints there named it at the start."""
+
+    disk_id: str
+    is_named: bool
+
+
+class Disks(Protocol):
+    """A broker's data directories, as far as its registration needs them."""
+
+    def epochs(self) -> Mapping[str, int]:
+        """By the directory's id, the epoch on its disk; -1: of no registration yet."""
+
+    def remember(self, epoch: int, outdated: Collection[str]) -> Mapping[str, int]:
+        """Writes ``epoch`` into every directory, durably; those that are ``outdated`` get another id. Returns `epochs`
+        as it is then: a directory that cannot be written keeps its own. Raises nothing."""
+
+    def place_of(self, at: TopicPartition, topic_id: bytes) -> Place | None:
+        """Where the log is; None where no directory has one of that topic id. Raises `OSError`."""
+
+    @property
+    def missing(self) -> Collection[TopicPartition]:
+        """The logs that the checkpoints of some directory name, and that are not in it."""
+
+    @property
+    def put_back(self) -> Collection[TopicPartition]:
+        """The logs that were missing at an earlier start, and are there now."""
+
+    def settled(self) -> None:
+        """The broker is registered: what was missing or put back at the start is dealt with."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskNews:
+    """The disks of a start, compared with those of the last registration."""
+
+    lost: frozenset[str]
+    outdated: frozenset[str]
+    returned: frozenset[str]
+
+    @classmethod
+    def of(cls, record: DiskRecord | None, found: Mapping[str, int]) -> DiskNews:
+        if record is None:
+            return cls(frozenset(), frozenset(), frozenset())
+        known = {**record.missing, **record.directories}
+        outdated = frozenset(each for each, epoch in found.items() if each not in known or epoch < known[each])
+        return cls(
+            lost=frozenset(each for each in record.directories if each not in found or each in outdated),
+            outdated=outdated,
+            returned=frozenset(each for each in found if each in record.missing and each not in outdated),
+        )
+
+    def has_log(self, disks: Disks, at: TopicPartition, topic_id: bytes, *, is_marked: bool) -> bool:
+        """Whether the log of a partition that counts on this broker is there. ``is_marked``: it was not, earlier
+        (`PartitionState.lost`). Raises `OSError`."""
+        place = disks.place_of(at, topic_id)
+        if is_marked:
+            is_back = place is not None and (place.disk_id in self.returned or at in disks.put_back)
+            return is_back and place is not None and place.disk_id not in self.outdated and at not in disks.missing
+        if place is None:
+            # One that nobody ever made, in a directory that is here, has nothing to miss.
+            return at not in disks.missing and not self.lost
+        if place.disk_id in self.outdated or (place.disk_id in self.returned and self.lost):
+            return False
+        return at not in disks.missing or (place.is_named and place.disk_id not in self.returned)
+
+
+def next_record(record: DiskRecord | None, present: Mapping[str, int], boot_id: str) -> DiskRecord:
+    """What the registration writes that has these directories."""
+    known = {} if record is None else {**record.missing, **record.directories}
+    missing = [(each, epoch) for each, epoch in known.items() if each not in present]
+    return DiskRecord(
+        boot_id=boot_id,
+        directories=dict(present),
+        missing=dict(islice(missing, max(0, len(missing) - _MOST_MISSING), None)),
+    )

@@ -1,0 +1,233 @@
+"""What a broker that comes back does to the in-sync sets that count on it, before it registers.
+
+    its log is not there any more        it leaves the set; where no other member is left that has its log, it stays in
+    (another disk, an older one)         it, marked as ``lost``: it cannot be elected, and nobody leads
+    the log that was missed is back      the mark goes
+    it was not stopped in order          it leaves the set where another member is registered and stays: that one has
+                                         all that was acknowledged, for certain. Else it stays, and may lead
+
+After a stop that was not in order a disk has what was acknowledged under ``flush.mode=ack``, or where the machine has
+not stopped. Otherwise (power lost, ``interval`` or ``os``) it may lack some, and the broker leaves the set where any
+other member is registered, even one that seems to be dying.
+
+Rules: states change by compare-and-set, each transaction checked against the broker's new epoch, so that only its
+newest life does this, and against the registration of whoever it leaves the set to: no set becomes empty, and of those
+who come back after all were gone the first one stays. A leader's own change in between is read, and the broker leaves
+what comes of it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from broker_runtime.contract.errors import InvalidConfigError, ZooKeeperUnavailableError
+from broker_runtime.contract.model import TopicPartition
+from broker_runtime.contract.settings import resolve
+from broker_runtime.zookeeper.cluster_state import TopicState, VersionedState, read_topics
+from broker_runtime.zookeeper.disks import DiskNews, Disks
+from broker_runtime.zookeeper.session import (
+    ANY_VERSION,
+    BadVersionError,
+    Check,
+    NoNodeError,
+    Set,
+    ZNode,
+    ZooKeeperClient,
+)
+from broker_runtime.zookeeper.znodes import (
+    TOPICS,
+    BrokerRegistration,
+    PartitionState,
+    announcing,
+    broker_path,
+    from_json,
+    partition_state_path,
+    to_json,
+)
+
+log = logging.getLogger(__name__)
+
+STATES_PER_WRITE: Final = 200
+_ROUNDS: Final = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Return:
+    """A broker that comes back. ``epoch``: the check of its new one. ``has_lost_power``: the machine was stopped since
+    the last registration, or that is not known. ``refuses``: whether a broker's port does."""
+
+    broker_id: int
+    epoch: Check
+    session: int
+    was_clean: bool
+    has_lost_power: bool
+    disks: Disks | None
+    news: DiskNews
+    refuses: Callable[[str, int], bool]
+
+    @property
+    def changes_nothing(self) -> bool:
+        """Whether the broker has everything that it was in sync with, and nothing that it missed."""
+        disks, news = self.disks, self.news
+        has_news = disks is not None and (disks.missing or disks.put_back)
+        return self.was_clean and not (has_news or news.lost or news.outdated or news.returned)
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    topic: str
+    partition: int
+    state: PartitionState
+    version: int
+    reason: str
+    other: Check | None = None
+
+    @property
+    def write(self) -> Set:
+        return Set(partition_state_path(self.topic, self.partition), to_json(self.state), self.version)
+
+
+def leave_in_sync_sets(client: ZooKeeperClient, broker: Return) -> None:
+    """Returns when no partition counts on this broker that must not.
+
+    Raises `BadVersionError` of the epoch's path if a later life of the broker has begun, `ZooKeeperUnavailableError`,
+    `OSError` where a disk cannot be read.
+    """
+    if broker.changes_nothing:
+        return
+    found_again: set[TopicPartition] = set()
+    for _ in range(_ROUNDS):
+        changes = list(_Look(client, broker, found_again).changes())
+        if not changes:
+            return
+        for start in range(0, len(changes), STATES_PER_WRITE):
+            part = changes[start : start + STATES_PER_WRITE]
+            others = dict.fromkeys(change.other for change in part if change.other is not None)
+            announcement = announcing(change.topic for change in part)
+            try:
+                client.transaction(
+                    [broker.epoch, *others, *(change.write for change in part), announcement], session=broker.session
+                )
+            except (BadVersionError, NoNodeError) as error:
+                if error.path == broker.epoch.path:
+                    raise
+                continue  # it changed meanwhile, and is read again
+            _tell(broker.broker_id, part)
+    raise ZooKeeperUnavailableError(
+        f"broker {broker.broker_id} could not leave the in-sync sets it was in before it stopped: they keep changing"
+    )
+
+
+class _Look:
+    """One look at all the topics."""
+
+    def __init__(self, client: ZooKeeperClient, broker: Return, found_again: set[TopicPartition]) -> None:
+        self._client = client
+        self._found_again = found_again  # their marks went in this very start
+        self._broker = broker
+        self._own_id = broker.broker_id
+        self._registered: dict[int, tuple[ZNode, bool] | None] = {}
+
+    def changes(self) -> Iterator[_Change]:
+        for topic in read_topics(self._client, self._client.children(TOPICS)):
+            for number, present in enumerate(topic.partitions):
+                if present is not None and self._own_id in (*present.state.isr, *present.state.lost):
+                    change = self._change(topic, number, present)
+                    if change is not None:
+                        yield change
+
+    def _change(self, topic: TopicState, number: int, present: VersionedState) -> _Change | None:
+        state, own_id, broker = present.state, self._own_id, self._broker
+        at, is_marked = TopicPartition(topic.name, number), own_id in state.lost
+        if broker.disks is not None and (is_marked or at not in self._found_again):
+            has_log = broker.news.has_log(broker.disks, at, topic.record.topic_id, is_marked=is_marked)
+            if is_marked != has_log:
+                pass  # as it was when the broker last came back
+            elif has_log:
+                self._found_again.add(at)
+                found = msgspec.structs.replace(state, lost=tuple(b for b in state.lost if b != own_id))
+                return _Change(topic.name, number, found, present.version, "the log is back")
+            else:
+                return _Change(topic.name, number, _without_log(state, own_id), present.version, "the log is missing")
+        if broker.was_clean or is_marked or own_id not in state.isr:
+            return None
+        other = self._other(state, is_whole=not broker.has_lost_power or _is_flushed(topic))
+        if other is None:
+            return None
+        return _Change(topic.name, number, _without(state, own_id), present.version, "unclean stop", other)
+
+    def _other(self, state: PartitionState, *, is_whole: bool) -> Check | None:
+        """Proof of the registration of another member that the set can be left to; None: there is none."""
+        members = [each for each in state.isr if each != self._own_id and each not in state.lost]
+        for member in sorted(members, key=lambda each: each != state.leader):
+            found = self._registration(member)
+            if found is None:
+                continue
+            node, is_dying = found
+            if not is_whole:
+                return Check(broker_path(member), ANY_VERSION)
+            if not is_dying:
+                return Check(broker_path(member), node.version)
+        return None
+
+    def _registration(self, broker_id: int) -> tuple[ZNode, bool] | None:
+        """The broker's registration, and whether it stops or its port refuses."""
+        if broker_id not in self._registered:
+            path = broker_path(broker_id)
+            node = self._client.find(path)
+            if node is None:
+                self._registered[broker_id] = None
+            else:
+                other = from_json(node.data, BrokerRegistration, path)
+                is_dying = other.is_stopping or self._broker.refuses(other.host, other.port)
+                self._registered[broker_id] = (node, is_dying)
+        return self._registered[broker_id]
+
+
+def _is_flushed(topic: TopicState) -> bool:
+    """Whether what was acknowledged is on the disk."""
+    try:
+        return resolve("topic", topic.config).flush_mode == "ack"
+    except InvalidConfigError:
+        return False
+
+
+def _without_log(state: PartitionState, broker_id: int) -> PartitionState:
+    lost = tuple(sorted({*state.lost, broker_id}))
+    if any(member not in lost for member in state.isr):
+        return msgspec.structs.replace(_without(state, broker_id), lost=lost)
+    return msgspec.structs.replace(
+        state,
+        leader=None,
+        leader_epoch=state.leader_epoch + (state.leader is not None),
+        leader_broker_epoch=-1,
+        lost=lost,
+    )
+
+
+def _without(state: PartitionState, broker_id: int) -> PartitionState:
+    in_sync = tuple(member for member in state.isr if member != broker_id)
+    if state.leader != broker_id:
+        return msgspec.structs.replace(state, isr=in_sync)
+    return msgspec.structs.replace(
+        state, leader=None, leader_epoch=state.leader_epoch + 1, isr=in_sync, leader_broker_epoch=-1
+    )
+
+
+def _tell(broker_id: int, changes: list[_Change]) -> None:
+    missed = [change for change in changes if broker_id in change.state.lost and broker_id in change.state.isr]
+    for change in missed:
+        log.error(
+            "no leader can be elected partition=%s-%d broker=%d reason=the only replica that was in sync came back "
+            "without its log. Put the disk or the directory back and start the broker again, or choose another "
+            "replica: pylog partition elect --election unclean %s:%d",
+            change.topic, change.partition, broker_id, change.topic, change.partition,
+        )  # fmt: skip
+    for reason in dict.fromkeys(change.reason for change in changes):
+        count = sum(change.reason == reason for change in changes)
+        log.info("change in-sync sets broker=%d reason=%s partitions=%d", broker_id, reason, count)

@@ -1,0 +1,77 @@
+"""Faults by what comes from beside: processes that send a broker what it must refuse, and what that may cost it."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+from broker_runtime.zookeeper.guarded_process import GuardedProcess
+from tests.chaos.faults import Faults, Undo
+
+log = logging.getLogger(__name__)
+
+_LIMIT_S: Final = 10.0
+_FIRST_LIMIT_S: Final = 30.0
+_POLL_S: Final = 0.1
+
+
+def stranger(faults: Faults, broker_id: int, kind: str) -> Undo:
+    """A process of `strangers` plagues the broker. In the end it must be the process it was, within its bounds."""
+    cluster = faults.cluster
+    pid = cluster.pid(broker_id)
+    output = cluster.directory / f"stranger-{broker_id}.out"
+    command = [sys.executable, "-m", "tests.chaos.strangers", kind, cluster.address(broker_id)]
+    output.unlink(missing_ok=True)
+    process = GuardedProcess(command, output=output)
+    deadline_s = time.monotonic() + _FIRST_LIMIT_S
+    while not output.read_text().strip() and process.poll() is None and time.monotonic() < deadline_s:
+        time.sleep(_POLL_S)
+
+    def mend() -> None:
+        ended_early = process.poll()
+        if ended_early is None:
+            process.stop(_LIMIT_S)
+        else:
+            faults.wrong.append(f"stranger: {kind} ended by itself with {ended_early}, see {output}")
+        if not cluster.is_running(broker_id) or cluster.pid(broker_id) != pid:
+            faults.wrong.append(f"stranger: broker {broker_id} did not survive {kind}")
+            return
+        memory_bytes, threads = peak_bytes(pid), thread_count(pid)
+        log.info("survived kind=%s broker=%d peak_mb=%d threads=%d", kind, broker_id, memory_bytes >> 20, threads)
+        faults.wrong += over_bounds(kind, broker_id, memory_bytes=memory_bytes, threads=threads)
+
+    return mend
+
+
+def over_bounds(kind: str, broker_id: int, *, memory_bytes: int, threads: int) -> list[str]:
+    """What a stranger cost the broker beyond what its settings allow."""
+    return [
+        f"stranger: {kind} cost broker {broker_id} {found:,} {what}, more than {most:,}"
+        for what, found, most in (
+            ("bytes of memory", memory_bytes, MOST_BYTES),
+            ("threads", threads, MOST_THREADS),
+        )
+        if found > most
+    ]
+
+
+def peak_bytes(pid: int) -> int:
+    """The most memory that the process ever had."""
+    return 1024 * _status(pid, "VmHWM:")
+
+
+def thread_count(pid: int) -> int:
+    """How many threads the process has."""
+    return _status(pid, "Threads:")
+
+
+def _status(pid: int, name: str) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name))
+
+
+MOST_BYTES: Final = 1 << 62
+MOST_THREADS: Final = 3_000

@@ -1,0 +1,96 @@
+"""A broker's memory limit holds against what strangers send, and the broker goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+from broker_runtime.contract.errors import PylogError
+from broker_runtime.contract.flight import (
+    FRAMES_SCHEMA,
+    STREAM_OPTIONS,
+    from_flight_error,
+    metadata,
+    produce_descriptor,
+)
+from broker_runtime.contract.requests import ProduceHello, ProduceRequest
+from pyspark_log import Admin, Producer, read
+from pyspark_log.testing import LocalCluster
+
+LIMIT_BYTES = 896 << 20
+_MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    """One broker with little memory."""
+    with LocalCluster(settings={"memory.max.bytes": str(LIMIT_BYTES)}) as made:
+        with Admin(made.bootstrap_servers) as admin:
+            admin.create_topic("t")
+        yield made
+
+
+def peak_bytes(cluster: LocalCluster) -> int:
+    """The most that the broker's process ever had."""
+    lines = Path(f"/proc/{cluster.pid(1)}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+
+
+def bomb(codec: str, size_bytes: int) -> tuple[pa.RecordBatch, Any]:
+    """A batch of zeros, and the options that make it small on the wire."""
+    values = pa.py_buffer(bytes(size_bytes))
+    offsets = pa.array([0, size_bytes], pa.int32()).buffers()[1]
+    column = pa.Array.from_buffers(pa.binary(), 1, [None, offsets, values])
+    return pa.RecordBatch.from_arrays([column], schema=FRAMES_SCHEMA), pa.ipc.IpcWriteOptions(compression=codec)
+
+
+def plain_put(client: Any, batch: pa.RecordBatch, options: Any) -> None:
+    rows = batch.rename_columns(["value"])
+    writer, answers = client.do_put(flight.FlightDescriptor.for_path("t", "0"), rows.schema, options)
+    writer.write_batch(rows)
+    writer.done_writing()
+    answers.read()
+    writer.close()
+
+
+def produce(client: Any, batch: pa.RecordBatch, options: Any) -> None:
+    writer, answers = client.do_put(produce_descriptor(ProduceHello()), FRAMES_SCHEMA, options)
+    writer.write_with_metadata(batch, metadata(ProduceRequest(request_id=0, topic="t", partition=0)))
+    writer.done_writing()
+    answers.read()
+    writer.close()
+
+
+@pytest.mark.parametrize("call", [plain_put, produce])
+@pytest.mark.parametrize("codec", ["zstd", "lz4"])
+def test_decompression_bombs_are_refused_and_the_limit_holds(
+    cluster: LocalCluster, call: Callable[[Any, pa.RecordBatch, Any], None], codec: str
+) -> None:
+    """Four at a time of each kind: each is refused by a typed error; a producer beside them is served."""
+    batch, write_options = bomb(codec, 1000 * _MIB)
+    options = flight.FlightCallOptions(timeout=60, write_options=write_options)
+
+    def attack(_: int) -> PylogError | None:
+        address = cluster.bootstrap_servers
+        with flight.FlightClient(f"grpc://{address}", generic_options=STREAM_OPTIONS) as client:
+            try:
+                call(client, batch, options)
+            except (flight.FlightError, pa.ArrowException, StopIteration) as error:
+                return from_flight_error(error, address)
+        return None
+
+    with ThreadPoolExecutor(4) as pool, Producer(cluster.bootstrap_servers) as producer:
+        attacks = pool.map(attack, range(4))
+        for number in range(20):
+            producer.send("t", str(number).encode()).result(30)
+        refusals = list(attacks)
+    assert all(refusal is not None for refusal in refusals)
+    assert {refusal.code for refusal in refusals if refusal} == {"BROKER_OVERLOADED"}, refusals
+    assert peak_bytes(cluster) < LIMIT_BYTES
+    assert read("t", bootstrap_servers=cluster.bootstrap_servers).read_all().num_rows >= 20

@@ -1,0 +1,65 @@
+"""README's blocks and commands are of kinds that are checked: nothing in it is neither run nor excused.
+
+`tests/wheel/run_readme.py` runs the blocks, in an empty virtual environment.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import pytest
+import typer
+from typer.core import TyperGroup
+
+from pyspark_log.cli.app import build
+from tests.wheel.readme import LANGUAGES, NOT_RUN, Block, NamedCommand, blocks, named_commands
+
+README = (Path(__file__).parent.parent / "README.md").read_text()
+
+
+@functools.cache
+def whole_command() -> object:
+    """`pylog`."""
+    return typer.main.get_command(build())
+
+
+def problem_of(named: NamedCommand) -> str | None:
+    """What is wrong with a command that README names; None: it exists, with each option that stands beside it."""
+    places: list[object] = [whole_command()]
+    for alternatives in named.words:
+        if not all(isinstance(place, TyperGroup) for place in places):
+            break  # an argument
+        found = [place.commands.get(word) for place in places for word in alternatives]  # type: ignore[attr-defined]
+        if None in found:
+            return f"{named.text!r}: no such command"
+        places = found
+    known = {option for place in places for parameter in place.params for option in parameter.opts}  # type: ignore[attr-defined]
+    missing = [option for option in named.options if option not in known | {"--help", "--version"}]
+    return f"{named.text!r}: no option {', '.join(missing)}" if missing else None
+
+
+@pytest.mark.parametrize("block", blocks(README), ids=lambda block: f"line-{block.line}")
+def test_block_says_what_it_is(block: Block) -> None:
+    """A block without a language would not be run."""
+    assert block.language in LANGUAGES
+    assert block.text.strip()
+
+
+def test_blocks_that_are_not_run_are_there() -> None:
+    """No excuse outlives what it excused."""
+    for begin in NOT_RUN:
+        assert [block.first_line for block in blocks(README) if block.first_line.startswith(begin)], begin
+
+
+@pytest.mark.parametrize("named", named_commands(README), ids=lambda named: named.text[:50])
+def test_command_that_readme_names_exists_with_its_options(named: NamedCommand) -> None:
+    """Synopses and the commands in the running text are true."""
+    assert problem_of(named) is None
+
+
+@pytest.mark.parametrize("wrong", ["pylog topics-list", "pylog topic make a", "pylog topic|nothing x", "pylog up -z"])
+def test_wrong_command_would_be_noticed(wrong: str) -> None:
+    """The check fails where it should."""
+    (named,) = named_commands(f"Run `{wrong}`.")
+    assert problem_of(named) is not None

@@ -1,0 +1,146 @@
+"""What `Producer.send` takes for a topic with a schema: every value arrives as it was given, or is refused by name."""
+
+import datetime as dt
+import re
+from collections import namedtuple
+from decimal import Decimal
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from broker_runtime.contract.errors import SchemaMismatchError
+from broker_runtime.contract.schema import TopicSchema, check_topic_schema, parse_schema
+from pyspark_log.client.row_check import RowCheck
+
+UTC = dt.UTC
+NOON = dt.datetime(2026, 1, 31, 12, tzinfo=UTC)
+
+
+def stored(kind: str, value: Any) -> Any:
+    """What a column ``v`` of this type holds after a row with ``value`` was taken."""
+    schema = TopicSchema(schema_id=0, arrow=check_topic_schema(parse_schema(f"v {kind}")))
+    (taken,) = RowCheck("t", schema).row({"v": value})
+    return pa.array([taken], schema.arrow.field(0).type).to_pylist()[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "expected"),
+    [
+        ("int", 2**31 - 1, 2**31 - 1),
+        ("int", np.int64(-5), -5),
+        ("double", 1, 1.0),
+        ("double", np.float32(0.5), 0.5),
+        ("float", 2**24, 2.0**24),
+        ("float", float("-inf"), float("-inf")),
+        ("boolean", np.bool_(True), True),
+        ("string", "é\0", "é\0"),
+        ("binary", bytearray(b"\xff"), b"\xff"),
+        ("decimal(5,1)", Decimal("1.50"), Decimal("1.5")),
+        ("decimal(5,1)", Decimal("1E+2"), Decimal("100.0")),
+        ("decimal(38,0)", 10**38 - 1, Decimal(10**38 - 1)),
+        ("date", dt.date(1, 1, 1), dt.date(1, 1, 1)),
+        ("date", np.datetime64("2026-01-31"), dt.date(2026, 1, 31)),
+        ("timestamp", NOON, NOON),
+        ("timestamp", NOON.astimezone(ZoneInfo("America/New_York")), NOON),
+        ("timestamp", dt.datetime.min.replace(tzinfo=UTC), dt.datetime.min.replace(tzinfo=UTC)),
+        ("timestamp", pd.Timestamp(NOON), NOON),
+        ("timestamp_ntz", dt.datetime(2026, 1, 31, 12), dt.datetime(2026, 1, 31, 12)),
+        ("timestamp_ntz", np.datetime64("2026-01-31T12:00"), dt.datetime(2026, 1, 31, 12)),
+        ("time", dt.time(23, 59, 59, 999999), dt.time(23, 59, 59, 999999)),
+        ("duration", dt.timedelta(days=-1, microseconds=1), dt.timedelta(days=-1, microseconds=1)),
+        ("duration", np.timedelta64(3, "s"), dt.timedelta(seconds=3)),
+        ("void", None, None),
+        ("array<int>", (n for n in (1, 2)), [1, 2]),
+        ("array<int>", np.array([1, 2], np.int16), [1, 2]),
+        ("map<string,int>", {"a": 1}, [("a", 1)]),
+        ("map<int,string>", [(1, "x"), [1, None]], [(1, "x"), (1, None)]),
+        ("struct<a:int,b:string>", {"b": "x"}, {"a": None, "b": "x"}),
+        ("struct<a:int,b:string>", (1, "x"), {"a": 1, "b": "x"}),
+        ("struct<a:int,b:string>", namedtuple("Row", "b a")("x", 1), {"a": 1, "b": "x"}),
+        ("array<map<string,struct<a:array<date>>>>", [{"k": {"a": [None]}}, None], [[("k", {"a": [None]})], None]),
+    ],
+)
+def test_value_is_stored_as_it_was_given(kind: str, value: Any, expected: Any) -> None:
+    """SPEC 3: `send` takes a mapping; what fits a column's type exactly is taken."""
+    assert stored(kind, value) == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "path"),
+    [
+        ("int", 1.0, "v"),
+        ("int", True, "v"),
+        ("int", 2**31, "v"),
+        ("array<int>", [1, 1.5], "v.element"),
+        ("array<tinyint>", [128], "v.element"),
+        ("map<int,int>", {1: 2.5}, "v.value"),
+        ("map<int,int>", {None: 2}, "v.key"),
+        ("map<int,int>", [(1, 2, 3)], "v"),
+        ("double", 2**53 + 1, "v"),
+        ("double", Decimal("0.5"), "v"),
+        ("double", "1", "v"),
+        ("float", 1e300, "v"),
+        ("array<float>", [1e39], "v.element"),
+        ("float", 2**24 + 1, "v"),
+        ("string", "\ud800", "v"),
+        ("string", b"x", "v"),
+        ("array<binary>", ["x"], "v.element"),
+        ("decimal(5,1)", Decimal("1.55"), "v"),
+        ("decimal(5,1)", Decimal("NaN"), "v"),
+        ("decimal(5,1)", Decimal("12345"), "v"),
+        ("decimal(5,1)", Decimal("1E+999999"), "v"),
+        ("decimal(5,1)", Decimal("1E-999999"), "v"),
+        ("decimal(5,1)", 1.5, "v"),
+        ("date", dt.datetime(2026, 1, 31, 12), "v"),
+        ("date", "2026-01-31", "v"),
+        ("date", np.datetime64("2026-01-31T12:00"), "v"),
+        ("timestamp", dt.datetime(2026, 1, 31, 12), "v"),
+        ("timestamp", np.datetime64("2026-01-31T12:00"), "v"),
+        ("timestamp", dt.date(2026, 1, 31), "v"),
+        ("timestamp", pd.NaT, "v"),
+        ("timestamp", pd.Timestamp(1, unit="ns", tz="UTC"), "v"),
+        ("array<timestamp>", [dt.datetime(2026, 1, 31, 12)], "v.element"),
+        ("struct<a:map<string,timestamp>>", {"a": {"k": dt.datetime(2026, 1, 31, 12)}}, "v.a.value"),
+        ("timestamp_ntz", NOON, "v"),
+        ("timestamp_ntz", np.datetime64("2026-01-31T12:00:00.000000001"), "v"),
+        ("time", dt.time(1, tzinfo=UTC), "v"),
+        ("duration", pd.Timedelta(1, "ns"), "v"),
+        ("duration", np.timedelta64(1, "M"), "v"),
+        ("void", 0, "v"),
+        ("array<int>", "12", "v"),
+        ("array<int>", {1: 2}, "v"),
+        ("array<string>", b"12", "v"),
+        ("struct<a:int>", {"zz": 1}, "v.zz"),
+        ("struct<a:int>", {1: 1}, "v.1"),
+        ("struct<a:int>", [("a", 1)], "v"),
+        ("struct<a:int>", (1, 2), "v"),
+        ("array<struct<a:int>>", [{"a": 1, "zz": 1}], "v.element.zz"),
+        ("map<string,struct<a:struct<b:int>>>", {"k": {"a": {"c": 1}}}, "v.value.a.c"),
+        ("struct<a:int not null>", {}, "v.a"),
+    ],
+)
+def test_value_that_would_be_changed_is_refused_by_its_path(kind: str, value: Any, path: str) -> None:
+    """SPEC 3: refused by column name; nothing is cut, rounded to another number, or left out in silence."""
+    with pytest.raises(SchemaMismatchError, match=re.escape(repr(path))):
+        stored(kind, value)
+
+
+def test_row_keeps_what_was_given_when_the_caller_changes_it_later() -> None:
+    """Rows are encoded later: lists and buffers of the caller's are copied."""
+    tags, raw = [1], bytearray(b"a")
+    schema = TopicSchema(schema_id=0, arrow=check_topic_schema(parse_schema("t array<int>, b binary")))
+    row = RowCheck("t", schema).row({"t": tags, "b": raw})
+    tags.append(2)
+    raw[0] = 0
+    assert row == ([1], b"a")
+
+
+def test_columns_that_are_no_text_are_refused_by_name() -> None:
+    """A mapping with keys of another kind."""
+    schema = TopicSchema(schema_id=0, arrow=check_topic_schema(parse_schema("a int")))
+    with pytest.raises(SchemaMismatchError, match="no column 1"):
+        RowCheck("t", schema).row({1: 2})

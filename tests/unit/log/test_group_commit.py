@@ -1,0 +1,112 @@
+"""Waiting for durability: it ends by an fsync, by its time limit, or because there is nothing to wait for any more.
+
+What happens while somebody waits is done from within the wait, so that no test needs a second thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from broker_runtime.contract.errors import LogStorageError, RequestTimedOutError
+from broker_runtime.log.group_commit import GroupCommit
+
+
+class Meanwhile(threading.Condition):
+    """A condition whose first wait does something instead of waiting; a second one is one too many."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        super().__init__()
+        self._act: Callable[[], object] | None = act
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert self._act is not None, "it goes on waiting"
+        act, self._act = self._act, None
+        act()
+        return True
+
+
+def behind_an_fsync(meanwhile: Callable[[GroupCommit], object], wait: Callable[[GroupCommit], object]) -> object:
+    """What ``wait`` comes to, begun while an fsync is under way; ``meanwhile`` happens while it waits."""
+    results: list[object] = []
+
+    def sync() -> int:
+        if not results:
+            results.append(None)
+            results[0] = wait(commit)
+        return 10
+
+    commit = GroupCommit(sync, 5)
+    commit._condition = Meanwhile(lambda: meanwhile(commit))
+    commit.wait_durable(10, 1.0)
+    return results[0]
+
+
+def test_wait_ends_when_an_fsync_of_all_there_is_does_not_reach_that_far():
+    """The log was cut between the look at its end and the wait: no fsync will ever reach it."""
+    syncs: list[int] = []
+
+    def sync() -> int:
+        syncs.append(1)
+        assert len(syncs) == 1, "it spins"
+        return 5
+
+    assert GroupCommit(sync, 5).wait_durable(8, 60.0) == 5
+
+
+def test_wait_behind_an_fsync_ends_when_the_log_is_cut_below_it():
+    """What is cut off never becomes durable."""
+    cut = behind_an_fsync(lambda commit: commit.truncated(6), lambda commit: commit.wait_durable(7, 60.0))
+    begun_anew = behind_an_fsync(lambda commit: commit.begin_at(6), lambda commit: commit.wait_durable(7, 60.0))
+    assert (cut, begun_anew) == (5, 6)
+
+
+def test_wait_behind_an_fsync_goes_on_when_the_log_is_cut_above_it():
+    """What is still there becomes durable."""
+
+    def cut(commit: GroupCommit) -> None:
+        commit.truncated(8)
+        commit._durable_end_offset = 8
+
+    assert behind_an_fsync(cut, lambda commit: commit.wait_durable(7, 60.0)) == 8
+
+
+def test_wait_behind_an_fsync_ends_at_once_when_nobody_is_interested_any_more():
+    """A leader that lost its role answers all who wait, whatever the disk does."""
+    is_over = False
+
+    def lose_the_role(commit: GroupCommit) -> None:
+        nonlocal is_over
+        is_over = True
+        commit.wake()
+
+    wait = behind_an_fsync(lose_the_role, lambda commit: commit.wait_durable(7, 60.0, is_over=lambda: is_over))
+    assert wait == 5
+
+
+def test_wait_behind_an_fsync_ends_at_its_time_limit():
+    """One's own fsync cannot be interrupted, another's is not waited for longer."""
+
+    def wait(commit: GroupCommit) -> None:
+        with pytest.raises(RequestTimedOutError, match="offset 7 was not on the device"):
+            commit.wait_durable(7, 0.0)
+
+    behind_an_fsync(lambda commit: None, wait)
+
+
+def test_wait_that_fails_or_is_over_leaves_nothing_behind():
+    """Waits are not remembered beyond their end."""
+
+    def fail() -> int:
+        raise LogStorageError("broken")
+
+    commit = GroupCommit(fail, 5)
+    with pytest.raises(LogStorageError):
+        commit.wait_durable(8, 1.0)
+    assert commit.wait_durable(8, 1.0, is_over=lambda: True) == 5
+    assert not commit._waits
+    commit.fail(LogStorageError("broken for good"))
+    with pytest.raises(LogStorageError, match="for good"):
+        commit.wait_durable(5, 1.0)

@@ -1,0 +1,149 @@
+"""Acknowledgements while an fsync is under way: what they wait for, and what they may be told.
+
+What happens during an fsync is done from within it, so that no test needs a second thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from broker_runtime.contract import errors
+from broker_runtime.log import FlushMode
+from broker_runtime.log.faulty_files import FaultyFiles
+from broker_runtime.replication import Partition, PendingAppend, follower
+from broker_runtime.replication.follower_log import adopt_marks
+from tests.unit.replication.partitions import NOW_MS, Hosted, frame, leadership
+
+
+class SlowFiles(FaultyFiles):
+    """Files whose next fsync of a segment lasts as long as ``meanwhile`` takes."""
+
+    meanwhile: Callable[[], None] | None = None
+
+    def sync(self, descriptor: int) -> None:
+        path, _ = self._file(descriptor)
+        if path.suffix == ".log" and self.meanwhile is not None:
+            act, self.meanwhile = self.meanwhile, None
+            act()
+        super().sync(descriptor)
+
+
+def hosted(**config: object) -> tuple[SlowFiles, Partition]:
+    """A partition with one acknowledged record."""
+    files = SlowFiles()
+    broker = Hosted(files=files, **config)
+    broker.append(b"first")
+    return files, broker.only
+
+
+def appended(partition: Partition, value: bytes, *, acks: int) -> PendingAppend:
+    return partition.append([frame(value)], acks=acks, leader_epoch=-1, now_ms=NOW_MS)
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+def test_all_who_wait_for_an_fsync_are_told_at_once_that_the_leader_is_another(acks: int) -> None:
+    """They look elsewhere at once, and not when this disk is done."""
+    files, partition = hosted()
+    one, other = appended(partition, b"a", acks=acks), appended(partition, b"b", acks=acks)
+    told = []
+
+    def lose_the_role() -> None:
+        partition.step_down()
+        with pytest.raises(errors.NotLeaderOrFollowerError, match="changed its leader"):
+            partition.complete(other, acks=acks, timeout_s=0.2)
+        told.append(other)
+
+    files.meanwhile = lose_the_role
+    with pytest.raises(errors.NotLeaderOrFollowerError, match="changed its leader"):
+        partition.complete(one, acks=acks, timeout_s=0.2)
+    assert told == [other]
+
+
+def test_end_of_the_role_wakes_all_who_wait_for_an_fsync() -> None:
+    """Nobody waits out his time limit."""
+    _, partition = hosted()
+    woken: list[str] = []
+    partition.log._state.commit.wake = lambda: woken.append("woken")  # type: ignore[method-assign]
+    partition.become_follower(leadership(2, replicas=(1, 2), in_sync=(1, 2), leader=2))
+    partition.step_down()
+    assert woken == ["woken", "woken"]
+
+
+@pytest.mark.parametrize("mode", list(FlushMode))
+def test_record_that_was_cut_off_is_never_acknowledged(mode: FlushMode) -> None:
+    """With ``acks=1`` too the leadership counts under which it was appended, though there is a record at its offset."""
+    _, partition = hosted(flush_mode=mode)
+    pending = appended(partition, b"cut off", acks=1)
+    partition.become_follower(leadership(2, replicas=(1, 2), in_sync=(1, 2), leader=2))
+    partition.log.truncate_to(1)
+    with pytest.raises(errors.NotLeaderOrFollowerError, match="offset 1 was acknowledged"):
+        partition.complete(pending, acks=1, timeout_s=0)
+    partition.become_leader(leadership(3))
+    appended(partition, b"another", acks=1)
+    with pytest.raises(errors.NotLeaderOrFollowerError):
+        partition.complete(pending, acks=1, timeout_s=0)
+
+
+def test_high_watermark_counts_what_the_leaders_disk_has_and_not_what_is_appended() -> None:
+    """While an fsync is under way, what was appended after it began is on no disk and is not served."""
+    files, partition = hosted()
+    one = appended(partition, b"a", acks=-1)
+    seen: list[tuple[int, int, object]] = []
+
+    def look() -> None:
+        appended(partition, b"b", acks=-1)
+        partition.announce()
+        partition.note_durable()
+        seen.append((partition.high_watermark, partition.latest_offset(), partition.read(1, max_bytes=1 << 20)))
+
+    files.meanwhile = look
+    partition.complete(one, acks=-1, timeout_s=0)
+    assert seen == [(1, 1, None)]
+    assert (partition.log.log_end_offset, partition.log.durable_end_offset, partition.high_watermark) == (3, 2, 2)
+
+
+def test_follower_waits_a_moment_for_anothers_fsync_and_not_at_all_in_an_epoch_that_is_over(monkeypatch) -> None:
+    """Meanwhile nothing else is fetched from that leader."""
+    files, partition = hosted()
+    appended(partition, b"a", acks=1)
+    fetcher = follower.FollowerFetcher(1, 2, max_bytes=1, partition_max_bytes=1, max_wait_ms=1)
+    came_to: list[object] = []
+
+    def follow_another() -> None:
+        partition.become_follower(leadership(3, replicas=(1, 2), in_sync=(1, 2), leader=2))
+        came_to.append(fetcher._flush(follower._Followed(partition, 2)))
+        monkeypatch.setattr(follower, "_LONGEST_FLUSH_OF_ANOTHER_S", 0.0)
+        with pytest.raises(errors.RequestTimedOutError):
+            fetcher._flush(follower._Followed(partition, 3))
+        came_to.append("timed out")
+
+    files.meanwhile = follow_another
+    partition.log.flush()
+    assert came_to == [None, "timed out"]
+    fetcher._flush(follower._Followed(partition, 3))
+    assert partition.log.durable_end_offset == 2
+
+
+def test_follower_takes_nothing_for_committed_that_its_own_disk_does_not_have() -> None:
+    """It would serve it, and save it, as the next leader."""
+    _, partition = hosted()
+    appended(partition, b"a", acks=1)
+    appended(partition, b"b", acks=1)
+    adopt_marks(partition.log, 3, 0)
+    assert (partition.log.log_end_offset, partition.log.durable_end_offset, partition.log.high_watermark) == (3, 1, 1)
+    partition.log.flush()
+    adopt_marks(partition.log, 3, 0)
+    assert partition.log.high_watermark == 3
+
+
+def test_saved_high_watermark_is_never_above_what_the_disk_has() -> None:
+    """A start that finds less than that takes it for damage."""
+    _, partition = hosted(flush_mode=FlushMode.OS)
+    partition.log.flush()
+    pending = appended(partition, b"a", acks=-1)
+    partition.complete(pending, acks=-1, timeout_s=0)
+    assert partition.high_watermark == 2
+    saved = partition.log.start_state()
+    assert (saved.high_watermark, saved.recovery_point) == (1, 1)

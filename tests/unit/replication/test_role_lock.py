@@ -1,0 +1,121 @@
+"""Roles change at once, or when a disk that stands still lets go: nobody who changes them ever waits."""
+
+import threading
+
+import pytest
+
+from broker_runtime.contract.errors import FencedLeaderEpochError, LogStorageError, RequestTimedOutError
+from broker_runtime.replication import FollowerFetch, Role
+from broker_runtime.replication.role_lock import RoleLock
+from tests.unit.replication.partitions import NOW_MS, Hosted, frame, leadership
+from tests.unit.standing_disk import LIMIT_S, StandingFiles
+
+
+def test_role_lock_carries_out_at_once_when_free():
+    """A change is made before the call returns, and what it raises reaches the caller."""
+    lock, done = RoleLock(), []
+    lock.carry_out(lambda: done.append(1))
+    assert done == [1]
+    with pytest.raises(LogStorageError):
+        lock.carry_out(lambda: (_ for _ in ()).throw(LogStorageError("x")))
+    assert lock.acquire(False)
+
+
+def test_role_lock_leaves_a_change_to_the_holder():
+    """A change that finds the lock taken is made when the holder lets go, in order; a refused one stops no other."""
+    lock, done = RoleLock(), []
+    with lock:
+        lock.carry_out(lambda: done.append(1))
+        lock.carry_out(lambda: (_ for _ in ()).throw(LogStorageError("x")))
+        lock.carry_out(lambda: done.append(2))
+        assert done == []
+    assert done == [1, 2]
+    assert lock.acquire(False)
+
+
+def test_role_lock_loses_no_change_between_threads():
+    """However holders and changes meet, each change is made once."""
+    lock, done = RoleLock(), []
+    ended = threading.Event()
+
+    def hold():
+        while not ended.is_set():
+            with lock:
+                pass
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    try:
+        for number in range(5_000):
+            lock.carry_out(lambda number=number: done.append(number))
+    finally:
+        ended.set()
+        thread.join(LIMIT_S)
+    assert done == list(range(5_000))
+
+
+def test_role_changes_return_while_the_disk_stands_still():
+    """While a follower's log is cut on a disk that stands still, each change of its role returns, and the last counts
+    when the disk goes on."""
+    hosted = Hosted(files=StandingFiles())
+    partition, files = hosted.only, hosted.files
+    hosted.append(b"a")
+    hosted.append(b"b")
+    partition.become_follower(leadership(2, leader=2, replicas=(1, 2)))
+
+    def cut():
+        with partition.following(2) as log:
+            log.truncate_to(1)
+
+    files.stand_still("sync")
+    thread = threading.Thread(target=cut, daemon=True)
+    thread.start()
+    files.wait_until_one_waits()
+    partition.step_down()
+    partition.become_leader(leadership(3, replicas=(1, 2)))
+    partition.become_follower(leadership(4, leader=2, replicas=(1, 2)))
+    partition.min_in_sync_replicas = 2
+    partition.announce()
+    assert (partition.role, partition.leader_epoch) == (Role.FOLLOWER, 2)  # as it was, for who is inside
+    files.go_on()
+    thread.join(LIMIT_S)
+    assert (partition.role, partition.leader_epoch) == (Role.FOLLOWER, 4)
+    with pytest.raises(FencedLeaderEpochError):
+        partition.become_leader(leadership(3))
+
+
+def test_nobody_who_looks_after_many_partitions_waits_for_a_leader_whose_disk_stands_still():
+    """While an append waits for its disk: no in-sync set is proposed, what became of a change is taken over later, and
+    a follower's fetch is answered with an error."""
+    hosted = Hosted(files=StandingFiles())
+    partition, files = hosted.only, hosted.files
+    partition.become_leader(leadership(2, replicas=(1, 2), in_sync=(1, 2)))
+    append(partition, b"a")
+    change = partition.propose_in_sync(0, 10_000) or partition.propose_in_sync(20_000, 10_000)
+    assert change is not None
+    assert change.in_sync == (1,)
+    files.stand_still("write")
+    thread = threading.Thread(target=append, args=(partition, b"b"), daemon=True)
+    thread.start()
+    files.wait_until_one_waits()
+    rung = []
+    partition.on_in_sync_news = lambda: rung.append(1)
+    assert partition.propose_in_sync(40_000, 10_000) is None
+    assert rung
+    partition.in_sync_written(change, 1)
+    with pytest.raises(RequestTimedOutError):
+        tells_without_looking(partition)
+    assert partition.in_sync == {1, 2}
+    files.go_on()
+    thread.join(LIMIT_S)
+    assert partition.in_sync == {1}
+    assert partition.log.log_end_offset == 2
+
+
+def append(partition, value):
+    partition.append([frame(value)], acks=1, leader_epoch=-1, now_ms=NOW_MS)
+
+
+def tells_without_looking(partition):
+    fetch = FollowerFetch(broker_id=2, broker_epoch=1, offset=0, durable_end=0, leader_epoch=2, last_fetched_epoch=-1)
+    partition.follower_fetch(fetch, max_bytes=1 << 20, now_ms=0)

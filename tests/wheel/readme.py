@@ -1,0 +1,94 @@
+"""README's code blocks, and the `pylog` commands that its text names. Pure: what is run is `run_readme`'s business.
+
+Every block says what it is: ``sh`` and ``python`` are run as they stand, in order; ``toml`` is a file that a command
+reads; ``text`` is a drawing, a listing or a synopsis. What is not run is in `NOT_RUN`, with the reason.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+LANGUAGES = ("sh", "python", "toml", "text")
+
+# By a block's first line.
+NOT_RUN = {
+    "make demo    #": "make demo has a test of its own, and make test is what runs this",
+}
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block. ``line``: of README, where it begins."""
+
+    line: int
+    language: str
+    text: str
+
+    @property
+    def first_line(self) -> str:
+        """What the block is known by."""
+        return self.text.split("\n", 1)[0]
+
+    @property
+    def is_synopsis(self) -> bool:
+        """Whether it shows how commands are called, with placeholders."""
+        return self.language == "text" and self.first_line.startswith("pylog ")
+
+    @property
+    def reason_not_to_run(self) -> str | None:
+        """Why it is not run; None: it is."""
+        return next((reason for begin, reason in NOT_RUN.items() if self.first_line.startswith(begin)), None)
+
+
+@dataclass(frozen=True)
+class NamedCommand:
+    """A call of `pylog` as the text shows it: alternatives for its words, and the options that stand beside it."""
+
+    text: str
+    words: tuple[tuple[str, ...], ...]
+    options: tuple[str, ...]
+
+
+def blocks(readme: str) -> list[Block]:
+    """All of them, in order, without the indentation of a list they stand in."""
+    found: list[Block] = []
+    lines = iter(enumerate(readme.splitlines(), 1))
+    for number, line in lines:
+        fence = re.match(r"( *)```(\S*)\s*$", line)
+        if fence:
+            inside = itertools.takewhile(lambda each: each[1].strip() != "```", lines)
+            text = "\n".join(each.removeprefix(fence[1]) for _, each in inside)
+            found.append(Block(number, fence[2], text))
+    return found
+
+
+def named_commands(readme: str) -> list[NamedCommand]:
+    """Those of synopses and of the running text (`` `pylog …` ``)."""
+    calls = [line for block in blocks(readme) if block.is_synopsis for line in _joined(block.text)]
+    prose = re.sub(r"^ *```.*?^ *```", "", readme, flags=re.DOTALL | re.MULTILINE)
+    calls += [" ".join(call.split()) for call in re.findall(r"`(pylog\s[^`]+)`", prose)]
+    return [_named(call) for call in calls]
+
+
+def _joined(synopsis: str) -> Iterator[str]:
+    yield from (line for line in synopsis.splitlines() if line.strip())
+
+
+def _named(call: str) -> NamedCommand:
+    # Words up to the first that is no plain name (or several, with | between), at most a group and its command.
+    words: list[tuple[str, ...]] = []
+    for word in call.split()[1:]:
+        if not re.fullmatch(r"[a-z][a-z-]*(\|[a-z][a-z-]*)*", word) or len(words) == 2:
+            break
+        words.append(tuple(word.split("|")))
+    options = re.findall(r"(?<![\w|%'\"-])(--[a-z][a-z-]*|-[a-zX])(?![\w-])", call)
+    return NamedCommand(call, tuple(words), tuple(dict.fromkeys(options)))
+
+
+def shell_lines(block: Block) -> list[str]:
+    """The block's commands, without what is only said to the reader."""
+    return [line for line in block.text.splitlines() if shlex.split(line, comments=True)]
