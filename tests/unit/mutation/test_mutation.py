@@ -23,13 +23,17 @@ from tests.mutation.mutants import ALL
 
 ROOT = Path(__file__).parents[3]
 FILE = "broker_runtime/a.py"
+SOURCE = "a = 1\nb = 3\nc = 3\n"
 
 
 class Fakes:
     """Says of each copy what it was told to say, and notes what it was asked."""
 
-    def __init__(self, *, tests: str | None = None, seeds: str | None = None, foreign: bool = False) -> None:
+    def __init__(
+        self, *, tests: str | None = None, seeds: str | None = None, foreign: bool = False, always: bool = False
+    ) -> None:
         self.answers = {"tests": tests, "seeds": seeds}
+        self.always = always
         self.foreign = foreign
         self.asked: list[str] = []
         self.sources: list[str] = []
@@ -41,7 +45,8 @@ class Fakes:
 
     def seeds(self, tree: Path, workload: str, count: int) -> str | None:
         self.asked.append(f"{count} seeds of {workload}")
-        return self.answers["seeds"]
+        source = (tree / FILE).read_text()
+        return self.answers["seeds"] if self.always or source != SOURCE else None
 
     def origin(self, tree: Path, module: str) -> Path:
         assert module == "broker_runtime.a"
@@ -51,7 +56,7 @@ class Fakes:
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     (tmp_path / "broker_runtime").mkdir()
-    (tmp_path / FILE).write_text("a = 1\nb = 3\nc = 3\n")
+    (tmp_path / FILE).write_text(SOURCE)
     return tmp_path
 
 
@@ -88,7 +93,7 @@ def test_mutant_that_a_test_kills_needs_no_simulation(root: Path) -> None:
     verdict = judged(root, runs)
     assert (verdict.outcome, verdict.by) == (Outcome.KILLED, "tests/unit/test_a.py::test_a")
     assert (runs.asked, runs.sources) == (["tests"], ["a = 2\nb = 3\nc = 3\n"])
-    assert (root / FILE).read_text() == "a = 1\nb = 3\nc = 3\n"
+    assert (root / FILE).read_text() == SOURCE
 
 
 def test_mutant_that_tests_let_live_is_killed_by_the_simulation(root: Path) -> None:
@@ -136,7 +141,7 @@ def test_mutant_that_cannot_be_applied_is_an_error(root: Path, changes: dict[str
     """It would look like a survivor, or like one that was killed."""
     with pytest.raises(MutantError, match=message):
         apply(mutant(**changes), root)
-    assert (root / FILE).read_text() == "a = 1\nb = 3\nc = 3\n"
+    assert (root / FILE).read_text() == SOURCE
 
 
 def test_copy_that_is_not_what_is_imported_is_an_error(root: Path) -> None:
@@ -163,6 +168,12 @@ def test_tests_that_fail_without_a_mutant_are_an_error(root: Path) -> None:
         judge_all(
             root, [mutant(old="b = 3", new="b = 4")], jobs=1, seeds=9, on_verdict=print, runs=Fakes(tests="test_a")
         )
+
+
+def test_simulation_that_fails_without_a_mutant_is_an_error(root: Path) -> None:
+    """Else it would kill whatever the tests let live."""
+    with pytest.raises(MutantError, match=r"without any mutant: seed 1"):
+        judge_all(root, [mutant()], jobs=1, seeds=9, on_verdict=print, runs=Fakes(seeds="seed 1", always=True))
 
 
 def test_processes_import_and_test_the_copy(tmp_path: Path) -> None:
