@@ -10,6 +10,7 @@ use. The caller lets one change through at a time.
 from __future__ import annotations
 
 import logging
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +22,7 @@ from broker_runtime.contract.schema import SchemaHistory, TopicSchema, schema_fr
 from broker_runtime.contract.settings import TopicSettings, resolve
 from broker_runtime.controller.disk_room import DiskRoom, PartitionWithRoom
 from broker_runtime.controller.partition_ranges import partition_ranges
-from broker_runtime.log import FlushMode, LogConfig, LogDirectory, PartitionLog
+from broker_runtime.log import BelievedClock, FlushMode, LogConfig, LogDirectory, PartitionLog
 from broker_runtime.replication import FollowerPlan, Leadership, Partition, PartitionRegistry, Role
 from broker_runtime.replication.registry import KnownTopic
 from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState, VersionedState
@@ -60,6 +61,7 @@ class Hosting:
             directory.path: DiskRoom(directory, min_free_bytes=min_free_bytes, stall_limit_s=stall_limit_s)
             for directory in self._directories
         }
+        self._clock = BelievedClock(wall_ms=time.time_ns() // 1_000_000, uptime_ms=_uptime_ms())
         self._broker_id = broker_id
         self._schemas: dict[bytes, SchemaHistory] = {}
         self._hosted: dict[str, dict[int, Partition]] = {}
@@ -230,13 +232,15 @@ class Hosting:
     def apply_retention(self, now_ms: int) -> None:
         """Removes what retention gives up, and rolls idle segments, in every log this broker leads.
 
-        Also loads logs that nobody used yet: their time runs too. One log's failure stops no other.
+        Also loads logs that nobody used yet: their time runs too. One log's failure stops no other. ``now_ms``: the
+        wall clock, as far as `BelievedClock` goes.
         """
         for directory in self._directories:
             self.apply_retention_in(directory, now_ms)
 
     def apply_retention_in(self, directory: LogDirectory, now_ms: int) -> None:
-        """As `apply_retention`, in one directory. Waits for that disk, and no other."""
+        """As `apply_retention`, in one directory. Waits for that disk, and no other. Thread-safe."""
+        now_ms = self._clock.believed_ms(now_ms, _uptime_ms())
         for partition in self._registry.hosted():
             at = TopicPartition(partition.topic, partition.partition)
             if not partition.is_leader or self._directory_of.get(at) is not directory:
@@ -377,6 +381,13 @@ def schema_history(record: TopicRecord) -> SchemaHistory:
         TopicSchema(schema_id=version.schema_id, arrow=schema_from_bytes(version.arrow), key=record.key)
         for version in record.schemas
     )
+
+
+def _uptime_ms() -> int:
+    """Goes on while the machine sleeps, where the system has such a clock, and is never set."""
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+    return time.monotonic_ns() // 1_000_000
 
 
 def _log_config(settings: TopicSettings) -> LogConfig:

@@ -90,6 +90,9 @@ def health(invocation: Invocation) -> None:
     if invocation.output in _TABLES:
         if rows:
             print_rows(rows, _PROBLEM_COLUMNS, invocation.output, name="partition")
+            for row in rows:
+                if row["advice"]:
+                    invocation.say(row["advice"])
         invocation.say(_verdict(found))
     elif invocation.output in {OutputFormat.NAME, OutputFormat.JSONL}:
         print_rows(rows, _PROBLEM_COLUMNS, invocation.output, name="partition")
@@ -129,6 +132,8 @@ def decommission(
 
 
 def _problem_rows(found: ClusterHealth) -> list[dict[str, Any]]:
+    from pyspark_log.client.health import why_offline
+
     return [
         {
             "partition": f"{at.topic}:{at.partition}",
@@ -136,6 +141,8 @@ def _problem_rows(found: ClusterHealth) -> list[dict[str, Any]]:
             "leader": partition.leader,
             "replicas": list(partition.replicas),
             "isr": list(partition.isr),
+            "lost": list(partition.lost),
+            "advice": why_offline(at, partition),
         }
         for at, partition in sorted(found.described.items())
     ]

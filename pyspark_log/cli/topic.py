@@ -34,6 +34,7 @@ _PARTITION_COLUMNS = [
     Column("leader_epoch", "EPOCH"),
     Column("replicas", "REPLICAS"),
     Column("isr", "ISR"),
+    Column("lost", "LOST-LOG", wide_only=True),
     Column("log_start", "START"),
     Column("high_watermark", "HIGH-WATERMARK"),
     Column("records", "RECORDS"),
@@ -102,6 +103,9 @@ def list_topics(invocation: Invocation) -> None:
 
 def describe(invocation: Invocation, name: Annotated[str, _NAME]) -> None:
     """Show a topic's schema, settings and partitions with their offsets."""
+    from broker_runtime.contract.model import TopicPartition
+    from pyspark_log.client.health import why_offline
+
     with invocation.admin() as admin:
         topic = admin.describe_topic(name)
         settings = admin.describe_config(name)
@@ -122,6 +126,10 @@ def describe(invocation: Invocation, name: Annotated[str, _NAME]) -> None:
         out.write(f"{'Settings' if index == 0 else '        '} {setting}={_setting(value)}\n")
     out.write("\n")
     print_rows(row["partitions"], _PARTITION_COLUMNS, invocation.output, name="partition")
+    for partition in topic.partitions:
+        advice = why_offline(TopicPartition(topic.name, partition.partition), partition)
+        if advice is not None:
+            invocation.say(advice)
 
 
 def alter(
@@ -230,6 +238,7 @@ def _partition_row(partition: Any) -> dict[str, Any]:
         "leader_epoch": partition.leader_epoch,
         "replicas": list(partition.replicas),
         "isr": list(partition.isr),
+        "lost": list(partition.lost),
         "log_start": partition.log_start if has_offsets else None,
         "high_watermark": partition.high_watermark if has_offsets else None,
         "records": partition.high_watermark - partition.log_start if has_offsets else None,

@@ -146,7 +146,15 @@ class Life:
         )
         self.isr_updater.on_wake = node.update_in_sync_soon
         self.isr_updater.situation = node.trace.situation
-        self.serving = Serving(node.actor, node.broker_id, node.scheduler, self.registry, node.observer, node.now_ms)
+        self.serving = Serving(
+            node.actor,
+            node.broker_id,
+            node.scheduler,
+            self.registry,
+            node.observer,
+            node.now_ms,
+            stalled_until_us=lambda: node.stalled_until_us,
+        )
         self.followers = FollowerSessions(node.actor, node.scheduler, self.serving.fetch_service)
         self.movements = MovementService(self.member, self.registry, now_ms=node.now_ms)
         self.topics = TopicService(
