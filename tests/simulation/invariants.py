@@ -44,10 +44,10 @@ from broker_runtime.contract.requests import (
     ProduceResponse,
 )
 from broker_runtime.replication import Partition
-from tests.simulation.disk import LOG_SUFFIX
-from tests.simulation.loaded_log import disagreement, is_locked
 from tests.simulation.committed import Committed, ViolationError, missing
+from tests.simulation.disk import LOG_SUFFIX
 from tests.simulation.history import Acknowledgement, Batch, History, body_of
+from tests.simulation.loaded_log import disagreement, is_locked
 from tests.simulation.log_view import LogView, StoredFrame
 from tests.simulation.node import Node
 from tests.simulation.serving import Fetched

@@ -22,6 +22,24 @@ def test_ids_of_two_brokers_are_never_the_same() -> None:
     assert len(set(given)) == len(given)
 
 
+def test_block_that_another_broker_claimed_between_read_and_write_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever comes second claims the block behind."""
+    zookeeper = MemoryZooKeeper()
+    first, client = ProducerIdService(zookeeper.client()), zookeeper.client()
+    take(first, 1)
+    real = client.set
+    given: list[int] = []
+
+    def set_later(path: str, data: bytes, *, version: int, session: int | None = None) -> int:
+        monkeypatch.setattr(client, "set", real)
+        given.extend(take(first, BLOCK_SIZE))
+        return real(path, data, version=version, session=session)
+
+    monkeypatch.setattr(client, "set", set_later)
+    assert set(take(ProducerIdService(client), BLOCK_SIZE)).isdisjoint(given)
+    assert len(given) == BLOCK_SIZE
+
+
 def test_reserve_serves_new_producers_while_zookeeper_is_away() -> None:
     """W26: established leaders serve on, new producers too."""
     client = MemoryZooKeeper().client()
