@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -148,6 +149,7 @@ class Broker:
             max_wait_ms=settings.replica_fetch_wait_max_ms,
             address_of=lambda broker_id: _address_of(member, broker_id),
             broker_epoch=lambda: member.broker_epoch,
+            broker_secret=lambda: member.broker_secret,
             on_broken=lambda broker_id: member.suspect(broker_id),
             throttle=_throttle(settings),
             on_failure=self._on_failure,
@@ -175,6 +177,7 @@ class Broker:
                 boot_id=boot_id(),
                 software_version=software_version(),
                 was_clean=all(directory.was_clean for directory in directories),
+                secret=secrets.token_hex(32),
             ),
             hosting,
             now_ms=wall_ms,

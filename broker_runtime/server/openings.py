@@ -30,7 +30,7 @@ _PATIENCE_WHEN_MANY_S: Final = 2.0
 Headers = Mapping[str, Sequence[Any]]
 
 
-class OpeningCall(flight.ServerMiddleware):  # type: ignore[misc]
+class OpeningCall(flight.ServerMiddleware):
     """One call, from its beginning to its end. ``since_s`` None: it is not, or no longer, counted."""
 
     def __init__(self, openings: Openings, since_s: float | None) -> None:
@@ -47,7 +47,7 @@ class OpeningCall(flight.ServerMiddleware):  # type: ignore[misc]
         self._openings.forget(self)
 
 
-class Openings(flight.ServerMiddlewareFactory):  # type: ignore[misc]
+class Openings(flight.ServerMiddlewareFactory):
     """All of them. Thread-safe."""
 
     def __init__(

@@ -91,6 +91,7 @@ class Life:
             node.broker_id,
             node.scheduler,
             broker_epoch=lambda: self.member.broker_epoch,
+            broker_secret=lambda: self.member.broker_secret,
             ask=node.ask_leader,
             on_broken=node.suspect,
         )
@@ -115,6 +116,7 @@ class Life:
                 boot_id=f"boot {node.boots}",
                 software_version="simulated",
                 was_clean=self.directory.was_clean,
+                secret=f"secret of {node.broker_id}",
             ),
             self.hosting,
             now_ms=node.now_ms,
