@@ -47,7 +47,7 @@ def make_services(
 ) -> Services:
     """All that a broker serves, over what it has."""
     answers = ByteBudget(ANSWER_BUDGET_BYTES)
-    produce = ProduceService(registry)
+    produce = ProduceService(registry, require_given_out=producer_ids.require_given_out)
     read = ReadService(registry, budget=answers)
     metadata = MetadataService(
         registry,
