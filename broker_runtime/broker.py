@@ -34,6 +34,7 @@ from broker_runtime.controller.cluster_member import ClusterMember
 from broker_runtime.controller.hosting import Hosting
 from broker_runtime.controller.isr_updater import IsrUpdater
 from broker_runtime.log import LogDirectory
+from broker_runtime.memory import limit_bytes
 from broker_runtime.periodic import PeriodicTask, Schedule
 from broker_runtime.ports import choose_port, require_free_port
 from broker_runtime.replication import PartitionRegistry, ReplicationThrottle
@@ -203,7 +204,13 @@ class Broker:
             producer_ids=producer_ids,
             groups=groups.service,
         )
-        server = PylogFlightServer(listen.host, port, services=services, max_streams=settings.max_connections)
+        server = PylogFlightServer(
+            listen.host,
+            port,
+            services=services,
+            max_streams=settings.max_connections,
+            memory_bytes=limit_bytes(settings),
+        )
         self._ending.callback(server.stop, _SERVER_STOP_S)
         self._ending.callback(fetching.stop, _FETCHING_STOP_S)
         self._ending.callback(_in_bounds, "leave", member.leave, _LEAVE_S)

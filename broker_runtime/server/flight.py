@@ -33,6 +33,7 @@ from broker_runtime.ports import require_free_port
 from broker_runtime.server.boundary import answering, read_schema, wire_error
 from broker_runtime.server.connections import allow_open_files
 from broker_runtime.server.fetch_session import FetchSession
+from broker_runtime.server.memory_watch import MemoryWatch
 from broker_runtime.server.openings import MIDDLEWARE, Headers, Openings, opened
 from broker_runtime.server.plain_dialect import PlainDialect, parse_path
 from broker_runtime.server.produce_stream import ProduceStream
@@ -70,8 +71,11 @@ class Services:
 class PylogFlightServer(flight.FlightServerBase):
     """Serves from its construction on; `stop` ends it."""
 
-    def __init__(self, host: str, port: int, *, services: Services, max_streams: int) -> None:
-        """Listens on ``host:port`` (0: any free one, see `port`). Raises `PortInUseError`, `SetupError`."""
+    def __init__(self, host: str, port: int, *, services: Services, max_streams: int, memory_bytes: int) -> None:
+        """Listens on ``host:port`` (0: any free one, see `port`). Raises `PortInUseError`, `SetupError`.
+
+        ``memory_bytes``: what the process may take in all; connections that send more than fits are cut.
+        """
         require_free_port(host, port)
         allow_open_files(_OPEN_FILES_BESIDES + 2 * max_streams)  # the watchdog duplicates what it looks at
         unknown = set(services.actions) - set(ACTIONS)
@@ -84,6 +88,8 @@ class PylogFlightServer(flight.FlightServerBase):
         bracketed = f"[{host}]" if ":" in host else host
         super().__init__(f"grpc://{bracketed}:{port}", middleware={MIDDLEWARE: openings})
         self._streams.start(self.port)
+        self._memory_watch = MemoryWatch(memory_bytes, taken=self._streams.taken)
+        self._memory_watch.start(self.port)
 
     @property
     def open_streams(self) -> list[str]:
@@ -104,6 +110,7 @@ class PylogFlightServer(flight.FlightServerBase):
             self._streams.cut_all()
             ending.join(0.2)
         self._streams.stop()
+        self._memory_watch.stop()
         if ending.is_alive():
             _log.warning("stop calls_left=%d waited_s=%.1f", len(self._streams), timeout_s)
         return not ending.is_alive()

@@ -42,6 +42,7 @@ class Phase:
 
     limit_s: float
     since_s: float | None = None  # of the monotonic clock; None: not waiting
+    count: int = 0  # how often it has ended
     # The watchdog's own: when it last saw the peer take bytes (or cut it), and how many in all.
     moved_s: float = 0.0
     acknowledged: int = -1
@@ -51,6 +52,7 @@ class Phase:
 
     def __exit__(self, *_: object) -> None:
         self.since_s = None
+        self.count += 1
 
 
 @dataclass(slots=True, eq=False)
@@ -81,6 +83,7 @@ class StreamTable:
         self._max_streams = max_streams
         self._patience_s = patience_s
         self._monotonic_s = monotonic_s
+        self._actions: Counter[PeerAddress] = Counter()  # that ended, of those in `_heard_s`
         self._acting: Counter[PeerAddress | None] = Counter()  # actions under way
         self._heard_s: dict[PeerAddress, float] = {}  # when an action from there ended; in the last `_HEARD_S`
         self._seen_s: dict[PeerAddress, float] = {}  # while calls are silent: when a connection was first seen
@@ -190,7 +193,18 @@ class StreamTable:
                 if not self._acting[address]:
                     del self._acting[address]
                 if address is not None:
+                    self._actions[address] += 1
                     self._heard_s[address] = self._monotonic_s()
+
+    def taken(self) -> dict[PeerAddress, int]:
+        """How many messages were taken from each peer, as far as it has streams or had actions of late."""
+        with self._lock:
+            counts = Counter(self._actions)
+            for stream in self._open:
+                if stream.address is not None:
+                    # One more for the opening, so that a stream is known before its first message.
+                    counts[stream.address] += stream.reading.count + 1
+        return counts
 
     def cut_silent(self, port: int) -> int:
         """Closes connections to ``port`` that have shown nothing for as long as `patience_s` says: no stream, no
@@ -198,6 +212,7 @@ class StreamTable:
         now_s = self._monotonic_s()
         with self._lock:
             self._heard_s = {at: heard_s for at, heard_s in self._heard_s.items() if now_s - heard_s < _HEARD_S}
+            self._actions = Counter({at: count for at, count in self._actions.items() if at in self._heard_s})
             busy = {stream.address for stream in self._open} | self._acting.keys()
             shown = self._heard_s | {address: now_s for address in busy if address is not None}
         limit_s = self._patience_s()
