@@ -338,7 +338,7 @@ class Invariants:
         other = self._nodes[broker_id]
         if not self._takes_part(broker_id) or other.life is None or not other.is_well or other._is_stopping:
             return False
-        if other.refuses_until_us > returned.started_us:  # it may be dying, for all that can be seen
+        if broker_id in returned.unanswered:  # it may be dying, for all that can be seen
             return False
         membership = other.life.member.membership
         is_registered = membership is not None and membership.session == other.life.client.session_id

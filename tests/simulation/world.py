@@ -163,6 +163,12 @@ class World:
             return False
         return not node.is_up or self.scheduler.now_us < node.refuses_until_us
 
+    def answers(self, source: str, broker_id: int) -> bool:
+        """Whether the broker serves whoever asks it from there."""
+        node = self.nodes[broker_id]
+        is_cut = self.network.is_cut(source, node.actor) or self.network.is_cut(node.actor, source)
+        return node.is_well and not is_cut and self.scheduler.now_us >= node.refuses_until_us
+
     def create_topic(
         self,
         name: str,
