@@ -1,6 +1,7 @@
 """What a broker hosts follows what the cluster says; data directories in a temporary directory."""
 
 import uuid
+from dataclasses import replace
 
 import pytest
 
@@ -234,3 +235,18 @@ def test_new_partition_avoids_a_directory_without_room(registry, directories, mo
     hosting = Hosting(registry, directories, broker_id=1, min_free_bytes=1)
     hosting.apply(cluster(topic(leaders=(1, 1))), EPOCH)
     assert {hosting.directory_of(TopicPartition("t", number)) for number in (0, 1)} == {directories[1]}
+
+
+def test_partition_whose_last_in_sync_log_is_missed_here_is_not_begun_anew_before_someone_decides(
+    hosting, registry, directories
+):
+    """Nothing takes the lost log's place until it is put back, or this broker is elected without it."""
+    decided = topic()
+    missed = PartitionState(leader=None, leader_epoch=0, isr=(1,), controller_epoch=1, lost=(1,))
+    waiting = replace(decided, partitions=(VersionedState(state=missed, version=0),))
+    hosting.apply(cluster(waiting), EPOCH)
+    assert "was in sync with a log that is not on its disks any more" in hosting.failures("t")[0]
+    assert not any(directory.partitions for directory in directories)
+    hosting.apply(cluster(topic(leader_epoch=1)), EPOCH)
+    assert registry.find("t", 0).require_leader() == 1
+    assert not hosting.failures("t")
