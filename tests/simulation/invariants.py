@@ -334,7 +334,8 @@ class Invariants:
                 )
 
     def _has_stayed(self, broker_id: int, returned: Node) -> bool:
-        """Whether the broker was registered all the time in which ``returned`` came back, and does not stop."""
+        """Whether the broker was registered, and served, all the time in which ``returned`` came back, and does not
+        stop. (The port of one that is registered and does not serve yet refuses, as that of a dead one.)"""
         other = self._nodes[broker_id]
         if not self._takes_part(broker_id) or other.life is None or not other.is_well or other._is_stopping:
             return False
@@ -342,7 +343,8 @@ class Invariants:
             return False
         membership = other.life.member.membership
         is_registered = membership is not None and membership.session == other.life.client.session_id
-        return is_registered and self._registered_at_us[broker_id] < returned.started_us
+        since_us = max(self._registered_at_us[broker_id], other.served_us)
+        return is_registered and other.is_up and since_us < returned.started_us
 
     # --- what brokers answer --------------------------------------------------------------------------------------
 

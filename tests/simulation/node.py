@@ -60,6 +60,7 @@ class Node:
         self.is_up = False  # whether it serves
         self.lives = 0
         self.started_us = 0
+        self.served_us = 0  # since when, if it is up
         self.boots = 0
         self.clock_offset_ms = 0
         self.usual_sync_us = (100, 600)
@@ -275,6 +276,7 @@ class Node:
             return
         self.was_unclean = False
         self.is_up = True
+        self.served_us = self.scheduler.now_us
         self.trace.line(self.actor, "serves")
         self._step_soon()
         self._every(_CHECKPOINT_US, self._checkpoint, "periodic")
