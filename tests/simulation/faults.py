@@ -48,6 +48,7 @@ class Faults:
             "stalled fsync": self._stall_disk,
             "all lose power": self._all_lose_power,
             "disk error": self._disk_error,
+            "failed fsync": self._fail_fsync,
             "bit flip": self._flip_bits,
             "stop": self._stop_in_order,
             "broker added": operations.add_broker,
@@ -90,7 +91,7 @@ class Faults:
             node.stall_us = 0
             if node.has_offline_logs:
                 node.kill(power_lost=False)
-            if node.life is None and not node.is_retired:
+            if (node.life is None or not node.should_run) and not node.is_retired:
                 node.start()
 
     # --- within ---------------------------------------------------------------------------------------------------
@@ -176,6 +177,23 @@ class Faults:
         node.files.faults.append(
             Fault(operation, error, after=self._rng.randrange(6), times=self._rng.randint(1, 3), torn_bytes=100)
         )
+
+    def _fail_fsync(self, node: Node) -> None:
+        """Of a log; the process is started anew, and later the power fails: what was never written is gone by then."""
+        self._fault("failed fsync", node)
+        node.files.faults.append(
+            Fault(
+                "sync", errno.EIO, after=self._rng.randrange(4), times=1, matches=lambda path: path.suffix == LOG_SUFFIX
+            )
+        )
+
+        def restart() -> None:
+            if node.has_offline_logs:
+                node.kill(power_lost=False)
+                node.start(self._between(0, SECOND))
+                self._later(self._between(2 * SECOND, 6 * SECOND), lambda: self._lose_power(node))
+
+        self._later(self._between(300 * MS, 2 * SECOND), restart)
 
     def _flip_bits(self, node: Node) -> None:
         if not self._world.may_be_damaged(node):

@@ -44,10 +44,10 @@ from broker_runtime.contract.requests import (
     ProduceResponse,
 )
 from broker_runtime.replication import Partition
-from tests.simulation.disk import LOG_SUFFIX
-from tests.simulation.loaded_log import disagreement, is_locked
 from tests.simulation.committed import Committed, ViolationError, missing
+from tests.simulation.disk import LOG_SUFFIX
 from tests.simulation.history import Acknowledgement, Batch, History, body_of
+from tests.simulation.loaded_log import disagreement, is_locked
 from tests.simulation.log_view import LogView, StoredFrame
 from tests.simulation.node import Node
 from tests.simulation.serving import Fetched
@@ -279,7 +279,7 @@ class Invariants:
 
     def _require_right_writer(self, change: StateChange) -> None:
         before, after = change.before, change.after
-        if after.leader is not None and (before is None or after.leader_epoch > before.leader_epoch):
+        if after.leader is not None and (before is None or after.leader != before.leader):
             if after.controller_epoch != change.controller_epoch:
                 raise ViolationError(
                     6, f"{change.at}: broker {after.leader} was elected by the controller of epoch "

@@ -11,12 +11,13 @@ from tests.simulation.sim_zookeeper import ZooKeeperWeather
 
 _KINDS = (
     "kill", "power loss", "crash at a write", "restart", "pause", "partition", "isolate", "cut from zookeeper",
-    "session expiry", "zookeeper down", "clock jump", "slow disk", "stalled fsync", "all lose power", "disk error", "bit flip",
+    "session expiry", "zookeeper down", "clock jump", "slow disk", "stalled fsync", "all lose power",
+    "disk error", "bit flip",
     "stop", "broker added", "move", "cancelled move", "election", "deletion",
 )  # fmt: skip
 _DIRECTED = (
     "controller deposed", "back and forth", "outcome lost", "session ends",
-    "disk lost", "all end", "older copy", "only disk lost",
+    "disk lost", "all end", "older copy", "only disk lost", "failed fsync", "bit flip",
 )  # fmt: skip
 
 
