@@ -43,6 +43,7 @@ class Faults:
             "cut from zookeeper": self._cut_from_zookeeper,
             "session expiry": self._expire,
             "zookeeper down": self._zookeeper_down,
+            "lagging zookeeper": self._lag,
             "clock jump": self._clock_jump,
             "slow disk": self._slow_disk,
             "stalled fsync": self._stall_disk,
@@ -85,6 +86,7 @@ class Faults:
         for node in world.nodes.values():
             world.zookeeper.reconnect(node.actor)
             world.zookeeper.awake(node.actor)
+            world.zookeeper.lag(node.actor, 0, 0)
             node.files.crash_in = None
             node.files.faults.clear()
             node.sync_us = node.usual_sync_us
@@ -263,6 +265,11 @@ class Faults:
     def _expire(self, node: Node) -> None:
         self._fault("session expiry", node)
         self._world.zookeeper.expire(node.actor)
+
+    def _lag(self, node: Node) -> None:
+        lag_us, duration_us = self._between(20 * MS, 1_500 * MS), self._between(SECOND, 10 * SECOND)
+        self._fault("lagging zookeeper", node, f"{lag_us / 1e6:.2f} s")
+        self._world.zookeeper.lag(node.actor, lag_us, duration_us)
 
     def _zookeeper_down(self, node: Node) -> None:
         self._world.trace.fault("zookeeper down", "zk")

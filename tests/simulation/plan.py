@@ -11,7 +11,7 @@ from tests.simulation.sim_zookeeper import ZooKeeperWeather
 
 _KINDS = (
     "kill", "power loss", "crash at a write", "restart", "pause", "partition", "isolate", "cut from zookeeper",
-    "session expiry", "zookeeper down", "clock jump", "slow disk", "stalled fsync", "all lose power",
+    "session expiry", "zookeeper down", "lagging zookeeper", "clock jump", "slow disk", "stalled fsync", "all lose power",
     "disk error", "bit flip",
     "stop", "broker added", "move", "cancelled move", "election", "deletion",
 )  # fmt: skip
