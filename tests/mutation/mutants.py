@@ -439,6 +439,18 @@ ALL: Final = (
         simulation="cluster",
     ),
     Mutant(
+        name="follower_cuts_what_is_committed",
+        file="broker_runtime/replication/follower_log.py",
+        old="        log.refuse_to_lose(offset, leader_epoch)\n",
+        new="        pass\n",
+        breaks="A follower deletes nothing that it knows to be committed.",
+        tests=(
+            "tests/unit/replication/test_follower.py",
+            "tests/unit/replication/test_follower_failures.py",
+        ),
+        simulation="cluster",
+    ),
+    Mutant(
         name="logs_are_compared_by_offsets_alone",
         file="broker_runtime/replication/divergence.py",
         old="return None if epoch == last_fetched_epoch and offset <= end else (epoch, end)",
@@ -582,6 +594,24 @@ ALL: Final = (
         new="[broker.epoch, *(change.write for change in part), announcement]",
         breaks="An in-sync set is left only while another member of it is registered.",
         tests=("tests/unit/zookeeper/test_membership.py",),
+        simulation="cluster",
+    ),
+    Mutant(
+        name="set_is_kept_after_lost_power",
+        file="broker_runtime/zookeeper/returning.py",
+        old="is_whole=not broker.has_lost_power or _is_flushed(topic)",
+        new="is_whole=True",
+        breaks="After power was lost, who did not fsync leaves a set to any member that is registered.",
+        tests=("tests/unit/zookeeper/test_returning.py",),
+        simulation="cluster",
+    ),
+    Mutant(
+        name="lost_log_counts_as_there",
+        file="broker_runtime/zookeeper/disks.py",
+        old="return at not in disks.missing and not self.lost",
+        new="return True",
+        breaks="A broker counts as in sync only with the log that it was in sync with.",
+        tests=("tests/unit/zookeeper/test_returning.py",),
         simulation="cluster",
     ),
     Mutant(
