@@ -50,7 +50,7 @@ def build() -> typer.Typer:
     doctor.add_to(app)
     topic.add_to(add_group(app, "topic", "Create, list, describe, change and delete topics."))
     partition.add_to(add_group(app, "partition", "Move partitions between brokers, and choose their leaders."))
-    group.add_to(add_group(app, "group", "Look at consumer groups and their lag, set where they go on, forget them."))
+    group.add_to(add_group(app, "group", "List, describe, reset and delete consumer groups."))
     produce.add_to(app)
     consume.add_to(app)
     log.add_to(add_group(app, "log", "Look into a log directory, without a broker."))

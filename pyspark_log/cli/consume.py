@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from broker_runtime.contract.errors import FencedError, OptionError
+from pyspark_log.cli import complete
 from pyspark_log.cli.arguments import EARLIEST, AtOffset, FromEnd, parse_place
 from pyspark_log.cli.invocation import Invocation
 from pyspark_log.cli.options import add_command
@@ -43,7 +44,9 @@ def add_to(app: typer.Typer) -> None:
 
 def consume(
     invocation: Invocation,
-    topics: Annotated[list[str], typer.Argument(metavar="TOPIC[:PARTITION]…", help="What to read.")],
+    topics: Annotated[
+        list[str], typer.Argument(metavar="TOPIC[:PARTITION]…", help="What to read.", autocompletion=complete.topics)
+    ],
     start: Annotated[
         str | None,
         typer.Option(
@@ -299,7 +302,9 @@ class _Table:
         if self._form in {OutputFormat.TABLE, OutputFormat.WIDE}:
             rows = [{**{key: row[key] for key in row if key != "row"}, **row.get("row", {})} for row in rows]
         headings = list(dict.fromkeys(key for row in rows for key in row))
-        shown = [Column(key, key.upper(), wide_only=key in {"topic", "timestamp", "headers"}) for key in headings]
+        # With one topic its name on every line says nothing; with several nobody could tell the rows apart.
+        only_in_wide = {"timestamp", "headers"} | ({"topic"} if len({row["topic"] for row in rows}) < 2 else set())
+        shown = [Column(key, key.upper(), wide_only=key in only_in_wide) for key in headings]
         print_rows(rows, shown, self._form, name="offset")
 
     def remark(self, invocation: Invocation) -> None:

@@ -140,6 +140,11 @@ def prepare_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
+def counted(number: int, noun: str) -> str:
+    """``1 record``, ``2,000 records``: for remarks."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def _cell(value: Any) -> str:
     if value is None or value == "":
         return "-"

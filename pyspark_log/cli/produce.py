@@ -24,6 +24,7 @@ from broker_runtime.contract.errors import (
     RequestError,
     UnknownProducerIdError,
 )
+from pyspark_log.cli import complete
 from pyspark_log.cli.arguments import parse_topic_and_partition
 from pyspark_log.cli.invocation import Invocation
 from pyspark_log.cli.options import add_command
@@ -54,7 +55,9 @@ def add_to(app: typer.Typer) -> None:
 
 def produce(
     invocation: Invocation,
-    topic: Annotated[str, typer.Argument(metavar="TOPIC[:PARTITION]", help="Where to.")],
+    topic: Annotated[
+        str, typer.Argument(metavar="TOPIC[:PARTITION]", help="Where to.", autocompletion=complete.topics)
+    ],
     form: Annotated[
         str | None,
         typer.Option(

@@ -91,7 +91,7 @@ class LineParser:
         """The fields of one line (without its newline), by letter. Raises `ValueError` if it does not fit."""
         match = self._pattern.match(line)
         if match is None:
-            raise ValueError(f"does not fit -f {self._text!r}")
+            raise ValueError(f"does not match -f '{self._text}'")
         return {name: value for name, value in match.groupdict().items() if value is not None}
 
 

@@ -75,7 +75,7 @@ def test_lines_are_taken_apart_at_the_first_separator() -> None:
     assert parser.parse(b"key\tvalue\twith tab") == {"k": b"key", "v": b"value\twith tab"}
     assert parser.parse(b"\t") == {"k": b"", "v": b""}
     assert LineParser(r"%p %T %v\n").parse(b"2 1700 x") == {"p": b"2", "T": b"1700", "v": b"x"}
-    with pytest.raises(ValueError, match="does not fit"):
+    with pytest.raises(ValueError, match="does not match"):
         parser.parse(b"no tab")
 
 
