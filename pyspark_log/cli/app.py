@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import typer
 
@@ -63,7 +64,9 @@ def build() -> typer.Typer:
 def run() -> None:
     """Runs `pylog` with the process's arguments and ends the process."""
     try:
-        build()(prog_name="pylog")
+        command = typer.main.get_command(build())
+        _name_arguments_plainly(command)
+        command(["version"] if sys.argv[1:] == ["--version"] else None, prog_name="pylog")
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except BrokenPipeError:
@@ -72,6 +75,18 @@ def run() -> None:
     except SystemExit as ended:
         _flush_stdout()
         raise ended from None
+
+
+def _name_arguments_plainly(command: Any) -> None:
+    """Help shows arguments as `TOPIC`, without the braces and the names of types that some versions of typer add."""
+    for parameter in command.params:
+        if parameter.param_type_name == "argument":
+            shown = parameter.metavar or parameter.name.upper()
+            usage = shown if parameter.required or shown.startswith("[") else f"[{shown}]"
+            parameter.display_type_rich = lambda ctx: None
+            parameter._usage_display_name = lambda usage=usage: usage
+    for each in getattr(command, "commands", {}).values():
+        _name_arguments_plainly(each)
 
 
 def _flush_stdout() -> None:
