@@ -22,7 +22,7 @@ JOBS ?= 2
 
 # One after the other even with -j: they are each other's load.
 .NOTPARALLEL:
-.PHONY: help demo test lint format pytest wheel-test simulate simulate-groups chaos chaos-groups bench clean
+.PHONY: help demo test lint format pytest wheel-test simulate simulate-groups mutants chaos chaos-groups bench clean
 
 help:  ## what can be made
 	@echo 'pylog: a partitioned log that Spark reads and writes'
@@ -55,6 +55,9 @@ simulate: $(READY)  ## the cluster in one thread under seeded faults, SEEDS=1000
 
 simulate-groups: $(READY)  ## consumer groups alone, likewise
 	$(PY) -m tests.simulation.groups $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000) $(if $(FIRST),--first $(FIRST)))
+
+mutants: $(READY)  ## the product made wrong, one line at a time: do tests or 100 seeds find out? (MUTANT= names one)
+	$(PY) -m tests.mutation --jobs $(JOBS) $(if $(MUTANT),--only $(MUTANT))
 
 chaos: $(READY)  ## real brokers under real faults, MINUTES=60 of them (FAULT= narrows, SEED= repeats)
 	$(PY) -m tests.chaos.run --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED)) $(if $(FAULT),--only '$(FAULT)')

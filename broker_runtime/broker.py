@@ -7,7 +7,7 @@
     threads   cluster-member: what changed in the cluster       follow-<leader>, follow-watchdog: what it follows
               in-sync: changes of in-sync sets                   periodic: checkpoints, flushes, retention
               peers: whether other brokers' ports refuse         groups, group-removal: those it coordinates
-              gRPC's: one per call
+              disk-work <path>: logs made and deleted            gRPC's: one per call
 
 Rules: nothing is served before this broker knows its cluster; an error on the way leaves nothing behind. Stopping is
 bounded, whatever peers, disks and ZooKeeper do. Here objects are made and given to each other, and nothing is decided.
@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -39,6 +40,7 @@ from broker_runtime.controller.own_disks import OwnDisks
 from broker_runtime.log import LogDirectory
 from broker_runtime.log.files import RealFiles
 from broker_runtime.log.watched_files import WatchedFiles
+from broker_runtime.memory import limit_bytes
 from broker_runtime.periodic import PeriodicTask, Schedule
 from broker_runtime.ports import choose_port, require_free_port
 from broker_runtime.replication import PartitionRegistry, ReplicationThrottle
@@ -169,6 +171,7 @@ class Broker:
             max_wait_ms=settings.replica_fetch_wait_max_ms,
             address_of=lambda broker_id: _address_of(member, broker_id),
             broker_epoch=lambda: member.broker_epoch,
+            broker_secret=lambda: member.broker_secret,
             on_broken=lambda broker_id: member.suspect(broker_id),
             throttle=_throttle(settings),
             on_failure=self._on_failure,
@@ -199,6 +202,7 @@ class Broker:
                 software_version=software_version(),
                 was_clean=all(directory.was_clean for directory in directories),
                 disks=disks,
+                secret=secrets.token_hex(32),
             ),
             hosting,
             now_ms=wall_ms,
@@ -226,7 +230,13 @@ class Broker:
             producer_ids=producer_ids,
             groups=groups.service,
         )
-        server = PylogFlightServer(listen.host, port, services=services, max_streams=settings.max_connections)
+        server = PylogFlightServer(
+            listen.host,
+            port,
+            services=services,
+            max_streams=settings.max_connections,
+            memory_bytes=limit_bytes(settings),
+        )
         self._ending.callback(server.stop, _SERVER_STOP_S)
         self._ending.callback(fetching.stop, _FETCHING_STOP_S)
         self._ending.callback(_in_bounds, "leave", member.leave, _LEAVE_S)

@@ -28,7 +28,7 @@ from broker_runtime.services.plain import PlainService
 from broker_runtime.services.produce import ProduceService
 from broker_runtime.services.producer_ids import ProducerIdService
 from broker_runtime.services.read import ReadService
-from broker_runtime.services.replicas import admit_replica
+from broker_runtime.services.replicas import admit_replica, is_broker
 from broker_runtime.services.topics import TopicService
 
 _Request = TypeVar("_Request")
@@ -47,7 +47,7 @@ def make_services(
 ) -> Services:
     """All that a broker serves, over what it has."""
     answers = ByteBudget(ANSWER_BUDGET_BYTES)
-    produce = ProduceService(registry)
+    produce = ProduceService(registry, require_given_out=producer_ids.require_given_out)
     read = ReadService(registry, budget=answers)
     metadata = MetadataService(
         registry,
@@ -110,6 +110,7 @@ def make_services(
         plain=PlainService(registry, produce=produce, read=read, now_ms=wall_ms),
         actions=actions,
         admit_replica=lambda hello: admit_replica(hello, member.state.brokers),
+        is_broker=lambda headers: is_broker(headers, member.state.brokers),
         produce_budget=ByteBudget(PRODUCE_BUDGET_BYTES),
     )
 

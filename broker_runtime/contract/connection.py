@@ -18,6 +18,7 @@ from pyarrow import flight
 from broker_runtime.contract.errors import NetworkError, PylogError
 from broker_runtime.contract.flight import (
     STREAM_OPTIONS,
+    fetch_call_options,
     fetch_descriptor,
     frames_of,
     from_flight_error,
@@ -139,7 +140,7 @@ class FetchExchange:
 
     def open(self, hello: FetchHello) -> None:
         """Opens it; a broker that is not there is noticed by the first `fetch`, at the latest. Raises as that."""
-        self._connection.open(lambda client: client.do_exchange(fetch_descriptor(hello)))
+        self._connection.open(lambda client: client.do_exchange(fetch_descriptor(hello), fetch_call_options(hello)))
 
     @property
     def silent_for_s(self) -> float:

@@ -94,6 +94,9 @@ Only where the broker says something each second: gRPC's server closes a connect
 while it has nothing to say, as under a reader that pauses.
 """
 
+BROKER_HEADER = "pylog-broker"
+"""A broker's calls to others carry it: its id, a colon, its registration's secret."""
+
 _OPENING = re.compile(rb"pylog\.([a-z]{1,16})\.([0-9]{1,9})")
 _MAX_OPENING_BYTES = 1 << 20
 _MAX_FOREIGN_CHARS = 300
@@ -157,6 +160,13 @@ def produce_descriptor(hello: requests.ProduceHello) -> Any:
 def fetch_descriptor(hello: requests.FetchHello) -> Any:
     """The descriptor that opens a fetch session."""
     return flight.FlightDescriptor.for_command(encode_opening(Opening.FETCH, hello))
+
+
+def fetch_call_options(hello: requests.FetchHello) -> Any:
+    """The options of the call that opens a fetch session: a follower says in a header who it is, too."""
+    if hello.replica_id < 0:
+        return flight.FlightCallOptions()
+    return flight.FlightCallOptions(headers=[(BROKER_HEADER.encode(), f"{hello.replica_id}:{hello.secret}".encode())])
 
 
 def read_ticket(request: requests.ReadRequest) -> Any:

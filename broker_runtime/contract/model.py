@@ -90,7 +90,11 @@ class ClusterDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionDescription:
-    """One partition's leader (None: none at present), epoch, replicas and, where the leader told, its offsets."""
+    """One partition's leader (None: none at present), epoch, replicas and, where the leader told, its offsets.
+
+    ``lost``: replicas that came back without the log that they were in sync with, and are not in sync again yet. One
+    that is in ``isr`` as well was the last one in sync: nobody leads until its disk is back, or another is chosen.
+    """
 
     partition: int
     leader: int | None
@@ -99,6 +103,7 @@ class PartitionDescription:
     isr: Sequence[int]  # Invariant: isr ⊆ replicas
     log_start: int = -1
     high_watermark: int = -1
+    lost: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

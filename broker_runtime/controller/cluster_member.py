@@ -109,6 +109,12 @@ class ClusterMember:
         return -1 if membership is None else membership.epoch
 
     @property
+    def broker_secret(self) -> str:
+        """Of the present registration; empty without one."""
+        membership = self._membership
+        return "" if membership is None else membership.secret
+
+    @property
     def membership(self) -> Membership | None:
         """The present registration; None without one. Never waits."""
         return self._membership

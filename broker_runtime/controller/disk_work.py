@@ -123,5 +123,6 @@ class DiskWorker:
 
     def _refusal(self) -> LogStorageError:
         return LogStorageError(
-            f"{self._path} is busy with earlier work for {self._limit_s:g} s or longer; it goes on later"
+            f"{self._path} is busy: what was begun there takes more than {self._limit_s:g} s. This is tried again when "
+            "that is done"
         )

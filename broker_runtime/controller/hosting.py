@@ -4,13 +4,14 @@ Rules: the cluster's state comes in, the registry and the data directories are m
 state twice changes nothing. A replica that was moved to another broker is removed here. A log of a topic id that is no
 more is set aside, never read; so is a damaged one whose partition others hold without it, and it is fetched anew. One
 that cannot be opened takes no other with it, and is tried again. No file of a log is read here: that is for its first
-use. What touches a data directory is that directory's work (disk_work.py), so that a disk that stands still holds up the
-roles of its own partitions only. The caller lets one change through at a time.
+use. What touches a data directory is that directory's work (disk_work.py): a disk that stands still holds up the roles
+of its own partitions only. The caller lets one change through at a time.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -26,7 +27,7 @@ from broker_runtime.contract.settings import TopicSettings, resolve
 from broker_runtime.controller.disk_room import DiskRoom, PartitionWithRoom
 from broker_runtime.controller.disk_work import DiskWork, WorkInLine
 from broker_runtime.controller.partition_ranges import partition_ranges
-from broker_runtime.log import FlushMode, LogConfig, LogDirectory, PartitionLog
+from broker_runtime.log import BelievedClock, FlushMode, LogConfig, LogDirectory, PartitionLog
 from broker_runtime.replication import FollowerPlan, Leadership, Partition, PartitionRegistry, Role
 from broker_runtime.replication.registry import KnownTopic
 from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState, VersionedState
@@ -56,9 +57,8 @@ class Hosting:
     ) -> None:
         """``min_free_bytes``: ``log.dir.min.free.bytes``. ``followers``: who fetches from the leaders that this broker
         follows (None: nobody). ``now_ms``: the clock of `Partition.follower_fetch`. ``on_in_sync_news``: see
-        `Partition.on_in_sync_news`, ``on_damage``: see `PartitionLog.on_damage`, ``stall_limit_s``: see `DiskRoom`. ``disk_work``:
-        who does what touches a directory, by its path; None: the caller, who waits for the disk.
-        Raises `OSError` where a directory cannot be looked at."""
+        `Partition.on_in_sync_news`, ``on_damage``: see `PartitionLog.on_damage`, ``stall_limit_s``: see `DiskRoom`.
+        ``disk_work``: who does what touches a directory, by its path; None: the caller, who waits for the disk. Raises `OSError` where a directory cannot be looked at."""
         self._followers = followers
         self._now_ms = now_ms
         self._on_in_sync_news = on_in_sync_news
@@ -73,6 +73,7 @@ class Hosting:
         self._disk_work: dict[Path, DiskWork] = {
             each.path: in_line if disk_work is None else disk_work[each.path] for each in self._directories
         }
+        self._clock = BelievedClock(wall_ms=time.time_ns() // 1_000_000, uptime_ms=_uptime_ms())
         self._broker_id = broker_id
         self._schemas: dict[bytes, SchemaHistory] = {}
         self._hosted: dict[str, dict[int, Partition]] = {}
@@ -193,8 +194,8 @@ class Hosting:
     def remove_logs(self, name: str, topic_id: bytes) -> None:
         """Removes the topic's logs from every directory, and those of that name that do not tell their topic.
 
-        Those of another topic id are not touched. Raises `OSError`, and `LogStorageError` where a disk holds it up; what
-        could be removed is then.
+        Those of another topic id are not touched. Raises `OSError`, and `LogStorageError` where a disk holds it up;
+        what is on other disks is removed all the same.
         """
         applied = self._applied.get(name)
         if applied is None or applied[0].record.topic_id == topic_id:
@@ -248,13 +249,15 @@ class Hosting:
     def apply_retention(self, now_ms: int) -> None:
         """Removes what retention gives up, and rolls idle segments, in every log this broker leads.
 
-        Also loads logs that nobody used yet: their time runs too. One log's failure stops no other.
+        Also loads logs that nobody used yet: their time runs too. One log's failure stops no other. ``now_ms``: the
+        wall clock, as far as `BelievedClock` goes.
         """
         for directory in self._directories:
             self.apply_retention_in(directory, now_ms)
 
     def apply_retention_in(self, directory: LogDirectory, now_ms: int) -> None:
-        """As `apply_retention`, in one directory. Waits for that disk, and no other."""
+        """As `apply_retention`, in one directory. Waits for that disk, and no other. Thread-safe."""
+        now_ms = self._clock.believed_ms(now_ms, _uptime_ms())
         for partition in self._registry.hosted():
             at = TopicPartition(partition.topic, partition.partition)
             if not partition.is_leader or self._directory_of.get(at) is not directory:
@@ -491,6 +494,13 @@ def schema_history(record: TopicRecord) -> SchemaHistory:
         TopicSchema(schema_id=version.schema_id, arrow=schema_from_bytes(version.arrow), key=record.key)
         for version in record.schemas
     )
+
+
+def _uptime_ms() -> int:
+    """Goes on while the machine sleeps, where the system has such a clock, and is never set."""
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+    return time.monotonic_ns() // 1_000_000
 
 
 def _log_config(settings: TopicSettings) -> LogConfig:

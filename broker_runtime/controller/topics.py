@@ -66,7 +66,7 @@ class TopicWriter:
         """Makes the topic; its partitions have no states yet. Raises `TopicAlreadyExistsError`, and as
         `Controller.write`."""
         if self._exists(topic_deletion_path(plan.name)):
-            raise TopicAlreadyExistsError(f"{plan.name} exists: it is being deleted. Try again later")
+            raise TopicAlreadyExistsError(f"topic {plan.name!r} is still being deleted; try again later")
         operations: list[Operation] = [Create(topic_path(plan.name), to_json(plan.record))]
         operations.append(Create(partitions_path(plan.name)))
         config = TopicConfig(topic_id=plan.record.topic_id, config=dict(plan.config))
@@ -79,7 +79,9 @@ class TopicWriter:
         try:
             self._controller.write(operations, is_done=lambda: self._has_id(plan.name, plan.record.topic_id))
         except NodeExistsError:
-            raise TopicAlreadyExistsError(f"{plan.name} exists") from None
+            raise TopicAlreadyExistsError(
+                f"topic {plan.name!r} already exists; to accept that, use --if-not-exists (exist_ok=True)"
+            ) from None
         log.info("create topic=%s partitions=%d", plan.name, len(plan.record.assignment))
 
     def change(self, topic: TopicState, record: TopicRecord) -> None:

@@ -29,5 +29,15 @@ from broker_runtime.log.directory import LogDirectory
 from broker_runtime.log.log_extent import LogExtent
 from broker_runtime.log.log_slice import LogSlice
 from broker_runtime.log.partition_log import PartitionLog
+from broker_runtime.log.retention import BelievedClock
 
-__all__ = ["AppendResult", "FlushMode", "LogConfig", "LogDirectory", "LogExtent", "LogSlice", "PartitionLog"]
+__all__ = [
+    "AppendResult",
+    "BelievedClock",
+    "FlushMode",
+    "LogConfig",
+    "LogDirectory",
+    "LogExtent",
+    "LogSlice",
+    "PartitionLog",
+]

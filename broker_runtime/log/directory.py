@@ -11,6 +11,8 @@
     <topic>-<partition>/                 one log (partition_log.py)
     <topic>-<partition>.<id>.stray/      a log whose topic id did not fit: set aside, never read
     <topic>-<partition>.<id>.damaged/    a damaged log: set aside, never read; at most one per partition
+    <topic>-<partition>.<id>.diverged/   a log with records, perhaps committed ones, that its leader has not: set aside,
+                                         never read; of each partition the one that has most
     <topic>-<partition>.<id>.deleted/    being removed
 
 Rules: opening reads the list of names and the checkpoints, whatever the number and the size of the logs; whose a log's
@@ -43,7 +45,6 @@ from broker_runtime.log.files import FileSystem, RealFiles, replace_file
 from broker_runtime.log.identity import (
     DISK_NAME,
     META_NAME,
-    PARTITION_NAME,
     DirectoryIdentity,
     DiskIdentity,
     PartitionIdentity,
@@ -55,7 +56,7 @@ from broker_runtime.log.partition_files import PartitionFiles
 from broker_runtime.log.partition_log import PartitionLog
 from broker_runtime.log.recovery import StartState
 from broker_runtime.log.salvage import belongs_to
-from broker_runtime.log.set_aside import ASIDE_NAME, damaged_copies, name_aside
+from broker_runtime.log.set_aside import ASIDE_NAME, DAMAGED, DIVERGED, kept_copies, log_bytes, name_aside
 
 CLEAN_NAME = "clean-shutdown"
 RECOVERY_POINT_NAME = "recovery-point-checkpoint"
@@ -238,7 +239,7 @@ class LogDirectory:
         an `OSError` some may be there still."""
         keys = list(topic_partitions)
         self.forget_missing(keys)
-        for target in [*self._take_away(keys, "deleted"), *damaged_copies(self.files, self.path, keys)]:
+        for target in [*self._take_away(keys, "deleted"), *kept_copies(self.files, self.path, keys)]:
             self.files.remove_tree(target)
 
     def set_aside(self, topic_partition: TopicPartition) -> None:
@@ -246,18 +247,30 @@ class LogDirectory:
         self._take_away([topic_partition], "stray")
 
     def set_aside_damaged(self, topic_partition: TopicPartition) -> None:
-        """Takes a damaged log out of use; the next `log` makes another, empty. Its files stay, until there are
-        others of the same partition to be kept. Durable when it returns. Raises `OSError`: then nothing has changed,
-        or an older copy is gone."""
+        """Takes a log out of use that is damaged, or diverged (`PartitionLog.refuse_to_lose`); the next `log` makes
+        another, empty. Its files stay, until there are others of the same partition to be kept. Durable when it
+        returns. Raises `OSError`: then nothing has changed, or an older copy is gone."""
         log = self._logs[topic_partition]
-        log.abandon(LogStorageError(f"{topic_partition} was damaged, and is set aside: another log takes its place"))
-        for older in damaged_copies(self.files, self.path, [topic_partition]):
-            _log.warning("remove older damaged log path=%s", older)
-            self.files.remove_tree(older)
+        suffix = DIVERGED if log.is_diverged else DAMAGED
+        log.abandon(LogStorageError(f"{topic_partition} is {suffix}, and is set aside: another log takes its place"))
+        older = kept_copies(self.files, self.path, [topic_partition], [suffix])
+        if suffix == DIVERGED and any(log_bytes(self.files, each) > log_bytes(self.files, log.path) for each in older):
+            suffix, older = "deleted", []  # one that has more is kept already
+        for each in older:
+            _log.warning("remove older %s log path=%s", suffix, each)
+            self.files.remove_tree(each)
         with self._lock:
-            self._rename_aside([topic_partition], "damaged")
+            (target,) = self._rename_aside([topic_partition], suffix)
             del self._logs[topic_partition]
         self._save()
+        if suffix == "deleted":
+            self.files.remove_tree(target)
+        elif suffix == DIVERGED:
+            _log.error(
+                "diverged log set aside partition=%s path=%s. What its leader has not may be nowhere else: keep it "
+                "until you know that those records are not needed, then delete the directory. pylog log dump reads it",
+                topic_partition, target,
+            )  # fmt: skip
 
     def start_of(self, topic_partition: TopicPartition) -> StartState:
         """What is known of a log that is not in use. Raises `KeyError` where there is none."""
@@ -418,27 +431,17 @@ class LogDirectory:
     def _claim(self, state: LogState) -> None:
         """A log's first use begins: its directory is the wanted topic's, or is set aside for a new one.
 
-        The log's lock is held. Raises `CorruptRecordError` where the directory was emptied, `OSError`.
+        The log's lock is held. Raises `OSError`.
         """
         key = TopicPartition(state.identity.topic, state.identity.partition)
         identity = self._identity_of(key, state.identity)
         if identity is not None:
             state.identity = identity
             return
-        written = max(state.start.recovery_point, state.start.high_watermark)
-        if written > 0 and self._is_emptied(key):
-            raise CorruptRecordError(
-                f"{self._path_of(key)} is empty, but records below offset {written} were written there"
-            )
         with self._lock:
             self._rename_aside([key], "stray")
             state.start = StartState()  # first, because it is saved from now on
             self._make(key, state.identity)
-
-    def _is_emptied(self, key: TopicPartition) -> bool:
-        directory = self._path_of(key)
-        is_told = self.files.file_size(directory / PARTITION_NAME) is not None
-        return not is_told and not PartitionFiles.find(self.files, directory).base_offsets
 
     def _make_named(self, state: LogState) -> None:
         """The checkpoints name the log from now on, and every other that was made before: once it has told anybody

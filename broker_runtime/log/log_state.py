@@ -111,6 +111,7 @@ class LogState:
         self.lock = threading.RLock()
         self.offline: PylogError | None = None  # never None again
         self.damage: CorruptRecordError | None = None  # never None again
+        self.is_diverged = False  # why it counts as damaged, though all its records are sound
         # Rung once, by any thread and with the lock held, perhaps: it must not block or call back.
         self.on_damage: Callable[[], None] = _nobody
         self.is_loaded = False
@@ -239,16 +240,20 @@ class LogState:
             return find()
 
     def mend_index(self, segment: Segment, error: CorruptRecordError) -> None:
-        """Builds a segment's indexes anew, once; raises ``error`` where that was done before or the frames are bad."""
+        """Builds a segment's indexes anew from its headers, which is no look at its rows; as often as somebody meets
+        something corrupt. Raises `CorruptRecordError` where the headers are at fault."""
         with self.using("rebuild an index"):
             if segment not in self.segments:
                 return
-            if segment.is_mended:
+            if segment.has_bad_header:
                 raise error
-            segment.is_mended = True
             self.positions.clear()
             _log.warning("rebuild index segment=%s reason=%s", segment.path, error.message)
-            segment.rebuild_indexes(segment.size_bytes)
+            try:
+                segment.rebuild_indexes(segment.size_bytes)
+            except CorruptRecordError:
+                segment.has_bad_header = True
+                raise
 
     def load(self) -> None:
         """Reads or recovers the log. `using` calls it, once."""

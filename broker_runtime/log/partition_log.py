@@ -104,6 +104,16 @@ class PartitionLog:
         else what is sound is served on. Does not load the log."""
         return self._state.damage is not None
 
+    @property
+    def is_diverged(self) -> bool:
+        """Whether it counts as damaged because another log has taken its place; see `refuse_to_lose`."""
+        return self._state.is_diverged
+
+    @property
+    def path(self) -> Path:
+        """The log's directory."""
+        return self._state.directory
+
     def on_damage(self, ring: Callable[[], None]) -> None:
         """``ring`` is called when the log turns out to be damaged, by any thread: it must not block or call back."""
         self._state.on_damage = ring
@@ -281,7 +291,7 @@ class PartitionLog:
         if not state.is_loaded or state.offline is not None or state.config.flush_mode is not FlushMode.INTERVAL:
             return False
         with state.using("flush"):
-            is_due = now_ms - state.last_sync_ms >= state.config.flush_ms
+            is_due = not 0 <= now_ms - state.last_sync_ms < state.config.flush_ms  # below 0: the clock went back
             if not is_due or state.commit.durable_end_offset >= state.segments.end_offset:
                 return False
             state.last_sync_ms = now_ms
@@ -325,6 +335,7 @@ class PartitionLog:
 
     def _read(self, offset: int, *, max_bytes: int, upto: int, at_least_one: bool) -> LogSlice | None:
         state = self._state
+        met: CorruptRecordError | None = None
         for _ in range(_READ_ATTEMPTS):
             with state.using("read"):
                 end = state.segments.end_offset
@@ -340,12 +351,15 @@ class PartitionLog:
             try:
                 return view.find(offset, max_bytes=max_bytes, upto=upto, at_least_one=at_least_one)
             except CorruptRecordError as error:
+                met = error
                 state.mend_index(segment, error)
             except OSError as error:
                 with state.lock:
                     was_removed = isinstance(error, FileNotFoundError) and segment not in state.segments
                 if not was_removed:  # else its indexes went meanwhile
                     state.fail("read", error)
+        if met is not None:  # the indexes, made anew, were wrong again
+            raise met
         raise CorruptRecordError(f"offset {offset} of {state.name} cannot be found: its segments change all the time")
 
     def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:
@@ -389,6 +403,29 @@ class PartitionLog:
             end = shortening.truncate_to(self._state, offset)
         self.flush()
         return end
+
+    def refuse_to_lose(self, offset: int, leader_epoch: int) -> None:
+        """Raises `CorruptRecordError` where a cut to ``offset`` would take records that are known to be committed, or
+        all there are: this log counts as damaged from then on, so that it is set aside whole and another fetched.
+
+        Known is the high watermark: as the leaders told it and, after a stop that was not in order, as the checkpoint
+        and the stamps of the frames behind the recovery point show it.
+        """
+        state = self._state
+        with state.using("look for committed records"):
+            start, end = state.log_start_offset, state.segments.end_offset
+            committed = state.high_watermark
+            if offset >= end or (offset >= committed and offset > start):
+                return
+        told = f"of them at least those below {committed}" if committed > offset else "perhaps some of them"
+        refusal = CorruptRecordError(
+            f"{state.name}: its leader, in epoch {leader_epoch}, does not have offsets {max(offset, start)} to "
+            f"{end - 1}, and {told} were committed. Nothing is deleted: {state.directory} is set aside, and the "
+            "leader's log is fetched"
+        )
+        state.is_diverged = True
+        state.note_damage(refusal)
+        raise refusal
 
     def restart_at(self, offset: int) -> None:
         """Removes all records, and the log goes on, empty, at ``offset``, wherever that is.

@@ -95,7 +95,7 @@ class Recovery:
         self._check_end(segments[-1], end)
         if end < log_start:
             segments, end = [self._restart_at(log_start, segments)], log_start
-        epochs = self._epochs(segments, was_recovered)
+        epochs = self._epochs(segments, was_recovered, log_start)
         if end == segments[0].base_offset:
             epochs.replace([])  # no record is of any
         producers = load_producers(self._files, self._directory, segments, end)
@@ -283,7 +283,7 @@ class Recovery:
         self._files.sync_directory(self._directory)
         return anew
 
-    def _epochs(self, segments: list[Segment], was_recovered: bool) -> LeaderEpochs:
+    def _epochs(self, segments: list[Segment], was_recovered: bool, log_start: int) -> LeaderEpochs:
         path = self._directory / EPOCHS_NAME
         epochs = LeaderEpochs.load(self._files, path)
         if epochs is not None and not was_recovered:
@@ -300,6 +300,8 @@ class Recovery:
                 merged.append(entry)
         mended = epochs if epochs is not None else LeaderEpochs(self._files, path)
         mended.replace(merged)
+        if epochs is None:  # what was deleted may be in a segment still, and shows epochs from before the start
+            mended.truncate_from_start(log_start)
         return mended
 
     def _shown_epochs(self, segments: list[Segment], known: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -41,9 +41,10 @@ class Segment:
     """One segment. The log's lock guards appends and repairs; `locate` and `end_within` may run beside them."""
 
     __slots__ = (
-        "_directory", "_open_files", "_unsynced", "base_offset", "first_append_ms", "index_interval_bytes",
-        "is_closed", "is_loaded", "is_mended", "last_append_ms", "last_indexed_position", "max_timestamp_ms",
-        "next_offset", "offset_index", "path", "size_bytes", "time_index", "transaction_index",
+        "_directory", "_open_files", "_unsynced", "base_offset", "first_append_ms", "has_bad_header",
+        "index_interval_bytes",
+        "is_closed", "is_loaded", "last_append_ms", "last_indexed_position", "max_timestamp_ms",
+        "next_offset", "offset_index", "path", "seen_append", "size_bytes", "time_index", "transaction_index",
     )  # fmt: skip
 
     def __init__(
@@ -61,13 +62,14 @@ class Segment:
         self.is_closed = is_closed
         # The fields below mean something once `load` was called (or `create`).
         self.is_loaded = False
-        self.is_mended = False  # its indexes were built anew because a read failed; a second time is pointless
+        self.has_bad_header = False  # met when its indexes were to be built anew: it stays so
         self.size_bytes = 0
         self.next_offset = base_offset
         self.last_indexed_position = 0
         self.max_timestamp_ms = NO_TIMESTAMP
         self.first_append_ms = -1
         self.last_append_ms = -1
+        self.seen_append: tuple[int, int] | None = None  # a last append ahead of the clock, and when that was seen
         # Held from an append to the fsync that covers it, so that the descriptor learns of failed write-backs.
         self._unsynced: HeldFile | None = None
 
@@ -158,6 +160,15 @@ class Segment:
         self.last_append_ms = headers[-1].append_time_ms
         self.next_offset = headers[-1].next_offset
         self.size_bytes = position
+
+    def believed_append_ms(self, now_ms: int) -> int:
+        """The time of the last append; while that is ahead of the clock, when it was first seen to be so."""
+        if self.last_append_ms <= now_ms:
+            self.seen_append = None
+            return self.last_append_ms
+        if self.seen_append is None or self.seen_append[0] != self.last_append_ms:
+            self.seen_append = (self.last_append_ms, now_ms)
+        return self.seen_append[1]
 
     def close_for_appends(self) -> None:
         """Another segment takes the appends from now on. Raises `OSError`."""

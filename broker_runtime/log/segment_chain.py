@@ -64,11 +64,13 @@ class SegmentChain:
         """Bytes of frames. Raises `CorruptRecordError`, `OSError`."""
         return sum(segment.size_bytes for segment in self.all_loaded())
 
-    def ages(self) -> list[SegmentAge]:
-        """What retention asks. Raises `CorruptRecordError`, `OSError`."""
+    def ages(self, now_ms: int) -> list[SegmentAge]:
+        """What retention asks at ``now_ms``. Raises `CorruptRecordError`, `OSError`."""
         return [
             SegmentAge(
-                next_offset=segment.next_offset, size_bytes=segment.size_bytes, last_append_ms=segment.last_append_ms
+                next_offset=segment.next_offset,
+                size_bytes=segment.size_bytes,
+                last_append_ms=segment.believed_append_ms(now_ms),
             )
             for segment in self.all_loaded()
         ]

@@ -1,7 +1,8 @@
-"""Names of logs that were taken out of use but are still there, and which damaged log is whose.
+"""Names of logs that were taken out of use but are still there, and which of them is whose.
 
     <topic>-<partition>.<id>.stray       its topic id did not fit
     <topic>-<partition>.<id>.damaged     its records cannot all be read; another copy took its place
+    <topic>-<partition>.<id>.diverged    it has records that were committed and that its leader has not
     <topic>-<partition>.<id>.deleted     being removed
 
 Rule: a name is new each time. One that is too long for a file system loses the end of the topic's name, never its own.
@@ -19,7 +20,8 @@ from broker_runtime.contract.model import TopicPartition
 from broker_runtime.log.files import FileSystem
 from broker_runtime.log.identity import PartitionIdentity
 
-ASIDE_NAME = re.compile(r"(.*)\.[0-9a-f]{32}\.(stray|damaged|deleted)\Z")
+ASIDE_NAME = re.compile(r"(.*)\.[0-9a-f]{32}\.(stray|damaged|diverged|deleted)\Z")
+DAMAGED, DIVERGED = KEPT = ("damaged", "diverged")
 _LONGEST_NAME = 255
 
 
@@ -29,14 +31,22 @@ def name_aside(name: str, suffix: str) -> str:
     return name[: _LONGEST_NAME - len(ending)] + ending
 
 
-def damaged_copies(files: FileSystem, path: Path, logs: Collection[TopicPartition]) -> list[Path]:
-    """The damaged logs of these partitions that lie in the data directory ``path``. Raises `OSError`."""
+def kept_copies(
+    files: FileSystem, path: Path, logs: Collection[TopicPartition], suffixes: Collection[str] = KEPT
+) -> list[Path]:
+    """The logs of these partitions that were set aside to be kept in the data directory ``path``. Raises `OSError`."""
     found: list[Path] = []
     for name in files.list(path):
         match = ASIDE_NAME.match(name)
-        if match and match[2] == "damaged" and _owner(files, path / name, match[1]) in {str(each) for each in logs}:
+        if match and match[2] in suffixes and _owner(files, path / name, match[1]) in {str(each) for each in logs}:
             found.append(path / name)
     return found
+
+
+def log_bytes(files: FileSystem, directory: Path) -> int:
+    """How much a log has in its segments. Raises `OSError`."""
+    names = [name for name in files.list(directory) if name.endswith(".log")]
+    return sum(files.file_size(directory / name) or 0 for name in names)
 
 
 def _owner(files: FileSystem, directory: Path, name: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from broker_runtime.contract.errors import OffsetOutOfRangeError
 from broker_runtime.log import restart
+from broker_runtime.log.appending import MAX_TIMESTAMP_AHEAD_MS
 from broker_runtime.log.log_state import LogState
 from broker_runtime.log.partition_files import PartitionFiles
 from broker_runtime.log.producer_state import ProducerState
@@ -76,10 +77,10 @@ def apply_retention(state: LogState, now_ms: int) -> int:
     """See `PartitionLog.apply_retention`."""
     with state.using("apply retention"):
         maybe_roll(state, now_ms)
-        ages = state.segments.ages()
+        ages = state.segments.ages(now_ms)
         if ages[-1].size_bytes and is_expired(ages[-1], state.config, now_ms):
             state.roll()
-            ages = state.segments.ages()
+            ages = state.segments.ages(now_ms)
         count = segments_to_remove(ages, state.config, bound=state.high_watermark, now_ms=now_ms)
         if count:
             start = max(state.segments.base_offsets[count], state.log_start_offset)
@@ -90,7 +91,8 @@ def apply_retention(state: LogState, now_ms: int) -> int:
 def is_retained_whole(state: LogState, now_ms: int) -> bool:
     """Whether the sizes and times of its files rule out that retention removes anything of a log that is not loaded.
 
-    A file's time is that of its last append or later (a restored copy's is later, and keeps the segment longer).
+    A file's time is that of its last append or later (a restored copy's is later, and keeps the segment longer). One
+    that is ahead of the clock rules out nothing.
     """
     if state.offline is not None:
         return False
@@ -105,7 +107,9 @@ def is_retained_whole(state: LogState, now_ms: int) -> bool:
         state.fail("apply retention", error)
     if not size:
         return True
-    is_young = oldest_ms is not None and oldest_ms >= now_ms - state.config.retention_ms
+    is_young = (
+        oldest_ms is not None and now_ms - state.config.retention_ms <= oldest_ms <= now_ms + MAX_TIMESTAMP_AHEAD_MS
+    )
     return (state.config.retention_ms < 0 or is_young) and not 0 <= state.config.retention_bytes < size
 
 

@@ -1,8 +1,9 @@
 """What a follower does to its log after an answer of its leader: append, cut, begin anew, take over the marks.
 
 Rule: to be called within `HostedReplica.following`, in whose epoch the answer was given. A log is shortened by leader
-epochs only, never by a high watermark. What would cut off committed records is said aloud: after an election of a
-replica that was not in sync it is what the operator chose, else it is damage somewhere.
+epochs only, never by a high watermark. What would cut off committed records, or everything, is not done: that log is
+set aside, and the leader's fetched anew. After an election of a replica that was not in sync that is what the operator
+chose, and the records may be wanted yet; else it is damage somewhere.
 """
 
 from __future__ import annotations
@@ -41,17 +42,17 @@ def position_of(log: PartitionLog) -> LogPosition:
 def cut_to_common_part(log: PartitionLog, diverging: tuple[int, int], leader_epoch: int) -> None:
     """Removes records that the leader does not have. Durable when it returns.
 
-    Raises `CorruptRecordError` for an answer that shortens nothing: it is none to what this log told.
+    Raises `CorruptRecordError` for an answer that shortens nothing: it is none to what this log told; and as
+    `PartitionLog.refuse_to_lose`.
     """
     before, watermark = position_of(log), log.high_watermark
     offset = truncation_offset(log.leader_epochs, log_end=before.offset, diverging=diverging)
-    level = logging.ERROR if offset < watermark else logging.INFO
-    _log.log(
-        level,
+    if before.last_fetched_epoch != NO_EPOCH:
+        log.refuse_to_lose(offset, leader_epoch)
+    _log.info(
         "truncate log topic=%s partition=%d leader_epoch=%d from=%d to=%d high_watermark=%d diverging_epoch=%d "
-        "diverging_end=%d committed_records_lost=%d",
+        "diverging_end=%d",
         log.topic, log.partition, leader_epoch, before.offset, offset, watermark, *diverging,
-        max(0, watermark - offset),
     )  # fmt: skip
     if offset < before.log_start:
         log.restart_at(offset)

@@ -20,10 +20,11 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 _DESCRIPTORS = Path("/proc/self/fd") if Path("/proc/self/fd").is_dir() else Path("/dev/fd")
-_TCP_INFO_BYTES = 128
+_TCP_INFO_BYTES = 136
 # In struct tcp_info (linux/tcp.h):
 _LAST_DATA_RECEIVED_AT = 52  # __u32 tcpi_last_data_recv, ms
 _BYTES_ACKED_AT = 120  # __u64 tcpi_bytes_acked
+_BYTES_RECEIVED_AT = 128  # __u64 tcpi_bytes_received
 
 
 class PeerAddress(NamedTuple):
@@ -109,6 +110,15 @@ def bytes_acknowledged(connection: socket.socket) -> int | None:
         return None
     acknowledged: int = struct.unpack_from("=Q", info, _BYTES_ACKED_AT)[0]
     return acknowledged
+
+
+def bytes_received(connection: socket.socket) -> int | None:
+    """How many bytes have come from the peer so far; None where the system does not tell (not Linux)."""
+    info = _tcp_info(connection)
+    if info is None:
+        return None
+    received: int = struct.unpack_from("=Q", info, _BYTES_RECEIVED_AT)[0]
+    return received
 
 
 def _tcp_info(connection: socket.socket) -> bytes | None:

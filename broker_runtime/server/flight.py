@@ -33,6 +33,8 @@ from broker_runtime.ports import require_free_port
 from broker_runtime.server.boundary import answering, read_schema, wire_error
 from broker_runtime.server.connections import allow_open_files
 from broker_runtime.server.fetch_session import FetchSession
+from broker_runtime.server.memory_watch import MemoryWatch
+from broker_runtime.server.openings import MIDDLEWARE, Headers, Openings, opened
 from broker_runtime.server.plain_dialect import PlainDialect, parse_path
 from broker_runtime.server.produce_stream import ProduceStream
 from broker_runtime.server.streams import OpenStream, StreamTable
@@ -63,24 +65,31 @@ class Services:
     actions: Mapping[str, Callable[[Any], Any]]
     admit_replica: Callable[[requests.FetchHello], ReplicaIdentity]
     produce_budget: ByteBudget  # for frames between their arrival and the end of their append
+    is_broker: Callable[[Headers], bool] = lambda headers: False  # whether a call's headers prove that it is a broker's
 
 
 class PylogFlightServer(flight.FlightServerBase):
     """Serves from its construction on; `stop` ends it."""
 
-    def __init__(self, host: str, port: int, *, services: Services, max_streams: int) -> None:
-        """Listens on ``host:port`` (0: any free one, see `port`). Raises `PortInUseError`, `SetupError`."""
+    def __init__(self, host: str, port: int, *, services: Services, max_streams: int, memory_bytes: int) -> None:
+        """Listens on ``host:port`` (0: any free one, see `port`). Raises `PortInUseError`, `SetupError`.
+
+        ``memory_bytes``: what the process may take in all; connections that send more than fits are cut.
+        """
         require_free_port(host, port)
         allow_open_files(_OPEN_FILES_BESIDES + 2 * max_streams)  # the watchdog duplicates what it looks at
         unknown = set(services.actions) - set(ACTIONS)
         assert not unknown, f"actions that the protocol does not have: {sorted(unknown)}"
         self._services = services
-        self._streams = StreamTable(max_streams)
+        openings = Openings(max_streams, is_broker=services.is_broker)
+        self._streams = StreamTable(max_streams, patience_s=openings.patience_s)
         self._action_slots = threading.Semaphore(_MAX_ACTIONS)
         self._plain = PlainDialect(services.plain, services.actions["metadata"])
         bracketed = f"[{host}]" if ":" in host else host
-        super().__init__(f"grpc://{bracketed}:{port}")
+        super().__init__(f"grpc://{bracketed}:{port}", middleware={MIDDLEWARE: openings})
         self._streams.start(self.port)
+        self._memory_watch = MemoryWatch(memory_bytes, taken=self._streams.taken)
+        self._memory_watch.start(self.port)
 
     @property
     def open_streams(self) -> list[str]:
@@ -101,6 +110,7 @@ class PylogFlightServer(flight.FlightServerBase):
             self._streams.cut_all()
             ending.join(0.2)
         self._streams.stop()
+        self._memory_watch.stop()
         if ending.is_alive():
             _log.warning("stop calls_left=%d waited_s=%.1f", len(self._streams), timeout_s)
         return not ending.is_alive()
@@ -113,8 +123,8 @@ class PylogFlightServer(flight.FlightServerBase):
 
     def do_action(self, context: Any, action: Any) -> list[Any]:
         """One request, one response."""
-        name = action.type
-        with answering(f"action {name[:64]}", context.peer()), self._one_more_action():
+        name, peer = action.type, context.peer()
+        with answering(f"action {name[:64]}", peer), self._streams.acting(peer), self._one_more_action():
             request = decode_action(name, action.body)
             handler = self._services.actions.get(name)
             if handler is None:
@@ -135,6 +145,7 @@ class PylogFlightServer(flight.FlightServerBase):
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """A produce stream, or ordinary batches for a topic."""
+        opened(context)
         peer = context.peer()
         with answering("put", peer):
             if descriptor.descriptor_type == flight.DescriptorType.PATH:
@@ -164,6 +175,7 @@ class PylogFlightServer(flight.FlightServerBase):
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """A fetch session, of a consumer or a follower."""
+        opened(context)
         peer = context.peer()
         with answering("exchange", peer):
             _, hello = decode_opening(descriptor.command, Opening.FETCH)

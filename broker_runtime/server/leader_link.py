@@ -42,6 +42,7 @@ class LeaderLink:
         *,
         address_of: Callable[[int], Address | None],
         broker_epoch: Callable[[], int],
+        broker_secret: Callable[[], str] = lambda: "",
         on_broken: Callable[[int], None],
         may_retire: Callable[[LeaderLink], bool],
         on_failure: Callable[[], None],
@@ -53,6 +54,7 @@ class LeaderLink:
         self.fetcher = fetcher
         self._address_of = address_of
         self._broker_epoch = broker_epoch
+        self._broker_secret = broker_secret
         self._on_broken = on_broken
         self._may_retire = may_retire
         self._on_failure = on_failure
@@ -213,7 +215,14 @@ class LeaderLink:
             raise BrokerUnavailableError(f"broker {leader_id} is not registered at present")
         exchange = FetchExchange(address)
         broker_id = self.fetcher.broker_id
-        exchange.open(FetchHello(client_id=f"broker-{broker_id}", replica_id=broker_id, broker_epoch=epoch))
+        exchange.open(
+            FetchHello(
+                client_id=f"broker-{broker_id}",
+                replica_id=broker_id,
+                broker_epoch=epoch,
+                secret=self._broker_secret(),
+            )
+        )
         self._exchange, self._exchange_epoch = exchange, epoch
         self.fetcher.begin_session()
         if self._is_ended:  # `end` may have looked before there was something to cancel

@@ -55,6 +55,7 @@ class ReplicaFetching:
         max_wait_ms: int,
         address_of: Callable[[int], Address | None],
         broker_epoch: Callable[[], int],
+        broker_secret: Callable[[], str] = lambda: "",
         on_broken: Callable[[int], None],
         throttle: ReplicationThrottle | None = None,
         on_failure: Callable[[], None] = lambda: None,
@@ -62,14 +63,16 @@ class ReplicaFetching:
         """``max_bytes``: ``replica.fetch.max.bytes``, ``max_wait_ms``: ``replica.fetch.wait.max.ms``.
 
         ``address_of``: where a broker listens, as far as is known; ``broker_epoch``: of this broker's present
-        registration, -1 without one. ``on_broken``: told, on a fetching thread, of a leader whose connection broke or
-        was refused; it may block and must not raise. ``on_failure``: a thread ended by a defect.
+        registration, -1 without one; ``broker_secret``: of the same. ``on_broken``: told, on a fetching thread, of a
+        leader whose connection broke or was refused; it may block and must not raise. ``on_failure``: a thread ended
+        by a defect.
         """
         self._broker_id = broker_id
         self._max_bytes = max_bytes
         self._max_wait_ms = max_wait_ms
         self._address_of = address_of
         self._broker_epoch = broker_epoch
+        self._broker_secret = broker_secret
         self._on_broken = on_broken
         self._throttle = throttle
         self._on_failure = on_failure
@@ -220,6 +223,7 @@ class ReplicaFetching:
             fetcher,
             address_of=self._address_of,
             broker_epoch=self._broker_epoch,
+            broker_secret=self._broker_secret,
             on_broken=self._on_broken,
             may_retire=self._may_retire,
             on_failure=self._on_failure,

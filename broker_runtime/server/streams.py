@@ -12,7 +12,9 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from broker_runtime.contract.errors import BrokerUnavailableError, TooManyStreamsError
@@ -27,6 +29,7 @@ MAX_IDLE_S = 300.0
 
 It may hold a thread of gRPC's: one whose call stopped before its first message, where no stream is known yet.
 """
+_HEARD_S = 60.0
 _STEP_S = 1.0
 _STEPS_PER_SWEEP = 60
 
@@ -39,6 +42,7 @@ class Phase:
 
     limit_s: float
     since_s: float | None = None  # of the monotonic clock; None: not waiting
+    count: int = 0  # how often it has ended
     # The watchdog's own: when it last saw the peer take bytes (or cut it), and how many in all.
     moved_s: float = 0.0
     acknowledged: int = -1
@@ -48,6 +52,7 @@ class Phase:
 
     def __exit__(self, *_: object) -> None:
         self.since_s = None
+        self.count += 1
 
 
 @dataclass(slots=True, eq=False)
@@ -66,9 +71,22 @@ class OpenStream:
 class StreamTable:
     """All open streams of the broker. Thread-safe."""
 
-    def __init__(self, max_streams: int, *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        max_streams: int,
+        *,
+        patience_s: Callable[[], float | None] = lambda: None,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``patience_s``: how long connections that have nothing to show may stay now, because some call on one of
+        them says nothing; None: as long as they like, up to `MAX_IDLE_S`."""
         self._max_streams = max_streams
+        self._patience_s = patience_s
         self._monotonic_s = monotonic_s
+        self._actions: Counter[PeerAddress] = Counter()  # that ended, of those in `_heard_s`
+        self._acting: Counter[PeerAddress | None] = Counter()  # actions under way
+        self._heard_s: dict[PeerAddress, float] = {}  # when an action from there ended; in the last `_HEARD_S`
+        self._seen_s: dict[PeerAddress, float] = {}  # while calls are silent: when a connection was first seen
         self._lock = threading.Lock()
         self._open: set[OpenStream] = set()
         self._limited = 0  # of them count for max.connections
@@ -161,6 +179,57 @@ class StreamTable:
                 connection.close()
         return len(cut)
 
+    @contextmanager
+    def acting(self, peer: str) -> Iterator[None]:
+        """Around an action of that peer: its connection has something to show, during it and for a while after."""
+        address = parse_peer(peer)
+        with self._lock:
+            self._acting[address] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._acting[address] -= 1
+                if not self._acting[address]:
+                    del self._acting[address]
+                if address is not None:
+                    self._actions[address] += 1
+                    self._heard_s[address] = self._monotonic_s()
+
+    def taken(self) -> dict[PeerAddress, int]:
+        """How many messages were taken from each peer, as far as it has streams or had actions of late."""
+        with self._lock:
+            counts = Counter(self._actions)
+            for stream in self._open:
+                if stream.address is not None:
+                    # One more for the opening, so that a stream is known before its first message.
+                    counts[stream.address] += stream.reading.count + 1
+        return counts
+
+    def cut_silent(self, port: int) -> int:
+        """Closes connections to ``port`` that have shown nothing for as long as `patience_s` says: no stream, no
+        action. One whose client only rests is among them; it makes another when it calls. Returns how many."""
+        now_s = self._monotonic_s()
+        with self._lock:
+            self._heard_s = {at: heard_s for at, heard_s in self._heard_s.items() if now_s - heard_s < _HEARD_S}
+            self._actions = Counter({at: count for at, count in self._actions.items() if at in self._heard_s})
+            busy = {stream.address for stream in self._open} | self._acting.keys()
+            shown = self._heard_s | {address: now_s for address in busy if address is not None}
+        limit_s = self._patience_s()
+        if limit_s is None:
+            return 0
+        found = connections.idle_connections(port, 0.0)
+        self._seen_s = {at: self._seen_s.get(at, now_s) for at in found}
+        cut = 0
+        for address, connection in found.items():
+            if now_s - max(self._seen_s[address], shown.get(address, 0.0)) >= limit_s:
+                connections.cut(connection)
+                cut += 1
+            connection.close()
+        if cut:
+            _log.info("cut silent_connections=%d", cut)
+        return cut
+
     def refuse_new(self) -> None:
         """From now on `open` raises `BrokerUnavailableError`."""
         with self._lock:
@@ -201,6 +270,7 @@ class StreamTable:
             steps += 1
             try:
                 self.step()
+                self.cut_silent(self._port)
                 if steps % _STEPS_PER_SWEEP == 0:
                     self.sweep(self._port)
             except OSError as error:  # no file descriptor left to look with: there may be one in a second

@@ -116,6 +116,7 @@ class MetadataService:
             isr=info.isr,
             log_start=log_start,
             high_watermark=high_watermark,
+            lost=info.lost,
         )
 
 
@@ -131,6 +132,7 @@ def topic_info(topic: TopicState) -> TopicInfo:
                 leader_epoch=-1 if present is None else present.state.leader_epoch,
                 replicas=replicas,
                 isr=() if present is None else present.state.isr,
+                lost=() if present is None else present.state.lost,
             )
         )
     return _info(topic.name, topic.record, tuple(partitions), dict(topic.config))

@@ -49,10 +49,13 @@ class ProduceService:
         self,
         registry: PartitionRegistry,
         *,
+        require_given_out: Callable[[int], None] = lambda producer_id: None,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
+        """``require_given_out``: see `ProducerIdService`."""
         self._registry = registry
+        self._require_given_out = require_given_out
         self._now_ms = now_ms
         self._monotonic_s = monotonic_s
 
@@ -69,6 +72,8 @@ class ProduceService:
             frame = sound_frame(frames[0])  # before the partition's lock is taken
             _check_allowed(frame.header)
             partition = self._registry.find(request.topic, request.partition, request.topic_id)
+            if frame.header.producer_id >= 0:
+                self._require_given_out(frame.header.producer_id)
             _check_fits(frame, self._registry.topic(request.topic, request.topic_id).schemas)
             appended = partition.append(
                 [frame], acks=request.acks, leader_epoch=request.leader_epoch, now_ms=self._now_ms()

@@ -1,5 +1,7 @@
 """Ids for idempotent producers: numbers that are given out once, in blocks that a broker claims in ZooKeeper.
 
+Frames of an id that no block covers are refused (`require_given_out`): nobody can take an id before its owner does.
+
 Rule: a block is this broker's only once its claim is known to have been written. What is left of a block when the
 broker stops, or when the outcome of a claim is unknown, is never used. A reserve is kept, so that new producers can
 begin while ZooKeeper is away.
@@ -9,10 +11,17 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
-from broker_runtime.contract.errors import PylogError, ZooKeeperUnavailableError
+from broker_runtime.contract.errors import (
+    BrokerOverloadedError,
+    InvalidRequestError,
+    PylogError,
+    ZooKeeperUnavailableError,
+)
 from broker_runtime.contract.requests import InitProducerIdRequest, InitProducerIdResponse
 from broker_runtime.zookeeper.session import BadVersionError, NodeExistsError, ZNodeError, ZooKeeperClient
 from broker_runtime.zookeeper.znodes import PRODUCER_ID_BLOCK, ProducerIdBlock, from_json, to_json
@@ -20,6 +29,7 @@ from broker_runtime.zookeeper.znodes import PRODUCER_ID_BLOCK, ProducerIdBlock, 
 BLOCK_SIZE: Final = 1_000
 RESERVE: Final = BLOCK_SIZE // 2
 _ATTEMPTS: Final = 20
+_LOOK_PAUSE_S: Final = 0.1
 
 _log = logging.getLogger(__name__)
 
@@ -27,8 +37,12 @@ _log = logging.getLogger(__name__)
 class ProducerIdService:
     """Gives out ids. Thread-safe; a call blocks for ZooKeeper only where the reserve is used up."""
 
-    def __init__(self, client: ZooKeeperClient) -> None:
+    def __init__(self, client: ZooKeeperClient, *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         self._client = client
+        self._monotonic_s = monotonic_s
+        self._given_out_below = 0  # as far as is known here; only rises
+        self._looking = threading.Lock()
+        self._may_look_s = 0.0
         self._claiming = threading.Lock()  # held over a claim: who waits for it needs its outcome
         self._lock = threading.Lock()
         self._ids: deque[int] = deque()
@@ -59,6 +73,32 @@ class ProducerIdService:
         except (PylogError, ZNodeError) as error:
             _log.warning("cannot claim producer ids error=%r", error)
 
+    def require_given_out(self, producer_id: int) -> None:
+        """Raises `InvalidRequestError` for an id that no broker of the cluster has given out.
+
+        Asks ZooKeeper only for ids above all that are known here, at most every `_LOOK_PAUSE_S`; one that comes in
+        between is refused with `BrokerOverloadedError`, and may be tried again. Raises `ZooKeeperUnavailableError`.
+        """
+        if producer_id < self._given_out_below:
+            return
+        if not self._looking.acquire(blocking=False):
+            raise _unknown_yet(producer_id)
+        try:
+            if self._monotonic_s() < self._may_look_s:
+                raise _unknown_yet(producer_id)
+            found = self._client.find(PRODUCER_ID_BLOCK)
+            if found is not None:
+                self._know(from_json(found.data, ProducerIdBlock, PRODUCER_ID_BLOCK).next)
+            self._may_look_s = self._monotonic_s() + _LOOK_PAUSE_S
+        finally:
+            self._looking.release()
+        if producer_id >= self._given_out_below:
+            raise InvalidRequestError(f"producer id {producer_id} was never given out: ask for one (init_producer_id)")
+
+    def _know(self, given_out_below: int) -> None:
+        with self._lock:
+            self._given_out_below = max(self._given_out_below, given_out_below)
+
     def _take(self) -> int | None:
         with self._lock:
             return self._ids.popleft() if self._ids else None
@@ -81,5 +121,10 @@ class ProducerIdService:
             except (BadVersionError, NodeExistsError):
                 continue  # another broker was quicker
             _log.info("claim producer ids first=%d count=%d", first, BLOCK_SIZE)
+            self._know(first + BLOCK_SIZE)
             return range(first, first + BLOCK_SIZE)
         raise ZooKeeperUnavailableError(f"{PRODUCER_ID_BLOCK} changed {_ATTEMPTS} times while a block was claimed")
+
+
+def _unknown_yet(producer_id: int) -> BrokerOverloadedError:
+    return BrokerOverloadedError(f"whether producer id {producer_id} was given out is being looked up; try again")

@@ -69,7 +69,9 @@ class TopicService:
         check_topic_name(request.name)
         with self._member.changing() as cluster:
             if request.name in cluster.topics:
-                raise TopicAlreadyExistsError(f"{request.name} exists")
+                raise TopicAlreadyExistsError(
+                    f"topic {request.name!r} already exists; to accept that, use --if-not-exists (exist_ok=True)"
+                )
             plan = plan_topic(
                 request,
                 topic_id=self._new_id().bytes,

@@ -14,9 +14,10 @@ with another disk, which only the end of its session tells: refused before anyth
 
 from __future__ import annotations
 
+import hmac
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -69,6 +70,7 @@ class BrokerIdentity:
     software_version: str
     was_clean: bool = False
     disks: Disks | None = None
+    secret: str = field(default="", repr=False)  # of the process; each registration's own is derived from it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +80,7 @@ class Membership:
     broker_id: int
     epoch: int
     session: int
+    secret: str = field(default="", repr=False)
 
 
 def register(
@@ -147,7 +150,7 @@ def _register_once(
                 "which has other data directories. Choose another broker.id, or stop that broker"
             )
         if there.owner == session != 0:
-            return Membership(broker_id=identity.broker_id, epoch=other.epoch, session=session)
+            return Membership(broker_id=identity.broker_id, epoch=other.epoch, session=session, secret=other.secret)
         operations.append(Delete(path, there.version))
         log.info("replace registration broker=%d epoch=%d pid=%d", identity.broker_id, other.epoch, other.pid)
     epoch = _next_epoch(client, epoch_path, session)
@@ -184,11 +187,19 @@ def _register_once(
         boot_id=identity.boot_id,
         software_version=identity.software_version,
         registered_at_ms=now_ms,
+        secret=_secret_of(identity, epoch),
     )
     operations = [check, *operations, Create(path, to_json(registration), ephemeral=True)]
     client.transaction(operations, session=session)
     log.info("register broker=%d epoch=%d address=%s:%d", identity.broker_id, epoch, identity.host, identity.port)
-    return Membership(broker_id=identity.broker_id, epoch=epoch, session=session)
+    return Membership(broker_id=identity.broker_id, epoch=epoch, session=session, secret=registration.secret)
+
+
+def _secret_of(identity: BrokerIdentity, epoch: int) -> str:
+    """Another one for each registration, so that those of earlier ones prove nothing."""
+    if not identity.secret:
+        return ""
+    return hmac.digest(identity.secret.encode(), b"%d" % epoch, "sha256").hex()
 
 
 def _next_epoch(client: ZooKeeperClient, path: str, session: int) -> int:

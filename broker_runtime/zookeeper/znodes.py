@@ -96,6 +96,10 @@ class BrokerRegistration(Record, frozen=True, kw_only=True):
     software_version: str = ""
     registered_at_ms: int = 0
     is_stopping: bool = False
+    secret: str = ""  # by which the broker proves to others who it is; in no answer, no log, no repr
+
+    def __repr__(self) -> str:
+        return f"BrokerRegistration(host={self.host!r}, port={self.port}, epoch={self.epoch}, pid={self.pid})"
 
 
 class BrokerEpoch(Record, frozen=True, kw_only=True):

@@ -20,8 +20,9 @@ from pyspark_log.cli import (
     up,
     zookeeper,
 )
-from pyspark_log.cli.exit_status import INTERRUPTED, NOBODY_READS, give_up_stdout
+from pyspark_log.cli.exit_status import FAILED, INTERRUPTED, NOBODY_READS, give_up_stdout, say_defect, say_error
 from pyspark_log.cli.options import accept_common_options, add_group
+from pyspark_log.cli.output import prepare_streams
 
 _HELP = """A partitioned log made for PySpark.
 
@@ -49,7 +50,7 @@ def build() -> typer.Typer:
     doctor.add_to(app)
     topic.add_to(add_group(app, "topic", "Create, list, describe, change and delete topics."))
     partition.add_to(add_group(app, "partition", "Move partitions between brokers, and choose their leaders."))
-    group.add_to(add_group(app, "group", "Look at consumer groups and their lag, set where they go on, forget them."))
+    group.add_to(add_group(app, "group", "List, describe, reset and delete consumer groups."))
     produce.add_to(app)
     consume.add_to(app)
     log.add_to(add_group(app, "log", "Look into a log directory, without a broker."))
@@ -62,6 +63,7 @@ def build() -> typer.Typer:
 
 def run() -> None:
     """Runs `pylog` with the process's arguments and ends the process."""
+    prepare_streams()
     try:
         build()(prog_name="pylog")
     except KeyboardInterrupt:
@@ -70,14 +72,22 @@ def run() -> None:
         give_up_stdout()
         sys.exit(NOBODY_READS)
     except SystemExit as ended:
-        _flush_stdout()
+        _flush_stdout(has_failed=ended.code not in {0, None})
         raise ended from None
+    except Exception as error:  # noqa: BLE001 - the last edge: what no command was there to translate
+        say_defect(error)
+        sys.exit(FAILED)
 
 
-def _flush_stdout() -> None:
+def _flush_stdout(*, has_failed: bool) -> None:
     # Python's own flush comes after the exit status is decided and would print its complaint.
     try:
         sys.stdout.flush()
     except BrokenPipeError:
         give_up_stdout()
         sys.exit(NOBODY_READS)
+    except OSError as error:
+        give_up_stdout()
+        if not has_failed:
+            say_error(f"[IO_ERROR] standard output: {error.strerror or error}")
+            sys.exit(FAILED)

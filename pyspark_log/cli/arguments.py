@@ -84,7 +84,7 @@ def parse_timeout_s(text: str) -> float:
     except ValueError:
         raise ValueError(f"{text!r} must be seconds (10), or a duration (500ms, 2m)") from None
     if not 0 < timeout_s <= 86_400:
-        raise ValueError(f"{text!r} must be more than nothing and at most a day")
+        raise ValueError(f"{text!r} must be greater than 0 and at most a day")
     return timeout_s
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from broker_runtime.contract.errors import InvalidReplicaAssignmentError
 from pyspark_log.cli.exit_status import UNHEALTHY
 from pyspark_log.cli.invocation import Invocation
 from pyspark_log.cli.options import add_command
-from pyspark_log.cli.output import Column, OutputFormat, print_rows
+from pyspark_log.cli.output import Column, OutputFormat, counted, print_rows
 from pyspark_log.cli.partition import watch_moves
 
 if TYPE_CHECKING:
+    from broker_runtime.contract.model import ClusterDescription, TopicDescription
     from pyspark_log.client.health import ClusterHealth
 
 _BROKER_COLUMNS = [
@@ -62,7 +65,9 @@ def describe(invocation: Invocation) -> None:
             }
         )
     if invocation.output in _TABLES:
-        invocation.say(f"Cluster {cluster.cluster_id}: {len(topics)} topics, {len(partitions)} partitions")
+        invocation.say(
+            f"Cluster {cluster.cluster_id}: {counted(len(topics), 'topic')}, {counted(len(partitions), 'partition')}"
+        )
         shown = [
             {**row, "controller": "yes" if row["controller"] else "", "address": row["address"] or "away"}
             for row in rows
@@ -90,6 +95,9 @@ def health(invocation: Invocation) -> None:
     if invocation.output in _TABLES:
         if rows:
             print_rows(rows, _PROBLEM_COLUMNS, invocation.output, name="partition")
+            for row in rows:
+                if row["advice"]:
+                    invocation.say(row["advice"])
         invocation.say(_verdict(found))
     elif invocation.output in {OutputFormat.NAME, OutputFormat.JSONL}:
         print_rows(rows, _PROBLEM_COLUMNS, invocation.output, name="partition")
@@ -117,18 +125,42 @@ def decommission(
     """Move everything a broker holds to the others; when it is empty it can be stopped for good."""
     with invocation.admin() as admin:
         if not cancel:
+            refuse_to_empty(broker, admin.describe_cluster(), admin.describe_topics())
             invocation.confirm_name(f"This moves all partitions away from broker {broker}.", str(broker))
         moves = admin.decommission_broker(broker, cancel=cancel)
         if cancel:
-            invocation.say(f"Broker {broker}: stays; what moves already goes on (pylog partition moves)")
+            invocation.say(f"Broker {broker} stays. Moves that have begun go on (pylog partition moves).")
             return
-        invocation.say(f"Broker {broker}: {moves} partitions move away")
+        invocation.say(f"Moving {counted(moves, 'partition')} away from broker {broker}.")
         if watch:
             watch_moves(invocation, admin, list(admin.list_reassignments()))
-            invocation.say(f"Broker {broker}: empty, it can be stopped")
+            invocation.say(f"Broker {broker} is empty and can be stopped.")
+
+
+def refuse_to_empty(broker: int, cluster: ClusterDescription, topics: Sequence[TopicDescription]) -> None:
+    """Raises `InvalidReplicaAssignmentError` if there is no such broker, or too few others for what it holds. The
+    cluster checks that as well; here it is done before anything is asked."""
+    held = [
+        (topic.name, partition) for topic in topics for partition in topic.partitions if broker in partition.replicas
+    ]
+    if broker not in cluster.brokers and not held:
+        raise InvalidReplicaAssignmentError(f"there is no broker {broker}: live brokers are {_listed(cluster.brokers)}")
+    others = cluster.brokers.keys() - {broker}
+    for name, partition in held:
+        if len(others) < len(partition.replicas):
+            raise InvalidReplicaAssignmentError(
+                f"broker {broker} cannot be emptied: {name}:{partition.partition} has "
+                f"{counted(len(partition.replicas), 'replica')}, and the other live brokers are {_listed(others)}"
+            )
+
+
+def _listed(brokers: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(brokers))) or "none"
 
 
 def _problem_rows(found: ClusterHealth) -> list[dict[str, Any]]:
+    from pyspark_log.client.health import why_offline
+
     return [
         {
             "partition": f"{at.topic}:{at.partition}",
@@ -136,16 +168,20 @@ def _problem_rows(found: ClusterHealth) -> list[dict[str, Any]]:
             "leader": partition.leader,
             "replicas": list(partition.replicas),
             "isr": list(partition.isr),
+            "lost": list(partition.lost),
+            "advice": why_offline(at, partition),
         }
         for at, partition in sorted(found.described.items())
     ]
 
 
 def _verdict(found: ClusterHealth) -> str:
-    brokers = f"{len(found.cluster.brokers)} broker{'' if len(found.cluster.brokers) == 1 else 's'}"
+    partitions = counted(found.partitions, "partition")
     if found.is_healthy:
-        return f"Healthy: {brokers}, controller {found.cluster.controller_id}, {found.partitions} partitions in order"
-    told = [f"{len(found.problems)} of {found.partitions} partitions are not in order"] if found.problems else []
+        brokers = counted(len(found.cluster.brokers), "broker")
+        return f"Healthy: {brokers}, controller {found.cluster.controller_id}, {partitions} healthy"
+    ill = len(found.problems)
+    told = [f"{ill} of {partitions} {'is' if ill == 1 else 'are'} not healthy"] if ill else []
     if found.cluster.controller_id is None:
         told.append("no broker is controller")
     if found.missing_brokers:

@@ -9,19 +9,22 @@ saw is not acknowledged.
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from broker_runtime.contract.errors import FencedError, OptionError
+from pyspark_log.cli import complete
 from pyspark_log.cli.arguments import EARLIEST, AtOffset, FromEnd, parse_place
 from pyspark_log.cli.invocation import Invocation
 from pyspark_log.cli.options import add_command
-from pyspark_log.cli.output import Column, OutputFormat, json_line, print_rows
+from pyspark_log.cli.output import Column, OutputFormat, json_line, print_rows, write_bytes
 from pyspark_log.cli.ranges import KeyColumns, key_columns, partitions_of, resolve_place
+from pyspark_log.cli.raw_records import MAGIC, RawRecord, pack_record
 from pyspark_log.cli.record_format import RecordFormat, Shown
 from pyspark_log.local.foreground import ending_between, terminable
 
@@ -41,7 +44,9 @@ def add_to(app: typer.Typer) -> None:
 
 def consume(
     invocation: Invocation,
-    topics: Annotated[list[str], typer.Argument(metavar="TOPIC[:PARTITION]…", help="What to read.")],
+    topics: Annotated[
+        list[str], typer.Argument(metavar="TOPIC[:PARTITION]…", help="What to read.", autocompletion=complete.topics)
+    ],
     start: Annotated[
         str | None,
         typer.Option(
@@ -62,8 +67,14 @@ def consume(
         typer.Option("-f", "--format", help=r"'%p %o %k %v\n'. Also %t topic, %T ms, %d date, %h headers, %{column}."),
     ] = None,
     columns: Annotated[str | None, typer.Option("--columns", help="Only these of a typed topic: a,b.")] = None,
+    raw: Annotated[
+        bool,
+        typer.Option("--raw", help="Whole records as bytes, for pylog produce --raw: keys, headers, times, nulls too."),
+    ] = False,
 ) -> None:
     """Read records. Waits for new ones until Ctrl-C unless --to or -n says when to stop."""
+    if raw and (form is not None or invocation.output is not None):
+        raise OptionError("--raw, -f and -o exclude each other: each says how records are shown")
     if from_beginning and start is not None:
         raise OptionError("--from-beginning and --from exclude each other")
     if form is not None and invocation.output is not None:
@@ -82,7 +93,8 @@ def consume(
         partitions = partitions_of(admin, topics)
         starts = None if start_place is None else resolve_place(admin, start_place, partitions)
         ends = None if to_place is None else resolve_place(admin, to_place, partitions)
-        show = _shower(invocation.output, form, key_columns(admin, partitions))
+        keys = key_columns(admin, partitions)
+        show = _Raw(keys) if raw else _shower(invocation.output, form, keys)
         if isinstance(to_place, FromEnd) and starts is not None and ends is not None:
             ends = {at: max(ends[at], starts[at]) for at in partitions}
     # A group's first positions are committed at once: they must be where this call begins, should it be killed.
@@ -111,6 +123,7 @@ def consume(
                     end_if_asked()
                 show.finish()
                 sys.stdout.flush()
+                show.remark(invocation)
             except KeyboardInterrupt:
                 show.finish()
                 sys.stdout.flush()
@@ -205,24 +218,68 @@ class _Lines:
     is_held_back = False
 
     def __init__(self, form: RecordFormat | None, keys: KeyColumns, *, as_json: bool) -> None:
-        self._form = form
+        self._form = form or RecordFormat(r"%v\n")
         self._keys = keys
         self._as_json = as_json
-        self._plain = RecordFormat(r"%v\n")
+        self._is_default = form is None and not as_json
+        self._unclear = 0
 
     def batch(self, batch: ConsumedBatch) -> None:
-        write = sys.stdout.write
-        if self._as_json:
-            for record in _records(batch, self._keys):
-                write(json_line(_json_row(record)) + "\n")
-        else:
-            form = self._form or self._plain
-            for record in _records(batch, self._keys):
-                write(form.show(record))
+        for record in _records(batch, self._keys):
+            if self._as_json:
+                write_bytes(json_line(_json_row(record)).encode() + b"\n")
+                continue
+            if self._is_default and record.row is None and (record.value is None or b"\n" in record.value):
+                self._unclear += 1
+            write_bytes(self._form.show(record))
         sys.stdout.flush()
 
     def finish(self) -> None:
         """Nothing is held back."""
+
+    def remark(self, invocation: Invocation) -> None:
+        """What a reader of the lines cannot tell from them."""
+        if self._unclear and not sys.stdout.isatty():
+            invocation.say(
+                f"{self._unclear:,} of the values are null or have line breaks, so the lines are not the records; "
+                "--raw and -o jsonl keep them apart"
+            )
+
+
+class _Raw:
+    """Writes records as `raw_records` has them."""
+
+    is_held_back = False
+
+    def __init__(self, keys: KeyColumns) -> None:
+        self._keys = keys
+        self._has_begun = False
+
+    def batch(self, batch: ConsumedBatch) -> None:
+        self._begin()
+        for record in _records(batch, self._keys):
+            row = record.row
+            raw = RawRecord(
+                record.partition,
+                record.timestamp_ms,
+                record.key if row is None else None,
+                record.value if row is None else json_line(row).encode(),
+                record.headers,
+            )
+            write_bytes(pack_record(raw))
+        sys.stdout.flush()
+
+    def finish(self) -> None:
+        """A stream without records is a stream."""
+        self._begin()
+
+    def remark(self, invocation: Invocation) -> None:
+        """Nothing is unclear."""
+
+    def _begin(self) -> None:
+        if not self._has_begun:
+            write_bytes(MAGIC)
+            self._has_begun = True
 
 
 class _Table:
@@ -245,8 +302,13 @@ class _Table:
         if self._form in {OutputFormat.TABLE, OutputFormat.WIDE}:
             rows = [{**{key: row[key] for key in row if key != "row"}, **row.get("row", {})} for row in rows]
         headings = list(dict.fromkeys(key for row in rows for key in row))
-        shown = [Column(key, key.upper(), wide_only=key in {"topic", "timestamp", "headers"}) for key in headings]
+        # With one topic its name on every line says nothing; with several nobody could tell the rows apart.
+        only_in_wide = {"timestamp", "headers"} | ({"topic"} if len({row["topic"] for row in rows}) < 2 else set())
+        shown = [Column(key, key.upper(), wide_only=key in only_in_wide) for key in headings]
         print_rows(rows, shown, self._form, name="offset")
+
+    def remark(self, invocation: Invocation) -> None:
+        """Nothing is unclear."""
 
 
 def _shower(output: OutputFormat | None, form: str | None, keys: KeyColumns) -> _Lines | _Table:
@@ -260,19 +322,29 @@ def _shower(output: OutputFormat | None, form: str | None, keys: KeyColumns) -> 
 
 def _records(batch: ConsumedBatch, keys: KeyColumns) -> Iterator[Shown]:
     # Python objects per record are made here and only here: people read them.
+    from pyspark_log.cli.json_values import rows_json
+
+    count = len(batch)
     times = batch.timestamps_ms.to_pylist()
-    headers = [()] * len(batch) if batch.headers is None else batch.headers.to_pylist()
+    headers = [()] * count if batch.headers is None else batch.headers.to_pylist()
     is_typed, key = batch.topic in keys, keys.get(batch.topic)
-    for index, row in enumerate(batch.batch.to_pylist()):
+    columns = batch.batch
+    # Bytes and text are as they are in Python; of other types only JSON has every value.
+    plain = {f.name: columns.column(f.name).to_pylist() for f in columns.schema if str(f.type) == "binary"}
+    if is_typed and key in columns.schema.names:
+        plain[key] = columns.column(key).to_pylist()
+    rows: Iterable[Any] = rows_json(columns) if is_typed else itertools.repeat(None, count)
+    for index, row in enumerate(rows):
         yield Shown(
             topic=batch.topic,
             partition=batch.partition,
             offset=batch.base_offset + index,
             timestamp_ms=times[index],
-            key=row.get(key or "") if is_typed else row.get("key"),
-            value=None if is_typed else row.get("value"),
+            key=plain[name][index] if (name := (key if is_typed else "key") or "") in plain else None,
+            value=None if is_typed or "value" not in plain else plain["value"][index],
             headers=tuple((header["key"], header["value"]) for header in headers[index] or ()),
-            row=row if is_typed else None,
+            row=row,
+            binary={name: values[index] for name, values in plain.items()} if is_typed else {},
         )
 
 

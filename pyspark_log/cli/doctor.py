@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
@@ -13,11 +14,14 @@ from broker_runtime.contract.errors import JavaNotFoundError, PylogError
 from pyspark_log.cli.exit_status import UNHEALTHY
 from pyspark_log.cli.invocation import Invocation
 from pyspark_log.cli.options import add_command
-from pyspark_log.cli.output import Column, OutputFormat, print_rows
+from pyspark_log.cli.output import Column, OutputFormat, counted, print_rows
 
 _COLUMNS = [Column("check", "CHECK"), Column("status", "STATUS"), Column("found", "FOUND")]
 _CLUSTER_LIMIT_S = 3.0
 _MINIMUM_PYTHON = (3, 11)
+_HOST = "127.0.0.1"
+_BROKER_PORT = 9192
+_ZOOKEEPER_PORT = 2181
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +40,9 @@ def add_to(app: typer.Typer) -> None:
 
 
 def doctor(invocation: Invocation) -> None:
-    """Check Java, PySpark, the Python of Spark's workers, versions, the port and the cluster; say how to mend each."""
-    findings = [_python(), _java(), _pyspark(), _pyarrow(), _workers(), *_cluster(invocation)]
+    """Check Java, PySpark, the Python of Spark's workers, ports and the cluster; say how to mend each."""
+    cluster = _cluster(invocation)
+    findings = [_python(), _java(), _pyspark(), _pyarrow(), _workers(), ports(cluster), cluster]
     if invocation.output in {None, OutputFormat.TABLE, OutputFormat.WIDE}:
         print_rows([asdict(finding) for finding in findings], _COLUMNS, invocation.output, name="check")
         for finding in findings:
@@ -64,8 +69,16 @@ def _java() -> Finding:
     try:
         java = find_java()
     except JavaNotFoundError as error:
-        return Finding(check="java", status="bad", found="none that will do", mend=error.message)
-    return Finding(check="java", status="ok", found=f"Java {java_version(java)} ({java})")
+        return Finding(check="java", status="bad", found="not found, or older than 17", mend=error.message)
+    found = f"Java {java_version(java)} ({java})"
+    home = os.environ.get("JAVA_HOME")
+    if home and not java.is_relative_to(home):
+        mend = (
+            f"JAVA_HOME={home} has no Java 17 or later. pylog takes another Java then, but Spark does not: "
+            "correct JAVA_HOME, or unset it."
+        )
+        return Finding(check="java", status="bad", found=found, mend=mend)
+    return Finding(check="java", status="ok", found=found)
 
 
 def _pyspark() -> Finding:
@@ -117,7 +130,7 @@ def _workers() -> Finding:
     return Finding(check="spark workers", status="ok", found=found)
 
 
-def _cluster(invocation: Invocation) -> list[Finding]:
+def _cluster(invocation: Invocation) -> Finding:
     from broker_runtime.ports import listener_pid
 
     address = invocation.bootstrap_servers
@@ -132,13 +145,36 @@ def _cluster(invocation: Invocation) -> list[Finding]:
         holder = listener_pid(int(port)) if port.isdecimal() and host in {"localhost", "127.0.0.1"} else None
         found = f"{address}: {error.code}" + (f", the port is held by pid {holder}" if holder else "")
         is_wanted = invocation.address_is_given or holder is not None
-        return [Finding(check="cluster", status="bad" if is_wanted else "note", found=found, mend=error.message)]
-    brokers = f"{len(cluster.brokers)} broker{'' if len(cluster.brokers) == 1 else 's'}"
-    found = f"{address}: {brokers}, controller {cluster.controller_id}, {topics} topics"
+        return Finding(check="cluster", status="bad" if is_wanted else "note", found=found, mend=error.message)
+    brokers = counted(len(cluster.brokers), "broker")
+    found = f"{address}: {brokers}, controller {cluster.controller_id}, {counted(topics, 'topic')}"
     if cluster.controller_id is None:
         mend = "No broker is controller, so nothing can be created or changed: is ZooKeeper there?"
-        return [Finding(check="cluster", status="bad", found=found, mend=mend)]
-    return [Finding(check="cluster", status="ok", found=found)]
+        return Finding(check="cluster", status="bad", found=found, mend=mend)
+    return Finding(check="cluster", status="ok", found=found)
+
+
+def ports(cluster: Finding, is_free: Callable[[str, int], bool] | None = None) -> Finding:
+    """Whether `pylog up` and `pylog zookeeper start` could have their default ports; no fault where a cluster runs."""
+    from broker_runtime.ports import is_free as is_free_now
+
+    wanted = {"broker": _BROKER_PORT, "ZooKeeper": _ZOOKEEPER_PORT}
+    taken = {name: port for name, port in wanted.items() if not (is_free or is_free_now)(_HOST, port)}
+    found = ", ".join(f"{port} ({name}) {_holder(port) if name in taken else 'free'}" for name, port in wanted.items())
+    if "broker" in taken and cluster.status != "ok":
+        mend = f"Port {_BROKER_PORT} is taken by something that is not pylog, so use: pylog up --port 9300"
+        return Finding(check="ports", status="bad", found=found, mend=mend)
+    if "ZooKeeper" in taken:
+        mend = "`pylog up` takes another port for its ZooKeeper by itself; `pylog zookeeper start` needs --port."
+        return Finding(check="ports", status="note", found=found, mend=mend)
+    return Finding(check="ports", status="ok", found=found)
+
+
+def _holder(port: int) -> str:
+    from broker_runtime.ports import listener_pid
+
+    pid = listener_pid(port)
+    return "taken" if pid is None else f"taken by pid {pid}"
 
 
 def _installed(name: str) -> str | None:

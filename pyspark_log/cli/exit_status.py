@@ -67,10 +67,10 @@ def status_of(error: errors.PylogError) -> int:
 
 @contextmanager
 def translated_errors(*, verbose: int) -> Iterator[None]:
-    """Ends the command instead of letting an expected error through; a defect keeps its traceback, unless it comes
-    of a signal that was raised in the middle of something.
+    """Ends the command with one line instead of letting an error through.
 
-    From ``verbose`` 2 on expected errors show theirs too.
+    A defect shows its traceback with ``verbose`` 1 or ``PYLOG_DEBUG`` in the environment, an expected error from 2 on.
+    What comes of a signal that was raised in the middle of something is that signal.
     """
     try:
         yield
@@ -93,13 +93,24 @@ def translated_errors(*, verbose: int) -> Iterator[None]:
         raise typer.Exit(FAILED) from None
     except typer.Exit:
         raise
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - the commands' edge: a user gets a line, not a traceback
         behind = error.__context__
         while behind is not None and not isinstance(behind, KeyboardInterrupt):
             behind = behind.__context__
-        if behind is None:
-            raise
-        raise typer.Exit(TERMINATED if isinstance(behind, TerminatedError) else INTERRUPTED) from None
+        if behind is not None:
+            raise typer.Exit(TERMINATED if isinstance(behind, TerminatedError) else INTERRUPTED) from None
+        say_defect(error, verbose=verbose)
+        raise typer.Exit(FAILED) from None
+
+
+def say_defect(error: Exception, *, verbose: int = 0) -> None:
+    """An error that nobody expected, as one line; with its traceback where that is wanted."""
+    is_shown = verbose >= 1 or bool(os.environ.get("PYLOG_DEBUG"))
+    if is_shown:
+        traceback.print_exception(error)
+    text = " ".join(str(error).split())[:500]
+    hint = "" if is_shown else ". This is a defect of pylog; -v shows where"
+    say_error(f"[UNEXPECTED_ERROR] {type(error).__name__}: {text}{hint}")
 
 
 def say_error(text: str) -> None:

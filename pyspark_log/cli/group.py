@@ -15,17 +15,18 @@ from broker_runtime.contract.errors import (
     OptionError,
     UnknownTopicOrPartitionError,
 )
+from pyspark_log.cli.complete import groups, topics
 from pyspark_log.cli.exit_status import UNHEALTHY, say_error
 from pyspark_log.cli.invocation import Invocation
 from pyspark_log.cli.options import add_command
-from pyspark_log.cli.output import Column, OutputFormat, print_rows
+from pyspark_log.cli.output import Column, OutputFormat, counted, print_rows
 from pyspark_log.cli.reset import Shift, parse_target, parse_topics, read_offsets_file, resolve, within_log
 
 if TYPE_CHECKING:
     from broker_runtime.contract.model import GroupDescription, GroupOffset, MemberDescription, TopicPartition
     from pyspark_log import Admin
 
-_GROUP = typer.Argument(help="The group's id.", metavar="GROUP", show_default=False)
+_GROUP = typer.Argument(help="The group's id.", metavar="GROUP", show_default=False, autocompletion=groups)
 _TABLES = {None, OutputFormat.TABLE, OutputFormat.WIDE}
 
 _GROUP_COLUMNS = [
@@ -61,14 +62,15 @@ def add_to(group: typer.Typer) -> None:
     """Adds the commands."""
     for name, function in (("list", list_groups), ("describe", describe), ("reset", reset), ("delete", delete)):
         add_command(group, name)(function)
+    add_command(group, "ls", hidden=True)(list_groups)
 
 
 def list_groups(invocation: Invocation) -> None:
     """List the groups."""
     with invocation.admin() as admin:
-        groups = admin.list_groups()
-    if not groups and invocation.output in _TABLES:
-        invocation.say("No groups yet. One is made by who consumes with it: pylog consume TOPIC -g GROUP")
+        found = admin.list_groups()
+    if not found and invocation.output in _TABLES:
+        invocation.say("No groups yet. A consumer makes one: pylog consume TOPIC -g GROUP")
         return
     rows = [
         {
@@ -78,7 +80,7 @@ def list_groups(invocation: Invocation) -> None:
             "members": group.members,
             "coordinator": group.coordinator,
         }
-        for group in groups
+        for group in found
     ]
     print_rows(rows, _GROUP_COLUMNS, invocation.output, name="group_id")
 
@@ -120,9 +122,15 @@ def describe(
 def reset(
     invocation: Invocation,
     group_id: Annotated[str, _GROUP],
-    topics: Annotated[
+    named_topics: Annotated[
         list[str] | None,
-        typer.Option("-t", "--topic", metavar="TOPIC[:PARTITION[,…]]", help="Where; may be repeated."),
+        typer.Option(
+            "-t",
+            "--topic",
+            metavar="TOPIC[:PARTITION[,…]]",
+            help="Where; may be repeated.",
+            autocompletion=topics,
+        ),
     ] = None,
     all_topics: Annotated[
         bool, typer.Option("--all-topics", help="Every topic that the group has offsets in.")
@@ -140,14 +148,14 @@ def reset(
 ) -> None:
     """Set where a group goes on. Shows what it would do; does it with --execute. The group must have no members."""
     if (to is None) == (from_file is None):
-        raise OptionError("say where to (--to latest), or --from-file offsets.csv; one of both")
-    if from_file is not None and (topics or all_topics):
-        raise OptionError("--from-file says which partitions; leave -t and --all-topics out")
-    if from_file is None and bool(topics) == all_topics:
-        raise OptionError("say which topics (-t flights), or --all-topics; one of both")
+        raise OptionError("give either --to latest or --from-file offsets.csv")
+    if from_file is not None and (named_topics or all_topics):
+        raise OptionError("--from-file names the partitions itself: leave out -t and --all-topics")
+    if from_file is None and bool(named_topics) == all_topics:
+        raise OptionError("give either -t flights or --all-topics")
     target = None if to is None else parse_target(to, now_ms=round(time.time() * 1000))
     given = None if from_file is None else read_offsets_file(from_file)
-    named = parse_topics(topics or [])
+    named = parse_topics(named_topics or [])
     with invocation.admin() as admin:
         _refuse_members(admin, group_id, "Its offsets cannot be set meanwhile")
         old = {at: offset.committed for at, offset in admin.list_group_offsets(group_id).items()}
@@ -169,7 +177,7 @@ def reset(
         _print_partitions(rows, _RESET_COLUMNS, invocation.output)
         if isinstance(target, Shift):
             remarks += [
-                f"{at.topic}:{at.partition}: nothing was acknowledged there, so it stays as it is"
+                f"{at.topic}:{at.partition} stays as it is: the group has no offset there."
                 for at in partitions
                 if at not in new
             ]
@@ -179,7 +187,7 @@ def reset(
             invocation.say("Nothing was changed: this is what --execute would do.")
             return
         admin.alter_group_offsets(group_id, new)
-    invocation.say(f"{group_id}: goes on as shown")
+    invocation.say(f"Offsets of group {group_id} were reset.")
 
 
 def delete(
@@ -187,16 +195,16 @@ def delete(
     group_id: Annotated[str, _GROUP],
     if_exists: Annotated[bool, typer.Option("--if-exists", help="A missing group is fine.")] = False,
 ) -> None:
-    """Forget a group and its offsets. Asks for its id unless -y. The group must have no members."""
+    """Delete a group and its offsets. Asks for its id unless -y. The group must have no members."""
     with invocation.admin() as admin:
         try:
             _refuse_members(admin, group_id, "It cannot be deleted meanwhile", must_exist=True)
-            invocation.confirm_name(f"This forgets how far group {group_id} is.", group_id)
+            invocation.confirm_name(f"This deletes the committed offsets of group {group_id}.", group_id)
             admin.delete_group(group_id)
         except GroupIdNotFoundError:
             if not if_exists:
                 raise
-    invocation.say(f"{group_id}: deleted")
+    invocation.say(f"Deleted group {group_id}.")
 
 
 def _print_partitions(rows: list[dict[str, Any]], columns: list[Column], form: OutputFormat | None) -> None:
@@ -233,9 +241,9 @@ def _check_lag(offsets: dict[TopicPartition, GroupOffset], max_lag: int) -> None
     late = [f"{at.topic}:{at.partition}" for at, offset in offsets.items() if offset.lag > max_lag]
     untold = [f"{at.topic}:{at.partition}" for at, offset in offsets.items() if offset.lag < 0]
     if late:
-        say_error(f"[LAG_OVER_LIMIT] More than {max_lag} records behind: {', '.join(late)}")
+        say_error(f"[LAG_OVER_LIMIT] More than {counted(max_lag, 'record')} behind: {', '.join(late)}")
     if untold:
-        say_error(f"[LEADER_NOT_AVAILABLE] Nobody tells how far behind: {', '.join(untold)}")
+        say_error(f"[LEADER_NOT_AVAILABLE] Lag unknown, as no leader answers: {', '.join(untold)}")
     if late or untold:
         raise typer.Exit(UNHEALTHY)
 

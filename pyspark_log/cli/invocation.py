@@ -129,11 +129,11 @@ class Invocation:
         if not self.quiet:
             sys.stderr.write(text + "\n")
 
-    def confirm_name(self, question: str, name: str) -> None:
+    def confirm_name(self, question: str, name: str, *, what: str = "its name") -> None:
         """Asks for ``name`` to be typed, unless -y. Any other answer ends the command with status 1."""
         if self.yes:
             return
-        sys.stderr.write(f"{question} Type its name to go on (-y says yes): ")
+        sys.stderr.write(f"{question} Type {what} to go on (-y says yes): ")
         sys.stderr.flush()
         if sys.stdin.readline().strip() != name:
             sys.stderr.write("\n" if not sys.stdin.isatty() else "")

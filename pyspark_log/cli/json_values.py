@@ -1,29 +1,30 @@
 """Columns as JSON, and JSON as what `Producer.send` takes: one mapping per Arrow type, the same both ways.
 
-| a column of               | in JSON                                                                                    |
-|---------------------------|--------------------------------------------------------------------------------------------|
-| boolean, integers, string | true and false, a number, text                                                             |
-| float, double             | a number; ``"NaN"``, ``"Infinity"``, ``"-Infinity"``                                       |
-| decimal                   | text, ``"12.50"``; a number is taken as well                                               |
-| binary                    | text if the bytes are UTF-8, else ``{"base64": "/w=="}``                                   |
-| date                      | ``"2026-01-31"``; years beyond four digits with a sign, ``"+12026-01-31"``                 |
-| timestamp                 | ``"2026-01-31T12:00:00.000001Z"``; any offset is taken                                     |
-| timestamp_ntz             | the same without an offset                                                                 |
-| time                      | ``"12:00:00.000000001"``                                                                   |
-| duration                  | ISO 8601 in seconds, ``"PT90.5S"``, ``"-PT0.000001S"``; days, hours and minutes are taken  |
-| array                     | a list                                                                                     |
-| map                       | a list of pairs, ``[["k", 1]]``; an object is taken as well, where keys are text           |
-| struct                    | an object                                                                                  |
-| void, and any null        | null                                                                                       |
+| a column of               | in JSON                                                                                  |
+|---------------------------|------------------------------------------------------------------------------------------|
+| boolean, integers, string | true and false, a number, text                                                           |
+| float, double             | a number; ``"NaN"``, ``"Infinity"``, ``"-Infinity"``                                     |
+| decimal                   | text, ``"12.50"``; a number is taken as well                                             |
+| binary                    | text if the bytes are UTF-8, else ``{"base64": "/w=="}``                                 |
+| date                      | ``"2026-01-31"``; years beyond four digits with a sign, ``"+12026-01-31"``               |
+| timestamp                 | ``"2026-01-31T12:00:00.000001Z"``; any offset is taken                                   |
+| timestamp_ntz             | the same without an offset                                                               |
+| time                      | ``"12:00:00.000000001"``                                                                 |
+| duration                  | ISO 8601 in seconds, ``"PT90.5S"``, ``"-PT0.000001S"``; days, hours, minutes are taken   |
+| array                     | a list                                                                                   |
+| map                       | a list of pairs, ``[["k", 1]]``; an object is taken as well, where keys are text         |
+| struct                    | an object                                                                                |
+| void, and any null        | null                                                                                     |
 
-Rule: nothing is lost either way, whatever the column holds: times beyond what Python has are integers throughout. What a
-value must be is checked where it is sent; here, only text becomes a value. The schema knows text from bytes, so a
+Rule: nothing is lost either way, whatever the column holds: times beyond what Python has are integers throughout. What
+a value must be is checked where it is sent; here, only text becomes a value. The schema knows text from bytes, so a
 string that looks like base64 stays one.
 """
 
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -66,7 +67,7 @@ def to_json(array: pa.Array) -> list[Any]:
         return _each(_date_text, array.view(pa.int32()))
     if pt.is_timestamp(kind):
         zone = "" if kind.tz is None else "Z"
-        return _each(lambda value: _timestamp_text(value) + zone, array.view(pa.int64()))
+        return _each(lambda value: timestamp_text(value) + zone, array.view(pa.int64()))
     if pt.is_time64(kind):
         return _each(_time_text, array.view(pa.int64()))
     if pt.is_duration(kind):
@@ -116,7 +117,7 @@ def _nested(array: pa.Array, convert: Callable[[pa.Array], list[Any]]) -> list[A
         return []
     offsets = array.offsets.to_pylist()
     values = convert(array.values.slice(offsets[0], offsets[-1] - offsets[0]))
-    rows = [values[start - offsets[0] : end - offsets[0]] for start, end in zip(offsets, offsets[1:], strict=False)]
+    rows = [values[start - offsets[0] : end - offsets[0]] for start, end in itertools.pairwise(offsets)]
     return _with_nulls(array, rows)
 
 
@@ -146,7 +147,8 @@ def _clock_text(seconds: int, fraction: str) -> str:
     return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}{fraction}"
 
 
-def _timestamp_text(microseconds: int) -> str:
+def timestamp_text(microseconds: int) -> str:
+    """A time of any year, without a zone."""
     seconds, rest = divmod(microseconds, 1_000_000)
     days, second_of_day = divmod(seconds, _DAY_S)
     return f"{_date_text(days)}T{_clock_text(second_of_day, _fraction(rest, 6))}"

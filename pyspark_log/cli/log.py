@@ -15,7 +15,7 @@ from broker_runtime.contract.errors import OptionError
 from pyspark_log.cli.exit_status import FAILED
 from pyspark_log.cli.invocation import Invocation
 from pyspark_log.cli.options import add_command
-from pyspark_log.cli.output import Column, OutputFormat, json_line, print_rows
+from pyspark_log.cli.output import Column, OutputFormat, counted, json_line, print_rows
 
 if TYPE_CHECKING:
     from broker_runtime.contract.model import TopicPartition
@@ -119,7 +119,9 @@ def verify(
         )
     if damages:
         raise typer.Exit(FAILED)
-    invocation.say(f"{sum(row['records'] for row in rows):,} records in {len(rows)} segments, all well")
+    invocation.say(
+        f"{counted(sum(row['records'] for row in rows), 'record')} in {counted(len(rows), 'segment')}: no damage"
+    )
 
 
 def repair(
@@ -152,9 +154,9 @@ def repair(
         print_rows([row], _REPAIR_COLUMNS, invocation.output, name="partition")
         sys.stderr.write(f"{plan.reason}\n")
         invocation.confirm_name(
-            f"This gives up {plan.lost_records:,} records of {partition}, {plan.sound_records:,} of them readable, and "
-            f"keeps offsets {plan.start} to {plan.end} (exclusive). If another broker has a replica, start this one "
-            "instead: it fetches everything again.",
+            f"This gives up {counted(plan.lost_records, 'record')} of {partition}, {plan.sound_records:,} of them "
+            f"readable, and keeps offsets {plan.start} to {plan.end} (exclusive). If another broker has a replica, "
+            "start this one instead: it fetches everything again.",
             str(partition),
         )
         carry_out(opened, partition, plan)
@@ -200,7 +202,10 @@ def _compare(invocation: Invocation, directories: list[Path]) -> None:
         sys.stderr.write(f"[CORRUPT_MESSAGE] {difference}\n")
     if differences:
         raise typer.Exit(FAILED)
-    invocation.say(f"{len(compared)} partitions are the same on every broker, byte by byte")
+    invocation.say(
+        f"{counted(len(compared), 'partition')} {'is' if len(compared) == 1 else 'are'} the same on every broker, "
+        "byte by byte."
+    )
 
 
 def _partitions(directory: Path) -> list[Path]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import datetime
 import decimal
+import io
 import json
 import os
 import sys
@@ -93,13 +94,16 @@ def json_line(row: Mapping[str, Any]) -> str:
 
 
 def plain(value: Any) -> Any:
-    """``value`` as what JSON and YAML can say. Bytes: text if they are UTF-8, else base64 behind ``base64:``."""
+    """``value`` as what JSON and YAML can say. Bytes: text if they are UTF-8, else ``{"base64": …}``."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [plain(item) for item in value]
     if isinstance(value, bytes):
-        return text_of(value)
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return {"base64": base64.b64encode(value).decode()}
     if isinstance(value, datetime.datetime | datetime.date | datetime.time):
         return value.isoformat()
     if isinstance(value, decimal.Decimal | uuid.UUID | datetime.timedelta | os.PathLike):
@@ -109,12 +113,36 @@ def plain(value: Any) -> Any:
     return value
 
 
-def text_of(value: bytes) -> str:
-    """UTF-8 text, or ``base64:…`` where the bytes are none."""
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return "base64:" + base64.b64encode(value).decode()
+def write_bytes(data: bytes) -> None:
+    """Data that is no text, on standard output."""
+    sys.stdout.buffer.write(data)
+
+
+def prepare_streams() -> None:
+    """Standard output is UTF-8 whatever the locale says, so that data never depends on it, and what cannot be said in
+    UTF-8 (a lone surrogate) is shown escaped. A stream that was closed before the start fails when it is used, and not
+    before."""
+    for number, mode in ((0, os.O_WRONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, mode)  # takes the lowest free number, which no socket shall get
+    if sys.stdin is None:
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115 - a descriptor, open as long as the process
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
+    for stream in (sys.stdin, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 record``, ``2,000 records``: for remarks."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _cell(value: Any) -> str:

@@ -11,14 +11,14 @@ from broker_runtime.contract.errors import OptionError
 from pyspark_log.cli.arguments import parse_partition
 from pyspark_log.cli.invocation import Invocation
 from pyspark_log.cli.options import add_command
-from pyspark_log.cli.output import Column, OutputFormat, print_rows
+from pyspark_log.cli.output import Column, OutputFormat, counted, print_rows
 
 if TYPE_CHECKING:
     from broker_runtime.contract.model import Reassignment, TopicPartition
     from pyspark_log.client.admin import Admin
 
 _WATCH_INTERVAL_S = 0.5
-_PARTITION = typer.Argument(help="Which, as TOPIC:PARTITION.", metavar="TOPIC:PARTITION", show_default=False)
+_PARTITION = typer.Argument(help="The partition.", metavar="TOPIC:PARTITION", show_default=False)
 _COLUMNS = [
     Column("partition", "PARTITION"),
     Column("original", "FROM"),
@@ -38,20 +38,20 @@ def add_to(group: typer.Typer) -> None:
 def move(
     invocation: Invocation,
     partition: Annotated[str, _PARTITION],
-    to: Annotated[str | None, typer.Option("--to", metavar="ID[,ID…]", help="Brokers, the leader-to-be first.")] = None,
+    to: Annotated[str | None, typer.Option("--to", metavar="ID[,ID…]", help="Brokers; the first is to lead.")] = None,
     cancel: Annotated[bool, typer.Option("--cancel", help="End the move; it keeps the brokers it had.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Wait until it is done, and show how far it is.")] = False,
 ) -> None:
     """Move a partition to other brokers, while it is written and read."""
     at = parse_partition(partition)
     if (to is None) != cancel:
-        raise OptionError("say where to (--to 2,3,4), or --cancel; one of both")
+        raise OptionError("give either --to 2,3,4 or --cancel")
     with invocation.admin() as admin:
         admin.reassign_partitions({at: None if to is None else parse_brokers(to)})
         if cancel:
-            invocation.say(f"{at}: stays where it was")
+            invocation.say(f"{at.topic}:{at.partition} stays where it was.")
             return
-        invocation.say(f"{at}: moves to {to}")
+        invocation.say(f"Moving {at.topic}:{at.partition} to brokers {to}.")
         if watch:
             watch_moves(invocation, admin, [at])
 
@@ -76,7 +76,8 @@ def moves(
 def elect(
     invocation: Invocation,
     partitions: Annotated[
-        list[str] | None, typer.Argument(help="Which; all that need it unless said.", metavar="[TOPIC:PARTITION…]")
+        list[str] | None,
+        typer.Argument(help="Without any, all that need it.", metavar="[TOPIC:PARTITION…]"),
     ] = None,
     election: Annotated[
         Literal["preferred", "unclean"],
@@ -94,9 +95,13 @@ def elect(
     with invocation.admin() as admin:
         elected = admin.elect_leaders(named, election=election)
     for at, leader in sorted(elected.items()):
-        invocation.say(f"{at}: led by {leader}")
+        invocation.say(f"{at.topic}:{at.partition} is now led by broker {leader}.")
     if not elected:
-        invocation.say("Every partition is led by whom it should be.")
+        invocation.say(
+            "Every partition is led by its preferred replica."
+            if election == "preferred"
+            else "Every partition has a leader."
+        )
 
 
 def parse_brokers(text: str) -> list[int]:
@@ -112,14 +117,14 @@ def watch_moves(invocation: Invocation, admin: Admin, partitions: list[TopicPart
     shown = ""
     while running := {at: each for at, each in admin.list_reassignments().items() if at in partitions}:
         lags = [each.lag for each in running.values()]
-        text = f"{len(running)} still {'moves' if len(running) == 1 else 'move'}, "
+        text = f"{counted(len(running), 'partition')} moving, "
         # Until a new replica has fetched for the first time, nobody knows what it lacks.
-        text += "not counted yet" if min(lags) < 0 else f"{sum(lags):,} records left"
+        text += "not counted yet" if min(lags) < 0 else f"{counted(sum(lags), 'record')} left"
         if text != shown:
             invocation.say(text)
             shown = text
         time.sleep(_WATCH_INTERVAL_S)
-    invocation.say("All are moved.")
+    invocation.say("All moves are done.")
 
 
 def _row(at: TopicPartition, each: Reassignment) -> dict[str, Any]:

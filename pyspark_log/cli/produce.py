@@ -1,35 +1,51 @@
 r"""`pylog produce`: lines of standard input, or a file of rows, into a topic.
 
-Lines go to `Producer.send` one by one (a typed topic takes them as JSON objects); files go as Arrow batches to
-`Producer.send_batch`, and no row of them becomes a Python object. The command ends well only when every record was
-acknowledged.
+Lines and JSON records go to `Producer.send` one by one (a typed topic takes them as JSON objects); csv and Parquet go
+as Arrow batches, and no row of them becomes a Python object. The command ends well only when every record was
+acknowledged. When it fails, it says which records of the input are in the log, and how to go on (`--skip`).
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from broker_runtime.contract.errors import OptionError, PylogError, SchemaMismatchError
+from broker_runtime.contract.errors import (
+    DuplicateSequenceError,
+    OptionError,
+    OutOfOrderSequenceError,
+    PylogError,
+    RequestError,
+    UnknownProducerIdError,
+)
+from pyspark_log.cli import complete
 from pyspark_log.cli.arguments import parse_topic_and_partition
 from pyspark_log.cli.invocation import Invocation
 from pyspark_log.cli.options import add_command
 from pyspark_log.cli.record_format import LineParser
+from pyspark_log.cli.skip import RecordNumbers, Skipper, parse_skip, skip_argument
+from pyspark_log.local.foreground import TerminatedError, terminable
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from broker_runtime.contract.model import TopicDescription
-    from pyspark_log import Producer, RecordMetadata
+    from pyspark_log import Producer
+    from pyspark_log.cli.produce_inputs import Parse, Unit
+    from pyspark_log.client.delivery import Delivery, RecordFuture
 
-_MAX_LINE_BYTES = 16 << 20
-_ROWS_PER_BATCH = 1 << 16
 _KINDS = ("parquet", "csv", "jsonl")
 _KIND_OF_SUFFIX = {".parquet": "parquet", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
+_MOST_UNANSWERED_RECORDS = 10_000
+_MOST_UNANSWERED_BATCHES = 4
+_INTERRUPTED_LIMIT_S = 5.0
+_UNCERTAIN = (DuplicateSequenceError, OutOfOrderSequenceError, UnknownProducerIdError)
 
 
 def add_to(app: typer.Typer) -> None:
@@ -39,7 +55,9 @@ def add_to(app: typer.Typer) -> None:
 
 def produce(
     invocation: Invocation,
-    topic: Annotated[str, typer.Argument(metavar="TOPIC[:PARTITION]", help="Where to.")],
+    topic: Annotated[
+        str, typer.Argument(metavar="TOPIC[:PARTITION]", help="Where to.", autocompletion=complete.topics)
+    ],
     form: Annotated[
         str | None,
         typer.Option(
@@ -50,159 +68,279 @@ def produce(
         Path | None,
         typer.Option("--file", metavar="FILE", help="Rows of a .parquet, .csv or .jsonl file, by column name."),
     ] = None,
-    kind: Annotated[str | None, typer.Option("--kind", help="parquet, csv or jsonl, if the name does not say.")] = None,
+    kind: Annotated[
+        str | None,
+        typer.Option("--kind", help="parquet, csv or jsonl, if the name does not say; csv and jsonl of stdin too."),
+    ] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Records of pylog consume --raw.")] = False,
+    keep_partition: Annotated[
+        bool, typer.Option("--keep-partition", help="With --raw and jsonl: each into the partition it was in.")
+    ] = False,
+    skip: Annotated[
+        str | None,
+        typer.Option("--skip", metavar="N", help="Leave out the first N records, or 1-9,12-15, or as @FILE says."),
+    ] = None,
+    null: Annotated[str, typer.Option("--null", help="What stands for null in csv.", show_default="nothing")] = "",
 ) -> None:
     """Write records: each line of standard input is one, or each row of a file.
 
     A topic without a schema takes a line as the value. A typed one takes JSON objects.
     """
     name, partition = parse_topic_and_partition(topic)
-    if file is not None and form is not None:
-        raise OptionError("-f is for lines of standard input; --file takes columns by name")
+    kind = _kind(file, kind, is_raw=raw)
+    if form is not None and (file is not None or kind is not None or raw):
+        raise OptionError("-f is for lines of standard input; files and --kind take columns by name, --raw records")
+    if keep_partition and not (raw or kind == "jsonl"):
+        raise OptionError("--keep-partition is for --raw and jsonl, which have partitions")
+    if keep_partition and partition is not None:
+        raise OptionError(f"--keep-partition and {topic} exclude each other")
     parser = None if form is None else LineParser(form)
+    skipped = RecordNumbers() if skip is None else parse_skip(skip)
+    sending = _Sending(skipped, acks=str(invocation.settings("producer").get("acks", "all")))
     with invocation.admin(beside="producer") as admin:
         description = admin.describe_topic(name)
-    with invocation.producer() as producer:
-        if file is not None:
-            count = _send_file(invocation, producer, description, file, kind, partition)
-        else:
-            if sys.stdin.isatty():
-                invocation.say("Each line is a record; Ctrl-D ends.")
-            count = _Lines(producer, description, parser, partition).send_all()
-        producer.flush()
+    with (
+        terminable(),
+        _opened(file) as source,
+        _RowProgress(invocation, file) if file is not None else nullcontext(lambda _: None) as advance,
+        invocation.producer() as producer,
+    ):
+        sender = _Sender(producer, description, partition, sending, advance, keeps_partition=keep_partition)
+        try:
+            _send(invocation, sender, source, file, kind, parser, is_raw=raw, null=null)
+            sending.finish()
+            producer.flush()
+        except PylogError as error:
+            raise type(error)(f"{error.message}. {sending.report(producer)}") from None
+        except (KeyboardInterrupt, TerminatedError):
+            invocation.say(f"{name}: {sending.report(producer, limit_s=_INTERRUPTED_LIMIT_S)}")
+            raise
+        except OSError:
+            invocation.say(f"{name}: {sending.report(producer)}")
+            raise
+    count = sending.sent
     invocation.say(f"{name}: {count:,} record{'' if count == 1 else 's'}")
 
 
-class _Lines:
-    """Sends lines. What is wrong with a line is said with its number, also where only the broker found out."""
+def _kind(file: Path | None, kind: str | None, *, is_raw: bool) -> str | None:
+    """What is read; None: lines, or raw records."""
+    if is_raw:
+        if kind is not None:
+            raise OptionError("--raw and --kind exclude each other")
+    elif file is not None:
+        kind = kind or _KIND_OF_SUFFIX.get(file.suffix.lower())
+        if kind not in _KINDS:
+            raise OptionError(f"--file {file}: its kind is none of {', '.join(_KINDS)}; --kind says which")
+    elif kind not in {None, "csv", "jsonl"}:
+        raise OptionError(f"--kind {kind}: of standard input, csv and jsonl are read; others need --file")
+    if file is not None and not file.exists():
+        raise OptionError(f"--file {file}: no such file")
+    if file is not None and file.is_dir():
+        raise OptionError(f"--file {file}: a directory")
+    return kind
+
+
+def _opened(file: Path | None) -> AbstractContextManager[BinaryIO]:
+    return nullcontext(sys.stdin.buffer) if file is None else file.open("rb")
+
+
+def _send(
+    invocation: Invocation,
+    sender: _Sender,
+    source: BinaryIO,
+    file: Path | None,
+    kind: str | None,
+    form: LineParser | None,
+    *,
+    is_raw: bool,
+    null: str,
+) -> None:
+    from pyspark_log.cli import produce_inputs as inputs
+
+    topic = sender.topic
+    limit_bytes = inputs.record_limit_bytes(topic)
+    json_limit_bytes = inputs.JSON_GROWTH * limit_bytes
+    if topic.schema is not None:
+        limit_bytes = json_limit_bytes
+    if is_raw:
+        sender.send_records(inputs.raw_units(source, limit_bytes), inputs.raw_parse(topic))
+    elif kind == "jsonl":
+        units = inputs.line_units(source, json_limit_bytes, skips_blank=True)
+        sender.send_records(units, inputs.json_parse(topic))
+    elif kind == "csv":
+        sender.send_batches(inputs.csv_batches(source, str(file or "standard input"), topic, null))
+    elif kind == "parquet":
+        assert file is not None
+        sender.send_batches(inputs.parquet_batches(file))
+    else:
+        if sys.stdin.isatty():
+            invocation.say("Each line is a record; Ctrl-D ends.")
+        sender.send_records(inputs.line_units(source, limit_bytes), inputs.line_parse(topic, form), has_partitions=True)
+
+
+class _Sender:
+    """Sends what was read, record by record or batch by batch, and notes it."""
 
     def __init__(
-        self, producer: Producer, topic: TopicDescription, parser: LineParser | None, partition: int | None
+        self,
+        producer: Producer,
+        topic: TopicDescription,
+        partition: int | None,
+        sending: _Sending,
+        advance: Callable[[int], object],
+        *,
+        keeps_partition: bool,
     ) -> None:
+        self.topic = topic
         self._producer = producer
-        self._topic = topic
-        self._parser = parser
         self._partition = partition
-        self._refused: tuple[int, PylogError] | None = None
+        self._sending = sending
+        self._advance = advance
+        self._keeps_partition = keeps_partition
 
-    def send_all(self) -> int:
-        """Sends standard input to its end. Returns how many lines; raises the first error."""
-        number = 0
-        for number, line in _lines():
-            if self._refused is not None:
+    def send_records(self, units: Iterator[Unit], parse: Parse, *, has_partitions: bool = False) -> None:
+        """``has_partitions``: those of the records count. Raises the first error, with its record's place."""
+        skipper = Skipper(self._sending.skipped)
+        uses_partition = has_partitions or self._keeps_partition
+        for number, unit in enumerate(units, 1):
+            if skipper.skips(number):
+                continue
+            try:
+                record = parse(unit.content)
+                own = record.partition if uses_partition else None
+                future = self._producer.send(
+                    self.topic.name,
+                    record.value,
+                    record.key,
+                    partition=self._partition if own is None else own,
+                    timestamp=record.timestamp,
+                    headers=record.headers,
+                )
+            except PylogError as error:
+                raise type(error)(f"{unit.place}: {error.message}") from None
+            except ValueError as error:
+                raise OptionError(f"{unit.place}: {error}") from None
+            self._sending.add(number, unit.place, future)
+            if number % 1000 == 0:
+                self._advance(number)
+
+    def send_batches(self, batches: Iterator[pa.RecordBatch]) -> None:
+        """Raises the first error; the batch it is about is not sent, or in part."""
+        import numpy as np
+
+        skipper = Skipper(self._sending.skipped)
+        first = 1
+        for batch in batches:
+            numbers = [n for n in range(first, first + batch.num_rows) if not skipper.skips(n)]
+            wanted = batch if len(numbers) == batch.num_rows else batch.take(np.array(numbers, np.int64) - first)
+            first += batch.num_rows
+            deliveries: list[Delivery] = []
+            self._sending.add_batch(numbers, deliveries)
+            self._producer._send_batch(self.topic.name, wanted, self._partition, deliveries)
+            self._advance(first)
+
+
+class _Sending:
+    """What became of the records that were sent, by their numbers in the input."""
+
+    def __init__(self, skipped: RecordNumbers, *, acks: str) -> None:
+        self.skipped = skipped
+        self.sent = 0
+        self._acks = acks
+        self._acknowledged = RecordNumbers()
+        self._records: deque[tuple[int, str, RecordFuture]] = deque()
+        self._batches: deque[tuple[list[int], list[Delivery]]] = deque()
+        self._uncertain = 0
+
+    def add(self, number: int, place: str, future: RecordFuture) -> None:
+        """One record more. Blocks while many are not acknowledged; raises the first delivery error."""
+        self.sent += 1
+        records = self._records
+        records.append((number, place, future))
+        while records and (records[0][2].done() or len(records) > _MOST_UNANSWERED_RECORDS):
+            self._settle_record()
+
+    def add_batch(self, numbers: list[int], deliveries: list[Delivery]) -> None:
+        """A batch that is being sent; ``deliveries`` may still grow. Otherwise as `add`."""
+        self.sent += len(numbers)
+        self._batches.append((numbers, deliveries))
+        while len(self._batches) > _MOST_UNANSWERED_BATCHES:
+            self._settle_batch()
+
+    def finish(self) -> None:
+        """Waits for all. Raises the first delivery error."""
+        while self._records:
+            self._settle_record()
+        while self._batches:
+            self._settle_batch()
+
+    def report(self, producer: Producer, *, limit_s: float | None = None) -> str:
+        """Which records are in the log, and how to go on, after an error: waits until it is known."""
+        with suppress(PylogError):
+            producer.flush(limit_s)
+        while True:
+            with suppress(PylogError):
+                self._settle_all()
                 break
-            self._send(number, line)
-        try:
-            self._producer.flush()
-        except PylogError as error:
-            if self._refused is None:
-                raise
-            raise _at_line(self._refused[0], error) from None
-        return number
+        known = RecordNumbers()
+        for numbers in (self.skipped, self._acknowledged):
+            for first, last in numbers.ranges:
+                known.add_range(first, last)
+        return _said(known, self._acknowledged, self._uncertain, acks=self._acks)
 
-    def _send(self, number: int, line: bytes) -> None:
-        def check(metadata: RecordMetadata | None, error: BaseException | None) -> None:
-            if isinstance(error, PylogError) and self._refused is None:
-                self._refused = (number, error)
+    def _settle_all(self) -> None:
+        while self._records:
+            number, _, future = self._records.popleft()
+            self._note([number], future.exception(0) if future.done() else TimeoutError())
+        while self._batches:
+            numbers, deliveries = self._batches.popleft()
+            for delivery in deliveries:
+                first, rows = delivery.rows
+                self._note(
+                    [numbers[first + int(row)] for row in rows], delivery.error if delivery.is_done else TimeoutError()
+                )
 
-        try:
-            fields = {"v": line} if self._parser is None else self._parser.parse(line)
-            value: Any = fields.get("v")
-            if self._topic.schema is not None:
-                value = _row(value)
-            timestamp = int(fields["T"]) if "T" in fields else None
-            self._producer.send(
-                self._topic.name,
-                value,
-                fields.get("k"),
-                partition=int(fields["p"]) if "p" in fields else self._partition,
-                timestamp=timestamp,
-                # A time is the one thing in a line that only the broker can refuse.
-                on_delivery=None if timestamp is None else check,
-            )
-        except PylogError as error:
-            raise _at_line(number, error) from None
-        except ValueError as error:
-            raise OptionError(f"line {number}: {error}") from None
+    def _settle_record(self) -> None:
+        number, place, future = self._records[0]
+        error = future.exception()
+        if error is not None:
+            raise type(error)(f"{place}: {error.message}")
+        self._records.popleft()
+        self._acknowledged.add(number)
 
+    def _settle_batch(self) -> None:
+        from pyspark_log.client.delivery import wait_for
 
-def _at_line(number: int, error: PylogError) -> PylogError:
-    return type(error)(f"line {number}: {error.message}")
+        numbers, deliveries = self._batches[0]
+        wait_for(deliveries, None)
+        error = next((delivery.error for delivery in deliveries if delivery.error is not None), None)
+        if error is not None:
+            raise error
+        self._batches.popleft()
+        self._note(numbers, None)
 
-
-def _lines() -> Iterator[tuple[int, bytes]]:
-    source = sys.stdin.buffer
-    number = 0
-    while line := source.readline(_MAX_LINE_BYTES):
-        number += 1
-        if len(line) >= _MAX_LINE_BYTES and not line.endswith(b"\n"):
-            raise OptionError(f"line {number}: longer than {_MAX_LINE_BYTES >> 20} MiB")
-        yield number, line.removesuffix(b"\n")
+    def _note(self, numbers: list[int], error: BaseException | None) -> None:
+        if error is None:
+            for number in numbers:
+                self._acknowledged.add(number)
+        elif not isinstance(error, RequestError) or isinstance(error, _UNCERTAIN):
+            self._uncertain += len(numbers)
 
 
-def _row(line: bytes | None) -> dict[str, Any]:
-    import json
-
-    if line is None:
-        raise ValueError("a typed topic needs a value: a JSON object of its columns")
-    try:
-        row = json.loads(line)
-    except ValueError as error:
-        raise ValueError(f"not JSON ({error}); a typed topic takes a JSON object per line") from None
-    if not isinstance(row, dict):
-        raise ValueError(f"a JSON {type(row).__name__}; a typed topic takes an object per line")
-    return row
-
-
-def _send_file(
-    invocation: Invocation,
-    producer: Producer,
-    topic: TopicDescription,
-    file: Path,
-    kind: str | None,
-    partition: int | None,
-) -> int:
-    kind = kind or _KIND_OF_SUFFIX.get(file.suffix.lower())
-    if kind not in _KINDS:
-        raise OptionError(f"--file {file}: its kind is none of {', '.join(_KINDS)}; --kind says which")
-    if not file.is_file():
-        raise OptionError(f"--file {file}: no such file")
-    sent = 0
-    with _RowProgress(invocation, file) as advance:
-        for batch in _batches(file, kind, topic):
-            producer.send_batch(topic.name, batch, partition=partition)
-            sent += batch.num_rows
-            advance(sent)
-    return sent
-
-
-def _batches(file: Path, kind: str, topic: TopicDescription) -> Iterator[pa.RecordBatch]:
-    import pyarrow as pa
-
-    # Text has no types of its own: where the topic names a column, its type is how the text is read.
-    expected = topic.schema if topic.schema is not None else pa.schema({"key": pa.binary(), "value": pa.binary()})
-    try:
-        if kind == "parquet":
-            import pyarrow.parquet as pq
-
-            with pq.ParquetFile(file) as rows:
-                yield from rows.iter_batches(batch_size=_ROWS_PER_BATCH)
-        elif kind == "csv":
-            import pyarrow.csv as csv
-
-            options = csv.ConvertOptions(
-                column_types={field.name: field.type for field in expected}, strings_can_be_null=True
-            )
-            with csv.open_csv(file, convert_options=options) as reader:
-                yield from reader
-        else:
-            import pyarrow.json as json_reader
-
-            parse = json_reader.ParseOptions(explicit_schema=expected, unexpected_field_behavior="error")
-            with json_reader.open_json(file, parse_options=parse) as reader:
-                yield from reader
-    except pa.ArrowInvalid as error:
-        raise SchemaMismatchError(f"{file}: {error}") from None
+def _said(known: RecordNumbers, acknowledged: RecordNumbers, uncertain: int, *, acks: str) -> str:
+    if acks == "0":
+        return "With acks=0 it is not known which records are in the log"
+    in_order = known.first_missing - 1
+    doubt = f"; {uncertain:,} more were sent, and may be there or not" if uncertain else ""
+    if not len(acknowledged):
+        text = "No record was written" if not uncertain else "No record was acknowledged"
+        return f"{text}{doubt}" + (f". To go on: --skip {skip_argument(known)}" if len(known) else "")
+    after = len(known) - in_order
+    others = f" and {after:,} of those after them" if after else ""
+    return (
+        f"The first {in_order:,} records of the input{others} are in the log{doubt}. "
+        f"To go on with the rest: --skip {skip_argument(known)}"
+    )
 
 
 class _RowProgress:

@@ -4,20 +4,20 @@ r"""``'%k\t%v\n'``: how records become text, and text records.
     %h headers (name=value,…)   %{column} a column of a typed topic   %% a percent sign
     \n \t \r \0 \\ as in C
 
-A missing key or value is nothing at all in the text. The value of a typed record is its row as JSON. Reading takes
-%k, %v, %p and %T, each at most once, with something between any two. Pure.
+A missing key or value is nothing at all in the text; bytes are shown as they are. The value of a typed record is its
+row as JSON. Reading takes %k, %v, %p and %T, each at most once, with something between any two. Pure.
 """
 
 from __future__ import annotations
 
-import datetime
+import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from broker_runtime.contract.errors import OptionError
-from pyspark_log.cli.output import json_line, plain, text_of
+from pyspark_log.cli.output import json_line
 
 _TOKEN = re.compile(r"%(\{[^}]+\}|.)|\\(.)", re.DOTALL)
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
@@ -27,7 +27,8 @@ _READABLE = "kvpT"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """What a format can show of one record. ``row``: a typed record's columns."""
+    """What a format can show of one record. ``row``: a typed record's columns as JSON has them (`json_values`), the
+    binary ones as bytes in ``binary``."""
 
     topic: str
     partition: int
@@ -37,6 +38,7 @@ class Shown:
     value: Any
     headers: Sequence[tuple[str, bytes | None]] = ()
     row: Mapping[str, Any] | None = None
+    binary: Mapping[str, bytes | None] = field(default_factory=dict)
 
 
 class RecordFormat:
@@ -47,9 +49,12 @@ class RecordFormat:
         self._parts = _parse(text)  # literal text, or a one-tuple with a field's name
         self.columns = [part[0][1:-1] for part in self._parts if isinstance(part, tuple) and part[0].startswith("{")]
 
-    def show(self, record: Shown) -> str:
-        """The record as text."""
-        return "".join(part if isinstance(part, str) else _field(part[0], record) for part in self._parts)
+    def show(self, record: Shown) -> bytes:
+        """The record as UTF-8, but for bytes that are none, which stay."""
+        return b"".join(
+            part.encode(errors="backslashreplace") if isinstance(part, str) else _field(part[0], record)
+            for part in self._parts
+        )
 
 
 class LineParser:
@@ -86,7 +91,7 @@ class LineParser:
         """The fields of one line (without its newline), by letter. Raises `ValueError` if it does not fit."""
         match = self._pattern.match(line)
         if match is None:
-            raise ValueError(f"does not fit -f {self._text!r}")
+            raise ValueError(f"does not match -f '{self._text}'")
         return {name: value for name, value in match.groupdict().items() if value is not None}
 
 
@@ -96,46 +101,53 @@ def _parse(text: str) -> list[str | tuple[str]]:
     for match in _TOKEN.finditer(text):
         literal += text[position : match.start()]
         position = match.end()
-        field, escape = match.groups()
+        name, escape = match.groups()
         if escape is not None:
             if escape not in _ESCAPES:
                 raise OptionError(f"-f {text!r}: \\{escape} is none of \\n \\t \\r \\0 \\\\")
             literal += _ESCAPES[escape]
-        elif field == "%":
+        elif name == "%":
             literal += "%"
-        elif field in _FIELDS or field.endswith("}"):
+        elif name in _FIELDS or name.endswith("}"):
             if literal:
                 parts.append(literal)
                 literal = ""
-            parts.append((field,))
+            parts.append((name,))
         else:
-            raise OptionError(f"-f {text!r}: %{field} is none of %k %v %t %p %o %T %d %h %{{column}} %%")
+            raise OptionError(f"-f {text!r}: %{name} is none of %k %v %t %p %o %T %d %h %{{column}} %%")
     literal += text[position:]
     if literal:
         parts.append(literal)
     return parts
 
 
-def _field(name: str, record: Shown) -> str:
+def _field(name: str, record: Shown) -> bytes:
     if name == "k":
         return _text(record.key)
     if name == "v":
-        return json_line(record.row) if record.row is not None else _text(record.value)
+        return json_line(record.row).encode() if record.row is not None else _text(record.value)
     if name == "d":
-        return datetime.datetime.fromtimestamp(record.timestamp_ms / 1000, datetime.UTC).isoformat(
-            timespec="milliseconds"
-        )
+        return _date(record.timestamp_ms).encode()
     if name == "h":
-        return ",".join(f"{key}={_text(value)}" for key, value in record.headers)
+        return b",".join(key.encode() + b"=" + _text(value) for key, value in record.headers)
     if name.startswith("{"):
-        return _text((record.row or {}).get(name[1:-1]))
-    return str({"t": record.topic, "p": record.partition, "o": record.offset, "T": record.timestamp_ms}[name])
+        column = name[1:-1]
+        return _text(record.binary[column] if column in record.binary else (record.row or {}).get(column))
+    places = {"t": record.topic, "p": record.partition, "o": record.offset, "T": record.timestamp_ms}
+    return str(places[name]).encode()
 
 
-def _text(value: Any) -> str:
+def _date(timestamp_ms: int) -> str:
+    from pyspark_log.cli.json_values import timestamp_text
+
+    seconds, milliseconds = divmod(timestamp_ms, 1000)
+    return f"{timestamp_text(seconds * 1_000_000)}.{milliseconds:03d}+00:00"
+
+
+def _text(value: Any) -> bytes:
     if value is None:
-        return ""
+        return b""
     if isinstance(value, bytes):
-        return text_of(value)
-    value = plain(value)
-    return value if isinstance(value, str) else str(value)
+        return value
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return text.encode()

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark_log import Admin
 
 _SHIFT = re.compile(r"[+-][0-9]{1,18}\Z")
+_SHOWN_PARTITIONS = 5
 _FILE_HEADING = ["topic", "partition", "offset"]
 
 
@@ -123,12 +124,12 @@ def resolve(
 def within_log(
     wanted: Mapping[TopicPartition, int], starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
 ) -> tuple[dict[TopicPartition, int], list[str]]:
-    """The same offsets within what the logs hold, and a remark for each that had to be changed."""
+    """The same offsets within what the logs hold, and one remark on all that had to be changed."""
     new = {at: min(max(offset, starts[at]), ends[at]) for at, offset in wanted.items()}
-    remarks = [
-        f"{at.topic}:{at.partition}: {wanted[at]} is outside the log, which has {starts[at]} to {ends[at]}; "
-        f"{new[at]} instead"
-        for at in new
-        if new[at] != wanted[at]
-    ]
+    outside = [at for at in new if new[at] != wanted[at]]
+    shown = ", ".join(f"{at.topic}:{at.partition} has {starts[at]} to {ends[at]}" for at in outside[:_SHOWN_PARTITIONS])
+    more = f", and {len(outside) - _SHOWN_PARTITIONS} more" if len(outside) > _SHOWN_PARTITIONS else ""
+    offsets = {wanted[at] for at in outside}
+    what = f"{min(offsets)} is" if len(offsets) == 1 else "Some offsets are"
+    remarks = [f"{what} outside the log, so the nearest offset is taken: {shown}{more}."] if outside else []
     return new, remarks

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import fnmatch
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from broker_runtime.contract.errors import OptionError
+from broker_runtime.contract.errors import OptionError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
 from pyspark_log.cli.arguments import parse_partition, parse_topic_settings
+from pyspark_log.cli.complete import topics
 from pyspark_log.cli.invocation import Invocation, usage_error
 from pyspark_log.cli.options import add_command
-from pyspark_log.cli.output import Column, OutputFormat, print_rows
+from pyspark_log.cli.output import Column, OutputFormat, counted, print_rows
 
 if TYPE_CHECKING:
     from broker_runtime.contract.model import TopicDescription
+    from pyspark_log import Admin
 
-_NAME = typer.Argument(help="The topic's name.", metavar="TOPIC", show_default=False)
+_NAME = typer.Argument(help="The topic's name.", metavar="TOPIC", show_default=False, autocompletion=topics)
+_NEW_NAME = typer.Argument(help="The topic's name.", metavar="TOPIC", show_default=False)
 
 _TOPIC_COLUMNS = [
     Column("name", "NAME"),
@@ -34,6 +38,7 @@ _PARTITION_COLUMNS = [
     Column("leader_epoch", "EPOCH"),
     Column("replicas", "REPLICAS"),
     Column("isr", "ISR"),
+    Column("lost", "LOST-LOG", wide_only=True),
     Column("log_start", "START"),
     Column("high_watermark", "HIGH-WATERMARK"),
     Column("records", "RECORDS"),
@@ -53,12 +58,13 @@ def add_to(group: typer.Typer) -> None:
         ("trim", trim),
     ):
         add_command(group, name)(function)
+    add_command(group, "ls", hidden=True)(list_topics)
 
 
 def create(
     invocation: Invocation,
-    name: Annotated[str, _NAME],
-    partitions: Annotated[int | None, typer.Option("-p", "--partitions", help="How many; 1 unless said.")] = None,
+    name: Annotated[str, _NEW_NAME],
+    partitions: Annotated[int | None, typer.Option("-p", "--partitions", help="How many; 1 by default.")] = None,
     replication_factor: Annotated[
         int | None, typer.Option("-r", "--replication-factor", help="Replicas of each partition.")
     ] = None,
@@ -74,34 +80,51 @@ def create(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check whether it could be created.")] = False,
 ) -> None:
     """Create a topic."""
-    with invocation.admin() as admin:
-        topic = admin.create_topic(
+    settings = parse_topic_settings(config or [], option="-c")
+
+    def asked_for(admin: Admin, *, exist_ok: bool) -> TopicDescription:
+        return admin.create_topic(
             name,
             partitions=partitions,
             replication_factor=replication_factor,
             schema=schema,
             key=key,
-            config=parse_topic_settings(config or [], option="-c"),
-            exist_ok=if_not_exists,
+            config=settings,
+            exist_ok=exist_ok,
             validate_only=dry_run,
         )
+
+    remark = (
+        "Topic {name} could be created with {partitions}." if dry_run else "Created topic {name} with {partitions}."
+    )
+    with invocation.admin() as admin:
+        try:
+            topic = asked_for(admin, exist_ok=False)
+        except TopicAlreadyExistsError:
+            if not if_not_exists:
+                raise
+            topic = asked_for(admin, exist_ok=True)
+            remark = "Topic {name} already exists, with {partitions}."
     if invocation.output is not None:
         print_rows([_row(topic)], _TOPIC_COLUMNS, invocation.output, name="name", one=True)
-    invocation.say(f"{name}: {'could be created' if dry_run else 'is there'}, {_count(len(topic.partitions))}")
+    invocation.say(remark.format(name=name, partitions=counted(len(topic.partitions), "partition")))
 
 
 def list_topics(invocation: Invocation) -> None:
     """List the topics."""
     with invocation.admin() as admin:
-        topics = admin.describe_topics()
-    if not topics and invocation.output in {None, OutputFormat.TABLE, OutputFormat.WIDE}:
+        found = admin.describe_topics()
+    if not found and invocation.output in {None, OutputFormat.TABLE, OutputFormat.WIDE}:
         invocation.say("No topics yet. Create one: pylog topic create NAME")
         return
-    print_rows([_row(topic) for topic in topics], _TOPIC_COLUMNS, invocation.output, name="name")
+    print_rows([_row(topic) for topic in found], _TOPIC_COLUMNS, invocation.output, name="name")
 
 
 def describe(invocation: Invocation, name: Annotated[str, _NAME]) -> None:
     """Show a topic's schema, settings and partitions with their offsets."""
+    from broker_runtime.contract.model import TopicPartition
+    from pyspark_log.client.health import why_offline
+
     with invocation.admin() as admin:
         topic = admin.describe_topic(name)
         settings = admin.describe_config(name)
@@ -122,6 +145,10 @@ def describe(invocation: Invocation, name: Annotated[str, _NAME]) -> None:
         out.write(f"{'Settings' if index == 0 else '        '} {setting}={_setting(value)}\n")
     out.write("\n")
     print_rows(row["partitions"], _PARTITION_COLUMNS, invocation.output, name="partition")
+    for partition in topic.partitions:
+        advice = why_offline(TopicPartition(topic.name, partition.partition), partition)
+        if advice is not None:
+            invocation.say(advice)
 
 
 def alter(
@@ -144,21 +171,48 @@ def alter(
         raise usage_error("nothing to change: give -c NAME=VALUE or -d NAME")
     with invocation.admin() as admin:
         admin.alter_config(name, changes)
-    invocation.say(f"{name}: changed {', '.join(sorted(changes))}")
+    invocation.say(f"Changed {', '.join(sorted(changes))} of topic {name}.")
 
 
 def delete(
     invocation: Invocation,
-    name: Annotated[str, _NAME],
+    names: Annotated[
+        list[str],
+        typer.Argument(help="Their names, or patterns in quotes: 'test-*'.", metavar="TOPIC…", autocompletion=topics),
+    ],
     if_exists: Annotated[bool, typer.Option("--if-exists", help="A missing topic is fine.")] = False,
 ) -> None:
-    """Delete a topic and all its records. Asks for its name unless -y."""
+    """Delete topics and all their records. Shows which, and asks, unless -y."""
     with invocation.admin() as admin:
-        if not if_exists:
-            admin.describe_topic(name)  # a missing topic is said before anything is asked
-        invocation.confirm_name(f"This deletes topic {name} and all its records.", name)
-        admin.delete_topic(name, missing_ok=if_exists)
-    invocation.say(f"{name}: deleted")
+        chosen = choose_topics(names, admin.list_topics(), if_exists=if_exists)
+        if len(chosen) == 1:
+            invocation.confirm_name(f"This deletes topic {chosen[0]} and all its records.", chosen[0])
+        elif chosen:
+            shown = "".join(f"    {name}\n" for name in chosen)
+            invocation.confirm_name(
+                f"{shown}This deletes these {len(chosen)} topics and all their records.",
+                str(len(chosen)),
+                what="their number",
+            )
+        for name in chosen:
+            admin.delete_topic(name, missing_ok=if_exists)
+            invocation.say(f"Deleted topic {name}.")
+    if not chosen:
+        invocation.say("No such topic: nothing was deleted.")
+
+
+def choose_topics(given: Sequence[str], existing: Sequence[str], *, if_exists: bool) -> list[str]:
+    """The topics that names and patterns mean, each once, in the order of the names. Raises
+    `UnknownTopicOrPartitionError` for one that means none, unless ``if_exists``."""
+    chosen: dict[str, None] = {}
+    for text in given:
+        is_pattern = any(character in text for character in "*?[")
+        found = fnmatch.filter(sorted(existing), text) if is_pattern else [text] if text in existing else []
+        if not found and not if_exists:
+            what = "no topic matches" if is_pattern else "the cluster has no topic"
+            raise UnknownTopicOrPartitionError(f"{what} {text!r}")
+        chosen.update(dict.fromkeys(found))
+    return list(chosen)
 
 
 def add_partitions(
@@ -169,7 +223,7 @@ def add_partitions(
     """Add partitions. Keys are spread anew: records of one key may be in two partitions afterwards."""
     with invocation.admin() as admin:
         admin.create_partitions(name, total)
-    invocation.say(f"{name}: {_count(total)}")
+    invocation.say(f"Topic {name} now has {counted(total, 'partition')}.")
 
 
 def add_column(
@@ -183,12 +237,12 @@ def add_column(
     fields = parse_schema(columns)
     with invocation.admin() as admin:
         schema_id = admin.add_columns(name, fields)
-    invocation.say(f"{name}: schema version {schema_id} has {', '.join(fields.names)}")
+    invocation.say(f"Added {', '.join(fields.names)} to topic {name} (schema version {schema_id}).")
 
 
 def trim(
     invocation: Invocation,
-    partition: Annotated[str, typer.Argument(help="Which, as TOPIC:PARTITION.", metavar="TOPIC:PARTITION")],
+    partition: Annotated[str, typer.Argument(help="The partition.", metavar="TOPIC:PARTITION")],
     before: Annotated[str, typer.Option(help="The first offset that stays, or 'latest': none stays.")],
 ) -> None:
     """Delete a partition's records before an offset."""
@@ -199,9 +253,10 @@ def trim(
         raise usage_error(f"--before {before!r}: must be an offset, or latest")
     with invocation.admin() as admin:
         admin.describe_topic(at.topic)
-        invocation.confirm_name(f"This deletes the records of {at} before {before}.", at.topic)
+        where = "all records" if before == "latest" else f"the records before offset {before}"
+        invocation.confirm_name(f"This deletes {where} of {at.topic}:{at.partition}.", at.topic)
         started = admin.delete_records({at: LATEST if before == "latest" else int(before)})
-    invocation.say(f"{at}: starts at {started[at]}")
+    invocation.say(f"{at.topic}:{at.partition} now starts at offset {started[at]}.")
 
 
 def _row(topic: TopicDescription) -> dict[str, Any]:
@@ -230,6 +285,7 @@ def _partition_row(partition: Any) -> dict[str, Any]:
         "leader_epoch": partition.leader_epoch,
         "replicas": list(partition.replicas),
         "isr": list(partition.isr),
+        "lost": list(partition.lost),
         "log_start": partition.log_start if has_offsets else None,
         "high_watermark": partition.high_watermark if has_offsets else None,
         "records": partition.high_watermark - partition.log_start if has_offsets else None,
@@ -239,7 +295,3 @@ def _partition_row(partition: Any) -> dict[str, Any]:
 def _setting(value: Any) -> Any:
     """`describe_config` tells values with their source; here only the value counts."""
     return value.get("value") if isinstance(value, Mapping) else getattr(value, "value", value)
-
-
-def _count(partitions: int) -> str:
-    return f"{partitions} partition{'' if partitions == 1 else 's'}"

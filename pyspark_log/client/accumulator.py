@@ -267,11 +267,13 @@ class Accumulator:
             no_id = None if self.numbering is None else self.numbering.trouble
         for outgoing in expired:
             trouble = outgoing.queue.trouble or no_id
+            count = outgoing.delivery.count
+            records, they = ("1 record was", "it was") if count == 1 else (f"{count} records were", "they were")
             self.finish(
                 outgoing,
                 error=DeliveryTimeoutError(
-                    f"{outgoing.queue.topic}-{outgoing.queue.partition}: {outgoing.delivery.count} records were not "
-                    f"acknowledged within {self._delivery_timeout_s:g} s; whether they were appended is unknown"
+                    f"{outgoing.queue.topic}-{outgoing.queue.partition}: {records} not acknowledged within "
+                    f"{self._delivery_timeout_s:g} s; whether {they} appended is unknown"
                     + ("" if trouble is None else f". The last try: {trouble}")
                 ),
             )

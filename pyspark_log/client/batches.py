@@ -44,6 +44,7 @@ def batch_frames(
     What does not fit the topic as ``lane`` has it is tried once more with ``lane_anew()``: somebody may have added the
     column. Raises `SchemaMismatchError` and `InvalidTimestampError`, in the worst case after some frames were taken.
     """
+    first_row = 0
     shares_count = 1 if partition is not None else len(lane.queues)
     is_new = False
     for table in _parts(data, min(_SMALL_BYTES * shares_count, _MOST_JOINED_BYTES)):
@@ -70,11 +71,16 @@ def batch_frames(
                 codec=codec,
                 max_bytes=lane.max_message_bytes,
             )
+            places = range(rows.start, rows.stop) if isinstance(rows, slice) else rows
+            taken = 0
             for frame in frames:
                 header = parse_header(frame)
                 delivery = Delivery(queue.topic, queue.partition, base_timestamp_ms=header.max_timestamp_ms)
                 delivery.count = header.record_count
+                delivery.rows = (first_row, places[taken : taken + delivery.count])
+                taken += delivery.count
                 yield queue, delivery, frame
+        first_row += batch.num_rows
 
 
 def _parts(data: Any, wanted_bytes: int) -> Iterator[pa.Table]:

@@ -32,7 +32,7 @@ class Delivery:
 
     __slots__ = (
         "_callbacks", "_event", "_hurry", "_lock", "append_time_ms", "base_offset", "base_timestamp_ms", "count",
-        "error", "is_done", "partition", "timestamps", "topic",
+        "error", "is_done", "partition", "rows", "timestamps", "topic",
     )  # fmt: skip
 
     def __init__(self, topic: str, partition: int, *, base_timestamp_ms: int, hurry: _Hurry | None = None) -> None:
@@ -42,6 +42,8 @@ class Delivery:
         self.base_timestamp_ms = base_timestamp_ms
         self.timestamps: Sequence[int | None] | None = None
         self.count = 0
+        # Of `send_batch`: a first row of the data, and which from there on.
+        self.rows: tuple[int, Any] = (0, ())
         self.base_offset = -1
         self.append_time_ms = -1
         self.error: PylogError | None = None

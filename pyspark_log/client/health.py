@@ -13,9 +13,10 @@ from broker_runtime.contract.model import ClusterDescription, PartitionDescripti
 from broker_runtime.contract.settings import resolve
 from pyspark_log.client.cluster import Cluster
 
-Problem = Literal["offline", "under-min-isr", "under-replicated"]
-"""No leader: neither read nor written. Fewer in sync than ``min.insync.replicas``: ``acks=all`` is refused. Not all
-replicas in sync: it works, with less in reserve. The worst that is true of a partition is told."""
+Problem = Literal["log-missing", "offline", "under-min-isr", "under-replicated"]
+"""No leader, because the last replica in sync came back without its log. No leader: neither read nor written. Fewer in
+sync than ``min.insync.replicas``: ``acks=all`` is refused. Not all replicas in sync: it works, with less in reserve.
+The worst that is true of a partition is told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +74,36 @@ def health_of(cluster: ClusterDescription, topics: Iterable[TopicDescription]) -
     )
 
 
+def why_offline(at: TopicPartition, partition: PartitionDescription) -> str | None:
+    """Why a partition has no leader, what can be done about it, and what each choice costs; None where it has one."""
+    if partition.leader is not None:
+        return None
+    in_sync = ", ".join(map(str, partition.isr))
+    name = f"{at.topic}:{at.partition}"
+    unclean = f"pylog partition elect --election unclean {name}"
+    missing = [broker_id for broker_id in partition.isr if broker_id in partition.lost]
+    if not missing:
+        return (
+            f"{name} has no leader: the brokers in sync ({in_sync}) are away, or just starting. Start one of them: "
+            f"nothing is lost. If none comes back: {unclean} lets another replica lead; what it does not have is lost"
+        )
+    broker = f"broker {missing[0]}"
+    others = [broker_id for broker_id in partition.replicas if broker_id not in partition.lost]
+    choice = (
+        f"Or choose another replica ({', '.join(map(str, others))}): {unclean}; what it does not have is lost"
+        if others
+        else f"Or begin with an empty log: {unclean}; all its records are lost"
+    )
+    return (
+        f"{name} has no leader: {broker} was the last one in sync, and came back without its log (another disk, an "
+        f"older copy, or a directory that is gone). Stop {broker}, put the disk or the directory back, and start it: "
+        f"nothing is lost. {choice}. Or delete the topic"
+    )
+
+
 def _problem(partition: PartitionDescription, cluster: ClusterDescription, min_in_sync: int) -> Problem | None:
+    if partition.leader is None and set(partition.isr) & set(partition.lost):
+        return "log-missing"
     if partition.leader is None or partition.leader not in cluster.brokers:
         return "offline"
     if len(partition.isr) < min_in_sync:

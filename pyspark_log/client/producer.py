@@ -140,8 +140,13 @@ class Producer:
         in contiguous slices, the partitions in turn. The future has a `BatchMetadata` for each frame, in the order of
         the data's parts. Blocks and raises as `send`; on an error nothing later of ``data`` is sent.
         """
-        lane = self._lane(topic, partition)
         deliveries: list[Delivery] = []
+        self._send_batch(topic, data, partition, deliveries)
+        return BatchFuture(deliveries)
+
+    def _send_batch(self, topic: str, data: Any, partition: int | None, deliveries: list[Delivery]) -> None:
+        """Fills ``deliveries``, so that the caller knows what was taken also when an error ends it."""
+        lane = self._lane(topic, partition)
         for queue, delivery, frame in batch_frames(
             lane,
             data,
@@ -152,7 +157,6 @@ class Producer:
         ):
             self._accumulator.add_frame(queue, delivery, frame)
             deliveries.append(delivery)
-        return BatchFuture(deliveries)
 
     def flush(self, timeout: float | None = None) -> None:
         """Sends all there is at once and blocks until it is acknowledged or has failed.

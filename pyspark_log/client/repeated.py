@@ -26,7 +26,7 @@ def made_topic(cluster: Cluster, request: CreateTopicRequest) -> Topic:
         and request.config.items() <= topic.info.config.items()
     )
     if not is_as_asked:
-        raise TopicAlreadyExistsError(f"{request.name} exists, and is not as it was asked for")
+        raise TopicAlreadyExistsError(f"topic {request.name!r} already exists, and differs from what was asked for")
     return topic
 
 

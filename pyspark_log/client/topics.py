@@ -98,6 +98,7 @@ class Topic:
                     isr=p.isr,
                     log_start=p.log_start,
                     high_watermark=p.high_watermark,
+                    lost=p.lost,
                 )
                 for p in self.info.partitions
             ),

@@ -31,12 +31,13 @@ def run_pylog(pylog_forks: PylogForks, tmp_path: Path) -> Pylog:
     ) -> subprocess.CompletedProcess[str]:
         status, out, errors = pylog_forks.run(
             list(arguments),
-            stdin=stdin.encode() if isinstance(stdin, str) else stdin,
+            stdin=stdin.encode(errors="surrogateescape") if isinstance(stdin, str) else stdin,
             environment=clean_environment(tmp_path, **(environment or {})),
             directory=tmp_path,
             limit_s=LIMIT_S,
         )
-        return subprocess.CompletedProcess(arguments, status, out.decode(), errors.decode())
+        shown = out.decode(errors="surrogateescape")  # raw records are no text
+        return subprocess.CompletedProcess(arguments, status, shown, errors.decode())
 
     return run
 

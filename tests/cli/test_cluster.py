@@ -60,7 +60,7 @@ def test_health_says_what_is_wrong_and_exits_with_5(run_pylog: Pylog, two_broker
     two_brokers.wait_until_ready()
     ill = run_pylog("cluster", "health", "-b", address)
     assert ill.returncode == 5
-    assert "2 of 2 partitions are not in order" in ill.stderr
+    assert "2 of 2 partitions are not healthy" in ill.stderr
     assert [line.split()[:2] for line in ill.stdout.splitlines()[1:]] == [
         ["t:0", "under-replicated"],
         ["t:1", "under-replicated"],
@@ -74,9 +74,10 @@ def test_health_says_what_is_wrong_and_exits_with_5(run_pylog: Pylog, two_broker
 
 def test_decommission_needs_others_that_can_take_it_all(run_pylog: Pylog, two_brokers: LocalCluster) -> None:
     """Two replicas need two brokers: refused, and nothing changes."""
-    refused = run_pylog("cluster", "decommission", "2", "-y", "-b", two_brokers.bootstrap_servers)
-    assert refused.returncode == 2
-    assert refused.stderr.startswith("[INVALID_REPLICA_ASSIGNMENT]")
+    for broker, told in (("2", "broker 2 cannot be emptied: t:0 has 2 replicas"), ("9", "there is no broker 9")):
+        refused = run_pylog("cluster", "decommission", broker, "-b", two_brokers.bootstrap_servers)
+        assert refused.returncode == 2
+        assert refused.stderr.startswith(f"[INVALID_REPLICA_ASSIGNMENT] {told}"), "before it asks for anything"
 
 
 def test_partition_moves_to_a_broker_and_back(run_pylog: Pylog, two_brokers: LocalCluster) -> None:
@@ -88,8 +89,8 @@ def test_partition_moves_to_a_broker_and_back(run_pylog: Pylog, two_brokers: Loc
     there = 3 - here
     moved = run_pylog("partition", "move", "moved:0", "--to", str(there), "--watch", "-b", address)
     assert moved.returncode == 0, moved.stderr
-    assert moved.stderr.splitlines()[0] == f"moved-0: moves to {there}"
-    assert moved.stderr.splitlines()[-1] == "All are moved."
+    assert moved.stderr.splitlines()[0] == f"Moving moved:0 to brokers {there}."
+    assert moved.stderr.splitlines()[-1] == "All moves are done."
     assert run_pylog("partition", "moves", "-b", address).stderr == "Nothing is being moved.\n"
     assert run_pylog("partition", "moves", "-o", "json", "-b", address).stdout.strip() == "[]"
 
@@ -100,7 +101,7 @@ def test_partition_moves_to_a_broker_and_back(run_pylog: Pylog, two_brokers: Loc
         (("move", "t:0", "--to", "7"), 2, "t-0 cannot be moved to [7]: live brokers are [1, 2]"),
         (("move", "t:0", "--cancel"), 1, "t-0 is not being moved, so there is nothing to end"),
         (("move", "nowhere:0", "--to", "1"), 3, "no topic 'nowhere'"),
-        (("move", "t:0"), 2, "say where to"),
+        (("move", "t:0"), 2, "give either --to 2,3,4 or --cancel"),
         (("move", "t:0", "--to", "one"), 2, "must be broker ids with commas between them"),
         (("move", "t", "--to", "1"), 2, "'t' must be TOPIC:PARTITION"),
         (("move", "t:0", "--to", "1,1"), 2, "t-0 cannot have two replicas on one broker: [1, 1]"),

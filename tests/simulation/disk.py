@@ -9,12 +9,22 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from broker_runtime.log.faulty_files import FaultyFiles, _Inode, _write_at
 from tests.simulation.scheduler import Crashed
 
 LOG_SUFFIX = ".log"
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """The files and directories below one."""
+
+    below: Path
+    names: dict[Path, bytes]
+    directories: frozenset[Path]
 
 
 class SimFiles(FaultyFiles):
@@ -63,6 +73,32 @@ class SimFiles(FaultyFiles):
             if position < len(content):
                 content[position] ^= mask
         self._touch(path, 0)
+
+    def take_out(self, below: Path) -> Copy:
+        """Everything below a directory goes, as with a disk that is taken out; for `put_in`."""
+        taken = self.copy(below)
+        for path in taken.names:
+            self._touch(path, 0)
+            del self._names[path]
+            self._durable_names.pop(path, None)
+        self._directories = {path for path in self._directories if below not in (path, *path.parents)}
+        return taken
+
+    def put_in(self, copy: Copy) -> None:
+        """What lies below the copy's directory is what was there when it was made."""
+        self.take_out(copy.below)
+        for path, content in copy.names.items():
+            self._names[path] = self._durable_names[path] = _Inode(bytearray(content), bytearray(content))
+            self._touch(path, 0)
+        self._directories |= copy.directories
+
+    def copy(self, below: Path) -> Copy:
+        """What the device has below a directory; nothing may run on it."""
+        return Copy(
+            below,
+            {path: bytes(inode.content) for path, inode in self._names.items() if below in path.parents},
+            frozenset(path for path in self._directories if below in (path, *path.parents)),
+        )
 
     def is_syncing(self, directory: str) -> bool:
         """Whether an fsync of one of the log's files there is under way."""
@@ -132,6 +168,12 @@ class SimFiles(FaultyFiles):
         for position, data in written:
             _write_at(inode.durable, data, position)
             self._is_written(inode, position, position + len(data))
+
+    def drop_cached(self, descriptor: int) -> None:
+        path, inode = self._file_of(descriptor)
+        super().drop_cached(descriptor)
+        if self._not_written.get(inode):
+            self._touch(path, 0)
 
     def sync_directory(self, path: Path) -> None:
         self._change()

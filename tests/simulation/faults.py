@@ -11,8 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from broker_runtime.log.faulty_files import Fault
+from tests.simulation.directed import Directed
 from tests.simulation.disk import LOG_SUFFIX
 from tests.simulation.life import DATA
+from tests.simulation.lost_disks import LostDisks
 from tests.simulation.node import Node
 from tests.simulation.operations import Operations
 from tests.simulation.scheduler import MS, SECOND
@@ -28,6 +30,8 @@ class Faults:
         self._interval_us = interval_us
         self._is_over = False
         operations = Operations(world)
+        self._directed = directed = Directed(world)
+        self._lost_disks = lost_disks = LostDisks(world, self._later)
         known: dict[str, Callable[[Node], None]] = {
             "kill": self._kill,
             "power loss": self._lose_power,
@@ -41,6 +45,7 @@ class Faults:
             "zookeeper down": self._zookeeper_down,
             "clock jump": self._clock_jump,
             "slow disk": self._slow_disk,
+            "stalled fsync": self._stall_disk,
             "all lose power": self._all_lose_power,
             "disk error": self._disk_error,
             "bit flip": self._flip_bits,
@@ -50,6 +55,14 @@ class Faults:
             "cancelled move": operations.cancel_moves,
             "election": operations.elect,
             "deletion": operations.delete_records,
+            "disk lost": lost_disks.empty,
+            "older copy": lost_disks.restore,
+            "all end": lost_disks.all_end,
+            "only disk lost": lost_disks.empty_the_only_one,
+            "controller deposed": directed.depose_controller,
+            "back and forth": directed.back_and_forth,
+            "outcome lost": directed.lose_outcome,
+            "session ends": directed.end_session,
         }
         self._kinds = [(kind, known[kind]) for kind in kinds]
         if self._kinds:
@@ -60,6 +73,8 @@ class Faults:
         self._is_over = True
         world = self._world
         world.trace.line("sim", "healed")
+        self._directed.end()
+        self._lost_disks.heal()
         world.network.heal()
         world.network.weather.lost = world.network.weather.repeated = world.network.weather.late = 0.0
         weather = world.zookeeper.weather
@@ -71,7 +86,8 @@ class Faults:
             world.zookeeper.awake(node.actor)
             node.files.crash_in = None
             node.files.faults.clear()
-            node.sync_us = (100, 600)
+            node.sync_us = node.usual_sync_us
+            node.stall_us = 0
             if node.has_offline_logs:
                 node.kill(power_lost=False)
             if node.life is None and not node.is_retired:
@@ -85,7 +101,9 @@ class Faults:
     def _strike(self) -> None:
         if self._is_over:
             return
-        if self._world.is_recovering:  # one at a time, where the disks promise nothing
+        if (
+            self._world.is_recovering or self._world.scheduler.now_us < self._world.quiet_until_us
+        ):  # one at a time, where the disks promise nothing
             self._next()
             return
         _, strike = self._rng.choice(self._kinds)
@@ -244,9 +262,13 @@ class Faults:
         node.sync_us = (20 * MS, 400 * MS)
 
         def mend() -> None:
-            node.sync_us = (100, 600)
+            node.sync_us = node.usual_sync_us
 
         self._later(self._between(SECOND, 10 * SECOND), mend)
+
+    def _stall_disk(self, node: Node) -> None:
+        node.stall_us = self._between(500 * MS, 12 * SECOND)
+        self._fault("stalled fsync", node, f"{node.stall_us / 1e6:.1f} s")
 
 
 def _is_of_a_log(path: Path) -> bool:

@@ -16,6 +16,7 @@ By number, as tests name them ("invariant 5"); 9 to 11 are of transactions and g
 12. After any crash a log is opened as a prefix with all that was durable; what is made of its frames agrees with them.
 13. Who waits for an acknowledgement is answered by the time limit of the request.
 14. The high watermark rises only while ``min.insync.replicas`` are in sync, as far as its leader itself has written.
+15. After all brokers ended, whoever of those in sync comes back first, with its disk, leads soon.
 
 Rule: looks and never touches: no log is opened or loaded by it, nothing runs because of it. Every complaint is a
 `ViolationError` that names the invariant. It is about all that could have been seen from outside: an answer counts from
@@ -43,10 +44,10 @@ from broker_runtime.contract.requests import (
     ProduceResponse,
 )
 from broker_runtime.replication import Partition
-from tests.simulation.disk import LOG_SUFFIX
-from tests.simulation.loaded_log import disagreement, is_locked
 from tests.simulation.committed import Committed, ViolationError, missing
+from tests.simulation.disk import LOG_SUFFIX
 from tests.simulation.history import Acknowledgement, Batch, History, body_of
+from tests.simulation.loaded_log import disagreement, is_locked
 from tests.simulation.log_view import LogView, StoredFrame
 from tests.simulation.node import Node
 from tests.simulation.serving import Fetched
@@ -81,6 +82,8 @@ class Invariants:
         """Logs that a fault has damaged: they need not hold anything."""
         self.may_lack: set[tuple[int, TopicPartition]] = set()
         """Logs that lost their power without flush.mode=ack, until they are in sync again."""
+        self.without_log: set[tuple[int, TopicPartition]] = set()
+        """Logs that went with their disk, until they are in sync again."""
         self._registered_in: dict[int, int] = {}  # broker → life
         self._registered_at_us: dict[int, int] = {}
         self._leaders: dict[tuple[Key, int], tuple[int, int]] = {}
@@ -268,6 +271,7 @@ class Invariants:
                     7, f"{at}: broker {broker_id} was taken into the in-sync set, and is not registered"
                 )
             if self._takes_part(broker_id):
+                self.without_log.discard((broker_id, at))
                 self.may_lack.discard((broker_id, at))  # else it is taken in for what it told before it lost its power
             self._require(5, self._nodes[broker_id], at, key, 0, committed.end)
         if after.leader is not None and (before is None or after.leader_epoch > before.leader_epoch):
@@ -308,6 +312,13 @@ class Invariants:
         node = self._nodes[broker_id]
         self._registered_in[broker_id] = node.lives
         self._registered_at_us[broker_id] = node.scheduler.now_us
+        for key, in_sync in self.in_sync.items():
+            at = self.of(key, self.committed[key].at).at
+            if (broker_id, at) in self.without_log and broker_id in in_sync and len(in_sync) > 1:
+                raise ViolationError(
+                    7, f"{at}: broker {broker_id} registered without the log that it was in sync with, still in sync "
+                    f"with {in_sync}",
+                )  # fmt: skip
         if not node.was_unclean:
             return
         for in_sync in self.in_sync.values():
@@ -326,6 +337,8 @@ class Invariants:
         """Whether the broker was registered all the time in which ``returned`` came back, and does not stop."""
         other = self._nodes[broker_id]
         if not self._takes_part(broker_id) or other.life is None or not other.is_well or other._is_stopping:
+            return False
+        if other.refuses_until_us > returned.started_us:  # it may be dying, for all that can be seen
             return False
         membership = other.life.member.membership
         is_registered = membership is not None and membership.session == other.life.client.session_id
@@ -464,6 +477,13 @@ class Invariants:
         if hit is not None and shown > hit.base_offset:
             self._situation("bit flip that frames behind it bear witness of")
             self._shown[node.broker_id, at] = shown
+
+    def lost(self, node: Node, directories: Sequence[str]) -> None:
+        """The disk of a broker that is down lost these directories, or is as it once was."""
+        for at in node.disk.logs:
+            if str(at) in directories:
+                self.may_lack.add((node.broker_id, at))
+                self.without_log.add((node.broker_id, at))
 
     def is_recovering(self) -> bool:
         """Whether some log lacks what it once had: lost with the power, or damaged and not fetched anew yet."""

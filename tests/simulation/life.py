@@ -103,6 +103,7 @@ class Life:
             node.broker_id,
             node.scheduler,
             broker_epoch=lambda: self.member.broker_epoch,
+            broker_secret=lambda: self.member.broker_secret,
             ask=node.ask_leader,
             on_broken=node.suspect,
             on_diverging=node.diverges,
@@ -129,6 +130,7 @@ class Life:
                 software_version="simulated",
                 was_clean=self.directory.was_clean,
                 disks=OwnDisks([self.directory]),
+                secret=f"secret of {node.broker_id}",
             ),
             self.hosting,
             now_ms=node.now_ms,
@@ -146,7 +148,15 @@ class Life:
         )
         self.isr_updater.on_wake = node.update_in_sync_soon
         self.isr_updater.situation = node.trace.situation
-        self.serving = Serving(node.actor, node.broker_id, node.scheduler, self.registry, node.observer, node.now_ms)
+        self.serving = Serving(
+            node.actor,
+            node.broker_id,
+            node.scheduler,
+            self.registry,
+            node.observer,
+            node.now_ms,
+            stalled_until_us=lambda: node.stalled_until_us,
+        )
         self.followers = FollowerSessions(node.actor, node.scheduler, self.serving.fetch_service)
         self.movements = MovementService(self.member, self.registry, now_ms=node.now_ms)
         self.topics = TopicService(

@@ -34,7 +34,7 @@ def simulated(scheduler: StackScheduler) -> Iterator[None]:
             super().__init__(scheduler, threading.RLock())
 
     class Condition(SimCondition):
-        def __init__(self, lock: SimLock | None = None) -> None:
+        def __init__(self, lock: Any = None) -> None:
             super().__init__(scheduler, RLock() if lock is None else lock)
 
     class Event(SimEvent):
@@ -138,7 +138,7 @@ class SimCondition:
 
     __slots__ = ("_lock", "_scheduler", "_waiting")
 
-    def __init__(self, scheduler: StackScheduler, lock: SimLock) -> None:
+    def __init__(self, scheduler: StackScheduler, lock: Any) -> None:
         self._scheduler = scheduler
         self._lock = lock
         self._waiting: list[Stack] = []
@@ -160,14 +160,18 @@ class SimCondition:
         scheduler = self._scheduler
         if timeout is not None and timeout <= 0:
             return False
-        saved = self._lock.release_all()
+        is_own = isinstance(self._lock, SimLock)
+        saved = self._lock.release_all() if is_own else self._lock.release()
         try:
             return scheduler.park(
                 None if timeout is None else scheduler.now_us + int(timeout * SECOND) + 1, waiting=self._waiting
             )
         finally:
             if scheduler.is_alive:
-                self._lock.take_back(saved)
+                if is_own:
+                    self._lock.take_back(saved)
+                else:  # one that the product makes of such a lock
+                    self._lock.acquire()
 
     def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
         end_us = None if timeout is None else self._scheduler.now_us + int(timeout * SECOND)

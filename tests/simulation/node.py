@@ -62,7 +62,11 @@ class Node:
         self.started_us = 0
         self.boots = 0
         self.clock_offset_ms = 0
-        self.sync_us = (100, 600)
+        self.usual_sync_us = (100, 600)
+        self.sync_us = self.usual_sync_us
+        self.stall_us = 0  # the next fsync takes so much longer
+        self.stalled_until_us = 0
+        self.refuses_until_us = 0  # its port does, though it runs
         self.should_run = False
         self.was_unclean = False
         self.has_lost_power = False  # at the end of the last life
@@ -366,7 +370,10 @@ class Node:
         return claims
 
     def _wait_for_disk(self) -> None:
-        self.scheduler.block(self.scheduler.between(*self.sync_us))
+        stall_us, self.stall_us = self.stall_us, 0
+        if stall_us or self.sync_us[1] > 100 * MS:
+            self.stalled_until_us = max(self.stalled_until_us, self.scheduler.now_us + stall_us + self.sync_us[1])
+        self.scheduler.block(self.scheduler.between(*self.sync_us) + stall_us)
 
     def _crash_by_disk(self) -> None:
         self.trace.fault("crash at a write", self.actor)

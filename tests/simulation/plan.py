@@ -11,8 +11,12 @@ from tests.simulation.sim_zookeeper import ZooKeeperWeather
 
 _KINDS = (
     "kill", "power loss", "crash at a write", "restart", "pause", "partition", "isolate", "cut from zookeeper",
-    "session expiry", "zookeeper down", "clock jump", "slow disk", "all lose power", "disk error", "bit flip",
+    "session expiry", "zookeeper down", "clock jump", "slow disk", "stalled fsync", "all lose power", "disk error", "bit flip",
     "stop", "broker added", "move", "cancelled move", "election", "deletion",
+)  # fmt: skip
+_DIRECTED = (
+    "controller deposed", "back and forth", "outcome lost", "session ends",
+    "disk lost", "all end", "older copy", "only disk lost",
 )  # fmt: skip
 
 
@@ -37,6 +41,7 @@ class Plan:
     lateness: float
     ambiguity: float
     late_watches: float
+    sync_us: tuple[int, int]
 
     def weather(self) -> Weather:
         """The network's."""
@@ -61,6 +66,9 @@ def plan_of(seed: int) -> Plan:
     rng = random.Random(f"plan {seed}")
     is_stormy = rng.random() < 0.6
     kinds = [kind for kind in _KINDS if rng.random() < 0.4]
+    if seed % 3 == 0:  # steered to one situation, with little else beside it
+        kinds = [_DIRECTED[seed // 3 % len(_DIRECTED)], *rng.sample(kinds, min(len(kinds), 2))]
+        is_stormy = is_stormy and rng.random() < 0.3
     brokers = 3
     replicas = list(range(1, brokers + 1))
     factor = rng.choice([2, 3, 3])
@@ -82,5 +90,6 @@ def plan_of(seed: int) -> Plan:
         repeats=rng.choice([0.0, 0.02, 0.1]) if is_stormy else 0.0,
         lateness=rng.choice([0.0, 0.02, 0.1]) if is_stormy else 0.0,
         ambiguity=rng.choice([0.0, 0.01, 0.05, 0.15]) if is_stormy else 0.0,
+        sync_us=rng.choice([(100, 600), (MS, 12 * MS), (10 * MS, 80 * MS)]),
         late_watches=rng.choice([0.0, 0.05, 0.3]) if is_stormy else 0.0,
     )

@@ -45,6 +45,7 @@ class ReplicaFetching:
         scheduler: Scheduler,
         *,
         broker_epoch: Callable[[], int],
+        broker_secret: Callable[[], str],
         ask: Callable[..., None],
         on_broken: Callable[[int], None],
         on_diverging: Callable[[bool], None] = lambda is_by_epoch_alone: None,
@@ -53,6 +54,7 @@ class ReplicaFetching:
         self._broker_id = broker_id
         self._scheduler = scheduler
         self._broker_epoch = broker_epoch
+        self._broker_secret = broker_secret
         self._ask = ask
         self._on_broken = on_broken
         self._on_diverging = on_diverging
@@ -114,7 +116,10 @@ class ReplicaFetching:
             self._soon(leader, max(fetcher.pause_ms(now_ms) * MS, 20 * MS))
             return
         exchange.is_out = True
-        hello = None if exchange.is_open else FetchHello(replica_id=self._broker_id, broker_epoch=broker_epoch)
+        hello = None
+        if not exchange.is_open:
+            secret = self._broker_secret()
+            hello = FetchHello(replica_id=self._broker_id, broker_epoch=broker_epoch, secret=secret)
         exchange.is_open = True
 
         def answered(answer: object) -> None:

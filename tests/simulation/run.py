@@ -102,6 +102,7 @@ class Run:
         world, plan = self.world, self.plan
         world.invariants.is_durable_by_ack = plan.flush_mode == "ack"
         for node in world.nodes.values():
+            node.usual_sync_us = node.sync_us = plan.sync_us
             node.start(world.scheduler.between(0, 300 * MS))
         self._await(lambda: all(node.is_up for node in world.nodes.values()), 60 * SECOND, "brokers came up")
         self._create_topic()

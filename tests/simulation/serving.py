@@ -117,12 +117,15 @@ class Serving:
         registry: PartitionRegistry,
         observer: Observer,
         now_ms: Callable[[], int],
+        stalled_until_us: Callable[[], int] = lambda: 0,
     ) -> None:
+        """``stalled_until_us``: when the last stalled fsync ended, or will."""
         self._actor = actor
         self._broker_id = broker_id
         self._scheduler = scheduler
         self._registry = registry
         self._observer = observer
+        self._stalled_until_us = stalled_until_us
         monotonic_s = self._monotonic_s
         self.produce_service = ProduceService(registry, now_ms=now_ms, monotonic_s=monotonic_s)
         self.fetch_service = LookingFetchService(
@@ -152,7 +155,16 @@ class Serving:
             is_over.append(True)
 
         def look() -> None:
-            if not is_over:
+            if is_over:
+                return
+            stalled_until_us = self._stalled_until_us()
+            if (
+                self._scheduler.now_us < stalled_until_us + _OVERTIME_US
+            ):  # an fsync held the log's lock: no limit ends it
+                self._scheduler.after(
+                    stalled_until_us + _OVERTIME_US - self._scheduler.now_us, self._actor, look, thread=OWN_THREAD
+                )
+            else:
                 raise ViolationError(
                     _BOUNDED, f"broker {self._broker_id}: {request.topic}-{request.partition}: a produce request waits "
                     f"for its acknowledgement {_OVERTIME_US / SECOND:.0f} s past its time limit",

@@ -190,6 +190,10 @@ class SimClient:
         if not self._is_cut:
             self._reconnect_soon()
 
+    def reconnect_at_once(self) -> None:
+        """The connection is there again, in a new session where the old one has ended."""
+        self._reconnect()
+
     def silent_for(self, duration_us: int) -> None:
         """No sign of life for so long."""
         timeout_us = self._server.weather.session_timeout_us

@@ -29,6 +29,8 @@ SITUATIONS = (
     "failed fsync, then a restart",
     "bit flip that frames behind it bear witness of",
     "log refused as damaged",
+    "disk lost by the only one in sync",
+    "all ended, and one never comes back",
     "producer begins anew",
     "leader lost during a move",
 )

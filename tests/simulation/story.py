@@ -286,11 +286,11 @@ class Story:
 
         self.wait(is_so, lambda: f"but {self.world.states.state(at)}")
 
-    @says(r"Broker (\d+) is the controller")
-    def is_controller(self, broker: str) -> None:
+    @says(r"Broker (\d+)(?: or (\d+))? is the controller")
+    def is_controller(self, broker: str, other: str | None) -> None:
         def is_so() -> bool:
-            life = self.node(broker).life
-            return life is not None and life.member.controller.is_active
+            lives = [self.node(number).life for number in (broker, other) if number is not None]
+            return any(life is not None and life.member.controller.is_active for life in lives)
 
         self.wait(is_so)
 

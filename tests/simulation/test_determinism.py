@@ -20,7 +20,7 @@ RUNNERS = pytest.mark.parametrize("run_seed", [of_the_cluster.run_seed, of_group
 
 
 @RUNNERS
-@pytest.mark.parametrize("seed", [2, 9])
+@pytest.mark.parametrize("seed", [1, 9])
 def test_seed_run_twice_gives_the_identical_trace(run_seed: Runner, seed: int) -> None:
     """One seed run twice gives the identical trace."""
     first, second = run_seed(seed), run_seed(seed)

@@ -7,7 +7,6 @@ somebody might by forgetting one line.
 from __future__ import annotations
 
 import dataclasses
-import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -191,17 +190,20 @@ def writes_as_a_controller_without_a_check() -> Patches:
     """A controller's writes do not depend on that it still is the controller."""
     real = Controller.write
 
-    def write(self: Controller, operations: Sequence[Any], *, is_done: Callable[[], bool]) -> list[int]:
-        client = self._client
-
-        def transaction(written: Sequence[Any], *, session: int | None = None) -> list[int]:
-            return [0, *client.transaction(written[1:], session=session)]
-
-        self._client = types.SimpleNamespace(transaction=transaction)  # type: ignore[assignment]
-        try:
-            return real(self, operations, is_done=is_done)
-        finally:
+    class Unchecked:
+        def __init__(self, client: Any) -> None:
             self._client = client
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._client, name)
+
+        def transaction(self, operations: Sequence[Any], *, session: int | None = None) -> list[int]:
+            return [0, *self._client.transaction(operations[1:], session=session)]
+
+    def write(self: Controller, operations: Sequence[Any], *, is_done: Callable[[], bool]) -> list[int]:
+        unchecked = Controller(Unchecked(self._client))  # type: ignore[arg-type]
+        unchecked._claim = self._claim
+        return real(unchecked, operations, is_done=is_done)
 
     yield mock.patch.object(Controller, "write", write)
 
@@ -246,17 +248,19 @@ def looks_at_nothing_behind_a_bad_frame() -> Patches:
 def waits_for_what_was_cut() -> Patches:
     """Who waits until a record is durable goes on when it was cut off the log."""
 
-    def wait_durable(self: GroupCommit, upto: int, timeout_s: float) -> int:
-        deadline = group_commit.time.monotonic() + timeout_s
+    def wait(self: GroupCommit, asked: Any, deadline: float, timeout_s: float, is_over: Callable[[], bool]) -> int:
         while True:
             with self._condition:
-                while self._is_syncing and self._failure is None and self._durable_end_offset < upto:
+                while self._is_syncing and self._failure is None and self._durable_end_offset < asked.upto:
                     left_s = deadline - group_commit.time.monotonic()
-                    if not self._condition.wait(left_s) and group_commit.time.monotonic() >= deadline:
-                        raise RequestTimedOutError(f"offset {upto} was not on the device within {timeout_s:.3f} s")
+                    if left_s <= 0:
+                        raise RequestTimedOutError(
+                            f"offset {asked.upto} was not on the device within {timeout_s:.3f} s"
+                        )
+                    self._condition.wait(left_s)
                 if self._failure is not None:
                     raise type(self._failure)(self._failure.message)
-                if self._durable_end_offset >= upto:
+                if self._durable_end_offset >= asked.upto:
                     return self._durable_end_offset
                 self._is_syncing = True
             try:
@@ -268,4 +272,4 @@ def waits_for_what_was_cut() -> Patches:
                     self._is_syncing = False
                     self._condition.notify_all()
 
-    yield mock.patch.object(GroupCommit, "wait_durable", wait_durable)
+    yield mock.patch.object(GroupCommit, "_wait", wait)

@@ -89,6 +89,7 @@ class World:
         self.states = States(
             self.zookeeper, self.witness.state_changed, self.witness.registered, self._controller_claimed
         )
+        self.quiet_until_us = 0  # no fault strikes before
         self._by_actor: dict[str, Node] = {}
         for broker_id in range(1, brokers + 1):
             self.add_broker(broker_id)
@@ -160,7 +161,7 @@ class World:
         node = self.nodes[broker_id]
         if self.network.is_cut(source, node.actor) or self.network.is_cut(node.actor, source):
             return False
-        return not node.is_up
+        return not node.is_up or self.scheduler.now_us < node.refuses_until_us
 
     def create_topic(
         self,
@@ -226,6 +227,11 @@ class World:
             return False
         states = [state for state in self.states.partitions.values() if node.broker_id in state.isr]
         return all(len(state.isr) > 2 for state in states)
+
+    def may_lose_disk(self, node: Node) -> bool:
+        """Whether the promises allow for this broker to lose its disk now: others in sync hold all that it holds, and
+        nothing else is wrong, until it holds it again (`is_recovering`)."""
+        return self._is_calm_around(node)
 
     @property
     def is_recovering(self) -> bool:

@@ -56,12 +56,19 @@ class ProduceResponse(Message, frozen=True, kw_only=True):
 
 
 class FetchHello(Message, frozen=True, kw_only=True):
-    """The descriptor's command: opens a fetch session. ``replica_id`` and its epoch are a follower's; -1 a consumer."""
+    """The descriptor's command: opens a fetch session. ``replica_id`` and its epoch are a follower's; -1 a consumer.
+
+    ``secret``: of the follower's registration, by which it proves that it is that broker.
+    """
 
     protocol_version: int = PROTOCOL_VERSION
     client_id: str = ""
     replica_id: Int32 = -1
     broker_epoch: Int64 = -1
+    secret: Annotated[str, msgspec.Meta(max_length=128)] = ""
+
+    def __repr__(self) -> str:
+        return f"FetchHello(client_id={self.client_id!r}, replica_id={self.replica_id}, epoch={self.broker_epoch})"
 
 
 class FetchPartition(Message, frozen=True, kw_only=True):

@@ -27,6 +27,7 @@ class PartitionInfo(Message, frozen=True, kw_only=True):
     isr: tuple[Int32, ...]
     log_start: Int64 = -1  # -1: the answering broker does not lead it
     high_watermark: Int64 = -1
+    lost: tuple[Int32, ...] = ()  # replicas that came back without the log they were in sync with
 
 
 class SchemaVersion(Message, frozen=True, kw_only=True):

@@ -92,7 +92,7 @@ class _Parser:
         return False
 
     def _member(self) -> pa.Field:
-        name = self._take()
+        name = self._take("a name")
         if name.startswith("`"):
             name = name[1:-1]
         elif not re.fullmatch(r"[\w.\-]+", name):
@@ -111,7 +111,7 @@ class _Parser:
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise InvalidSchemaError(f"a schema is nested deeper than {MAX_DEPTH}")
-        word = self._take()
+        word = self._take("a type")
         lower = word.lower()
         if lower in _NESTED:
             kind = self._nested(lower)
@@ -206,7 +206,7 @@ class _Parser:
         return numbers
 
     def _number(self) -> int:
-        token = self._take()
+        token = self._take("a number")
         if not token.isdecimal():
             self._next -= 1
             self._fail("a number")
@@ -215,10 +215,10 @@ class _Parser:
     def _peek(self) -> str:
         return self._tokens[self._next][0] if self._next < len(self._tokens) else ""
 
-    def _take(self) -> str:
+    def _take(self, expected: str = "more") -> str:
         token = self._peek()
         if not token:
-            self._fail("more")
+            self._fail(expected)
         self._next += 1
         return token
 
@@ -235,7 +235,9 @@ class _Parser:
     def _fail(self, expected: str) -> NoReturn:
         if self._next < len(self._tokens):
             token, position = self._tokens[self._next]
-            where = f"at {token!r} (character {position + 1})"
+            where = f"is wrong at {token!r} (character {position + 1})"
+        elif self._tokens:
+            where = f"ends too early, after {self._tokens[-1][0]!r}"
         else:
-            where = "at its end"
-        raise InvalidSchemaError(f"the schema {self._text[:200]!r} goes wrong {where}: expected {expected}")
+            where = "is empty"
+        raise InvalidSchemaError(f"the schema {self._text[:200]!r} {where}: expected {expected}")

@@ -15,11 +15,12 @@ from broker_runtime.contract.errors import PylogError
 from broker_runtime.contract.flight import (
     FRAMES_SCHEMA,
     STREAM_OPTIONS,
+    fetch_descriptor,
     from_flight_error,
     metadata,
     produce_descriptor,
 )
-from broker_runtime.contract.requests import ProduceHello, ProduceRequest
+from broker_runtime.contract.requests import FetchHello, ProduceHello, ProduceRequest
 from pyspark_log import Admin, Producer, read
 from pyspark_log.testing import LocalCluster
 
@@ -94,3 +95,41 @@ def test_decompression_bombs_are_refused_and_the_limit_holds(
     assert {refusal.code for refusal in refusals if refusal} == {"BROKER_OVERLOADED"}, refusals
     assert peak_bytes(cluster) < LIMIT_BYTES
     assert read("t", bootstrap_servers=cluster.bootstrap_servers).read_all().num_rows >= 20
+
+
+@pytest.mark.parametrize("kind", ["put", "exchange", "action"])
+def test_message_that_never_ends_is_cut_and_the_limit_holds(cluster: LocalCluster, kind: str) -> None:
+    """gRPC gathers what comes: three send 1.5 GiB each, and a producer beside them is served."""
+    address = cluster.bootstrap_servers
+    body = pa.py_buffer(bytes(1500 * _MIB))
+
+    def send(client: Any) -> None:
+        if kind == "action":
+            list(client.do_action(flight.Action("metadata", body), flight.FlightCallOptions(timeout=60)))
+            return
+        offsets = pa.array([0, body.size], pa.int32()).buffers()[1]
+        column = pa.Array.from_buffers(pa.binary(), 1, [None, offsets, body])
+        batch = pa.RecordBatch.from_arrays([column], schema=FRAMES_SCHEMA)
+        (produce if kind == "put" else exchange)(client, batch, flight.FlightCallOptions(timeout=60))
+
+    def attack(_: int) -> None:
+        client = flight.FlightClient(f"grpc://{address}", generic_options=STREAM_OPTIONS)
+        with client, pytest.raises((flight.FlightError, pa.ArrowException)):
+            send(client)
+
+    with ThreadPoolExecutor(3) as pool, Producer(address) as producer:
+        attacks = [pool.submit(attack, n) for n in range(3)]
+        for number in range(20):
+            producer.send("t", str(number).encode()).result(30)
+        for each in attacks:
+            each.result()
+    assert peak_bytes(cluster) < LIMIT_BYTES
+
+
+def exchange(client: Any, batch: pa.RecordBatch, options: Any) -> None:
+    writer, reader = client.do_exchange(fetch_descriptor(FetchHello()), options)
+    writer.begin(batch.schema)
+    writer.write_batch(batch)
+    writer.done_writing()
+    reader.read_chunk()
+    writer.close()

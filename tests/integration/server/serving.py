@@ -122,6 +122,7 @@ def serve(directory: str, max_streams: int) -> None:
             produce_budget=ByteBudget(256 << 20),
         ),
         max_streams=max_streams,
+        memory_bytes=1 << 30,
     )
     print(json.dumps({"port": server.port}), flush=True)
     signal.sigwait({signal.SIGTERM})

@@ -50,7 +50,13 @@ def test_command_that_was_interrupted_may_say_how_it_ended() -> None:
     assert status_of(typer.Exit(5), KeyboardInterrupt()) == 5
 
 
-def test_defect_keeps_its_traceback() -> None:
-    """It is nobody's mistake but ours."""
-    with pytest.raises(RuntimeError, match="a defect"):
-        end_with(RuntimeError("a defect"), None)
+def test_defect_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """No traceback reaches a user who did not ask for it."""
+    monkeypatch.delenv("PYLOG_DEBUG", raising=False)
+    assert status_of(RuntimeError("a defect\nof two lines")) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("[UNEXPECTED_ERROR] RuntimeError: a defect of two lines")
+    assert said.count("\n") == 1
+    monkeypatch.setenv("PYLOG_DEBUG", "1")
+    assert status_of(RuntimeError("a defect")) == 1
+    assert "Traceback" in capsys.readouterr().err

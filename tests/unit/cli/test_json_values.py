@@ -180,7 +180,7 @@ def test_other_forms_are_taken_as_well(kind: str, text: str, value: Any) -> None
         ("timestamp", '"2026-01-31T12:00:00.0000001Z"'),
         ("timestamp", '"+999999999-01-31T12:00:00Z"'),
         ("timestamp", "1769860800000"),
-        ("timestamp", '"２026-01-31T12:00:00Z"'),
+        ("timestamp", '"\\uff12026-01-31T12:00:00Z"'),
         ("date", '"2026-13-01"'),
         ("date", '"2026-01-31T00:00:00"'),
         ("date", '"+999999999999-01-01"'),

@@ -200,7 +200,9 @@ def test_interrupt_ends_with_130() -> None:
     assert ended.value.exit_code == 130
 
 
-def test_defect_keeps_its_traceback() -> None:
-    """What is no error of ours is not dressed up as one."""
-    with pytest.raises(ZeroDivisionError), translated_errors(verbose=0):
-        _ = 1 / 0
+def test_defect_shows_its_traceback_when_asked_to(capsys: pytest.CaptureFixture[str]) -> None:
+    """-v: where it happened; without, one line that says so."""
+    for verbose, has_traceback in ((0, False), (1, True)):
+        with pytest.raises(typer.Exit), translated_errors(verbose=verbose):
+            _ = 1 / 0
+        assert ("Traceback" in capsys.readouterr().err) == has_traceback

@@ -89,7 +89,9 @@ def test_offsets_outside_the_log_are_moved_into_it_and_said() -> None:
     new, remarks = within_log({A0: 3, A1: 99}, {A0: 5, A1: 0}, {A0: 9, A1: 8})
     assert new == {A0: 5, A1: 8}
     assert remarks == [
-        "a:0: 3 is outside the log, which has 5 to 9; 5 instead",
-        "a:1: 99 is outside the log, which has 0 to 8; 8 instead",
+        "Some offsets are outside the log, so the nearest offset is taken: a:0 has 5 to 9, a:1 has 0 to 8."
+    ]
+    assert within_log({A0: 99, A1: 99}, {A0: 5, A1: 0}, {A0: 9, A1: 8})[1] == [
+        "99 is outside the log, so the nearest offset is taken: a:0 has 5 to 9, a:1 has 0 to 8."
     ]
     assert within_log({A0: 9, A1: 0}, {A0: 5, A1: 0}, {A0: 9, A1: 8}) == ({A0: 9, A1: 0}, [])

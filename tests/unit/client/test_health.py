@@ -11,7 +11,7 @@ from broker_runtime.contract.model import (
     TopicDescription,
     TopicPartition,
 )
-from pyspark_log.client.health import health_of
+from pyspark_log.client.health import health_of, why_offline
 
 
 def cluster(*broker_ids: int, controller_id: int | None = 1) -> ClusterDescription:
@@ -20,9 +20,13 @@ def cluster(*broker_ids: int, controller_id: int | None = 1) -> ClusterDescripti
 
 
 def topic(
-    leader: int | None, isr: tuple[int, ...], replicas: tuple[int, ...] = (1, 2, 3), **config: str
+    leader: int | None,
+    isr: tuple[int, ...],
+    replicas: tuple[int, ...] = (1, 2, 3),
+    lost: tuple[int, ...] = (),
+    **config: str,
 ) -> TopicDescription:
-    partition = PartitionDescription(partition=0, leader=leader, leader_epoch=1, replicas=replicas, isr=isr)
+    partition = PartitionDescription(partition=0, leader=leader, leader_epoch=1, replicas=replicas, isr=isr, lost=lost)
     settings = {name.replace("_", "."): value for name, value in config.items()}
     return TopicDescription(name="t", topic_id=uuid.UUID(int=1), partitions=(partition,), config=settings)
 
@@ -40,6 +44,31 @@ def test_whole_cluster_is_healthy() -> None:
 def test_partition_without_a_leader_that_lives_is_offline() -> None:
     assert problem(topic(None, (1,)), 1, 2, 3) == "offline"
     assert problem(topic(1, (1, 2, 3)), 2, 3) == "offline"
+
+
+def advice(described: TopicDescription) -> str | None:
+    return why_offline(TopicPartition("t", 0), described.partitions[0])
+
+
+def test_partition_whose_last_in_sync_replica_lost_its_log_is_told_with_what_each_choice_costs() -> None:
+    """Without a leader until someone decides: put the disk back, choose another replica, or begin with nothing."""
+    found = topic(None, (3,), lost=(3,))
+    assert problem(found, 1, 2, 3) == "log-missing"
+    told = advice(found)
+    assert told is not None
+    assert "broker 3 was the last one in sync" in told
+    assert "choose another replica (1, 2): pylog partition elect --election unclean t:0; what it does not have" in told
+    alone = advice(topic(None, (3,), (3,), lost=(3,)))
+    assert alone is not None
+    assert "all its records are lost" in alone
+
+
+def test_partition_whose_in_sync_replicas_are_away_is_told_who_is_to_be_started() -> None:
+    told = advice(topic(None, (2, 3)))
+    assert told is not None
+    assert "(2, 3) are away" in told
+    assert advice(topic(1, (1, 2, 3))) is None
+    assert problem(topic(1, (1, 2), lost=(3,)), 1, 2, 3) == "under-replicated"
 
 
 def test_partition_with_fewer_in_sync_than_the_minimum_is_told_so() -> None:

@@ -79,7 +79,7 @@ STRING_MAP = pa.map_(pa.field("key", pa.string(), nullable=False), pa.field("val
 def test_schema_text_means_the_type(text: str, kind: pa.DataType | None) -> None:
     """Spark's names of types and Arrow's."""
     if kind is None:
-        with pytest.raises(InvalidSchemaError, match="at its end"):
+        with pytest.raises(InvalidSchemaError, match="ends too early, after 'carrier': expected a type"):
             parse_schema(text)
         return
     for written in (f"c {text}", f"c: {text}", f"  c  {text}  "):
@@ -102,11 +102,11 @@ def test_schema_text_of_several_columns() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "at its end"),
-        ("a", "at its end"),
+        ("", "is empty: expected a name"),
+        ("a", "ends too early, after 'a': expected a type"),
         ("a strin", "did you mean 'string'"),
         ("a int b int", "'b'"),
-        ("a int,", "at its end"),
+        ("a int,", "ends too early, after ',': expected a name"),
         (", a int", "expected a name"),
         ("a decimal(39,2)", "up to 38 digits"),
         ("a decimal(3,4)", "after the point"),

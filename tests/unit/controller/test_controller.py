@@ -183,7 +183,7 @@ def test_created_topic_has_leaders(node):
 
 def test_topic_that_exists_is_refused(node):
     node.create("t")
-    with pytest.raises(TopicAlreadyExistsError, match="t exists"):
+    with pytest.raises(TopicAlreadyExistsError, match="already exists"):
         node.create("t", topic_id=b"\x02" * 16)
     assert read_topic(node.client, "t").record.topic_id == b"\x01" * 16
 
@@ -319,7 +319,7 @@ def test_topic_being_deleted_is_not_there_and_cannot_be_made(node):
     node.topics.mark_for_deletion(read_topic(node.client, "t"))
     cluster = read_cluster(node.client)
     assert (dict(cluster.topics), cluster.deletions) == ({}, {"t"})
-    with pytest.raises(TopicAlreadyExistsError, match="is being deleted"):
+    with pytest.raises(TopicAlreadyExistsError, match="is still being deleted"):
         node.create("t")
 
 

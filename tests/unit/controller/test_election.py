@@ -6,10 +6,40 @@ from broker_runtime.controller.election import Electorate, elect, prefer
 from broker_runtime.zookeeper.znodes import PartitionState
 
 
-def state(leader, epoch, isr, broker_epoch=-1, controller_epoch=1):
+def state(leader, epoch, isr, broker_epoch=-1, controller_epoch=1, lost=()):
     return PartitionState(
-        leader=leader, leader_epoch=epoch, isr=isr, controller_epoch=controller_epoch, leader_broker_epoch=broker_epoch
+        leader=leader,
+        leader_epoch=epoch,
+        isr=isr,
+        controller_epoch=controller_epoch,
+        leader_broker_epoch=broker_epoch,
+        lost=lost,
     )
+
+
+def test_replica_that_lost_its_log_is_not_elected_though_it_was_the_last_in_sync():
+    """No leader until its disk is back or someone decides; not even where the topic allows unclean elections."""
+    missed = state(None, 5, (3,), lost=(3,))
+    assert elect(missed, (1, 2, 3), Electorate({3: 9}), 3) is None
+    assert elect(missed, (1, 2, 3), Electorate({1: 7, 3: 9}), 3) is None
+    assert elect(missed, (3,), Electorate({3: 9}), 3, is_unclean_allowed=True) is None
+    back = state(None, 5, (3,))
+    assert elect(back, (1, 2, 3), Electorate({1: 7, 3: 9}), 3) == state(3, 6, (3,), 9, 3)
+
+
+def test_leader_that_lost_its_log_stays_known_as_such_when_its_registration_ends():
+    dead = elect(state(1, 5, (1,), 7, lost=(2,)), (1, 2), Electorate({2: 8}), 3)
+    assert dead == state(None, 6, (1,), -1, 3, lost=(2,))
+
+
+def test_unclean_election_prefers_a_replica_with_a_log_to_one_without():
+    """An operator's choice may even begin with nothing; the others stay known to have lost theirs."""
+    missed = state(None, 5, (1,), lost=(1, 2))
+    electorate = Electorate({1: 7, 2: 8, 3: 9})
+    chosen = elect(missed, (1, 2, 3), electorate, 3, is_unclean_allowed=True, is_loss_accepted=True)
+    assert chosen == state(3, 6, (3,), 9, 3, lost=(1, 2))
+    without = elect(missed, (1, 2, 3), Electorate({1: 7}), 3, is_unclean_allowed=True, is_loss_accepted=True)
+    assert without == state(1, 6, (1,), 7, 3, lost=(2,))
 
 
 @pytest.mark.parametrize(

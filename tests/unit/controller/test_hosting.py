@@ -1,5 +1,6 @@
 """What a broker hosts follows what the cluster says; data directories in a temporary directory."""
 
+import time
 import uuid
 
 import pytest
@@ -15,6 +16,7 @@ from broker_runtime.log import LogDirectory
 from broker_runtime.replication import PartitionRegistry
 from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState, VersionedState
 from broker_runtime.zookeeper.znodes import PartitionState, TopicRecord
+from tests.unit.replication.partitions import frame
 
 EPOCH = 5
 
@@ -234,3 +236,17 @@ def test_new_partition_avoids_a_directory_without_room(registry, directories, mo
     hosting = Hosting(registry, directories, broker_id=1, min_free_bytes=1)
     hosting.apply(cluster(topic(leaders=(1, 1))), EPOCH)
     assert {hosting.directory_of(TopicPartition("t", number)) for number in (0, 1)} == {directories[1]}
+
+
+def test_clock_that_jumps_ahead_deletes_nothing(hosting, registry):
+    """Retention acts on the time that passed since the broker began, whatever its clock says."""
+    hosting.apply(cluster(topic(config={"retention.ms": "60000"})), EPOCH)
+    partition = registry.find("t", 0)
+    now_ms = time.time_ns() // 1_000_000
+    for age_ms in (90_000, 10_000):
+        partition.append([frame(b"a")], acks=1, leader_epoch=-1, now_ms=now_ms - age_ms)
+        partition.log.maybe_roll(1 << 60)
+    partition.log.flush()
+    assert partition.high_watermark == 2
+    hosting.apply_retention(now_ms + 10 * 86_400_000)
+    assert partition.log_start == 1

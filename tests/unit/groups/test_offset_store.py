@@ -48,6 +48,21 @@ def test_committed_offsets_are_in_one_znode_of_group_and_topic(client, store):
     assert client.get(group_offsets_path("g", "t")).version == 1
 
 
+def test_offsets_that_another_wrote_between_read_and_write_are_not_written_over(client, store, monkeypatch):
+    """A commit is a compare-and-set of the whole znode: it is merged anew into what is there by then."""
+    store.commit("g", "t", ID, {0: at(5), 1: at(5)})
+    real, other = client.transaction, OffsetStore(client)
+
+    def transaction(operations, *, session=None):
+        monkeypatch.setattr(client, "transaction", real)
+        other.commit("g", "t", ID, {1: at(9)})
+        return real(operations, session=session)
+
+    monkeypatch.setattr(client, "transaction", transaction)
+    store.commit("g", "t", ID, {0: at(8)})
+    assert committed(store) == {0: 8, 1: 9}
+
+
 def test_unchanged_offsets_write_nothing(client, store):
     """Unchanged offsets write nothing."""
     store.commit("g", "t", ID, {0: at(5, committed_at_ms=1)})

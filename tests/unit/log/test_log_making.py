@@ -7,6 +7,7 @@ import uuid
 
 import pytest
 
+from broker_runtime.contract.errors import CorruptRecordError
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.log.faulty_files import Fault, FaultyFiles
 from tests.unit.log.log_samples import ROOT, SMALL, append, fill, frame, open_directory, open_log, read_frames
@@ -81,6 +82,49 @@ def test_first_use_of_a_new_log_costs_few_fsyncs():
     files.calls.clear()
     assert log.log_end_offset == 0
     assert len(syncs(files)) <= 5
+
+
+def test_checkpoints_name_every_log_that_was_made_with_the_first_one_that_is_used():
+    """What told anybody anything is missed if it is gone; 1,000 new partitions do not cost 1,000 large files."""
+    files = FaultyFiles()
+    directory = open_directory(files)
+    logs = [open_log(directory, partition=number) for number in range(50)]
+    files.calls.clear()
+    for log in logs:
+        assert log.log_end_offset == 0
+    assert len([path for path in syncs(files) if path.name == "recovery-point-checkpoint.tmp"]) == 1
+    files.lose_power(random.Random(0))
+    for number in range(50):
+        files.remove_tree(ROOT / f"t-{number}")
+    assert len(open_directory(files).missing) == 50
+
+
+def test_log_whose_directory_is_gone_is_not_forgotten_before_another_takes_its_place():
+    files = FaultyFiles()
+    with open_directory(files) as directory:
+        fill(open_log(directory), 5)
+    files.remove_tree(ROOT / "t-0")
+    for _ in range(2):
+        with open_directory(files) as directory:
+            directory.checkpoint()
+            assert directory.missing == {TopicPartition("t", 0)}
+    with open_directory(files) as directory:
+        assert open_log(directory).log_end_offset == 0
+        assert not directory.missing
+    assert not open_directory(files).missing
+
+
+def test_log_whose_directory_was_emptied_is_damaged_and_not_begun_anew():
+    """What was written there was acknowledged."""
+    files = FaultyFiles()
+    with open_directory(files) as directory:
+        fill(open_log(directory), 5)
+    for name in files.list(ROOT / "t-0"):
+        files.unlink(ROOT / "t-0" / name)
+    log = open_log(open_directory(files))
+    with pytest.raises(CorruptRecordError, match="has no segment, but records below offset 5 were written there"):
+        _ = log.log_end_offset
+    assert log.is_damaged
 
 
 @pytest.mark.parametrize("seed", range(30))

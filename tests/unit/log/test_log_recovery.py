@@ -203,6 +203,31 @@ def test_bits_flipped_in_the_index_while_the_log_is_open_are_noticed_and_mended(
         assert index_files(files) == good
 
 
+def test_index_is_mended_as_often_as_it_is_met_damaged_without_a_look_at_the_rows(monkeypatch):
+    """One bad entry after the other costs the headers each time, and never a checksum over the segment."""
+
+    def refuse(*args, **fields):
+        raise AssertionError("the whole segment is read")
+
+    monkeypatch.setattr("broker_runtime.log.damage.verified_frames", refuse)
+    files = FaultyFiles()
+    with open_directory(files) as directory:
+        log = open_log(directory)
+        fill(log, 60, rows=3)
+        good = index_files(files)
+        for round_number in range(5):
+            for suffix in (".index", ".timeindex"):
+                path = segment_path(0, suffix)
+                descriptor = files.open(path)
+                files.write(descriptor, [b"\x7f" * len(files.content(path))], 0)
+                files.close(descriptor)
+            with log.read(30 + round_number, max_bytes=1, upto=180) as piece:
+                assert piece.start_offset == (30 + round_number) // 3 * 3
+            assert log.offset_for_timestamp(1005) == (15, 1005)
+            assert index_files(files) == good
+        assert not log.is_damaged
+
+
 def test_bad_header_met_while_reading_is_an_error_and_never_served():
     """Never served, never skipped in silence."""
     files = FaultyFiles()
@@ -384,3 +409,17 @@ def files_of_closed_segments(files: FaultyFiles) -> list[Path]:
     """The index files of all segments but the last."""
     bases = [name.removesuffix(".log") for name in files.list(ROOT / "t-0") if name.endswith(".log")]
     return [ROOT / "t-0" / f"{base}{suffix}" for base in bases[:-1] for suffix in (".index", ".timeindex")]
+
+
+def test_epochs_of_a_log_whose_start_moved_are_the_same_when_their_file_is_lost():
+    """An epoch begins where the log does, also if that is in the middle of a segment."""
+    files = FaultyFiles()
+    with open_directory(files) as directory:
+        log = open_log(directory)
+        for number in range(10):
+            append(log, frame(seed=number), leader_epoch=1 + number // 8)
+        log.delete_records(5)
+        epochs = log.leader_epochs
+        assert epochs == ((1, 5), (2, 8))
+    files.unlink(ROOT / "t-0" / "leader-epoch-checkpoint")
+    assert reopened(files).leader_epochs == epochs

@@ -7,9 +7,12 @@ import dataclasses
 import pytest
 
 from broker_runtime.contract.errors import LogStorageError
+from broker_runtime.log import BelievedClock, FlushMode, LogConfig
 from broker_runtime.log.faulty_files import FaultyFiles
-from tests.unit.log.log_samples import SMALL, fill, open_directory, open_log
+from broker_runtime.log.retention import LARGEST_STEP_MS
+from tests.unit.log.log_samples import SMALL, append, fill, frame, open_directory, open_log
 
+DAY_MS = 86_400_000
 APPENDED_MS = 1000  # of the first frame; the last comes 0.3 s later
 
 
@@ -59,3 +62,75 @@ def test_retention_takes_an_unused_log_offline_when_its_files_cannot_be_looked_a
     with pytest.raises(LogStorageError, match="to apply retention failed"):
         log.apply_retention(0)
     assert log.is_offline
+
+
+def test_believed_clock_does_not_follow_one_that_is_set_ahead():
+    """No more time passes for retention than for a clock that nobody sets; a small step is followed."""
+    clock = BelievedClock(wall_ms=100 * DAY_MS, uptime_ms=5)
+    assert clock.believed_ms(100 * DAY_MS + 1000, 1005) == 100 * DAY_MS + 1000
+    assert clock.believed_ms(100 * DAY_MS + LARGEST_STEP_MS, 1005) == 100 * DAY_MS + LARGEST_STEP_MS
+    assert clock.believed_ms(110 * DAY_MS, 2005) == 100 * DAY_MS + LARGEST_STEP_MS + 1000
+    assert clock.believed_ms(111 * DAY_MS, 2005 + DAY_MS) == 101 * DAY_MS + LARGEST_STEP_MS + 1000
+
+
+def test_believed_clock_follows_one_that_is_set_back_and_back_again():
+    """To be behind deletes nothing, and what is put right again is no step ahead."""
+    clock = BelievedClock(wall_ms=100 * DAY_MS, uptime_ms=0)
+    assert clock.believed_ms(90 * DAY_MS, 1000) == 90 * DAY_MS
+    assert clock.believed_ms(100 * DAY_MS + 2000, 2000) == 100 * DAY_MS + 2000
+
+
+def test_believed_clock_says_once_that_it_does_not_follow(caplog):
+    """An operator learns why records stay."""
+    clock = BelievedClock(wall_ms=0, uptime_ms=0)
+    for uptime_ms in (1000, 2000):
+        clock.believed_ms(DAY_MS + uptime_ms, uptime_ms)
+    assert [record.getMessage() for record in caplog.records] == [
+        "clock was set ahead by_s=86400: retention does not follow before a restart"
+    ]
+
+
+def test_segments_stamped_ahead_of_the_clock_go_after_the_retention_time_all_the_same():
+    """A clock that was wrong for an hour does not fill the disk for years; and nothing goes before its time."""
+    with open_directory() as directory:
+        log = open_log(directory, dataclasses.replace(SMALL, retention_ms=DAY_MS))
+        append(log, frame(), now_ms=4000 * DAY_MS)
+        append(log, frame(), now_ms=10 * DAY_MS)
+        log.maybe_roll(1 << 60)
+        append(log, frame(), now_ms=4000 * DAY_MS)
+        log.maybe_roll(1 << 60)
+        append(log, frame(), now_ms=4000 * DAY_MS)
+        assert log.apply_retention(10 * DAY_MS) == 0
+        assert log.apply_retention(11 * DAY_MS) == 0
+        assert log.apply_retention(11 * DAY_MS + 1) == 3
+        assert log.log_start_offset == 4
+
+
+def test_clock_that_was_back_for_one_look_ages_nothing():
+    """What looked as if it were from the future then is as young as it was stamped."""
+    with open_directory() as directory:
+        log = open_log(directory, dataclasses.replace(SMALL, retention_ms=DAY_MS))
+        append(log, frame(), now_ms=100 * DAY_MS)
+        log.maybe_roll(1 << 60)
+        append(log, frame(), now_ms=100 * DAY_MS)
+        assert log.apply_retention(90 * DAY_MS) == 0
+        assert log.apply_retention(100 * DAY_MS + 1) == 0
+
+
+def test_unused_log_whose_files_are_ahead_of_the_clock_is_looked_at():
+    """Its time runs too."""
+    _, log = reopened(dataclasses.replace(SMALL, retention_ms=10_000))
+    assert log.apply_retention(-DAY_MS) == 0
+    assert log.is_loaded
+
+
+def test_interval_flush_goes_on_when_the_clock_went_back():
+    """``flush.ms`` is how long what counts as durable may be in memory alone, whatever is done to the clock."""
+    with open_directory() as directory:
+        log = open_log(directory, LogConfig(flush_mode=FlushMode.INTERVAL, flush_ms=1000))
+        append(log, frame(), commit=False)
+        assert log.maybe_flush(10 * DAY_MS)
+        append(log, frame(), commit=False)
+        assert not log.maybe_flush(10 * DAY_MS + 999)
+        assert log.maybe_flush(DAY_MS)
+        assert log.start_state().recovery_point == 2

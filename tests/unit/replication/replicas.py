@@ -110,7 +110,26 @@ class Replica:
             return None
         response, cells = leader.answer(request, self.broker_id, self.broker_epoch)
         fetcher.handle(response, cells, self.now_ms)
+        self.set_diverged_aside()
         return response
+
+    def set_diverged_aside(self) -> None:
+        """What a broker's hosting does."""
+        for number, partition in enumerate(self.partitions):
+            if not partition.log.is_diverged:
+                continue
+            self.directory.set_aside_damaged(TopicPartition("t", number))
+            leadership = partition.leadership
+            assert leadership is not None
+            assert leadership.leader is not None
+            anew = self.partitions[number] = Partition(
+                self.directory.log("t", number, TOPIC_ID, self._config),
+                broker_id=self.broker_id,
+                min_in_sync_replicas=partition.min_in_sync_replicas,
+            )
+            self.registry.host(anew)
+            anew.become_follower(leadership)
+            self.fetchers[leadership.leader].follow(anew, leadership.leader_epoch)
 
     def catch_up_with(self, leader: Replica, *, exchanges: int = 12) -> None:
         """Exchanges until both know that nothing is missing; fails if that takes too long."""

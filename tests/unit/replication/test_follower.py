@@ -10,7 +10,7 @@ import pytest
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.log import FlushMode
 from broker_runtime.log.faulty_files import Fault
-from tests.unit.replication.replicas import Replica, led_by
+from tests.unit.replication.replicas import ROOT, Replica, led_by
 
 
 def _pair(count: int = 1, epoch: int = 1, **config: object) -> tuple[Replica, Replica]:
@@ -208,8 +208,12 @@ def test_records_that_were_not_cut_although_the_high_watermark_was_behind_stay()
     assert follower.log.log_end_offset == 1
 
 
-def test_replica_that_lies_wholly_elsewhere_gives_up_all_it_has(caplog):
-    """After an unclean election: what is cut below the high watermark is said aloud."""
+def _aside(replica: Replica) -> list[str]:
+    return [name for name in replica.files.list_directories(ROOT) if name.endswith(".diverged")]
+
+
+def test_replica_that_lies_wholly_elsewhere_is_set_aside_and_fetched_anew(caplog):
+    """No follower deletes what it knows to be committed: after an unclean election it keeps it, and says so."""
     follower, leader = Replica(2), Replica(1)
     follower.lead(led_by(2, 1, replicas=(1, 2), in_sync=(2,)))
     follower.append(b"a", b"b")
@@ -221,7 +225,64 @@ def test_replica_that_lies_wholly_elsewhere_gives_up_all_it_has(caplog):
     follower.follow(led_by(1, 2, replicas=(1, 2), in_sync=(1,)))
     follower.catch_up_with(leader)
     assert follower.records() == leader.records()
-    assert any("committed_records_lost=3" in record.getMessage() for record in caplog.records)
+    (kept,) = _aside(follower)
+    told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert any("t-0" in text and "offsets 2 to 2" in text for text in told)
+    assert any(kept in text and "keep it until" in text for text in told)
+
+
+@pytest.mark.parametrize("lost_power", [None, random.Random(1)])
+def test_replica_whose_leader_has_nothing_keeps_its_log_though_it_does_not_know_what_was_committed(lost_power):
+    """The checkpoint of the high watermark is seconds old when brokers are killed."""
+    follower, leader = Replica(2), Replica(1)
+    follower.lead(led_by(2, 1, replicas=(1, 2), in_sync=(2,)))
+    follower.append(*[b"%d" % n for n in range(1000)])
+    follower.restart(lost_power=lost_power)
+    assert follower.log.high_watermark == 0
+    leader.lead(led_by(1, 2, replicas=(1, 2), in_sync=(1,)))
+    follower.follow(led_by(1, 2, replicas=(1, 2), in_sync=(1,)))
+    follower.catch_up_with(leader)
+    (kept,) = _aside(follower)
+    assert len(follower.files.content(ROOT / kept / f"{0:020d}.log")) > 1000
+
+
+def test_records_that_a_later_one_shows_to_be_committed_are_not_cut():
+    """A frame is stamped with the high watermark at its append, so a log that was killed tells what must not go."""
+    follower, leader = Replica(2), Replica(1)
+    follower.lead(led_by(2, 1, replicas=(1, 2), in_sync=(2,)))
+    leader.follow(led_by(2, 1, replicas=(1, 2), in_sync=(2,)))
+    follower.append(b"both")
+    leader.catch_up_with(follower)
+    follower.lead(led_by(2, 2, replicas=(1, 2), in_sync=(2,)))  # and nobody has told it anything since
+    for number in range(5):
+        follower.append(b"%d" % number)
+        follower.only.note_durable()
+        assert follower.only.high_watermark == number + 2
+    follower.restart()
+    leader.lead(led_by(1, 3, replicas=(1, 2), in_sync=(1,)))
+    leader.append(b"x")
+    follower.follow(led_by(1, 3, replicas=(1, 2), in_sync=(1,)))
+    follower.catch_up_with(leader)
+    assert follower.records() == leader.records()
+    assert len(_aside(follower)) == 1
+
+
+def test_of_the_logs_set_aside_the_one_that_has_most_is_kept():
+    """At most one a partition, so that a replica that parts again and again fills no disk."""
+    follower, leader = Replica(2), Replica(1)
+    kept = []
+    for epoch, count in ((1, 3), (3, 50), (5, 2)):
+        follower.lead(led_by(2, epoch, replicas=(1, 2), in_sync=(2,)))
+        for number in range(count):
+            follower.append(b"%d" % number)
+        leader.restart()
+        leader.log.restart_at(0)
+        leader.lead(led_by(1, epoch + 1, replicas=(1, 2), in_sync=(1,)))
+        follower.follow(led_by(1, epoch + 1, replicas=(1, 2), in_sync=(1,)))
+        follower.catch_up_with(leader)
+        (name,) = _aside(follower)
+        kept.append(name)
+    assert kept[0] != kept[1] == kept[2]
 
 
 # --- beginning anew -----------------------------------------------------------------------------------------------

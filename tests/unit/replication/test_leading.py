@@ -72,13 +72,16 @@ def test_append_is_not_taken_for_committed_because_another_leader_committed_that
     """Under another leader the offsets are other records'."""
     one, other = Replica(1), Replica(2)
     one.lead(led_by(1, 1, replicas=(1, 2)))
+    other.follow(led_by(1, 1, replicas=(1, 2)))
+    one.append(b"both")
+    other.catch_up_with(one)
     pending = one.only.append([frame(b"lost")], acks=-1, leader_epoch=-1, now_ms=NOW_MS)
     other.lead(led_by(2, 2, replicas=(1, 2), in_sync=(2,)))
     other.append(b"kept")
     one.follow(led_by(2, 2, replicas=(1, 2), in_sync=(2,)))
     one.catch_up_with(other)
     one.catch_up_with(other)
-    assert one.log.high_watermark == 1
+    assert one.log.high_watermark == 2
     with pytest.raises(errors.NotLeaderOrFollowerError):
         one.only.complete(pending, acks=-1, timeout_s=0)
     one.lead(led_by(1, 3, replicas=(1, 2), in_sync=(1,)))

@@ -9,6 +9,7 @@ from broker_runtime.contract.model import TopicPartition
 from broker_runtime.log.config import FlushMode
 from broker_runtime.log.faulty_files import Fault
 from broker_runtime.replication import FetchWaiter, Partition
+from broker_runtime.replication.follower_log import adopt_marks
 from tests.unit.replication.partitions import NOW_MS, TOPIC_ID, Hosted, frame, leadership, tells
 
 
@@ -42,6 +43,38 @@ def test_acknowledged_append_was_synced_exactly_where_the_mode_says_so(mode: Flu
     after = sum(1 for operation, path in hosted.files.calls if operation == "sync" and path.suffix == ".log")
     assert after - before == (1 if mode is FlushMode.ACK else 0)
     assert partition.high_watermark == 2
+
+
+def test_leader_counts_for_the_high_watermark_with_what_its_device_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``flush.mode=ack``: what is appended while an fsync is under way is neither durable by it, nor served."""
+    hosted = Hosted()
+    partition, real = hosted.only, hosted.files.sync
+    first = partition.append([frame(b"a")], acks=-1, leader_epoch=-1, now_ms=NOW_MS)
+
+    def sync(descriptor: int) -> None:
+        monkeypatch.setattr(hosted.files, "sync", real)
+        partition.append([frame(b"b")], acks=-1, leader_epoch=-1, now_ms=NOW_MS)
+        real(descriptor)
+
+    monkeypatch.setattr(hosted.files, "sync", sync)
+    partition.complete(first, acks=-1, timeout_s=0)
+    assert (partition.log.durable_end_offset, partition.log.log_end_offset) == (1, 2)
+    assert partition.high_watermark == 1
+    assert partition.read(1, max_bytes=1 << 20) is None
+
+
+def test_follower_takes_no_high_watermark_over_that_its_device_does_not_reach() -> None:
+    """What a power failure may take is not committed here, whatever the leader says."""
+    log = Hosted().only.log
+    for end in (1, 2):
+        log.append_as_leader([frame(b"a")], leader_epoch=1, now_ms=NOW_MS)
+        if end == 1:
+            log.flush()
+    adopt_marks(log, 2, 0)
+    assert (log.durable_end_offset, log.high_watermark) == (1, 1)
+    log.flush()
+    adopt_marks(log, 2, 0)
+    assert log.high_watermark == 2
 
 
 def test_leader_epochs_are_checked_both_ways() -> None:

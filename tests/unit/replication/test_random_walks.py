@@ -141,6 +141,7 @@ class Walk:
         """From whom the broker believes to be the leader, in the registration it has."""
         replica = self.replicas[broker_id]
         replica.now_ms = self.now_ms
+        replica.set_diverged_aside()
         leadership = replica.only.leadership
         if replica.only.role is not Role.FOLLOWER or leadership is None or leadership.leader is None:
             return

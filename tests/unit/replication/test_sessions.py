@@ -191,6 +191,7 @@ class SessionWalk(Walk):
     def fetch_by(self, broker_id: int, fate: str) -> None:
         replica = self.replicas[broker_id]
         replica.now_ms = self.now_ms
+        replica.set_diverged_aside()
         leadership = replica.only.leadership
         if replica.only.role is not Role.FOLLOWER or leadership is None or leadership.leader is None:
             return

@@ -156,3 +156,30 @@ def test_phase_is_entered_and_left() -> None:
 def test_peer_names_of_grpc_are_parsed(peer: str, address: tuple[str, int] | None) -> None:
     """Both families, escaped brackets, mapped addresses."""
     assert parse_peer(peer) == address
+
+
+def test_silent_connections_are_cut_and_those_with_a_stream_or_an_action_are_not(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who a silent call is of is not known: connections that have nothing else to show go, after the same patience."""
+    patience: list[float | None] = [None]
+    watch.table = StreamTable(2, patience_s=lambda: patience[0], monotonic_s=lambda: watch.now_s)
+    addresses = [PeerAddress("127.0.0.1", port) for port in (1, 2, 3, 4)]
+    sockets = {address: FakeConnection() for address in addresses}
+    monkeypatch.setattr(connections, "idle_connections", lambda port, idle_s: dict(sockets))
+    watch.table.open("fetch", "ipv4:127.0.0.1:1")
+    acting = watch.table.acting("ipv4:127.0.0.1:2")
+    acting.__enter__()
+    assert watch.table.cut_silent(9) == 0
+    patience[0] = 2.0
+    assert watch.table.cut_silent(9) == 0  # seen for the first time
+    watch.now_s += 1
+    with watch.table.acting("ipv4:127.0.0.1:3"):
+        pass
+    watch.now_s += 1.5
+    assert watch.table.cut_silent(9) == 1
+    assert [sockets[address].is_cut for address in addresses] == [False, False, False, True]
+    watch.now_s += 1
+    acting.__exit__(None, None, None)
+    watch.table.cut_silent(9)
+    assert [sockets[address].is_cut for address in addresses] == [False, False, True, True]

@@ -120,3 +120,17 @@ def test_producer_ids_left_over_are_given_out_while_zookeeper_is_away() -> None:
         service.init_producer_id(InitProducerIdRequest())
     client.resume()
     assert service.init_producer_id(InitProducerIdRequest()).producer_id == BLOCK_SIZE
+
+
+def test_frame_of_an_id_that_was_never_given_out_is_refused_and_does_not_fence_its_later_owner() -> None:
+    """A stranger cannot take an id, with the highest epoch, before its owner does."""
+    hosted = Hosted()
+    ids = ProducerIdService(MemoryZooKeeper().client())
+    service = ProduceService(hosted.registry, now_ms=lambda: NOW_MS, require_given_out=ids.require_given_out)
+    assert code_of(produced(service, numbered(0, producer_id=0, epoch=32_000))) == "INVALID_REQUEST"
+    assert hosted.only.log.log_end_offset == 0
+    given = ids.init_producer_id(InitProducerIdRequest()).producer_id
+    assert given == 0
+    owned = produced(service, numbered(0, producer_id=given))
+    assert owned is not None
+    assert owned.error is None

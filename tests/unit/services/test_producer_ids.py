@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker_runtime.contract.errors import ZooKeeperUnavailableError
+from broker_runtime.contract.errors import BrokerOverloadedError, InvalidRequestError, ZooKeeperUnavailableError
 from broker_runtime.contract.requests import InitProducerIdRequest
 from broker_runtime.services.producer_ids import BLOCK_SIZE, RESERVE, ProducerIdService
 from broker_runtime.zookeeper.memory import MemoryZooKeeper
@@ -20,6 +20,24 @@ def test_ids_of_two_brokers_are_never_the_same() -> None:
     brokers = [ProducerIdService(zookeeper.client()) for _ in range(2)]
     given = [each for _ in range(3) for broker in brokers for each in take(broker, BLOCK_SIZE // 2 + 1)]
     assert len(set(given)) == len(given)
+
+
+def test_block_that_another_broker_claimed_between_read_and_write_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever comes second claims the block behind."""
+    zookeeper = MemoryZooKeeper()
+    first, client = ProducerIdService(zookeeper.client()), zookeeper.client()
+    take(first, 1)
+    real = client.set
+    given: list[int] = []
+
+    def set_later(path: str, data: bytes, *, version: int, session: int | None = None) -> int:
+        monkeypatch.setattr(client, "set", real)
+        given.extend(take(first, BLOCK_SIZE))
+        return real(path, data, version=version, session=session)
+
+    monkeypatch.setattr(client, "set", set_later)
+    assert set(take(ProducerIdService(client), BLOCK_SIZE)).isdisjoint(given)
+    assert len(given) == BLOCK_SIZE
 
 
 def test_reserve_serves_new_producers_while_zookeeper_is_away() -> None:
@@ -43,3 +61,41 @@ def test_reserve_is_filled_up_before_it_is_used_up() -> None:
     assert len(take(service, BLOCK_SIZE + RESERVE - 1)) == BLOCK_SIZE + RESERVE - 1
     with pytest.raises(ZooKeeperUnavailableError):
         take(service, 1)
+
+
+def test_only_ids_from_blocks_given_out_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another broker's blocks are found by looking once, and a stranger's numbers cost few looks."""
+    zookeeper = MemoryZooKeeper()
+    now_s = 100.0
+    client = zookeeper.client()
+    looks = []
+    find = client.find
+    monkeypatch.setattr(client, "find", lambda path: (looks.append(path), find(path))[1])
+    broker = ProducerIdService(client, monotonic_s=lambda: now_s)
+    for number in (0, 7, 2**62):
+        with pytest.raises(InvalidRequestError, match=f"producer id {number} was never given out"):
+            broker.require_given_out(number)
+        with pytest.raises(BrokerOverloadedError):  # not yet again
+            broker.require_given_out(number)
+        now_s += 1
+    assert len(looks) == 3
+    given = ProducerIdService(zookeeper.client()).init_producer_id(InitProducerIdRequest()).producer_id
+    broker.require_given_out(given)
+    assert len(looks) == 4
+    for number in range(BLOCK_SIZE):
+        broker.require_given_out(number)
+    assert len(looks) == 4
+    with pytest.raises(BrokerOverloadedError):
+        broker.require_given_out(BLOCK_SIZE)
+
+
+def test_own_blocks_are_known_without_a_look_and_without_zookeeper() -> None:
+    """What this broker gave out is served while ZooKeeper is away; what it cannot know may be tried again."""
+    zookeeper = MemoryZooKeeper()
+    client = zookeeper.client()
+    broker = ProducerIdService(client)
+    given = broker.init_producer_id(InitProducerIdRequest()).producer_id
+    client.suspend()
+    broker.require_given_out(given)
+    with pytest.raises(ZooKeeperUnavailableError):
+        broker.require_given_out(given + BLOCK_SIZE)

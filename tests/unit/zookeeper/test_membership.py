@@ -1,5 +1,7 @@
 """A broker's registration."""
 
+from dataclasses import replace
+
 import pytest
 
 from broker_runtime.contract.errors import SetupError, ZooKeeperUnavailableError
@@ -298,3 +300,16 @@ def test_deregistration_of_another_session_is_not_carried_out(server):
     with pytest.raises(ZooKeeperUnavailableError):
         deregister(client, membership)
     assert client.find(broker_path(1)) is not None
+
+
+def test_each_registration_has_a_secret_of_its_own_that_no_text_shows(server):
+    """What proved who the broker was in an earlier registration proves nothing in the next."""
+    client = server.client()
+    who = replace(identity(), secret="of the process")
+    first = register(client, who, now_ms=0)
+    assert registration(client).secret == first.secret != ""
+    assert register(client, who, now_ms=1).secret == first.secret
+    deregister(client, first)
+    second = register(client, who, now_ms=2)
+    assert registration(client).secret == second.secret != first.secret
+    assert not any(secret in repr((who, second, registration(client))) for secret in (who.secret, second.secret))

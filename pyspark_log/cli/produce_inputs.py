@@ -1,0 +1,259 @@
+"""What `pylog produce` reads, as records or as Arrow batches: lines, JSON records, raw records, csv and parquet.
+
+Rule: an input is taken apart without being believed: what is wrong with a record is a `ValueError`, or an error of the
+tree, for the caller to say with the record's number. What `pylog consume` prints comes in again as it was.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from broker_runtime.contract.errors import OptionError, RecordTooLargeError, SchemaMismatchError
+from broker_runtime.contract.schema.topic import nearest
+from pyspark_log.cli.json_values import load_json, parse_bytes, parse_timestamp_ms, row_parser
+from pyspark_log.cli.raw_records import read_raw, unpack_record
+from pyspark_log.client.column_values import value_check
+
+if TYPE_CHECKING:
+    from broker_runtime.contract.model import TopicDescription
+    from pyspark_log.cli.record_format import LineParser
+
+ROWS_PER_BATCH = 1 << 16
+JSON_GROWTH = 8
+"""How much longer a record may be as JSON, with everything escaped."""
+_PLACE = ("topic", "partition", "offset", "timestamp")
+_MOST_BLOCK_BYTES = (1 << 31) - 1
+
+
+class InputRecord(NamedTuple):
+    """One record as `Producer.send` takes it. ``timestamp`` None: now."""
+
+    value: Any
+    key: bytes | None = None
+    partition: int | None = None
+    timestamp: int | None = None
+    headers: Sequence[tuple[str, bytes | None]] = ()
+
+
+class Unit(NamedTuple):
+    """One record's bytes, and how its place in the input is called."""
+
+    place: str
+    content: bytes
+
+
+Parse = Callable[[bytes], InputRecord]
+
+
+def record_limit_bytes(topic: TopicDescription) -> int:
+    """How large a record of the topic may be."""
+    from broker_runtime.contract.settings import parse_size, resolve
+
+    return parse_size(topic.config.get("max.message.bytes", resolve("topic").max_message_bytes))
+
+
+def line_units(source: BinaryIO, limit_bytes: int, *, skips_blank: bool = False) -> Iterator[Unit]:
+    """The lines. Raises `RecordTooLargeError` for one above the limit."""
+    for number in itertools.count(1):
+        line = source.readline(limit_bytes + 1)
+        if not line:
+            return
+        content = line.removesuffix(b"\n")
+        if len(content) > limit_bytes:
+            raise RecordTooLargeError(
+                f"line {number}: longer than {limit_bytes} bytes, by the topic's max.message.bytes"
+            )
+        if content.strip() or not skips_blank:
+            yield Unit(f"line {number}", content)
+
+
+def raw_units(source: BinaryIO, limit_bytes: int) -> Iterator[Unit]:
+    """The records of `consume --raw`. Raises `OptionError`."""
+    number = 0
+    try:
+        for number, body in enumerate(read_raw(source, limit_bytes=limit_bytes), 1):
+            yield Unit(f"record {number}", body)
+    except ValueError as error:
+        raise OptionError(f"after record {number}: {error}") from None
+
+
+def line_parse(topic: TopicDescription, form: LineParser | None) -> Parse:
+    """Lines as a format says; without one the whole line is the value."""
+    make_value = _value_maker(topic)
+
+    def parse(line: bytes) -> InputRecord:
+        fields = {"v": line} if form is None else form.parse(line)
+        return InputRecord(
+            make_value(fields.get("v")),
+            fields.get("k"),
+            int(fields["p"]) if "p" in fields else None,
+            int(fields["T"]) if "T" in fields else None,
+        )
+
+    return parse
+
+
+def raw_parse(topic: TopicDescription) -> Parse:
+    """The records of `consume --raw`."""
+    make_value = _value_maker(topic)
+
+    def parse(body: bytes) -> InputRecord:
+        raw = unpack_record(body)
+        return InputRecord(make_value(raw.value), raw.key, raw.partition, raw.timestamp_ms, raw.headers)
+
+    return parse
+
+
+def json_parse(topic: TopicDescription) -> Parse:
+    """The records of `consume -o jsonl`, or bare rows of a typed topic."""
+    schema = topic.schema
+    if schema is None:
+        return lambda line: _untyped_record(_json_object(line))
+    columns = frozenset(schema.names)
+    parse_row = row_parser(schema)
+
+    def parse(line: bytes) -> InputRecord:
+        given = _json_object(line)
+        is_record = "row" in given and given.keys() <= {*_PLACE, "headers", "row"}
+        if is_record and "row" in columns:
+            is_record = given.keys() >= {*_PLACE, "row"}
+        if not is_record:
+            return InputRecord(parse_row(given))
+        if not isinstance(given["row"], dict):
+            raise ValueError("row must be an object of the topic's columns")
+        return _with_place(InputRecord(parse_row(given["row"])), given)
+
+    return parse
+
+
+def _value_maker(topic: TopicDescription) -> Callable[[bytes | None], Any]:
+    if topic.schema is None:
+        return lambda value: value
+    parse_row = row_parser(topic.schema)
+
+    def make(value: bytes | None) -> Any:
+        if value is None:
+            raise ValueError("a typed topic needs a value: a JSON object of its columns")
+        return parse_row(_json_object(value))
+
+    return make
+
+
+def _json_object(line: bytes) -> dict[str, Any]:
+    try:
+        made = load_json(line)
+    except ValueError as error:
+        raise ValueError(f"not JSON ({error}); wanted is a JSON object per line") from None
+    if not isinstance(made, dict):
+        raise ValueError(f"a JSON {type(made).__name__}; wanted is a JSON object per line")
+    return made
+
+
+def _untyped_record(given: dict[str, Any]) -> InputRecord:
+    known = (*_PLACE, "key", "value", "headers")
+    unknown = next((name for name in given if name not in known), None)
+    if unknown is not None:
+        raise ValueError(f"no field {unknown!r} in a record of a topic without a schema{nearest(unknown, known)}")
+    if "value" not in given:
+        raise ValueError("the field 'value' is missing: a topic without a schema needs it (null is allowed)")
+    record = InputRecord(parse_bytes(given["value"], "value"), parse_bytes(given.get("key"), "key"))
+    return _with_place(record, given)
+
+
+def _with_place(record: InputRecord, given: dict[str, Any]) -> InputRecord:
+    partition = given.get("partition")
+    if partition is not None and (not isinstance(partition, int) or isinstance(partition, bool)):
+        raise ValueError(f"partition must be a number, not {partition!r:.80}")
+    timestamp = given.get("timestamp")
+    headers: list[tuple[str, bytes | None]] = []
+    given_headers = given.get("headers") or []
+    for header in given_headers if isinstance(given_headers, list) else [given_headers]:
+        if not isinstance(header, list) or len(header) != 2 or not isinstance(header[0], str):
+            raise ValueError(f'headers must be pairs of name and value, as in [["a", "1"]], not {header!r:.80}')
+        headers.append((header[0], parse_bytes(header[1], f"header {header[0]!r}")))
+    return record._replace(
+        partition=partition,
+        timestamp=None if timestamp is None else parse_timestamp_ms(timestamp),
+        headers=headers,
+    )
+
+
+# --- files of columns ---------------------------------------------------------------------------------------------
+
+
+def parquet_batches(file: Path) -> Iterator[pa.RecordBatch]:
+    """The rows of a Parquet file. Raises `SchemaMismatchError` if it is none."""
+    import pyarrow.parquet as pq
+
+    with _arrow_errors(str(file)), pq.ParquetFile(file) as rows:
+        yield from rows.iter_batches(batch_size=ROWS_PER_BATCH)
+
+
+def csv_batches(source: BinaryIO, name: str, topic: TopicDescription, null: str) -> Iterator[pa.RecordBatch]:
+    """The rows of a csv file with headings; ``null`` without quotes is null, and nothing else is. Types that csv has no
+    form for (nested ones, durations) are JSON. Raises `SchemaMismatchError`."""
+    import pyarrow.csv as csv
+
+    # Text has no types of its own: where the topic names a column, its type is how the text is read.
+    schema = topic.schema if topic.schema is not None else pa.schema({"key": pa.binary(), "value": pa.binary()})
+    as_json = {field.name: field for field in schema if _csv_cannot(field.type)}
+    options = csv.ConvertOptions(
+        column_types={field.name: pa.string() if field.name in as_json else field.type for field in schema},
+        null_values=[null],
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+    )
+    block_bytes = min(max(1 << 20, JSON_GROWTH * record_limit_bytes(topic)), _MOST_BLOCK_BYTES)
+    parse = csv.ParseOptions(newlines_in_values=True)
+    with _arrow_errors(name):
+        try:
+            reader = csv.open_csv(
+                source, csv.ReadOptions(block_size=block_bytes), parse_options=parse, convert_options=options
+            )
+        except pa.ArrowInvalid as error:
+            if "Empty CSV file" in str(error):
+                return
+            raise
+        with reader:
+            for batch in reader:
+                yield _with_json_columns(batch, as_json, schema)
+
+
+def _csv_cannot(kind: pa.DataType) -> bool:
+    return bool(pt.is_nested(kind) or pt.is_duration(kind))
+
+
+def _with_json_columns(batch: pa.RecordBatch, as_json: dict[str, pa.Field], schema: pa.Schema) -> pa.RecordBatch:
+    parse = row_parser(schema)
+    for index, name in enumerate(batch.schema.names):
+        field = as_json.get(name)
+        if field is None:
+            continue
+        check = value_check(field, name)
+        values = []
+        for text in batch.column(index).to_pylist():
+            try:
+                value = None if text is None else load_json(text.encode()) if pt.is_nested(field.type) else text
+                values.append(check(parse({name: value})[name]))
+            except ValueError as error:
+                raise SchemaMismatchError(f"column {name!r}: {text!r:.80}: {error}") from None
+        batch = batch.set_column(index, field, pa.array(values, field.type))
+    return batch
+
+
+@contextmanager
+def _arrow_errors(name: str) -> Iterator[None]:
+    """What Arrow cannot read, as an error that names the file, in one line."""
+    try:
+        yield
+    except SchemaMismatchError:
+        raise
+    except (pa.ArrowException, ValueError, OSError) as error:
+        raise SchemaMismatchError(f"{name}: {' '.join(str(error).split())[:500]}") from None

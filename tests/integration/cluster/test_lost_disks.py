@@ -1,0 +1,166 @@
+"""All brokers end, one disk comes back empty, or without a log: nothing that was acknowledged is lost, in any order."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from pyspark_log import Admin, Producer, read
+from pyspark_log.errors import PylogError
+from pyspark_log.testing import LocalCluster
+
+LIMIT_S = 40.0
+COUNT = 1_000
+BROKERS = (1, 2, 3)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    with LocalCluster(brokers=3, directory=tmp_path) as running:
+        with Admin(running.bootstrap_servers) as admin:
+            admin.create_topic("t", partitions=1, replication_factor=3)
+        with Producer(running.bootstrap_servers) as producer:
+            for number in range(COUNT):
+                producer.send("t", b"%d" % number)
+        running.wait_until_ready()
+        yield running
+
+
+def _kill_all(cluster: LocalCluster) -> None:
+    """At one moment: none of them sees another die."""
+    for broker_id in BROKERS:
+        cluster.pause(broker_id)
+    for broker_id in BROKERS:
+        cluster.kill(broker_id)
+
+
+def _stop_all(cluster: LocalCluster, last: int) -> None:
+    for broker_id in [*(each for each in BROKERS if each != last), last]:
+        cluster.stop(broker_id)
+
+
+def _empty_disk(cluster: LocalCluster, broker_id: int) -> Path:
+    """Another disk, empty; where the one that was there is now."""
+    (path,) = cluster.log_dirs(broker_id)
+    kept = path.with_name(path.name + "-kept")
+    path.rename(kept)
+    path.mkdir()
+    return kept
+
+
+def _values(cluster: LocalCluster) -> list[bytes]:
+    return read("t", bootstrap_servers=cluster.bootstrap_servers).read_all()["value"].to_pylist()
+
+
+def _state(cluster: LocalCluster) -> tuple[int | None, tuple[int, ...]]:
+    with Admin(cluster.bootstrap_servers) as admin:
+        (topic,) = [each for each in admin.describe_topics() if each.name == "t"]
+        (partition,) = topic.partitions
+        return partition.leader, tuple(sorted(partition.isr))
+
+
+def _wait_for(look: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while True:
+        try:
+            if look():
+                return
+        except PylogError:
+            pass
+        assert time.monotonic() < deadline, what
+        time.sleep(0.1)
+
+
+def _log_bytes(cluster: LocalCluster, broker_id: int) -> int:
+    """Of the partition in use, and of what was set aside."""
+    (path,) = cluster.log_dirs(broker_id)
+    return sum(file.stat().st_size for file in path.glob("t-0*/*.log"))
+
+
+def _require_everything(cluster: LocalCluster) -> None:
+    cluster.wait_until_ready()
+    assert sorted(map(int, _values(cluster))) == list(range(COUNT))
+    for broker_id in BROKERS:
+        assert _log_bytes(cluster, broker_id) > COUNT
+
+
+@pytest.mark.parametrize(("emptied", "order"), [(3, (1, 2, 3)), (3, (3, 1, 2)), (1, (1, 2, 3)), (2, (3, 1, 2))])
+def test_emptied_disk_loses_nothing_after_all_brokers_were_killed(
+    cluster: LocalCluster, emptied: int, order: Sequence[int]
+) -> None:
+    """The broker with the empty disk fetches everything from the others, whoever comes back first."""
+    _kill_all(cluster)
+    _empty_disk(cluster, emptied)
+    for broker_id in order:
+        cluster.start(broker_id)
+    _require_everything(cluster)
+
+
+@pytest.mark.parametrize("emptied", [1, 3])
+def test_missing_directory_of_the_partition_loses_nothing_after_all_brokers_were_killed(
+    cluster: LocalCluster, emptied: int
+) -> None:
+    """The checkpoints name the log, so it is missed."""
+    _kill_all(cluster)
+    (path,) = cluster.log_dirs(emptied)
+    shutil.rmtree(path / "t-0")
+    for broker_id in (emptied, *(each for each in BROKERS if each != emptied)):
+        cluster.start(broker_id)
+    _require_everything(cluster)
+
+
+@pytest.mark.parametrize("first", [1, 3])
+def test_first_that_comes_back_after_all_were_killed_leads_at_once(cluster: LocalCluster, first: int) -> None:
+    """It has all that was acknowledged. With the second, as many as ``min.insync.replicas`` asks for are there."""
+    _kill_all(cluster)
+    cluster.start(first)
+    _wait_for(lambda: _state(cluster) == (first, (first,)), f"broker {first} leads alone")
+    second, third = (each for each in BROKERS if each != first)
+    cluster.start(second)
+    _wait_for(lambda: len(_values(cluster)) == COUNT, "everything can be read without the third")
+    cluster.start(third)
+    _require_everything(cluster)
+
+
+@pytest.mark.parametrize("is_whole_disk", [True, False])
+def test_last_broker_that_was_stopped_without_its_log_leaves_the_partition_without_a_leader_until_it_is_back(
+    cluster: LocalCluster, is_whole_disk: bool
+) -> None:
+    """Nobody leads with less than was acknowledged; the disk, or the directory, that is put back mends it."""
+    _stop_all(cluster, last=3)
+    (path,) = cluster.log_dirs(3)
+    if is_whole_disk:
+        kept = _empty_disk(cluster, 3)
+    else:
+        kept = path.with_name("t-0-kept")
+        (path / "t-0").rename(kept)
+    for broker_id in (3, 1, 2):
+        cluster.start(broker_id)
+    _wait_for(lambda: _state(cluster) == (None, (3,)), "the partition has no leader")
+    for broker_id in (1, 2):
+        assert _log_bytes(cluster, broker_id) > COUNT
+    cluster.stop(3)
+    if is_whole_disk:
+        shutil.rmtree(path)
+        kept.rename(path)
+    else:
+        kept.rename(path / "t-0")
+    cluster.start(3)
+    _require_everything(cluster)
+
+
+def test_operator_can_choose_a_replica_whose_last_in_sync_member_lost_its_disk(cluster: LocalCluster) -> None:
+    """An unclean election prefers a replica that has a log to the one that has none."""
+    _stop_all(cluster, last=1)
+    _empty_disk(cluster, 1)
+    for broker_id in BROKERS:
+        cluster.start(broker_id)
+    _wait_for(lambda: _state(cluster) == (None, (1,)), "the partition has no leader")
+    with Admin(cluster.bootstrap_servers) as admin:
+        ((_, leader),) = admin.elect_leaders([("t", 0)], election="unclean").items()
+    assert leader == 2
+    _require_everything(cluster)

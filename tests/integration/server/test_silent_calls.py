@@ -1,0 +1,49 @@
+"""Calls without a first message: threads stay bounded, streams that run go on, and soon all are served again."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from pyarrow import flight
+
+from broker_runtime.contract.errors import TooManyStreamsError
+from tests.integration.server.raw_grpc import Connection
+from tests.integration.server.serving import eventually, serving, untyped_frame
+from tests.integration.server.streams import ProduceStream
+
+_MAX_STREAMS = 200
+_CALLS = 3_000
+
+
+@pytest.mark.parametrize("method", ["DoPut", "DoExchange", "DoAction", "DoGet", "Handshake"])
+@pytest.mark.parametrize("connections", [1, 300])
+def test_flood_of_silent_calls_holds_few_threads_and_passes(tmp_path: Path, method: str, connections: int) -> None:
+    """On one connection, and on many: a stream that was open before goes on all the while."""
+    with serving(tmp_path / "data", max_streams=_MAX_STREAMS) as server:
+        with server.connect() as client, ProduceStream(client) as produce:
+            assert produce.produce([untyped_frame([b"before"])]).error is None
+            before = server.threads
+            flood = [Connection(server.port) for _ in range(connections)]
+            for number in range(_CALLS):
+                flood[number % connections].call(method, [], end=False)
+            # Refused calls hold a thread for as long as their refusal takes.
+            eventually(lambda: server.threads - before < _MAX_STREAMS // 2, "few threads are held", timeout_s=5)
+            until = time.monotonic() + 1.0
+            while time.monotonic() < until:
+                assert produce.produce([untyped_frame([b"during"])]).error is None
+
+            def serves() -> bool:
+                try:
+                    with server.connect() as other, ProduceStream(other) as stream:
+                        return stream.produce([untyped_frame([b"after"])]).error is None
+                except (TooManyStreamsError, flight.FlightUnavailableError):
+                    return False
+
+            eventually(serves, "new streams are served again", timeout_s=20)
+            eventually(lambda: server.threads < before + 60, "the threads are free again", timeout_s=20)
+            assert produce.produce([untyped_frame([b"still"])]).error is None
+        for connection in flood:
+            connection.close()
+        assert "Traceback" not in server.log.read_text()

@@ -1,0 +1,25 @@
+"""``python -m tests.mutation.seeds cluster|groups N``: seeds one after the other, up to the first in which something
+does not hold. Ends with 1 there, and says what it was.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+_RUNS = {"cluster": "tests.simulation.pool", "groups": "tests.simulation.groups.run"}
+
+
+def main(workload: str, count: int) -> int:
+    """The exit status."""
+    run = importlib.import_module(_RUNS[workload]).run_limited
+    for seed in range(1, count + 1):
+        failure = run(seed).failure
+        if failure is not None:
+            print(f"seed {seed}: {failure.splitlines()[0]}")
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], int(sys.argv[2])))

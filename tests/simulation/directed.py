@@ -1,0 +1,231 @@
+"""Faults that come at the worst moment: each waits for what it needs, and strikes in the middle of it.
+
+By chance these moments are too rare to be met. Rule: nothing here is done to a broker that could not happen to it; only
+when it happens is chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from broker_runtime.contract.model import TopicPartition
+from broker_runtime.contract.requests import ElectLeadersRequest, PartitionMove, ReassignPartitionsRequest
+from broker_runtime.zookeeper.session import Operation
+from broker_runtime.zookeeper.znodes import CONTROLLER_EPOCH
+from tests.simulation.node import Node
+from tests.simulation.scheduler import MS, SECOND
+from tests.simulation.sim_zookeeper import SimClient
+from tests.simulation.world import World
+
+_LIMIT_US = 8 * SECOND
+_HELD_US = 4 * SECOND  # shorter than a session lasts without a sign of life
+
+
+class Directed:
+    """Sets traps. One that nothing has sprung is taken away after a while."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._rng = world.rng
+        self._is_over = False
+
+    def end(self) -> None:
+        """No trap springs any more, and none is set."""
+        self._is_over = True
+        self._world.zookeeper.before_transaction.clear()
+        self._world.zookeeper.after_transaction.clear()
+        for node in self._world.nodes.values():
+            node.refuses_until_us = 0
+
+    # --- two controllers ------------------------------------------------------------------------------------------
+
+    def depose_controller(self, node: Node) -> None:
+        """The controller stops between the reading and the writing of an election, and its port refuses; it goes on
+        when another has taken over."""
+        world, zookeeper = self._world, self._world.zookeeper
+        active = [each for each in self._running() if each.life.member.controller.is_active]  # type: ignore[union-attr]
+        led = {state.leader for state in world.states.partitions.values()}
+        victims = [each for each in self._running() if each not in active and each.broker_id in led]
+        if not active or not victims:
+            return
+        controller, victim = active[0], self._rng.choice(victims)
+        world.trace.fault("controller held at an election", controller.actor)
+
+        def hold(client: SimClient, operations: Sequence[Operation]) -> None:
+            if world.scheduler.current_thread != "member" or not _changes_a_state(operations):
+                return
+            zookeeper.before_transaction.pop(controller.actor, None)
+            world.trace.line(controller.actor, "--- is held before it writes an election")
+            before, end_us = zookeeper.find(CONTROLLER_EPOCH), world.scheduler.now_us + _HELD_US
+            controller.refuses_until_us = end_us
+            for other in self._running():
+                if other is not controller:
+                    world.scheduler.after(0, other.actor, lambda other=other: other.suspect(controller.broker_id))
+            while zookeeper.find(CONTROLLER_EPOCH) == before and world.scheduler.now_us < end_us:
+                world.scheduler.block(MS)
+            world.scheduler.block(self._rng.randrange(8 * MS))
+            world.trace.line(controller.actor, "--- goes on")
+
+        self._set(zookeeper.before_transaction, controller.actor, hold)
+        victim.kill(power_lost=False)
+        victim.start(self._rng.randrange(SECOND, 6 * SECOND))
+
+    # --- leaders ----------------------------------------------------------------------------------------------------
+
+    def back_and_forth(self, node: Node) -> None:
+        """Followers cannot fetch; another leads for a while, and then the first again: their logs end with records of
+        epochs that the other has none of (KIP-279)."""
+        world = self._world
+        chosen = [
+            (at, state)
+            for at, state in self._led()
+            if len(state.isr) > 1 and set(world.states.topics[at.topic].assignment[at.partition]) >= set(state.isr)
+        ]
+        if not chosen:
+            return
+        at, state = self._rng.choice(chosen)
+        first = state.leader
+        second = self._rng.choice([each for each in state.isr if each != first])
+        rest = [b for b in world.states.topics[at.topic].assignment[at.partition] if b not in {first, second}]
+        world.trace.fault("leader back and forth", f"b{first}", f"{at} to {second}")
+        brokers = [each.actor for each in world.nodes.values()]
+        for source in brokers:
+            for target in brokers:
+                if source != target:
+                    world.network.cut(source, target)
+        there_us = self._rng.randrange(200 * MS, 1_400 * MS)
+        back_us = there_us + self._rng.randrange(250 * MS, 900 * MS)
+        self._later(there_us, lambda: self._lead(at, (second, first, *rest)))
+        self._later(back_us, lambda: self._lead(at, (first, second, *rest)))
+        self._later(back_us + self._rng.randrange(300 * MS, 900 * MS), world.network.heal)
+
+    def _lead(self, at: TopicPartition, replicas: tuple[int | None, ...]) -> None:
+        """The first of them leads, if it can."""
+        order = tuple(each for each in replicas if each is not None)
+        move = PartitionMove(topic=at.topic, partition=at.partition, replicas=order)
+
+        def elect(answer: object) -> None:
+            self._world.call_controller(
+                lambda life: life.movements.elect_leaders(ElectLeadersRequest()),
+                on_answer=lambda answer: None,
+                on_failure=lambda reason: None,
+            )
+
+        self._world.call_controller(
+            lambda life: life.movements.reassign_partitions(ReassignPartitionsRequest(moves=(move,))),
+            on_answer=elect,
+            on_failure=elect,
+        )
+
+    # --- in-sync sets -----------------------------------------------------------------------------------------------
+
+    def lose_outcome(self, node: Node) -> None:
+        """A leader's change of an in-sync set is carried out, and for seconds the leader does not hear of it. Who joins
+        is cut off at that moment; who leaves is back at that moment."""
+        world, zookeeper = self._world, self._world.zookeeper
+        leader, follower = self._about_to_change()
+        if leader is None or follower is None:
+            return
+        world.trace.fault("outcome of an in-sync write lost", leader.actor, f"about {follower.actor}")
+
+        def lose(client: SimClient, operations: Sequence[Operation]) -> None:
+            if world.scheduler.current_thread != "in-sync" or not _changes_a_state(operations):
+                return
+            zookeeper.after_transaction.pop(leader.actor, None)
+            world.trace.line(leader.actor, "--- does not hear what became of its write")
+            client.cut()
+            is_cut = world.network.is_cut(follower.actor, leader.actor)
+            for source, target in ((leader.actor, follower.actor), (follower.actor, leader.actor)):
+                (world.network.mend if is_cut else world.network.cut)(source, target)
+
+            def mend() -> None:
+                zookeeper.reconnect(leader.actor)
+                world.network.mend(leader.actor, follower.actor)
+                world.network.mend(follower.actor, leader.actor)
+
+            self._later(self._rng.randrange(3_300 * MS, 4_500 * MS), mend)
+
+        self._set(zookeeper.after_transaction, leader.actor, lose)
+
+    def end_session(self, node: Node) -> None:
+        """A leader's session ends between the reading and the writing of an in-sync set; at once it has another."""
+        world, zookeeper = self._world, self._world.zookeeper
+        leader, follower = self._about_to_change()
+        if leader is None or follower is None:
+            return
+        world.trace.fault("session ends before an in-sync write", leader.actor, f"about {follower.actor}")
+
+        def expire(client: SimClient, operations: Sequence[Operation]) -> None:
+            if world.scheduler.current_thread != "in-sync" or not _changes_a_state(operations):
+                return
+            zookeeper.before_transaction.pop(leader.actor, None)
+            world.trace.line(leader.actor, "--- its session ends before it writes")
+            client.expire()
+            client.reconnect_at_once()
+
+        self._set(zookeeper.before_transaction, leader.actor, expire)
+
+    def _about_to_change(self) -> tuple[Node | None, Node | None]:
+        """A leader and a follower whose place in the in-sync set is about to change, which is seen to here."""
+        world = self._world
+        choices = [
+            (world.nodes[state.leader], world.nodes[each])
+            for at, state in self._led()
+            for each in world.states.topics[at.topic].assignment[at.partition]
+            if state.leader is not None and each != state.leader
+        ]
+        choices = [(a, b) for a, b in choices if b.life is not None]
+        if not choices:
+            return None, None
+        leader, follower = self._rng.choice(choices)
+        if self._rng.random() < 0.5:
+            follower.kill(power_lost=False)
+            follower.start(self._rng.randrange(100 * MS, SECOND))
+        else:
+            network = world.network
+            network.cut(leader.actor, follower.actor)
+            network.cut(follower.actor, leader.actor)
+
+            def mend() -> None:
+                network.mend(leader.actor, follower.actor)
+                network.mend(follower.actor, leader.actor)
+
+            self._later(10 * SECOND, mend)
+        return leader, follower
+
+    # --- within -----------------------------------------------------------------------------------------------------
+
+    def _running(self) -> list[Node]:
+        return [each for each in self._world.nodes.values() if each.is_up and each.life is not None]
+
+    def _led(self):
+        """Partitions whose leader runs."""
+        states = self._world.states
+        running = {each.broker_id for each in self._running()}
+        found = []
+        for name, record in sorted(states.topics.items()):
+            for number in range(len(record.assignment)):
+                state = states.state(TopicPartition(name, number))
+                if state is not None and state.leader in running:
+                    found.append((TopicPartition(name, number), state))
+        return found
+
+    def _later(self, delay_us: int, action) -> None:
+        def act() -> None:
+            if not self._is_over:
+                action()
+
+        self._world.scheduler.after(delay_us, "net", act)
+
+    def _set(self, traps: dict, actor: str, trap) -> None:
+        traps[actor] = trap
+
+        def take_away() -> None:
+            if traps.get(actor) is trap:
+                del traps[actor]
+
+        self._later(_LIMIT_US, take_away)
+
+
+def _changes_a_state(operations: Sequence[Operation]) -> bool:
+    return any(each.path.endswith("/state") for each in operations)

@@ -1,0 +1,195 @@
+"""Disks that are lost, and machines that come back in any order, or not: while it lasts nothing else goes wrong.
+
+Rule: of the members of an in-sync set that may be elected at least one keeps its disk, or the disk that was lost comes
+back: so nothing that was acknowledged may be lost, whoever comes back first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.simulation.committed import ViolationError
+from tests.simulation.life import DATA
+from tests.simulation.node import Node
+from tests.simulation.scheduler import MS, SECOND
+from tests.simulation.world import World
+
+_LEADS_WITHIN_US = 15 * SECOND
+_AVAILABLE = 15
+
+
+class LostDisks:
+    """Takes disks out. ``later`` runs something unless the faults are over by then; ``heal`` puts back what is out."""
+
+    def __init__(self, world: World, later: Callable[[int, Callable[[], None]], None]) -> None:
+        self._world = world
+        self._rng = world.rng
+        self._later = later
+        self._out: list[Callable[[], None]] = []
+
+    def heal(self) -> None:
+        """Every disk that is to come back does."""
+        for put_back in self._out:
+            put_back()
+        self._out.clear()
+
+    # --- one of several ---------------------------------------------------------------------------------------------
+
+    def empty(self, node: Node) -> None:
+        """A broker comes back with an empty disk, or without one of its logs, after a kill or a stop in order."""
+        if not self._may_lose(node):
+            return
+        if self._rng.random() < 0.5:
+            self._end(node, lambda: self._take_out(node))
+        else:
+            self._end(node, lambda: self._take_out_one(node))
+
+    def restore(self, node: Node) -> None:
+        """A broker's disk is replaced by a copy that was made of it some time ago."""
+        if not self._may_lose(node):
+            return
+        copies = []
+
+        def copy() -> None:
+            copies.append(node.files.copy(DATA))
+            node.start()
+
+        def restore() -> None:
+            if copies and self._may_lose(node):
+                self._end(node, put_in)
+
+        def put_in() -> None:
+            self._world.trace.fault("older copy of a disk", node.actor)
+            self._lost(node, [path.name for path in node.files.copy(DATA).directories])
+            node.files.put_in(copies[0])
+            node.claimed_durable = {}
+            node.start(self._rng.randrange(SECOND))
+
+        self._end(node, copy)
+        self._later(self._rng.randrange(3 * SECOND, 12 * SECOND), restore)
+
+    # --- all at once ------------------------------------------------------------------------------------------------
+
+    def all_end(self, node: Node) -> None:
+        """All brokers are killed, or stopped one after the other; one of them has lost its disk; they come back in any
+        order, and one that has its disk may never do so."""
+        world = self._world
+        if world.is_recovering or not world.invariants.is_durable_by_ack or not self._may_lose(node):
+            return
+        nodes = [each for each in world.nodes.values() if each.should_run]
+        self._rng.shuffle(nodes)
+        is_lost = self._rng.random() < 0.7
+        others = [each for each in nodes if each is not node]
+        in_sync = [set(state.isr) for state in world.states.partitions.values()]
+        # Who stays away must not be the only one that has all of a partition.
+        never = next(
+            (
+                o
+                for o in others
+                if all(members - {o.broker_id, node.broker_id if is_lost else 0} for members in in_sync)
+            ),
+            None,
+        )
+        if self._rng.random() < 0.5:
+            never = None
+        for each in nodes:
+            world.trace.fault("all killed", each.actor, "its disk is lost" if each is node and is_lost else "")
+            each.kill(power_lost=False)
+        if is_lost:
+            self._take_out(node, is_started=False)
+        delay_us = 0
+        for each in nodes:
+            delay_us += self._rng.choice([0, 300 * MS, 3 * SECOND])
+            if each is not never:
+                each.start(delay_us)
+        world.quiet_until_us = world.scheduler.now_us + delay_us + _LEADS_WITHIN_US + SECOND
+        if never is not None:
+            world.trace.situation("all ended, and one never comes back")
+        self._later(delay_us + _LEADS_WITHIN_US, lambda: self._require_leaders(never))
+
+    def _require_leaders(self, never: Node | None) -> None:
+        for key, state in self._world.states.partitions.items():
+            if state.leader is None and (never is None or set(state.isr) - {never.broker_id}):
+                raise ViolationError(
+                    _AVAILABLE, f"{self._world.invariants.committed[key].at}: nobody leads "
+                    f"{_LEADS_WITHIN_US // SECOND} s after brokers in sync came back; in sync are {state.isr}",
+                )  # fmt: skip
+
+    # --- the only one -----------------------------------------------------------------------------------------------
+
+    def empty_the_only_one(self, node: Node) -> None:
+        """Who alone is in sync comes back without its disk: nobody leads before the disk is back."""
+        world = self._world
+        alone = {state.isr[0] for state in world.states.partitions.values() if len(state.isr) == 1}
+        nodes = [each for each in world.nodes.values() if each.broker_id in alone and each.is_up]
+        if world.is_recovering or not nodes:
+            return
+        node = self._rng.choice(nodes)
+        world.trace.situation("disk lost by the only one in sync")
+        node.kill(power_lost=False)
+        taken = self._take_out(node, is_started=False)
+        node.start(self._rng.randrange(SECOND))
+        world.quiet_until_us = world.scheduler.now_us + 10 * SECOND
+
+        def put_back() -> None:
+            if put_back not in self._out:
+                return
+            self._out.remove(put_back)
+            world.trace.fault("disk is back", node.actor)
+            node.kill(power_lost=False)
+            node.files.put_in(taken)
+            node.claimed_durable = {}
+            node.start(self._rng.randrange(SECOND))
+
+        self._out.append(put_back)
+        self._later(self._rng.randrange(4 * SECOND, 8 * SECOND), put_back)
+
+    # --- within -----------------------------------------------------------------------------------------------------
+
+    def _may_lose(self, node: Node) -> bool:
+        return self._world.may_lose_disk(node)
+
+    def _end(self, node: Node, then: Callable[[], None]) -> None:
+        """The broker is killed, or stopped in order, and then."""
+        if self._rng.random() < 0.5:
+            node.kill(power_lost=False)
+            then()
+            return
+        node.stop()
+
+        def look() -> None:
+            if node.life is None:
+                if self._world.may_lose_disk(node):
+                    then()
+                else:
+                    node.start()
+            else:
+                self._later(200 * MS, look)
+
+        self._world.quiet_until_us = self._world.scheduler.now_us + 3 * SECOND
+        self._later(200 * MS, look)
+
+    def _take_out(self, node: Node, *, is_started: bool = True):
+        self._world.trace.fault("disk emptied", node.actor)
+        taken = node.files.take_out(DATA)
+        self._lost(node, [path.name for path in taken.directories])
+        node.claimed_durable = {}
+        if is_started:
+            node.start(self._rng.randrange(2 * SECOND))
+        return taken
+
+    def _take_out_one(self, node: Node) -> None:
+        names = sorted(
+            path for path in node.files.copy(DATA).directories
+            if path.parent == DATA and path.name.rpartition("-")[2].isdecimal()
+        )  # fmt: skip
+        if names:
+            path = self._rng.choice(names)
+            self._world.trace.fault("directory lost", node.actor, path.name)
+            node.files.take_out(path)
+            self._lost(node, [path.name])
+            node.claimed_durable = {at: end for at, end in node.claimed_durable.items() if str(at) != path.name}
+        node.start(self._rng.randrange(2 * SECOND))
+
+    def _lost(self, node: Node, directories: list[str]) -> None:
+        self._world.invariants.lost(node, directories)

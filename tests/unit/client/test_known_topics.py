@@ -1,0 +1,73 @@
+"""What a client remembers of topics, when brokers' answers come in another order than they were made in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from broker_runtime.contract.requests import BrokerInfo, Message, MetadataResponse, PartitionInfo, TopicInfo
+from broker_runtime.contract.settings import Address
+from pyspark_log.client import cluster as module
+from pyspark_log.client.cluster import Cluster
+
+
+def told(epochs: Sequence[int], *, leader: int = 1, topic_id: bytes = b"\x01" * 16) -> MetadataResponse:
+    """What a broker knows of topic ``t``: the leader epoch of each of its partitions."""
+    partitions = tuple(
+        PartitionInfo(partition=number, leader=leader, leader_epoch=epoch, replicas=(1, 2), isr=(1, 2))
+        for number, epoch in enumerate(epochs)
+    )
+    return MetadataResponse(
+        protocol_version=1,
+        software_version="test",
+        cluster_id="c",
+        controller_id=1,
+        brokers=tuple(BrokerInfo(broker_id=number, host="h", port=number, epoch=0) for number in (1, 2)),
+        topics=(TopicInfo(name="t", topic_id=topic_id, partitions=partitions),),
+    )
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> list[MetadataResponse]:
+    """What brokers answer, one after the other."""
+    waiting: list[MetadataResponse] = []
+
+    class FakeChannel:
+        def __init__(self, address: Address, *, client_id: str) -> None:
+            return
+
+        def call(self, name: str, request: Message, response: type[Message], *, timeout_s: float) -> Message:
+            return waiting.pop(0)
+
+        def close(self) -> None:
+            return
+
+    monkeypatch.setattr(module, "Channel", FakeChannel)
+    return waiting
+
+
+@pytest.mark.parametrize("older", [told([4, 9], leader=2), told([5], leader=2)], ids=["epoch", "partitions"])
+def test_client_never_goes_back_to_an_older_leader_epoch(
+    answers: list[MetadataResponse], older: MetadataResponse
+) -> None:
+    """A broker that is behind, or cut off, does not send the client back to a deposed leader."""
+    cluster = Cluster([Address("h", 1)])
+    answers += [told([5, 3]), older]
+    assert cluster.leader(cluster.fetch_topics(["t"])[0], 0) == (Address("h", 1), 5)
+    assert cluster.leader(cluster.fetch_topics(["t"])[0], 0) == (Address("h", 1), 5)
+    assert cluster.leader(cluster.topic("t"), 0) == (Address("h", 1), 5)
+    cluster.close()
+
+
+@pytest.mark.parametrize(
+    "newer", [told([6, 3], leader=2), told([0], leader=2, topic_id=b"\x02" * 16)], ids=["epoch", "made anew"]
+)
+def test_client_takes_over_what_is_newer(answers: list[MetadataResponse], newer: MetadataResponse) -> None:
+    """Another leader, or another topic of the same name, whose epochs begin anew."""
+    cluster = Cluster([Address("h", 1)])
+    answers += [told([5, 3]), newer]
+    cluster.fetch_topics(["t"])
+    cluster.fetch_topics(["t"])
+    assert cluster.leader(cluster.topic("t"), 0) == (Address("h", 2), newer.topics[0].partitions[0].leader_epoch)
+    cluster.close()

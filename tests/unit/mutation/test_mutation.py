@@ -1,0 +1,192 @@
+"""How mutants are judged, and that each of the list can still be applied."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.mutation.harness import (
+    Mutant,
+    MutantError,
+    Outcome,
+    Subprocesses,
+    apply,
+    exit_status,
+    judge,
+    judge_all,
+    table,
+)
+from tests.mutation.mutants import ALL
+
+ROOT = Path(__file__).parents[3]
+FILE = "broker_runtime/a.py"
+SOURCE = "a = 1\nb = 3\nc = 3\n"
+
+
+class Fakes:
+    """Says of each copy what it was told to say, and notes what it was asked."""
+
+    def __init__(
+        self, *, tests: str | None = None, seeds: str | None = None, foreign: bool = False, always: bool = False
+    ) -> None:
+        self.answers = {"tests": tests, "seeds": seeds}
+        self.always = always
+        self.foreign = foreign
+        self.asked: list[str] = []
+        self.sources: list[str] = []
+
+    def tests(self, tree: Path, tests: Sequence[str]) -> str | None:
+        self.asked.append("tests")
+        self.sources.append((tree / FILE).read_text())
+        return self.answers["tests"] if "a = 2" in self.sources[-1] else None
+
+    def seeds(self, tree: Path, workload: str, count: int) -> str | None:
+        self.asked.append(f"{count} seeds of {workload}")
+        source = (tree / FILE).read_text()
+        return self.answers["seeds"] if self.always or source != SOURCE else None
+
+    def origin(self, tree: Path, module: str) -> Path:
+        assert module == "broker_runtime.a"
+        return ROOT / FILE if self.foreign else tree / FILE
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "broker_runtime").mkdir()
+    (tmp_path / FILE).write_text(SOURCE)
+    return tmp_path
+
+
+def mutant(**changes: str | None) -> Mutant:
+    fields = {"old": "a = 1", "new": "a = 2", "simulation": "groups", **changes}
+    return Mutant(name="m", file=FILE, breaks="a is one", tests=("tests/unit/test_a.py",), **fields)
+
+
+def judged(root: Path, runs: Fakes, **changes: str | None):
+    return judge(root, mutant(**changes), seeds=100, runs=runs)
+
+
+@pytest.mark.parametrize("each", ALL, ids=lambda each: each.name)
+def test_each_mutant_of_the_list_can_be_applied(each: Mutant) -> None:
+    """Its text stands in the product exactly once, and what it becomes is Python."""
+    source = (ROOT / each.file).read_text()
+    assert source.count(each.old) == 1
+    assert each.new != each.old
+    compile(source.replace(each.old, each.new), each.file, "exec")
+
+
+def test_list_has_at_least_forty_mutants_with_names_sentences_and_tests_of_their_own() -> None:
+    """Nobody is in it twice, each says what it breaks, and names tests that exist."""
+    assert len(ALL) >= 40
+    assert [name for name, count in Counter(each.name for each in ALL).items() if count > 1] == []
+    assert [each.name for each in ALL if not each.breaks.endswith(".") or not each.tests] == []
+    missing = [test for each in ALL for test in each.tests if not (ROOT / test.partition("::")[0]).exists()]
+    assert missing == []
+
+
+def test_mutant_that_a_test_kills_needs_no_simulation(root: Path) -> None:
+    """The tests of the mutated copy decide; the tree itself stays as it is."""
+    runs = Fakes(tests="tests/unit/test_a.py::test_a")
+    verdict = judged(root, runs)
+    assert (verdict.outcome, verdict.by) == (Outcome.KILLED, "tests/unit/test_a.py::test_a")
+    assert (runs.asked, runs.sources) == (["tests"], ["a = 2\nb = 3\nc = 3\n"])
+    assert (root / FILE).read_text() == SOURCE
+
+
+def test_mutant_that_tests_let_live_is_killed_by_the_simulation(root: Path) -> None:
+    """A hundred seeds are the second judge."""
+    runs = Fakes(seeds="seed 7")
+    assert judged(root, runs).by == "seed 7"
+    assert runs.asked == ["tests", "100 seeds of groups"]
+
+
+def test_mutant_that_nothing_kills_is_reported_as_a_survivor(root: Path) -> None:
+    """It is in the table with what it breaks, and the exit status is 1."""
+    verdict = judged(root, Fakes())
+    assert verdict.outcome is Outcome.SURVIVED
+    assert exit_status([verdict]) == 1
+    assert "0 of 1 mutants are killed" in table([verdict])
+    assert "SURVIVED  m" in table([verdict])
+    assert "a is one" in table([verdict])
+
+
+def test_survivor_with_a_reason_is_told_and_is_no_failure(root: Path) -> None:
+    """One that is equivalent may live; the reason is printed."""
+    verdict = judged(root, Fakes(), reason="a is never read")
+    assert verdict.outcome is Outcome.EXCUSED
+    assert exit_status([verdict]) == 0
+    assert "a is never read" in table([verdict])
+
+
+def test_mutant_without_a_simulation_is_judged_by_its_tests_alone(root: Path) -> None:
+    """There is none for what only one side does."""
+    runs = Fakes()
+    assert judged(root, runs, simulation=None).outcome is Outcome.SURVIVED
+    assert runs.asked == ["tests"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"old": "d = 1"}, "0 times"),
+        ({"old": " = 3"}, "2 times"),
+        ({"new": "a ="}, "no Python"),
+        ({"new": "a = 1"}, "changes nothing"),
+    ],
+)
+def test_mutant_that_cannot_be_applied_is_an_error(root: Path, changes: dict[str, str], message: str) -> None:
+    """It would look like a survivor, or like one that was killed."""
+    with pytest.raises(MutantError, match=message):
+        apply(mutant(**changes), root)
+    assert (root / FILE).read_text() == SOURCE
+
+
+def test_copy_that_is_not_what_is_imported_is_an_error(root: Path) -> None:
+    """Else the tests would judge the product as it is."""
+    with pytest.raises(MutantError, match="not from the copy"):
+        judged(root, Fakes(foreign=True))
+
+
+def test_all_are_applied_before_any_is_judged_and_verdicts_keep_their_order(root: Path) -> None:
+    """One that does not fit any more is found at once, not after an hour."""
+    runs, told = Fakes(seeds="seed 7"), []
+    first, second = mutant(), mutant(old="b = 3", new="b = 4")
+    verdicts = judge_all(root, [first, second], jobs=1, seeds=9, on_verdict=told.append, runs=runs)
+    assert [each.mutant for each in verdicts] == [first, second]
+    assert told == verdicts
+    with pytest.raises(MutantError, match="0 times"):
+        judge_all(root, [first, mutant(old="d")], jobs=1, seeds=9, on_verdict=told.append, runs=Fakes())
+
+
+def test_tests_that_fail_without_a_mutant_are_an_error(root: Path) -> None:
+    """What fails anyway kills nothing."""
+    (root / FILE).write_text("a = 2\nb = 3\n")
+    with pytest.raises(MutantError, match="without any mutant"):
+        judge_all(
+            root, [mutant(old="b = 3", new="b = 4")], jobs=1, seeds=9, on_verdict=print, runs=Fakes(tests="test_a")
+        )
+
+
+def test_simulation_that_fails_without_a_mutant_is_an_error(root: Path) -> None:
+    """Else it would kill whatever the tests let live."""
+    with pytest.raises(MutantError, match=r"without any mutant: seed 1"):
+        judge_all(root, [mutant()], jobs=1, seeds=9, on_verdict=print, runs=Fakes(seeds="seed 1", always=True))
+
+
+def test_processes_import_and_test_the_copy(tmp_path: Path) -> None:
+    """Not what is installed; a failing test, a passing one and none at all are told apart."""
+    (tmp_path / "broker_runtime").mkdir()
+    (tmp_path / "broker_runtime" / "__init__.py").write_text("NUMBER = 41\n")
+    test = "from broker_runtime import NUMBER\n\n\ndef test_number():\n    assert NUMBER == 41\n"
+    (tmp_path / "test_it.py").write_text(test)
+    (tmp_path / "test_not.py").write_text(test.replace("== 41", "== 42"))
+    (tmp_path / "test_none.py").write_text("")
+    runs = Subprocesses()
+    assert runs.origin(tmp_path, "broker_runtime") == tmp_path.resolve() / "broker_runtime" / "__init__.py"
+    assert runs.tests(tmp_path, ["test_it.py"]) is None
+    assert runs.tests(tmp_path, ["test_not.py"]) == "test_not.py::test_number"
+    with pytest.raises(MutantError, match="there is no test"):
+        runs.tests(tmp_path, ["test_none.py"])

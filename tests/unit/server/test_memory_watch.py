@@ -1,0 +1,105 @@
+"""Which connections are cut when a broker's memory grows, with sockets, memory and clock of the test's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker_runtime.server import connections, memory_watch
+from broker_runtime.server.connections import PeerAddress
+from broker_runtime.server.memory_watch import MAX_UNTAKEN_BYTES, MemoryWatch
+
+_MIB = 1 << 20
+_LIMIT_BYTES = 1024 * _MIB
+ONE, TWO = PeerAddress("127.0.0.1", 1), PeerAddress("127.0.0.1", 2)
+
+
+class Socket:
+    """A connection that has sent so much."""
+
+    def __init__(self) -> None:
+        self.received_bytes = 0
+        self.is_cut = False
+
+    def close(self) -> None:
+        return
+
+
+class World:
+    """A broker with 100 MiB and two connections."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.memory_bytes = 100 * _MIB
+        self.now_s = 50.0
+        self.looks = 0
+        self.sockets = {ONE: Socket(), TWO: Socket()}
+        self.taken: dict[PeerAddress, int] = {}
+        self.watch = MemoryWatch(
+            _LIMIT_BYTES,
+            taken=lambda: dict(self.taken),
+            memory_bytes=lambda: self.memory_bytes,
+            monotonic_s=lambda: self.now_s,
+        )
+
+        def found(port: int, idle_s: float) -> dict[PeerAddress, Any]:
+            self.looks += 1
+            return {address: each for address, each in self.sockets.items() if not each.is_cut}
+
+        monkeypatch.setattr(connections, "idle_connections", found)
+        monkeypatch.setattr(connections, "bytes_received", lambda each: each.received_bytes)
+        monkeypatch.setattr(connections, "cut", lambda each: setattr(each, "is_cut", True))
+        monkeypatch.setattr(memory_watch, "_give_back", lambda: None)
+        self.watch.step()
+
+    def step(self, one: int = 0, two: int = 0, memory: int | None = None) -> list[PeerAddress]:
+        """So many MiB more from each; returns who has been cut by then."""
+        self.now_s += 0.05
+        self.sockets[ONE].received_bytes += one * _MIB
+        self.sockets[TWO].received_bytes += two * _MIB
+        self.memory_bytes += (one + two if memory is None else memory) * _MIB
+        self.watch.step()
+        return [address for address, each in self.sockets.items() if each.is_cut]
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(monkeypatch)
+
+
+def test_nobody_looks_at_connections_while_memory_does_not_grow(world: World) -> None:
+    """An idle broker costs one small read a step."""
+    for _ in range(50):
+        assert world.step(one=10, memory=0) == []
+    assert world.looks == 0
+
+
+def test_connection_that_sends_more_than_a_message_without_its_end_is_cut(world: World) -> None:
+    """The other one, which sends as much in messages that are taken, is not."""
+    cut: list[PeerAddress] = []
+    sent = 0
+    while not cut:
+        world.taken[TWO] = world.taken.get(TWO, 0) + 1
+        cut = world.step(one=16, two=16)
+        sent += 16 * _MIB
+    assert cut == [ONE]
+    assert sent <= MAX_UNTAKEN_BYTES + 16 * _MIB
+
+
+def test_near_the_limit_the_one_that_sent_most_is_cut_first(world: World) -> None:
+    """Neither has sent more than is allowed for one message."""
+    world.step(memory=600)
+    assert world.step(one=60, two=50) == [ONE]
+    world.memory_bytes -= 60 * _MIB
+    assert world.step() == [ONE]  # there is room again
+    assert world.step(memory=100) == [ONE, TWO]
+
+
+def test_memory_that_no_connection_is_the_cause_of_is_looked_at_seldom(world: World) -> None:
+    """A broker that needs much itself cuts nobody."""
+    for _ in range(40):
+        assert world.step(memory=20) == []
+    looks = world.looks
+    for _ in range(40):  # two seconds
+        assert world.step() == []
+    assert world.looks - looks <= 4

@@ -1,0 +1,88 @@
+"""Calls that have said nothing yet: how many there may be, and how long they may stay."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from pyarrow import flight
+
+from broker_runtime.contract.errors import TooManyStreamsError
+from broker_runtime.contract.flight import from_flight_error
+from broker_runtime.server.openings import Headers, OpeningCall, Openings
+
+
+@dataclass(frozen=True)
+class Info:
+    """What Flight says of a call."""
+
+    method: Any
+
+
+PUT, EXCHANGE, ACTION = (
+    Info(flight.FlightMethod.DO_PUT),
+    Info(flight.FlightMethod.DO_EXCHANGE),
+    Info(flight.FlightMethod.DO_ACTION),
+)
+
+
+class Clocked:
+    """Openings with a clock of the test's."""
+
+    def __init__(self, max_streams: int = 8) -> None:
+        self.now_s = 100.0
+        self.openings = Openings(max_streams, is_broker=_says_so, monotonic_s=lambda: self.now_s)
+
+    def fill(self, count: int) -> list[OpeningCall]:
+        return [self.openings.start_call((PUT, EXCHANGE)[n % 2], {}) for n in range(count)]
+
+
+def _says_so(headers: Headers) -> bool:
+    return bool(headers["broker"]) if "broker" in headers else False
+
+
+def test_calls_above_the_limit_are_refused_with_a_typed_error_until_others_have_spoken() -> None:
+    """The refusal is retriable, and nothing is left of a refused call."""
+    clocked = Clocked(max_streams=400)
+    calls = clocked.fill(100)
+    for _ in range(3):
+        with pytest.raises(flight.FlightUnavailableError) as refused:
+            clocked.openings.start_call(PUT, {})
+        assert isinstance(from_flight_error(refused.value, "b:1"), TooManyStreamsError)
+    calls[0].opened()
+    calls[1].call_completed(None)
+    assert len(clocked.fill(2)) == 2
+    calls[0].call_completed(None)  # counted once
+    assert len(clocked.openings) == 100
+
+
+def test_actions_and_other_brokers_are_never_refused() -> None:
+    """A broker that is flooded can be asked why, and feeds its followers."""
+    clocked = Clocked()
+    clocked.fill(clocked.openings.limit)
+    clocked.openings.start_call(ACTION, {})
+    clocked.openings.start_call(EXCHANGE, {"broker": ["secret"]})
+    with pytest.raises(flight.FlightUnavailableError):
+        clocked.openings.start_call(EXCHANGE, {"broker": []})
+
+
+def test_defect_in_the_check_shows_no_traceback() -> None:
+    """Flight sends the traceback of any other exception to the peer."""
+    with pytest.raises(flight.FlightUnavailableError, match=r"cannot begin \(ZeroDivisionError\)"):
+        Openings(8, is_broker=lambda headers: bool(1 / 0)).start_call(PUT, {})
+
+
+@pytest.mark.parametrize(("count", "patience_s"), [(1, 8.0), (16, 8.0), (17, 2.0), (32, 2.0)])
+def test_patience_is_short_when_there_are_many(count: int, patience_s: float) -> None:
+    """One silent call is a slow client; half of the limit is a flood."""
+    clocked = Clocked()
+    assert clocked.openings.patience_s() is None
+    calls = clocked.fill(count)
+    clocked.now_s += patience_s - 0.5
+    assert clocked.openings.patience_s() is None
+    clocked.now_s += 0.5
+    assert clocked.openings.patience_s() == patience_s
+    for call in calls:
+        call.opened()
+    assert clocked.openings.patience_s() is None

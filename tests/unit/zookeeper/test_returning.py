@@ -1,0 +1,241 @@
+"""A broker that comes back with other disks, older ones, or without a log: what it does to the in-sync sets."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+from broker_runtime.contract.errors import SetupError
+from broker_runtime.contract.model import TopicPartition
+from broker_runtime.controller.own_disks import OwnDisks
+from broker_runtime.log import LogConfig, LogDirectory
+from broker_runtime.log.faulty_files import FaultyFiles
+from broker_runtime.zookeeper.membership import BrokerIdentity, register
+from broker_runtime.zookeeper.memory import MemoryZooKeeper
+from broker_runtime.zookeeper.znodes import (
+    PERMANENT,
+    DiskRecord,
+    PartitionState,
+    TopicRecord,
+    broker_disks_path,
+    from_json,
+    partition_state_path,
+    to_json,
+    topic_path,
+)
+from tests.unit.log.log_samples import ROOT, TOPIC_ID, fill
+
+T0 = TopicPartition("t", 0)
+OTHER = ROOT.with_name("other")
+
+
+class Broker:
+    """Broker 1: its machine's disks, and what ZooKeeper knows of it."""
+
+    def __init__(self):
+        self.server = MemoryZooKeeper()
+        self.client = self.server.client()
+        for path in PERMANENT:
+            self.client.ensure_path(path)
+        self.files = FaultyFiles()
+        self.directories = []
+
+    def start(self, *paths, register_now=True, boot_id="boot"):
+        """Its directories are opened, and it registers."""
+        self.directories = [
+            LogDirectory.open(path, cluster_id="c", broker_id=1, files=self.files) for path in paths or (ROOT,)
+        ]
+        disks = OwnDisks(self.directories)
+        if register_now:
+            identity = BrokerIdentity(
+                broker_id=1, host="h", port=1, instance="data", pid=1, boot_id=boot_id, software_version="",
+                was_clean=all(each.was_clean for each in self.directories), disks=disks,
+            )  # fmt: skip
+            register(self.client, identity, now_ms=0)
+            disks.settled()
+        return self.directories[0]
+
+    def stop(self, *, clean=True):
+        for directory in self.directories:
+            directory.close(clean=clean)
+        if not clean:
+            self.files.kill()
+        self.client.close()
+        self.client = self.server.client()
+
+    def write(self, directory=None, records=20):
+        return fill((directory or self.directories[0]).log("t", 0, TOPIC_ID, LogConfig()), records)
+
+    def put_state(self, in_sync=(1,), leader=1, lost=()):
+        state = PartitionState(
+            leader=leader, leader_epoch=3, isr=in_sync, controller_epoch=4,
+            leader_broker_epoch=-1 if leader is None else 9, lost=lost,
+        )  # fmt: skip
+        path = partition_state_path("t", 0)
+        if self.client.find(path) is None:
+            record = TopicRecord(topic_id=TOPIC_ID.bytes, assignment=((1, 2, 3),))
+            self.client.create(topic_path("t"), to_json(record))
+            self.client.ensure_path(path)
+        self.client.set(path, to_json(state), version=-1)
+
+    @property
+    def state(self):
+        """(leader, leader epoch, in-sync set, those that lost their log)."""
+        found = from_json(self.client.get(partition_state_path("t", 0)).data, PartitionState, "")
+        return found.leader, found.leader_epoch, found.isr, found.lost
+
+    def take_disk(self, path=ROOT):
+        """What is on the disk; it is empty then."""
+        kept = {name: self.files.content(name) for name in list(self.files._names) if path in name.parents}
+        self.files.remove_tree(path)
+        return kept
+
+    def put_disk(self, kept, path=ROOT):
+        if self.files.is_directory(path):
+            self.files.remove_tree(path)
+        for name, content in kept.items():
+            self.files.make_directory(name.parent)
+            self.files.overwrite(name, content)
+
+
+@pytest.fixture
+def broker():
+    broker = Broker()
+    broker.start()
+    broker.write()
+    broker.put_state()
+    return broker
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_empty_disk_leaves_an_in_sync_set_whether_or_not_the_others_are_up(broker, clean):
+    """They have everything; this broker has nothing."""
+    broker.put_state((1, 2))
+    broker.stop(clean=clean)
+    broker.take_disk()
+    broker.start()
+    assert broker.state == (None, 4, (2,), (1,))
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_partition_whose_only_in_sync_member_has_an_empty_disk_has_no_leader(broker, clean):
+    broker.stop(clean=clean)
+    broker.take_disk()
+    broker.start()
+    assert broker.state == (None, 4, (1,), (1,))
+    broker.stop()
+    broker.start()
+    assert broker.state == (None, 4, (1,), (1,)), "as long as nothing has changed"
+
+
+def test_right_disk_that_comes_back_can_be_elected_again(broker):
+    broker.stop()
+    kept = broker.take_disk()
+    broker.start()
+    broker.stop()
+    broker.put_disk(kept)
+    broker.start()
+    assert broker.state == (None, 4, (1,), ())
+    record = from_json(broker.client.get(broker_disks_path(1)).data, DiskRecord, "")
+    assert list(record.directories) == [broker.directories[0].disk.disk_id]
+    assert len(record.missing) == 1
+
+
+def test_older_copy_of_the_disk_is_not_taken_for_it(broker):
+    """A backup that was put back lacks what was acknowledged since."""
+    broker.stop()
+    backup = {name: broker.files.content(name) for name in broker.files._names}
+    broker.start()
+    broker.write()
+    broker.stop()
+    broker.put_disk(backup)
+    broker.start()
+    assert broker.state == (None, 4, (1,), (1,))
+    broker.stop()
+    broker.start()
+    assert broker.state == (None, 4, (1,), (1,)), "nor at the start after that"
+    assert broker.directories[0].partitions == [T0], "it stays, in case it is to be elected as it is"
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_log_whose_directory_is_gone_is_missed_until_it_is_put_back(broker, clean):
+    """The checkpoints name it, and go on doing so."""
+    broker.stop(clean=clean)
+    kept = broker.take_disk(ROOT / "t-0")
+    for _ in range(2):
+        directory = broker.start()
+        assert directory.missing == {T0}
+        assert broker.state == (None, 4, (1,), (1,))
+        broker.stop()
+    broker.put_disk(kept, ROOT / "t-0")
+    directory = broker.start()
+    assert (directory.missing, broker.state) == (frozenset(), (None, 4, (1,), ()))
+    assert broker.directories[0].log("t", 0, TOPIC_ID, LogConfig()).log_end_offset == 20
+
+
+def test_log_that_was_never_used_is_not_missed(broker):
+    """A broker that died before it made a new partition's directory acknowledged nothing there."""
+    broker.stop(clean=False)
+    broker.files.remove_tree(ROOT / "t-0")
+    for name in ("recovery-point-checkpoint", "high-watermark-checkpoint", "log-start-offset-checkpoint"):
+        broker.files.unlink(ROOT / name)
+    broker.start()
+    assert broker.state == (1, 3, (1,), ())
+
+
+def test_lost_disk_takes_only_the_logs_that_are_on_no_other(broker):
+    broker.stop()
+    broker.start(ROOT, OTHER)
+    broker.stop()
+    broker.take_disk(OTHER)
+    broker.start(ROOT, OTHER)
+    assert broker.state == (1, 3, (1,), ())
+    broker.stop()
+    broker.take_disk()
+    broker.start(ROOT, OTHER)
+    assert broker.state == (None, 4, (1,), (1,))
+
+
+def test_directories_without_an_identity_open_as_before(broker):
+    """A cluster of an older version: the first registration writes what the next one compares with."""
+    broker.stop()
+    broker.files.unlink(ROOT / "disk.json")
+    broker.client.delete(broker_disks_path(1))
+    broker.start()
+    assert broker.state == (1, 3, (1,), ())
+
+
+def test_partition_in_two_directories_refuses_the_start_and_names_both(broker):
+    """Which of the two counts, nobody can tell."""
+    broker.stop()
+    kept = {OTHER / name.relative_to(ROOT): broker.files.content(name) for name in broker.files._names}
+    broker.put_disk({name: data for name, data in kept.items() if "t-0" in str(name)}, OTHER)
+    with pytest.raises(SetupError, match=f"{ROOT / 't-0'} and {OTHER / 't-0'}"):
+        broker.start(ROOT, OTHER)
+
+
+@pytest.mark.parametrize("moment", range(8))
+def test_death_while_it_registers_with_an_empty_disk_changes_nothing_of_what_is_found(broker, moment):
+    """However far it came, the next start finds the disk lost, or has dealt with it."""
+
+    class Dies(BaseException):
+        pass
+
+    broker.stop()
+    broker.take_disk()
+    real, left = broker.server._apply, [moment]
+
+    def apply(operations, session):
+        if not left[0]:
+            raise Dies
+        left[0] -= 1
+        return real(operations, session)
+
+    broker.server._apply = apply
+    with contextlib.suppress(Dies):
+        broker.start()
+    broker.server._apply = real
+    broker.stop(clean=False)
+    broker.start()
+    assert broker.state == (None, 4, (1,), (1,))
