@@ -7,7 +7,7 @@
     threads   cluster-member: what changed in the cluster       follow-<leader>, follow-watchdog: what it follows
               in-sync: changes of in-sync sets                   periodic: checkpoints, flushes, retention
               peers: whether other brokers' ports refuse         groups, group-removal: those it coordinates
-              gRPC's: one per call
+              disk-work <path>: logs made and deleted            gRPC's: one per call
 
 Rules: nothing is served before this broker knows its cluster; an error on the way leaves nothing behind. Stopping is
 bounded, whatever peers, disks and ZooKeeper do. Here objects are made and given to each other, and nothing is decided.
@@ -22,6 +22,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from broker_runtime.broker_groups import BrokerGroups
@@ -32,6 +33,7 @@ from broker_runtime.contract.requests import Empty, ReportBrokerRequest
 from broker_runtime.contract.settings import Address, BrokerSettings
 from broker_runtime.controller.cluster_member import ClusterMember
 from broker_runtime.controller.disk_room import DiskReport
+from broker_runtime.controller.disk_work import DiskWorker
 from broker_runtime.controller.hosting import Hosting
 from broker_runtime.controller.isr_updater import IsrUpdater
 from broker_runtime.controller.own_disks import OwnDisks
@@ -152,7 +154,8 @@ class Broker:
         self._ending.callback(_in_bounds, "end session", client.close, _SESSION_END_S)
         cluster = cluster_id(client)
         directories = [self._open_directory(path, cluster) for path in settings.log_dirs]
-        disks = OwnDisks(directories)
+        disk_work = {each.path: DiskWorker(each.path, on_late=lambda: member.wake()) for each in directories}
+        disks = OwnDisks(directories, disk_work=disk_work)
         registry = PartitionRegistry()
         updater = IsrUpdater(
             client,
@@ -183,6 +186,7 @@ class Broker:
             on_in_sync_news=updater.wake,
             on_damage=lambda: member.wake(),
             stall_limit_s=settings.replica_lag_time_max_ms / 1_000,
+            disk_work=disk_work,
         )
         port = listen.port or choose_port(listen.host)
         advertised = settings.advertised_listeners or Address(listen.host, port)
@@ -211,6 +215,8 @@ class Broker:
         # Last made, first ended: the roles and the registration go, then fetching, the streams, the logs, the session.
         self._ending.callback(fetching.stop, _FETCHING_STOP_S)
         self._ending.callback(_in_bounds, "leave", member.leave, _LEAVE_S)
+        for path, worker in disk_work.items():
+            self._run(f"disk-work {path}", partial(worker.step, _STEP_S), wake=worker.wake)
         member.join(patience_s=_SESSIONS_OF_PATIENCE * settings.zookeeper_session_timeout_ms / 1_000)
         producer_ids = ProducerIdService(client)
         groups = BrokerGroups(

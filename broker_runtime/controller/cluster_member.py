@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
-from broker_runtime.contract.errors import PylogError, SetupError, ZooKeeperUnavailableError
+from broker_runtime.contract.errors import LogStorageError, PylogError, SetupError, ZooKeeperUnavailableError
 from broker_runtime.controller.controller import Controller
 from broker_runtime.controller.damaged_replicas import DamagedReplicas
 from broker_runtime.controller.decisions import Decisions, in_sync_with_others
@@ -400,7 +400,7 @@ class ClusterMember:
                 continue
             try:
                 self._hosting.remove_logs(record.name, topic_id)
-            except OSError as error:
+            except (LogStorageError, OSError) as error:
                 log.error("cannot remove logs topic=%s topic_id=%s error=%s", record.name, topic_id.hex(), error)
                 self._look_again_soon()
                 continue

@@ -4,7 +4,8 @@ Rules: the cluster's state comes in, the registry and the data directories are m
 state twice changes nothing. A replica that was moved to another broker is removed here. A log of a topic id that is no
 more is set aside, never read; so is a damaged one whose partition others hold without it, and it is fetched anew. One
 that cannot be opened takes no other with it, and is tried again. No file of a log is read here: that is for its first
-use. The caller lets one change through at a time.
+use. What touches a data directory is that directory's work (disk_work.py): a disk that stands still holds up the roles
+of its own partitions only. The caller lets one change through at a time.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ import logging
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 from broker_runtime.contract.errors import InconsistentTopicIdError, LogStorageError, PylogError
@@ -21,12 +25,15 @@ from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.schema import SchemaHistory, TopicSchema, schema_from_bytes
 from broker_runtime.contract.settings import TopicSettings, resolve
 from broker_runtime.controller.disk_room import DiskRoom, PartitionWithRoom
+from broker_runtime.controller.disk_work import DiskWork, WorkInLine
 from broker_runtime.controller.partition_ranges import partition_ranges
 from broker_runtime.log import BelievedClock, FlushMode, LogConfig, LogDirectory, PartitionLog
 from broker_runtime.replication import FollowerPlan, Leadership, Partition, PartitionRegistry, Role
 from broker_runtime.replication.registry import KnownTopic
 from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState, VersionedState
 from broker_runtime.zookeeper.znodes import TopicRecord
+
+_T = TypeVar("_T")
 
 log = logging.getLogger(__name__)
 
@@ -46,11 +53,12 @@ class Hosting:
         on_in_sync_news: Callable[[], None] = lambda: None,
         on_damage: Callable[[], None] = lambda: None,
         stall_limit_s: float = 30.0,
+        disk_work: Mapping[Path, DiskWork] | None = None,
     ) -> None:
         """``min_free_bytes``: ``log.dir.min.free.bytes``. ``followers``: who fetches from the leaders that this broker
         follows (None: nobody). ``now_ms``: the clock of `Partition.follower_fetch`. ``on_in_sync_news``: see
         `Partition.on_in_sync_news`, ``on_damage``: see `PartitionLog.on_damage`, ``stall_limit_s``: see `DiskRoom`.
-        Raises `OSError` where a directory cannot be looked at."""
+        ``disk_work``: who does what touches a directory, by its path; None: the caller, who waits for the disk. Raises `OSError` where a directory cannot be looked at."""
         self._followers = followers
         self._now_ms = now_ms
         self._on_in_sync_news = on_in_sync_news
@@ -61,6 +69,10 @@ class Hosting:
             directory.path: DiskRoom(directory, min_free_bytes=min_free_bytes, stall_limit_s=stall_limit_s)
             for directory in self._directories
         }
+        in_line = WorkInLine()
+        self._disk_work: dict[Path, DiskWork] = {
+            each.path: in_line if disk_work is None else disk_work[each.path] for each in self._directories
+        }
         self._clock = BelievedClock(wall_ms=time.time_ns() // 1_000_000, uptime_ms=_uptime_ms())
         self._broker_id = broker_id
         self._schemas: dict[bytes, SchemaHistory] = {}
@@ -70,6 +82,7 @@ class Hosting:
         self._released: WeakKeyDictionary[PartitionLog, int] = WeakKeyDictionary()
         self._failed: dict[str, dict[int, str]] = {}  # partitions that could not be opened, and why
         self._directory_of = {at: directory for directory in self._directories for at in directory.partitions}
+        self._in_doubt: set[TopicPartition] = set()  # in _directory_of, and perhaps not made there
         # Invariant: how many values of _directory_of each path has.
         self._held = Counter(directory.path for directory in self._directory_of.values())
 
@@ -120,12 +133,13 @@ class Hosting:
                         f"the disk or the directory back and start the broker again, or choose another replica: "
                         f"pylog partition elect --election unclean {at.topic}:{at.partition}"
                     )
-                opened = self._open(at, wanted_id, config, versions)
+                opened = self._present(partition, wanted_id, config, versions)
+                if opened is None:
+                    opened = self._open(at, wanted_id, config, versions)
                 if opened.is_damaged and self._is_held_by_others(opened, present):
                     log.error("set damaged log aside, fetch it anew partition=%s leader=%s", at, present.state.leader)
-                    self._directory_of[at].set_aside_damaged(at)
-                    self._released.pop(opened, None)
-                    opened = self._open(at, wanted_id, config, versions)
+                    damaged, opened = opened, self._open_instead_of_damaged(at, wanted_id, config, versions)
+                    self._released.pop(damaged, None)
                 if partition is None or partition.log is not opened:
                     room = self._rooms[self._directory_of[at].path]
                     partition = hosted[number] = PartitionWithRoom(opened, room, broker_id=self._broker_id)
@@ -180,18 +194,21 @@ class Hosting:
     def remove_logs(self, name: str, topic_id: bytes) -> None:
         """Removes the topic's logs from every directory, and those of that name that do not tell their topic.
 
-        Those of another topic id are not touched. Raises `OSError`.
+        Those of another topic id are not touched. Raises `OSError`, and `LogStorageError` where a disk holds it up;
+        what is on other disks is removed all the same.
         """
         applied = self._applied.get(name)
         if applied is None or applied[0].record.topic_id == topic_id:
             self.forget_topic(name)
-        self._forget_missing([at for each in self._directories for at in each.missing if at.topic == name])
         expected = {uuid.UUID(bytes=topic_id), None}
+        failed: PylogError | OSError | None = None
         for directory in self._directories:
-            self._delete(
-                directory,
-                [at for at in directory.partitions if at.topic == name and directory.topic_id_of(at) in expected],
-            )
+            try:
+                self._remove_logs_in(directory, name, expected)
+            except (PylogError, OSError) as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
 
     def step_down_all(self) -> None:
         """This broker leads and follows nothing any more, until the next `apply`."""
@@ -262,39 +279,98 @@ class Hosting:
         """The data directories."""
         return self._directories
 
+    def _present(
+        self,
+        partition: Partition | None,
+        topic_id: uuid.UUID,
+        config: LogConfig,
+        schemas: Sequence[tuple[int, bytes]],
+    ) -> PartitionLog | None:
+        """The log of a hosted partition, where nothing is to be done on its disk; else None."""
+        if partition is None:
+            return None
+        present = partition.log
+        if present.topic_id != topic_id or present.is_damaged or not present.has_schemas(schemas):
+            return None
+        present.config = config
+        return present
+
     def _open(
         self, at: TopicPartition, topic_id: uuid.UUID, config: LogConfig, schemas: Sequence[tuple[int, bytes]]
     ) -> PartitionLog:
         directory = self.directory_of(at)
         if directory is None:
             return self._open_new(at, topic_id, config, schemas)
+
+        def work() -> PartitionLog:
+            try:
+                return directory.log(at.topic, at.partition, topic_id, config, schemas)
+            except InconsistentTopicIdError:
+                # The topic was made anew while this one was open: the old log is nobody's.
+                directory.set_aside(at)
+                return directory.log(at.topic, at.partition, topic_id, config, schemas)
+
         try:
+            opened = self._on_disk(directory, work)
+        except OSError:
+            if at not in self._in_doubt or directory.has(at):
+                raise
+            self._forget_place(at)  # it could not be made there after all
+            return self._open_new(at, topic_id, config, schemas)
+        if at in self._in_doubt:
+            self._in_doubt.discard(at)
+            self._forget_missing([at])
+        return opened
+
+    def _open_instead_of_damaged(
+        self, at: TopicPartition, topic_id: uuid.UUID, config: LogConfig, schemas: Sequence[tuple[int, bytes]]
+    ) -> PartitionLog:
+        directory = self._directory_of[at]
+
+        def work() -> PartitionLog:
+            directory.set_aside_damaged(at)
             return directory.log(at.topic, at.partition, topic_id, config, schemas)
-        except InconsistentTopicIdError:
-            # The topic was made anew while this one was open: the old log is nobody's.
-            directory.set_aside(at)
-            return directory.log(at.topic, at.partition, topic_id, config, schemas)
+
+        return self._on_disk(directory, work)
 
     def _open_new(
         self, at: TopicPartition, topic_id: uuid.UUID, config: LogConfig, schemas: Sequence[tuple[int, bytes]]
     ) -> PartitionLog:
-        """In the directory with the fewest logs, the first among equals; one that is full comes last."""
+        """In the directory with the fewest logs, the first among equals; those that are full, and then those that are
+        held up, come last."""
         candidates = sorted(
-            self._directories, key=lambda each: (not self._rooms[each.path].takes_appends, self._held[each.path])
+            self._directories,
+            key=lambda each: (
+                not self._disk_work[each.path].is_free,
+                not self._rooms[each.path].takes_appends,
+                self._held[each.path],
+            ),
         )
         for left, directory in zip(range(len(candidates) - 1, -1, -1), candidates, strict=True):
+            self._directory_of[at] = directory
+            self._held[directory.path] += 1
+            self._in_doubt.add(at)
             try:
-                opened = directory.log(at.topic, at.partition, topic_id, config, schemas)
+                # Where this is held up, the log may be made there yet: it is looked for there, and made nowhere else.
+                opened = self._on_disk(directory, partial(_made, directory, at, topic_id, config, schemas))
             except OSError as error:
-                if isinstance(error, PylogError) or not left or at in directory.partitions:
+                if isinstance(error, PylogError):
+                    raise
+                if directory.has(at):
+                    raise
+                self._forget_place(at)
+                if not left:
                     raise
                 log.warning("try another directory partition=%s path=%s error=%s", at, directory.path, error)
             else:
-                self._directory_of[at] = directory
-                self._held[directory.path] += 1
+                self._in_doubt.discard(at)
                 self._forget_missing([at])
                 return opened
         raise AssertionError("there is at least one directory")
+
+    def _on_disk(self, directory: LogDirectory, work: Callable[[], _T]) -> _T:
+        """Raises as `DiskWork.do`."""
+        return self._disk_work[directory.path].do(work)
 
     def _is_held_by_others(self, damaged: PartitionLog, present: VersionedState) -> bool:
         """Whether another broker leads, nothing that is committed rests on this one's log, and it stays so: none of
@@ -317,21 +393,48 @@ class Hosting:
         if directory is None:
             self._forget_missing([at])
             return
-        held = directory.topic_id_of(at) if dropped is None else dropped.log.topic_id
-        if held == topic_id:
+
+        def work() -> bool:
+            if not directory.has(at):  # nor what of it was deleted by work that nobody waited for
+                return True
+            held = directory.topic_id_of(at) if dropped is None else dropped.log.topic_id
+            if held != topic_id:
+                return False
             log.info("remove replica partition=%s", at)
-            self._delete(directory, [at])
+            directory.delete(at)
+            return True
+
+        if self._on_disk(directory, work):
+            self._forget_place(at)
 
     def _forget_missing(self, partitions: Sequence[TopicPartition]) -> None:
         for directory in self._directories:
             directory.forget_missing(partitions)
 
-    def _delete(self, directory: LogDirectory, own: Sequence[TopicPartition]) -> None:
-        directory.delete_all(own)
-        for at in own:
-            if self._directory_of.get(at) is directory:
-                del self._directory_of[at]
-                self._held[directory.path] -= 1
+    def _remove_logs_in(self, directory: LogDirectory, name: str, topic_ids: Collection[uuid.UUID | None]) -> None:
+        def work() -> set[TopicPartition]:
+            directory.forget_missing([at for at in directory.missing if at.topic == name])
+            found = [at for at in directory.partitions if at.topic == name]
+            own = [at for at in found if directory.topic_id_of(at) in topic_ids]
+            directory.delete_all(own)
+            return set(found) - set(own)
+
+        if not any(at.topic == name for at in (*self._places(directory), *directory.missing)):
+            return
+        left = self._on_disk(directory, work)
+        for at in self._places(directory):
+            if at.topic == name and at not in left:
+                self._forget_place(at)
+
+    def _places(self, directory: LogDirectory) -> list[TopicPartition]:
+        """Of all that the directory has, or may have."""
+        return [at for at, each in self._directory_of.items() if each is directory]
+
+    def _forget_place(self, at: TopicPartition) -> None:
+        self._in_doubt.discard(at)
+        directory = self._directory_of.pop(at, None)
+        if directory is not None:
+            self._held[directory.path] -= 1
 
     def _set_role(
         self, partition: Partition, present: VersionedState, replicas: Sequence[int], broker_epoch: int
@@ -371,6 +474,16 @@ class Hosting:
         if known is None or len(known) != max(1, len(record.schemas)):
             known = self._schemas[record.topic_id] = schema_history(record)
         return known
+
+
+def _made(
+    directory: LogDirectory,
+    at: TopicPartition,
+    topic_id: uuid.UUID,
+    config: LogConfig,
+    schemas: Sequence[tuple[int, bytes]],
+) -> PartitionLog:
+    return directory.log(at.topic, at.partition, topic_id, config, schemas)
 
 
 def schema_history(record: TopicRecord) -> SchemaHistory:

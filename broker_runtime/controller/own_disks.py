@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 
-from broker_runtime.contract.errors import SetupError
+from broker_runtime.contract.errors import LogStorageError, SetupError
 from broker_runtime.contract.model import TopicPartition
+from broker_runtime.controller.disk_work import DiskWork
 from broker_runtime.log import LogDirectory
 from broker_runtime.zookeeper.disks import Place
 
@@ -16,10 +19,14 @@ log = logging.getLogger(__name__)
 class OwnDisks:
     """See the module. Used by the one thread that registers."""
 
-    def __init__(self, directories: Sequence[LogDirectory]) -> None:
-        """Raises `SetupError` where two of the directories have a log of the same partition."""
+    def __init__(
+        self, directories: Sequence[LogDirectory], *, disk_work: Mapping[Path, DiskWork] | None = None
+    ) -> None:
+        """``disk_work``: who writes to a directory, by its path; None: the caller, who waits for the disk. Raises
+        `SetupError` where two of the directories have a log of the same partition."""
         refuse_twins(directories)
         self._directories = tuple(directories)
+        self._disk_work = disk_work
         self._missing = frozenset(at for each in directories for at in each.missing)
         self._put_back = frozenset(at for each in directories for at in each.put_back)
 
@@ -40,9 +47,11 @@ class OwnDisks:
     def remember(self, epoch: int, outdated: Collection[str]) -> Mapping[str, int]:
         """See `Disks`."""
         for each in self._directories:
+            remember = partial(each.remember_epoch, epoch, is_outdated=each.disk.disk_id in outdated)
             try:
-                each.remember_epoch(epoch, is_outdated=each.disk.disk_id in outdated)
-            except OSError as error:
+                # What is written late is newer than the registration says, and no older copy.
+                remember() if self._disk_work is None else self._disk_work[each.path].do(remember)
+            except (LogStorageError, OSError) as error:
                 log.error("cannot write epoch directory=%s epoch=%d error=%s", each.path, epoch, error)
         return self.epochs()
 

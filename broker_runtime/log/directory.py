@@ -155,9 +155,8 @@ class LogDirectory:
         return None if identity is None else identity.topic_id
 
     def has(self, topic_partition: TopicPartition) -> bool:
-        """Whether there is such a log, used or not."""
-        with self._lock:
-            return topic_partition in self._found
+        """Whether there is such a log, used or not. Never waits."""
+        return topic_partition in self._found
 
     def is_named(self, topic_partition: TopicPartition) -> bool:
         """Whether the checkpoints named the log when the directory was opened."""
@@ -165,9 +164,8 @@ class LogDirectory:
 
     @property
     def missing(self) -> frozenset[TopicPartition]:
-        """The logs that the checkpoints name and that are not there: they were lost."""
-        with self._lock:
-            return frozenset(self._missing)
+        """The logs that the checkpoints name and that are not there: they were lost. Never waits."""
+        return frozenset(self._missing)
 
     @property
     def put_back(self) -> frozenset[TopicPartition]:
@@ -179,10 +177,9 @@ class LogDirectory:
         self._put_back.clear()
 
     def forget_missing(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """Nobody misses these logs any more; the next checkpoint says so."""
-        with self._lock:
-            for key in topic_partitions:
-                self._missing.pop(key, None)
+        """Nobody misses these logs any more; the next checkpoint says so. Never waits."""
+        for key in topic_partitions:
+            self._missing.pop(key, None)
 
     def remember_epoch(self, epoch: int, *, is_outdated: bool = False) -> None:
         """The broker registers in ``epoch``, with this directory. ``is_outdated``: it is an older copy, and has another

@@ -486,6 +486,11 @@ class PartitionLog:
         with self._state.lock:
             self._state.go_offline(reason)
 
+    def has_schemas(self, schemas: Sequence[tuple[int, bytes]]) -> bool:
+        """Whether `add_schemas` would change nothing. Never waits."""
+        identity = self._state.identity
+        return identity == identity.with_schemas(schemas)
+
     def add_schemas(self, schemas: Sequence[tuple[int, bytes]]) -> None:
         """Makes further versions of the topic's schema known to whoever reads the directory.
 

@@ -44,6 +44,10 @@ class StandingFiles(FaultyFiles):
         self._wait("open")
         return super().open(path, create=create, read_only=read_only)
 
+    def rename(self, source, target):
+        self._wait("rename")
+        super().rename(source, target)
+
     def free_bytes(self, path):
         self._wait("free_bytes")
         return super().free_bytes(path)
