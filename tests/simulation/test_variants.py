@@ -9,21 +9,16 @@ from tests.simulation.pool import run_limited
 
 SEEDS = 300
 TRIED_FIRST = {
-    "changes_in_sync_sets_in_any_session": [9, 39, 99],
-    "compares_offsets_and_no_epochs": [75],
-    "counts_its_own_log_end": [12, 17],
-    "counts_the_in_sync_set_as_written": [66, 126, 283],
-    "follows_beyond_what_is_durable": [16, 21, 24],
-    "keeps_epochs_at_truncation": [3],
-    "leaves_sets_to_members_that_are_gone": [75, 105, 195],
+    "changes_in_sync_sets_in_any_session": [9, 39],
+    "counts_its_own_log_end": [12],
+    "counts_the_in_sync_set_as_written": [66],
     "looks_at_nothing_behind_a_bad_frame": [57, 213],
     "takes_any_disk_for_its_own": [51],
-    "trusts_what_a_failed_fsync_left": [24, 54],
-    "waits_for_nobody_who_may_leave": [20, 29, 50],
-    "writes_as_a_controller_without_a_check": [12, 36, 84],
+    "trusts_what_a_failed_fsync_left": [54],
 }
 """Seeds that caught it when they were last searched for; if they do no more, all are tried."""
 NOT_MET_YET = {
+    "compares_offsets_and_no_epochs",
     "rolls_with_a_snapshot_of_before",
     "saves_a_high_watermark_that_is_not_durable",
     "waits_for_what_was_cut",
