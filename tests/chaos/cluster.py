@@ -14,7 +14,9 @@ from pyspark_log.testing.cluster import LocalCluster
 from tests.chaos.disks import SmallDisks
 from tests.chaos.proxy import Network
 
+MEMORY_BYTES = 1 << 30
 SETTINGS = {
+    "memory.max.bytes": str(MEMORY_BYTES),
     "zookeeper.session.timeout.ms": "6000",
     "replica.lag.time.max.ms": "5000",
     "log.dir.min.free.bytes": "1MiB",
