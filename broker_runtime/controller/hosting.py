@@ -58,7 +58,8 @@ class Hosting:
         """``min_free_bytes``: ``log.dir.min.free.bytes``. ``followers``: who fetches from the leaders that this broker
         follows (None: nobody). ``now_ms``: the clock of `Partition.follower_fetch`. ``on_in_sync_news``: see
         `Partition.on_in_sync_news`, ``on_damage``: see `PartitionLog.on_damage`, ``stall_limit_s``: see `DiskRoom`.
-        ``disk_work``: who does what touches a directory, by its path; None: the caller, who waits for the disk. Raises `OSError` where a directory cannot be looked at."""
+        ``disk_work``: who does what touches a directory, by its path; None: the caller, who waits for the disk.
+        Raises `OSError` where a directory cannot be looked at."""
         self._followers = followers
         self._now_ms = now_ms
         self._on_in_sync_news = on_in_sync_news
