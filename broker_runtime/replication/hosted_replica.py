@@ -29,6 +29,7 @@ from broker_runtime.replication.leadership import Leadership, Role
 from broker_runtime.replication.role_lock import RoleLock
 from broker_runtime.replication.waiters import FetchWaiter
 
+_LONG_BUSY_S: Final = 1.0
 BUSY_S: Final = 0.05  # that who looks after many partitions waits for one of them
 _log = logging.getLogger(__name__)
 
@@ -201,9 +202,9 @@ class HostedReplica:
     def replica_ends(self) -> dict[int, int]:
         """Up to where each replica holds the log, as it told this leader, itself included; -1: it has not told.
 
-        Raises `NotLeaderOrFollowerError`, and as the log.
+        Raises `NotLeaderOrFollowerError`, and as the log; `RequestTimedOutError` where the partition is busy for long.
         """
-        with self._lock:
+        with self._lock.within(_LONG_BUSY_S):
             return {**self._require_led().told_ends(), self._broker_id: self.log.durable_end_offset}
 
     def propose_in_sync(self, now_ms: int, lag_limit_ms: int, *, busy_s: float = BUSY_S) -> InSyncChange | None:
