@@ -45,7 +45,7 @@ from broker_runtime.periodic import PeriodicTask, Schedule
 from broker_runtime.ports import choose_port, require_free_port
 from broker_runtime.replication import PartitionRegistry, ReplicationThrottle
 from broker_runtime.server.flight import PylogFlightServer
-from broker_runtime.server.peers import call_peer, port_refuses
+from broker_runtime.server.peers import broker_answers, call_peer, port_refuses
 from broker_runtime.server.replica_fetching import ReplicaFetching
 from broker_runtime.server.threads import is_out_of_threads, may_start, run_within
 from broker_runtime.services.metadata import software_version
@@ -213,6 +213,7 @@ class Broker:
             now_ms=wall_ms,
             steady_ms=_steady_ms,
             probe=port_refuses,
+            answers=broker_answers,
             report=lambda broker_id: _report(member, broker_id),
             rebalances_leaders=settings.auto_leader_rebalance_enable,
         )

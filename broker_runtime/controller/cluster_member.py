@@ -61,10 +61,12 @@ class ClusterMember:
         now_ms: Callable[[], int],
         steady_ms: Callable[[], int] | None = None,
         probe: Probe = lambda host, port: False,
+        answers: Probe | None = None,
         report: Callable[[int], None] = lambda broker_id: None,
         rebalances_leaders: bool = True,
     ) -> None:
         """``now_ms``: the wall clock; ``steady_ms``: one that never jumps (None: the same). ``probe``: see `suspicion`.
+        ``answers(host, port)``: whether a broker serves there now (None: unless ``probe`` says that its port refuses).
         ``report``: tells the controller, where that is another, of a broker whose port refuses.
         ``rebalances_leaders``: ``auto.leader.rebalance.enable``."""
         self.controller = Controller(client)
@@ -77,6 +79,7 @@ class ClusterMember:
         self._steady_ms = steady_ms or now_ms
         self._report = report
         self._refuses = probe
+        self._answers: Probe = answers or (lambda host, port: not probe(host, port))
         self._disks = identity.disks
         self._suspicions = Suspicions(identity.broker_id, probe, self._steady_ms)
         self._decisions = Decisions(
@@ -336,7 +339,7 @@ class ClusterMember:
 
     def _register(self) -> Membership:
         self._end_roles()
-        self._membership = register(self._client, self._identity, now_ms=self._now_ms(), refuses=self._refuses)
+        self._membership = register(self._client, self._identity, now_ms=self._now_ms(), answers=self._answers)
         # From now on it is this process whose logs they are: a session that ends takes nothing from them.
         self._identity = replace(self._identity, was_clean=True)
         if self._disks is not None:

@@ -208,13 +208,17 @@ class Group:
     ) -> list[PylogError | None]:  # fmt: skip
         """Which offsets may be written: None for those. Until `end_commit` nothing of the member's is given on.
 
-        Raises `UnknownMemberIdError`, `NonEmptyGroupError` (no member, and the group has some); then there is nothing
-        to end.
+        Raises `UnknownMemberIdError`, `NonEmptyGroupError` (no member, and the group has some, or a commit of one that
+        has left is under way); then there is nothing to end.
         """
         if not member_id:
             if present := self.present:
                 names = ", ".join(member.member_id for member in present)
                 raise NonEmptyGroupError(f"group {self.group_id!r} has members ({names}); only they can commit")
+            if any(member.commits_under_way for member in self._members.values()):
+                raise NonEmptyGroupError(
+                    f"a commit of a member that has left group {self.group_id!r} is under way. Try again"
+                )
             self._strangers_commits += 1
             return [None] * len(partitions)
         member = self._members.get(member_id)

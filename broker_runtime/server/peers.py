@@ -1,4 +1,4 @@
-"""What a broker says to another beside fetching: whether its port refuses, and actions.
+"""What a broker says to another beside fetching: whether its port refuses, whether it answers, and actions.
 
 Rule: each call has a connection of its own and a time limit. Blocks for the network; callers hold no lock.
 """
@@ -11,9 +11,9 @@ from typing import Any, Final, TypeVar
 from pyarrow import flight
 
 from broker_runtime.contract.connection import FLIGHT_ERRORS, connect, translate
-from broker_runtime.contract.errors import InvalidRequestError
+from broker_runtime.contract.errors import InvalidRequestError, PylogError
 from broker_runtime.contract.flight import CONNECTION_OPTIONS, decode_result, encode_action
-from broker_runtime.contract.requests import Message
+from broker_runtime.contract.requests import Message, MetadataRequest, MetadataResponse
 from broker_runtime.contract.settings import Address
 
 PROBE_LIMIT_S: Final = 1.0
@@ -30,6 +30,18 @@ def port_refuses(host: str, port: int) -> bool:
         return True
     except OSError:
         return False
+
+
+def broker_answers(host: str, port: int) -> bool:
+    """Whether a broker there serves at this moment. A process that stands still, a proxy or a port of another kind does
+    not answer, though it may accept. Blocks `PROBE_LIMIT_S`."""
+    try:
+        call_peer(
+            Address(host, port), "metadata", MetadataRequest(topics=()), MetadataResponse, timeout_s=PROBE_LIMIT_S
+        )
+    except PylogError:
+        return False
+    return True
 
 
 def call_peer(address: Address, name: str, request: Message, response: type[_M], *, timeout_s: float) -> _M:

@@ -88,18 +88,18 @@ def register(
     identity: BrokerIdentity,
     *,
     now_ms: int,
-    refuses: Callable[[str, int], bool] = lambda host, port: False,
+    answers: Callable[[str, int], bool] = lambda host, port: True,
 ) -> Membership:
     """Registers the broker in the client's present session; again in the same session, it finds what it made.
 
-    ``refuses(host, port)``: whether another broker's port refuses, so that it is dead though its session has not timed
-    out; asked after an unclean stop only. Raises `SetupError` if another broker has the id,
+    ``answers(host, port)``: whether another broker serves there now; one that is registered and does not may be
+    dead, its session not timed out yet. Asked after an unclean stop only. Raises `SetupError` if another has the id,
     `ZooKeeperUnavailableError` while ZooKeeper is away, or if its znodes keep changing, `OSError` where a disk cannot
     be read.
     """
     for attempt in range(1, _ATTEMPTS + 1):
         try:
-            return _register_once(client, identity, now_ms, refuses)
+            return _register_once(client, identity, now_ms, answers)
         except (NodeExistsError, NoNodeError, BadVersionError) as error:
             log.info("register again broker=%d changed=%s", identity.broker_id, error.path)
         except ZooKeeperUnavailableError:
@@ -136,7 +136,7 @@ def deregister(client: ZooKeeperClient, membership: Membership) -> None:
 
 
 def _register_once(
-    client: ZooKeeperClient, identity: BrokerIdentity, now_ms: int, refuses: Callable[[str, int], bool]
+    client: ZooKeeperClient, identity: BrokerIdentity, now_ms: int, answers: Callable[[str, int], bool]
 ) -> Membership:
     path, epoch_path = broker_path(identity.broker_id), broker_epoch_path(identity.broker_id)
     session = client.session_id
@@ -170,7 +170,7 @@ def _register_once(
         has_lost_power=known is None or not identity.boot_id or known.boot_id != identity.boot_id,
         disks=disks,
         news=news,
-        refuses=refuses,
+        answers=answers,
     )
     leave_in_sync_sets(client, returning)
     if disks is not None:

@@ -3,12 +3,13 @@
     its log is not there any more        it leaves the set; where no other member is left that has its log, it stays in
     (another disk, an older one)         it, marked as ``lost``: it cannot be elected, and nobody leads
     the log that was missed is back      the mark goes
-    it was not stopped in order          it leaves the set where another member is registered and stays: that one has
-                                         all that was acknowledged, for certain. Else it stays, and may lead
+    it was not stopped in order          it leaves the set where another member is registered, serves and stays: that
+                                         one has all that was acknowledged, for certain. Else it stays, and may lead
 
 After a stop that was not in order a disk has what was acknowledged under ``flush.mode=ack``, or where the machine has
-not stopped. Otherwise (power lost, ``interval`` or ``os``) it may lack some, and the broker leaves the set where any
-other member is registered, even one that seems to be dying.
+not stopped: to stay in the set is safe then, and a member that is registered but does not answer may be dead, its
+session not timed out yet. Otherwise (power lost, ``interval`` or ``os``) the disk may lack some, and the broker leaves
+the set where any other member is registered, even one that does not answer.
 
 Rules: states change by compare-and-set, each transaction checked against the broker's new epoch, so that only its
 newest life does this, and against the registration of whoever it leaves the set to: no set becomes empty, and of those
@@ -59,7 +60,7 @@ _ROUNDS: Final = 20
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Return:
     """A broker that comes back. ``epoch``: the check of its new one. ``has_lost_power``: the machine was stopped since
-    the last registration, or that is not known. ``refuses``: whether a broker's port does."""
+    the last registration, or that is not known. ``answers``: whether a broker serves at an address now."""
 
     broker_id: int
     epoch: Check
@@ -68,7 +69,7 @@ class Return:
     has_lost_power: bool
     disks: Disks | None
     news: DiskNews
-    refuses: Callable[[str, int], bool]
+    answers: Callable[[str, int], bool]
 
     @property
     def changes_nothing(self) -> bool:
@@ -176,7 +177,7 @@ class _Look:
         return None
 
     def _registration(self, broker_id: int) -> tuple[ZNode, bool] | None:
-        """The broker's registration, and whether it stops or its port refuses."""
+        """The broker's registration, and whether it stops or does not answer."""
         if broker_id not in self._registered:
             path = broker_path(broker_id)
             node = self._client.find(path)
@@ -184,7 +185,7 @@ class _Look:
                 self._registered[broker_id] = None
             else:
                 other = from_json(node.data, BrokerRegistration, path)
-                is_dying = other.is_stopping or self._broker.refuses(other.host, other.port)
+                is_dying = other.is_stopping or not self._broker.answers(other.host, other.port)
                 self._registered[broker_id] = (node, is_dying)
         return self._registered[broker_id]
 

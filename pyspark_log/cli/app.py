@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import typer
 
@@ -65,7 +66,9 @@ def run() -> None:
     """Runs `pylog` with the process's arguments and ends the process."""
     prepare_streams()
     try:
-        build()(prog_name="pylog")
+        command = typer.main.get_command(build())
+        _name_arguments_plainly(command)
+        command(["version"] if sys.argv[1:] == ["--version"] else None, prog_name="pylog")
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except BrokenPipeError:
@@ -77,6 +80,18 @@ def run() -> None:
     except Exception as error:  # noqa: BLE001 - the last edge: what no command was there to translate
         say_defect(error)
         sys.exit(FAILED)
+
+
+def _name_arguments_plainly(command: Any) -> None:
+    """Help shows arguments as `TOPIC`, without the braces and the names of types that some versions of typer add."""
+    for parameter in command.params:
+        if parameter.param_type_name == "argument":
+            shown = parameter.metavar or parameter.name.upper()
+            usage = shown if parameter.required or shown.startswith("[") else f"[{shown}]"
+            parameter.display_type_rich = lambda ctx: None
+            parameter._usage_display_name = lambda usage=usage: usage
+    for each in getattr(command, "commands", {}).values():
+        _name_arguments_plainly(each)
 
 
 def _flush_stdout(*, has_failed: bool) -> None:

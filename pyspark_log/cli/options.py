@@ -6,11 +6,12 @@ Rule: options are only gathered here, nearest to the command winning; `pyspark_l
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
@@ -74,24 +75,50 @@ def _common(
             help="Say more; twice: tracebacks.",
             rich_help_panel=_PANEL,
             show_default=False,
+            metavar=" ",
         ),
     ] = 0,
 ) -> None:
     """The signature that all commands share; never called."""
 
 
-_COMMON_HINTS = get_type_hints(_common, include_extras=True)
-_COMMON_PARAMETERS = [
-    parameter.replace(annotation=_COMMON_HINTS[name], kind=inspect.Parameter.KEYWORD_ONLY)
-    for name, parameter in inspect.signature(_common).parameters.items()
-]
+def _readable(hint: Any, **changes: Any) -> Any:
+    """The same annotation with a word for the value that help shows, where typer would show the type's name. A flag
+    takes no value. ``changes`` of the option's other fields as well."""
+    if get_origin(hint) is not Annotated:
+        return hint
+    kind, option = get_args(hint)
+    option = copy.copy(option)
+    words = {str: "TEXT", int: "N"}
+    kinds = [each for each in (kind, *get_args(kind)) if each in (bool, str, int)]
+    if not option.metavar and kinds:
+        option.metavar = words.get(kinds[0], " ")
+    for name, value in changes.items():
+        setattr(option, name, value)
+    return Annotated[kind, option]
 
 
-def add_command(app: typer.Typer, name: str, *, hidden: bool = False) -> Callable[[Callable[..., None]], Any]:
-    """Decorator: ``function(invocation, …)`` becomes the command ``name`` of ``app``, with the common options."""
+def _common_parameters(**changes: Any) -> list[inspect.Parameter]:
+    hints = get_type_hints(_common, include_extras=True)
+    return [
+        parameter.replace(annotation=_readable(hints[name], **changes), kind=inspect.Parameter.KEYWORD_ONLY)
+        for name, parameter in inspect.signature(_common).parameters.items()
+    ]
+
+
+_COMMON_PARAMETERS = _common_parameters()
+_HIDDEN_PARAMETERS = _common_parameters(hidden=True)
+
+
+def add_command(
+    app: typer.Typer, name: str, *, hidden: bool = False, asks_cluster: bool = True
+) -> Callable[[Callable[..., None]], Any]:
+    """Decorator: ``function(invocation, …)`` becomes the command ``name`` of ``app``, with the common options; its help
+    leaves them out where it asks no cluster (``asks_cluster``)."""
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
-        app.command(name, hidden=hidden)(_with_common_options(function))
+        common = _COMMON_PARAMETERS if asks_cluster else _HIDDEN_PARAMETERS
+        app.command(name, hidden=hidden)(_with_common_options(function, common))
         return function
 
     return register
@@ -116,8 +143,8 @@ def accept_common_options(group: typer.Typer, **callback: Any) -> None:
     group.callback(**callback)(gather)
 
 
-def _with_common_options(function: Callable[..., None]) -> Callable[..., None]:
-    hints = get_type_hints(function, include_extras=True)
+def _with_common_options(function: Callable[..., None], common: list[inspect.Parameter]) -> Callable[..., None]:
+    hints = {name: _readable(hint) for name, hint in get_type_hints(function, include_extras=True).items()}
     own = [
         parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
         for name, parameter in list(inspect.signature(function).parameters.items())[1:]
@@ -132,7 +159,7 @@ def _with_common_options(function: Callable[..., None]) -> Callable[..., None]:
             function(Invocation.resolve(given), **own_values)
 
     del command.__wrapped__  # typer would look through it, at the function's own signature
-    _set_signature(command, [*own, *_COMMON_PARAMETERS])
+    _set_signature(command, [*own, *common])
     return command
 
 

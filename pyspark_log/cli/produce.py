@@ -336,11 +336,18 @@ def _said(known: RecordNumbers, acknowledged: RecordNumbers, uncertain: int, *, 
         text = "No record was written" if not uncertain else "No record was acknowledged"
         return f"{text}{doubt}" + (f". To go on: --skip {skip_argument(known)}" if len(known) else "")
     after = len(known) - in_order
-    others = f" and {after:,} of those after them" if after else ""
+    if not in_order:
+        return f"{after:,} records of the input, not the first ones, are in the log{doubt}. {_go_on(known)}"
+    first = "The first record" if in_order == 1 else f"The first {in_order:,} records"
+    others = f" and {after:,} of those behind" if after else ""
     return (
-        f"The first {in_order:,} records of the input{others} are in the log{doubt}. "
-        f"To go on with the rest: --skip {skip_argument(known)}"
+        f"{first} of the input{others} {'is' if in_order == 1 and not after else 'are'} in the log{doubt}. "
+        f"{_go_on(known)}"
     )
+
+
+def _go_on(known: RecordNumbers) -> str:
+    return f"To go on with the rest: --skip {skip_argument(known)}"
 
 
 class _RowProgress:

@@ -20,11 +20,11 @@ _SHELLS = ("bash", "zsh", "fish")
 def add_to(app: typer.Typer) -> None:
     """Adds the commands."""
     add_command(app, "version")(version)
-    add_command(app, "completion")(completion)
+    add_command(app, "completion", asks_cluster=False)(completion)
 
 
 def version(invocation: Invocation) -> None:
-    """Show the versions of pylog and of what it rests on."""
+    """Show the versions of pylog and of what it rests on. Also: pylog --version."""
     from importlib.metadata import PackageNotFoundError
     from importlib.metadata import version as installed_version
 

@@ -107,6 +107,7 @@ def test_doctor_takes_a_missing_cluster_for_a_fault_only_if_one_was_named(run_py
 def test_version_names_what_it_rests_on(run_pylog: Pylog) -> None:
     """`pylog version`."""
     assert run_pylog("version").stdout.startswith(f"pylog {pyspark_log.__version__} protocol 1 python 3.")
+    assert run_pylog("--version").stdout == run_pylog("version").stdout
     assert json.loads(run_pylog("version", "-o", "json").stdout)["pylog"] == pyspark_log.__version__
 
 
@@ -146,7 +147,7 @@ def test_help_is_there_for_every_command(run_pylog: Pylog) -> None:
     for command in everything:
         done = run_pylog(*command.split(), "--help")
         assert done.returncode == 0, command
-        assert "--bootstrap-server" in done.stdout, command
+        assert ("--bootstrap-server" in done.stdout) == (command != "completion"), command
     for command in ("txn", "bench"):
         assert run_pylog(command, "--help").returncode == 2
 
@@ -172,3 +173,12 @@ def test_verbose_twice_shows_the_traceback_and_once_does_not(tmp_path: Path) -> 
         )
         assert ("Traceback" in done.stderr) == has_traceback
         assert done.returncode == 4
+
+
+def test_help_shows_words_that_a_reader_knows(run_pylog: Pylog) -> None:
+    """No names of types; a flag takes no value; what asks no cluster does not list the options for that."""
+    for command in (("topic", "create"), ("topic", "delete"), ("consume",), ("group", "reset"), ("completion",)):
+        shown = run_pylog(*command, "--help").stdout
+        own = [line for line in shown.splitlines() if "--help" not in line]
+        assert not re.search(r"<(bool|str|int|list)", "\n".join(own)), command
+        assert ("--bootstrap-server" in shown) == (command != ("completion",))

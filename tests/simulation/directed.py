@@ -93,11 +93,22 @@ class Directed:
             for target in brokers:
                 if source != target:
                     world.network.cut(source, target)
+        if self._rng.random() < 0.6:  # who is deposed still makes durable what the next one cuts off
+            for broker_id in (first, second):
+                self._slow(world.nodes[broker_id])
         there_us = self._rng.randrange(200 * MS, 1_400 * MS)
         back_us = there_us + self._rng.randrange(250 * MS, 900 * MS)
         self._later(there_us, lambda: self._lead(at, (second, first, *rest)))
         self._later(back_us, lambda: self._lead(at, (first, second, *rest)))
         self._later(back_us + self._rng.randrange(300 * MS, 900 * MS), world.network.heal)
+
+    def _slow(self, node: Node) -> None:
+        node.sync_us = (200 * MS, 900 * MS)
+
+        def mend() -> None:
+            node.sync_us = node.usual_sync_us
+
+        self._later(5 * SECOND, mend)
 
     def _lead(self, at: TopicPartition, replicas: tuple[int | None, ...]) -> None:
         """The first of them leads, if it can."""

@@ -210,7 +210,8 @@ class SimFiles(FaultyFiles):
     def _is_written(self, inode: _Inode, start: int, end: int) -> None:
         lost = self._not_written.get(inode)
         if lost:
-            self._not_written[inode] = [each for each in lost if not (start <= each[0] and each[1] <= end)]
+            left = [part for first, last in lost for part in ((first, min(last, start)), (max(first, end), last))]
+            self._not_written[inode] = [part for part in left if part[0] < part[1]]
 
     def _check_alive(self) -> None:
         if self.is_dead:

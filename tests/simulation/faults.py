@@ -43,11 +43,13 @@ class Faults:
             "cut from zookeeper": self._cut_from_zookeeper,
             "session expiry": self._expire,
             "zookeeper down": self._zookeeper_down,
+            "lagging zookeeper": self._lag,
             "clock jump": self._clock_jump,
             "slow disk": self._slow_disk,
             "stalled fsync": self._stall_disk,
             "all lose power": self._all_lose_power,
             "disk error": self._disk_error,
+            "failed fsync": self._fail_fsync,
             "bit flip": self._flip_bits,
             "stop": self._stop_in_order,
             "broker added": operations.add_broker,
@@ -84,13 +86,14 @@ class Faults:
         for node in world.nodes.values():
             world.zookeeper.reconnect(node.actor)
             world.zookeeper.awake(node.actor)
+            world.zookeeper.lag(node.actor, 0, 0)
             node.files.crash_in = None
             node.files.faults.clear()
             node.sync_us = node.usual_sync_us
             node.stall_us = 0
             if node.has_offline_logs:
                 node.kill(power_lost=False)
-            if node.life is None and not node.is_retired:
+            if (node.life is None or not node.should_run) and not node.is_retired:
                 node.start()
 
     # --- within ---------------------------------------------------------------------------------------------------
@@ -177,6 +180,23 @@ class Faults:
             Fault(operation, error, after=self._rng.randrange(6), times=self._rng.randint(1, 3), torn_bytes=100)
         )
 
+    def _fail_fsync(self, node: Node) -> None:
+        """Of a log; the process is started anew, and later the power fails: what was never written is gone by then."""
+        self._fault("failed fsync", node)
+        node.files.faults.append(
+            Fault(
+                "sync", errno.EIO, after=self._rng.randrange(4), times=1, matches=lambda path: path.suffix == LOG_SUFFIX
+            )
+        )
+
+        def restart() -> None:
+            if node.has_offline_logs:
+                node.kill(power_lost=False)
+                node.start(self._between(0, SECOND))
+                self._later(self._between(2 * SECOND, 6 * SECOND), lambda: self._lose_power(node))
+
+        self._later(self._between(300 * MS, 2 * SECOND), restart)
+
     def _flip_bits(self, node: Node) -> None:
         if not self._world.may_be_damaged(node):
             return
@@ -245,6 +265,11 @@ class Faults:
     def _expire(self, node: Node) -> None:
         self._fault("session expiry", node)
         self._world.zookeeper.expire(node.actor)
+
+    def _lag(self, node: Node) -> None:
+        lag_us, duration_us = self._between(20 * MS, 1_500 * MS), self._between(SECOND, 10 * SECOND)
+        self._fault("lagging zookeeper", node, f"{lag_us / 1e6:.2f} s")
+        self._world.zookeeper.lag(node.actor, lag_us, duration_us)
 
     def _zookeeper_down(self, node: Node) -> None:
         self._world.trace.fault("zookeeper down", "zk")

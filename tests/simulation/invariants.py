@@ -5,8 +5,8 @@ By number, as tests name them ("invariant 5"); 9 to 11 are of transactions and g
 1. Every record acknowledged with ``acks=all`` is exactly once in the final log, unless it was deleted rightly.
 2. One (topic id, partition, offset) has one content, for all readers, replicas and times.
 3. An idempotent producer's committed sequences rise with the offset in a partition, with no gap and no repeat.
-4. No consumer receives an offset at or above the minimum durable end over the maximal in-sync set, and no follower takes
-   for committed what its own device has not.
+4. No consumer receives an offset at or above the minimum durable end over the maximal in-sync set, and no follower
+   takes for committed what its own device has not.
 5. The log of each in-sync replica equals the leader's, byte by byte, up to the leader's high watermark.
 6. Each leader epoch of a partition has at most one leader, elected by the newest controller, and it wrote all frames
    of that epoch.
@@ -82,6 +82,7 @@ class Invariants:
         """Logs that a fault has damaged: they need not hold anything."""
         self.may_lack: set[tuple[int, TopicPartition]] = set()
         """Logs that lost their power without flush.mode=ack, until they are in sync again."""
+        self._was_damaged: set[tuple[int, TopicPartition]] = set()  # at any time
         self.without_log: set[tuple[int, TopicPartition]] = set()
         """Logs that went with their disk, until they are in sync again."""
         self._registered_in: dict[int, int] = {}  # broker → life
@@ -113,6 +114,8 @@ class Invariants:
                 self._look_at_log(node, at)
         for partition in hosted:
             log = partition.log
+            if log.is_damaged:
+                self._look_at_damage(node, partition)
             if log.is_loaded and not log.is_offline:
                 self._look_at_loaded(node, partition)
                 mark = (log.high_watermark, partition.is_leader, partition.leader_epoch)
@@ -169,6 +172,16 @@ class Invariants:
         if node.life is not None and node.life.serving.acknowledging.get((at.topic, at.partition)):
             self._situation("log cut while an acknowledgement is waited for")
 
+    def _look_at_damage(self, node: Node, partition: Partition) -> None:
+        """A log is refused for what a fault has done to it, and not for what its broker has written itself."""
+        at = TopicPartition(partition.topic, partition.partition)
+        damage = partition.log._state.damage
+        logs = (self.damaged, self.may_lack, self.without_log)
+        if not self.is_durable_by_ack or damage is None or any((node.broker_id, at) in each for each in logs):
+            return
+        if "records up to offset" in damage.message and (node.broker_id, at) not in self._was_damaged:
+            raise ViolationError(12, f"{at}: nothing has damaged the log of broker {node.broker_id}: {damage.message}")
+
     def _look_at_loaded(self, node: Node, partition: Partition) -> None:
         """What was made of a log's frames agrees with them: after it was loaded, and after it was cut."""
         at = TopicPartition(partition.topic, partition.partition)
@@ -182,8 +195,8 @@ class Invariants:
         shown = self._shown.pop((node.broker_id, at), 0)
         if state.segments.end_offset < shown:
             raise ViolationError(
-                12, f"{at}: broker {node.broker_id} opened a damaged log up to {state.segments.end_offset}, though what "
-                f"lies behind says that all below {shown} is committed",
+                12, f"{at}: broker {node.broker_id} opened a damaged log up to {state.segments.end_offset}, though "
+                f"what lies behind says that all below {shown} is committed",
             )  # fmt: skip
         if (node.broker_id, at) not in self.damaged and view.is_whole:
             lack = disagreement(state, view.frames)
@@ -279,18 +292,22 @@ class Invariants:
 
     def _require_right_writer(self, change: StateChange) -> None:
         before, after = change.before, change.after
-        if after.leader is not None and (before is None or after.leader_epoch > before.leader_epoch):
+        if after.leader is not None and (before is None or after.leader != before.leader):
             if after.controller_epoch != change.controller_epoch:
                 raise ViolationError(
                     6, f"{change.at}: broker {after.leader} was elected by the controller of epoch "
                     f"{after.controller_epoch}, and there is one of epoch {change.controller_epoch}",
                 )  # fmt: skip
-        elif before is not None and after.leader is not None and change.writer == f"b{after.leader}":
-            if after.leader not in change.registered and after.isr != before.isr:
-                raise ViolationError(
-                    7, f"{change.at}: broker {after.leader} changed the in-sync set to {after.isr}, and is not "
-                    "registered any more",
-                )  # fmt: skip
+        elif (
+            before is not None
+            and change.writer == f"b{after.leader}"
+            and after.leader not in change.registered
+            and after.isr != before.isr
+        ):
+            raise ViolationError(
+                7, f"{change.at}: broker {after.leader} changed the in-sync set to {after.isr}, and is not registered "
+                "any more",
+            )  # fmt: skip
 
     def _elected(self, change: StateChange) -> None:
         leader = change.after.leader
@@ -334,15 +351,17 @@ class Invariants:
                 )
 
     def _has_stayed(self, broker_id: int, returned: Node) -> bool:
-        """Whether the broker was registered all the time in which ``returned`` came back, and does not stop."""
+        """Whether the broker was registered, and served, all the time in which ``returned`` came back, and does not
+        stop. (The port of one that is registered and does not serve yet refuses, as that of a dead one.)"""
         other = self._nodes[broker_id]
         if not self._takes_part(broker_id) or other.life is None or not other.is_well or other._is_stopping:
             return False
-        if other.refuses_until_us > returned.started_us:  # it may be dying, for all that can be seen
+        if broker_id in returned.unanswered:  # it may be dying, for all that can be seen
             return False
         membership = other.life.member.membership
         is_registered = membership is not None and membership.session == other.life.client.session_id
-        return is_registered and self._registered_at_us[broker_id] < returned.started_us
+        since_us = max(self._registered_at_us[broker_id], other.served_us)
+        return is_registered and other.is_up and since_us < returned.started_us
 
     # --- what brokers answer --------------------------------------------------------------------------------------
 
@@ -465,6 +484,7 @@ class Invariants:
         at = TopicPartition(topic, int(number))
         is_first = (node.broker_id, at) not in self.damaged
         self.damaged.add((node.broker_id, at))
+        self._was_damaged.add((node.broker_id, at))
         view = node.disk.logs.get(at)
         if view is None or path.suffix != LOG_SUFFIX:
             return
@@ -483,6 +503,7 @@ class Invariants:
         for at in node.disk.logs:
             if str(at) in directories:
                 self.may_lack.add((node.broker_id, at))
+                self._was_damaged.add((node.broker_id, at))
                 self.without_log.add((node.broker_id, at))
 
     def is_recovering(self) -> bool:

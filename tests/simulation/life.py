@@ -74,6 +74,9 @@ class Peers(Protocol):
     def refuses(self, source: str, broker_id: int) -> bool:
         """Whether the port of the broker refuses; False as well where no answer comes."""
 
+    def answers(self, source: str, broker_id: int) -> bool:
+        """Whether the broker serves."""
+
 
 class NodeObserver(Observer, Protocol):
     """Who also hears when a broker dies."""
@@ -136,6 +139,7 @@ class Life:
             now_ms=node.now_ms,
             steady_ms=lambda: node.scheduler.now_us // MS,
             probe=node.probe,
+            answers=node.answers,
             report=node.report,
         )
         self.isr_updater = SimIsrUpdater(

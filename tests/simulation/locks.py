@@ -117,10 +117,7 @@ class SimLock:
 
     def release_all(self) -> Any:
         """Whoever holds it, however often, holds it no more; for `take_back`."""
-        if hasattr(self._real, "_release_save"):
-            saved = self._real._release_save()
-        else:
-            saved = self._real.release()
+        saved = getattr(self._real, "_release_save", self._real.release)()
         if self._waiting:
             self._scheduler.wake(self._waiting[0])
         return saved

@@ -60,6 +60,7 @@ class Node:
         self.is_up = False  # whether it serves
         self.lives = 0
         self.started_us = 0
+        self.served_us = 0  # since when, if it is up
         self.boots = 0
         self.clock_offset_ms = 0
         self.usual_sync_us = (100, 600)
@@ -67,6 +68,7 @@ class Node:
         self.stall_us = 0  # the next fsync takes so much longer
         self.stalled_until_us = 0
         self.refuses_until_us = 0  # its port does, though it runs
+        self.unanswered: set[int] = set()  # the brokers that did not answer this one in its present life
         self.should_run = False
         self.was_unclean = False
         self.has_lost_power = False  # at the end of the last life
@@ -186,6 +188,14 @@ class Node:
         self.scheduler.block(self.scheduler.between(200, 2 * MS), whole_actor=False)
         return self.peers.refuses(self.actor, port)
 
+    def answers(self, host: str, port: int) -> bool:
+        """Whether the other broker serves."""
+        self.scheduler.block(self.scheduler.between(200, 2 * MS), whole_actor=False)
+        if not self.peers.answers(self.actor, port):
+            self.unanswered.add(port)
+            return False
+        return True
+
     def suspect(self, broker_id: int) -> None:
         """A connection to the other broker broke, or somebody says so."""
         if self.life is not None:
@@ -250,6 +260,7 @@ class Node:
         self.files.revive()
         self.lives += 1
         self.started_us = self.scheduler.now_us
+        self.unanswered.clear()
         if self.files.has_failed_sync:
             self.files.has_failed_sync = False
             self.trace.situation("failed fsync, then a restart")
@@ -265,6 +276,7 @@ class Node:
             return
         self.was_unclean = False
         self.is_up = True
+        self.served_us = self.scheduler.now_us
         self.trace.line(self.actor, "serves")
         self._step_soon()
         self._every(_CHECKPOINT_US, self._checkpoint, "periodic")

@@ -11,12 +11,14 @@ from tests.simulation.sim_zookeeper import ZooKeeperWeather
 
 _KINDS = (
     "kill", "power loss", "crash at a write", "restart", "pause", "partition", "isolate", "cut from zookeeper",
-    "session expiry", "zookeeper down", "clock jump", "slow disk", "stalled fsync", "all lose power", "disk error", "bit flip",
+    "session expiry", "zookeeper down", "lagging zookeeper",
+    "clock jump", "slow disk", "stalled fsync", "all lose power",
+    "disk error", "bit flip",
     "stop", "broker added", "move", "cancelled move", "election", "deletion",
 )  # fmt: skip
 _DIRECTED = (
     "controller deposed", "back and forth", "outcome lost", "session ends",
-    "disk lost", "all end", "older copy", "only disk lost",
+    "disk lost", "all end", "older copy", "only disk lost", "failed fsync", "bit flip",
 )  # fmt: skip
 
 
@@ -33,6 +35,8 @@ class Plan:
     plain_producers: frozenset[int]
     consumers: int
     batches: int
+    produce_every_us: int
+    min_in_sync: int | None
     duration_us: int
     faults: tuple[str, ...]
     fault_interval_us: tuple[int, int]
@@ -58,6 +62,7 @@ class Plan:
             "segment.bytes": str(self.segment_bytes),
             "max.message.bytes": str(min(self.segment_bytes, 1 << 20)),
             "retention.ms": "-1",
+            **({} if self.min_in_sync is None else {"min.insync.replicas": str(self.min_in_sync)}),
         }
 
 
@@ -82,7 +87,9 @@ def plan_of(seed: int) -> Plan:
         producers=2,
         plain_producers=frozenset({1}) if rng.random() < 0.3 else frozenset(),
         consumers=rng.randint(1, 2),
-        batches=rng.randint(10, 30),
+        batches=rng.randint(15, 40),
+        produce_every_us=rng.choice([150, 250, 500]) * MS,
+        min_in_sync=rng.choice([None, 2]),
         duration_us=rng.randint(12, 30) * SECOND,
         faults=tuple(kinds),
         fault_interval_us=(500 * MS, rng.choice([3, 6, 10]) * SECOND),

@@ -115,6 +115,7 @@ class Run:
                     batches=plan.batches,
                     producer_id=None if number in plan.plain_producers else 1_000 + number,
                     value_bytes=plan.value_bytes,
+                    interval_us=plan.produce_every_us,
                 )
             )
         self.consumers = [Consumer(world, f"c{number + 1}", self.partitions) for number in range(plan.consumers)]

@@ -22,6 +22,7 @@ SITUATIONS = (
     "produce appended, then too few in sync",
     "in-sync write of unknown outcome",
     "in-sync write in a session that has ended",
+    "read of a server that lags",
     "two controllers at once",
     "write of a deposed controller refused",
     "unclean stop of the only one in sync",

@@ -239,7 +239,7 @@ class StackScheduler(Scheduler):
             self._running = threading.get_ident()
             try:
                 to = self._run_events()
-            except BaseException as failure:
+            except BaseException as failure:  # noqa: BLE001 - the caller of `run` raises it
                 self._failure, to = failure, self._main
             if to is self._main:
                 self._running = None

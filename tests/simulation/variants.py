@@ -21,7 +21,9 @@ from broker_runtime.log.leader_epochs import LeaderEpochs
 from broker_runtime.log.log_state import LogState
 from broker_runtime.log.recovery import StartState
 from broker_runtime.replication import HostedReplica, InSyncSet, Leadership, follower, partition
-from broker_runtime.zookeeper import membership
+from broker_runtime.zookeeper import disks, membership, returning
+from broker_runtime.zookeeper.session import ANY_VERSION, Check
+from broker_runtime.zookeeper.znodes import TOPICS
 from tests.simulation.run import Outcome
 from tests.simulation.sim_zookeeper import SimClient
 
@@ -273,3 +275,32 @@ def waits_for_what_was_cut() -> Patches:
                     self._condition.notify_all()
 
     yield mock.patch.object(GroupCommit, "_wait", wait)
+
+
+@variant
+def takes_any_disk_for_its_own() -> Patches:
+    """A broker whose disk was replaced, or lost a directory, counts as holding what it was in sync with."""
+    yield mock.patch.object(disks.DiskNews, "has_log", return_value=True)
+
+
+@variant
+def leaves_sets_to_members_that_are_gone() -> Patches:
+    """After an unclean stop a broker leaves every set that has other members, whether they are there or not."""
+
+    def other(self: Any, state: Any, *, is_whole: bool) -> Check | None:
+        members = [each for each in state.isr if each != self._own_id and each not in state.lost]
+        return Check(TOPICS, ANY_VERSION) if members else None
+
+    yield mock.patch.object(returning._Look, "_other", other)
+
+
+@variant
+def trusts_what_a_failed_fsync_left() -> Patches:
+    """A start takes what it reads for written, when an fsync of it succeeds: the one before may have failed."""
+    real = recovery.verified_frames
+
+    def verified_frames(*args: Any, **kwargs: Any) -> Iterator[Any]:
+        for position, header, _ in real(*args, **kwargs):
+            yield position, header, None
+
+    yield mock.patch.object(recovery, "verified_frames", verified_frames)

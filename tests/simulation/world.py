@@ -15,12 +15,13 @@ from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import CreateTopicRequest
 from tests.simulation.history import History
 from tests.simulation.invariants import Invariants
+from tests.simulation.lagging import LaggingZooKeeper
 from tests.simulation.life import Life
 from tests.simulation.locks import simulated
 from tests.simulation.network import Call, Network, Weather
 from tests.simulation.node import Node
 from tests.simulation.scheduler import SECOND, Event
-from tests.simulation.sim_zookeeper import SimZooKeeper, ZooKeeperWeather
+from tests.simulation.sim_zookeeper import ZooKeeperWeather
 from tests.simulation.stacks import OWN_THREAD, StackScheduler
 from tests.simulation.states import States
 from tests.simulation.trace import LogLines, Trace
@@ -81,7 +82,7 @@ class World:
         self.scheduler = StackScheduler(self.rng)
         self.trace = Trace(lambda: self.scheduler.now_us, keep_lines=keep_lines)
         self.network = Network(self.scheduler, self.trace, weather)
-        self.zookeeper = SimZooKeeper(self.scheduler, self.trace, zookeeper_weather)
+        self.zookeeper = LaggingZooKeeper(self.scheduler, self.trace, zookeeper_weather)
         self.history = History()
         self.nodes: dict[int, Node] = {}
         self.invariants = Invariants(self.nodes, self.history, self.scheduler.observing, self.trace.situation)
@@ -162,6 +163,12 @@ class World:
         if self.network.is_cut(source, node.actor) or self.network.is_cut(node.actor, source):
             return False
         return not node.is_up or self.scheduler.now_us < node.refuses_until_us
+
+    def answers(self, source: str, broker_id: int) -> bool:
+        """Whether the broker serves whoever asks it from there."""
+        node = self.nodes[broker_id]
+        is_cut = self.network.is_cut(source, node.actor) or self.network.is_cut(node.actor, source)
+        return node.is_well and not is_cut and self.scheduler.now_us >= node.refuses_until_us
 
     def create_topic(
         self,

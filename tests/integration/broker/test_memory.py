@@ -105,7 +105,7 @@ def test_message_that_never_ends_is_cut_and_the_limit_holds(cluster: LocalCluste
 
     def send(client: Any) -> None:
         if kind == "action":
-            list(client.do_action(flight.Action("metadata", body), flight.FlightCallOptions(timeout=60)))
+            list(client.do_action(flight.Action("metadata", body), flight.FlightCallOptions(timeout=15)))
             return
         offsets = pa.array([0, body.size], pa.int32()).buffers()[1]
         column = pa.Array.from_buffers(pa.binary(), 1, [None, offsets, body])

@@ -23,7 +23,9 @@ from broker_runtime.contract import requests
 from broker_runtime.contract.flight import STREAM_OPTIONS, decode_result, encode_action, from_flight_error
 from broker_runtime.contract.frame import encode_frame
 from broker_runtime.contract.schema import SchemaHistory, TopicSchema
+from broker_runtime.memory import arrow_environment
 
+MEMORY_BYTES = 1 << 30
 TYPED = TopicSchema(
     schema_id=0,
     arrow=pa.schema([pa.field("carrier", pa.string()), pa.field("delay", pa.int32())]),
@@ -122,7 +124,7 @@ def serve(directory: str, max_streams: int) -> None:
             produce_budget=ByteBudget(256 << 20),
         ),
         max_streams=max_streams,
-        memory_bytes=1 << 30,
+        memory_bytes=MEMORY_BYTES,
     )
     print(json.dumps({"port": server.port}), flush=True)
     signal.sigwait({signal.SIGTERM})
@@ -195,6 +197,7 @@ def serving(directory: Path, *, max_streams: int = 1000) -> Iterator[Server]:
             [sys.executable, __file__, str(directory), str(max_streams)],
             stdout=subprocess.PIPE,
             stderr=errors,
+            env={**os.environ, **arrow_environment(MEMORY_BYTES)},
             text=True,
         )
     try:

@@ -7,6 +7,7 @@ ordinary batches go to a partition that the broker does not lead, so no mutant c
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import socket
@@ -30,6 +31,7 @@ _SEED = int(os.environ.get("PYLOG_FUZZ_SEED", "0")) or random.SystemRandom().ran
 _CALLS_PER_CONNECTION = 40
 _THREADS = 3
 _MEMORY_BYTES = 400 << 20
+_BOMB_BYTES = 600 << 20
 _ID = TOPICS["untyped"][0].bytes
 
 Call = tuple[str, list[bytes]]
@@ -91,7 +93,10 @@ def _fuzz(server: Server, rng: random.Random, calls: int) -> int:
 
 
 def _one_call(rng: random.Random, connection: Connection) -> None:
-    method, messages = rng.choice(_SEEDS)(rng)
+    if rng.random() < 0.05:
+        connection.call(rng.choice(("DoPut", "DoExchange", "DoAction", "DoGet", "Handshake")), [], end=False)
+        return
+    method, messages = rng.choice(_SEEDS)(rng) if rng.random() > 0.02 else _bomb(rng)
     layer = rng.random()
     if layer < 0.5 and messages:  # what the protobuf holds was mutated by the seed; now the protobuf itself
         which = rng.randrange(len(messages))
@@ -274,6 +279,36 @@ def _plain_put(rng: random.Random) -> Call:
         header, body = message.metadata.to_pybytes(), message.body.to_pybytes() if message.body else b""
         messages.append(_flight_data(_maybe(rng, header), _maybe(rng, body), b"", b"" if messages else path))
     return "DoPut", messages
+
+
+@functools.cache
+def _bomb_messages(codec: str) -> list[tuple[bytes, bytes]]:
+    """Header and body of a schema, and of a batch that is more than Arrow has and little on the wire."""
+    offsets = pa.array([0, _BOMB_BYTES], pa.int32()).buffers()[1]
+    column = pa.Array.from_buffers(pa.binary(), 1, [None, offsets, pa.py_buffer(bytes(_BOMB_BYTES))])
+    batch = pa.RecordBatch.from_arrays([column], schema=FRAMES_SCHEMA)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression=codec)) as writer:
+        writer.write_batch(batch)
+    return [
+        (message.metadata.to_pybytes(), message.body.to_pybytes() if message.body else b"")
+        for message in pa.ipc.MessageReader.open_stream(sink.getvalue())
+    ]
+
+
+def _bomb(rng: random.Random) -> Call:
+    (schema, _), (header, body) = _bomb_messages("zstd")
+    kind = rng.randrange(3)
+    if kind == 0:
+        descriptor, app_metadata = _path(b"untyped", b"0"), b""
+    elif kind == 1:
+        descriptor = _command(encode_opening(Opening.PRODUCE, requests.ProduceHello()))
+        app_metadata = encode(requests.ProduceRequest(request_id=0, topic="untyped", partition=0, timeout_ms=100))
+    else:
+        descriptor = _command(encode_opening(Opening.FETCH, requests.FetchHello()))
+        app_metadata = encode(requests.FetchRequest(request_id=0, max_wait_ms=10))
+    messages = [_flight_data(schema, b"", b"", descriptor), _flight_data(_maybe(rng, header), body, app_metadata)]
+    return "DoExchange" if kind == 2 else "DoPut", messages
 
 
 def _fetch(rng: random.Random) -> Call:

@@ -10,7 +10,8 @@ import uuid
 import pytest
 import yaml
 
-from pyspark_log.cli.output import Column, OutputFormat, plain, print_rows
+from pyspark_log.cli.consume import _Table
+from pyspark_log.cli.output import Column, OutputFormat, counted, plain, print_rows
 
 COLUMNS = [Column("name", "NAME"), Column("size", "SIZE"), Column("id", "ID", wide_only=True)]
 ROWS = [{"name": "flights", "size": 3, "id": "x"}, {"name": "é", "size": None, "id": "y"}]
@@ -56,3 +57,20 @@ def test_plain_says_what_json_cannot() -> None:
         "b": ["text", {"base64": "/w=="}],
         "1": [2],
     }
+
+
+def test_remarks_count_in_singular_and_plural() -> None:
+    """1 record, 0 records, 2,000 records."""
+    assert [counted(number, "record") for number in (0, 1, 2_000)] == ["0 records", "1 record", "2,000 records"]
+
+
+@pytest.mark.parametrize(("topics", "has_column"), [(("a", "a"), False), (("a", "b"), True)])
+def test_table_of_records_names_the_topic_where_there_are_several(
+    topics: tuple[str, str], has_column: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rows of two topics must not look alike."""
+    table = _Table(OutputFormat.TABLE, {})
+    place = {"partition": 0, "offset": 0, "timestamp": 0, "key": None, "value": "v"}
+    table._rows = [{"topic": topic, **place} for topic in topics]
+    table.finish()
+    assert ("TOPIC" in capsys.readouterr().out.splitlines()[0].split()) == has_column

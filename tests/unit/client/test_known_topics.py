@@ -34,7 +34,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> list[MetadataResponse]:
     waiting: list[MetadataResponse] = []
 
     class FakeChannel:
-        def __init__(self, address: Address, *, client_id: str) -> None:
+        def __init__(self, address: Address, **options: object) -> None:
             return
 
         def call(self, name: str, request: Message, response: type[Message], *, timeout_s: float) -> Message:

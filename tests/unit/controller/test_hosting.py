@@ -2,6 +2,7 @@
 
 import time
 import uuid
+from dataclasses import replace
 
 import pytest
 
@@ -250,3 +251,18 @@ def test_clock_that_jumps_ahead_deletes_nothing(hosting, registry):
     assert partition.high_watermark == 2
     hosting.apply_retention(now_ms + 10 * 86_400_000)
     assert partition.log_start == 1
+
+
+def test_partition_whose_last_in_sync_log_is_missed_here_is_not_begun_anew_before_someone_decides(
+    hosting, registry, directories
+):
+    """Nothing takes the lost log's place until it is put back, or this broker is elected without it."""
+    decided = topic()
+    missed = PartitionState(leader=None, leader_epoch=0, isr=(1,), controller_epoch=1, lost=(1,))
+    waiting = replace(decided, partitions=(VersionedState(state=missed, version=0),))
+    hosting.apply(cluster(waiting), EPOCH)
+    assert "was in sync with a log that is not on its disks any more" in hosting.failures("t")[0]
+    assert not any(directory.partitions for directory in directories)
+    hosting.apply(cluster(topic(leader_epoch=1)), EPOCH)
+    assert registry.find("t", 0).require_leader() == 1
+    assert not hosting.failures("t")

@@ -93,6 +93,19 @@ def test_who_is_no_member_commits_only_while_there_are_none():
         world.group.begin_commit("", -1, -1, [("t", None, 0)], world.now_ms)
 
 
+def test_who_is_no_member_waits_for_the_commits_of_members_that_have_left():
+    """Else a reset could be acknowledged and then undone by what a member committed before it left."""
+    world = World()
+    a = world.client("a")
+    world.settle(a)
+    assert a.commit(0) == [None]
+    a.leave()
+    with pytest.raises(NonEmptyGroupError, match="under way"):
+        world.group.begin_commit("", -1, -1, [("t", None, 0)], world.now_ms)
+    world.group.end_commit("a")
+    assert world.group.begin_commit("", -1, -1, [("t", None, 0)], world.now_ms) == [None]
+
+
 # --- successors -----------------------------------------------------------------------------------------------------
 
 

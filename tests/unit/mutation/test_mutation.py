@@ -100,7 +100,7 @@ def test_mutant_that_tests_let_live_is_killed_by_the_simulation(root: Path) -> N
     """A hundred seeds are the second judge."""
     runs = Fakes(seeds="seed 7")
     assert judged(root, runs).by == "seed 7"
-    assert runs.asked == ["tests", "100 seeds of groups"]
+    assert runs.asked == ["tests", "100 seeds of groups", "7 seeds of groups"], "up to there without it"
 
 
 def test_mutant_that_nothing_kills_is_reported_as_a_survivor(root: Path) -> None:
@@ -171,9 +171,9 @@ def test_tests_that_fail_without_a_mutant_are_an_error(root: Path) -> None:
 
 
 def test_simulation_that_fails_without_a_mutant_is_an_error(root: Path) -> None:
-    """Else it would kill whatever the tests let live."""
+    """A seed kills a mutant only if it holds without it."""
     with pytest.raises(MutantError, match=r"without any mutant: seed 1"):
-        judge_all(root, [mutant()], jobs=1, seeds=9, on_verdict=print, runs=Fakes(seeds="seed 1", always=True))
+        judged(root, Fakes(seeds="seed 1", always=True))
 
 
 def test_processes_import_and_test_the_copy(tmp_path: Path) -> None:

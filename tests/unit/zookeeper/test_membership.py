@@ -190,13 +190,13 @@ def test_broker_leaves_the_in_sync_sets_that_a_registered_broker_is_in_after_an_
 
 
 def test_set_is_not_left_to_a_broker_that_stops_or_is_dead(server):
-    """A member that goes, or whose session only has not ended yet, may not be there to lead."""
+    """A member that stops, or does not answer though its session has not ended yet, may not be there to lead."""
     client = server.client()
     stopping, membership = register_other(server, 2)
     mark_stopping(stopping, membership)
     register_other(server, 3, port=13)
     put_state(client, "t", (1, 2, 3), leader=3)
-    register(client, identity(was_clean=False), now_ms=0, refuses=lambda host, port: port == 13)
+    register(client, identity(was_clean=False), now_ms=0, answers=lambda host, port: port != 13)
     assert state_of(client, "t")[2] == (1, 2, 3)
 
 

@@ -1,0 +1,75 @@
+"""What a `produce` that failed says of its records."""
+
+import pytest
+
+from broker_runtime.contract.errors import DeliveryTimeoutError, NotEnoughReplicasError, PylogError, RecordTooLargeError
+from pyspark_log.cli.produce import _Sending
+from pyspark_log.cli.skip import parse_skip
+from pyspark_log.client.delivery import Delivery, RecordFuture
+
+
+class NoProducer:
+    """A producer whose records all have their outcome."""
+
+    def flush(self, timeout: float | None = None) -> None:
+        pass
+
+
+def outcome(error: PylogError | None, count: int = 1) -> Delivery:
+    delivery = Delivery("t", 0, base_timestamp_ms=0)
+    delivery.count = count
+    delivery.finish(base_offset=0, error=error)
+    return delivery
+
+
+TIMEOUT, REFUSED = DeliveryTimeoutError("late"), RecordTooLargeError("large")
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "skip", "acks", "said"),
+    [
+        ([None, None, REFUSED], "0", "all", "The first 2 records of the input are in the log. To go on"),
+        ([None, REFUSED], "0", "all", "The first record of the input is in the log. To go on with the rest: --skip 1"),
+        (
+            [REFUSED, None],
+            "0",
+            "all",
+            "1 records of the input, not the first ones, are in the log. To go on with the rest: --skip 2-2",
+        ),
+        ([None, TIMEOUT, None], "0", "all", "in the log; 1 more were sent, and may be there or not"),
+        ([None, TIMEOUT, None], "0", "all", "--skip 1-1,3-3"),
+        ([REFUSED], "0", "all", "No record was written"),
+        ([TIMEOUT], "0", "all", "No record was acknowledged; 1 more were sent, and may be there or not"),
+        ([NotEnoughReplicasError("few")], "0", "all", "may be there or not"),
+        (
+            [None, REFUSED],
+            "3",
+            "all",
+            "The first 4 records of the input are in the log. To go on with the rest: --skip 4",
+        ),
+        ([REFUSED], "3", "all", "No record was written. To go on: --skip 3"),
+        ([None, None], "0", "0", "With acks=0 it is not known"),
+    ],
+)
+def test_report_says_what_is_known(outcomes: list[PylogError | None], skip: str, acks: str, said: str) -> None:
+    """Only acknowledged records count as being in the log; what is unknown is said to be."""
+    skipped = parse_skip(skip)
+    sending = _Sending(skipped, acks=acks)
+    for number, error in enumerate(outcomes, len(skipped) + 1):
+        try:
+            sending.add(number, f"line {number}", RecordFuture((outcome(error), 0)))
+        except PylogError as raised:
+            assert raised.message.startswith("line ")  # noqa: PT017 - later ones were sent meanwhile
+    assert said in sending.report(NoProducer())  # type: ignore[arg-type]
+
+
+def test_report_of_batches_counts_rows_by_their_frames() -> None:
+    """Rows of a batch that went to several partitions: those of the frames that were acknowledged."""
+    sending = _Sending(parse_skip("1-2"), acks="all")
+    good, bad = outcome(None, 2), outcome(REFUSED, 2)
+    good.rows, bad.rows = (0, [0, 2]), (0, range(1, 4, 2))
+    sending.add_batch([3, 4, 5, 6], [good, bad])
+    with pytest.raises(RecordTooLargeError):
+        sending.finish()
+    assert "The first 3 records of the input and 1 of those behind" in (said := sending.report(NoProducer()))  # type: ignore[arg-type]
+    assert "--skip 1-3,5-5" in said
