@@ -77,9 +77,7 @@ def test_broker_whose_disk_stands_still_gives_its_leaderships_up_and_stays(tmp_p
             who: max(answered_s[number] for number, _, _ in sent if (first[number % PARTITIONS] == stalled) == is_led)
             for who, is_led in (("led by the stalled broker", True), ("led by others", False))
         }
-        print(
-            f"leaderships moved after {moved_s:.1f} s, all acknowledged after {acknowledged_s:.1f} s, waits {waits_s}"
-        )
+        print(f"leaderships moved after {moved_s:.1f} s, all acknowledged after {acknowledged_s:.1f} s: {waits_s}")
         assert max(waits_s.values()) < 10 * LAG_LIMIT_S
         eventually(lambda: admin.check_health().is_healthy, "the cluster is healthy when the disk goes on")
         assert admin.describe_cluster().brokers[stalled].epoch == epoch, "it was registered all the time"
