@@ -73,16 +73,16 @@ class Partition(HostedReplica):
         """Up to where read_committed readers may read. Without transactions: the high watermark."""
         return self.high_watermark
 
-    def latest_offset(self) -> int:
+    def latest_offset(self, busy_s: float = _BUSY_S) -> int:
         """The last stable offset, as the answer to who asks where the log ends at present (KIP-207).
 
         Raises `OffsetNotAvailableError` while a new leader does not know yet that all is committed that was so before
         its epoch: an earlier leader may have told more. `NotLeaderOrFollowerError`; `RequestTimedOutError` where the
-        partition is busy for long.
+        partition is busy for longer than ``busy_s``.
         """
-        with self._lock.within(_BUSY_S):
+        with self._lock.within(busy_s):
             led = self._require_led()
-            extent = self.log.extent(_BUSY_S) if self.log.is_loaded else self.log.extent()
+            extent = self.log.extent(busy_s) if self.log.is_loaded else self.log.extent()
             high_watermark = self._advance_high_watermark(extent)
         epoch_start = marks_of(extent, led.leader_epoch).epoch_start
         if high_watermark < epoch_start:
