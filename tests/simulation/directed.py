@@ -93,12 +93,14 @@ class Directed:
             for target in brokers:
                 if source != target:
                     world.network.cut(source, target)
-        if self._rng.random() < 0.6:  # who is deposed still makes durable what the next one cuts off
-            for broker_id in (first, second):
-                self._slow(world.nodes[broker_id])
         there_us = self._rng.randrange(200 * MS, 1_400 * MS)
-        back_us = there_us + self._rng.randrange(250 * MS, 900 * MS)
         self._later(there_us, lambda: self._lead(at, (second, first, *rest)))
+        if self._rng.random() < 0.5:
+            # It stays with the second: what the first still makes durable, and waits for, the second cuts off.
+            self._slow(world.nodes[first])
+            self._later(there_us + self._rng.randrange(20 * MS, 300 * MS), world.network.heal)
+            return
+        back_us = there_us + self._rng.randrange(250 * MS, 900 * MS)
         self._later(back_us, lambda: self._lead(at, (first, second, *rest)))
         self._later(back_us + self._rng.randrange(300 * MS, 900 * MS), world.network.heal)
 

@@ -7,6 +7,7 @@ replicas of a partition is damaged, everything else may happen to everybody, als
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from tests.simulation.node import Node
 from tests.simulation.operations import Operations
 from tests.simulation.scheduler import MS, SECOND
 from tests.simulation.world import World
+
+_RECOVERY_POINTS = "recovery-point-checkpoint"
 
 
 class Faults:
@@ -200,11 +203,34 @@ class Faults:
     def _flip_bits(self, node: Node) -> None:
         if not self._world.may_be_damaged(node):
             return
+        if self._rng.random() < 0.7:
+            self._flip_newest(node, 20)
+            return
         if self._rng.random() < 0.5:
             node.kill(power_lost=False)
         else:
             node.stop()
         self._world.scheduler.after(SECOND, "net", lambda: self._flip(node))
+
+    def _flip_newest(self, node: Node, tries: int) -> None:
+        """Of a frame behind the recovery point, with whole ones behind it that say that it is committed: as soon as
+        there is such a one, the process is killed."""
+        if not self._world.may_be_damaged(node):
+            return
+        saved = node.files.seen(DATA / _RECOVERY_POINTS).decode()
+        lines = re.findall(r"^(\S+) (\d+) (\d+)$", saved, re.MULTILINE)
+        known = {(topic, number): int(offset) for topic, number, offset in lines}
+        for at, view in sorted(node.disk.logs.items()):
+            point = known.get((at.topic, str(at.partition)), 0)
+            for frame, *behind in ((view.frames[n:]) for n in range(len(view.frames) - 1)):
+                marks = [each.header.high_watermark for each in behind if each.segment == frame.segment]
+                if frame.base_offset >= point and max(marks, default=0) > frame.base_offset:
+                    node.kill(power_lost=False)
+                    self._damage(node, frame.segment, frame.end_position - 1 - self._rng.randrange(60))
+                    node.start(self._between(0, SECOND))
+                    return
+        if tries:
+            self._later(200 * MS, lambda: self._flip_newest(node, tries - 1))
 
     def _flip(self, node: Node) -> None:
         paths = [path for path in node.files.paths() if _is_of_a_log(path) and node.files.seen(path)]
@@ -213,10 +239,13 @@ class Faults:
                 position = self._rng.randrange(len(node.files.seen(path)))
                 if path.suffix == LOG_SUFFIX and self._rng.random() < 0.6:  # where nothing was verified at a start yet
                     position = max(0, len(node.files.seen(path)) - 1 - self._rng.randrange(4_000))
-                self._fault("bit flip", node, f"{path} at {position}")
-                node.files.damage(path, position, 1 << self._rng.randrange(8))
-                self._world.invariants.damaged_by_fault(node, path, position)
+                self._damage(node, path, position)
         node.start()
+
+    def _damage(self, node: Node, path: Path, position: int) -> None:
+        self._fault("bit flip", node, f"{path} at {position}")
+        node.files.damage(path, position, 1 << self._rng.randrange(8))
+        self._world.invariants.damaged_by_fault(node, path, position)
 
     # --- the network ----------------------------------------------------------------------------------------------
 

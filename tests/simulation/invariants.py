@@ -71,7 +71,8 @@ class Invariants:
         self._looking = looking
         self._situation = situation
         self._loaded: dict[tuple[int, TopicPartition], tuple[int, int]] = {}  # (life, changes) when last compared
-        self._shown: dict[tuple[int, TopicPartition], int] = {}  # damaged log → what whole frames say is committed
+        self._shown: dict[tuple[int, TopicPartition], tuple[int, int]] = {}
+        """Damaged log → where it is, and up to where whole frames behind say that it is committed."""
         self._written_by: dict[Key, str] = {}  # the last state, by which actor
         self._nodes = nodes
         self._history = history
@@ -192,8 +193,8 @@ class Invariants:
         if self._loaded.get((node.broker_id, at)) == now:
             return
         self._loaded[node.broker_id, at] = now
-        shown = self._shown.pop((node.broker_id, at), 0)
-        if state.segments.end_offset < shown:
+        bad, shown = self._shown.pop((node.broker_id, at), (-1, 0))
+        if state.segments.end_offset == bad:  # else it was set aside, and another begun
             raise ViolationError(
                 12, f"{at}: broker {node.broker_id} opened a damaged log up to {state.segments.end_offset}, though "
                 f"what lies behind says that all below {shown} is committed",
@@ -494,9 +495,9 @@ class Invariants:
         hit = next((f for f in view.frames if f.segment == path and f.end_position > position), None)
         behind = [] if hit is None else [f for f in view.frames if f.base_offset > hit.base_offset]
         shown = max((frame.header.high_watermark for frame in behind), default=0)
-        if hit is not None and shown > hit.base_offset:
+        if hit is not None and shown > hit.base_offset > 0:  # a log that is set aside is begun anew at 0
             self._situation("bit flip that frames behind it bear witness of")
-            self._shown[node.broker_id, at] = shown
+            self._shown[node.broker_id, at] = (hit.base_offset, shown)
 
     def lost(self, node: Node, directories: Sequence[str]) -> None:
         """The disk of a broker that is down lost these directories, or is as it once was."""

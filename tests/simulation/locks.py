@@ -1,7 +1,8 @@
 """Locks, conditions and events of brokers in simulated time: who waits for one lets the rest of the world go on.
 
-They stand in for those of `threading` while the simulation runs (`simulated`). Rule: the first who waits is the first
-who gets it. An observer (`StackScheduler.observing`) never waits: it looks at things as they are, as nothing else runs.
+They stand in for those of `threading` while the simulation runs (`simulated`). Rule: the first who waits for a lock is
+the first who gets it; of those who wait for a condition anybody goes on first. An observer
+(`StackScheduler.observing`) never waits: it looks at things as they are, as nothing else runs.
 """
 
 from __future__ import annotations
@@ -185,8 +186,11 @@ class SimCondition:
             self._scheduler.wake(stack)
 
     def notify_all(self) -> None:
-        if self._waiting:
-            self.notify(len(self._waiting))
+        woken = [stack for stack in self._waiting if not stack.is_woken]
+        if len(woken) > 1:  # who runs first is anybody's guess
+            self._scheduler.rng.shuffle(woken)
+        for stack in woken:
+            self._scheduler.wake(stack)
 
 
 class SimEvent:

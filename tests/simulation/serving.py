@@ -33,7 +33,7 @@ from tests.simulation.scheduler import MS, SECOND, Scheduler
 from tests.simulation.stacks import OWN_THREAD
 
 FETCH_BYTES = 1 << 20
-_COMPLETE_S = 0.5
+_COMPLETE_S = 2.0
 _OVERTIME_US = 10 * SECOND
 _BOUNDED = 13
 

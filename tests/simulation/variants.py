@@ -1,7 +1,7 @@
 """Brokers that are broken on purpose, each in one way that real systems were: the checker has to find every one.
 
 A variant replaces something of the real code inside a ``with``. Rule: it breaks one promise and nothing else, as
-somebody might by forgetting one line.
+somebody might by forgetting one line. ``python -m tests.simulation --variant NAME`` runs one over many seeds.
 """
 
 from __future__ import annotations
