@@ -47,7 +47,7 @@ from broker_runtime.replication import PartitionRegistry, ReplicationThrottle
 from broker_runtime.server.flight import PylogFlightServer
 from broker_runtime.server.peers import broker_answers, call_peer, port_refuses
 from broker_runtime.server.replica_fetching import ReplicaFetching
-from broker_runtime.server.threads import is_out_of_threads, may_start
+from broker_runtime.server.threads import is_out_of_threads, may_start, run_within
 from broker_runtime.services.metadata import software_version
 from broker_runtime.services.producer_ids import ProducerIdService
 from broker_runtime.zookeeper.client import KazooZooKeeper
@@ -74,8 +74,8 @@ _LEAVE_S: Final = 3.0
 _FETCHING_STOP_S: Final = 2.0
 _SESSIONS_OF_PATIENCE: Final = 2
 _SERVER_STOP_S: Final = 5.0
-_CLOSE_S: Final = 12.0
 _SESSION_END_S: Final = 3.0
+_SESSION_END_RESERVE_S: Final = 1.0  # of the time to stop in, for what comes after the directories
 
 
 class Broker:
@@ -87,6 +87,9 @@ class Broker:
         self._settings = settings
         self._on_failure = on_failure
         self._ending = contextlib.ExitStack()
+        self._directories: list[LogDirectory] = []
+        self._stop_by_s = float("inf")  # on the monotonic clock
+        self._is_all_closed = True
         self._stopping = threading.Event()
         self._stopped = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -120,9 +123,10 @@ class Broker:
             raise
 
     def stop(self, timeout_s: float = STOP_LIMIT_S) -> bool:
-        """Stops in order. False: not all was closed within ``timeout_s``; what is left is as after a kill, which the
-        next start mends. May be called twice."""
+        """Stops in order. False: not all was closed within ``timeout_s``, or a data directory could not be closed; what
+        is left is as after a kill, which the next start mends. May be called twice."""
         deadline = time.monotonic() + timeout_s
+        self._stop_by_s = deadline
         closing = threading.Thread(target=self._close, name="broker-stop", daemon=True)
         if may_start(closing):
             closing.join(timeout_s)
@@ -131,10 +135,11 @@ class Broker:
         self._stopping.set()
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
-        if closing.is_alive():
+        is_complete = self._is_all_closed and not closing.is_alive()
+        if not is_complete:
             log.warning("stop broker=%d incomplete_after_s=%.1f", self.broker_id, timeout_s)
         self._stopped.set()
-        return not closing.is_alive()
+        return is_complete
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Blocks until `stop` has ended; False after ``timeout_s``."""
@@ -275,8 +280,23 @@ class Broker:
             if isinstance(error, PylogError):
                 raise
             raise SetupError(f"log.dirs: {path} cannot be used: {error.strerror or error}") from None
-        self._ending.callback(_in_bounds, f"close {path}", directory.close, _CLOSE_S)
+        if not self._directories:
+            self._ending.callback(self._close_directories)
+        self._directories.append(directory)
         return directory
+
+    def _close_directories(self) -> None:
+        """All at once: one whose disk stands still, or that has many logs, takes no time from the others."""
+        limit_s = max(0.0, self._stop_by_s - time.monotonic() - _SESSION_END_RESERVE_S)
+        failed = run_within(limit_s, {f"close {each.path}": each.close for each in self._directories})
+        for name, error in failed.items():
+            self._is_all_closed = False
+            if error is None:
+                log.warning("%s left_after_s=%.1f", name, limit_s)
+            elif isinstance(error, (PylogError, OSError)):
+                log.error("%s error=%s", name, error)
+            else:
+                raise error
 
     def _run_disk(self, hosting: Hosting, directory: LogDirectory) -> None:
         """What has to be done for one directory, on a thread of its own: a disk that stands still holds up no other."""
@@ -339,13 +359,13 @@ def _step_producer_ids(producer_ids: ProducerIdService, stopping: threading.Even
 
 def _in_bounds(what: str, call: Callable[[], object], limit_s: float) -> None:
     """Runs what may hang on a peer that is away, and goes on without it after ``limit_s``."""
-    thread = threading.Thread(target=call, name=what, daemon=True)
-    if not may_start(thread):
-        call()
+    failed = run_within(limit_s, {what: call})
+    if what not in failed:
         return
-    thread.join(limit_s)
-    if thread.is_alive():
-        log.warning("%s left_after_s=%.1f", what, limit_s)
+    error = failed[what]
+    if error is not None:
+        raise error
+    log.warning("%s left_after_s=%.1f", what, limit_s)
 
 
 def _step_in_sync(updater: IsrUpdater, timeout_s: float, stopping: threading.Event) -> None:

@@ -16,14 +16,16 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, TypeVar
 
 import msgspec
 
-from broker_runtime.contract.errors import CorruptRecordError, ZooKeeperUnavailableError
+from broker_runtime.contract.errors import CorruptRecordError, RequestTimedOutError, ZooKeeperUnavailableError
 from broker_runtime.controller.disk_room import DiskReport
 from broker_runtime.controller.election import Electorate
 from broker_runtime.replication import InSyncChange, Partition, PartitionRegistry
+from broker_runtime.replication.hosted_replica import BUSY_S
 from broker_runtime.zookeeper.membership import Membership
 from broker_runtime.zookeeper.session import Check, Operation, Set, ZNodeError, ZooKeeperClient
 from broker_runtime.zookeeper.znodes import (
@@ -138,17 +140,31 @@ class IsrUpdater:
         if membership is None or not self._client.is_connected:
             return
         led = [partition for partition in self._registry.hosted() if partition.is_leader]
-        proposed: list[tuple[Partition, InSyncChange | None]] = [
-            (partition, change)
-            for partition in led
-            if (change := partition.propose_in_sync(now_ms, self._lag_limit_ms)) is not None
-        ]
+        proposed = self._propose(led, now_ms)
         if self._report is None or self._report.tell(membership):
             brokers = None if self._electorate is None else self._electorate()
             own_id = membership.broker_id
             proposed += [(partition, None) for partition in led if _is_to_be_given_up(partition, own_id, brokers)]
         for start in range(0, len(proposed), CHANGES_PER_WRITE):
             self._write(proposed[start : start + CHANGES_PER_WRITE], membership)
+
+    def _propose(self, led: Sequence[Partition], now_ms: int) -> list[tuple[Partition, InSyncChange | None]]:
+        """Waits for one busy partition of each disk, shortly: where that stands still, many are busy."""
+        proposed: list[tuple[Partition, InSyncChange | None]] = []
+        waited_for: set[Path] = set()
+        for partition in led:
+            disk = partition.log.data_directory
+            try:
+                change = partition.propose_in_sync(
+                    now_ms, self._lag_limit_ms, busy_s=0.0 if disk in waited_for else BUSY_S
+                )
+            except RequestTimedOutError:
+                waited_for.add(disk)
+                self.wake()  # looked at again soon
+                continue
+            if change is not None:
+                proposed.append((partition, change))
+        return proposed
 
     def _write(self, proposed: Sequence[tuple[Partition, InSyncChange | None]], membership: Membership) -> None:
         try:

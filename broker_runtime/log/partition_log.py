@@ -38,6 +38,7 @@ from broker_runtime.log.segment_view import SegmentView
 from broker_runtime.log.time_lookup import TimeLookup
 
 _LONGEST_FSYNC_S = 60.0
+_SHORTEST_WAIT_S = 0.05  # for a log that is in use, whatever the time that is left
 _READ_ATTEMPTS = 3
 _log = logging.getLogger(__name__)
 
@@ -184,17 +185,20 @@ class PartitionLog:
 
     # --- append ---------------------------------------------------------------------------------------------------
 
-    def append_as_leader(self, frames: Sequence[Any], *, leader_epoch: int, now_ms: int) -> AppendResult:
+    def append_as_leader(
+        self, frames: Sequence[Any], *, leader_epoch: int, now_ms: int, timeout_s: float = -1
+    ) -> AppendResult:
         """Verifies, stamps and writes ``frames`` (buffers of one frame each, not copied). Not durable yet: `flush`.
 
         All or none become visible. A frame of an idempotent producer comes alone; one that is there already is not
-        written again (``is_duplicate``). Raises `CorruptRecordError`, `RecordTooLargeError`, `InvalidTimestampError`,
+        written again (``is_duplicate``). Raises `RequestTimedOutError` where somebody else has the log for longer than
+        ``timeout_s`` (-1: waits); `CorruptRecordError`, `RecordTooLargeError`, `InvalidTimestampError`,
         `UnsupportedVersionError`, as `ProducerState.check` (nothing was written) and `FencedLeaderEpochError` for an
         epoch older than the log's.
         """
         assert frames, "an append has at least one frame"
         verified = verify_for_leader(frames, self._state.config, now_ms)
-        with self._state.using("append"):
+        with self._state.using("append", timeout_s):
             duplicate = find_duplicate(verified, self._state.producers)
             if duplicate is not None:
                 return duplicate
@@ -260,11 +264,11 @@ class PartitionLog:
 
         All who wait share one fdatasync. Works in every flush mode. Returns the end of what is on the device, which is
         below ``upto`` where the log was cut below it meanwhile, or ``is_over()`` (looked at when it begins to wait and
-        after each `wake_flushes`; it must not block). Raises `RequestTimedOutError` where another's fdatasync outlasts
-        ``timeout_s``.
+        after each `wake_flushes`; it must not block). Raises `RequestTimedOutError` where another's fdatasync, or
+        use of the log, outlasts ``timeout_s``.
         """
         state = self._state
-        with state.using("flush"):
+        with state.using("flush", max(timeout_s, _SHORTEST_WAIT_S) if state.is_loaded else -1):
             end = state.segments.end_offset
             commit = state.commit
         durable = commit.wait_durable(end if upto is None else min(upto, end), timeout_s, is_over=is_over)

@@ -20,6 +20,7 @@ from broker_runtime.contract.errors import (
     FencedLeaderEpochError,
     NotLeaderOrFollowerError,
     PylogError,
+    RequestTimedOutError,
     UnknownLeaderEpochError,
 )
 from broker_runtime.log import LogExtent, PartitionLog
@@ -28,7 +29,8 @@ from broker_runtime.replication.leadership import Leadership, Role
 from broker_runtime.replication.role_lock import RoleLock
 from broker_runtime.replication.waiters import FetchWaiter
 
-_BUSY_S: Final = 0.05  # that who looks after many partitions waits for one of them
+_LONG_BUSY_S: Final = 1.0
+BUSY_S: Final = 0.05  # that who looks after many partitions waits for one of them
 _log = logging.getLogger(__name__)
 
 
@@ -200,33 +202,31 @@ class HostedReplica:
     def replica_ends(self) -> dict[int, int]:
         """Up to where each replica holds the log, as it told this leader, itself included; -1: it has not told.
 
-        Raises `NotLeaderOrFollowerError`, and as the log.
+        Raises `NotLeaderOrFollowerError`, and as the log; `RequestTimedOutError` where the partition is busy for long.
         """
-        with self._lock:
+        with self._lock.within(_LONG_BUSY_S):
             return {**self._require_led().told_ends(), self._broker_id: self.log.durable_end_offset}
 
-    def propose_in_sync(self, now_ms: int, lag_limit_ms: int) -> InSyncChange | None:
+    def propose_in_sync(self, now_ms: int, lag_limit_ms: int, *, busy_s: float = BUSY_S) -> InSyncChange | None:
         """The change of the in-sync set that is to be written now; None: nothing to change, or no leader here.
 
         It counts as under way until one of the three below is called with that very object, or the partition is told a
-        newer state. Raises nothing, and does not load the log.
+        newer state. Does not load the log. Raises `RequestTimedOutError` where somebody else has the partition or its
+        log for longer than ``busy_s``: its disk may stand still, or not, and it is to be looked at again soon.
         """
-        if not self._lock.acquire(timeout=_BUSY_S):
-            self.on_in_sync_news()  # its disk may stand still, or not: looked at again soon
-            return None
-        try:
+        with self._lock.within(busy_s):
             if self._led is None or self.log.is_offline:
                 return None
             try:
-                marks = marks_of(self.log.extent(_BUSY_S), self._led.leader_epoch) if self.log.is_loaded else None
-            except PylogError as error:  # the log went offline, or is busy
+                marks = marks_of(self.log.extent(busy_s), self._led.leader_epoch) if self.log.is_loaded else None
+            except RequestTimedOutError:
+                raise
+            except PylogError as error:  # the log went offline
                 _log.warning("propose in_sync topic=%s partition=%d error=%s", self.topic, self.partition, error)
                 return None
             change = self._led.propose(marks, now_ms, lag_limit_ms)
             self._unsettle()  # who was waited for may have been given up
             return change
-        finally:
-            self._lock.release()
 
     def in_sync_written(self, change: InSyncChange, version: int) -> None:
         """The change is in ZooKeeper, which gave the state ``version``. Raises nothing, and does not wait."""

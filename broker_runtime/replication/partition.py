@@ -35,7 +35,8 @@ from broker_runtime.replication.in_sync import InSyncSet
 
 ACKS_ALL = -1
 _JOINING_LOOK_S = 1.0
-_BUSY_S = 1.0  # that a follower's fetch waits for one partition
+_BUSY_S = 1.0  # that a request without a limit of its own, which may be about many, waits for one partition
+_SHORTLY_BUSY_S = 0.05  # that one waits whose time is over
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +61,10 @@ class Partition(HostedReplica):
 
     @property
     def high_watermark(self) -> int:
-        """Everything below is committed and may be read."""
+        """Everything below is committed and may be read. Raises `RequestTimedOutError` where the partition is busy for
+        long: its disk may stand still."""
         if not self._is_settled:
-            with self._lock:
+            with self._lock.within(_BUSY_S):
                 self._advance_high_watermark()
         return self.log.high_watermark
 
@@ -71,14 +73,16 @@ class Partition(HostedReplica):
         """Up to where read_committed readers may read. Without transactions: the high watermark."""
         return self.high_watermark
 
-    def latest_offset(self) -> int:
+    def latest_offset(self, busy_s: float = _BUSY_S) -> int:
         """The last stable offset, as the answer to who asks where the log ends at present (KIP-207).
 
         Raises `OffsetNotAvailableError` while a new leader does not know yet that all is committed that was so before
-        its epoch: an earlier leader may have told more. `NotLeaderOrFollowerError`.
+        its epoch: an earlier leader may have told more. `NotLeaderOrFollowerError`; `RequestTimedOutError` where the
+        partition is busy for longer than ``busy_s``.
         """
-        with self._lock:
-            led, extent = self._require_led(), self.log.extent()
+        with self._lock.within(busy_s):
+            led = self._require_led()
+            extent = self.log.extent(busy_s) if self.log.is_loaded else self.log.extent()
             high_watermark = self._advance_high_watermark(extent)
         epoch_start = marks_of(extent, led.leader_epoch).epoch_start
         if high_watermark < epoch_start:
@@ -91,18 +95,25 @@ class Partition(HostedReplica):
     # --- appending ---
 
     def append(
-        self, frames: Sequence[memoryview | SoundFrame], *, acks: int, leader_epoch: int, now_ms: int
+        self,
+        frames: Sequence[memoryview | SoundFrame],
+        *,
+        acks: int,
+        leader_epoch: int,
+        now_ms: int,
+        timeout_s: float = -1,
     ) -> PendingAppend:
         """Appends whole frames, one behind the other. They are verified by the log, never copied, and theirs to read
         until this returns. Not durable yet, and not readable: see `complete`.
 
-        Blocks for other appends and the write itself, not for the disk. Raises as `require_leader` and the log's
-        ``append_as_leader`` (`CorruptRecordError`, `RecordTooLargeError`, `SchemaMismatchError`,
+        Blocks for other appends, up to ``timeout_s`` (-1: as long as they take), and for the write itself, not for the
+        disk. Raises `RequestTimedOutError` where others take longer: the disk may stand still; as `require_leader` and
+        the log's ``append_as_leader`` (`CorruptRecordError`, `RecordTooLargeError`, `SchemaMismatchError`,
         `InvalidTimestampError`, `LogStorageError`); `NotEnoughReplicasError` for ``acks=-1`` with too few in-sync
         replicas. After any of them nothing was appended.
         """
         self.require_room()
-        with self._lock:
+        with self._lock.within(timeout_s):
             led = self._require_led(leader_epoch)
             epoch, in_sync = led.leader_epoch, len(led.leadership.in_sync)
             if acks == ACKS_ALL and in_sync < self.min_in_sync_replicas:
@@ -110,7 +121,9 @@ class Partition(HostedReplica):
                     f"{self} has {in_sync} in-sync replicas, min.insync.replicas is {self.min_in_sync_replicas}"
                 )
             try:
-                result = self.log.append_as_leader(frames, leader_epoch=epoch, now_ms=now_ms)
+                result = self.log.append_as_leader(
+                    frames, leader_epoch=epoch, now_ms=now_ms, timeout_s=timeout_s if self.log.is_loaded else -1
+                )
             except LogStorageError:
                 self._announce()  # readers who wait here learn it now
                 raise
@@ -141,7 +154,7 @@ class Partition(HostedReplica):
             except LogStorageError:
                 self.announce()  # readers who wait here learn it now
                 raise
-        with self._lock:
+        with self._lock.within(max(_SHORTLY_BUSY_S, deadline - time.monotonic())):
             self._require_led_as_for(pending)
             self._advance_high_watermark()
             while acks == ACKS_ALL and not self._is_committed(pending):

@@ -46,7 +46,7 @@ class RoleLock:
 
     @contextmanager
     def within(self, timeout_s: float) -> Iterator[None]:
-        """For ``with``: the lock. Raises `RequestTimedOutError` where somebody else has it for longer."""
+        """For ``with``: the lock. Raises `RequestTimedOutError` where somebody else has it for longer (-1: waits)."""
         if not self._lock.acquire(timeout=timeout_s):
             raise RequestTimedOutError(f"the partition was busy for {timeout_s:g} s; its disk may stand still")
         try:

@@ -23,9 +23,9 @@ from broker_runtime.contract.errors import (
 )
 from broker_runtime.contract.flight import to_flight_error
 from broker_runtime.contract.schema import check_text
+from broker_runtime.server.threads import is_out_of_threads
 
 NO_MEMORY = "the broker has no memory left for this (memory.max.bytes); others may be done with theirs soon"
-_NO_THREAD = "can't start new thread"  # what Python says
 
 _log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ def wire_error(error: Exception, call: str, peer: str) -> Any:
         return error
     if isinstance(error, MemoryError):
         return to_flight_error(BrokerOverloadedError(NO_MEMORY))
-    if isinstance(error, RuntimeError) and str(error) == _NO_THREAD:
+    if is_out_of_threads(error):
         return to_flight_error(BrokerOverloadedError("the system gives the broker no thread for this call"))
     return defect(error, call, peer)
 

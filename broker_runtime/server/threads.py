@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable, Mapping
 from typing import Final
 
 _REFUSED: Final = "can't start new thread"  # what Python says
@@ -22,3 +24,28 @@ def may_start(thread: threading.Thread) -> bool:
 def is_out_of_threads(error: BaseException) -> bool:
     """Whether it says that the system has no thread to give."""
     return isinstance(error, RuntimeError) and str(error) == _REFUSED
+
+
+def run_within(limit_s: float, calls: Mapping[str, Callable[[], object]]) -> dict[str, BaseException | None]:
+    """Runs all at once, each on a thread of its own of that name, and returns when all have ended, or after
+    ``limit_s``: those that failed, and what they raised, and with None those that have not ended (they go on).
+
+    One that no thread can be started for is run by the caller, without a limit.
+    """
+    failed: dict[str, BaseException | None] = {}
+    deadline_s = time.monotonic() + limit_s
+
+    def run(name: str, call: Callable[[], object]) -> None:
+        try:
+            call()
+        except BaseException as error:  # noqa: BLE001 - handed back
+            failed[name] = error
+
+    threads = {name: threading.Thread(target=run, args=(name, calls[name]), name=name, daemon=True) for name in calls}
+    for name, thread in threads.items():
+        if not may_start(thread):
+            run(name, calls[name])
+    for thread in threads.values():
+        if thread.ident is not None:
+            thread.join(max(0.0, deadline_s - time.monotonic()))
+    return {name: failed.get(name) for name, thread in threads.items() if name in failed or thread.is_alive()}

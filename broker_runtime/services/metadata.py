@@ -8,8 +8,10 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
 
-from broker_runtime.contract.errors import PylogError, UnknownTopicOrPartitionError
+from broker_runtime.contract.errors import PylogError, RequestTimedOutError, UnknownTopicOrPartitionError
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import (
     PROTOCOL_VERSION,
@@ -28,6 +30,9 @@ from broker_runtime.log import LogDirectory
 from broker_runtime.replication import PartitionRegistry
 from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState
 from broker_runtime.zookeeper.znodes import TopicRecord
+
+_BUSY_S: Final = 1.0  # that an answer waits for a partition in use, the first of a disk
+_AGAIN_BUSY_S: Final = 0.01  # and for each further one there: the disk may stand still
 
 
 class MetadataService:
@@ -90,7 +95,8 @@ class MetadataService:
         info = topic_info(topic)
         if not with_offsets:
             return info
-        partitions = tuple(self._with_offsets(topic, partition) for partition in info.partitions)
+        waited_for: set[Path] = set()
+        partitions = tuple(self._with_offsets(topic, partition, waited_for) for partition in info.partitions)
         return TopicInfo(
             name=info.name,
             topic_id=info.topic_id,
@@ -100,12 +106,19 @@ class MetadataService:
             config=info.config,
         )
 
-    def _with_offsets(self, topic: TopicState, info: PartitionInfo) -> PartitionInfo:
+    def _with_offsets(self, topic: TopicState, info: PartitionInfo, waited_for: set[Path]) -> PartitionInfo:
+        """``waited_for``: the disks of which a busy partition was waited for; that is enough for one answer."""
         try:
             partition = self._registry.find(topic.name, info.partition, topic.record.topic_id)
             partition.require_leader(info.leader_epoch)
-            # As `list_offsets`: readers who were told of an end by the earlier leader take a lower one for loss.
-            log_start, high_watermark = partition.log_start, partition.latest_offset()
+            disk = partition.log.data_directory
+            busy_s = _AGAIN_BUSY_S if disk in waited_for else _BUSY_S
+            try:
+                # As `list_offsets`: readers who were told of an end by the earlier leader take a lower one for loss.
+                log_start, high_watermark = partition.log_start, partition.latest_offset(busy_s)
+            except RequestTimedOutError:
+                waited_for.add(disk)
+                return info
         except PylogError:
             return info  # another leads it, or what is committed is not known yet, or the log is offline: no offsets
         return PartitionInfo(

@@ -28,6 +28,7 @@ from broker_runtime.replication import Partition, PartitionRegistry, PendingAppe
 MAX_TIMEOUT_S = 120.0
 """The longest a request waits for its acknowledgement, whatever it asks for."""
 ACKS_NONE = 0
+_SHORTEST_WAIT_S = 0.05  # for a partition that is in use, whatever the request's time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +61,8 @@ class ProduceService:
         self._monotonic_s = monotonic_s
 
     def append(self, request: ProduceRequest, frames: Sequence[pa.Buffer]) -> PendingProduce:
-        """Appends the request's only frame. Blocks for the write, not for the disk; the frame is not kept.
+        """Appends the request's only frame. Blocks for the write, not for the disk, and no longer than the request's
+        time for a partition that others use; the frame is not kept.
 
         A frame of an idempotent producer that is in the log already is not appended again; `complete` answers when
         what was appended first counts.
@@ -76,7 +78,11 @@ class ProduceService:
                 self._require_given_out(frame.header.producer_id)
             _check_fits(frame, self._registry.topic(request.topic, request.topic_id).schemas)
             appended = partition.append(
-                [frame], acks=request.acks, leader_epoch=request.leader_epoch, now_ms=self._now_ms()
+                [frame],
+                acks=request.acks,
+                leader_epoch=request.leader_epoch,
+                now_ms=self._now_ms(),
+                timeout_s=max(_SHORTEST_WAIT_S, deadline_s - self._monotonic_s()),
             )
         except PylogError as error:
             return PendingProduce(request_id=request.request_id, acks=request.acks, deadline_s=deadline_s, error=error)

@@ -1,5 +1,6 @@
 """In-sync sets on their way into ZooKeeper: what is checked, and what the partition learns of each outcome."""
 
+import time
 import uuid
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from broker_runtime.controller.isr_updater import IsrUpdater
 from broker_runtime.log import LogDirectory
 from broker_runtime.log.faulty_files import FaultyFiles
 from broker_runtime.replication import FollowerFetch, PartitionRegistry
+from broker_runtime.replication.hosted_replica import BUSY_S
 from broker_runtime.replication.in_sync import RETRY_MS
 from broker_runtime.zookeeper.cluster_state import ClusterState, read_cluster
 from broker_runtime.zookeeper.membership import BrokerIdentity, mark_stopping, register
@@ -311,3 +313,23 @@ def test_wait_ends_when_it_was_woken_and_never_blocks_with_zero():
     leader.updater.wait(0)
     leader.updater.wake()
     leader.updater.wait(3_600)
+
+
+def test_round_waits_for_one_busy_partition_of_a_disk_and_proposes_for_the_others():
+    """Where a disk stands still, the round takes no longer for many partitions than for one, and is soon repeated."""
+    cluster = Leader(partitions=60)
+    busy = [cluster.partition(number) for number in range(59)]
+    for partition in busy:
+        partition._lock.acquire()
+    cluster.updater.step(0)
+    cluster.updater.wait(0)
+    began_s = time.monotonic()
+    cluster.updater.step(LAG_MS + 1)
+    assert time.monotonic() - began_s < 59 * BUSY_S / 2
+    assert cluster.updater._woken.is_set()
+    assert cluster.state(59).isr == (1,)
+    for partition in busy:
+        partition._lock.release()
+    cluster.updater.step(2 * LAG_MS + 2)
+    cluster.updater.step(3 * LAG_MS + 3)
+    assert {cluster.state(number).isr for number in range(60)} == {(1,)}

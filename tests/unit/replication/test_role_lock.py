@@ -2,11 +2,14 @@
 
 import threading
 
+import pyarrow as pa
 import pytest
 
 from broker_runtime.contract.errors import FencedLeaderEpochError, LogStorageError, RequestTimedOutError
+from broker_runtime.contract.requests import ProduceRequest
 from broker_runtime.replication import FollowerFetch, Role
 from broker_runtime.replication.role_lock import RoleLock
+from broker_runtime.services.produce import ProduceService
 from tests.unit.replication.partitions import NOW_MS, Hosted, frame, leadership
 from tests.unit.standing_disk import LIMIT_S, StandingFiles
 
@@ -98,10 +101,8 @@ def test_nobody_who_looks_after_many_partitions_waits_for_a_leader_whose_disk_st
     thread = threading.Thread(target=append, args=(partition, b"b"), daemon=True)
     thread.start()
     files.wait_until_one_waits()
-    rung = []
-    partition.on_in_sync_news = lambda: rung.append(1)
-    assert partition.propose_in_sync(40_000, 10_000) is None
-    assert rung
+    with pytest.raises(RequestTimedOutError):
+        partition.propose_in_sync(40_000, 10_000)
     partition.in_sync_written(change, 1)
     with pytest.raises(RequestTimedOutError):
         tells_without_looking(partition)
@@ -109,6 +110,34 @@ def test_nobody_who_looks_after_many_partitions_waits_for_a_leader_whose_disk_st
     files.go_on()
     thread.join(LIMIT_S)
     assert partition.in_sync == {1}
+    assert partition.log.log_end_offset == 2
+
+
+def test_requests_about_a_leader_whose_disk_stands_still_are_answered_in_their_time():
+    """While one append waits for its disk, others are refused when their time is over, and nothing of them is in the
+    log; who asks where the log ends is told to ask again."""
+    hosted = Hosted(files=StandingFiles())
+    partition, files = hosted.only, hosted.files
+    pending = partition.append([frame(b"a")], acks=-1, leader_epoch=-1, now_ms=NOW_MS)
+    files.stand_still("write")
+    thread = threading.Thread(target=append, args=(partition, b"b"), daemon=True)
+    thread.start()
+    files.wait_until_one_waits()
+    with pytest.raises(RequestTimedOutError):
+        partition.append([frame(b"c")], acks=1, leader_epoch=-1, now_ms=NOW_MS, timeout_s=0.05)
+    with pytest.raises(RequestTimedOutError):
+        partition.complete(pending, acks=-1, timeout_s=0.05)
+    for ask in (partition.latest_offset, partition.replica_ends):
+        with pytest.raises(RequestTimedOutError):
+            ask()
+    service = ProduceService(hosted.registry)
+    refused = service.append(
+        ProduceRequest(request_id=1, topic="t", partition=0, acks=-1, timeout_ms=60), [pa.py_buffer(frame(b"d"))]
+    )
+    assert isinstance(refused.error, RequestTimedOutError)
+    files.go_on()
+    thread.join(LIMIT_S)
+    partition.complete(pending, acks=-1, timeout_s=LIMIT_S)
     assert partition.log.log_end_offset == 2
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from broker_runtime.contract.requests import MetadataRequest, PartitionInfo
 from broker_runtime.services.metadata import MetadataService
 from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState, VersionedState
@@ -41,3 +43,23 @@ def test_leader_of_an_older_epoch_tells_no_end():
     assert _told(hosted, epoch=1).high_watermark == 1
     told = _told(hosted, leader=2, epoch=2)
     assert (told.leader, told.leader_epoch, told.high_watermark) == (2, 2, -1)
+
+
+def test_answer_waits_for_one_busy_partition_of_a_disk_and_tells_the_others():
+    """Where a disk stands still, an answer about many of its partitions takes no longer than about one."""
+    hosted = Hosted(count=30)
+    for partition in hosted.partitions[:29]:
+        partition._lock.acquire()
+    states = PartitionState(leader=1, leader_epoch=1, isr=(1,), controller_epoch=1)
+    topic = TopicState(
+        name="t",
+        record=TopicRecord(topic_id=TOPIC_ID.bytes, assignment=((1,),) * 30),
+        version=0,
+        partitions=(VersionedState(state=states, version=0),) * 30,
+    )
+    cluster = ClusterState(topics={"t": topic})
+    service = MetadataService(hosted.registry, lambda: cluster, cluster_id="c", broker_id=1, directories=())
+    began_s = time.monotonic()
+    (info,) = service.metadata(MetadataRequest(with_offsets=True)).topics
+    assert time.monotonic() - began_s < 10
+    assert [each.high_watermark for each in info.partitions] == [-1] * 29 + [0]
