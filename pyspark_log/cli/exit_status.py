@@ -91,8 +91,8 @@ def translated_errors(*, verbose: int) -> Iterator[None]:
             traceback.print_exc()
         say_error(f"[IO_ERROR] {error.filename or 'input or output'}: {error.strerror or error}")
         raise typer.Exit(FAILED) from None
-    except typer.Exit:
-        raise
+    except (typer.Exit, typer.Abort, typer.BadParameter):
+        raise  # typer's own: an end that was decided, and errors of usage
     except Exception as error:  # noqa: BLE001 - the commands' edge: a user gets a line, not a traceback
         behind = error.__context__
         while behind is not None and not isinstance(behind, KeyboardInterrupt):
