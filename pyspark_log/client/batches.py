@@ -126,6 +126,8 @@ def _columns(
     if schema.is_typed:
         return cast_to_topic(table, schema), now_ms, None
     for name in table.schema.names:
+        if table.schema.names.count(name) > 1:
+            raise SchemaMismatchError(f"column {name!r} is there twice")
         if name not in schema.arrow.names and name not in _EXTRA:
             known = (*schema.arrow.names, *_EXTRA)
             hint = nearest(name, known)
@@ -144,7 +146,7 @@ def _columns(
         headers = cast_column(_whole(table.column("headers")), pa.field("headers", HEADERS_TYPE))
         pairs = headers.flatten()  # those of these rows only
         if pairs.null_count or pairs.field("key").null_count:
-            raise SchemaMismatchError("column 'headers' has a header without a name: headers are pairs of name and bytes")
+            raise SchemaMismatchError("column 'headers' has one without a name: they are pairs of name and bytes")
     return batch, timestamps, headers
 
 

@@ -104,3 +104,11 @@ def test_send_batch_takes_rows_without_headers() -> None:
     """W8: null and an empty list are no headers; a sliced column counts with its own rows only."""
     column = pa.array([[None], None, [], [{"key": "k", "value": None}]], HEADERS).slice(1)
     assert sent(untyped_lane(), untyped_lane(), pa.table({"value": ["a", "b", "c"], "headers": column})) == (3, {0}, 0)
+
+
+@pytest.mark.parametrize("name", ["value", "timestamp"])
+def test_send_batch_refuses_a_column_that_is_there_twice(name: str) -> None:
+    """W8: only one of them could be stored."""
+    table = pa.Table.from_arrays([pa.array(["a"]), pa.array([1]), pa.array([2])], ["value", name, "timestamp"])
+    with pytest.raises(SchemaMismatchError, match=rf"{name!r} is there twice"):
+        sent(untyped_lane(), untyped_lane(), table)
