@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import sys
-from typing import Any
+from contextlib import suppress
+from typing import Any, NoReturn
 
 import typer
 
@@ -21,7 +24,7 @@ from pyspark_log.cli import (
     up,
     zookeeper,
 )
-from pyspark_log.cli.exit_status import FAILED, INTERRUPTED, NOBODY_READS, give_up_stdout, say_defect, say_error
+from pyspark_log.cli.exit_status import DONE, FAILED, INTERRUPTED, NOBODY_READS, give_up_stdout, say_defect, say_error
 from pyspark_log.cli.options import accept_common_options, add_group
 from pyspark_log.cli.output import prepare_streams
 
@@ -64,6 +67,27 @@ def build() -> typer.Typer:
 
 def run() -> None:
     """Runs `pylog` with the process's arguments and ends the process."""
+    try:
+        _run()
+    except SystemExit as ended:
+        _end(ended.code)
+    _end(DONE)
+
+
+def _end(code: str | int | None) -> NoReturn:
+    # Python is not taken down: a thread of Arrow or gRPC that wants to call into it meanwhile (to let go of a file that
+    # it read ahead) would abort the process, SIGABRT instead of the status. What is to be ended, commands have ended.
+    atexit._run_exitfuncs()
+    if isinstance(code, str):
+        say_error(code)
+        code = FAILED
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(DONE if code is None else code)
+
+
+def _run() -> None:
     prepare_streams()
     try:
         command = typer.main.get_command(build())

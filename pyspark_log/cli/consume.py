@@ -323,10 +323,11 @@ def _shower(output: OutputFormat | None, form: str | None, keys: KeyColumns) -> 
 def _records(batch: ConsumedBatch, keys: KeyColumns) -> Iterator[Shown]:
     # Python objects per record are made here and only here: people read them.
     from pyspark_log.cli.json_values import rows_json
+    from pyspark_log.client.records import headers_of
 
     count = len(batch)
     times = batch.timestamps_ms.to_pylist()
-    headers = [()] * count if batch.headers is None else batch.headers.to_pylist()
+    headers = headers_of(batch.headers, count)
     is_typed, key = batch.topic in keys, keys.get(batch.topic)
     columns = batch.batch
     # Bytes and text are as they are in Python; of other types only JSON has every value.
@@ -342,7 +343,7 @@ def _records(batch: ConsumedBatch, keys: KeyColumns) -> Iterator[Shown]:
             timestamp_ms=times[index],
             key=plain[name][index] if (name := (key if is_typed else "key") or "") in plain else None,
             value=None if is_typed or "value" not in plain else plain["value"][index],
-            headers=tuple((header["key"], header["value"]) for header in headers[index] or ()),
+            headers=headers[index],
             row=row,
             binary={name: values[index] for name, values in plain.items()} if is_typed else {},
         )

@@ -152,8 +152,16 @@ def _json_object(line: bytes) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"not JSON ({error}); wanted is a JSON object per line") from None
     if not isinstance(made, dict):
-        raise ValueError(f"a JSON {type(made).__name__}; wanted is a JSON object per line")
+        raise ValueError(f"{_kind_in_json(made)}; wanted is a JSON object per line")
     return made
+
+
+def _kind_in_json(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "a list" if isinstance(value, list) else "text" if isinstance(value, str) else "a number"
 
 
 def _untyped_record(given: dict[str, Any]) -> InputRecord:
@@ -203,9 +211,9 @@ def csv_batches(source: BinaryIO, name: str, topic: TopicDescription, null: str)
 
     # Text has no types of its own: where the topic names a column, its type is how the text is read.
     schema = topic.schema if topic.schema is not None else pa.schema({"key": pa.binary(), "value": pa.binary()})
-    as_json = {field.name: field for field in schema if _csv_cannot(field.type)}
+    as_text = {field.name: field for field in schema if _csv_cannot(field.type)}
     options = csv.ConvertOptions(
-        column_types={field.name: pa.string() if field.name in as_json else field.type for field in schema},
+        column_types={field.name: pa.string() if field.name in as_text else field.type for field in schema},
         null_values=[null],
         strings_can_be_null=True,
         quoted_strings_can_be_null=False,
@@ -223,18 +231,21 @@ def csv_batches(source: BinaryIO, name: str, topic: TopicDescription, null: str)
             raise
         with reader:
             for batch in reader:
-                yield _with_json_columns(batch, as_json, schema)
+                yield _with_text_columns(batch, as_text, schema)
 
 
 def _csv_cannot(kind: pa.DataType) -> bool:
-    return bool(pt.is_nested(kind) or pt.is_duration(kind))
+    return bool(pt.is_nested(kind) or pt.is_duration(kind) or pt.is_floating(kind))
 
 
-def _with_json_columns(batch: pa.RecordBatch, as_json: dict[str, pa.Field], schema: pa.Schema) -> pa.RecordBatch:
+def _with_text_columns(batch: pa.RecordBatch, as_text: dict[str, pa.Field], schema: pa.Schema) -> pa.RecordBatch:
     parse = row_parser(schema)
     for index, name in enumerate(batch.schema.names):
-        field = as_json.get(name)
+        field = as_text.get(name)
         if field is None:
+            continue
+        if pt.is_floating(field.type):
+            batch = batch.set_column(index, field, _floats(batch.column(index), field))
             continue
         check = value_check(field, name)
         values = []
@@ -248,6 +259,22 @@ def _with_json_columns(batch: pa.RecordBatch, as_json: dict[str, pa.Field], sche
     return batch
 
 
+def _floats(texts: pa.Array, field: pa.Field) -> pa.Array:
+    """The numbers. Raises `SchemaMismatchError`, also for one that is too large, which Arrow takes for infinity."""
+    import pyarrow.compute as pc
+
+    texts = pc.utf8_trim_whitespace(texts)
+    try:
+        numbers = pc.cast(texts, field.type)
+    except pa.ArrowInvalid as error:
+        raise SchemaMismatchError(f"column {field.name!r}: {error}") from None
+    if pc.any(pc.is_inf(numbers)).as_py():
+        is_wrong = pc.and_(pc.is_inf(numbers), pc.match_substring_regex(texts, "[0-9]"))
+        if wrong := texts.filter(is_wrong).slice(0, 1).to_pylist():
+            raise SchemaMismatchError(f"column {field.name!r}: {wrong[0]!r:.80} is out of range of {field.type}")
+    return numbers
+
+
 @contextmanager
 def _arrow_errors(name: str) -> Iterator[None]:
     """What Arrow cannot read, as an error that names the file, in one line."""
@@ -256,4 +283,4 @@ def _arrow_errors(name: str) -> Iterator[None]:
     except SchemaMismatchError:
         raise
     except (pa.ArrowException, ValueError, OSError) as error:
-        raise SchemaMismatchError(f"{name}: {' '.join(str(error).split())[:500]}") from None
+        raise SchemaMismatchError(f"{name}: {' '.join(str(error).split())[:500].rstrip('.')}") from None

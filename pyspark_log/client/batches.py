@@ -126,6 +126,8 @@ def _columns(
     if schema.is_typed:
         return cast_to_topic(table, schema), now_ms, None
     for name in table.schema.names:
+        if table.schema.names.count(name) > 1:
+            raise SchemaMismatchError(f"column {name!r} is there twice")
         if name not in schema.arrow.names and name not in _EXTRA:
             known = (*schema.arrow.names, *_EXTRA)
             hint = nearest(name, known)
@@ -142,6 +144,9 @@ def _columns(
     headers = None
     if "headers" in table.schema.names:
         headers = cast_column(_whole(table.column("headers")), pa.field("headers", HEADERS_TYPE))
+        pairs = headers.flatten()  # those of these rows only
+        if pairs.null_count or pairs.field("key").null_count:
+            raise SchemaMismatchError("column 'headers' has one without a name: they are pairs of name and bytes")
     return batch, timestamps, headers
 
 
@@ -150,12 +155,21 @@ def _milliseconds(column: pa.Array, now_ms: int) -> pa.Array:
     if pa.types.is_timestamp(kind):
         if kind.tz is None:
             raise InvalidTimestampError(f"column 'timestamp' is {kind}, without a time zone")
-        column = pc.cast(column, pa.timestamp("ms", tz="UTC"), safe=False).view(pa.int64())
+        # Finer ones are cut to ms; coarser ones may be too large for it.
+        is_safe = kind.unit == "s"
+        column = _in_range(column, pa.timestamp("ms", tz="UTC"), is_safe=is_safe).view(pa.int64())
     elif pa.types.is_integer(kind):
-        column = pc.cast(column, pa.int64())
+        column = _in_range(column, pa.int64(), is_safe=True)
     else:
         raise SchemaMismatchError(f"column 'timestamp' is {kind}; it must be a timestamp with a time zone, or ms")
     return column.fill_null(now_ms) if column.null_count else column
+
+
+def _in_range(column: pa.Array, kind: pa.DataType, *, is_safe: bool) -> pa.Array:
+    try:
+        return pc.cast(column, kind, safe=is_safe)
+    except pa.ArrowInvalid as error:
+        raise InvalidTimestampError(f"column 'timestamp' is {column.type}, with times out of range: {error}") from None
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:

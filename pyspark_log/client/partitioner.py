@@ -50,13 +50,21 @@ def key_bytes(key: bytes | bytearray | memoryview | str | int) -> bytes:
     if isinstance(key, (bytes, bytearray, memoryview)):
         return bytes(key)
     if isinstance(key, str):
-        return key.encode()
+        return utf8("key", key)
     if isinstance(key, int) and not isinstance(key, bool):
         try:
             return key.to_bytes(8, "big", signed=True)
         except OverflowError:
             raise SchemaMismatchError(f"key {key} does not fit 64 bits; give its bytes") from None
     raise SchemaMismatchError(f"a key is bytes, str or int, not {type(key).__name__}; give a key_serializer")
+
+
+def utf8(what: str, text: str) -> bytes:
+    """``text`` as UTF-8. Raises `SchemaMismatchError` for what is no Unicode (a lone surrogate)."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise SchemaMismatchError(f"{what} {text!r:.80} is no Unicode text: {error.reason}") from None
 
 
 def partition_for_key(key: bytes, partitions: int) -> int:

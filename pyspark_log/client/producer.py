@@ -38,7 +38,7 @@ from pyspark_log.client.gathering import RECORD_OVERHEAD_BYTES, Headers, headers
 from pyspark_log.client.lanes import Lane
 from pyspark_log.client.later import without_later_settings
 from pyspark_log.client.partition_queue import Outgoing, PartitionQueue
-from pyspark_log.client.partitioner import key_bytes
+from pyspark_log.client.partitioner import key_bytes, utf8
 from pyspark_log.client.records import timestamp_ms_of
 
 _CLOSE_LIMIT_S = 30.0
@@ -246,9 +246,9 @@ class Producer:
         if lane.rows is not None:
             if key is not None:
                 raise SchemaMismatchError(
-                    f"topic {topic!r} has a schema: its key is "
-                    + (f"its column {lane.topic.key!r}" if lane.topic.key else "none")
-                    + ", not an argument"
+                    f"topic {topic!r} has a schema: "
+                    + (f"its key is its column {lane.topic.key!r}" if lane.topic.key else "its records have no key")
+                    + ", so key= is not taken"
                 )
             rows = lane.rows
             try:
@@ -333,7 +333,7 @@ def _value_bytes(topic: str, value: Any) -> bytes | None:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)
     if isinstance(value, str):
-        return value.encode()
+        return utf8("value", value)
     hint = "create the topic with a schema" if isinstance(value, Mapping) else "give a value_serializer"
     raise SchemaMismatchError(f"topic {topic!r} takes bytes, not {type(value).__name__}; {hint}")
 
@@ -346,6 +346,7 @@ def _checked_headers(headers: Headers) -> list[tuple[str, bytes | None]]:
         name, value = header
         if not isinstance(name, str) or not (value is None or isinstance(value, (bytes, bytearray, memoryview))):
             raise SchemaMismatchError(f"headers are pairs of name and bytes, not {header!r:.80}")
+        utf8("header", name)
         checked.append((name, None if value is None else bytes(value)))
     return checked
 

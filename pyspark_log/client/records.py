@@ -167,10 +167,14 @@ def timestamp_ms_of(moment: datetime | int) -> int:
 
 
 def headers_of(column: pa.Array | None, rows: int) -> list[tuple[tuple[str, bytes | None], ...]]:
-    """The headers of each of ``rows`` records as tuples of pairs; none where there is no column or a null."""
+    """The headers of each of ``rows`` records as tuples of pairs; none where there is no column or a null.
+
+    Arrow has nulls where headers have none, and other clients may have written them: a name that is null is ``""``, and
+    a pair that is null is no header. They must not stop a reader.
+    """
     if column is None:
         return [()] * rows
-    return [tuple((h["key"], h["value"]) for h in row) if row else () for row in column.to_pylist()]
+    return [tuple((h["key"] or "", h["value"]) for h in row if h) if row else () for row in column.to_pylist()]
 
 
 class GroupMetadata(NamedTuple):

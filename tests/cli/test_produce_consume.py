@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -111,6 +112,55 @@ def test_formats_of_results_show_the_same_records(pylog: Pylog, typed_topic: str
     (record,) = json.loads(pylog("consume", topic, *ALL, "-o", "json").stdout)
     assert (record["key"], record["value"]) == (None, {"base64": "/w=="})
     assert pylog("consume", topic, *ALL, "-o", "name").stdout == f"{topic}:1:0\n"
+
+
+@pytest.mark.parametrize(("argument", "status"), [("version", 0), ("nonsense", 2)])
+def test_process_ends_without_taking_python_down(argument: str, status: int, tmp_path: Path) -> None:
+    """A thread of Arrow that calls into Python while it is taken down aborts the process, whatever its status was; what
+    is registered for the end is still called."""
+    program = f"""
+import atexit, os, sys
+class Late:
+    def __del__(self): os.write(2, b"taken down")
+late = Late()
+atexit.register(os.write, 2, b"at exit")
+sys.argv = ["pylog", {argument!r}]
+from pyspark_log.cli import main
+main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        env=clean_environment(tmp_path),
+    )
+    assert done.returncode == status
+    assert done.stdout or status
+    assert done.stderr.endswith("at exit")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("ratio\n1e39\n", "column 'ratio': '1e39' is out of range"),
+        ("share\n-1e400\n", "column 'share': '-1e400' is out of range"),
+        ("ratio\n1_0\n", "column 'ratio': Failed to parse string: '1_0'"),
+    ],
+)
+def test_csv_that_would_lose_something_is_refused(
+    pylog: Pylog, pylog_cluster: LocalCluster, topic: str, content: str, said: str
+) -> None:
+    """Arrow reads numbers that are too large as infinity."""
+    name = f"{topic}-floats"
+    with Admin(pylog_cluster.bootstrap_servers) as admin:
+        admin.create_topic(name, schema="carrier string, ratio float, share double")
+    refused = pylog("produce", name, "--kind", "csv", stdin=content, status=1)
+    assert said in refused.stderr
+    assert "defect" not in refused.stderr
+    pylog("produce", name, "--kind", "csv", stdin="ratio,share\ninf,-Infinity\n 0.5 ,1e300\nNaN,\n")
+    rows = [json.loads(line) for line in pylog("consume", name, *ALL).stdout.splitlines()]
+    assert [(row["ratio"], row["share"]) for row in rows] == [("Infinity", "-Infinity"), (0.5, 1e300), ("NaN", None)]
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])

@@ -66,6 +66,17 @@ def test_producer_makes_frames_that_fit_into_small_segments(new_topic: Callable[
     assert read(typed).read_all().num_rows == 500
 
 
+def test_text_that_is_no_unicode_is_refused_and_the_producer_goes_on(new_topic: Callable[..., str]) -> None:
+    """A lone surrogate has no UTF-8; it must not end the thread that makes the frame, and with it all other records."""
+    name = new_topic()
+    with Producer() as producer:
+        for wrong in ({"headers": [("\ud800", b"")]}, {"key": "\ud800"}, {"value": "\ud800"}):
+            with pytest.raises(errors.SchemaMismatchError, match="surrogates not allowed"):
+                producer.send(name, **{"value": b"x", **wrong})
+        producer.send(name, b"x", headers=[("é", b"")]).result(10)
+    assert values(name) == [b"x"]
+
+
 def test_producer_counts_headers(new_topic: Callable[..., str]) -> None:
     """Records with more in their headers than in their value make frames that the topic takes."""
     name = new_topic(config={"max.message.bytes": "64KiB"})

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from broker_runtime.contract.errors import SchemaMismatchError
+from broker_runtime.contract.errors import InvalidTimestampError, SchemaMismatchError
 from broker_runtime.contract.frame import parse_header
 from broker_runtime.contract.requests import PartitionInfo, SchemaVersion, TopicInfo
 from broker_runtime.contract.schema import parse_schema, schema_to_bytes
@@ -25,6 +25,12 @@ def lane(*schemas: str) -> Lane:
     versions = tuple(SchemaVersion(schema_id=i, arrow=schema_to_bytes(parse_schema(s))) for i, s in enumerate(schemas))
     topic = Topic.from_info(TopicInfo(name="t", topic_id=bytes(16), partitions=infos, schemas=versions))
     return Lane(topic, "round_robin", 1 << 20)
+
+
+def untyped_lane() -> Lane:
+    """A lane of a topic without a schema."""
+    infos = (PartitionInfo(partition=0, leader=1, leader_epoch=0, replicas=(1,), isr=(1,)),)
+    return Lane(Topic.from_info(TopicInfo(name="t", topic_id=bytes(16), partitions=infos)), "round_robin", 1 << 20)
 
 
 def sent(known: Lane, now: Lane, data: object) -> tuple[int, set[int], int]:
@@ -72,3 +78,37 @@ def test_send_batch_without_a_schema_refuses_what_it_cannot_keep(columns: dict[s
     untyped = lane()
     with pytest.raises(SchemaMismatchError, match=said):
         sent(untyped, untyped, pa.table(columns))
+
+
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "error"),
+    [
+        ("headers", pa.array([[{"key": None, "value": b"x"}]], HEADERS), SchemaMismatchError),
+        ("headers", pa.array([[{"key": "k", "value": b"x"}, None]], HEADERS), SchemaMismatchError),
+        ("timestamp", pa.array([2**62], pa.timestamp("s", "UTC")), InvalidTimestampError),
+        ("timestamp", pa.array([2**63], pa.uint64()), InvalidTimestampError),
+    ],
+)
+def test_send_batch_refuses_headers_without_a_name_and_times_out_of_range(
+    name: str, column: pa.Array, error: type[Exception]
+) -> None:
+    """W8: a time that is too large must not come out as another one."""
+    with pytest.raises(error, match=name):
+        sent(untyped_lane(), untyped_lane(), pa.table({"value": ["a"], name: column}))
+
+
+def test_send_batch_takes_rows_without_headers() -> None:
+    """W8: null and an empty list are no headers; a sliced column counts with its own rows only."""
+    column = pa.array([[None], None, [], [{"key": "k", "value": None}]], HEADERS).slice(1)
+    assert sent(untyped_lane(), untyped_lane(), pa.table({"value": ["a", "b", "c"], "headers": column})) == (3, {0}, 0)
+
+
+@pytest.mark.parametrize("name", ["value", "timestamp"])
+def test_send_batch_refuses_a_column_that_is_there_twice(name: str) -> None:
+    """W8: only one of them could be stored."""
+    table = pa.Table.from_arrays([pa.array(["a"]), pa.array([1]), pa.array([2])], ["value", name, "timestamp"])
+    with pytest.raises(SchemaMismatchError, match=rf"{name!r} is there twice"):
+        sent(untyped_lane(), untyped_lane(), table)

@@ -123,3 +123,9 @@ def test_check_partition_names_what_the_topic_has() -> None:
     for wrong in (3, -1, True, "0"):
         with pytest.raises(InvalidPartitionsError, match="partitions 0 to 2"):
             partitioner.check_partition("t", wrong, 3)  # type: ignore[arg-type]
+
+
+def test_keys_that_are_no_unicode_are_refused() -> None:
+    """W8: a lone surrogate has no UTF-8."""
+    with pytest.raises(SchemaMismatchError, match="surrogates"):
+        partitioner.key_bytes("\ud800")

@@ -42,3 +42,10 @@ def test_consumed_batch_slices_all_its_parts_alike(times: object) -> None:
     assert part.timestamps_ms.to_pylist() == ([5, 5] if times == 5 else [2, 3])
     assert headers_of(part.headers, 2) == [(("a", b"1"),), ()]
     assert (len(part), part.next_offset, batch.slice(3).next_offset) == (2, 13, 14)
+
+
+def test_headers_without_a_name_do_not_stop_a_reader() -> None:
+    """Any Arrow Flight client can write them, and they are in the log for good."""
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    column = pa.array([[{"key": None, "value": b"x"}, None, {"key": "k", "value": None}], None, [None]], kind)
+    assert headers_of(column, 3) == [(("", b"x"), ("k", None)), (), ()]
