@@ -47,6 +47,7 @@ _DURATION_TEXT = re.compile(
     r"(?:T(?=.)(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<second>\d+)(?:\.(?P<fraction>\d+))?S)?)?",
     re.ASCII,
 )
+_DECIMAL_TEXT = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _SPECIAL = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 _DAY_S = 86_400
 
@@ -301,6 +302,8 @@ def _bytes(value: Any, path: str) -> Any:
 def _decimal(value: Any, path: str) -> Any:
     if not isinstance(value, str):
         return value
+    if not _DECIMAL_TEXT.fullmatch(value):  # Python takes spaces, underscores and other digits as well
+        raise ValueError(f"column {path!r}: {value!r:.80} is no number")
     try:
         return Decimal(value)
     except InvalidOperation:
@@ -348,6 +351,8 @@ def _timestamp(text: str, path: str, *, is_instant: bool) -> int:
         raise ValueError(f"column {path!r}: {text!r:.80}: {hint}")
     if int(parts["hour"]) > 23:
         raise ValueError(f"column {path!r}: there is no time {text!r:.80}")
+    if int(parts["zone_hour"] or 0) > 23 or int(parts["zone_minute"] or 0) > 59:
+        raise ValueError(f"column {path!r}: there is no offset as in {text!r:.80}")
     offset_minutes = 60 * int(parts["zone_hour"] or 0) + int(parts["zone_minute"] or 0)
     offset_s = (-60 if parts["sign"] == "-" else 60) * offset_minutes
     return (_date(text, path, parts) * _DAY_S - offset_s) * 1_000_000 + _clock(parts, text, path, 6)

@@ -231,3 +231,19 @@ def test_bytes_and_times_of_records() -> None:
     for time in (1.5, None, True, "1970-01-01T00:00:00.0000001Z", "1970-01-01T00:00:00", "1970-01-01T00:00:00.0005Z"):
         with pytest.raises(ValueError, match="timestamp"):
             parse_timestamp_ms(time)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (pa.timestamp("us", "UTC"), "2026-01-01T00:00:00+99:99"),
+        (pa.timestamp("us", "UTC"), "2026-01-01T00:00:00+24:00"),
+        (pa.decimal128(5, 2), "1_0"),
+        (pa.decimal128(5, 2), " 1"),
+        (pa.decimal128(5, 2), "\u0661"),
+    ],
+)
+def test_text_that_only_python_takes_for_a_value_is_refused(kind: pa.DataType, text: str) -> None:
+    """A typing error must not become another value."""
+    with pytest.raises(ValueError, match="column 'c'"):
+        row_parser(pa.schema([("c", kind)]))({"c": text})
