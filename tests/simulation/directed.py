@@ -6,12 +6,13 @@ when it happens is chosen.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import ElectLeadersRequest, PartitionMove, ReassignPartitionsRequest
 from broker_runtime.zookeeper.session import Operation
 from broker_runtime.zookeeper.znodes import CONTROLLER_EPOCH
+from tests.simulation.log_view import LogView
 from tests.simulation.node import Node
 from tests.simulation.scheduler import MS, SECOND
 from tests.simulation.sim_zookeeper import SimClient
@@ -93,24 +94,66 @@ class Directed:
             for target in brokers:
                 if source != target:
                     world.network.cut(source, target)
-        there_us = self._rng.randrange(200 * MS, 1_400 * MS)
-        self._later(there_us, lambda: self._lead(at, (second, first, *rest)))
         if self._rng.random() < 0.5:
-            # It stays with the second: what the first still makes durable, and waits for, the second cuts off.
-            self._slow(world.nodes[first])
-            self._later(there_us + self._rng.randrange(20 * MS, 300 * MS), world.network.heal)
-            return
-        back_us = there_us + self._rng.randrange(250 * MS, 900 * MS)
-        self._later(back_us, lambda: self._lead(at, (first, second, *rest)))
-        self._later(back_us + self._rng.randrange(300 * MS, 900 * MS), world.network.heal)
+            self._to_the_second(at, world.nodes[first], (second, first, *rest))
+        else:
+            self._there_and_back(at, first, second, rest)
 
-    def _slow(self, node: Node) -> None:
-        node.sync_us = (200 * MS, 900 * MS)
+    def _to_the_second(self, at: TopicPartition, first: Node, order: tuple[int, ...]) -> None:
+        """It stays there: what the first still makes durable, and has others wait for, the second cuts off."""
+        world = self._world
+        first.sync_us = (900 * MS, 1_500 * MS)
+
+        def is_waited_for() -> bool:
+            waiting = 0 if first.life is None else first.life.serving.acknowledging.get((at.topic, at.partition), 0)
+            return waiting > 1 and first.files.is_syncing(str(at))
+
+        def lead() -> None:
+            self._lead(at, order)
+            self._when(lambda: self._leader(at) == order[0], world.network.heal, 800 * MS)
 
         def mend() -> None:
-            node.sync_us = node.usual_sync_us
+            first.sync_us = first.usual_sync_us
 
+        self._when(is_waited_for, lead, 2 * SECOND)
         self._later(5 * SECOND, mend)
+
+    def _there_and_back(self, at: TopicPartition, first: int, second: int, rest: list[int]) -> None:
+        """The second's log ends where a frame of the first's does, or is to."""
+        world = self._world
+        shared, wanted = self._log(second, at).end, self._rng.randint(3, 8)
+
+        def has_more() -> bool:
+            return len([f for f in self._log(first, at).frames if f.base_offset >= shared]) >= wanted
+
+        def is_of_one_length() -> bool:
+            end = self._log(second, at).end
+            return end > shared and any(frame.next_offset == end for frame in self._log(first, at).frames)
+
+        def go() -> None:
+            self._tell(at, first, second, "has more")
+            self._lead(at, (second, first, *rest))
+            self._when(is_of_one_length, come_back, 1_500 * MS)
+
+        def come_back() -> None:
+            self._tell(at, first, second, "is as long")
+            for producer in sorted({batch.producer for batch in self._world.history.batches.values()}):
+                self._world.network.cut(producer, f"b{second}")  # nothing more is to come
+            self._lead(at, (first, second, *rest))
+            self._when(lambda: self._leader(at) == first, world.network.heal, 900 * MS)
+
+        self._when(has_more, go, 1_200 * MS)
+
+    def _tell(self, at: TopicPartition, first: int, second: int, text: str) -> None:
+        ends = self._log(first, at).end, self._log(second, at).end
+        self._world.trace.line("sim", f"--- {at}: {text}: b{first} ends at {ends[0]}, b{second} at {ends[1]}")
+
+    def _log(self, broker_id: int, at: TopicPartition) -> LogView:
+        return self._world.nodes[broker_id].disk.logs.get(at, LogView())
+
+    def _leader(self, at: TopicPartition) -> int | None:
+        state = self._world.states.state(at)
+        return None if state is None else state.leader
 
     def _lead(self, at: TopicPartition, replicas: tuple[int | None, ...]) -> None:
         """The first of them leads, if it can."""
@@ -229,6 +272,13 @@ class Directed:
                 action()
 
         self._world.scheduler.after(delay_us, "net", act)
+
+    def _when(self, is_so: Callable[[], bool], act: Callable[[], None], limit_us: int) -> None:
+        """As soon as it is so, or when the time is over."""
+        if is_so() or limit_us <= 0:
+            act()
+        else:
+            self._later(5 * MS, lambda: self._when(is_so, act, limit_us - 5 * MS))
 
     def _set(self, traps: dict, actor: str, trap) -> None:
         traps[actor] = trap

@@ -13,8 +13,10 @@ By number, as tests name them ("invariant 5"); 9 to 11 are of transactions and g
 7. Whoever is elected holds every committed record and was in sync under its current broker epoch. A leader changes the
    in-sync set only while it is registered.
 8. Leader epoch, log start and the `latest` that is served never decrease; the high watermark never within one epoch.
-12. After any crash a log is opened as a prefix with all that was durable; what is made of its frames agrees with them.
-13. Who waits for an acknowledgement is answered by the time limit of the request.
+12. After any crash a log is opened as a prefix with all that was durable; what is made of its frames, and what is saved
+   for the next start, agrees with them.
+13. Who waits for an acknowledgement is answered by the time limit of the request; where the leadership ended, at once,
+    but for who does the fsync that all wait for.
 14. The high watermark rises only while ``min.insync.replicas`` are in sync, as far as its leader itself has written.
 15. After all brokers ended, whoever of those in sync comes back first, with its disk, leads soon.
 
@@ -50,6 +52,7 @@ from tests.simulation.history import Acknowledgement, Batch, History, body_of
 from tests.simulation.loaded_log import disagreement, is_locked
 from tests.simulation.log_view import LogView, StoredFrame
 from tests.simulation.node import Node
+from tests.simulation.saved import disagreements
 from tests.simulation.serving import Fetched
 from tests.simulation.states import StateChange
 
@@ -113,6 +116,8 @@ class Invariants:
         if node.files.written_from:
             for at in node.disk.refresh():
                 self._look_at_log(node, at)
+        if node.files.replaced:
+            self._look_at_saved(node)
         for partition in hosted:
             log = partition.log
             if log.is_damaged:
@@ -141,7 +146,7 @@ class Invariants:
         is_rewritten = changes != view.changes
         if is_rewritten and len(view.frames) < count:
             self._look_at_cut(node, at, view)
-        elif len({frame.segment for frame in view.frames[max(count - 1, 0) :]}) > 1 and len(view.frames) - count > 1:
+        elif len({frame.segment for frame in view.frames[count:]}) > 1:
             self._situation("roll in the middle of an append")
         if view.frames:
             self._last_epochs[node.broker_id, at] = view.frames[-1].header.leader_epoch
@@ -165,6 +170,11 @@ class Invariants:
             key = (view.frames[-1].topic_id, at.partition)
             if node.broker_id in self.in_sync.get(key, ()):
                 self._require(5, node, at, key, 0, self.of(key, at).end)
+
+    def _look_at_saved(self, node: Node) -> None:
+        for at, lack in disagreements(node.files, node.disk):
+            if (node.broker_id, at) not in self.damaged:
+                raise ViolationError(12, f"{at}: broker {node.broker_id}: {lack}")
 
     def _look_at_cut(self, node: Node, at: TopicPartition, view: LogView) -> None:
         last_epoch = view.frames[-1].header.leader_epoch if view.frames else -1
