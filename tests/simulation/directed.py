@@ -73,7 +73,7 @@ class Directed:
 
     # --- leaders ----------------------------------------------------------------------------------------------------
 
-    def back_and_forth(self, node: Node) -> None:
+    def back_and_forth(self, node: Node, tries: int = 3) -> None:
         """Followers cannot fetch; another leads for a while, and then the first again: their logs end with records of
         epochs that the other has none of (KIP-279)."""
         world = self._world
@@ -94,10 +94,10 @@ class Directed:
             for target in brokers:
                 if source != target:
                     world.network.cut(source, target)
-        if self._rng.random() < 0.5:
+        if tries == 3 and self._rng.random() < 0.4:
             self._to_the_second(at, world.nodes[first], (second, first, *rest))
         else:
-            self._there_and_back(at, first, second, rest)
+            self._there_and_back(at, first, second, rest, tries)
 
     def _to_the_second(self, at: TopicPartition, first: Node, order: tuple[int, ...]) -> None:
         """It stays there: what the first still makes durable, and has others wait for, the second cuts off."""
@@ -118,8 +118,8 @@ class Directed:
         self._when(is_waited_for, lead, 2 * SECOND)
         self._later(5 * SECOND, mend)
 
-    def _there_and_back(self, at: TopicPartition, first: int, second: int, rest: list[int]) -> None:
-        """The second's log ends where a frame of the first's does, or is to."""
+    def _there_and_back(self, at: TopicPartition, first: int, second: int, rest: list[int], tries: int) -> None:
+        """The second's log is to end where the first's does, as its epochs alone tell."""
         world = self._world
         shared, wanted = self._log(second, at).end, self._rng.randint(3, 8)
 
@@ -127,26 +127,21 @@ class Directed:
             return len([f for f in self._log(first, at).frames if f.base_offset >= shared]) >= wanted
 
         def is_of_one_length() -> bool:
-            end = self._log(second, at).end
-            return end > shared and any(frame.next_offset == end for frame in self._log(first, at).frames)
+            return shared < self._log(second, at).end == self._log(first, at).end
 
         def go() -> None:
-            self._tell(at, first, second, "has more")
             self._lead(at, (second, first, *rest))
             self._when(is_of_one_length, come_back, 1_500 * MS)
 
         def come_back() -> None:
-            self._tell(at, first, second, "is as long")
+            if not is_of_one_length() and tries > 1:
+                self._later(5 * SECOND, lambda: self.back_and_forth(world.nodes[first], tries - 1))
             for producer in sorted({batch.producer for batch in self._world.history.batches.values()}):
                 self._world.network.cut(producer, f"b{second}")  # nothing more is to come
             self._lead(at, (first, second, *rest))
             self._when(lambda: self._leader(at) == first, world.network.heal, 900 * MS)
 
         self._when(has_more, go, 1_200 * MS)
-
-    def _tell(self, at: TopicPartition, first: int, second: int, text: str) -> None:
-        ends = self._log(first, at).end, self._log(second, at).end
-        self._world.trace.line("sim", f"--- {at}: {text}: b{first} ends at {ends[0]}, b{second} at {ends[1]}")
 
     def _log(self, broker_id: int, at: TopicPartition) -> LogView:
         return self._world.nodes[broker_id].disk.logs.get(at, LogView())
@@ -278,7 +273,7 @@ class Directed:
         if is_so() or limit_us <= 0:
             act()
         else:
-            self._later(5 * MS, lambda: self._when(is_so, act, limit_us - 5 * MS))
+            self._later(2 * MS, lambda: self._when(is_so, act, limit_us - 2 * MS))
 
     def _set(self, traps: dict, actor: str, trap) -> None:
         traps[actor] = trap

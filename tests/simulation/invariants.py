@@ -86,6 +86,8 @@ class Invariants:
         """Logs that a fault has damaged: they need not hold anything."""
         self.may_lack: set[tuple[int, TopicPartition]] = set()
         """Logs that lost their power without flush.mode=ack, until they are in sync again."""
+        self.decided: set[Key] = set()
+        """Partitions for which an operator wants whoever is there to lead: what that one lacks may be lost."""
         self._was_damaged: set[tuple[int, TopicPartition]] = set()  # at any time
         self.without_log: set[tuple[int, TopicPartition]] = set()
         """Logs that went with their disk, until they are in sync again."""
@@ -276,6 +278,12 @@ class Invariants:
             and after.leader_epoch == before.leader_epoch
         ):
             raise ViolationError(6, f"{at}: another leader in the same epoch {after.leader_epoch}")
+        is_decided = False
+        if before is not None and after.leader is not None and after.leader not in before.isr and key in self.decided:
+            is_decided = True
+            self.decided.discard(key)
+            view = self._nodes[after.leader].disk.logs.get(at)
+            committed.count_as(() if view is None else view.frames)
         self._written_by[key] = change.writer
         self._require_right_writer(change)
         if before is not None and after.leader != before.leader and before.leader is not None:
@@ -299,7 +307,7 @@ class Invariants:
                 self.may_lack.discard((broker_id, at))  # else it is taken in for what it told before it lost its power
             self._require(5, self._nodes[broker_id], at, key, 0, committed.end)
         if after.leader is not None and (before is None or after.leader_epoch > before.leader_epoch):
-            self._elected(change)
+            self._elected(change, is_decided)
 
     def _require_right_writer(self, change: StateChange) -> None:
         before, after = change.before, change.after
@@ -320,10 +328,10 @@ class Invariants:
                 "any more",
             )  # fmt: skip
 
-    def _elected(self, change: StateChange) -> None:
+    def _elected(self, change: StateChange, is_decided: bool) -> None:
         leader = change.after.leader
         assert leader is not None
-        if change.before is not None and leader not in change.before.isr:
+        if change.before is not None and leader not in change.before.isr and not is_decided:
             raise ViolationError(7, f"{change.at}: broker {leader} was elected, in-sync were {change.before.isr}")
         node = self._nodes[leader]
         if self._takes_part(leader):
