@@ -28,7 +28,7 @@ class Copy:
 
 
 class SimFiles(FaultyFiles):
-    """See the module. ``wait`` lets the time of an fsync of a file pass; ``on_crash`` ends the broker's life at once."""
+    """See the module. ``wait`` lets the time of a file's fsync pass; ``on_crash`` ends the broker's life at once."""
 
     def __init__(self, wait: Callable[[Path], None], on_crash: Callable[[], None]) -> None:
         super().__init__()

@@ -176,7 +176,7 @@ class Faults:
         node.start(self._between(4 * SECOND, 9 * SECOND))
 
     def _lose_disk(self, node: Node) -> None:
-        """Often after records were deleted: the log that is fetched anew begins, and rolls, elsewhere than its leader's."""
+        """Often after records were deleted: what is fetched anew begins, and rolls, elsewhere than its leader's log."""
         if self._rng.random() < 0.4:
             self._lost_disks.empty(node)
             return

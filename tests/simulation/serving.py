@@ -327,8 +327,8 @@ class Serving:
             answer = self.produce_service.complete(pending, wait_s)
         except SpinError as error:
             raise ViolationError(
-                _BOUNDED, f"broker {self._broker_id}: {request.topic}-{request.partition}: a produce request spins instead "
-                "of being answered",
+                _BOUNDED, f"broker {self._broker_id}: {request.topic}-{request.partition}: a request spins, and "
+                "is not answered",
             ) from error  # fmt: skip
         self.acknowledging[at] -= 1
         if answer is None:
