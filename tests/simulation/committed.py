@@ -31,6 +31,7 @@ class Committed:
         self.at = at
         self.end = 0
         self.log_start = 0  # what is below was deleted, rightly
+        self.given_up: set[int] = set()  # the bodies of what was lost, rightly
         self.frames: list[StoredFrame] = []
         self._bases: list[int] = []
         self._where: dict[int, int] = {}  # body → base offset
@@ -66,6 +67,18 @@ class Committed:
             raise ViolationError(
                 5, f"{self.at}: high watermark {high_watermark}, but the leader's log ends at {self.end}"
             )
+
+    def count_as(self, frames: Sequence[StoredFrame]) -> None:
+        """Somebody decided that a log with these frames is the log: what was committed behind the part that both share
+        is lost, rightly."""
+        kept = list(self.frames)
+        for number, frame in enumerate(self.frames):
+            if frame.base_offset >= self.log_start and missing([frame], frames) is not None:
+                kept = self.frames[:number]
+                break
+        self.given_up.update(frame.body for frame in self.frames[len(kept) :])
+        self.frames, self._bases, self._where, self._next_sequence, self.end = [], [], {}, {}, 0
+        self.extend(kept, 0)
 
     def between(self, start: int, end: int) -> Sequence[StoredFrame]:
         """The frames that begin in the range."""

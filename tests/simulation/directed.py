@@ -6,12 +6,13 @@ when it happens is chosen.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import ElectLeadersRequest, PartitionMove, ReassignPartitionsRequest
 from broker_runtime.zookeeper.session import Operation
 from broker_runtime.zookeeper.znodes import CONTROLLER_EPOCH
+from tests.simulation.log_view import LogView
 from tests.simulation.node import Node
 from tests.simulation.scheduler import MS, SECOND
 from tests.simulation.sim_zookeeper import SimClient
@@ -72,7 +73,7 @@ class Directed:
 
     # --- leaders ----------------------------------------------------------------------------------------------------
 
-    def back_and_forth(self, node: Node) -> None:
+    def back_and_forth(self, node: Node, tries: int = 3) -> None:
         """Followers cannot fetch; another leads for a while, and then the first again: their logs end with records of
         epochs that the other has none of (KIP-279)."""
         world = self._world
@@ -93,24 +94,61 @@ class Directed:
             for target in brokers:
                 if source != target:
                     world.network.cut(source, target)
-        there_us = self._rng.randrange(200 * MS, 1_400 * MS)
-        self._later(there_us, lambda: self._lead(at, (second, first, *rest)))
-        if self._rng.random() < 0.5:
-            # It stays with the second: what the first still makes durable, and waits for, the second cuts off.
-            self._slow(world.nodes[first])
-            self._later(there_us + self._rng.randrange(20 * MS, 300 * MS), world.network.heal)
-            return
-        back_us = there_us + self._rng.randrange(250 * MS, 900 * MS)
-        self._later(back_us, lambda: self._lead(at, (first, second, *rest)))
-        self._later(back_us + self._rng.randrange(300 * MS, 900 * MS), world.network.heal)
+        if tries == 3 and self._rng.random() < 0.4:
+            self._to_the_second(at, world.nodes[first], (second, first, *rest))
+        else:
+            self._there_and_back(at, first, second, rest, tries)
 
-    def _slow(self, node: Node) -> None:
-        node.sync_us = (200 * MS, 900 * MS)
+    def _to_the_second(self, at: TopicPartition, first: Node, order: tuple[int, ...]) -> None:
+        """It stays there: what the first still makes durable, and has others wait for, the second cuts off."""
+        world = self._world
+        first.sync_us = (900 * MS, 1_500 * MS)
+
+        def is_waited_for() -> bool:
+            waiting = 0 if first.life is None else first.life.serving.acknowledging.get((at.topic, at.partition), 0)
+            return waiting > 1 and first.files.is_syncing(str(at))
+
+        def lead() -> None:
+            self._lead(at, order)
+            self._when(lambda: self._leader(at) == order[0], world.network.heal, 800 * MS)
 
         def mend() -> None:
-            node.sync_us = node.usual_sync_us
+            first.sync_us = first.usual_sync_us
 
+        self._when(is_waited_for, lead, 2 * SECOND)
         self._later(5 * SECOND, mend)
+
+    def _there_and_back(self, at: TopicPartition, first: int, second: int, rest: list[int], tries: int) -> None:
+        """The second's log is to end where the first's does, as its epochs alone tell."""
+        world = self._world
+        shared, wanted = self._log(second, at).end, self._rng.randint(3, 8)
+
+        def has_more() -> bool:
+            return len([f for f in self._log(first, at).frames if f.base_offset >= shared]) >= wanted
+
+        def is_of_one_length() -> bool:
+            return shared < self._log(second, at).end == self._log(first, at).end
+
+        def go() -> None:
+            self._lead(at, (second, first, *rest))
+            self._when(is_of_one_length, come_back, 1_500 * MS)
+
+        def come_back() -> None:
+            if not is_of_one_length() and tries > 1:
+                self._later(5 * SECOND, lambda: self.back_and_forth(world.nodes[first], tries - 1))
+            for producer in sorted({batch.producer for batch in self._world.history.batches.values()}):
+                self._world.network.cut(producer, f"b{second}")  # nothing more is to come
+            self._lead(at, (first, second, *rest))
+            self._when(lambda: self._leader(at) == first, world.network.heal, 900 * MS)
+
+        self._when(has_more, go, 1_200 * MS)
+
+    def _log(self, broker_id: int, at: TopicPartition) -> LogView:
+        return self._world.nodes[broker_id].disk.logs.get(at, LogView())
+
+    def _leader(self, at: TopicPartition) -> int | None:
+        state = self._world.states.state(at)
+        return None if state is None else state.leader
 
     def _lead(self, at: TopicPartition, replicas: tuple[int | None, ...]) -> None:
         """The first of them leads, if it can."""
@@ -229,6 +267,13 @@ class Directed:
                 action()
 
         self._world.scheduler.after(delay_us, "net", act)
+
+    def _when(self, is_so: Callable[[], bool], act: Callable[[], None], limit_us: int) -> None:
+        """As soon as it is so, or when the time is over."""
+        if is_so() or limit_us <= 0:
+            act()
+        else:
+            self._later(2 * MS, lambda: self._when(is_so, act, limit_us - 2 * MS))
 
     def _set(self, traps: dict, actor: str, trap) -> None:
         traps[actor] = trap

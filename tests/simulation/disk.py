@@ -28,9 +28,9 @@ class Copy:
 
 
 class SimFiles(FaultyFiles):
-    """See the module. ``wait`` lets the time of an fsync pass; ``on_crash`` ends the broker's life at once."""
+    """See the module. ``wait`` lets the time of a file's fsync pass; ``on_crash`` ends the broker's life at once."""
 
-    def __init__(self, wait: Callable[[], None], on_crash: Callable[[], None]) -> None:
+    def __init__(self, wait: Callable[[Path], None], on_crash: Callable[[], None]) -> None:
         super().__init__()
         self._wait = wait
         self._on_crash = on_crash
@@ -40,6 +40,8 @@ class SimFiles(FaultyFiles):
         self.written_from: dict[Path, int] = {}
         """Log file → the lowest position written since somebody looked; 0 where it was replaced or removed."""
 
+        self.replaced: set[Path] = set()
+        """Files that got their content by a rename since somebody looked."""
         self.situation: Callable[[str], None] = lambda name: None
         self.has_failed_sync = False  # since the last start
         self.syncs_under_way: dict[Path, int] = {}
@@ -150,7 +152,7 @@ class SimFiles(FaultyFiles):
         begun = list(inode.pending)
         self.syncs_under_way[path] = self.syncs_under_way.get(path, 0) + 1
         try:
-            self._wait()
+            self._wait(path)
         finally:
             if self.syncs_under_way.get(path):
                 self.syncs_under_way[path] -= 1
@@ -184,6 +186,7 @@ class SimFiles(FaultyFiles):
         for name in [source, *(name for name in self._names if source in name.parents)]:
             self._touch(name, 0)
         super().rename(source, target)
+        self.replaced.add(target)
         self._touch(target, 0)
 
     def unlink(self, path: Path) -> None:

@@ -32,7 +32,7 @@ class Faults:
         self._rng = world.rng
         self._interval_us = interval_us
         self._is_over = False
-        operations = Operations(world)
+        self._operations = operations = Operations(world)
         self._directed = directed = Directed(world)
         self._lost_disks = lost_disks = LostDisks(world, self._later)
         known: dict[str, Callable[[Node], None]] = {
@@ -60,7 +60,7 @@ class Faults:
             "cancelled move": operations.cancel_moves,
             "election": operations.elect,
             "deletion": operations.delete_records,
-            "disk lost": lost_disks.empty,
+            "disk lost": self._lose_disk,
             "older copy": lost_disks.restore,
             "all end": lost_disks.all_end,
             "only disk lost": lost_disks.empty_the_only_one,
@@ -174,6 +174,14 @@ class Faults:
         self._fault("stop in order", node)
         node.stop(hand_over=True)
         node.start(self._between(4 * SECOND, 9 * SECOND))
+
+    def _lose_disk(self, node: Node) -> None:
+        """Often after records were deleted: what is fetched anew begins, and rolls, elsewhere than its leader's log."""
+        if self._rng.random() < 0.4:
+            self._lost_disks.empty(node)
+            return
+        self._operations.delete_records(node)
+        self._later(self._between(300 * MS, 1_500 * MS), lambda: self._lost_disks.empty(node))
 
     def _disk_error(self, node: Node) -> None:
         operation = self._rng.choice(["write", "sync", "rename", "sync_directory"])

@@ -13,8 +13,10 @@ By number, as tests name them ("invariant 5"); 9 to 11 are of transactions and g
 7. Whoever is elected holds every committed record and was in sync under its current broker epoch. A leader changes the
    in-sync set only while it is registered.
 8. Leader epoch, log start and the `latest` that is served never decrease; the high watermark never within one epoch.
-12. After any crash a log is opened as a prefix with all that was durable; what is made of its frames agrees with them.
-13. Who waits for an acknowledgement is answered by the time limit of the request.
+12. After any crash a log is opened as a prefix with all that was durable; what is made of its frames, and what is saved
+   for the next start, agrees with them.
+13. Who waits for an acknowledgement is answered by the time limit of the request; where the leadership ended, at once,
+    but for who does the fsync that all wait for.
 14. The high watermark rises only while ``min.insync.replicas`` are in sync, as far as its leader itself has written.
 15. After all brokers ended, whoever of those in sync comes back first, with its disk, leads soon.
 
@@ -50,6 +52,7 @@ from tests.simulation.history import Acknowledgement, Batch, History, body_of
 from tests.simulation.loaded_log import disagreement, is_locked
 from tests.simulation.log_view import LogView, StoredFrame
 from tests.simulation.node import Node
+from tests.simulation.saved import disagreements
 from tests.simulation.serving import Fetched
 from tests.simulation.states import StateChange
 
@@ -83,6 +86,8 @@ class Invariants:
         """Logs that a fault has damaged: they need not hold anything."""
         self.may_lack: set[tuple[int, TopicPartition]] = set()
         """Logs that lost their power without flush.mode=ack, until they are in sync again."""
+        self.decided: set[Key] = set()
+        """Partitions for which an operator wants whoever is there to lead: what that one lacks may be lost."""
         self._was_damaged: set[tuple[int, TopicPartition]] = set()  # at any time
         self.without_log: set[tuple[int, TopicPartition]] = set()
         """Logs that went with their disk, until they are in sync again."""
@@ -113,6 +118,8 @@ class Invariants:
         if node.files.written_from:
             for at in node.disk.refresh():
                 self._look_at_log(node, at)
+        if node.files.replaced:
+            self._look_at_saved(node)
         for partition in hosted:
             log = partition.log
             if log.is_damaged:
@@ -141,7 +148,7 @@ class Invariants:
         is_rewritten = changes != view.changes
         if is_rewritten and len(view.frames) < count:
             self._look_at_cut(node, at, view)
-        elif len({frame.segment for frame in view.frames[max(count - 1, 0) :]}) > 1 and len(view.frames) - count > 1:
+        elif len({frame.segment for frame in view.frames[count:]}) > 1:
             self._situation("roll in the middle of an append")
         if view.frames:
             self._last_epochs[node.broker_id, at] = view.frames[-1].header.leader_epoch
@@ -165,6 +172,11 @@ class Invariants:
             key = (view.frames[-1].topic_id, at.partition)
             if node.broker_id in self.in_sync.get(key, ()):
                 self._require(5, node, at, key, 0, self.of(key, at).end)
+
+    def _look_at_saved(self, node: Node) -> None:
+        for at, lack in disagreements(node.files, node.disk):
+            if (node.broker_id, at) not in self.damaged:
+                raise ViolationError(12, f"{at}: broker {node.broker_id}: {lack}")
 
     def _look_at_cut(self, node: Node, at: TopicPartition, view: LogView) -> None:
         last_epoch = view.frames[-1].header.leader_epoch if view.frames else -1
@@ -266,6 +278,12 @@ class Invariants:
             and after.leader_epoch == before.leader_epoch
         ):
             raise ViolationError(6, f"{at}: another leader in the same epoch {after.leader_epoch}")
+        is_decided = False
+        if before is not None and after.leader is not None and after.leader not in before.isr and key in self.decided:
+            is_decided = True
+            self.decided.discard(key)
+            view = self._nodes[after.leader].disk.logs.get(at)
+            committed.count_as(() if view is None else view.frames)
         self._written_by[key] = change.writer
         self._require_right_writer(change)
         if before is not None and after.leader != before.leader and before.leader is not None:
@@ -289,7 +307,7 @@ class Invariants:
                 self.may_lack.discard((broker_id, at))  # else it is taken in for what it told before it lost its power
             self._require(5, self._nodes[broker_id], at, key, 0, committed.end)
         if after.leader is not None and (before is None or after.leader_epoch > before.leader_epoch):
-            self._elected(change)
+            self._elected(change, is_decided)
 
     def _require_right_writer(self, change: StateChange) -> None:
         before, after = change.before, change.after
@@ -310,10 +328,10 @@ class Invariants:
                 "any more",
             )  # fmt: skip
 
-    def _elected(self, change: StateChange) -> None:
+    def _elected(self, change: StateChange, is_decided: bool) -> None:
         leader = change.after.leader
         assert leader is not None
-        if change.before is not None and leader not in change.before.isr:
+        if change.before is not None and leader not in change.before.isr and not is_decided:
             raise ViolationError(7, f"{change.at}: broker {leader} was elected, in-sync were {change.before.isr}")
         node = self._nodes[leader]
         if self._takes_part(leader):

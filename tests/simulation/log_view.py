@@ -17,7 +17,7 @@ from broker_runtime.contract.frame import FrameHeader, parse_header, verify_fram
 from broker_runtime.contract.model import TopicPartition
 from tests.simulation.disk import LOG_SUFFIX, SimFiles
 
-_DIRECTORY_NAME = re.compile(r"([a-zA-Z0-9_-]+)-(\d+)\Z")
+DIRECTORY_NAME = re.compile(r"([a-zA-Z0-9_-]+)-(\d+)\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class DiskView:
         written, self._files.written_from = self._files.written_from, {}
         changed: dict[TopicPartition, dict[Path, int]] = {}
         for path, position in written.items():
-            match = _DIRECTORY_NAME.match(path.parent.name)
+            match = DIRECTORY_NAME.match(path.parent.name)
             if match:
                 changed.setdefault(TopicPartition(match[1], int(match[2])), {})[path] = position
         for at, positions in changed.items():

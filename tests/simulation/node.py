@@ -6,6 +6,7 @@ A node has one disk and many lives. Rule: only what is on the disk and in ZooKee
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from broker_runtime.contract.errors import PylogError
 from broker_runtime.contract.model import TopicPartition
@@ -381,11 +382,16 @@ class Node:
                 claims[TopicPartition(log.topic, log.partition)] = log.start_state().recovery_point
         return claims
 
-    def _wait_for_disk(self) -> None:
+    def _wait_for_disk(self, path: Path) -> None:
         stall_us, self.stall_us = self.stall_us, 0
         if stall_us or self.sync_us[1] > 100 * MS:
             self.stalled_until_us = max(self.stalled_until_us, self.scheduler.now_us + stall_us + self.sync_us[1])
-        self.scheduler.block(self.scheduler.between(*self.sync_us) + stall_us)
+        duration_us = self.scheduler.between(*self.sync_us) + stall_us
+        if self.life is None:
+            self.scheduler.block(duration_us)
+            return
+        with self.life.serving.fsync("" if path.parent == DATA else path.parent.name, duration_us):
+            self.scheduler.block(duration_us)
 
     def _crash_by_disk(self) -> None:
         self.trace.fault("crash at a write", self.actor)

@@ -87,7 +87,7 @@ def plan_of(seed: int) -> Plan:
         producers=2,
         plain_producers=frozenset({1}) if rng.random() < 0.3 else frozenset(),
         consumers=rng.randint(1, 2),
-        batches=rng.randint(15, 40),
+        batches=rng.randint(15, 40) * (3 if kinds[:1] == ["back and forth"] else 1),  # it needs some on their way
         produce_every_us=rng.choice([150, 250, 500]) * MS,
         min_in_sync=rng.choice([None, 2]),
         duration_us=rng.randint(12, 30) * SECOND,

@@ -64,6 +64,11 @@ class Scheduler:
         """The actor whose event is running."""
         return self._current.actor
 
+    @property
+    def current_event(self) -> Event:
+        """The event that is running."""
+        return self._current
+
     def after(self, delay_us: int, actor: str, action: Callable[[], None], *, thread: str = "serve") -> Event:
         """Runs ``action`` as ``actor`` in ``delay_us``, unless the actor's life ends before."""
         event = Event(actor, thread, self._lives.get(actor, 0), action)

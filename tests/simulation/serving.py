@@ -8,7 +8,8 @@ leaves the broker.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -29,12 +30,13 @@ from broker_runtime.services.fetch import FetchService
 from broker_runtime.services.offsets import LogOffsetService
 from broker_runtime.services.produce import PendingProduce, ProduceService
 from tests.simulation.committed import ViolationError
-from tests.simulation.scheduler import MS, SECOND, Scheduler
-from tests.simulation.stacks import OWN_THREAD
+from tests.simulation.scheduler import MS, SECOND, Event, Scheduler
+from tests.simulation.stacks import OWN_THREAD, SpinError
 
 FETCH_BYTES = 1 << 20
 _COMPLETE_S = 2.0
 _OVERTIME_US = 10 * SECOND
+_AT_ONCE_US = 200 * MS
 _BOUNDED = 13
 
 
@@ -106,6 +108,20 @@ class Waiting:
     must_look_again: bool = False
 
 
+@dataclass(slots=True, eq=False)
+class Completing:
+    """A produce request that waits until it is acknowledged, on a thread of its own."""
+
+    pending: PendingProduce
+    is_deposed: bool = False  # the leadership ended under which it was appended
+
+    @property
+    def is_led(self) -> bool:
+        """Whether the leadership goes on under which it was appended."""
+        partition, appended = self.pending.partition, self.pending.appended
+        return partition is None or appended is None or partition._is_led_as_for(appended)
+
+
 class Serving:
     """One life of one broker, as clients and followers see it."""
 
@@ -134,6 +150,10 @@ class Serving:
         self.offset_service = LogOffsetService(registry)
         self.acknowledging: dict[tuple[str, int], int] = {}
         """Partition → how many threads wait for an acknowledgement."""
+        self._completing: dict[Event, Completing] = {}
+        self._syncing: set[Event] = set()  # of those that wait
+        self._held_up_until_us: dict[str, int] = {}
+        """Directory → when an fsync there ends that somebody else does than a request that waits for it."""
         self._rung: list[Bell] = []
         self._waiting: dict[int, Waiting] = {}
         self._bells = 0
@@ -150,8 +170,13 @@ class Serving:
         is_over: list[bool] = []
 
         def complete() -> None:
-            while not self._complete(pending, request, frame, reply, _COMPLETE_S):
-                pass
+            event = self._scheduler.current_event
+            self._completing[event] = Completing(pending)
+            try:
+                while not self._complete(pending, request, frame, reply, _COMPLETE_S):
+                    pass
+            finally:
+                del self._completing[event]
             is_over.append(True)
 
         def look() -> None:
@@ -202,8 +227,27 @@ class Serving:
 
     # --- waiting --------------------------------------------------------------------------------------------------
 
+    @contextmanager
+    def fsync(self, directory: str, duration_us: int) -> Iterator[None]:
+        """Inside, somebody fsyncs a file there ("": what all logs share). Who does so may hold locks; a request that
+        waits for it does not."""
+        event = self._scheduler.current_event
+        if event not in self._completing:
+            self._held_up_until_us[directory] = self._scheduler.now_us + duration_us
+            yield
+            return
+        self._syncing.add(event)
+        try:
+            yield
+        finally:
+            self._syncing.discard(event)
+
     def after_event(self) -> None:
         """Lets those look again whose bell was rung by what just happened."""
+        for event, each in self._completing.items():
+            if not each.is_deposed and not each.is_led:
+                each.is_deposed = True
+                self._look_soon(event, each, self._scheduler.now_us, 2)
         if not self._rung:
             return
         rung = sorted(self._rung, key=lambda bell: bell.number)
@@ -215,6 +259,24 @@ class Serving:
                 lambda number=bell.number: self._look_again(number),
                 thread=OWN_THREAD,
             )
+
+    def _look_soon(self, event: Event, each: Completing, deposed_us: int, looks: int) -> None:
+        """Whether the request was answered, whose leadership has ended, or does the fsync itself."""
+
+        def look() -> None:
+            if self._completing.get(event) is not each or event in self._syncing:
+                return
+            partition = each.pending.partition
+            held_up_us = max(self._held_up_until_us.get(name, 0) for name in (str(partition), ""))
+            if looks > 1 or held_up_us >= deposed_us:
+                self._look_soon(event, each, max(deposed_us, held_up_us + 1), max(looks - 1, 1))
+                return
+            raise ViolationError(
+                _BOUNDED, f"broker {self._broker_id}: {partition}: a produce request still waits for its "
+                "acknowledgement, and its leadership has ended",
+            )  # fmt: skip
+
+        self._scheduler.after(_AT_ONCE_US, self._actor, look, thread=OWN_THREAD)
 
     def _wait(self, look: Callable[[], bool], deadline_us: int, partitions: list[Partition]) -> None:
         self._bells += 1
@@ -261,7 +323,13 @@ class Serving:
         if led is not None and led.certain_count < len(led.leadership.in_sync):
             self._observer.situation("in-sync set may be smaller than written, and a produce waits")
         self.acknowledging[at] = self.acknowledging.get(at, 0) + 1
-        answer = self.produce_service.complete(pending, wait_s)
+        try:
+            answer = self.produce_service.complete(pending, wait_s)
+        except SpinError as error:
+            raise ViolationError(
+                _BOUNDED, f"broker {self._broker_id}: {request.topic}-{request.partition}: a request spins, and "
+                "is not answered",
+            ) from error  # fmt: skip
         self.acknowledging[at] -= 1
         if answer is None:
             return False

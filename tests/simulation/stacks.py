@@ -27,6 +27,10 @@ _SPINS = 20_000
 _END_OF_TIME = 1 << 62
 
 
+class SpinError(DefectError):
+    """A thread goes round and round, and waits for nothing."""
+
+
 class _Baton:
     """Who waits for it runs when somebody passes it on, and nobody else runs then."""
 
@@ -313,10 +317,10 @@ class StackScheduler(Scheduler):
         return True
 
     def note_spin(self) -> None:
-        """A condition was entered. Raises `DefectError` where a thread does so for ever, and nothing happens."""
+        """A condition was entered. Raises `SpinError` where a thread does so for ever, and nothing happens."""
         self.spins += 1
         if self.spins > _SPINS:
-            raise DefectError from TimeoutError(f"a thread of {self.current} spins, and waits for nothing")
+            raise SpinError from TimeoutError(f"a thread of {self.current} spins, and waits for nothing")
 
     def _abandon(self) -> None:
         """Whatever runs is to end: it does not do so by itself."""

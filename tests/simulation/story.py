@@ -12,9 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from broker_runtime.contract.model import TopicPartition
-from broker_runtime.contract.requests import PartitionMove, ReassignPartitionsRequest
+from broker_runtime.contract.requests import ElectLeadersRequest, PartitionMove, ReassignPartitionsRequest
 from tests.simulation.clients import Consumer, Producer
 from tests.simulation.committed import ViolationError
+from tests.simulation.disk import Copy
+from tests.simulation.life import DATA
 from tests.simulation.network import Weather
 from tests.simulation.node import Node
 from tests.simulation.scheduler import MS, SECOND
@@ -80,6 +82,7 @@ class Story:
         self.world = World(1, brokers=0, weather=Weather(), zookeeper_weather=ZooKeeperWeather(), keep_lines=2_000)
         self.producers: dict[str, Producer] = {}
         self.consumers: dict[str, Consumer] = {}
+        self._disks: dict[int, Copy] = {}  # that were taken out
 
     def hear(self, sentence: str) -> None:
         """Carries one sentence out."""
@@ -241,6 +244,30 @@ class Story:
     @says(r"The disk of broker (\d+) is fast again")
     def fast_disk(self, broker: str) -> None:
         self.node(broker).sync_us = (100, 600)
+
+    @says(r"The disk of broker (\d+) is lost")
+    def lose_disk(self, broker: str) -> None:
+        node = self.node(broker)
+        taken = self._disks[node.broker_id] = node.files.take_out(DATA)
+        self.world.invariants.lost(node, [path.name for path in taken.directories])
+        node.claimed_durable = {}
+
+    @says(r"The disk of broker (\d+) is back")
+    def disk_is_back(self, broker: str) -> None:
+        self.node(broker).files.put_in(self._disks.pop(int(broker)))
+        self.node(broker).claimed_durable = {}
+
+    @says(rf"An operator decides that {_AT} is led without who has all of it")
+    def elect_unclean(self, topic: str, number: str) -> None:
+        self.world.invariants.decided.add((self.world.states.topics[topic].topic_id, int(number)))
+        request = ElectLeadersRequest(election="unclean", partitions=((topic, int(number)),))
+        elected: list[object] = []
+        self.world.call_controller(
+            lambda life: life.movements.elect_leaders(request),
+            on_answer=elected.append,
+            on_failure=lambda reason: None,
+        )
+        self.wait(lambda: bool(elected))
 
     @says(rf"{_AT} is moved to {_BROKERS}")
     def move(self, topic: str, number: str, ids: str) -> None:

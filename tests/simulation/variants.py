@@ -248,7 +248,7 @@ def looks_at_nothing_behind_a_bad_frame() -> Patches:
 
 @variant
 def waits_for_what_was_cut() -> Patches:
-    """Who waits until a record is durable goes on when it was cut off the log."""
+    """Who waits until a record is durable goes on when the leadership has ended, and when the record was cut."""
 
     def wait(self: GroupCommit, asked: Any, deadline: float, timeout_s: float, is_over: Callable[[], bool]) -> int:
         while True:
