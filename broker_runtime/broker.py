@@ -29,7 +29,7 @@ from broker_runtime.broker_groups import BrokerGroups
 from broker_runtime.broker_services import make_services, wall_ms
 from broker_runtime.cluster_identity import boot_id, cluster_id, instance_id
 from broker_runtime.contract.errors import BrokerUnavailableError, PylogError, SetupError
-from broker_runtime.contract.requests import Empty, ReportBrokerRequest
+from broker_runtime.contract.requests import Empty, LogEndsRequest, LogEndsResponse, ReportBrokerRequest
 from broker_runtime.contract.settings import Address, BrokerSettings
 from broker_runtime.controller.cluster_member import ClusterMember
 from broker_runtime.controller.disk_room import DiskReport
@@ -68,6 +68,7 @@ _PROBE_S: Final = 0.5
 _IN_SYNC_PAUSE_S: Final = 0.1
 _LONGEST_IN_SYNC_PAUSE_S: Final = 0.5
 _REPORT_LIMIT_S: Final = 2.0
+_LOG_ENDS_LIMIT_S: Final = 2.0
 _HAND_OVER_S: Final = 6.0
 _GIVE_UP_S: Final = 3.0
 _LEAVE_S: Final = 3.0
@@ -215,6 +216,7 @@ class Broker:
             probe=port_refuses,
             answers=broker_answers,
             report=lambda broker_id: _report(member, broker_id),
+            ask_log_ends=lambda broker_id, request: _ask_log_ends(member, settings.broker_id, broker_id, request),
             rebalances_leaders=settings.auto_leader_rebalance_enable,
         )
         # Last made, first ended: the roles and the registration go, then fetching, the streams, the logs, the session.
@@ -410,6 +412,23 @@ def _report(member: ClusterMember, broker_id: int) -> None:
         call_peer(address, "report_broker", ReportBrokerRequest(broker_id=broker_id), Empty, timeout_s=_REPORT_LIMIT_S)
     except PylogError as error:
         log.info("cannot report broker=%d controller=%s error=%s", broker_id, address, error)
+
+
+def _ask_log_ends(
+    member: ClusterMember, own_id: int, broker_id: int, request: LogEndsRequest
+) -> LogEndsResponse | None:
+    if broker_id == own_id:  # which may not reach the address it advertises; its logs may take long to load
+        own: list[LogEndsResponse] = []
+        _in_bounds("log ends", lambda: own.append(member.log_ends(request)), _LOG_ENDS_LIMIT_S)
+        return own[0] if own else None
+    address = _address_of(member, broker_id)
+    if address is None:
+        return None
+    try:
+        return call_peer(address, "log_ends", request, LogEndsResponse, timeout_s=_LOG_ENDS_LIMIT_S)
+    except PylogError as error:
+        log.info("cannot ask for log ends broker=%d address=%s error=%s", broker_id, address, error)
+        return None
 
 
 def _steady_ms() -> int:

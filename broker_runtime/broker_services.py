@@ -102,6 +102,7 @@ def make_services(
         "elect_leaders": movements.elect_leaders,
         "decommission_broker": movements.decommission_broker,
         "report_broker": report_broker,
+        "log_ends": member.log_ends,
     }
     return Services(
         produce=produce,

@@ -20,6 +20,7 @@ from dataclasses import replace
 from typing import Final
 
 from broker_runtime.contract.errors import LogStorageError, PylogError, SetupError, ZooKeeperUnavailableError
+from broker_runtime.contract.requests import LogEndsRequest, LogEndsResponse
 from broker_runtime.controller.controller import Controller
 from broker_runtime.controller.damaged_replicas import DamagedReplicas
 from broker_runtime.controller.decisions import Decisions, in_sync_with_others
@@ -29,6 +30,7 @@ from broker_runtime.controller.movement import MovementWriter
 from broker_runtime.controller.news import NewsBoard
 from broker_runtime.controller.suspicion import Probe, Suspicions
 from broker_runtime.controller.topics import TopicWriter
+from broker_runtime.controller.unproven import AskLogEnds
 from broker_runtime.zookeeper.changes import ChangeFeed
 from broker_runtime.zookeeper.cluster_state import (
     ClusterState,
@@ -63,11 +65,13 @@ class ClusterMember:
         probe: Probe = lambda host, port: False,
         answers: Probe | None = None,
         report: Callable[[int], None] = lambda broker_id: None,
+        ask_log_ends: AskLogEnds = lambda broker_id, request: None,
         rebalances_leaders: bool = True,
     ) -> None:
         """``now_ms``: the wall clock; ``steady_ms``: one that never jumps (None: the same). ``probe``: see `suspicion`.
         ``answers(host, port)``: whether a broker serves there now (None: unless ``probe`` says that its port refuses).
         ``report``: tells the controller, where that is another, of a broker whose port refuses.
+        ``ask_log_ends``: asks a broker, this one too; see `unproven`.
         ``rebalances_leaders``: ``auto.leader.rebalance.enable``."""
         self.controller = Controller(client)
         self.topics = TopicWriter(client, self.controller)
@@ -88,6 +92,7 @@ class ClusterMember:
             self.topics,
             self.movements,
             self._suspicions,
+            ask_log_ends=ask_log_ends,
             rebalances_leaders=rebalances_leaders,
         )
         self._damaged = DamagedReplicas(client, hosting.release)
@@ -210,6 +215,11 @@ class ClusterMember:
         if changed:
             self._board.tell(has_changes=True)
 
+    def log_ends(self, request: LogEndsRequest) -> LogEndsResponse:
+        """How far the logs here go, for the controller. From any thread. Blocks while logs are loaded."""
+        # Before the logs: an answer that takes long is not of a later registration.
+        return LogEndsResponse(broker_epoch=self.broker_epoch, partitions=self._hosting.log_ends(request.partitions))
+
     # --- changes of topics --------------------------------------------------------------------------------------
 
     @contextmanager
@@ -291,7 +301,10 @@ class ClusterMember:
         return sum(
             present is not None
             and present.state.leader == own_id
-            and any(member != own_id and brokers.can_lead(member) for member in present.state.isr)
+            and any(
+                member != own_id and brokers.can_lead(member) and member not in present.state.unproven
+                for member in present.state.isr
+            )
             for topic in self._state.topics.values()
             for present in topic.partitions
         )

@@ -96,9 +96,8 @@ def _without(present: PartitionState, own_id: int, *, was_used: bool) -> Partiti
         return None
     is_leader = present.leader == own_id
     return msgspec.structs.replace(
-        present,
+        present.with_in_sync(others),
         leader=None if is_leader else present.leader,
         leader_epoch=present.leader_epoch + (is_leader or was_used),
-        isr=others,
         leader_broker_epoch=-1 if is_leader else present.leader_broker_epoch,
     )

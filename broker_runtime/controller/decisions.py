@@ -1,8 +1,10 @@
 """What the controller decides each time it looks at the cluster, one thing after the other:
 
-    deletions that are marked · leaders and in-sync sets · moves that have arrived · leaderships that go back
+    deletions that are marked · leaders and in-sync sets · who leads after a power loss · moves that have arrived
+    · leaderships that go back
 
-Rule: what is decided is decided by pure functions of the cluster as read (`election`, `reassignment`, `preferred`) and
+Rule: what is decided is decided by pure functions of the cluster as read (`election`, `reassignment`, `preferred`,
+`unproven`, which asks brokers first) and
 written by compare-and-set. What another writer changed meanwhile is left: its announcement brings the next look.
 """
 
@@ -18,6 +20,7 @@ from broker_runtime.controller.preferred import PreferredLeaders
 from broker_runtime.controller.reassignment import finish
 from broker_runtime.controller.suspicion import Suspicions
 from broker_runtime.controller.topics import TopicWriter
+from broker_runtime.controller.unproven import AskLogEnds, UnprovenReplicas
 from broker_runtime.zookeeper.cluster_state import ClusterState, read_deleted_logs, read_topics
 from broker_runtime.zookeeper.session import BadVersionError, ZooKeeperClient
 
@@ -33,6 +36,7 @@ class Decisions:
         movements: MovementWriter,
         suspicions: Suspicions,
         *,
+        ask_log_ends: AskLogEnds,
         rebalances_leaders: bool,
     ) -> None:
         self._client = client
@@ -40,6 +44,7 @@ class Decisions:
         self._topics = topics
         self._movements = movements
         self._suspicions = suspicions
+        self._unproven = UnprovenReplicas(ask_log_ends)
         self._preferred = PreferredLeaders() if rebalances_leaders else None
 
     def make(self, cluster: ClusterState, brokers: Electorate, now_ms: int) -> tuple[ClusterState, int | None]:
@@ -55,11 +60,13 @@ class Decisions:
         if self._suspicions.dead:
             self._suspicions.left_in_sync(in_sync_with_others(cluster))
         epoch = self._controller.require_claim().epoch
-        cluster = self._finish_moves(cluster, brokers, epoch)
+        decided, unproven_due_ms = self._unproven.decide(cluster, brokers, epoch, now_ms)
+        cluster = self._finish_moves(self._controller.carry_out(cluster, decided), brokers, epoch)
         if self._preferred is None:
-            return cluster, None
+            return cluster, unproven_due_ms
         decided, due_ms = self._preferred.decide(cluster, brokers, epoch, now_ms)
-        return self._controller.carry_out(cluster, decided), due_ms
+        dues = [due for due in (unproven_due_ms, due_ms) if due is not None]
+        return self._controller.carry_out(cluster, decided), min(dues, default=None)
 
     def _finish_moves(self, cluster: ClusterState, brokers: Electorate, controller_epoch: int) -> ClusterState:
         written: list[str] = []

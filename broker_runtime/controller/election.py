@@ -12,20 +12,27 @@ A broker whose disk takes no records of the partition comes last: it leads only 
 Beyond Kafka's: a replica that has lost its log (`PartitionState.lost`) is elected only where an operator asks for an
 unclean election and nobody else lives; with no other in sync the partition has no leader. A leader counts only in the
 registration (broker epoch) it was elected in; one that registered anew is elected anew, under a higher leader epoch.
+A member whose machine lost power may lack what was acknowledged (`PartitionState.unproven`): another leads where one is
+registered; where none is, `elect` leaves the partition without a leader, and `unproven` finds out who has most
+(`elect_most_complete`). Until then nobody leaves that in-sync set: who seems to lead it may have lost its power, too.
 And dead or stopping brokers leave the in-sync set of partitions that others lead, so that commits need not wait until
 the leader finds that they lag; the leader epoch stays as it is then.
 
-Invariants: leader ∈ isr ⊆ replicas; leader ∉ lost; the in-sync set never becomes empty.
+Invariants: leader ∈ isr ⊆ replicas; leader ∉ lost; leader ∉ unproven; the in-sync set never becomes empty.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 import msgspec
 
 from broker_runtime.zookeeper.znodes import PartitionState, UnwritableDisks
+
+NOTHING: Final = (-1, 0)
+"""How far a log without records goes: the leader epoch of its last one, and its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,38 +102,68 @@ def elect(
             leader_broker_epoch=brokers.live[leader],
         )
     with_log = [broker_id for broker_id in replicas if broker_id not in current.lost]
-    candidates = brokers.of([broker_id for broker_id in with_log if broker_id in current.isr])
+    proven = [broker_id for broker_id in with_log if broker_id not in current.unproven]
+    candidates = brokers.of([broker_id for broker_id in proven if broker_id in current.isr])
     if brokers.is_led(current):
         if not candidates:
             return None
         if current.leader in candidates:
-            if len(candidates) == len(current.isr):
+            if len(candidates) == len(current.isr) or current.unproven:
                 return None
             in_sync = tuple(broker_id for broker_id in current.isr if broker_id in candidates)
             return msgspec.structs.replace(current, isr=in_sync, controller_epoch=controller_epoch)
-    if not candidates and is_unclean_allowed:
-        candidates = brokers.of(with_log)[:1] or (brokers.of(replicas)[:1] if is_loss_accepted else ())
     if candidates:
-        return led_by(brokers.first(candidates), candidates, current, brokers, controller_epoch)
+        in_sync = current.isr if current.unproven else candidates
+        return led_by(brokers.first(candidates), in_sync, current, brokers, controller_epoch)
+    unproven = brokers.of([broker_id for broker_id in with_log if broker_id in current.unproven])[:1]
+    if is_loss_accepted:
+        candidates = unproven or brokers.of(with_log)[:1] or brokers.of(replicas)[:1]
+    elif is_unclean_allowed and not unproven:
+        candidates = brokers.of(with_log)[:1]
+    if candidates:
+        return led_by(candidates[0], candidates, current, brokers, controller_epoch)
     if current.leader is None:
         return None
-    return PartitionState(
+    return msgspec.structs.replace(
+        current,
         leader=None,
         leader_epoch=current.leader_epoch + 1,
-        isr=current.isr,
         controller_epoch=controller_epoch,
-        lost=current.lost,
+        leader_broker_epoch=-1,
     )
+
+
+def elect_most_complete(
+    current: PartitionState,
+    replicas: Sequence[int],
+    brokers: Electorate,
+    controller_epoch: int,
+    ends: Mapping[int, tuple[int, int]],
+) -> PartitionState | None:
+    """The state in which the unproven member leads whose log goes furthest, and it alone is in sync; None: none lives.
+
+    ``ends``: (leader epoch of the last record, log end offset) of each one's log; who is not in there has nothing. Of
+    two logs the one with the higher pair holds all that both were told was committed (`replication.divergence`).
+    Equals lead in the usual order.
+    """
+    candidates = brokers.of([b for b in replicas if b in current.unproven and b not in current.lost])
+    if not candidates:
+        return None
+    most = max(ends.get(broker_id, NOTHING) for broker_id in candidates)
+    leader = brokers.first([broker_id for broker_id in candidates if ends.get(broker_id, NOTHING) == most])
+    return led_by(leader, (leader,), current, brokers, controller_epoch)
 
 
 def prefer(
     current: PartitionState | None, replicas: Sequence[int], brokers: Electorate, controller_epoch: int
 ) -> PartitionState | None:
-    """The state in which the first replica leads; None where it does, or is not live and in sync, is stopping, or has a
-    disk that takes no records."""
+    """The state in which the first replica leads; None where it does, or is not live and in sync, is stopping, is
+    unproven, or has a disk that takes no records."""
     if current is None or not brokers.is_led(current) or current.leader == replicas[0]:
         return None
-    if replicas[0] not in current.isr or replicas[0] in brokers.unfit or not brokers.can_lead(replicas[0]):
+    if replicas[0] not in current.isr or replicas[0] in current.unproven:
+        return None
+    if replicas[0] in brokers.unfit or not brokers.can_lead(replicas[0]):
         return None
     return led_by(replicas[0], current.isr, current, brokers, controller_epoch)
 
@@ -142,4 +179,5 @@ def led_by(
         controller_epoch=controller_epoch,
         leader_broker_epoch=brokers.live[leader],
         lost=tuple(broker_id for broker_id in current.lost if broker_id not in in_sync),
+        unproven=tuple(broker_id for broker_id in current.unproven if broker_id in in_sync and broker_id != leader),
     )

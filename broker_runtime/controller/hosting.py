@@ -22,6 +22,7 @@ from weakref import WeakKeyDictionary
 
 from broker_runtime.contract.errors import InconsistentTopicIdError, LogStorageError, PylogError
 from broker_runtime.contract.model import TopicPartition
+from broker_runtime.contract.requests import LogEnd, PartitionKey
 from broker_runtime.contract.schema import SchemaHistory, TopicSchema, schema_from_bytes
 from broker_runtime.contract.settings import TopicSettings, resolve
 from broker_runtime.controller.disk_room import DiskRoom, PartitionWithRoom
@@ -29,6 +30,7 @@ from broker_runtime.controller.disk_work import DiskWork, WorkInLine
 from broker_runtime.controller.partition_ranges import partition_ranges
 from broker_runtime.log import BelievedClock, FlushMode, LogConfig, LogDirectory, PartitionLog
 from broker_runtime.replication import FollowerPlan, Leadership, Partition, PartitionRegistry, Role
+from broker_runtime.replication.divergence import last_epoch
 from broker_runtime.replication.registry import KnownTopic
 from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState, VersionedState
 from broker_runtime.zookeeper.znodes import TopicRecord
@@ -270,6 +272,19 @@ class Hosting:
                 log.warning(
                     "retention failed topic=%s partition=%d error=%s", partition.topic, partition.partition, error
                 )
+
+    def log_ends(self, partitions: Sequence[PartitionKey]) -> tuple[LogEnd, ...]:
+        """How far the logs go that are open here and sound. From any thread. Blocks while they are loaded."""
+        found: list[LogEnd] = []
+        for key in partitions:
+            try:
+                extent = self._registry.find(key.topic, key.partition, key.topic_id).log.extent()
+            except PylogError as error:
+                log.warning("cannot tell log end topic=%s partition=%d error=%s", key.topic, key.partition, error)
+                continue
+            epoch = last_epoch(extent.leader_epochs, extent.log_end)
+            found.append(LogEnd(topic=key.topic, partition=key.partition, leader_epoch=epoch, log_end=extent.log_end))
+        return tuple(found)
 
     def directory_of(self, at: TopicPartition) -> LogDirectory | None:
         """The data directory that has the partition's log; None where there is none yet."""

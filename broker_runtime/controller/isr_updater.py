@@ -223,7 +223,7 @@ class IsrUpdater:
                     continue
             # Who is in sync has a log again, whatever became of the one before.
             lost = tuple(broker_id for broker_id in present.lost if broker_id not in change.in_sync)
-            state = msgspec.structs.replace(present, isr=change.in_sync, lost=lost)
+            state = msgspec.structs.replace(present.with_in_sync(change.in_sync), lost=lost)
             writes.append(_Write(partition, change, state, node.version, record))
         return writes
 
@@ -256,7 +256,8 @@ def _understood(data: bytes, kind: type[_R], path: str) -> _R | None:
 
 def _fits(present: PartitionState, version: int, partition: Partition, change: InSyncChange | None) -> bool:
     if change is None:
-        return present.leader_epoch == partition.leader_epoch and len(present.isr) > 1
+        others = [member for member in present.isr if member not in (present.leader, *present.unproven)]
+        return present.leader_epoch == partition.leader_epoch and bool(others)
     return (version, present.leader_epoch) == (change.version, change.leader_epoch)
 
 
@@ -273,12 +274,9 @@ def _is_to_be_given_up(partition: Partition, own_id: int, brokers: Electorate | 
 
 def _given_up(state: PartitionState) -> PartitionState:
     """Without its leader, which leaves the in-sync set too: the controller elects another."""
-    return PartitionState(
-        leader=None,
-        leader_epoch=state.leader_epoch + 1,
-        isr=tuple(broker_id for broker_id in state.isr if broker_id != state.leader),
-        controller_epoch=state.controller_epoch,
-        lost=state.lost,
+    in_sync = tuple(broker_id for broker_id in state.isr if broker_id != state.leader)
+    return msgspec.structs.replace(
+        state.with_in_sync(in_sync), leader=None, leader_epoch=state.leader_epoch + 1, leader_broker_epoch=-1
     )
 
 

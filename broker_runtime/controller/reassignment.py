@@ -145,10 +145,11 @@ def fitted(
     if not in_sync:
         return None
     lost = tuple(broker_id for broker_id in state.lost if broker_id in replicas)
-    kept = msgspec.structs.replace(state, isr=in_sync, controller_epoch=controller_epoch, lost=lost)
+    kept = msgspec.structs.replace(state.with_in_sync(in_sync), controller_epoch=controller_epoch, lost=lost)
     if state.leader in in_sync:
         return kept
-    leader = next((broker_id for broker_id in in_sync if broker_id in live and broker_id not in lost), None)
+    without = {*lost, *kept.unproven}
+    leader = next((broker_id for broker_id in in_sync if broker_id in live and broker_id not in without), None)
     return msgspec.structs.replace(
         kept,
         leader=leader,

@@ -5,11 +5,13 @@
     the log that was missed is back      the mark goes
     it was not stopped in order          it leaves the set where another member is registered, serves and stays: that
                                          one has all that was acknowledged, for certain. Else it stays, and may lead
+    nor did its machine keep its power   the same, but where it stays it is marked as ``unproven``: it leads only where
+                                         nobody leads who is not, and then who has most (`controller.unproven`)
 
 After a stop that was not in order a disk has what was acknowledged under ``flush.mode=ack``, or where the machine has
-not stopped: to stay in the set is safe then, and a member that is registered but does not answer may be dead, its
-session not timed out yet. Otherwise (power lost, ``interval`` or ``os``) the disk may lack some, and the broker leaves
-the set where any other member is registered, even one that does not answer.
+not stopped: to stay in the set is safe then. Otherwise (power lost, ``interval`` or ``os``) the disk may lack some. In
+either case a member that is registered but does not answer may be dead, its session not timed out yet, and have lost
+its power as well; and one that is unproven itself has no more than this one, as far as is known.
 
 Rules: states change by compare-and-set, each transaction checked against the broker's new epoch, so that only its
 newest life does this, and against the registration of whoever it leaves the set to: no set becomes empty, and of those
@@ -37,7 +39,6 @@ from broker_runtime.zookeeper.session import (
     Check,
     NoNodeError,
     Set,
-    ZNode,
     ZooKeeperClient,
 )
 from broker_runtime.zookeeper.znodes import (
@@ -124,6 +125,15 @@ def leave_in_sync_sets(client: ZooKeeperClient, broker: Return) -> None:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """Another broker that is registered: the version of that znode, and whether it serves now."""
+
+    version: int
+    is_stopping: bool
+    answers: bool
+
+
 class _Look:
     """One look at all the topics."""
 
@@ -132,7 +142,7 @@ class _Look:
         self._found_again = found_again  # their marks went in this very start
         self._broker = broker
         self._own_id = broker.broker_id
-        self._registered: dict[int, tuple[ZNode, bool] | None] = {}
+        self._registered: dict[int, _Member | None] = {}
 
     def changes(self) -> Iterator[_Change]:
         for topic in read_topics(self._client, self._client.children(TOPICS)):
@@ -157,36 +167,35 @@ class _Look:
                 return _Change(topic.name, number, _without_log(state, own_id), present.version, "the log is missing")
         if broker.was_clean or is_marked or own_id not in state.isr:
             return None
-        other = self._other(state, is_whole=not broker.has_lost_power or _is_flushed(topic))
+        may_lack = broker.has_lost_power and not _is_flushed(topic)
+        other = self._other(state, may_stop=may_lack)
         if other is None:
-            return None
+            if not may_lack or own_id in state.unproven or state.isr == (own_id,):
+                return None
+            return _Change(topic.name, number, _unproven(state, own_id), present.version, "power lost")
         return _Change(topic.name, number, _without(state, own_id), present.version, "unclean stop", other)
 
-    def _other(self, state: PartitionState, *, is_whole: bool) -> Check | None:
-        """Proof of the registration of another member that the set can be left to; None: there is none."""
-        members = [each for each in state.isr if each != self._own_id and each not in state.lost]
+    def _other(self, state: PartitionState, *, may_stop: bool) -> Check | None:
+        """Proof of the registration of another member that the set can be left to; None: there is none. ``may_stop``:
+        even to one that is stopping."""
+        out = {self._own_id, *state.lost, *state.unproven}
+        members = [each for each in state.isr if each not in out]
         for member in sorted(members, key=lambda each: each != state.leader):
             found = self._registration(member)
-            if found is None:
-                continue
-            node, is_dying = found
-            if not is_whole:
-                return Check(broker_path(member), ANY_VERSION)
-            if not is_dying:
-                return Check(broker_path(member), node.version)
+            if found is not None and found.answers and (may_stop or not found.is_stopping):
+                return Check(broker_path(member), ANY_VERSION if may_stop else found.version)
         return None
 
-    def _registration(self, broker_id: int) -> tuple[ZNode, bool] | None:
-        """The broker's registration, and whether it stops or does not answer."""
+    def _registration(self, broker_id: int) -> _Member | None:
         if broker_id not in self._registered:
             path = broker_path(broker_id)
             node = self._client.find(path)
-            if node is None:
-                self._registered[broker_id] = None
-            else:
+            found = None
+            if node is not None:
                 other = from_json(node.data, BrokerRegistration, path)
-                is_dying = other.is_stopping or not self._broker.answers(other.host, other.port)
-                self._registered[broker_id] = (node, is_dying)
+                answers = self._broker.answers(other.host, other.port)
+                found = _Member(node.version, other.is_stopping, answers)
+            self._registered[broker_id] = found
         return self._registered[broker_id]
 
 
@@ -208,16 +217,24 @@ def _without_log(state: PartitionState, broker_id: int) -> PartitionState:
         leader_epoch=state.leader_epoch + (state.leader is not None),
         leader_broker_epoch=-1,
         lost=lost,
+        unproven=(),
     )
+
+
+def _unproven(state: PartitionState, broker_id: int) -> PartitionState:
+    marked = msgspec.structs.replace(state, unproven=tuple(sorted({*state.unproven, broker_id})))
+    return _not_led_by(marked, broker_id)
 
 
 def _without(state: PartitionState, broker_id: int) -> PartitionState:
     in_sync = tuple(member for member in state.isr if member != broker_id)
+    return _not_led_by(state.with_in_sync(in_sync), broker_id)
+
+
+def _not_led_by(state: PartitionState, broker_id: int) -> PartitionState:
     if state.leader != broker_id:
-        return msgspec.structs.replace(state, isr=in_sync)
-    return msgspec.structs.replace(
-        state, leader=None, leader_epoch=state.leader_epoch + 1, isr=in_sync, leader_broker_epoch=-1
-    )
+        return state
+    return msgspec.structs.replace(state, leader=None, leader_epoch=state.leader_epoch + 1, leader_broker_epoch=-1)
 
 
 def _tell(broker_id: int, changes: list[_Change]) -> None:

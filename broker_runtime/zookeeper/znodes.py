@@ -183,8 +183,10 @@ class PartitionState(Record, frozen=True, kw_only=True):
     """Who leads a partition. ``leader_broker_epoch``: the registration it was elected in, so that one that registered
     anew leads only after a new election. ``lost``: replicas that came back without the log that they were in sync with
     (another disk, an older one, or the log's directory is gone), until they are in sync again. Where no other is in
-    sync, such a broker stays in ``isr``: it is its log that is missed. Invariants: leader ∈ isr ⊆ replicas; leader ∉
-    lost; lost ∩ isr is empty or is isr; the leader epoch only rises.
+    sync, such a broker stays in ``isr``: it is its log that is missed. ``unproven``: members of ``isr`` whose machine
+    lost power, so that their logs may lack what was acknowledged without being flushed. Invariants: leader ∈ isr ⊆
+    replicas; leader ∉ lost; lost ∩ isr is empty or is isr; unproven ⊆ isr; leader ∉ unproven; the leader epoch only
+    rises.
     """
 
     leader: int | None
@@ -193,6 +195,12 @@ class PartitionState(Record, frozen=True, kw_only=True):
     controller_epoch: int
     leader_broker_epoch: int = -1
     lost: tuple[int, ...] = ()
+    unproven: tuple[int, ...] = ()
+
+    def with_in_sync(self, in_sync: tuple[int, ...]) -> PartitionState:
+        """The same with another in-sync set: who leaves it is not ``unproven`` any more."""
+        unproven = tuple(broker_id for broker_id in self.unproven if broker_id in in_sync)
+        return msgspec.structs.replace(self, isr=in_sync, unproven=unproven)
 
 
 class DeletionRecord(Record, frozen=True, kw_only=True):

@@ -81,6 +81,7 @@ class Invariants:
         self._history = history
         self.committed: dict[Key, Committed] = {}
         self.in_sync: dict[Key, tuple[int, ...]] = {}  # as ZooKeeper has it
+        self._unproven: dict[Key, tuple[int, ...]] = {}  # likewise
         self.is_durable_by_ack = True  # flush.mode=ack
         self.damaged: set[tuple[int, TopicPartition]] = set()
         """Logs that a fault has damaged: they need not hold anything."""
@@ -297,6 +298,7 @@ class Invariants:
             self._situation("unclean stop of one in sync with others")
         joined = set(after.isr) - set(() if before is None else before.isr)
         self.in_sync[key] = after.isr
+        self._unproven[key] = after.unproven
         for broker_id in sorted(joined):
             if before is not None and broker_id not in change.registered:
                 raise ViolationError(
@@ -361,7 +363,8 @@ class Invariants:
             if in_sync == (broker_id,):
                 self._situation("unclean stop of the only one in sync")
         for key, in_sync in self.in_sync.items():
-            stayed = [each for each in in_sync if each != broker_id and self._has_stayed(each, node)]
+            others = set(in_sync) - {broker_id, *self._unproven.get(key, ())}
+            stayed = [each for each in sorted(others) if self._has_stayed(each, node)]
             if broker_id in in_sync and stayed:
                 raise ViolationError(
                     7,

@@ -141,6 +141,7 @@ class Life:
             probe=node.probe,
             answers=node.answers,
             report=node.report,
+            ask_log_ends=node.ask_log_ends,
         )
         self.isr_updater = SimIsrUpdater(
             client,

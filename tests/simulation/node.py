@@ -10,7 +10,7 @@ from pathlib import Path
 
 from broker_runtime.contract.errors import PylogError
 from broker_runtime.contract.model import TopicPartition
-from broker_runtime.contract.requests import FetchHello, FetchRequest
+from broker_runtime.contract.requests import FetchHello, FetchRequest, LogEndsRequest, LogEndsResponse
 from broker_runtime.contract.settings import BrokerSettings, resolve
 from broker_runtime.services.replicas import admit_replica
 from broker_runtime.zookeeper.session import ZNodeError
@@ -228,6 +228,27 @@ class Node:
                 timeout_us=SECOND,
                 thread="probe",
             )
+
+    def ask_log_ends(self, broker_id: int, request: LogEndsRequest) -> LogEndsResponse | None:
+        """Asks a broker how far its logs go, another one over the network; None: no answer in a second."""
+        if broker_id == self.broker_id:
+            return None if self.life is None else self.life.member.log_ends(request)
+        answers: list[object] = []
+        self.peers.call(
+            self.actor,
+            broker_id,
+            lambda life, reply: reply(life.member.log_ends(request)),
+            on_answer=answers.append,
+            on_failure=lambda reason: answers.append(None),
+            timeout_us=SECOND,
+            thread="log ends",
+        )
+        deadline_us = self.scheduler.now_us + SECOND
+        while not answers and self.scheduler.now_us < deadline_us:
+            self.scheduler.block(MS, whole_actor=False)
+        answer = answers[0] if answers else None
+        assert answer is None or isinstance(answer, LogEndsResponse)
+        return answer
 
     def update_in_sync_soon(self) -> None:
         """An in-sync set can change."""

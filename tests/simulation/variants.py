@@ -287,7 +287,7 @@ def takes_any_disk_for_its_own() -> Patches:
 def leaves_sets_to_members_that_are_gone() -> Patches:
     """After an unclean stop a broker leaves every set that has other members, whether they are there or not."""
 
-    def other(self: Any, state: Any, *, is_whole: bool) -> Check | None:
+    def other(self: Any, state: Any, *, may_stop: bool) -> Check | None:
         members = [each for each in state.isr if each != self._own_id and each not in state.lost]
         return Check(TOPICS, ANY_VERSION) if members else None
 

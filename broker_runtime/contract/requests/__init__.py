@@ -16,7 +16,7 @@ Three kinds of exchange (`broker_runtime.contract.flight` maps them to Flight):
 from __future__ import annotations
 
 from broker_runtime.contract.requests.actions import ACTIONS, Action, ActionRequest
-from broker_runtime.contract.requests.brokers import ReportBrokerRequest
+from broker_runtime.contract.requests.brokers import LogEnd, LogEndsRequest, LogEndsResponse, ReportBrokerRequest
 from broker_runtime.contract.requests.groups import (
     JOINS,
     LEAVES,
@@ -165,6 +165,9 @@ __all__ = [
     "ListOffsetsRequest",
     "ListOffsetsResponse",
     "LogDirInfo",
+    "LogEnd",
+    "LogEndsRequest",
+    "LogEndsResponse",
     "Message",
     "MetadataRequest",
     "MetadataResponse",

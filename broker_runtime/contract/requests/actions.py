@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from broker_runtime.contract.requests.brokers import ReportBrokerRequest
+from broker_runtime.contract.requests.brokers import LogEndsRequest, LogEndsResponse, ReportBrokerRequest
 from broker_runtime.contract.requests.groups import (
     AlterGroupOffsetsRequest,
     DeleteGroupRequest,
@@ -93,6 +93,7 @@ ACTIONS: dict[str, Action] = {
     "elect_leaders": Action(ElectLeadersRequest, ElectLeadersResponse),
     "decommission_broker": Action(DecommissionBrokerRequest, DecommissionBrokerResponse),
     "report_broker": Action(ReportBrokerRequest, Empty),
+    "log_ends": Action(LogEndsRequest, LogEndsResponse),
 }
 
 

@@ -2,10 +2,33 @@
 
 from __future__ import annotations
 
-from broker_runtime.contract.requests.message import Int32, Message
+from broker_runtime.contract.requests.message import Int32, Int64, Message, Name, PartitionNumber
+from broker_runtime.contract.requests.offsets import PartitionKey
 
 
 class ReportBrokerRequest(Message, frozen=True, kw_only=True):
     """To the controller: this broker's port refused. The controller looks for itself."""
 
     broker_id: Int32
+
+
+class LogEndsRequest(Message, frozen=True, kw_only=True):
+    """From the controller, after a power loss: how far this broker's logs of these partitions go."""
+
+    partitions: tuple[PartitionKey, ...]
+
+
+class LogEnd(Message, frozen=True, kw_only=True):
+    """``leader_epoch``: of the log's last record; -1: it has none."""
+
+    topic: Name
+    partition: PartitionNumber
+    leader_epoch: Int32
+    log_end: Int64
+
+
+class LogEndsResponse(Message, frozen=True, kw_only=True):
+    """In the broker's registration ``broker_epoch``. Logs that are not open are left out."""
+
+    broker_epoch: Int64
+    partitions: tuple[LogEnd, ...]

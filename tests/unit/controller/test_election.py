@@ -2,11 +2,11 @@
 
 import pytest
 
-from broker_runtime.controller.election import Electorate, elect, prefer
+from broker_runtime.controller.election import Electorate, elect, elect_most_complete, prefer
 from broker_runtime.zookeeper.znodes import PartitionState
 
 
-def state(leader, epoch, isr, broker_epoch=-1, controller_epoch=1, lost=()):
+def state(leader, epoch, isr, broker_epoch=-1, controller_epoch=1, lost=(), unproven=()):
     return PartitionState(
         leader=leader,
         leader_epoch=epoch,
@@ -14,6 +14,7 @@ def state(leader, epoch, isr, broker_epoch=-1, controller_epoch=1, lost=()):
         controller_epoch=controller_epoch,
         leader_broker_epoch=broker_epoch,
         lost=lost,
+        unproven=unproven,
     )
 
 
@@ -163,3 +164,65 @@ def test_unclean_election_only_where_the_topic_allows_it_and_nobody_in_sync_live
 )
 def test_leadership_goes_back_to_the_first_replica(case, current, brokers, expected):
     assert prefer(current, (1, 2, 3), brokers, controller_epoch=3) == expected, case
+
+
+def test_member_that_lost_power_does_not_lead_where_one_that_did_not_is_registered():
+    """It is the only one that has all for certain; who is marked stays so until the leader has answered."""
+    back = state(None, 5, (1, 2, 3), unproven=(1, 3))
+    assert elect(back, (1, 2, 3), Electorate({1: 7, 2: 8}), 3) == state(2, 6, (1, 2, 3), 8, 3, unproven=(1, 3))
+
+
+def test_nobody_leads_while_all_that_are_registered_have_lost_power():
+    """Who has most is to be found out first, also where the topic allows unclean elections."""
+    back = state(1, 5, (1, 2, 3), 6, unproven=(1, 3))
+    expected = state(None, 6, (1, 2, 3), -1, 3, unproven=(1, 3))
+    electorate = Electorate({1: 7, 3: 9})
+    assert elect(back, (1, 2, 3), electorate, 3) == expected
+    assert elect(back, (1, 2, 3), electorate, 3, is_unclean_allowed=True) == expected
+    assert elect(expected, (1, 2, 3), electorate, 4) is None
+    assert elect(expected, (1, 2, 3), electorate, 4, is_unclean_allowed=True) is None
+    assert elect(expected, (1, 2, 4), Electorate({4: 9}), 4, is_unclean_allowed=True) == state(4, 7, (4,), 9, 4)
+
+
+def test_operator_that_does_not_wait_gets_a_member_that_was_in_sync():
+    back = state(None, 5, (2, 3), unproven=(3,))
+    chosen = elect(
+        back, (1, 2, 3), Electorate({1: 7, 3: 9}), 3, is_unclean_allowed=True, is_loss_accepted=True
+    )  # fmt: skip
+    assert chosen == state(3, 6, (3,), 9, 3)
+
+
+def test_in_sync_set_with_a_member_that_lost_power_does_not_shrink_by_what_the_controller_sees():
+    """The registration of its leader may be that of one that lost its power as well."""
+    led = state(1, 5, (1, 2, 3), 7, unproven=(2,))
+    assert elect(led, (1, 2, 3), Electorate({1: 7, 2: 8}), 3) is None
+
+
+def test_leadership_does_not_go_back_to_a_member_that_lost_power():
+    led = state(2, 5, (1, 2), 8, unproven=(1,))
+    assert prefer(led, (1, 2), Electorate({1: 7, 2: 8}), 3) is None
+
+
+@pytest.mark.parametrize(
+    ("ends", "leader"),
+    [
+        ({1: (4, 10), 2: (4, 12), 3: (4, 11)}, 2),
+        ({1: (4, 90), 2: (4, 12), 3: (5, 11)}, 3),
+        ({1: (4, 12), 2: (4, 12), 3: (4, 11)}, 1),
+        ({2: (-1, 0), 3: (0, 1)}, 3),
+        ({}, 1),
+    ],
+)
+def test_of_those_that_lost_power_the_one_with_most_leads_alone(ends, leader):
+    """By the leader epoch of the last record, then by the end; equals in the order of the assignment."""
+    back = state(None, 5, (1, 2, 3), unproven=(1, 2, 3))
+    live = {1: 7, 2: 8, 3: 9}
+    chosen = elect_most_complete(back, (1, 2, 3), Electorate(live), 3, ends)
+    assert chosen == state(leader, 6, (leader,), live[leader], 3)
+
+
+def test_one_with_most_that_is_gone_does_not_lead():
+    back = state(None, 5, (1, 2), unproven=(1, 2))
+    ends = {1: (4, 10), 2: (4, 12)}
+    assert elect_most_complete(back, (1, 2), Electorate({1: 7}), 3, ends) == state(1, 6, (1,), 7, 3)
+    assert elect_most_complete(back, (1, 2), Electorate({}), 3, ends) is None

@@ -12,12 +12,13 @@ from broker_runtime.contract.errors import (
     UnknownTopicOrPartitionError,
 )
 from broker_runtime.contract.model import TopicPartition
+from broker_runtime.contract.requests import LogEnd, PartitionKey
 from broker_runtime.controller.hosting import Hosting
 from broker_runtime.log import LogDirectory
 from broker_runtime.replication import PartitionRegistry
 from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState, VersionedState
 from broker_runtime.zookeeper.znodes import PartitionState, TopicRecord
-from tests.unit.replication.partitions import frame
+from tests.unit.replication.partitions import NOW_MS, frame
 
 EPOCH = 5
 
@@ -73,6 +74,19 @@ def test_partitions_of_this_broker_are_led_and_those_of_others_are_elsewhere(hos
     assert registry.find("t", 0).require_leader() == 0
     with pytest.raises(NotLeaderOrFollowerError):
         registry.find("t", 1)
+
+
+def test_log_ends_tell_the_last_records_epoch_and_leave_out_what_is_not_open_here(hosting, registry):
+    """Whether or not the broker leads; of a log without records the epoch is -1."""
+    hosting.apply(cluster(topic(leaders=(1, 1, 2), leader_epoch=3)), EPOCH)
+    registry.find("t", 0).append([frame(b"a", b"b", b"c", b"d")], acks=1, leader_epoch=3, now_ms=NOW_MS)
+    hosting.step_down_all()
+    keys = [PartitionKey(topic="t", partition=number) for number in range(3)]
+    other = PartitionKey(topic="t", partition=0, topic_id=uuid.UUID(int=9).bytes)
+    assert hosting.log_ends([*keys, other, PartitionKey(topic="u", partition=0)]) == (
+        LogEnd(topic="t", partition=0, leader_epoch=3, log_end=4),
+        LogEnd(topic="t", partition=1, leader_epoch=-1, log_end=0),
+    )
 
 
 def test_leader_of_an_earlier_registration_does_not_lead(hosting, registry):

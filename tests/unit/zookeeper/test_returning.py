@@ -17,11 +17,13 @@ from broker_runtime.zookeeper.znodes import (
     PERMANENT,
     DiskRecord,
     PartitionState,
+    TopicConfig,
     TopicRecord,
     broker_disks_path,
     from_json,
     partition_state_path,
     to_json,
+    topic_config_path,
     topic_path,
 )
 from tests.unit.log.log_samples import ROOT, TOPIC_ID, fill
@@ -41,7 +43,7 @@ class Broker:
         self.files = FaultyFiles()
         self.directories = []
 
-    def start(self, *paths, register_now=True, boot_id="boot"):
+    def start(self, *paths, register_now=True, boot_id="boot", answers=lambda host, port: True):
         """Its directories are opened, and it registers."""
         self.directories = [
             LogDirectory.open(path, cluster_id="c", broker_id=1, files=self.files) for path in paths or (ROOT,)
@@ -52,7 +54,7 @@ class Broker:
                 broker_id=1, host="h", port=1, instance="data", pid=1, boot_id=boot_id, software_version="",
                 was_clean=all(each.was_clean for each in self.directories), disks=disks,
             )  # fmt: skip
-            register(self.client, identity, now_ms=0)
+            register(self.client, identity, now_ms=0, answers=answers)
             disks.settled()
         return self.directories[0]
 
@@ -67,17 +69,35 @@ class Broker:
     def write(self, directory=None, records=20):
         return fill((directory or self.directories[0]).log("t", 0, TOPIC_ID, LogConfig()), records)
 
-    def put_state(self, in_sync=(1,), leader=1, lost=()):
+    def put_state(self, in_sync=(1,), leader=1, lost=(), unproven=(), flush_mode="ack"):
         state = PartitionState(
             leader=leader, leader_epoch=3, isr=in_sync, controller_epoch=4,
-            leader_broker_epoch=-1 if leader is None else 9, lost=lost,
+            leader_broker_epoch=-1 if leader is None else 9, lost=lost, unproven=unproven,
         )  # fmt: skip
         path = partition_state_path("t", 0)
         if self.client.find(path) is None:
             record = TopicRecord(topic_id=TOPIC_ID.bytes, assignment=((1, 2, 3),))
             self.client.create(topic_path("t"), to_json(record))
             self.client.ensure_path(path)
+            self.client.create(
+                topic_config_path("t"),
+                to_json(TopicConfig(topic_id=TOPIC_ID.bytes, config={"flush.mode": flush_mode})),
+            )
         self.client.set(path, to_json(state), version=-1)
+
+    @property
+    def unproven(self):
+        """(leader, leader epoch, in-sync set, those that may lack what was acknowledged)."""
+        found = from_json(self.client.get(partition_state_path("t", 0)).data, PartitionState, "")
+        return found.leader, found.leader_epoch, found.isr, found.unproven
+
+    def register_other(self, broker_id, port=1):
+        client = self.server.client()
+        identity = BrokerIdentity(
+            broker_id=broker_id, host="h", port=port, instance=f"data {broker_id}", pid=1, boot_id="boot",
+            software_version="", was_clean=True,
+        )  # fmt: skip
+        register(client, identity, now_ms=0)
 
     @property
     def state(self):
@@ -239,3 +259,94 @@ def test_death_while_it_registers_with_an_empty_disk_changes_nothing_of_what_is_
     broker.stop(clean=False)
     broker.start()
     assert broker.state == (None, 4, (1,), (1,))
+
+
+@pytest.fixture
+def unflushed():
+    """Broker 1, in sync with 2 and 3, of a topic that is not flushed before records are acknowledged."""
+    broker = Broker()
+    broker.start()
+    broker.write()
+    broker.put_state((1, 2, 3), flush_mode="interval")
+    broker.stop(clean=False)
+    return broker
+
+
+def test_power_loss_of_all_leaves_who_comes_back_in_the_set_and_marked(unflushed):
+    unflushed.start(boot_id="another boot")
+    assert unflushed.unproven == (None, 4, (1, 2, 3), (1,))
+
+
+def test_mark_stays_through_further_restarts_until_there_is_a_leader(unflushed):
+    unflushed.start(boot_id="another boot")
+    for clean in (True, False):
+        unflushed.stop(clean=clean)
+        unflushed.start(boot_id="another boot")
+        assert unflushed.unproven == (None, 4, (1, 2, 3), (1,))
+
+
+def test_death_of_all_processes_marks_nobody(unflushed):
+    unflushed.start()
+    assert unflushed.unproven == (1, 3, (1, 2, 3), ())
+
+
+def test_power_loss_marks_nobody_where_records_are_flushed_before_they_are_acknowledged(broker):
+    broker.put_state((1, 2, 3))
+    broker.stop(clean=False)
+    broker.start(boot_id="another boot")
+    assert broker.unproven == (1, 3, (1, 2, 3), ())
+
+
+def test_power_loss_marks_nobody_after_an_orderly_stop():
+    broker = Broker()
+    broker.start()
+    broker.write()
+    broker.put_state((1, 2, 3), flush_mode="interval")
+    broker.stop(clean=True)
+    broker.start(boot_id="another boot")
+    assert broker.unproven == (1, 3, (1, 2, 3), ())
+
+
+def test_only_member_is_not_marked(unflushed):
+    """Nobody can have more."""
+    unflushed.put_state((1,))
+    unflushed.start(boot_id="another boot")
+    assert unflushed.unproven == (1, 3, (1,), ())
+
+
+@pytest.mark.parametrize("unproven", [(), (3,), (1, 3)])
+def test_power_loss_leaves_the_set_to_one_that_serves_and_is_not_marked_itself(unflushed, unproven):
+    unflushed.put_state((1, 2, 3), leader=2, unproven=unproven)
+    unflushed.register_other(2)
+    unflushed.start(boot_id="another boot")
+    assert unflushed.unproven == (2, 3, (2, 3), tuple(each for each in unproven if each != 1))
+
+
+def test_power_loss_does_not_leave_the_set_to_one_that_is_marked(unflushed):
+    unflushed.put_state((1, 2, 3), leader=None, unproven=(2,))
+    unflushed.register_other(2)
+    unflushed.start(boot_id="another boot")
+    assert unflushed.unproven == (None, 3, (1, 2, 3), (1, 2))
+
+
+def test_power_loss_does_not_leave_the_set_to_a_registration_that_nobody_answers_for(unflushed):
+    """It may be from before the power loss, its session not timed out yet."""
+    unflushed.put_state((1, 2, 3), leader=2)
+    unflushed.register_other(2, port=13)
+    unflushed.start(boot_id="another boot", answers=lambda host, port: port != 13)
+    assert unflushed.unproven == (2, 3, (1, 2, 3), (1,))
+
+
+def test_death_of_a_process_does_not_leave_the_set_to_one_that_lost_power(unflushed):
+    """This one has all that was acknowledged."""
+    unflushed.put_state((1, 2), leader=None, unproven=(2,))
+    unflushed.register_other(2)
+    unflushed.start()
+    assert unflushed.unproven == (None, 3, (1, 2), (2,))
+
+
+def test_mark_goes_with_a_log_that_is_lost(unflushed):
+    unflushed.put_state((1, 2), leader=None, unproven=(1, 2))
+    unflushed.take_disk()
+    unflushed.start(boot_id="another boot")
+    assert (unflushed.unproven, unflushed.state[3]) == ((None, 3, (2,), (2,)), (1,))

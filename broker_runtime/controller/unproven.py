@@ -1,0 +1,142 @@
+"""Who leads after a power loss, where a member's log may lack what was acknowledged (`PartitionState.unproven`).
+
+    a proven one leads, and answers      the unproven members leave the in-sync set, and join when they have caught up
+    nobody leads, the set is complete    the one whose log goes furthest leads, at once
+    nobody leads, some are not back      the same among those that are, when `PATIENCE_MS` are over: a proven one that
+                                         comes meanwhile leads at once (`election.elect`)
+
+After KIP-966's unclean recovery, which also asks replicas for the ends of their logs. Rules: an answer counts if it
+comes from the registration that is known here. A leader must answer, since its registration may be a dead one's, whose
+session has not timed out yet. Who does not answer, or cannot open its log, is waited for as if it were not back, and
+has nothing when the time is over. The time runs from when this controller first saw the partition so; it is an
+argument.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
+
+import msgspec
+
+from broker_runtime.contract.model import TopicPartition
+from broker_runtime.contract.requests import LogEndsRequest, LogEndsResponse, PartitionKey
+from broker_runtime.controller.controller import Decision
+from broker_runtime.controller.election import Electorate, elect_most_complete
+from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState, VersionedState
+
+PATIENCE_MS: Final = 30_000
+RETRY_MS: Final = 1_000
+
+AskLogEnds = Callable[[int, LogEndsRequest], LogEndsResponse | None]
+"""Asks a broker how far its logs go; None: it does not answer. Blocks a second or so."""
+
+log = logging.getLogger(__name__)
+
+
+class UnprovenReplicas:
+    """Since when which partition waits, and who has how much. Used under the member's lock."""
+
+    def __init__(self, ask: AskLogEnds) -> None:
+        self._ask = ask
+        self._since_ms: dict[TopicPartition, int] = {}
+
+    def decide(
+        self, cluster: ClusterState, brokers: Electorate, controller_epoch: int, now_ms: int
+    ) -> tuple[list[Decision], int | None]:
+        """What is decided now, and when to look again though nothing changes; None: nothing waits. Blocks for the
+        brokers it asks, one after the other."""
+        found = {
+            TopicPartition(name, number): present
+            for name, topic in sorted(cluster.topics.items())
+            for number, present in enumerate(topic.partitions)
+            if present is not None and present.state.unproven
+        }
+        self._since_ms = {
+            at: now_ms if brokers.is_led(present.state) else self._since_ms.get(at, now_ms)
+            for at, present in found.items()
+        }
+        asked = {at: self._whom(at, present, brokers, now_ms) for at, present in found.items()}
+        answers = self._answers(asked, cluster)
+        decided = [
+            decision
+            for at, present in found.items()
+            if (decision := self._decide(at, present, cluster, brokers, answers, controller_epoch, now_ms))
+        ]
+        waiting = found.keys() - {TopicPartition(each.topic, each.partition) for each in decided}
+        for at in waiting:
+            if self._since_ms[at] == now_ms and not brokers.is_led(found[at].state):
+                log.warning(
+                    "wait for who has most after a power loss partition=%s isr=%s unproven=%s at_most_s=%d",
+                    at, found[at].state.isr, found[at].state.unproven, PATIENCE_MS // 1_000,
+                )  # fmt: skip
+        over_ms = [self._since_ms[at] + PATIENCE_MS for at in waiting if not self._is_over(at, now_ms)]
+        return decided, min([now_ms + RETRY_MS, *over_ms]) if waiting else None
+
+    def _is_over(self, at: TopicPartition, now_ms: int) -> bool:
+        return now_ms - self._since_ms[at] >= PATIENCE_MS
+
+    def _whom(self, at: TopicPartition, present: VersionedState, brokers: Electorate, now_ms: int) -> list[int]:
+        """The brokers whose answer decides; none: it is to be waited for others first."""
+        state = present.state
+        if state.leader is not None:
+            return [state.leader] if brokers.is_led(state) and state.leader not in brokers.suspects else []
+        members = [member for member in state.isr if member not in state.lost]
+        there = [member for member in members if member in brokers.live and member not in brokers.suspects]
+        is_enough = len(there) == len(members) or self._is_over(at, now_ms)
+        return [member for member in there if member in state.unproven] if is_enough else []
+
+    def _answers(
+        self, asked: Mapping[TopicPartition, Collection[int]], cluster: ClusterState
+    ) -> dict[int, dict[TopicPartition, tuple[int, int]]]:
+        """Of each broker that answers how far its logs go."""
+        answers: dict[int, dict[TopicPartition, tuple[int, int]]] = {}
+        for broker_id in sorted({broker_id for ids in asked.values() for broker_id in ids}):
+            registered = cluster.brokers.get(broker_id)
+            if registered is None:
+                continue
+            keys = tuple(_key(cluster.topics[at.topic], at) for at, ids in asked.items() if broker_id in ids)
+            response = self._ask(broker_id, LogEndsRequest(partitions=keys))
+            if response is not None and response.broker_epoch == registered.epoch:
+                answers[broker_id] = {
+                    TopicPartition(each.topic, each.partition): (each.leader_epoch, each.log_end)
+                    for each in response.partitions
+                }
+        return answers
+
+    def _decide(
+        self,
+        at: TopicPartition,
+        present: VersionedState,
+        cluster: ClusterState,
+        brokers: Electorate,
+        answers: Mapping[int, Mapping[TopicPartition, tuple[int, int]]],
+        controller_epoch: int,
+        now_ms: int,
+    ) -> Decision | None:
+        state, members = present.state, [m for m in present.state.isr if m not in present.state.lost]
+        if state.leader is not None:
+            if not brokers.is_led(state) or state.leader not in answers:
+                return None
+            in_sync = tuple(member for member in state.isr if member not in state.unproven)
+            left = msgspec.structs.replace(state.with_in_sync(in_sync), controller_epoch=controller_epoch)
+            return Decision(at.topic, at.partition, present, left)
+        ends = {broker_id: of[at] for broker_id, of in answers.items() if at in of and broker_id in members}
+        is_complete = set(ends) == set(members)
+        if not is_complete and not (self._is_over(at, now_ms) and answers.keys() & set(state.unproven)):
+            return None
+        replicas = cluster.topics[at.topic].record.assignment[at.partition]
+        there = brokers.at(at.topic, at.partition)
+        chosen = elect_most_complete(state, replicas, there, controller_epoch, ends)
+        if chosen is None:
+            return None
+        log.warning(
+            "elect the one with most after a power loss partition=%s leader=%s ends=%s not_heard=%s",
+            at, chosen.leader, ends, [member for member in members if member not in ends],
+        )  # fmt: skip
+        return Decision(at.topic, at.partition, present, chosen)
+
+
+def _key(topic: TopicState, at: TopicPartition) -> PartitionKey:
+    return PartitionKey(topic=at.topic, partition=at.partition, topic_id=topic.record.topic_id)

@@ -1,0 +1,115 @@
+"""All machines lose their power, and records were not flushed: who leads then.
+
+The processes are killed, the ends of their logs are cut off, and ZooKeeper is told that the machines have another boot
+id than the one the brokers registered with: what a power loss leaves behind.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from broker_runtime.zookeeper.client import KazooZooKeeper
+from broker_runtime.zookeeper.znodes import DiskRecord, broker_disks_path, from_json, to_json
+from pyspark_log import Admin, Producer, read
+from pyspark_log.errors import PylogError
+from pyspark_log.testing import LocalCluster
+
+LIMIT_S = 25.0
+COUNT = 50
+BROKERS = (1, 2, 3)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    with LocalCluster(brokers=3, directory=tmp_path) as running:
+        with Admin(running.bootstrap_servers) as admin:
+            admin.create_topic("t", partitions=1, replication_factor=3, config={"flush.mode": "os"})
+        with Producer(running.bootstrap_servers) as producer:
+            for number in range(COUNT):
+                producer.send("t", b"%d" % number).result(LIMIT_S)  # each in a frame of its own
+        running.wait_until_ready()
+        yield running
+
+
+def _kill_all(cluster: LocalCluster) -> None:
+    """At one moment: none of them sees another die."""
+    for broker_id in BROKERS:
+        cluster.pause(broker_id)
+    for broker_id in BROKERS:
+        cluster.kill(broker_id)
+
+
+def _forget_boots(cluster: LocalCluster) -> None:
+    """The machines are not those of the last registrations any more, as far as anybody can tell."""
+    client = KazooZooKeeper.connect(cluster.zookeeper_connect, session_timeout_ms=10_000)
+    try:
+        for broker_id in BROKERS:
+            path = broker_disks_path(broker_id)
+            known = from_json(client.get(path).data, DiskRecord, path)
+            client.set(path, to_json(msgspec.structs.replace(known, boot_id="another boot")), version=-1)
+    finally:
+        client.close()
+
+
+def _cut(cluster: LocalCluster, broker_id: int, left: float) -> None:
+    """Of the log only this part was on the disk."""
+    (directory,) = cluster.log_dirs(broker_id)
+    (path,) = (directory / "t-0").glob("*.log")
+    os.truncate(path, int(path.stat().st_size * left))
+
+
+def _values(cluster: LocalCluster) -> list[int]:
+    return sorted(map(int, read("t", bootstrap_servers=cluster.bootstrap_servers).read_all()["value"].to_pylist()))
+
+
+def _state(cluster: LocalCluster) -> tuple[int | None, tuple[int, ...]]:
+    with Admin(cluster.bootstrap_servers) as admin:
+        (topic,) = [each for each in admin.describe_topics() if each.name == "t"]
+        (partition,) = topic.partitions
+        return partition.leader, tuple(sorted(partition.isr))
+
+
+def _wait_for(look: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while True:
+        try:
+            if look():
+                return
+        except PylogError:
+            pass
+        assert time.monotonic() < deadline, what
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("most", [3, 1])
+def test_one_with_most_leads_after_all_lost_their_power_whoever_comes_first(cluster: LocalCluster, most: int) -> None:
+    """What one disk of the in-sync set has is not lost, as soon as all of them are back."""
+    _kill_all(cluster)
+    _forget_boots(cluster)
+    for broker_id in BROKERS:
+        if broker_id != most:
+            _cut(cluster, broker_id, left=broker_id / 5)
+    cluster.start(1)
+    _wait_for(lambda: _state(cluster) == (None, BROKERS), "the first does not lead alone")
+    cluster.start(2)
+    cluster.start(3)
+    _wait_for(lambda: _state(cluster)[0] == most, f"broker {most} leads")
+    cluster.wait_until_ready()
+    assert _values(cluster) == list(range(COUNT))
+
+
+def test_first_leads_at_once_where_the_machines_kept_their_power(cluster: LocalCluster) -> None:
+    """The kernel wrote what the processes had handed to it."""
+    _kill_all(cluster)
+    cluster.start(3)
+    _wait_for(lambda: _state(cluster) == (3, (3,)), "broker 3 leads alone")
+    for broker_id in (1, 2):
+        cluster.start(broker_id)
+    cluster.wait_until_ready()
+    assert _values(cluster) == list(range(COUNT))

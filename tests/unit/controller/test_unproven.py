@@ -1,0 +1,130 @@
+"""Who leads after a power loss, as far as those that are up can tell."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker_runtime.contract.requests import LogEnd, LogEndsResponse
+from broker_runtime.controller.election import Electorate
+from broker_runtime.controller.unproven import PATIENCE_MS, RETRY_MS, UnprovenReplicas
+from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState, VersionedState
+from broker_runtime.zookeeper.znodes import BrokerRegistration, PartitionState, TopicRecord
+
+
+class Cluster:
+    """Topic t with one partition on 1, 2 and 3, and the brokers' answers: broker → (last epoch, log end)."""
+
+    def __init__(self, *, live, unproven=(1, 2, 3), leader=None, in_sync=(1, 2, 3)):
+        self.live = {broker_id: 10 + broker_id for broker_id in live}
+        self.state = PartitionState(
+            leader=leader, leader_epoch=5, isr=in_sync, controller_epoch=1,
+            leader_broker_epoch=-1 if leader is None else 10 + leader, unproven=unproven,
+        )  # fmt: skip
+        self.answers = {}
+        self.asked = []
+        self.suspects = frozenset()
+        self.unproven = UnprovenReplicas(self._ask)
+
+    def _ask(self, broker_id, request):
+        self.asked.append(broker_id)
+        if broker_id not in self.answers:
+            return None
+        (key,) = request.partitions
+        assert (key.topic, key.partition, key.topic_id) == ("t", 0, b"t" * 16)
+        end = self.answers[broker_id]
+        ends = [] if end is None else [LogEnd(topic="t", partition=0, leader_epoch=end[0], log_end=end[1])]
+        return LogEndsResponse(broker_epoch=10 + broker_id, partitions=tuple(ends))
+
+    def decide(self, now_ms=0):
+        """(leader, in-sync set, unproven) of what is decided, or None; and when to look again."""
+        brokers = {
+            broker_id: BrokerRegistration(host="h", port=broker_id, epoch=epoch, instance="i", pid=1)
+            for broker_id, epoch in self.live.items()
+        }
+        topic = TopicState(
+            name="t",
+            record=TopicRecord(topic_id=b"t" * 16, assignment=((1, 2, 3),)),
+            version=0,
+            partitions=(VersionedState(state=self.state, version=4),),
+        )
+        decided, due_ms = self.unproven.decide(
+            ClusterState(brokers=brokers, topics={"t": topic}), Electorate(self.live, suspects=self.suspects), 7, now_ms
+        )
+        self.asked, asked = [], self.asked
+        if not decided:
+            return None, due_ms, asked
+        (decision,) = decided
+        found = decision.state
+        assert decision.present.version == 4
+        return (found.leader, found.isr, found.unproven), due_ms, asked
+
+
+def test_partition_without_unproven_members_is_none_of_its_business():
+    cluster = Cluster(live=(1, 2), unproven=())
+    assert cluster.decide() == (None, None, [])
+
+
+def test_whole_in_sync_set_that_is_back_is_asked_at_once_and_the_one_with_most_leads():
+    cluster = Cluster(live=(1, 2, 3))
+    cluster.answers = {1: (4, 10), 2: (4, 12), 3: (4, 11)}
+    assert cluster.decide() == ((2, (2,), ()), None, [1, 2, 3])
+
+
+@pytest.mark.parametrize("answer", ["silent", "not open"])
+def test_one_that_does_not_tell_is_asked_again_and_has_nothing_when_the_time_is_over(answer):
+    cluster = Cluster(live=(1, 2, 3))
+    cluster.answers = {1: (4, 10), 3: (4, 11)} | ({2: None} if answer == "not open" else {})
+    assert cluster.decide() == (None, RETRY_MS, [1, 2, 3])
+    assert cluster.decide(PATIENCE_MS - 1)[0] is None
+    assert cluster.decide(PATIENCE_MS)[0] == (3, (3,), ())
+
+
+def test_those_that_are_back_wait_for_the_others_a_while_and_ask_nobody():
+    cluster = Cluster(live=(1, 3), unproven=(1, 3))
+    cluster.answers = {1: (4, 10), 3: (4, 11)}
+    assert cluster.decide() == (None, RETRY_MS, [])
+    assert cluster.decide(PATIENCE_MS - 1)[2] == []
+    assert cluster.decide(PATIENCE_MS) == ((3, (3,), ()), None, [1, 3])
+
+
+def test_one_whose_port_refuses_counts_as_not_back():
+    cluster = Cluster(live=(1, 2, 3))
+    cluster.suspects = frozenset({2})
+    cluster.answers = {1: (4, 10), 3: (4, 11)}
+    assert cluster.decide() == (None, RETRY_MS, [])
+    assert cluster.decide(PATIENCE_MS)[0] == (3, (3,), ())
+
+
+def test_nobody_is_chosen_while_nobody_answers():
+    """Who does not answer cannot lead either."""
+    cluster = Cluster(live=(1, 2, 3))
+    assert cluster.decide()[0] is None
+    assert cluster.decide(10 * PATIENCE_MS)[:2] == (None, 10 * PATIENCE_MS + RETRY_MS)
+    cluster.answers = {2: (4, 10)}
+    assert cluster.decide(10 * PATIENCE_MS + RETRY_MS)[0] == (2, (2,), ())
+
+
+def test_answer_of_another_registration_does_not_count():
+    cluster = Cluster(live=(1, 2, 3))
+    cluster.answers = {1: (4, 10), 2: (4, 12), 3: (4, 11)}
+    cluster.live[2] = 99
+    assert cluster.decide()[0] is None
+
+
+def test_members_that_lost_power_leave_the_set_of_a_leader_that_did_not_and_answers():
+    cluster = Cluster(live=(1, 2, 3), leader=1, unproven=(2,))
+    cluster.answers = {1: (4, 10)}
+    assert cluster.decide() == ((1, (1, 3), ()), None, [1])
+
+
+def test_they_stay_while_the_leader_does_not_answer():
+    """Its registration may be from before the power loss: then it has no more than they have."""
+    cluster = Cluster(live=(1, 2, 3), leader=1, unproven=(2,))
+    assert cluster.decide() == (None, RETRY_MS, [1])
+    assert cluster.decide(PATIENCE_MS)[0] is None
+    cluster.state = PartitionState(leader=None, leader_epoch=6, isr=(1, 2, 3), controller_epoch=1, unproven=(2,))
+    del cluster.live[1]
+    cluster.answers = {2: (4, 12)}
+    cluster.live.pop(3)
+    assert cluster.decide(PATIENCE_MS + 1)[0] is None, "the time runs from the end of the leadership"
+    assert cluster.decide(2 * PATIENCE_MS)[0] == (2, (2,), ())
