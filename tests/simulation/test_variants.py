@@ -12,13 +12,15 @@ TRIED_FIRST = {
     "changes_in_sync_sets_in_any_session": [9, 39],
     "counts_its_own_log_end": [12],
     "compares_offsets_and_no_epochs": [3, 273],
-    "counts_the_in_sync_set_as_written": [66],
+    "counts_the_in_sync_set_as_written": [66, 276],
+    "in_sync_without_broker_epoch": [20],
     "looks_at_nothing_behind_a_bad_frame": [57, 213],
     "rolls_with_a_snapshot_of_before": [72, 132],
     "saves_a_high_watermark_that_is_not_durable": [5],
     "takes_any_disk_for_its_own": [51],
     "trusts_what_a_failed_fsync_left": [54],
     "waits_for_what_was_cut": [213, 3],
+    "writes_as_a_controller_without_a_check": [30],
 }
 """Seeds that caught it when they were last searched for; if they do no more, all are tried."""
 
