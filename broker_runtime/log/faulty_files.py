@@ -182,10 +182,11 @@ class FaultyFiles:
     def sync_directory(self, path: Path) -> None:
         with self._lock:
             self._call("sync_directory", path)
-            for name in [name for name in self._durable_names if name.parent == path and name not in self._names]:
+            # What changed first: few did, and to compare paths is slow.
+            for name in [name for name in self._durable_names if name not in self._names and name.parent == path]:
                 del self._durable_names[name]
             for name, inode in self._names.items():
-                if name.parent == path:
+                if self._durable_names.get(name) is not inode and name.parent == path:
                     self._durable_names[name] = inode
 
     def rename(self, source: Path, target: Path) -> None:

@@ -184,6 +184,7 @@ class Directed:
                 return
             zookeeper.after_transaction.pop(leader.actor, None)
             world.trace.line(leader.actor, "--- does not hear what became of its write")
+            world.quiet_until_us = max(world.quiet_until_us, world.scheduler.now_us + 5 * SECOND)
             client.cut()
             is_cut = world.network.is_cut(follower.actor, leader.actor)
             for source, target in ((leader.actor, follower.actor), (follower.actor, leader.actor)):

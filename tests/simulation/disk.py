@@ -183,7 +183,8 @@ class SimFiles(FaultyFiles):
 
     def rename(self, source: Path, target: Path) -> None:
         self._change()
-        for name in [source, *(name for name in self._names if source in name.parents)]:
+        below = [name for name in self._names if source in name.parents] if source in self._directories else []
+        for name in [source, *below]:
             self._touch(name, 0)
         super().rename(source, target)
         self.replaced.add(target)

@@ -95,6 +95,8 @@ class Invariants:
         self._registered_in: dict[int, int] = {}  # broker → life
         self._registered_at_us: dict[int, int] = {}
         self._leaders: dict[tuple[Key, int], tuple[int, int]] = {}
+        self._leading: dict[Partition, int] = {}  # the epoch in which it leads, as of the last look
+        self._names: dict[Partition, TopicPartition] = {}
         self._marks: dict[Partition, tuple[int, bool, int]] = {}  # high watermark, role, epoch as of the last look
         self._high_watermarks: dict[tuple[Key, int], int] = {}
         self._seen: dict[Key, set[tuple[int, int]]] = {}
@@ -114,20 +116,21 @@ class Invariants:
         life = node.life
         hosted = life.registry.hosted() if life is not None else []
         for partition in hosted:
-            if partition.is_leader:
+            if partition.is_leader and self._leading.get(partition) != partition.leader_epoch:
                 self._look_at_leader(node, partition)
+                self._leading[partition] = partition.leader_epoch
         if node.files.written_from:
             for at in node.disk.refresh():
                 self._look_at_log(node, at)
         if node.files.replaced:
             self._look_at_saved(node)
         for partition in hosted:
-            log = partition.log
-            if log.is_damaged:
+            state = partition.log._state
+            if state.damage is not None:
                 self._look_at_damage(node, partition)
-            if log.is_loaded and not log.is_offline:
+            if state.is_loaded and state.offline is None:
                 self._look_at_loaded(node, partition)
-                mark = (log.high_watermark, partition.is_leader, partition.leader_epoch)
+                mark = (state.high_watermark, partition.is_leader, partition.leader_epoch)
                 if self._marks.get(partition) != mark:
                     self._marks[partition] = mark
                     self._look_at_high_watermark(node, partition, mark[0])
@@ -198,12 +201,14 @@ class Invariants:
 
     def _look_at_loaded(self, node: Node, partition: Partition) -> None:
         """What was made of a log's frames agrees with them: after it was loaded, and after it was cut."""
-        at = TopicPartition(partition.topic, partition.partition)
+        at = self._names.get(partition)
+        if at is None:
+            at = self._names[partition] = TopicPartition(partition.topic, partition.partition)
         view, state = node.disk.logs.get(at), partition.log._state
-        if view is None or partition.log.is_damaged or is_locked(state.lock):
+        if view is None or state.damage is not None:
             return
         now = (node.lives, view.changes)
-        if self._loaded.get((node.broker_id, at)) == now:
+        if self._loaded.get((node.broker_id, at)) == now or is_locked(state.lock):
             return
         self._loaded[node.broker_id, at] = now
         bad, shown = self._shown.pop((node.broker_id, at), (-1, 0))

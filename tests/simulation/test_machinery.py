@@ -174,7 +174,7 @@ def test_watch_comes_once_and_later(zookeeper):
 
 @pytest.fixture
 def files():
-    return SimFiles(wait=lambda: None, on_crash=lambda: None)
+    return SimFiles(wait=lambda path: None, on_crash=lambda: None)
 
 
 def written(files, *values):

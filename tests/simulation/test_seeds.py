@@ -11,7 +11,6 @@ RARE = {
     "disk lost by the only one in sync",
     "epochs part where offsets do not",
     "leader lost during a move",
-    "log cut while an acknowledgement is waited for",
     "producer begins anew",
 }
 """Situations that so few seeds may miss."""

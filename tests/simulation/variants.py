@@ -88,8 +88,8 @@ def counts_what_is_not_durable() -> Patches:
     """The high watermark goes by log ends: what no disk has counts as committed."""
     real = PartitionLog.extent
 
-    def extent(self: PartitionLog) -> LogExtent:
-        known = real(self)
+    def extent(self: PartitionLog, timeout_s: float = -1) -> LogExtent:
+        known = real(self, timeout_s)
         return known._replace(durable_end=known.log_end)
 
     yield mock.patch.object(PartitionLog, "extent", extent)
@@ -104,7 +104,7 @@ def unclean_restart_stays_in_sync() -> Patches:
 @variant
 def in_sync_without_broker_epoch() -> Patches:
     """A broker is taken into the in-sync set for what an earlier life of it had told."""
-    yield mock.patch.object(isr_updater._Write, "checks", return_value=[])
+    yield mock.patch.object(isr_updater._Write, "checks", return_value={})
     yield mock.patch.object(InSyncSet, "require_replica", return_value=None)
 
 
