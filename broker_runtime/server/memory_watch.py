@@ -42,7 +42,7 @@ _UNKNOWN_BYTES_PER_S: Final = 64 << 10  # what else a client sends: acknowledgem
 _PAUSE_S: Final = 1.0  # where memory is short and no connection is the cause
 _MARGIN_BYTES: Final = 256 << 20  # what may come between two looks
 _LEAST_BYTES: Final = 1 << 20  # who sent less is not the cause
-_FREED_WITHIN_S: Final = 0.25  # the memory of a connection that was cut
+_FREED_WITHIN_S: Final = 0.1  # the memory of a connection that was cut
 _STATM: Final = Path("/proc/self/statm")
 
 log = logging.getLogger(__name__)
