@@ -68,7 +68,10 @@ class FetchSession:
 
     def _read(self) -> Any | None:
         with self._stream.reading:
-            return read_chunk(self._reader)
+            chunk = read_chunk(self._reader)
+        if chunk is not None:
+            self._stream.took(chunk)
+        return chunk
 
     def _say_alive(self) -> None:
         with self._stream.writing:

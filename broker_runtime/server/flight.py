@@ -82,13 +82,13 @@ class PylogFlightServer(flight.FlightServerBase):
         assert not unknown, f"actions that the protocol does not have: {sorted(unknown)}"
         self._services = services
         openings = Openings(max_streams, is_broker=services.is_broker)
-        self._streams = StreamTable(max_streams, patience_s=openings.patience_s)
+        self._streams = StreamTable(max_streams, patience=openings.patience)
         self._action_slots = threading.Semaphore(_MAX_ACTIONS)
         self._plain = PlainDialect(services.plain, services.actions["metadata"])
         bracketed = f"[{host}]" if ":" in host else host
         super().__init__(f"grpc://{bracketed}:{port}", middleware={MIDDLEWARE: openings})
         self._streams.start(self.port)
-        self._memory_watch = MemoryWatch(memory_bytes, taken=self._streams.taken)
+        self._memory_watch = MemoryWatch(memory_bytes, taken_bytes=self._streams.taken_bytes)
         self._memory_watch.start(self.port)
 
     @property
@@ -123,9 +123,10 @@ class PylogFlightServer(flight.FlightServerBase):
 
     def do_action(self, context: Any, action: Any) -> list[Any]:
         """One request, one response."""
-        name, peer = action.type, context.peer()
-        with answering(f"action {name[:64]}", peer), self._streams.acting(peer), self._one_more_action():
-            request = decode_action(name, action.body)
+        name, body, peer = action.type, action.body, context.peer()
+        acting = self._streams.acting(peer, 0 if body is None else body.size)
+        with answering(f"action {name[:64]}", peer), acting, self._one_more_action():
+            request = decode_action(name, body)
             handler = self._services.actions.get(name)
             if handler is None:
                 raise NotSupportedError(f"this broker does not serve the action {name!r}")

@@ -5,8 +5,8 @@
 
 Rule: only calls whose first message comes after their beginning count (DoPut, DoExchange); gRPC reads the request of
 all others before it gives them a thread. Other brokers, which prove who they are in a header, are never refused: a
-broker that is flooded still feeds its followers. Who a silent call is of is not known here; `StreamTable` finds
-connections that have nothing else to show, and cuts them.
+broker that is flooded still feeds its followers. Whose a silent call is is not known here; `StreamTable` cuts
+connections, those that have the least to show first, until there are few silent calls (`Patience`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 from pyarrow import flight
@@ -26,8 +28,20 @@ _SILENT_METHODS: Final = frozenset({flight.FlightMethod.DO_PUT, flight.FlightMet
 _LEAST: Final = 32
 _PATIENCE_S: Final = 8.0
 _PATIENCE_WHEN_MANY_S: Final = 2.0
+_STUCK_S: Final = 12.0  # by then every connection without a stream has been cut
 
 Headers = Mapping[str, Sequence[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a connection may stay that may be the one of the silent calls, and what excuses it."""
+
+    limit_s: float
+    actions_excuse: bool
+    """There are few silent calls: an action shows that a client is well."""
+    streams_excuse: bool
+    """False: there are many, and they stayed when all connections without streams were cut."""
 
 
 class OpeningCall(flight.ServerMiddleware):
@@ -90,15 +104,22 @@ class Openings(flight.ServerMiddlewareFactory):
             self._waiting.pop(call, None)
             call.since_s = None
 
-    def patience_s(self) -> float | None:
-        """How long a silent connection may stay now; None: none of the silent calls has waited for that long."""
+    def patience(self) -> Patience | None:
+        """What is to be done about silent calls now; None: nothing, none of them has waited for long."""
+        many = self.limit // 2
+        now_s = self._monotonic_s()
         with self._lock:
             if not self._waiting:
                 return None
-            since_s = next(iter(self._waiting)).since_s
-            is_much = len(self._waiting) > self.limit // 2
-        limit_s = _PATIENCE_WHEN_MANY_S if is_much else _PATIENCE_S
-        return limit_s if since_s is not None and self._monotonic_s() - since_s >= limit_s else None
+            oldest_s = self._age_s(0, now_s)
+            are_many = len(self._waiting) > many
+            are_stuck = are_many and self._age_s(many, now_s) >= _STUCK_S
+        limit_s = _PATIENCE_WHEN_MANY_S if are_many else _PATIENCE_S
+        return Patience(limit_s, not are_many, not are_stuck) if oldest_s >= limit_s else None
+
+    def _age_s(self, position: int, now_s: float) -> float:
+        since_s = next(islice(self._waiting, position, None)).since_s
+        return 0.0 if since_s is None else now_s - since_s
 
 
 def opened(context: Any) -> None:

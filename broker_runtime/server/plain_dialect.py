@@ -66,6 +66,7 @@ class PlainDialect:
                 chunk = read_chunk(reader)
             if chunk is None:
                 return
+            stream.took(chunk)
             if chunk.data is None:
                 continue
             result = self._service.put(topic, partition, validated(chunk.data))

@@ -77,7 +77,10 @@ class ProduceStream:
 
     def _read(self) -> Any | None:
         with self._stream.reading:
-            return read_chunk(self._reader)
+            chunk = read_chunk(self._reader)
+        if chunk is not None:
+            self._stream.took(chunk)
+        return chunk
 
     def _take(self, chunk: Any, waited_s: float) -> None:
         if self._failure is not None:

@@ -16,11 +16,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from broker_runtime.contract.errors import BrokerUnavailableError, TooManyStreamsError
 from broker_runtime.contract.requests import PEER_SILENCE_LIMIT_S
 from broker_runtime.server import connections
 from broker_runtime.server.connections import PeerAddress, parse_peer
+from broker_runtime.server.openings import Patience
 
 MAX_WRITE_S = 300.0
 """No single write lasts longer, even to a peer that takes a byte now and then."""
@@ -30,6 +32,9 @@ MAX_IDLE_S = 300.0
 It may hold a thread of gRPC's: one whose call stopped before its first message, where no stream is known yet.
 """
 _HEARD_S = 60.0
+_MAX_ACTION_S = 8.0  # for so long an action under way excuses a connection while there are many silent calls
+_ENVELOPE_BYTES = 1 << 10  # what a message is sent in, at most
+_COLUMN_BYTES = 256  # its part of a message, without its values
 _STEP_S = 1.0
 _STEPS_PER_SWEEP = 60
 
@@ -66,6 +71,14 @@ class OpenStream:
     writing: Phase
     is_limited: bool = True
     opened_s: float = field(default_factory=time.monotonic)
+    taken_bytes: int = 0
+
+    def took(self, chunk: Any) -> None:
+        """A message has been read."""
+        size_bytes = 0 if chunk.app_metadata is None else chunk.app_metadata.size
+        if chunk.data is not None:
+            size_bytes += chunk.data.get_total_buffer_size() + _COLUMN_BYTES * chunk.data.num_columns
+        self.taken_bytes += _sent_bytes(size_bytes)
 
 
 class StreamTable:
@@ -75,17 +88,17 @@ class StreamTable:
         self,
         max_streams: int,
         *,
-        patience_s: Callable[[], float | None] = lambda: None,
+        patience: Callable[[], Patience | None] = lambda: None,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``patience_s``: how long connections that have nothing to show may stay now, because some call on one of
+        """``patience``: how long connections that have nothing to show may stay now, because some call on one of
         them says nothing; None: as long as they like, up to `MAX_IDLE_S`."""
         self._max_streams = max_streams
-        self._patience_s = patience_s
+        self._patience = patience
         self._monotonic_s = monotonic_s
-        self._actions: Counter[PeerAddress] = Counter()  # that ended, of those in `_heard_s`
+        self._ended_bytes: Counter[PeerAddress] = Counter()  # sent in calls that ended, of those in `_heard_s`
         self._acting: Counter[PeerAddress | None] = Counter()  # actions under way
-        self._heard_s: dict[PeerAddress, float] = {}  # when an action from there ended; in the last `_HEARD_S`
+        self._heard_s: dict[PeerAddress, float] = {}  # when a call from there ended; in the last `_HEARD_S`
         self._seen_s: dict[PeerAddress, float] = {}  # while calls are silent: when a connection was first seen
         self._lock = threading.Lock()
         self._open: set[OpenStream] = set()
@@ -125,6 +138,7 @@ class StreamTable:
             if stream in self._open:
                 self._open.remove(stream)
                 self._limited -= stream.is_limited
+                self._ended(stream.address, stream.taken_bytes + _ENVELOPE_BYTES)
 
     def kinds(self) -> list[str]:
         """The kind of every open stream, sorted."""
@@ -180,8 +194,9 @@ class StreamTable:
         return len(cut)
 
     @contextmanager
-    def acting(self, peer: str) -> Iterator[None]:
-        """Around an action of that peer: its connection has something to show, during it and for a while after."""
+    def acting(self, peer: str, size_bytes: int = 0) -> Iterator[None]:
+        """Around an action of that peer, with so many bytes: its connection has something to show, during it and for
+        a while after."""
         address = parse_peer(peer)
         with self._lock:
             self._acting[address] += 1
@@ -192,43 +207,64 @@ class StreamTable:
                 self._acting[address] -= 1
                 if not self._acting[address]:
                     del self._acting[address]
-                if address is not None:
-                    self._actions[address] += 1
-                    self._heard_s[address] = self._monotonic_s()
+                self._ended(address, _sent_bytes(size_bytes))
 
-    def taken(self) -> dict[PeerAddress, int]:
-        """How many messages were taken from each peer, as far as it has streams or had actions of late."""
+    def _ended(self, address: PeerAddress | None, sent_bytes: int) -> None:
+        """A call has ended, in which so many bytes were sent. Under the lock."""
+        if address is not None:
+            self._ended_bytes[address] += sent_bytes
+            self._heard_s[address] = self._monotonic_s()
+
+    def taken_bytes(self) -> dict[PeerAddress, int]:
+        """What the messages taken from each peer can have been sent in, as far as it has streams or had calls of
+        late."""
         with self._lock:
-            counts = Counter(self._actions)
+            taken = Counter(self._ended_bytes)
             for stream in self._open:
                 if stream.address is not None:
-                    # One more for the opening, so that a stream is known before its first message.
-                    counts[stream.address] += stream.reading.count + 1
-        return counts
+                    # Something for the opening, so that a stream is known before its first message.
+                    taken[stream.address] += stream.taken_bytes + _ENVELOPE_BYTES
+        return taken
 
     def cut_silent(self, port: int) -> int:
-        """Closes connections to ``port`` that have shown nothing for as long as `patience_s` says: no stream, no
-        action. One whose client only rests is among them; it makes another when it calls. Returns how many."""
+        """Closes connections to ``port`` that may be those of silent calls, as `Patience` says; returns how many.
+
+        Those without a stream: all, and their clients make others when they call. An action excuses them while silent
+        calls are few; one under way for a while longer. Those with clients' streams: one at a time, and only when
+        cutting all others did not help.
+        """
         now_s = self._monotonic_s()
         with self._lock:
             self._heard_s = {at: heard_s for at, heard_s in self._heard_s.items() if now_s - heard_s < _HEARD_S}
-            self._actions = Counter({at: count for at, count in self._actions.items() if at in self._heard_s})
-            busy = {stream.address for stream in self._open} | self._acting.keys()
-            shown = self._heard_s | {address: now_s for address in busy if address is not None}
-        limit_s = self._patience_s()
-        if limit_s is None:
+            self._ended_bytes = Counter({at: sent for at, sent in self._ended_bytes.items() if at in self._heard_s})
+            streaming = {stream.address: stream for stream in sorted(self._open, key=lambda each: each.opened_s)}
+            other_brokers = {stream.address for stream in self._open if not stream.is_limited}
+            acting = set(self._acting)
+            heard_s = dict(self._heard_s)
+        patience = self._patience()
+        if patience is None:
+            self._seen_s = {}
             return 0
         found = connections.idle_connections(port, 0.0)
         self._seen_s = {at: self._seen_s.get(at, now_s) for at in found}
-        cut = 0
-        for address, connection in found.items():
-            if now_s - max(self._seen_s[address], shown.get(address, 0.0)) >= limit_s:
-                connections.cut(connection)
-                cut += 1
+        cut = []
+        for address, seen_s in self._seen_s.items():
+            if address in streaming or (patience.actions_excuse and address in acting):
+                continue
+            limit_s = _MAX_ACTION_S if address in acting else patience.limit_s
+            if now_s - max(seen_s, heard_s.get(address, 0.0) if patience.actions_excuse else 0.0) >= limit_s:
+                cut.append(address)
+        suspects = [at for at in self._seen_s if at in streaming and at not in other_brokers]
+        if suspects and not patience.streams_excuse and not cut:
+            # Whoever was cut comes again as one seen later; so all have their turn. The newest streams go first.
+            cut.append(min(suspects, key=lambda at: (self._seen_s[at], -streaming[at].opened_s)))
+        for address in cut:
+            connections.cut(found[address])
+        for connection in found.values():
             connection.close()
         if cut:
-            _log.info("cut silent_connections=%d", cut)
-        return cut
+            _log.info("cut silent_connections=%d", len(cut))
+        return len(cut)
 
     def refuse_new(self) -> None:
         """From now on `open` raises `BrokerUnavailableError`."""
@@ -275,6 +311,11 @@ class StreamTable:
                     self.sweep(self._port)
             except OSError as error:  # no file descriptor left to look with: there may be one in a second
                 _log.warning("watch error=%s", error)
+
+
+def _sent_bytes(size_bytes: int) -> int:
+    """What a message of that size can have been sent in."""
+    return size_bytes + size_bytes // 8 + _ENVELOPE_BYTES
 
 
 def _moves(phase: Phase, since_s: float, connection: socket.socket, now_s: float) -> bool:

@@ -37,7 +37,7 @@ class World:
         self.taken: dict[PeerAddress, int] = {}
         self.watch = MemoryWatch(
             _LIMIT_BYTES,
-            taken=lambda: dict(self.taken),
+            taken_bytes=lambda: dict(self.taken),
             memory_bytes=lambda: self.memory_bytes,
             monotonic_s=lambda: self.now_s,
         )
@@ -79,26 +79,54 @@ def test_connection_that_sends_more_than_a_message_without_its_end_is_cut(world:
     cut: list[PeerAddress] = []
     sent = 0
     while not cut:
-        world.taken[TWO] = world.taken.get(TWO, 0) + 1
+        world.taken[TWO] = world.taken.get(TWO, 0) + 16 * _MIB
         cut = world.step(one=16, two=16)
         sent += 16 * _MIB
     assert cut == [ONE]
     assert sent <= MAX_UNTAKEN_BYTES + 16 * _MIB
 
 
+def test_small_messages_do_not_hide_a_large_one_that_has_no_end(world: World) -> None:
+    """A message that is taken accounts for its own bytes, not for all that came on its connection."""
+    cut: list[PeerAddress] = []
+    sent = 0
+    world.taken[ONE] = 1
+    while not cut and sent < 1024 * _MIB:
+        world.taken[ONE] += 1100
+        cut = world.step(one=8)
+        sent += 8 * _MIB
+    assert cut == [ONE]
+    assert sent <= MAX_UNTAKEN_BYTES + memory_watch._GROWTH_BYTES + 16 * _MIB
+
+
 def test_near_the_limit_the_one_that_sent_most_is_cut_first(world: World) -> None:
     """Neither has sent more than is allowed for one message."""
-    world.step(memory=600)
+    world.step(memory=500)
     assert world.step(one=60, two=50) == [ONE]
     world.memory_bytes -= 60 * _MIB
     assert world.step() == [ONE]  # there is room again
-    assert world.step(memory=100) == [ONE, TWO]
+    assert world.step(memory=200) == [ONE, TWO]
+
+
+def test_as_many_as_needed_are_cut_in_one_look(world: World) -> None:
+    """Many connections at once fill the memory faster than one look after the other empties it."""
+    world.step(memory=600)
+    assert world.step(one=60, two=60, memory=300) == [ONE, TWO]
+
+
+def test_messages_that_are_still_to_be_copied_count_twice(world: World) -> None:
+    """At its end a message is made one piece: for that moment it takes its bytes again."""
+    world.step(memory=460)
+    assert world.step(one=70, two=30) == []
+    assert world.step(one=20, two=20) == [ONE]
 
 
 def test_memory_that_no_connection_is_the_cause_of_is_looked_at_seldom(world: World) -> None:
     """A broker that needs much itself cuts nobody."""
     for _ in range(40):
         assert world.step(memory=20) == []
+    for _ in range(20):
+        assert world.step() == []
     looks = world.looks
     for _ in range(40):  # two seconds
         assert world.step() == []

@@ -10,7 +10,7 @@ from pyarrow import flight
 
 from broker_runtime.contract.errors import TooManyStreamsError
 from broker_runtime.contract.flight import from_flight_error
-from broker_runtime.server.openings import Headers, OpeningCall, Openings
+from broker_runtime.server.openings import Headers, OpeningCall, Openings, Patience
 
 
 @dataclass(frozen=True)
@@ -73,16 +73,28 @@ def test_defect_in_the_check_shows_no_traceback() -> None:
         Openings(8, is_broker=lambda headers: bool(1 / 0)).start_call(PUT, {})
 
 
-@pytest.mark.parametrize(("count", "patience_s"), [(1, 8.0), (16, 8.0), (17, 2.0), (32, 2.0)])
-def test_patience_is_short_when_there_are_many(count: int, patience_s: float) -> None:
-    """One silent call is a slow client; half of the limit is a flood."""
+@pytest.mark.parametrize(("count", "limit_s"), [(1, 8.0), (16, 8.0), (17, 2.0), (32, 2.0)])
+def test_patience_is_short_when_there_are_many(count: int, limit_s: float) -> None:
+    """One silent call is a slow client; half of the limit is a flood, and no action excuses it."""
     clocked = Clocked()
-    assert clocked.openings.patience_s() is None
+    assert clocked.openings.patience() is None
     calls = clocked.fill(count)
-    clocked.now_s += patience_s - 0.5
-    assert clocked.openings.patience_s() is None
+    clocked.now_s += limit_s - 0.5
+    assert clocked.openings.patience() is None
     clocked.now_s += 0.5
-    assert clocked.openings.patience_s() == patience_s
+    assert clocked.openings.patience() == Patience(limit_s, actions_excuse=limit_s > 2, streams_excuse=True)
     for call in calls:
         call.opened()
-    assert clocked.openings.patience_s() is None
+    assert clocked.openings.patience() is None
+
+
+@pytest.mark.parametrize(("old", "are_stuck"), [(16, False), (17, True)])
+def test_streams_excuse_no_longer_when_many_calls_stay_silent_for_long(old: int, are_stuck: bool) -> None:
+    """Many that began just now are another flood, on connections without streams."""
+    clocked = Clocked()
+    clocked.fill(old)
+    clocked.now_s += 12
+    clocked.fill(clocked.openings.limit - old)
+    patience = clocked.openings.patience()
+    assert patience is not None
+    assert patience.streams_excuse is not are_stuck

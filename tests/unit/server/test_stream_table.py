@@ -9,6 +9,7 @@ import pytest
 from broker_runtime.contract import errors
 from broker_runtime.server import connections, streams
 from broker_runtime.server.connections import PeerAddress, parse_peer
+from broker_runtime.server.openings import Patience
 from broker_runtime.server.streams import OpenStream, Phase, StreamTable
 
 _PEER = "ipv4:127.0.0.1:1234"
@@ -162,8 +163,8 @@ def test_silent_connections_are_cut_and_those_with_a_stream_or_an_action_are_not
     watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who a silent call is of is not known: connections that have nothing else to show go, after the same patience."""
-    patience: list[float | None] = [None]
-    watch.table = StreamTable(2, patience_s=lambda: patience[0], monotonic_s=lambda: watch.now_s)
+    patience: list[Patience | None] = [None]
+    watch.table = StreamTable(2, patience=lambda: patience[0], monotonic_s=lambda: watch.now_s)
     addresses = [PeerAddress("127.0.0.1", port) for port in (1, 2, 3, 4)]
     sockets = {address: FakeConnection() for address in addresses}
     monkeypatch.setattr(connections, "idle_connections", lambda port, idle_s: dict(sockets))
@@ -171,7 +172,7 @@ def test_silent_connections_are_cut_and_those_with_a_stream_or_an_action_are_not
     acting = watch.table.acting("ipv4:127.0.0.1:2")
     acting.__enter__()
     assert watch.table.cut_silent(9) == 0
-    patience[0] = 2.0
+    patience[0] = Patience(2.0, actions_excuse=True, streams_excuse=True)
     assert watch.table.cut_silent(9) == 0  # seen for the first time
     watch.now_s += 1
     with watch.table.acting("ipv4:127.0.0.1:3"):
@@ -183,3 +184,56 @@ def test_silent_connections_are_cut_and_those_with_a_stream_or_an_action_are_not
     acting.__exit__(None, None, None)
     watch.table.cut_silent(9)
     assert [sockets[address].is_cut for address in addresses] == [False, False, True, True]
+
+
+def test_actions_excuse_no_connection_when_silent_calls_are_many(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One refused action a second would keep a flood alive; a stream is left alone, an action under way for long."""
+    flood = Patience(2.0, actions_excuse=False, streams_excuse=True)
+    watch.table = StreamTable(2, patience=lambda: flood, monotonic_s=lambda: watch.now_s)
+    sockets = {PeerAddress("127.0.0.1", port): FakeConnection() for port in (1, 2, 3)}
+    monkeypatch.setattr(connections, "idle_connections", lambda port, idle_s: dict(sockets))
+    watch.table.open("fetch", "ipv4:127.0.0.1:1")
+    acting = watch.table.acting("ipv4:127.0.0.1:2")
+    acting.__enter__()
+    cuts: list[list[bool]] = []
+    for _ in range(10):
+        with watch.table.acting("ipv4:127.0.0.1:3"):
+            pass
+        watch.table.cut_silent(9)
+        cuts.append([each.is_cut for each in sockets.values()])
+        watch.now_s += 1
+    assert cuts[1] == [False, False, False]
+    assert cuts[2] == cuts[7] == [False, False, True]
+    assert cuts[8] == [False, True, True]
+
+
+def test_clients_streams_are_cut_one_at_a_time_when_nothing_else_helps(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flood hides behind a good stream: the newest goes first, another broker's never."""
+    stuck = Patience(2.0, actions_excuse=False, streams_excuse=False)
+    watch.table = StreamTable(9, patience=lambda: stuck, monotonic_s=lambda: watch.now_s)
+    sockets = {PeerAddress("127.0.0.1", port): FakeConnection() for port in (1, 2, 3)}
+    monkeypatch.setattr(
+        connections, "idle_connections", lambda port, idle_s: {at: s for at, s in sockets.items() if not s.is_cut}
+    )
+    for port in (1, 2, 3):
+        watch.table.open("fetch", f"ipv4:127.0.0.1:{port}", is_limited=port != 3)
+        watch.now_s += 1
+    cuts = []
+    for _ in range(4):
+        watch.table.cut_silent(9)
+        cuts.append([each.is_cut for each in sockets.values()])
+        watch.now_s += 1
+    assert cuts == [[False, True, False], [True, True, False], [True, True, False], [True, True, False]]
+
+
+def test_taken_bytes_are_those_of_streams_and_of_calls_that_have_ended(watch: Watch) -> None:
+    """With a small allowance for each message's envelope, and nothing for anybody else's."""
+    stream = watch.table.open("fetch", _PEER)
+    with watch.table.acting(_PEER, 8 << 20):
+        assert watch.table.taken_bytes()[_ADDRESS] < 1 << 20
+    taken = watch.table.taken_bytes()[_ADDRESS]
+    assert 9 << 20 <= taken < 10 << 20
+    watch.table.close(stream)
+    assert watch.table.taken_bytes() == {_ADDRESS: taken}
