@@ -51,7 +51,8 @@ from broker_runtime.server.threads import is_out_of_threads, may_start, run_with
 from broker_runtime.services.metadata import software_version
 from broker_runtime.services.producer_ids import ProducerIdService
 from broker_runtime.zookeeper.client import KazooZooKeeper
-from broker_runtime.zookeeper.membership import BrokerIdentity
+from broker_runtime.zookeeper.membership import BrokerIdentity, note_stopped
+from broker_runtime.zookeeper.session import ZNodeError
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +77,7 @@ _FETCHING_STOP_S: Final = 2.0
 _SESSIONS_OF_PATIENCE: Final = 2
 _SERVER_STOP_S: Final = 5.0
 _SESSION_END_S: Final = 3.0
+_NOTE_STOP_S: Final = 1.0
 _SESSION_END_RESERVE_S: Final = 1.0  # of the time to stop in, for what comes after the directories
 
 
@@ -159,6 +161,7 @@ class Broker:
         )
         self._ending.callback(_in_bounds, "end session", client.close, _SESSION_END_S)
         cluster = cluster_id(client)
+        self._ending.callback(_in_bounds, "note stop", lambda: self._note_stopped(client), _NOTE_STOP_S)
         directories = [self._open_directory(path, cluster) for path in settings.log_dirs]
         disk_work = {each.path: DiskWorker(each.path, on_late=lambda: member.wake()) for each in directories}
         disks = OwnDisks(directories, disk_work=disk_work)
@@ -299,6 +302,13 @@ class Broker:
                 log.error("%s error=%s", name, error)
             else:
                 raise error
+
+    def _note_stopped(self, client: KazooZooKeeper) -> None:
+        """Without ZooKeeper it is not noted: the directories count as what they are."""
+        try:
+            note_stopped(client, self._settings.broker_id, OwnDisks(self._directories).stopped())
+        except (PylogError, ZNodeError) as error:
+            log.warning("stop not noted broker=%d error=%s", self._settings.broker_id, error)
 
     def _run_disk(self, hosting: Hosting, directory: LogDirectory) -> None:
         """What has to be done for one directory, on a thread of its own: a disk that stands still holds up no other."""

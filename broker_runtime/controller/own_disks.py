@@ -44,6 +44,10 @@ class OwnDisks:
         """See `Disks`."""
         return {each.disk.disk_id: each.disk.epoch for each in self._directories}
 
+    def stopped(self) -> Mapping[str, int]:
+        """See `Disks`."""
+        return {each.disk.disk_id: each.disk.epoch for each in self._directories if each.disk.is_stopped}
+
     def remember(self, epoch: int, outdated: Collection[str]) -> Mapping[str, int]:
         """See `Disks`."""
         for each in self._directories:

@@ -2,7 +2,8 @@
 
     .lock                                the process that uses the directory holds its flock; its pid is inside
     meta.json                            cluster and broker (identity.py)
-    disk.json                            the directory's own id, and the epoch of its broker's last registration
+    disk.json                            the directory's own id, the epoch of its broker's last registration, and
+                                         whether that ended with an orderly stop
     clean-shutdown                       between a clean stop and the next start: lists the logs that are not clean
     recovery-point-checkpoint            per log: everything below is on the device
     high-watermark-checkpoint            per log: everything below was committed
@@ -30,6 +31,7 @@ import re
 import threading
 import uuid
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from broker_runtime.contract.errors import (
@@ -102,6 +104,7 @@ class LogDirectory:
         self._put_back: set[TopicPartition] = set()  # missing at an earlier start, and there at this one
         self.was_clean = False  # the last stop closed every log in order; not so if there was none
         self._is_closed = False
+        self._is_registered = False  # since it was opened
         self._is_given_up = False  # guarded by _save_lock
 
     @classmethod
@@ -187,6 +190,7 @@ class LogDirectory:
         disk = DiskIdentity(disk_id=str(uuid.uuid4()) if is_outdated else self.disk.disk_id, epoch=epoch)
         disk.write(self.files, self.path)
         self.disk = disk
+        self._is_registered = True
 
     def log(
         self,
@@ -320,6 +324,10 @@ class LogDirectory:
                 self._save()
                 rows = [(topic, partition) for topic, partition in sorted(not_clean)]
                 replace_file(self.files, self.path / CLEAN_NAME, encode_entries(rows))
+                if self._is_registered:  # else an older copy that was only looked at would pass for the newest
+                    disk = replace(self.disk, is_stopped=True)
+                    disk.write(self.files, self.path)
+                    self.disk = disk
         finally:
             with self._save_lock:  # who still saves is done first; who comes later is refused
                 self._is_given_up = True

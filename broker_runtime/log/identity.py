@@ -4,7 +4,8 @@ data directory is: ``disk.json``.
     {"content": {"version": 1, …}, "crc32c": "<8 hex digits over the content as JSON with sorted keys, no spaces>"}
 
     meta.json        cluster_id (text), broker_id (int)
-    disk.json        disk_id (text), epoch (int): of the last registration that had the directory; -1: none yet
+    disk.json        disk_id (text), epoch (int): of the last registration that had the directory; -1: none yet;
+                     is_stopped (bool): that registration's broker closed the directory in order
     partition.json   topic (text), topic_id (32 hex digits), partition (int),
                      schemas ([[schema id, Arrow schema message in base64], …] by rising id)
 
@@ -56,20 +57,29 @@ class DirectoryIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskIdentity:
-    """Which disk a data directory is, and how new: a copy that was made earlier has an earlier epoch."""
+    """Which disk a data directory is, and how new: a copy that was made earlier has an earlier epoch, or is not
+    stopped though the broker was."""
 
     disk_id: str
     epoch: int = -1
+    is_stopped: bool = False
 
     def write(self, files: FileSystem, directory: Path) -> None:
         """Durable when it returns. Raises `OSError`."""
-        _write(files, directory / DISK_NAME, {"disk_id": self.disk_id, "epoch": self.epoch})
+        content = {"disk_id": self.disk_id, "epoch": self.epoch, "is_stopped": self.is_stopped}
+        _write(files, directory / DISK_NAME, content)
 
     @classmethod
     def read(cls, files: FileSystem, directory: Path) -> DiskIdentity | None:
         """None where there is none yet. Raises `CorruptRecordError`, `OSError`."""
         content = _read(files, directory / DISK_NAME)
-        return None if content is None else cls(disk_id=str(content["disk_id"]), epoch=int(content["epoch"]))
+        if content is None:
+            return None
+        return cls(
+            disk_id=str(content["disk_id"]),
+            epoch=int(content["epoch"]),
+            is_stopped=bool(content.get("is_stopped", False)),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

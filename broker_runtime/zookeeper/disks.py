@@ -5,7 +5,8 @@ what is found at a start, a directory is
 
     trusted      in the record, and as new as that says; or there is no record (an older version wrote none)
     returned     missed by the last registration, and as new as when it went missing
-    outdated     older than the record says (a copy was put back), or not in the record at all
+    outdated    older than the record says (a copy was put back), or not in the record at all. One of the same epoch is
+                 older if that registration was stopped in order, and the directory does not say so
     lost         in the record, and not found, or found outdated
 
 Pure, but for what `Disks` does.
@@ -37,6 +38,9 @@ class Disks(Protocol):
     def epochs(self) -> Mapping[str, int]:
         """By the directory's id, the epoch on its disk; -1: of no registration yet."""
 
+    def stopped(self) -> Mapping[str, int]:
+        """By the directory's id, the epoch of those that say that their last registration was stopped in order."""
+
     def remember(self, epoch: int, outdated: Collection[str]) -> Mapping[str, int]:
         """Writes ``epoch`` into every directory, durably; those that are ``outdated`` get another id. Returns `epochs`
         as it is then: a directory that cannot be written keeps its own. Raises nothing."""
@@ -65,11 +69,18 @@ class DiskNews:
     returned: frozenset[str]
 
     @classmethod
-    def of(cls, record: DiskRecord | None, found: Mapping[str, int]) -> DiskNews:
+    def of(cls, record: DiskRecord | None, found: Mapping[str, int], stopped: Collection[str] = ()) -> DiskNews:
+        """``stopped``: those of ``found`` that say that they were stopped in order."""
         if record is None:
             return cls(frozenset(), frozenset(), frozenset())
         known = {**record.missing, **record.directories}
-        outdated = frozenset(each for each, epoch in found.items() if each not in known or epoch < known[each])
+        outdated = frozenset(
+            each
+            for each, epoch in found.items()
+            if each not in known
+            or epoch < max(known[each], record.stopped.get(each, -1))
+            or (record.stopped.get(each) == epoch and each not in stopped)
+        )
         return cls(
             lost=frozenset(each for each in record.directories if each not in found or each in outdated),
             outdated=outdated,
@@ -95,8 +106,6 @@ def next_record(record: DiskRecord | None, present: Mapping[str, int], boot_id: 
     """What the registration writes that has these directories."""
     known = {} if record is None else {**record.missing, **record.directories}
     missing = [(each, epoch) for each, epoch in known.items() if each not in present]
-    return DiskRecord(
-        boot_id=boot_id,
-        directories=dict(present),
-        missing=dict(islice(missing, max(0, len(missing) - _MOST_MISSING), None)),
-    )
+    kept = dict(islice(missing, max(0, len(missing) - _MOST_MISSING), None))
+    stopped = {} if record is None else {each: epoch for each, epoch in record.stopped.items() if each in kept}
+    return DiskRecord(boot_id=boot_id, directories=dict(present), missing=kept, stopped=stopped)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hmac
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -135,6 +135,29 @@ def deregister(client: ZooKeeperClient, membership: Membership) -> None:
     log.info("deregister broker=%d epoch=%d", membership.broker_id, membership.epoch)
 
 
+def note_stopped(client: ZooKeeperClient, broker_id: int, stopped: Mapping[str, int]) -> None:
+    """These data directories were closed in order, and say so durably: a copy that does not was made earlier. Of the
+    present registration's epoch only; nothing happens if there was another since. ``stopped``: see `Disks.stopped`.
+
+    Comes last, so that no good disk is taken for an older one, however the stop ends. Raises
+    `ZooKeeperUnavailableError`.
+    """
+    path, epoch_path = broker_disks_path(broker_id), broker_epoch_path(broker_id)
+    node, epoch_node = client.find(path), client.find(epoch_path)
+    if node is None or epoch_node is None:
+        return
+    known = from_json(node.data, DiskRecord, path)
+    epoch = epoch_node.version
+    ended = {each: epoch for each in stopped if stopped[each] == epoch and each in known.directories}
+    if not ended:
+        return
+    record = msgspec.structs.replace(known, stopped={**known.stopped, **ended})
+    try:
+        client.transaction([Check(epoch_path, epoch), Set(path, to_json(record), node.version)])
+    except (BadVersionError, NoNodeError) as error:
+        log.info("stop not noted broker=%d changed=%s", broker_id, error.path)
+
+
 def _register_once(
     client: ZooKeeperClient, identity: BrokerIdentity, now_ms: int, answers: Callable[[str, int], bool]
 ) -> Membership:
@@ -159,7 +182,7 @@ def _register_once(
     disks_path = broker_disks_path(identity.broker_id)
     disks_node = None if disks is None else client.find(disks_path)
     known = None if disks_node is None else from_json(disks_node.data, DiskRecord, disks_path)
-    news = DiskNews.of(known, {} if disks is None else disks.epochs())
+    news = DiskNews.of(known, {} if disks is None else disks.epochs(), () if disks is None else disks.stopped())
     for disk_id in news.lost:
         log.error("data directory lost broker=%d disk_id=%s", identity.broker_id, disk_id)
     returning = Return(

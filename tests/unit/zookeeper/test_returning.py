@@ -11,7 +11,7 @@ from broker_runtime.contract.model import TopicPartition
 from broker_runtime.controller.own_disks import OwnDisks
 from broker_runtime.log import LogConfig, LogDirectory
 from broker_runtime.log.faulty_files import FaultyFiles
-from broker_runtime.zookeeper.membership import BrokerIdentity, register
+from broker_runtime.zookeeper.membership import BrokerIdentity, note_stopped, register
 from broker_runtime.zookeeper.memory import MemoryZooKeeper
 from broker_runtime.zookeeper.znodes import (
     PERMANENT,
@@ -58,11 +58,13 @@ class Broker:
             disks.settled()
         return self.directories[0]
 
-    def stop(self, *, clean=True):
+    def stop(self, *, clean=True, is_noted=True):
         for directory in self.directories:
             directory.close(clean=clean)
         if not clean:
             self.files.kill()
+        elif is_noted:
+            note_stopped(self.client, 1, OwnDisks(self.directories).stopped())
         self.client.close()
         self.client = self.server.client()
 
@@ -176,6 +178,56 @@ def test_older_copy_of_the_disk_is_not_taken_for_it(broker):
     broker.start()
     assert broker.state == (None, 4, (1,), (1,)), "nor at the start after that"
     assert broker.directories[0].partitions == [T0], "it stays, in case it is to be elected as it is"
+
+
+@pytest.mark.parametrize("other_starts", [0, 1])
+def test_copy_made_while_the_broker_was_running_is_older_than_its_orderly_stop(broker, other_starts):
+    """ZooKeeper knows that the stop was in order, and the copy does not say so; nor after a start without it."""
+    copy = {name: broker.files.content(name) for name in broker.files._names}
+    broker.write()
+    broker.stop()
+    for _ in range(other_starts):
+        broker.take_disk()
+        broker.start()
+        broker.stop()
+    broker.put_disk(copy)
+    broker.start()
+    assert broker.state == (None, 4, (1,), (1,))
+
+
+def test_copy_is_older_even_if_a_tool_has_opened_it_or_a_start_has_failed(broker):
+    """Only a directory that was registered says at its close that it was stopped in order."""
+    copy = {name: broker.files.content(name) for name in broker.files._names}
+    broker.stop()
+    broker.put_disk(copy)
+    broker.start(register_now=False)
+    broker.stop()
+    broker.start()
+    assert broker.state == (None, 4, (1,), (1,))
+
+
+@pytest.mark.parametrize("is_noted", [True, False], ids=["noted", "zookeeper away"])
+@pytest.mark.parametrize("clean", [True, False])
+def test_start_that_ended_before_it_registered_makes_no_good_disk_an_older_one(broker, clean, is_noted):
+    """The mark of the orderly stop stays on the disk until the next registration."""
+    broker.stop(is_noted=is_noted)
+    for _ in range(2):
+        broker.start(register_now=False)
+        broker.stop(clean=clean, is_noted=is_noted)
+    broker.start()
+    assert broker.state == (1, 3, (1,), ())
+    broker.stop(clean=clean)
+    broker.start()
+    assert broker.state == (1, 3, (1,), ())
+
+
+def test_stop_that_ends_late_does_not_speak_of_a_later_registration(broker):
+    """Another start has registered meanwhile: what is known of its disks stays."""
+    stopped = {broker.directories[0].disk.disk_id: broker.directories[0].disk.epoch}
+    broker.stop(is_noted=False)
+    broker.start()
+    note_stopped(broker.client, 1, stopped)
+    assert from_json(broker.client.get(broker_disks_path(1)).data, DiskRecord, "").stopped == {}
 
 
 @pytest.mark.parametrize("clean", [True, False])
