@@ -29,11 +29,17 @@ class OwnDisks:
         self._disk_work = disk_work
         self._missing = frozenset(at for each in directories for at in each.missing)
         self._put_back = frozenset(at for each in directories for at in each.put_back)
+        self._has_lost_names = any(each.has_lost_names for each in directories)
 
     @property
     def missing(self) -> Collection[TopicPartition]:
         """See `Disks`."""
         return self._missing
+
+    @property
+    def has_lost_names(self) -> bool:
+        """See `Disks`."""
+        return self._has_lost_names
 
     @property
     def put_back(self) -> Collection[TopicPartition]:
@@ -71,6 +77,7 @@ class OwnDisks:
     def settled(self) -> None:
         """See `Disks`."""
         self._missing = self._put_back = frozenset()
+        self._has_lost_names = False
         for each in self._directories:
             each.forget_put_back()
 

@@ -103,6 +103,7 @@ class LogDirectory:
         self._being_made: set[TopicPartition] = set()  # in _found, and perhaps not there yet
         self._put_back: set[TopicPartition] = set()  # missing at an earlier start, and there at this one
         self.was_clean = False  # the last stop closed every log in order; not so if there was none
+        self.has_lost_names = False  # it was registered, and no checkpoint told at the start which logs it had
         self._is_closed = False
         self._is_registered = False  # since it was opened
         self._is_given_up = False  # guarded by _save_lock
@@ -364,6 +365,7 @@ class LogDirectory:
         self.was_clean = rows is not None and not rows
         points = self._recovery_points.read()
         watermarks = self._high_watermarks.read()
+        self.has_lost_names = points is None and self.disk.epoch >= 0
         starts = self._log_starts.read()
         lost_before = self._lost_names.read() or {}
         self._named = frozenset({**(points or {}), **(watermarks or {}), **(starts or {}), **lost_before})

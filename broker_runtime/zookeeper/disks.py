@@ -53,6 +53,10 @@ class Disks(Protocol):
         """The logs that the checkpoints of some directory name, and that are not in it."""
 
     @property
+    def has_lost_names(self) -> bool:
+        """Whether some directory that was registered does not know any more which logs it had."""
+
+    @property
     def put_back(self) -> Collection[TopicPartition]:
         """The logs that were missing at an earlier start, and are there now."""
 
@@ -96,7 +100,7 @@ class DiskNews:
             return is_back and place is not None and place.disk_id not in self.outdated and at not in disks.missing
         if place is None:
             # One that nobody ever made, in a directory that is here, has nothing to miss.
-            return at not in disks.missing and not self.lost
+            return at not in disks.missing and not self.lost and not disks.has_lost_names
         if place.disk_id in self.outdated or (place.disk_id in self.returned and self.lost):
             return False
         return at not in disks.missing or (place.is_named and place.disk_id not in self.returned)

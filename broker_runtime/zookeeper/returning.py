@@ -76,7 +76,7 @@ class Return:
     def changes_nothing(self) -> bool:
         """Whether the broker has everything that it was in sync with, and nothing that it missed."""
         disks, news = self.disks, self.news
-        has_news = disks is not None and (disks.missing or disks.put_back)
+        has_news = disks is not None and (disks.missing or disks.put_back or disks.has_lost_names)
         return self.was_clean and not (has_news or news.lost or news.outdated or news.returned)
 
 

@@ -248,12 +248,20 @@ def test_log_whose_directory_is_gone_is_missed_until_it_is_put_back(broker, clea
 
 def test_log_that_was_never_used_is_not_missed(broker):
     """A broker that died before it made a new partition's directory acknowledged nothing there."""
+    broker.directories[0].delete(T0)
+    broker.stop(clean=False)
+    broker.start()
+    assert broker.state == (1, 3, (1,), ())
+
+
+def test_log_that_is_not_there_is_missed_where_the_checkpoints_are_gone_too(broker):
+    """A registered directory has checkpoints: without them it does not know which logs it had."""
     broker.stop(clean=False)
     broker.files.remove_tree(ROOT / "t-0")
     for name in ("recovery-point-checkpoint", "high-watermark-checkpoint", "log-start-offset-checkpoint"):
         broker.files.unlink(ROOT / name)
     broker.start()
-    assert broker.state == (1, 3, (1,), ())
+    assert broker.state == (None, 4, (1,), (1,))
 
 
 def test_lost_disk_takes_only_the_logs_that_are_on_no_other(broker):
