@@ -15,7 +15,7 @@ from broker_runtime.controller.hosting import Hosting
 from broker_runtime.controller.isr_updater import IsrUpdater
 from broker_runtime.controller.own_disks import OwnDisks
 from broker_runtime.log import LogDirectory
-from broker_runtime.replication import PartitionRegistry
+from broker_runtime.replication import FetchWaiter, Partition, PartitionRegistry
 from broker_runtime.services.movement import MovementService
 from broker_runtime.services.topics import TopicService
 from broker_runtime.zookeeper.membership import BrokerIdentity
@@ -50,6 +50,40 @@ class SimIsrUpdater(IsrUpdater):
         except ZooKeeperUnavailableError:
             self.situation("in-sync write of unknown outcome")
             raise
+
+
+class _Rises(FetchWaiter):
+    """Told under the partition's lock, so while the role is still that under which the high watermark rose."""
+
+    __slots__ = ("_high_watermark", "_on_rise", "_partition")
+
+    def __init__(self, partition: Partition, on_rise: Callable[[], None]) -> None:
+        super().__init__()
+        self._partition = partition
+        self._on_rise = on_rise
+        self._high_watermark = -1
+
+    def wake(self) -> None:
+        high_watermark = self._partition.log._state.high_watermark
+        if self._partition.is_leader and high_watermark != self._high_watermark:
+            self._high_watermark = high_watermark
+            self._on_rise()
+
+
+class SimRegistry(PartitionRegistry):
+    """The real one; ``on_rise`` hears of it when a leader here moves a high watermark.
+
+    A leader whose disk holds it up may do so after it was told that its role ends: the end is left with the lock's
+    holder, and comes in the same step (`RoleLock`). Who looks after the step sees a follower alone.
+    """
+
+    def __init__(self, on_rise: Callable[[], None]) -> None:
+        super().__init__()
+        self._on_rise = on_rise
+
+    def host(self, partition: Partition) -> None:
+        super().host(partition)
+        partition.add_waiter(_Rises(partition, self._on_rise))
 
 
 class Peers(Protocol):
@@ -100,7 +134,7 @@ class Life:
         self.directory = LogDirectory.open(
             DATA, cluster_id=cluster_id(client), broker_id=node.broker_id, files=node.files
         )
-        self.registry = PartitionRegistry()
+        self.registry = SimRegistry(lambda: node.observer.observe(node))
         self.fetching = ReplicaFetching(
             node.actor,
             node.broker_id,

@@ -11,15 +11,19 @@ import pytest
 from broker_runtime.contract.errors import ZooKeeperUnavailableError
 from broker_runtime.contract.frame import parse_header
 from broker_runtime.contract.model import TopicPartition
+from broker_runtime.contract.schema import SchemaHistory, TopicSchema
 from broker_runtime.log import LogConfig, LogDirectory
+from broker_runtime.replication import Partition
+from broker_runtime.replication.registry import KnownTopic
 from broker_runtime.zookeeper.session import NodeExistsError, SessionState
 from tests.simulation.committed import Committed, ViolationError
 from tests.simulation.disk import SimFiles
+from tests.simulation.life import SimRegistry
 from tests.simulation.log_view import DiskView, StoredFrame
 from tests.simulation.scheduler import MS, SECOND, Crashed, DefectError, Scheduler
 from tests.simulation.sim_zookeeper import LOST_AFTER, LOST_BEFORE, SimZooKeeper, ZooKeeperWeather
 from tests.simulation.trace import Trace
-from tests.unit.replication.partitions import frame
+from tests.unit.replication.partitions import frame, leadership
 
 AT = TopicPartition("t", 0)
 TOPIC_ID = uuid.UUID(int=7)
@@ -231,6 +235,22 @@ def stored(files, *values):
     view = DiskView(files, {"t": [TOPIC_ID.bytes]})
     view.refresh()
     return view.logs[AT].frames
+
+
+def test_rise_of_a_high_watermark_is_looked_at_while_its_leader_leads(files):
+    """Also where the end of the role waits meanwhile for the partition's lock, and comes in the same step."""
+    log, seen = written(files, b"a", b"b"), []
+    registry = SimRegistry(lambda: seen.append((partition.is_leader, log.high_watermark)))
+    schemas = SchemaHistory([TopicSchema.untyped()])
+    registry.know_topic("t", KnownTopic(topic_id=TOPIC_ID.bytes, partition_count=1, schemas=schemas))
+    partition = Partition(log, broker_id=1)
+    registry.host(partition)
+    partition.become_leader(leadership())
+    with partition._lock:
+        partition.step_down()
+        partition._advance_high_watermark()
+    assert not partition.is_leader
+    assert seen[-1] == (True, log.high_watermark) == (True, 1)
 
 
 def test_batch_that_is_there_twice_violates_the_first_invariant(files):
