@@ -17,18 +17,20 @@ def is_locked(lock: Any) -> bool:
     return bool(lock.locked())
 
 
-def disagreement(state: LogState, frames: Sequence[StoredFrame]) -> str | None:
-    """What is wrong with the epochs or producers of a log whose files hold ``frames``; None: nothing."""
+def disagreement(state: LogState, frames: Sequence[StoredFrame], *, was_cut: bool = False) -> str | None:
+    """What is wrong with the epochs or producers of a log whose files hold ``frames``; None: nothing. ``was_cut``: the
+    last that happened to it, since it was loaded, is that its end was cut off."""
     kept = [frame for frame in frames if frame.next_offset > state.log_start_offset]
-    return _of_epochs(state, kept) or _of_producers(state, kept)
+    return _of_epochs(state, kept, was_cut) or _of_producers(state, kept)
 
 
-def _of_epochs(state: LogState, frames: Sequence[StoredFrame]) -> str | None:
+def _of_epochs(state: LogState, frames: Sequence[StoredFrame], was_cut: bool) -> str | None:
     entries = state.epochs.entries
     end = state.segments.end_offset
     for epoch, start in entries:
-        if start > end:
-            return f"leader epoch {epoch} begins at {start}, behind the log's end {end}"
+        # One may begin at the very end, where its first record was lost or never written; none does after a cut.
+        if start > end or (was_cut and start == end):
+            return f"leader epoch {epoch} begins at {start}, and the log {'was cut to' if was_cut else 'ends at'} {end}"
     for frame in frames:
         offset = max(frame.base_offset, state.log_start_offset)
         known = [epoch for epoch, start in entries if start <= offset]
