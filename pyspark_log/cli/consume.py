@@ -22,8 +22,8 @@ from pyspark_log.cli import complete
 from pyspark_log.cli.arguments import EARLIEST, AtOffset, FromEnd, parse_place
 from pyspark_log.cli.invocation import Invocation
 from pyspark_log.cli.options import add_command
-from pyspark_log.cli.output import Column, OutputFormat, json_line, print_rows, write_bytes
-from pyspark_log.cli.ranges import KeyColumns, key_columns, partitions_of, resolve_place
+from pyspark_log.cli.output import Column, OutputFormat, json_line, json_text, plain, print_rows, write_bytes
+from pyspark_log.cli.ranges import KeyColumns, check_columns, key_columns, partitions_of, resolve_place, topics_of
 from pyspark_log.cli.raw_records import MAGIC, RawRecord, pack_record
 from pyspark_log.cli.record_format import RecordFormat, Shown
 from pyspark_log.local.foreground import ending_between, terminable
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 _MAX_TABLE_ROWS = 10_000
 _POLL_S = 0.2
 _COMMIT_INTERVAL_S = 5.0
+_COLUMN = "row."
 
 
 def add_to(app: typer.Typer) -> None:
@@ -82,6 +83,7 @@ def consume(
     in_table = invocation.output in {OutputFormat.TABLE, OutputFormat.WIDE, OutputFormat.JSON, OutputFormat.YAML}
     if in_table and to is None and limit is None:
         raise OptionError(f"-o {invocation.output} shows all at once: say where to stop, with --to end or -n")
+    shown_as = None if form is None else RecordFormat(form)
     now_ms = time.time_ns() // 1_000_000
     start = "earliest" if from_beginning else start
     start_place = None if start is None else parse_place(start, now_ms=now_ms, option="--from")
@@ -93,8 +95,11 @@ def consume(
         partitions = partitions_of(admin, topics)
         starts = None if start_place is None else resolve_place(admin, start_place, partitions)
         ends = None if to_place is None else resolve_place(admin, to_place, partitions)
-        keys = key_columns(admin, partitions)
-        show = _Raw(keys) if raw else _shower(invocation.output, form, keys)
+        described = topics_of(admin, partitions)
+        keys = key_columns(described)
+        if shown_as is not None:
+            check_columns(shown_as.columns, described, columns)
+        show = _Raw(keys) if raw else _shower(invocation.output, shown_as, keys)
         if isinstance(to_place, FromEnd) and starts is not None and ends is not None:
             ends = {at: max(ends[at], starts[at]) for at in partitions}
     # A group's first positions are committed at once: they must be where this call begins, should it be killed.
@@ -299,25 +304,37 @@ class _Table:
 
     def finish(self) -> None:
         rows = self._rows
-        if self._form in {OutputFormat.TABLE, OutputFormat.WIDE}:
-            rows = [{**{key: row[key] for key in row if key != "row"}, **row.get("row", {})} for row in rows]
-        headings = list(dict.fromkeys(key for row in rows for key in row))
         # With one topic its name on every line says nothing; with several nobody could tell the rows apart.
         only_in_wide = {"timestamp", "headers"} | ({"topic"} if len({row["topic"] for row in rows}) < 2 else set())
-        shown = [Column(key, key.upper(), wide_only=key in only_in_wide) for key in headings]
+        if self._form in {OutputFormat.TABLE, OutputFormat.WIDE}:
+            rows = [_cells(row) for row in rows]
+        headings = list(dict.fromkeys(key for row in rows for key in row))
+        shown = [Column(key, key.removeprefix(_COLUMN).upper(), wide_only=key in only_in_wide) for key in headings]
         print_rows(rows, shown, self._form, name="offset")
 
     def remark(self, invocation: Invocation) -> None:
         """Nothing is unclear."""
 
 
-def _shower(output: OutputFormat | None, form: str | None, keys: KeyColumns) -> _Lines | _Table:
+def _cells(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A record as a table shows it: a column's name may be that of a place (offset), and both are shown."""
+    place = {key: _cell(value) for key, value in record.items() if key != "row"}
+    return place | {_COLUMN + name: _cell(value) for name, value in record.get("row", {}).items()}
+
+
+def _cell(value: Any) -> Any:
+    """Text and numbers as they are, everything else as JSON has it."""
+    value = plain(value)
+    return json_text(value) if isinstance(value, bool | dict | list) else value
+
+
+def _shower(output: OutputFormat | None, form: RecordFormat | None, keys: KeyColumns) -> _Lines | _Table:
     if output in {OutputFormat.TABLE, OutputFormat.WIDE, OutputFormat.JSON, OutputFormat.YAML}:
         assert output is not None
         return _Table(output, keys)
     if output is OutputFormat.NAME:
         return _Lines(RecordFormat(r"%t:%p:%o\n"), keys, as_json=False)
-    return _Lines(None if form is None else RecordFormat(form), keys, as_json=output is OutputFormat.JSONL)
+    return _Lines(form, keys, as_json=output is OutputFormat.JSONL)
 
 
 def _records(batch: ConsumedBatch, keys: KeyColumns) -> Iterator[Shown]:

@@ -90,7 +90,12 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 
 def json_line(row: Mapping[str, Any]) -> str:
     """One row as one line of JSON."""
-    return json.dumps(plain(row), ensure_ascii=False, separators=(",", ":"))
+    return json_text(plain(row))
+
+
+def json_text(value: Any) -> str:
+    """What is plain already, as JSON in one line."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def plain(value: Any) -> Any:

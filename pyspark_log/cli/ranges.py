@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from broker_runtime.contract.errors import InvalidPartitionsError
+from broker_runtime.contract.errors import InvalidPartitionsError, OptionError
 from pyspark_log.cli.arguments import (
     EARLIEST,
     LATEST,
@@ -17,17 +17,39 @@ from pyspark_log.cli.arguments import (
 )
 
 if TYPE_CHECKING:
-    from broker_runtime.contract.model import TopicPartition
+    from broker_runtime.contract.model import TopicDescription, TopicPartition
     from pyspark_log import Admin
+
+_MOST_NAMES = 50
 
 KeyColumns = Mapping[str, str | None]
 """The typed topics among those read, with their key columns (None: no key). A topic that is not in it is untyped."""
 
 
-def key_columns(admin: Admin, partitions: Sequence[TopicPartition]) -> KeyColumns:
-    """What the topics of ``partitions`` are keyed by."""
-    topics = [admin.describe_topic(name) for name in dict.fromkeys(at.topic for at in partitions)]
+def topics_of(admin: Admin, partitions: Sequence[TopicPartition]) -> list[TopicDescription]:
+    """The topics that ``partitions`` are of."""
+    return [admin.describe_topic(name) for name in dict.fromkeys(at.topic for at in partitions)]
+
+
+def key_columns(topics: Sequence[TopicDescription]) -> KeyColumns:
+    """What the topics are keyed by."""
     return {topic.name: topic.key for topic in topics if topic.schema is not None}
+
+
+def check_columns(wanted: Sequence[str], topics: Sequence[TopicDescription], columns: str | None) -> None:
+    """Raises `OptionError` for a ``%{column}`` of a format that no record can have. ``columns``: --columns, as given."""
+    known = list(dict.fromkeys(name for topic in topics if topic.schema is not None for name in topic.schema.names))
+    if columns is not None:
+        selected = {name.strip() for name in columns.split(",")}
+        known = [name for name in known if name in selected]
+    for name in wanted:
+        if name in known:
+            continue
+        if not known:
+            names = ", ".join(topic.name for topic in topics)
+            raise OptionError(f"-f %{{{name}}}: {names} has no columns; %k and %v are a record's key and value")
+        allowed = ", ".join(known[:_MOST_NAMES]) + (", …" if len(known) > _MOST_NAMES else "")
+        raise OptionError(f"-f %{{{name}}}: no such column; there are {allowed}")
 
 
 def partitions_of(admin: Admin, topics: Sequence[str]) -> list[TopicPartition]:

@@ -10,14 +10,13 @@ row as JSON. Reading takes %k, %v, %p and %T, each at most once, with something 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from broker_runtime.contract.errors import OptionError
-from pyspark_log.cli.output import json_line
+from pyspark_log.cli.output import json_line, json_text
 
 _TOKEN = re.compile(r"%(\{[^}]+\}|.)|\\(.)", re.DOTALL)
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
@@ -149,5 +148,5 @@ def _text(value: Any) -> bytes:
         return b""
     if isinstance(value, bytes):
         return value
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    text = value if isinstance(value, str) else json_text(value)
     return text.encode()

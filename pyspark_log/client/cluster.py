@@ -57,6 +57,7 @@ BOOTSTRAP_LIMIT_S = 10.0
 _ATTEMPT_LIMIT_S = 5.0  # one try at one broker, when there may be others
 _QUICK_ATTEMPT_LIMIT_S = 2.0  # the same, for the first try at what every broker can tell at once
 _FIRST_ATTEMPT_LIMIT_S = 3.0  # the same, before any has answered
+_TELLING_ATTEMPT_S = 1.0  # a connection, an election or a busy moment take as long: silence in less tells nothing
 
 _DISTRUST_S = 10.0
 _MAY_BE_DONE = (NetworkError, RequestTimedOutError, ZooKeeperUnavailableError, LeaderNotAvailableError)
@@ -204,7 +205,8 @@ class Cluster:
         ``done_if``: this error, after a try whose outcome is unknown, means that that try succeeded, or that somebody
         else was quicker: returns None.
         Blocks at most ``timeout_s`` (default ``request.timeout.ms``). Raises what the broker answered, or the last
-        network error; at once where a broker that was named refuses: who leads, say, may be another by now.
+        network error; at once where a broker that was named refuses: who leads, say, may be another by now. What was
+        answered before a last try with less than a second left, which timed out, is raised and not that.
         """
         assert ACTIONS[action].response is response
         deadline = Deadline(self.request_timeout_s if timeout_s is None else timeout_s)
@@ -217,7 +219,7 @@ class Cluster:
         tried: set[Address] = set()
         said: PylogError | None = None
         while said is None or not self._is_connected or not deadline.expired:
-            address = None
+            address, limit_s = None, 0.0 if said is None else deadline.remaining_s()
             try:
                 address = self._pick(to, deadline)
                 limit_s = self._attempt_s(to, deadline, is_quick=action == "metadata" and not tried)
@@ -239,6 +241,9 @@ class Cluster:
             if isinstance(to, Coordinator):
                 self._coordinators.forget(to)
             is_ambiguous = is_ambiguous or isinstance(failure, _MAY_BE_DONE)
+            if said is not None and isinstance(failure, RequestTimedOutError) and limit_s < _TELLING_ATTEMPT_S:
+                # What was sent may have been done: an error that denies it does not stand for this one.
+                failure = said if address is None or isinstance(said, _MAY_BE_DONE) else failure
             self._raise_if_hopeless(failure, address, tried, started_s, deadline)
             if isinstance(to, int) and isinstance(failure, BrokerUnavailableError):
                 raise failure

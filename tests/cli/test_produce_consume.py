@@ -114,6 +114,17 @@ def test_formats_of_results_show_the_same_records(pylog: Pylog, typed_topic: str
     assert pylog("consume", topic, *ALL, "-o", "name").stdout == f"{topic}:1:0\n"
 
 
+def test_format_with_a_column_that_is_not_there_is_a_usage_error(pylog: Pylog, typed_topic: str, topic: str) -> None:
+    """Exit 2: it would show nothing at all."""
+    refused = pylog("consume", typed_topic, *ALL, "-f", r"%{dely}\n", status=2)
+    assert refused.stderr == "[INVALID_OPTION] -f %{dely}: no such column; there are carrier, delay\n"
+    refused = pylog("consume", typed_topic, *ALL, "--columns", "carrier", "-f", "%{delay}", status=2)
+    assert "there are carrier\n" in refused.stderr
+    assert f"{topic} has no columns" in pylog("consume", topic, *ALL, "-f", "%{value}", status=2).stderr
+    pylog("produce", typed_topic, stdin='{"carrier": "UA", "delay": 2}\n')
+    assert pylog("consume", typed_topic, topic, *ALL, "-f", r"%{delay}\n").stdout == "2\n"
+
+
 @pytest.mark.parametrize(("argument", "status"), [("version", 0), ("nonsense", 2)])
 def test_process_ends_without_taking_python_down(argument: str, status: int, tmp_path: Path) -> None:
     """A thread of Arrow that calls into Python while it is taken down aborts the process, whatever its status was; what

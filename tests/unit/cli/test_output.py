@@ -74,3 +74,36 @@ def test_table_of_records_names_the_topic_where_there_are_several(
     table._rows = [{"topic": topic, **place} for topic in topics]
     table.finish()
     assert ("TOPIC" in capsys.readouterr().out.splitlines()[0].split()) == has_column
+
+
+def test_table_of_records_shows_nested_values_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """S7: a table is a view of what -o jsonl has, without Python in it."""
+    row = {"s": {"a": None, "b": ["x"]}, "m": [["k", 1]], "e": [], "bin": {"base64": "/w=="}, "yes": True, "t": "x y"}
+    table = _Table(OutputFormat.WIDE, {"t": None})
+    place = {"topic": "t", "partition": 0, "offset": 0, "timestamp": 7, "headers": [["h", b"1"], ["h", None]]}
+    table._rows = [{**place, "row": row}]
+    table.finish()
+    heading, line = capsys.readouterr().out.splitlines()
+    assert heading.split() == ["TOPIC", "PARTITION", "OFFSET", "TIMESTAMP", "HEADERS", "S", "M", "E", "BIN", "YES", "T"]
+    assert line.split("  ")[-7:] == [
+        '[["h","1"],["h",null]]', '{"a":null,"b":["x"]}', '[["k",1]]', "[]", '{"base64":"/w=="}', "true", "x y"
+    ]  # fmt: skip
+
+
+def test_table_of_untyped_records_shows_bytes_that_are_no_text_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """The same as in -o jsonl."""
+    table = _Table(OutputFormat.TABLE, {})
+    place = {"topic": "t", "partition": 0, "offset": 0, "timestamp": 7}
+    table._rows = [{**place, "key": b"k", "value": b"\xff"}]
+    table.finish()
+    assert capsys.readouterr().out.splitlines()[1].split() == ["0", "0", "k", '{"base64":"/w=="}']
+
+
+def test_table_of_records_shows_a_column_that_is_named_like_a_place(capsys: pytest.CaptureFixture[str]) -> None:
+    """A topic may have columns called offset and timestamp; neither hides the record's own."""
+    table = _Table(OutputFormat.TABLE, {"t": None})
+    row = {"offset": 99, "topic": "own", "timestamp": 5}
+    table._rows = [{"topic": "t", "partition": 0, "offset": 3, "timestamp": 7, "row": row}]
+    table.finish()
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines == [["PARTITION", "OFFSET", "OFFSET", "TOPIC", "TIMESTAMP"], ["0", "3", "99", "own", "5"]]

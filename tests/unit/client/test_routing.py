@@ -332,6 +332,70 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now_s
 
 
+@pytest.fixture
+def deadline_clock(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The same, which the deadlines of calls go by as well."""
+    monkeypatch.setattr(module, "Deadline", lambda timeout_s: Deadline(timeout_s, clock=lambda: clock[0]))
+    return clock
+
+
+@pytest.mark.parametrize(
+    ("limit_s", "error"),
+    [(5.0, ZooKeeperUnavailableError), (9.0, RequestTimedOutError)],
+    ids=["the last try was short", "the last try was long enough"],
+)
+def test_last_try_that_was_too_short_for_an_answer_tells_nothing(
+    brokers: Brokers, deadline_clock: list[float], limit_s: float, error: type[PylogError]
+) -> None:
+    """What a broker said before is raised; a broker that had time to answer and did not is told as that."""
+    answer = brokers.answer
+
+    def then_silent(address: Address, name: str) -> Message:
+        if name != "create_partitions":
+            return answer(address, name)
+        given_s.append(brokers.given_s[-1])
+        if deadline_clock[0] < 4.5:
+            deadline_clock[0] += 4.5  # the broker waited for its session, in vain
+            raise ZooKeeperUnavailableError("changes of topics wait")
+        deadline_clock[0] += given_s[-1]
+        raise RequestTimedOutError(f"{address} is silent")
+
+    given_s: list[float] = []
+    cluster = Cluster([ONE])
+    ask_for_metadata(cluster, 1)
+    brokers.answer = then_silent  # type: ignore[method-assign]
+    with pytest.raises(error):
+        cluster.call(
+            "create_partitions", CreatePartitionsRequest(name="t", total=9), Empty, to="controller", timeout_s=limit_s
+        )
+    assert [each < 1 for each in given_s] == [False, error is ZooKeeperUnavailableError]
+    cluster.close()
+
+
+@pytest.mark.parametrize("name", ["find_coordinator", "fetch_offsets"])
+def test_last_try_that_may_have_been_carried_out_is_not_told_as_one_that_was_not(
+    brokers: Brokers, deadline_clock: list[float], name: str
+) -> None:
+    """That there was no coordinator is told only where nobody was asked for more than who it is."""
+    answer = brokers.answer
+
+    def then_silent(address: Address, action: str) -> Message:
+        if action == "find_coordinator" and deadline_clock[0] < 1.5:
+            deadline_clock[0] += 1.5
+            raise CoordinatorNotAvailableError("nobody")
+        if action == name:
+            deadline_clock[0] += brokers.given_s[-1]
+            raise RequestTimedOutError(f"{address} is silent")
+        return answer(address, action)
+
+    cluster = Cluster([ONE])
+    ask_for_metadata(cluster, 1)
+    brokers.answer = then_silent  # type: ignore[method-assign]
+    with pytest.raises(CoordinatorNotAvailableError if name == "find_coordinator" else RequestTimedOutError):
+        ask_coordinator(cluster, timeout_s=2)
+    cluster.close()
+
+
 @pytest.mark.parametrize(
     ("peer", "error", "told"),
     [
