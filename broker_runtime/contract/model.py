@@ -94,6 +94,7 @@ class PartitionDescription:
 
     ``lost``: replicas that came back without the log that they were in sync with, and are not in sync again yet. One
     that is in ``isr`` as well was the last one in sync: nobody leads until its disk is back, or another is chosen.
+    ``eligible``: replicas that are not in sync and have all that is committed (KIP-966's eligible leader replicas).
     """
 
     partition: int
@@ -104,6 +105,7 @@ class PartitionDescription:
     log_start: int = -1
     high_watermark: int = -1
     lost: Sequence[int] = ()
+    eligible: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,8 @@
     damage is found → it leaves the in-sync set, and what it leads is given up → another leads → hosting sets the log
     aside and begins another, empty → it follows, fetches everything, and joins when it has caught up
 
-Rules: who is the only one in sync stays, damaged as it is: nobody has more. States change by compare-and-set, checked
+Rules: who is the only one in sync stays, damaged as it is, where nobody else is known to have all that is committed
+(`PartitionState.eligible`). States change by compare-and-set, checked
 against the broker's own epoch. A log that was in use told its leader how far it goes, and such a fetch may be under way
 still, in the buffers of a leader that stands still: the leader epoch rises with the state, so that it counts nowhere.
 Only then is the log released. (One that was found damaged by its first use never told anything in this registration.)
@@ -89,15 +90,9 @@ def _understood(data: bytes, path: str) -> PartitionState | None:
 
 
 def _without(present: PartitionState, own_id: int, *, was_used: bool) -> PartitionState | None:
-    """The state without this broker; None where nothing is to be written: it is the only one in sync, or left before
-    with a log that told nothing since."""
-    others = tuple(member for member in present.isr if member != own_id)
-    if not any(member not in present.lost for member in others) or not (was_used or own_id in present.isr):
+    """The state without this broker; None where nothing is to be written: it is the only one that has what it has, or
+    left before with a log that told nothing since."""
+    left = present.without_damaged(own_id)
+    if left is None or not (was_used or own_id in (*present.isr, *present.eligible)):
         return None
-    is_leader = present.leader == own_id
-    return msgspec.structs.replace(
-        present.with_in_sync(others),
-        leader=None if is_leader else present.leader,
-        leader_epoch=present.leader_epoch + (is_leader or was_used),
-        leader_broker_epoch=-1 if is_leader else present.leader_broker_epoch,
-    )
+    return msgspec.structs.replace(left, leader_epoch=present.leader_epoch + (present.leader == own_id or was_used))

@@ -10,8 +10,10 @@ Kafka's rules (`PartitionLeaderElectionAlgorithms`), with the brokers in the ord
 A broker whose disk takes no records of the partition comes last: it leads only where nobody else that is in sync can.
 
 Beyond Kafka's: a replica that has lost its log (`PartitionState.lost`) is elected only where an operator asks for an
-unclean election and nobody else lives; with no other in sync the partition has no leader. A leader counts only in the
-registration (broker epoch) it was elected in; one that registered anew is elected anew, under a higher leader epoch.
+unclean election and nobody else lives; with no other in sync the partition has no leader. Where one alone stays in
+sync, those that left with all that is committed are `PartitionState.eligible`: an unclean election chooses among them,
+and loses nothing then; where that one's log turns out to be damaged, they are in sync again. A leader counts only in
+the registration (broker epoch) it was elected in; one that registered anew is elected anew, in a higher leader epoch.
 A member whose machine lost power may lack what was acknowledged (`PartitionState.unproven`): another leads where one is
 registered; where none is, `elect` leaves the partition without a leader, and `unproven` finds out who has most
 (`elect_most_complete`). Until then nobody leaves that in-sync set: who seems to lead it may have lost its power, too.
@@ -111,17 +113,19 @@ def elect(
             if len(candidates) == len(current.isr) or current.unproven:
                 return None
             in_sync = tuple(broker_id for broker_id in current.isr if broker_id in candidates)
-            return msgspec.structs.replace(current, isr=in_sync, controller_epoch=controller_epoch)
+            left = current.with_in_sync(in_sync, whole=proven)
+            return msgspec.structs.replace(left, controller_epoch=controller_epoch)
     if candidates:
-        in_sync = current.isr if current.unproven else candidates
-        return led_by(brokers.first(candidates), in_sync, current, brokers, controller_epoch)
+        left = current if current.unproven else current.with_in_sync(candidates, whole=proven)
+        return led_by(brokers.first(candidates), left, brokers, controller_epoch)
     unproven = brokers.of([broker_id for broker_id in with_log if broker_id in current.unproven])[:1]
+    eligible = brokers.of([broker_id for broker_id in proven if broker_id in current.eligible])[:1]
     if is_loss_accepted:
-        candidates = unproven or brokers.of(with_log)[:1] or brokers.of(replicas)[:1]
+        candidates = eligible or unproven or brokers.of(with_log)[:1] or brokers.of(replicas)[:1]
     elif is_unclean_allowed and not unproven:
-        candidates = brokers.of(with_log)[:1]
+        candidates = eligible or brokers.of(with_log)[:1]
     if candidates:
-        return led_by(candidates[0], candidates, current, brokers, controller_epoch)
+        return _alone(candidates[0], current, brokers, controller_epoch)
     if current.leader is None:
         return None
     return msgspec.structs.replace(
@@ -151,7 +155,7 @@ def elect_most_complete(
         return None
     most = max(ends.get(broker_id, NOTHING) for broker_id in candidates)
     leader = brokers.first([broker_id for broker_id in candidates if ends.get(broker_id, NOTHING) == most])
-    return led_by(leader, (leader,), current, brokers, controller_epoch)
+    return _alone(leader, current, brokers, controller_epoch)
 
 
 def prefer(
@@ -165,19 +169,24 @@ def prefer(
         return None
     if replicas[0] in brokers.unfit or not brokers.can_lead(replicas[0]):
         return None
-    return led_by(replicas[0], current.isr, current, brokers, controller_epoch)
+    return led_by(replicas[0], current, brokers, controller_epoch)
 
 
-def led_by(
-    leader: int, in_sync: Sequence[int], current: PartitionState, brokers: Electorate, controller_epoch: int
-) -> PartitionState:
-    """The state under a new leader, which lives: the next leader epoch."""
-    return PartitionState(
+def led_by(leader: int, current: PartitionState, brokers: Electorate, controller_epoch: int) -> PartitionState:
+    """The state under a new leader, which lives and is in sync: the next leader epoch."""
+    return msgspec.structs.replace(
+        current,
         leader=leader,
         leader_epoch=current.leader_epoch + 1,
-        isr=tuple(in_sync),
         controller_epoch=controller_epoch,
         leader_broker_epoch=brokers.live[leader],
-        lost=tuple(broker_id for broker_id in current.lost if broker_id not in in_sync),
-        unproven=tuple(broker_id for broker_id in current.unproven if broker_id in in_sync and broker_id != leader),
+        lost=tuple(broker_id for broker_id in current.lost if broker_id not in current.isr),
+        unproven=tuple(broker_id for broker_id in current.unproven if broker_id != leader),
     )
+
+
+def _alone(leader: int, current: PartitionState, brokers: Electorate, controller_epoch: int) -> PartitionState:
+    """The state under a leader that may lack what others had: what it has counts, and it alone is in sync."""
+    lost = tuple(broker_id for broker_id in current.lost if broker_id != leader)
+    chosen = msgspec.structs.replace(current, isr=(leader,), lost=lost, unproven=(), eligible=())
+    return led_by(leader, chosen, brokers, controller_epoch)

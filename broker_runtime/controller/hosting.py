@@ -392,7 +392,7 @@ class Hosting:
         """Whether another broker leads, nothing that is committed rests on this one's log, and it stays so: none of
         what the log told in its time brings this broker into the in-sync set again."""
         state = present.state
-        if state.leader in {None, self._broker_id} or self._broker_id in state.isr:
+        if state.leader in {None, self._broker_id} or self._broker_id in (*state.isr, *state.eligible):
             return False
         return not damaged.is_loaded or self._released.get(damaged, present.version + 1) <= present.version
 
@@ -463,6 +463,7 @@ class Hosting:
             leader_epoch=state.leader_epoch,
             replicas=tuple(replicas),
             in_sync=frozenset(state.isr),
+            eligible=frozenset(state.eligible),
             version=present.version,
         )
         if state.leader == self._broker_id and state.leader_broker_epoch == broker_epoch:

@@ -223,7 +223,7 @@ class IsrUpdater:
                     continue
             # Who is in sync has a log again, whatever became of the one before.
             lost = tuple(broker_id for broker_id in present.lost if broker_id not in change.in_sync)
-            state = msgspec.structs.replace(present.with_in_sync(change.in_sync), lost=lost)
+            state = msgspec.structs.replace(present.with_in_sync(change.in_sync), lost=lost, eligible=change.eligible)
             writes.append(_Write(partition, change, state, node.version, record))
         return writes
 

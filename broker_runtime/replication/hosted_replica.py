@@ -171,7 +171,9 @@ class HostedReplica:
     def refusal(self, error: PylogError) -> PylogError:
         """What a client is told that met ``error`` here: of a damaged log that others hold as well, to look for its
         next leader."""
-        if not (isinstance(error, CorruptRecordError) and self.log.is_damaged and len(self.in_sync) > 1):
+        leadership = self.leadership
+        others = 0 if leadership is None else len(leadership.in_sync | leadership.eligible) - 1
+        if not (isinstance(error, CorruptRecordError) and self.log.is_damaged and others > 0):
             return error
         return NotLeaderOrFollowerError(
             f"{self} is damaged on broker {self._broker_id}, which gives it up to another: {error.message}"
@@ -224,7 +226,9 @@ class HostedReplica:
             except PylogError as error:  # the log went offline
                 _log.warning("propose in_sync topic=%s partition=%d error=%s", self.topic, self.partition, error)
                 return None
-            change = self._led.propose(marks, now_ms, lag_limit_ms)
+            is_sound = self.log.is_loaded and not self.log.is_damaged
+            least = self._min_in_sync if is_sound else None
+            change = self._led.propose(marks, now_ms, lag_limit_ms, min_in_sync=least)
             self._unsettle()  # who was waited for may have been given up
             return change
 
@@ -344,6 +348,8 @@ class HostedReplica:
         if before >= extent.durable_end:  # nothing could move it
             return before
         after = led.advanced(before, extent.durable_end, min_in_sync=self._min_in_sync)
+        if led.has_some_to_rule_out(self._min_in_sync) and not self.log.is_damaged:
+            self.on_in_sync_news()
         if after > before:
             after = self.log.set_high_watermark(after)
             self._moved.notify_all()

@@ -5,6 +5,8 @@ Kafka's rules (`Partition.scala`, KIP-497, KIP-966):
 - The high watermark is the minimum of the ends told over the maximal in-sync set (that in ZooKeeper, and all that it
   may have become while a change is under way), the leader included. A follower counts with what it told under its
   newest broker epoch in this leader epoch; who has told nothing holds the high watermark where it is.
+- It stands still while a replica that is not in sync has all that is committed (`Leadership.eligible`): another's log
+  may still be needed. This leader rules them out when its log is in use and enough are in sync.
 - It also waits for a replica that is close behind and about to join, for `JOIN_WAIT_MS` after its last fetch: under
   steady appends it could never join otherwise.
 - Joins: who holds all below the high watermark, reached the epoch's start, and deleted what the leader has deleted.
@@ -42,6 +44,7 @@ class InSyncChange:
     leader_epoch: int
     version: int
     in_sync: tuple[int, ...]  # the leader included; in the order of the assignment
+    eligible: tuple[int, ...] = ()  # see `Leadership`
     joining: Mapping[int, int]  # broker id → broker epoch that its fetches carried
 
 
@@ -108,7 +111,7 @@ class InSyncSet:
 
     def advanced(self, high_watermark: int, own_end: int, *, min_in_sync: int) -> int:
         """The high watermark after what is known now. ``own_end``: up to where the leader's log counts as durable."""
-        if self.certain_count < min_in_sync:
+        if self.certain_count < min_in_sync or self.leadership.eligible:
             return high_watermark
         ends = {broker_id: each.end for broker_id, each in self._followers.items() if each.end != _UNKNOWN_END}
         ends[self._broker_id] = own_end
@@ -186,15 +189,24 @@ class InSyncSet:
             return self._followers[broker_id].is_lost or bool(self._unknown)
         return broker_id in self.leadership.replicas and self._may_join(broker_id, marks)
 
-    def propose(self, marks: LogMarks | None, now_ms: int, lag_limit_ms: int) -> InSyncChange | None:
+    def has_some_to_rule_out(self, min_in_sync: int) -> bool:
+        """Whether the high watermark stands still only because some are eligible, and `propose` would end that."""
+        return bool(self.leadership.eligible) and self.certain_count >= min_in_sync and not self._is_held_back
+
+    def propose(
+        self, marks: LogMarks | None, now_ms: int, lag_limit_ms: int, *, min_in_sync: int | None
+    ) -> InSyncChange | None:
         """The change to be written now, which counts as under way from here on; None: nothing is to be changed.
 
-        ``marks`` None: the log was not used yet, so no follower ever fetched from it.
+        ``marks`` None: the log was not used yet, so no follower ever fetched from it. ``min_in_sync``:
+        ``min.insync.replicas``; None: whether this leader's log is sound is not known, so that nobody is ruled out.
         """
         self._advance_clock(now_ms)
         marks = marks if marks is not None else LogMarks(0, 0, 0)
         wanted = self._wanted(marks, lag_limit_ms)
-        if self._is_held_back or (wanted == self.leadership.in_sync and not self._unknown):
+        eligible = self._eligible(wanted, min_in_sync)
+        is_news = (wanted, eligible) != (self.leadership.in_sync, self.leadership.eligible)
+        if self._is_held_back or not (is_news or self._unknown):
             return None
         replicas = self.leadership.replicas
         self._proposed = InSyncChange(
@@ -203,6 +215,7 @@ class InSyncSet:
             leader_epoch=self.leader_epoch,
             version=self.leadership.version,
             in_sync=(*(each for each in replicas if each in wanted), *sorted(wanted - set(replicas))),
+            eligible=tuple(sorted(eligible)),
             joining={each: self._followers[each].broker_epoch for each in sorted(wanted - self.leadership.in_sync)},
         )
         return self._proposed
@@ -211,7 +224,12 @@ class InSyncSet:
         """The change is in ZooKeeper. Returns whether that is news."""
         if self._is_over(change) or version <= self.leadership.version:
             return False
-        self._adopt(frozenset(change.in_sync), version)
+        self._left(self.leadership.in_sync - set(change.in_sync))
+        self.leadership = replace(
+            self.leadership, in_sync=frozenset(change.in_sync), eligible=frozenset(change.eligible), version=version
+        )
+        self._proposed = None
+        self._unknown.clear()
         return True
 
     def refused(self, change: InSyncChange, *, gone: Collection[int] = ()) -> None:
@@ -283,6 +301,15 @@ class InSyncSet:
         join = {each for each in self.leadership.replicas if each not in known and self._may_join(each, marks)}
         return frozenset({self._broker_id} | stay | join)
 
+    def _eligible(self, wanted: frozenset[int], min_in_sync: int | None) -> frozenset[int]:
+        """Who is `Leadership.eligible` with ``wanted`` in sync: where they are too few to commit anything, all who
+        leave but those that seem to have lost records; where they are enough, nobody."""
+        if min_in_sync is not None and len(wanted) >= min_in_sync:
+            return frozenset()
+        leave = self.leadership.in_sync - wanted
+        short = {broker_id for broker_id, each in self._followers.items() if each.short_fetches}
+        return (self.leadership.eligible | (leave - short)) - wanted
+
     def _must_leave(self, broker_id: int, marks: LogMarks, lag_limit_ms: int) -> bool:
         known = self._followers.get(broker_id)
         if known is not None and known.is_lost:
@@ -328,12 +355,6 @@ class InSyncSet:
             self._proposed = None
             self._not_before_ms = self._now_ms + RETRY_MS
         self._unknown = [each for each in self._unknown if each is not change]
-
-    def _adopt(self, in_sync: frozenset[int], version: int) -> None:
-        self._left(self.leadership.in_sync - in_sync)
-        self.leadership = replace(self.leadership, in_sync=in_sync, version=version)
-        self._proposed = None
-        self._unknown.clear()
 
     def _left(self, gone: Collection[int]) -> None:
         """They may be dead: they count, and may join again, only when they fetch again."""

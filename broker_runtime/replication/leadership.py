@@ -20,11 +20,13 @@ class Role(Enum):
 class Leadership:
     """One partition's state as read from ZooKeeper. Brokers by id.
 
-    ``in_sync`` ⊆ ``replicas`` once a reassignment is through; the two znodes are not read in one moment.
+    ``in_sync`` ⊆ ``replicas`` once a reassignment is through; the two znodes are not read in one moment. ``eligible``:
+    not in sync, and known to have all that is committed (`PartitionState.eligible`).
     """
 
     leader: int | None
     leader_epoch: int
     replicas: tuple[int, ...]
     in_sync: frozenset[int]
+    eligible: frozenset[int] = frozenset()
     version: int = 0  # of the state's znode; rises with every change, within a leader epoch too

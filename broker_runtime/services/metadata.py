@@ -130,6 +130,7 @@ class MetadataService:
             log_start=log_start,
             high_watermark=high_watermark,
             lost=info.lost,
+            eligible=info.eligible,
         )
 
 
@@ -146,6 +147,7 @@ def topic_info(topic: TopicState) -> TopicInfo:
                 replicas=replicas,
                 isr=() if present is None else present.state.isr,
                 lost=() if present is None else present.state.lost,
+                eligible=() if present is None else present.state.eligible,
             )
         )
     return _info(topic.name, topic.record, tuple(partitions), dict(topic.config))

@@ -147,7 +147,7 @@ class _Look:
     def changes(self) -> Iterator[_Change]:
         for topic in read_topics(self._client, self._client.children(TOPICS)):
             for number, present in enumerate(topic.partitions):
-                if present is not None and self._own_id in (*present.state.isr, *present.state.lost):
+                if present is not None and self._own_id in _who_count(present.state):
                     change = self._change(topic, number, present)
                     if change is not None:
                         yield change
@@ -165,15 +165,21 @@ class _Look:
                 return _Change(topic.name, number, found, present.version, "the log is back")
             else:
                 return _Change(topic.name, number, _without_log(state, own_id), present.version, "the log is missing")
-        if broker.was_clean or is_marked or own_id not in state.isr:
+        if broker.was_clean or is_marked:
             return None
         may_lack = broker.has_lost_power and not _is_flushed(topic)
+        if own_id not in state.isr:
+            if not may_lack or own_id not in state.eligible:
+                return None
+            return _Change(topic.name, number, _not_eligible(state, own_id), present.version, "power lost")
         other = self._other(state, may_stop=may_lack)
         if other is None:
             if not may_lack or own_id in state.unproven or state.isr == (own_id,):
                 return None
             return _Change(topic.name, number, _unproven(state, own_id), present.version, "power lost")
-        return _Change(topic.name, number, _without(state, own_id), present.version, "unclean stop", other)
+        in_sync = tuple(member for member in state.isr if member != own_id)
+        left = state.with_in_sync(in_sync, whole=() if may_lack else (own_id,)).not_led_by(own_id)
+        return _Change(topic.name, number, left, present.version, "unclean stop", other)
 
     def _other(self, state: PartitionState, *, may_stop: bool) -> Check | None:
         """Proof of the registration of another member that the set can be left to; None: there is none. ``may_stop``:
@@ -207,34 +213,28 @@ def _is_flushed(topic: TopicState) -> bool:
         return False
 
 
+def _who_count(state: PartitionState) -> tuple[int, ...]:
+    """Whoever's log matters to the partition."""
+    return (*state.isr, *state.lost, *state.eligible)
+
+
 def _without_log(state: PartitionState, broker_id: int) -> PartitionState:
-    lost = tuple(sorted({*state.lost, broker_id}))
-    if any(member not in lost for member in state.isr):
-        return msgspec.structs.replace(_without(state, broker_id), lost=lost)
-    return msgspec.structs.replace(
-        state,
-        leader=None,
-        leader_epoch=state.leader_epoch + (state.leader is not None),
-        leader_broker_epoch=-1,
-        lost=lost,
-        unproven=(),
-    )
+    if broker_id not in state.isr:
+        return _not_eligible(state, broker_id)
+    marked = msgspec.structs.replace(state, lost=tuple(sorted({*state.lost, broker_id}))).not_led_by(broker_id)
+    others = tuple(member for member in state.isr if member != broker_id)
+    if any(member not in marked.lost for member in others):
+        return marked.with_in_sync(others)
+    return msgspec.structs.replace(marked, unproven=())
+
+
+def _not_eligible(state: PartitionState, broker_id: int) -> PartitionState:
+    return msgspec.structs.replace(state, eligible=tuple(b for b in state.eligible if b != broker_id))
 
 
 def _unproven(state: PartitionState, broker_id: int) -> PartitionState:
     marked = msgspec.structs.replace(state, unproven=tuple(sorted({*state.unproven, broker_id})))
-    return _not_led_by(marked, broker_id)
-
-
-def _without(state: PartitionState, broker_id: int) -> PartitionState:
-    in_sync = tuple(member for member in state.isr if member != broker_id)
-    return _not_led_by(state.with_in_sync(in_sync), broker_id)
-
-
-def _not_led_by(state: PartitionState, broker_id: int) -> PartitionState:
-    if state.leader != broker_id:
-        return state
-    return msgspec.structs.replace(state, leader=None, leader_epoch=state.leader_epoch + 1, leader_broker_epoch=-1)
+    return marked.not_led_by(broker_id)
 
 
 def _tell(broker_id: int, changes: list[_Change]) -> None:

@@ -37,7 +37,7 @@ request are compressed (zlib).
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Annotated, Final, TypeVar
 
 import msgspec
@@ -186,9 +186,12 @@ class PartitionState(Record, frozen=True, kw_only=True):
     anew leads only after a new election. ``lost``: replicas that came back without the log that they were in sync with
     (another disk, an older one, or the log's directory is gone), until they are in sync again. Where no other is in
     sync, such a broker stays in ``isr``: it is its log that is missed. ``unproven``: members of ``isr`` whose machine
-    lost power, so that their logs may lack what was acknowledged without being flushed. Invariants: leader ∈ isr ⊆
-    replicas; leader ∉ lost; lost ∩ isr is empty or is isr; unproven ⊆ isr; leader ∉ unproven; the leader epoch only
-    rises.
+    lost power, so that their logs may lack what was acknowledged without being flushed. ``eligible``: replicas that
+    left ``isr`` and have all that is committed; a leader commits nothing while there are any (KIP-966's eligible leader
+    replicas). Where the log of the one that was left alone in sync turns out to be damaged, they are in sync again;
+    where it is gone, an operator's choice among them loses nothing. Invariants: leader ∈ isr ⊆ replicas; leader ∉ lost;
+    lost ∩ isr is empty or is isr; unproven ⊆ isr; leader ∉ unproven; eligible ⊆ replicas; eligible ∩ isr is empty; the
+    leader epoch only rises.
     """
 
     leader: int | None
@@ -198,11 +201,37 @@ class PartitionState(Record, frozen=True, kw_only=True):
     leader_broker_epoch: int = -1
     lost: tuple[int, ...] = ()
     unproven: tuple[int, ...] = ()
+    eligible: tuple[int, ...] = ()
 
-    def with_in_sync(self, in_sync: tuple[int, ...]) -> PartitionState:
-        """The same with another in-sync set: who leaves it is not ``unproven`` any more."""
-        unproven = tuple(broker_id for broker_id in self.unproven if broker_id in in_sync)
-        return msgspec.structs.replace(self, isr=in_sync, unproven=unproven)
+    def with_in_sync(self, in_sync: tuple[int, ...], *, whole: Collection[int] = ()) -> PartitionState:
+        """The same with fewer in sync. Who leaves is not ``unproven`` any more. ``whole``: those who have all that is
+        committed; where one alone is left, those of them that leave are ``eligible``."""
+        left = {broker_id for broker_id in whole if broker_id in self.isr and broker_id not in in_sync}
+        is_kept = bool(self.eligible) or len(in_sync) == 1
+        return msgspec.structs.replace(
+            self,
+            isr=in_sync,
+            unproven=tuple(broker_id for broker_id in self.unproven if broker_id in in_sync),
+            eligible=tuple(sorted({*self.eligible, *left}.difference(in_sync, self.lost))) if is_kept else (),
+        )
+
+    def without_damaged(self, broker_id: int) -> PartitionState | None:
+        """The state when that broker's log turns out to be damaged: it is not in sync, nor eligible; where it was alone
+        in sync, the eligible ones are so now. It does not lead. None: there is nobody else."""
+        others = tuple(member for member in self.isr if member != broker_id)
+        eligible = tuple(member for member in self.eligible if member not in (broker_id, *self.lost))
+        if not any(member not in self.lost for member in others):
+            others, eligible = eligible, ()
+        if not others:
+            return None
+        state = msgspec.structs.replace(self.with_in_sync(others), eligible=eligible)
+        return state.not_led_by(broker_id)
+
+    def not_led_by(self, broker_id: int) -> PartitionState:
+        """The same without a leader, if that is the one."""
+        if self.leader != broker_id:
+            return self
+        return msgspec.structs.replace(self, leader=None, leader_epoch=self.leader_epoch + 1, leader_broker_epoch=-1)
 
 
 class DeletionRecord(Record, frozen=True, kw_only=True):

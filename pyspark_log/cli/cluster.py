@@ -169,6 +169,7 @@ def _problem_rows(found: ClusterHealth) -> list[dict[str, Any]]:
             "replicas": list(partition.replicas),
             "isr": list(partition.isr),
             "lost": list(partition.lost),
+            "eligible": list(partition.eligible),
             "advice": why_offline(at, partition),
         }
         for at, partition in sorted(found.described.items())

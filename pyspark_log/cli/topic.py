@@ -286,6 +286,7 @@ def _partition_row(partition: Any) -> dict[str, Any]:
         "replicas": list(partition.replicas),
         "isr": list(partition.isr),
         "lost": list(partition.lost),
+        "eligible": list(partition.eligible),
         "log_start": partition.log_start if has_offsets else None,
         "high_watermark": partition.high_watermark if has_offsets else None,
         "records": partition.high_watermark - partition.log_start if has_offsets else None,

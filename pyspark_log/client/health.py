@@ -85,12 +85,12 @@ def why_offline(at: TopicPartition, partition: PartitionDescription) -> str | No
     if not missing:
         return (
             f"{name} has no leader: the brokers in sync ({in_sync}) are away, or just starting. Start one of them: "
-            f"nothing is lost. If none comes back: {unclean} lets another replica lead; what it does not have is lost"
+            f"nothing is lost. If none comes back: {unclean} lets another replica lead; {_cost(partition)}"
         )
     broker = f"broker {missing[0]}"
     others = [broker_id for broker_id in partition.replicas if broker_id not in partition.lost]
     choice = (
-        f"Or choose another replica ({', '.join(map(str, others))}): {unclean}; what it does not have is lost"
+        f"Or choose another replica ({', '.join(map(str, others))}): {unclean}; {_cost(partition)}"
         if others
         else f"Or begin with an empty log: {unclean}; all its records are lost"
     )
@@ -98,6 +98,17 @@ def why_offline(at: TopicPartition, partition: PartitionDescription) -> str | No
         f"{name} has no leader: {broker} was the last one in sync, and came back without its log (another disk, an "
         f"older copy, or a directory that is gone). Stop {broker}, put the disk or the directory back, and start it: "
         f"nothing is lost. {choice}. Or delete the topic"
+    )
+
+
+def _cost(partition: PartitionDescription) -> str:
+    """What is lost if another replica is chosen to lead."""
+    if not partition.eligible:
+        return "what it does not have is lost"
+    whole = ", ".join(map(str, partition.eligible))
+    return (
+        f"broker {whole} has all that was committed and comes first: while it is up, nothing is lost that was "
+        "acknowledged with acks=all; else what the one chosen does not have is lost"
     )
 
 

@@ -99,6 +99,7 @@ class Topic:
                     log_start=p.log_start,
                     high_watermark=p.high_watermark,
                     lost=p.lost,
+                    eligible=p.eligible,
                 )
                 for p in self.info.partitions
             ),

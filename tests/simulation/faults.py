@@ -34,7 +34,7 @@ class Faults:
         self._is_over = False
         self._operations = operations = Operations(world)
         self._directed = directed = Directed(world)
-        self._lost_disks = lost_disks = LostDisks(world, self._later)
+        self._lost_disks = lost_disks = LostDisks(world, self._later, self._damage)
         known: dict[str, Callable[[Node], None]] = {
             "kill": self._kill,
             "power loss": self._lose_power,

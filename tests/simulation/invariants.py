@@ -19,6 +19,7 @@ By number, as tests name them ("invariant 5"); 9 to 11 are of transactions and g
     but for who does the fsync that all wait for.
 14. The high watermark rises only while ``min.insync.replicas`` are in sync, as far as its leader itself has written.
 15. After all brokers ended, whoever of those in sync comes back first, with its disk, leads soon.
+16. Who is eligible (`PartitionState.eligible`) has all that is committed.
 
 Rule: looks and never touches: no log is opened or loaded by it, nothing runs because of it. Every complaint is a
 `ViolationError` that names the invariant. It is about all that could have been seen from outside: an answer counts from
@@ -82,6 +83,7 @@ class Invariants:
         self.committed: dict[Key, Committed] = {}
         self.in_sync: dict[Key, tuple[int, ...]] = {}  # as ZooKeeper has it
         self._unproven: dict[Key, tuple[int, ...]] = {}  # likewise
+        self._eligible: dict[Key, tuple[int, ...]] = {}  # likewise
         self.is_durable_by_ack = True  # flush.mode=ack
         self.damaged: set[tuple[int, TopicPartition]] = set()
         """Logs that a fault has damaged: they need not hold anything."""
@@ -100,9 +102,7 @@ class Invariants:
         self._marks: dict[Partition, tuple[int, bool, int]] = {}  # high watermark, role, epoch as of the last look
         self._high_watermarks: dict[tuple[Key, int], int] = {}
         self._seen: dict[Key, set[tuple[int, int]]] = {}
-        self._views: dict[tuple[int, TopicPartition], tuple[int, int, int]] = {}
-        """(changes, frames, end) as of the last look."""
-        self._cut: dict[tuple[int, TopicPartition], tuple[int, int]] = {}  # (life, changes) when its end was cut off
+        self._views: dict[tuple[int, TopicPartition], tuple[int, int]] = {}  # (changes, frames) as of the last look
         self._last_epochs: dict[tuple[int, TopicPartition], int] = {}
         self._deleted: dict[Key, dict[int, int]] = {}  # by epoch: everything below was deleted for good
         self._told: dict[tuple[Key, int], dict[int, int]] = {}  # (partition, earliest or latest) → by epoch
@@ -150,17 +150,15 @@ class Invariants:
 
     def _look_at_log(self, node: Node, at: TopicPartition) -> None:
         view = node.disk.logs[at]
-        changes, count, end = self._views.get((node.broker_id, at), (0, 0, 0))
+        changes, count = self._views.get((node.broker_id, at), (0, 0))
         is_rewritten = changes != view.changes
-        if is_rewritten and view.frames and view.end < end:
-            self._cut[node.broker_id, at] = (node.lives, view.changes)
         if is_rewritten and len(view.frames) < count:
             self._look_at_cut(node, at, view)
         elif len({frame.segment for frame in view.frames[count:]}) > 1:
             self._situation("roll in the middle of an append")
         if view.frames:
             self._last_epochs[node.broker_id, at] = view.frames[-1].header.leader_epoch
-        self._views[node.broker_id, at] = (view.changes, len(view.frames), view.end)
+        self._views[node.broker_id, at] = (view.changes, len(view.frames))
         for frame in view.frames if is_rewritten else view.frames[count:]:
             key = (frame.topic_id, at.partition)
             seen = self._seen.setdefault(key, set())
@@ -211,8 +209,8 @@ class Invariants:
         view, state = node.disk.logs.get(at), partition.log._state
         if view is None or state.damage is not None:
             return
-        before, now = self._loaded.get((node.broker_id, at), (0, 0)), (node.lives, view.changes)
-        if before == now or is_locked(state.lock):
+        now = (node.lives, view.changes)
+        if self._loaded.get((node.broker_id, at)) == now or is_locked(state.lock):
             return
         self._loaded[node.broker_id, at] = now
         bad, shown = self._shown.pop((node.broker_id, at), (-1, 0))
@@ -222,8 +220,7 @@ class Invariants:
                 f"what lies behind says that all below {shown} is committed",
             )  # fmt: skip
         if (node.broker_id, at) not in self.damaged and view.is_whole:
-            was_cut = before[0] == node.lives and self._cut.get((node.broker_id, at)) == now  # and not by its recovery
-            lack = disagreement(state, view.frames, was_cut=was_cut)
+            lack = disagreement(state, view.frames)
             if lack is not None:
                 raise ViolationError(12, f"{at}: broker {node.broker_id}: {lack}")
 
@@ -262,6 +259,8 @@ class Invariants:
         committed.extend((frame for frame in frames if start <= frame.base_offset < high_watermark), high_watermark)
         for broker_id in self.in_sync.get(key, ()):
             self._require(4, self._nodes[broker_id], at, key, start, high_watermark)
+        for broker_id in self._eligible.get(key, ()):
+            self._require_eligible(broker_id, at, key, start, high_watermark)
 
     def _frames_upto(self, node: Node, at: TopicPartition, key: Key, end: int) -> Sequence[StoredFrame]:
         """A leader's log; where that is damaged, one in sync that shows more of it."""
@@ -309,8 +308,12 @@ class Invariants:
         joined = set(after.isr) - set(() if before is None else before.isr)
         self.in_sync[key] = after.isr
         self._unproven[key] = after.unproven
+        self._look_at_eligible(change, committed.end)
+        were_eligible = () if before is None else before.eligible
         for broker_id in sorted(joined):
-            if before is not None and broker_id not in change.registered:
+            if (broker_id, at) in self.without_log and broker_id in were_eligible:
+                continue  # it is dead, and will be found out when it comes back
+            if before is not None and broker_id not in change.registered and broker_id not in were_eligible:
                 raise ViolationError(
                     7, f"{at}: broker {broker_id} was taken into the in-sync set, and is not registered"
                 )
@@ -320,6 +323,21 @@ class Invariants:
             self._require(5, self._nodes[broker_id], at, key, 0, committed.end)
         if after.leader is not None and (before is None or after.leader_epoch > before.leader_epoch):
             self._elected(change, is_decided)
+
+    def _look_at_eligible(self, change: StateChange, committed_end: int) -> None:
+        before, after = change.before, change.after
+        were_eligible = () if before is None else before.eligible
+        if set(were_eligible) & set(after.isr) and before is not None and not set(before.isr) & set(after.isr):
+            self._situation("log of the only one in sync damaged, and others had all")
+        if were_eligible and not after.eligible and change.writer == f"b{after.leader}":
+            self._situation("leader rules the eligible out")
+        self._eligible[change.key] = after.eligible
+        for broker_id in set(after.eligible) - set(were_eligible):
+            self._require_eligible(broker_id, change.at, change.key, 0, committed_end)
+
+    def _require_eligible(self, broker_id: int, at: TopicPartition, key: Key, start: int, end: int) -> None:
+        if (broker_id, at) not in self.without_log:
+            self._require(16, self._nodes[broker_id], at, key, start, end)
 
     def _require_right_writer(self, change: StateChange) -> None:
         before, after = change.before, change.after

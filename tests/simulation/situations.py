@@ -30,6 +30,8 @@ SITUATIONS = (
     "failed fsync, then a restart",
     "bit flip that frames behind it bear witness of",
     "log refused as damaged",
+    "log of the only one in sync damaged, and others had all",
+    "leader rules the eligible out",
     "disk lost by the only one in sync",
     "all ended, and one never comes back",
     "producer begins anew",

@@ -257,6 +257,14 @@ class Story:
         self.node(broker).files.put_in(self._disks.pop(int(broker)))
         self.node(broker).claimed_durable = {}
 
+    @says(rf"A bit of the log of {_AT} on broker (\d+) flips")
+    def flip(self, topic: str, number: str, broker: str) -> None:
+        """In its first frame."""
+        node = self.node(broker)
+        frame = node.disk.logs[TopicPartition(topic, int(number))].frames[0]
+        node.files.damage(frame.segment, frame.end_position - 1, 1)
+        self.world.invariants.damaged_by_fault(node, frame.segment, frame.end_position - 1)
+
     @says(rf"An operator decides that {_AT} is led without who has all of it")
     def elect_unclean(self, topic: str, number: str) -> None:
         self.world.invariants.decided.add((self.world.states.topics[topic].topic_id, int(number)))

@@ -28,6 +28,7 @@ class PartitionInfo(Message, frozen=True, kw_only=True):
     log_start: Int64 = -1  # -1: the answering broker does not lead it
     high_watermark: Int64 = -1
     lost: tuple[Int32, ...] = ()  # replicas that came back without the log they were in sync with
+    eligible: tuple[Int32, ...] = ()  # replicas that are not in sync and have all that is committed
 
 
 class SchemaVersion(Message, frozen=True, kw_only=True):

@@ -126,6 +126,34 @@ def test_first_that_comes_back_after_all_were_killed_leads_at_once(cluster: Loca
     _require_everything(cluster)
 
 
+def _empty_the_log(log: Path) -> None:
+    for file in log.iterdir():
+        file.unlink()
+
+
+def _flip_a_bit(log: Path) -> None:
+    (segment,) = log.glob("*.log")
+    content = bytearray(segment.read_bytes())
+    content[len(content) // 2] ^= 1
+    segment.write_bytes(content)
+
+
+@pytest.mark.parametrize("harm", [_empty_the_log, _flip_a_bit])
+def test_damaged_log_of_the_first_that_comes_back_is_made_whole_from_the_others(
+    cluster: LocalCluster, harm: Callable[[Path], None]
+) -> None:
+    """It is alone in the in-sync set when it finds the damage; the others, who left it, have all that was committed."""
+    (path,) = cluster.log_dirs(1)
+    _wait_for(lambda: f"t 0 {COUNT}" in (path / "high-watermark-checkpoint").read_text(), "the checkpoint is written")
+    _kill_all(cluster)
+    harm(path / "t-0")
+    cluster.start(1)
+    _wait_for(lambda: _state(cluster) == (1, (1,)), "broker 1 leads alone")
+    cluster.start(2)
+    cluster.start(3)
+    _require_everything(cluster)
+
+
 @pytest.mark.parametrize("is_whole_disk", [True, False])
 def test_last_broker_that_was_stopped_without_its_log_leaves_the_partition_without_a_leader_until_it_is_back(
     cluster: LocalCluster, is_whole_disk: bool

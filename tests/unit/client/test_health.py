@@ -24,9 +24,12 @@ def topic(
     isr: tuple[int, ...],
     replicas: tuple[int, ...] = (1, 2, 3),
     lost: tuple[int, ...] = (),
+    eligible: tuple[int, ...] = (),
     **config: str,
 ) -> TopicDescription:
-    partition = PartitionDescription(partition=0, leader=leader, leader_epoch=1, replicas=replicas, isr=isr, lost=lost)
+    partition = PartitionDescription(
+        partition=0, leader=leader, leader_epoch=1, replicas=replicas, isr=isr, lost=lost, eligible=eligible
+    )
     settings = {name.replace("_", "."): value for name, value in config.items()}
     return TopicDescription(name="t", topic_id=uuid.UUID(int=1), partitions=(partition,), config=settings)
 
@@ -61,6 +64,14 @@ def test_partition_whose_last_in_sync_replica_lost_its_log_is_told_with_what_eac
     alone = advice(topic(None, (3,), (3,), lost=(3,)))
     assert alone is not None
     assert "all its records are lost" in alone
+
+
+def test_replica_that_has_all_that_was_committed_is_told_as_the_choice_that_costs_nothing() -> None:
+    for described in (topic(None, (3,), lost=(3,), eligible=(2,)), topic(None, (3,), eligible=(2,))):
+        told = advice(described)
+        assert told is not None
+        assert "unclean t:0" in told
+        assert "broker 2 has all that was committed and comes first: while it is up, nothing is lost" in told
 
 
 def test_partition_whose_in_sync_replicas_are_away_is_told_who_is_to_be_started() -> None:

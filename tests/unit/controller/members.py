@@ -108,6 +108,10 @@ class Broker:
         state = self.member.state.topics[name].partitions[partition].state
         return state.leader, state.leader_epoch, state.isr
 
+    def full_state(self, name, partition=0):
+        """The partition's state as this broker believes it to be."""
+        return self.member.state.topics[name].partitions[partition].state
+
 
 class CountingClient:
     """Passes everything on, and counts."""

@@ -153,7 +153,8 @@ def test_only_replica_in_sync_stays_damaged_as_it_is(brokers, clock):
 
 
 def test_leader_that_dies_before_its_damaged_follower_has_left_is_waited_for(brokers, clock):
-    """No committed record is lost: elected, the damaged one refuses; it never leads with an empty log."""
+    """No committed record is lost: elected, the damaged one gives up to the dead one, which has all that is committed;
+    it never leads with an empty log."""
     brokers.pop(2).stop()
     live_on(brokers, clock, 3)
     restart_damaged(brokers[3], clean=True)
@@ -162,10 +163,77 @@ def test_leader_that_dies_before_its_damaged_follower_has_left_is_waited_for(bro
         brokers[3].log.log_end_offset  # noqa: B018
     brokers[1].stop(clean=False)
     live_on({3: brokers[3]}, clock)
-    assert brokers[3].state("t")[0] == 3
-    assert brokers[3].state("t")[2] == (3,)
+    assert brokers[3].state("t")[0] is None
+    assert brokers[3].state("t")[2] == (1,)
     assert brokers[3].log.is_damaged
     assert brokers[3].set_aside() == []
+    brokers[1].start()
+    live_on(brokers, clock)
+    assert brokers[1].partition.is_leader
+    assert sorted(brokers[1].partition.in_sync) == [1, 3]
+    assert brokers[3].frames() == brokers[1].frames()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_damaged_log_of_the_first_to_come_back_after_all_were_gone_is_made_whole_from_the_others(brokers, clock, clean):
+    """It leads alone until its log is found damaged; the others had all that is committed, and lead then."""
+    for each in brokers.values():
+        each.stop(clean=clean)
+    brokers[1].flip(brokers[1].segments()[-1], 68)
+    brokers[1].start()
+    live_on({1: brokers[1]}, clock)
+    for number in (2, 3):
+        brokers[number].start()
+    live_on(brokers, clock)
+    assert is_whole(brokers)
+    assert len(brokers[1].set_aside()) == 1
+
+
+def test_leader_alone_with_a_sound_log_rules_the_others_out_before_it_commits_more(clock):
+    """What it commits with ``min.insync.replicas`` of 1, the others have not: they are no help from then on."""
+    server = MemoryZooKeeper()
+    brokers = {number: ReplicatedBroker(server, number, clock) for number in (1, 2)}
+    live_on(brokers, clock, 3)
+    brokers[1].create("t", replication_factor=2)
+    live_on(brokers, clock, 3)
+    brokers[1].append(*VALUES)
+    live_on(brokers, clock)
+    other = brokers.pop(2)
+    other.stop()
+    brokers[1].member.step(0)
+    assert (brokers[1].state("t"), brokers[1].full_state("t").eligible) == ((1, 0, (1,)), (2,))
+    brokers[1].append(b"more")
+    assert brokers[1].partition.high_watermark == len(VALUES), "the other may still be needed"
+    live_on(brokers, clock, 2)
+    assert brokers[1].full_state("t").eligible == ()
+    assert brokers[1].partition.high_watermark == len(VALUES) + 1
+    brokers[2] = other
+    other.start()
+    live_on(brokers, clock)
+    assert other.frames() == brokers[1].frames()
+
+
+def test_damaged_log_that_is_eligible_is_so_no_more_before_it_is_set_aside(brokers, clock):
+    """Else an empty one could come to be in sync when the leader's is damaged, too."""
+    for number in (2, 3):
+        brokers[number].stop()
+    live_on({1: brokers[1]}, clock, 3)
+    assert brokers[1].full_state("t").eligible == (2, 3)
+    brokers[3].flip(brokers[3].segments()[-1], 68)
+    brokers[3].start()
+    seen = []
+    rename = brokers[3].files.rename
+
+    def noting(source, target):
+        if target.name.endswith(".damaged"):
+            seen.append(brokers[1].full_state("t").eligible)
+        rename(source, target)
+
+    brokers[3].files.rename = noting
+    live_on({1: brokers[1], 3: brokers[3]}, clock)
+    assert seen == [(2,)]
+    assert brokers[1].state("t")[2] == (1, 3)
+    assert brokers[1].full_state("t").eligible == ()
 
 
 def test_fetch_that_a_damaged_log_sent_before_it_was_set_aside_counts_nowhere(brokers, clock):

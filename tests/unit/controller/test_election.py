@@ -6,7 +6,7 @@ from broker_runtime.controller.election import Electorate, elect, elect_most_com
 from broker_runtime.zookeeper.znodes import PartitionState
 
 
-def state(leader, epoch, isr, broker_epoch=-1, controller_epoch=1, lost=(), unproven=()):
+def state(leader, epoch, isr, broker_epoch=-1, controller_epoch=1, lost=(), unproven=(), eligible=()):
     return PartitionState(
         leader=leader,
         leader_epoch=epoch,
@@ -15,7 +15,33 @@ def state(leader, epoch, isr, broker_epoch=-1, controller_epoch=1, lost=(), unpr
         leader_broker_epoch=broker_epoch,
         lost=lost,
         unproven=unproven,
+        eligible=eligible,
     )
+
+
+def test_those_that_leave_the_in_sync_set_to_one_alone_are_eligible():
+    """Dead, stopping or suspected, they have all that is committed; one that lost its log, or power, may not."""
+    dead = elect(state(1, 4, (1, 2, 3), 7), (1, 2, 3), Electorate({3: 9}), 3)
+    assert dead == state(3, 5, (3,), 9, 3, eligible=(1, 2))
+    again = elect(state(3, 5, (3, 1), 9, eligible=(2,)), (1, 2, 3), Electorate({1: 8}), 3)
+    assert again == state(1, 6, (1,), 8, 3, eligible=(2, 3))
+    two = elect(state(1, 4, (1, 2, 3), 7), (1, 2, 3), Electorate({2: 8, 3: 9}), 3)
+    assert two.eligible == (), "two are in sync, and commit what the third has not"
+    unsure = elect(state(1, 4, (1, 2), 7, unproven=(2,)), (1, 2), Electorate({1: 7}), 3)
+    assert unsure is None
+    lost = elect(state(1, 4, (1, 2), 7, lost=(3,)), (1, 2, 3), Electorate({1: 7}), 3)
+    assert lost == state(1, 4, (1,), 7, 3, lost=(3,), eligible=(2,))
+
+
+def test_leader_that_dies_alone_is_waited_for_though_others_are_eligible():
+    """It may have more, which was acknowledged with ``acks=1``; an operator's choice loses no more than that."""
+    alone = state(1, 4, (1,), 7, eligible=(3,))
+    live = Electorate({2: 8, 3: 9})
+    assert elect(alone, (1, 2, 3), live, 3) == state(None, 5, (1,), -1, 3, eligible=(3,))
+    for choice in ({"is_unclean_allowed": True}, {"is_loss_accepted": True}):
+        assert elect(alone, (1, 2, 3), live, 3, **choice) == state(3, 5, (3,), 9, 3)
+    gone = state(1, 4, (1,), 7, lost=(3,), eligible=())
+    assert elect(gone, (1, 2, 3), live, 3, is_unclean_allowed=True) == state(2, 5, (2,), 8, 3, lost=(3,))
 
 
 def test_replica_that_lost_its_log_is_not_elected_though_it_was_the_last_in_sync():
@@ -96,7 +122,8 @@ def test_dead_followers_leave_the_in_sync_set_and_the_leader_epoch_stays(case, i
     """W13: commits need not wait until the leader finds that a dead follower lags."""
     current = state(1, 4, isr, 7)
     found = elect(current, (1, 2, 3), Electorate(live), controller_epoch=3)
-    assert found == (None if expected is None else state(1, 4, expected, 7, 3)), case
+    eligible = tuple(each for each in isr if each not in expected) if expected == (1,) else ()
+    assert found == (None if expected is None else state(1, 4, expected, 7, 3, eligible=eligible)), case
 
 
 ALL = {1: 7, 2: 8, 3: 9}
@@ -106,7 +133,7 @@ ALL = {1: 7, 2: 8, 3: 9}
     ("case", "isr", "stopping", "expected"),
     [
         ("the leader stops", (1, 2, 3), {1}, state(2, 5, (2, 3), 8, 3)),
-        ("the leader and the next one stop", (1, 2, 3), {1, 2}, state(3, 5, (3,), 9, 3)),
+        ("the leader and the next one stop", (1, 2, 3), {1, 2}, state(3, 5, (3,), 9, 3, eligible=(1, 2))),
         ("the leader stops and is alone", (1,), {1}, None),
         ("all in sync stop", (1, 2), {1, 2}, None),
         ("a follower stops", (1, 2, 3), {2}, state(1, 4, (1, 3), 7, 3)),
@@ -145,7 +172,8 @@ def test_unclean_election_only_where_the_topic_allows_it_and_nobody_in_sync_live
     live = Electorate({2: 8, 3: 9})
     assert elect(current, (1, 2, 3), live, 3).leader is None
     assert elect(current, (1, 2, 3), live, 3, is_unclean_allowed=True) == state(2, 5, (2,), 8, 3)
-    assert elect(state(1, 4, (1, 3), 7), (1, 2, 3), live, 3, is_unclean_allowed=True) == state(3, 5, (3,), 9, 3)
+    clean = elect(state(1, 4, (1, 3), 7), (1, 2, 3), live, 3, is_unclean_allowed=True)
+    assert clean == state(3, 5, (3,), 9, 3, eligible=(1,))
     assert elect(current, (1, 2, 3), Electorate({4: 1}), 3, is_unclean_allowed=True).leader is None
 
 

@@ -11,9 +11,11 @@ LAG_MS = 30_000
 class Led:
     """The machine, and the marks of the log beside it."""
 
-    def __init__(self, *, in_sync=(1, 2, 3), replicas=(1, 2, 3), log_end=100, high_watermark=100, epoch_start=0):
+    def __init__(
+        self, *, in_sync=(1, 2, 3), replicas=(1, 2, 3), eligible=(), log_end=100, high_watermark=100, epoch_start=0
+    ):
         self.machine = InSyncSet(
-            led_by(1, 5, replicas=replicas, in_sync=in_sync, version=7),
+            led_by(1, 5, replicas=replicas, in_sync=in_sync, version=7, eligible=eligible),
             topic="t",
             partition=0,
             broker_id=1,
@@ -44,8 +46,8 @@ class Led:
     def grows_to(self, log_end):
         self.marks = self.marks._replace(log_end=log_end)
 
-    def propose(self, now_ms=0):
-        return self.machine.propose(self.marks, now_ms, LAG_MS)
+    def propose(self, now_ms=0, min_in_sync=1):
+        return self.machine.propose(self.marks, now_ms, LAG_MS, min_in_sync=min_in_sync)
 
     def hears(self, in_sync, version, replicas=(1, 2, 3)):
         return self.machine.heard(led_by(1, 5, replicas=replicas, in_sync=in_sync, version=version))

@@ -171,6 +171,7 @@ def led_by(
     replicas: Sequence[int] = (1, 2, 3),
     in_sync: Sequence[int] | None = None,
     version: int = 0,
+    eligible: Sequence[int] = (),
 ) -> Leadership:
     """A partition's state; all replicas are in sync unless ``in_sync`` says otherwise."""
     return Leadership(
@@ -178,5 +179,6 @@ def led_by(
         leader_epoch=epoch,
         replicas=tuple(replicas),
         in_sync=frozenset(replicas if in_sync is None else in_sync),
+        eligible=frozenset(eligible),
         version=version,
     )

@@ -76,6 +76,51 @@ def test_broker_without_a_replica_is_refused():
         led.tells(4, 100)
 
 
+def test_high_watermark_stands_still_while_others_have_all_that_is_committed():
+    """The eligible are ruled out by a change of their own, where enough are in sync, and the log is in use."""
+    led = Led(in_sync=(1,), eligible=(2,), high_watermark=40)
+    assert led.advance() == 40
+    assert led.machine.has_some_to_rule_out(1)
+    assert not led.machine.has_some_to_rule_out(2)
+    assert led.propose(min_in_sync=2) is None
+    assert led.propose(min_in_sync=None) is None, "the log is not known to be sound"
+    change = led.propose(min_in_sync=1)
+    assert (change.in_sync, change.eligible) == ((1,), ())
+    assert led.advance() == 40
+    assert not led.machine.has_some_to_rule_out(1), "it is under way"
+    led.machine.outcome_unknown(change)
+    assert led.advance() == 40
+    led.machine.written(change, 8)
+    assert led.advance() == 100
+
+
+def test_eligible_replica_that_joins_again_is_in_sync_and_the_others_stay_eligible():
+    """Only with ``min.insync.replicas`` of them in sync anything is committed that the others have not."""
+    led = Led(in_sync=(1,), eligible=(2, 3))
+    led.tells(2, 100)
+    change = led.propose(min_in_sync=3)
+    assert (change.in_sync, change.eligible) == ((1, 2), (3,))
+    led.machine.written(change, 8)
+    assert led.machine.leadership.eligible == {3}
+
+
+@pytest.mark.parametrize(("min_in_sync", "eligible"), [(1, ()), (2, (2, 3)), (None, (2, 3))])
+def test_who_lags_too_far_is_eligible_where_too_few_are_left_to_commit(min_in_sync, eligible):
+    led = Led()
+    led.propose(now_ms=0)
+    change = led.propose(now_ms=LAG_MS + 1, min_in_sync=min_in_sync)
+    assert (change.in_sync, change.eligible) == ((1,), eligible)
+
+
+def test_replica_that_lost_records_is_not_eligible():
+    led = Led(in_sync=(1, 2), high_watermark=100)
+    led.tells(2, 100)
+    led.tells(2, 60, now_ms=1)
+    led.tells(2, 60, now_ms=2)
+    change = led.propose(now_ms=3, min_in_sync=2)
+    assert (change.in_sync, change.eligible) == ((1,), ())
+
+
 # --- who leaves ---------------------------------------------------------------------------------------------------
 
 
@@ -118,8 +163,8 @@ def test_new_leader_gives_everybody_the_lag_limit_from_its_beginning():
 
 def test_leader_that_was_not_told_the_time_gives_the_lag_limit_from_the_first_it_hears_of():
     machine = InSyncSet(led_by(1, 5), topic="t", partition=0, broker_id=1)
-    assert machine.propose(None, 1_000_000, LAG_MS) is None
-    assert machine.propose(None, 1_000_001 + LAG_MS, LAG_MS) is not None
+    assert machine.propose(None, 1_000_000, LAG_MS, min_in_sync=None) is None
+    assert machine.propose(None, 1_000_001 + LAG_MS, LAG_MS, min_in_sync=None) is not None
 
 
 @pytest.mark.parametrize("was_here_before", [False, True])

@@ -71,10 +71,11 @@ class Broker:
     def write(self, directory=None, records=20):
         return fill((directory or self.directories[0]).log("t", 0, TOPIC_ID, LogConfig()), records)
 
-    def put_state(self, in_sync=(1,), leader=1, lost=(), unproven=(), flush_mode="ack"):
+    def put_state(self, in_sync=(1,), leader=1, lost=(), unproven=(), eligible=(), flush_mode="ack"):
         state = PartitionState(
             leader=leader, leader_epoch=3, isr=in_sync, controller_epoch=4,
             leader_broker_epoch=-1 if leader is None else 9, lost=lost, unproven=unproven,
+            eligible=eligible,
         )  # fmt: skip
         path = partition_state_path("t", 0)
         if self.client.find(path) is None:
@@ -106,6 +107,10 @@ class Broker:
         """(leader, leader epoch, in-sync set, those that lost their log)."""
         found = from_json(self.client.get(partition_state_path("t", 0)).data, PartitionState, "")
         return found.leader, found.leader_epoch, found.isr, found.lost
+
+    @property
+    def eligible(self):
+        return from_json(self.client.get(partition_state_path("t", 0)).data, PartitionState, "").eligible
 
     def take_disk(self, path=ROOT):
         """What is on the disk; it is empty then."""
@@ -246,6 +251,24 @@ def test_log_whose_directory_is_gone_is_missed_until_it_is_put_back(broker, clea
     assert broker.directories[0].log("t", 0, TOPIC_ID, LogConfig()).log_end_offset == 20
 
 
+def test_others_stay_known_to_have_all_that_is_committed_where_the_log_of_the_only_one_in_sync_is_gone(broker):
+    """An operator's choice among them loses nothing; and the disk may come back."""
+    broker.put_state(in_sync=(1,), eligible=(2, 3))
+    broker.stop()
+    broker.take_disk()
+    broker.start()
+    assert (broker.state, broker.eligible) == ((None, 4, (1,), (1,)), (2, 3))
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_eligible_replica_that_comes_back_without_its_log_is_so_no_more(broker, clean):
+    broker.put_state(in_sync=(2,), leader=2, eligible=(1, 3))
+    broker.stop(clean=clean)
+    broker.take_disk()
+    broker.start()
+    assert (broker.state, broker.eligible) == ((2, 3, (2,), ()), (3,))
+
+
 def test_log_that_was_never_used_is_not_missed(broker):
     """A broker that died before it made a new partition's directory acknowledged nothing there."""
     broker.directories[0].delete(T0)
@@ -355,6 +378,30 @@ def test_power_loss_marks_nobody_where_records_are_flushed_before_they_are_ackno
     broker.stop(clean=False)
     broker.start(boot_id="another boot")
     assert broker.unproven == (1, 3, (1, 2, 3), ())
+
+
+@pytest.mark.parametrize(("flush_mode", "eligible"), [("ack", (1,)), ("interval", ()), ("os", ())])
+def test_eligible_replica_whose_machine_lost_power_is_so_only_with_what_was_flushed(flush_mode, eligible):
+    broker = Broker()
+    broker.start()
+    broker.write()
+    broker.put_state(in_sync=(2,), leader=2, eligible=(1,), flush_mode=flush_mode)
+    broker.stop(clean=False)
+    broker.start(boot_id="boot 2")
+    assert (broker.state, broker.eligible) == ((2, 3, (2,), ()), eligible)
+
+
+@pytest.mark.parametrize(("boot_id", "eligible"), [("boot", (1,)), ("boot 2", ())])
+def test_member_that_leaves_the_set_to_one_alone_is_eligible_but_after_a_power_loss(boot_id, eligible):
+    """After the death of a process alone its log has all that it acknowledged."""
+    broker = Broker()
+    broker.start()
+    broker.write()
+    broker.put_state(in_sync=(1, 2), leader=2, flush_mode="interval")
+    broker.register_other(2)
+    broker.stop(clean=False)
+    broker.start(boot_id=boot_id)
+    assert (broker.state, broker.eligible) == ((2, 3, (2,), ()), eligible)
 
 
 def test_power_loss_marks_nobody_after_an_orderly_stop():
