@@ -128,11 +128,11 @@ class InSyncSet:
         return {each: known[each].end if each in known else _UNKNOWN_END for each in others}
 
     def has_deleted(self, offset: int) -> bool:
-        """Whether all who may be in sync, the leader aside, have told a log start of ``offset`` or above."""
+        """Whether all who may be in sync, or come to be so again as they are, the leader aside, have told a log start
+        of ``offset`` or above."""
         known = self._followers
-        return all(
-            each in known and known[each].log_start >= offset for each in self.maximal if each != self._broker_id
-        )
+        others = (self.maximal | self.leadership.eligible) - {self._broker_id}
+        return all(each in known and known[each].log_start >= offset for each in others)
 
     # --- what followers tell --------------------------------------------------------------------------------------
 

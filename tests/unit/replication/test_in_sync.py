@@ -112,6 +112,14 @@ def test_who_lags_too_far_is_eligible_where_too_few_are_left_to_commit(min_in_sy
     assert (change.in_sync, change.eligible) == ((1,), eligible)
 
 
+def test_records_are_deleted_for_good_only_when_they_are_on_the_eligible():
+    """Else they could be read again when those are in sync as they are."""
+    led = Led(in_sync=(1,), eligible=(2,))
+    assert not led.machine.has_deleted(10)
+    led.tells(2, 100, log_start=10)
+    assert led.machine.has_deleted(10)
+
+
 def test_replica_that_lost_records_is_not_eligible():
     led = Led(in_sync=(1, 2), high_watermark=100)
     led.tells(2, 100)
