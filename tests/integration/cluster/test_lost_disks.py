@@ -182,13 +182,15 @@ def test_last_broker_that_was_stopped_without_its_log_leaves_the_partition_witho
 
 
 def test_operator_can_choose_a_replica_whose_last_in_sync_member_lost_its_disk(cluster: LocalCluster) -> None:
-    """An unclean election prefers a replica that has a log to the one that has none."""
+    """An unclean election prefers the one that has all that was committed: broker 3, which left the in-sync set last."""
     _stop_all(cluster, last=1)
     _empty_disk(cluster, 1)
     for broker_id in BROKERS:
         cluster.start(broker_id)
     _wait_for(lambda: _state(cluster) == (None, (1,)), "the partition has no leader")
     with Admin(cluster.bootstrap_servers) as admin:
+        (topic,) = [each for each in admin.describe_topics() if each.name == "t"]
+        assert tuple(topic.partitions[0].eligible) == (3,)
         ((_, leader),) = admin.elect_leaders([("t", 0)], election="unclean").items()
-    assert leader == 2
+    assert leader == 3
     _require_everything(cluster)
