@@ -704,8 +704,8 @@ ALL: Final = (
     Mutant(
         name="eligible_after_power_loss",
         file="broker_runtime/zookeeper/returning.py",
-        old="whole=() if may_lack else (own_id,)",
-        new="whole=(own_id,)",
+        old="if not may_lack or own_id not in state.eligible:",
+        new="if True:",
         breaks="Whose machine lost what was not flushed is not eligible.",
         tests=("tests/unit/zookeeper/test_returning.py",),
         simulation="cluster",

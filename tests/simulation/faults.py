@@ -34,7 +34,7 @@ class Faults:
         self._is_over = False
         self._operations = operations = Operations(world)
         self._directed = directed = Directed(world)
-        self._lost_disks = lost_disks = LostDisks(world, self._later, self._damage)
+        self._lost_disks = lost_disks = LostDisks(world, self._later)
         known: dict[str, Callable[[Node], None]] = {
             "kill": self._kill,
             "power loss": self._lose_power,
@@ -222,7 +222,8 @@ class Faults:
 
     def _flip_newest(self, node: Node, tries: int) -> None:
         """Of a frame behind the recovery point, with whole ones behind it that say that it is committed: as soon as
-        there is such a one, the process is killed."""
+        there is such a one, the process is killed; or all are, and the others come back later, so that the damaged one
+        is alone in sync when it finds out."""
         if not self._world.may_be_damaged(node):
             return
         saved = node.files.seen(DATA / _RECOVERY_POINTS).decode()
@@ -233,9 +234,14 @@ class Faults:
             for frame, *behind in ((view.frames[n:]) for n in range(len(view.frames) - 1)):
                 marks = [each.header.high_watermark for each in behind if each.segment == frame.segment]
                 if frame.base_offset >= point and max(marks, default=0) > frame.base_offset:
-                    node.kill(power_lost=False)
+                    others = [each for each in self._world.nodes.values() if each is not node and each.should_run]
+                    for each in (node, *others) if self._rng.random() < 0.4 else (node,):
+                        each.kill(power_lost=False)
+                        each.start(
+                            self._between(0, SECOND) + (each is not node) * self._between(2 * SECOND, 8 * SECOND)
+                        )
+                        self._world.quiet_until_us = self._world.scheduler.now_us + 12 * SECOND
                     self._damage(node, frame.segment, frame.end_position - 1 - self._rng.randrange(60))
-                    node.start(self._between(0, SECOND))
                     return
         if tries:
             self._later(200 * MS, lambda: self._flip_newest(node, tries - 1))

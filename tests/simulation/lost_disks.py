@@ -7,7 +7,6 @@ back: so nothing that was acknowledged may be lost, whoever comes back first.
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 from tests.simulation.committed import ViolationError
 from tests.simulation.life import DATA
@@ -20,19 +19,12 @@ _AVAILABLE = 15
 
 
 class LostDisks:
-    """Takes disks out. ``later`` runs something unless the faults are over by then, ``damage`` flips a bit of a file at
-    a position; ``heal`` puts back what is out."""
+    """Takes disks out. ``later`` runs something unless the faults are over by then; ``heal`` puts back what is out."""
 
-    def __init__(
-        self,
-        world: World,
-        later: Callable[[int, Callable[[], None]], None],
-        damage: Callable[[Node, Path, int], None],
-    ) -> None:
+    def __init__(self, world: World, later: Callable[[int, Callable[[], None]], None]) -> None:
         self._world = world
         self._rng = world.rng
         self._later = later
-        self._damage = damage
         self._out: list[Callable[[], None]] = []
 
     def heal(self) -> None:
@@ -79,16 +71,14 @@ class LostDisks:
     # --- all at once ------------------------------------------------------------------------------------------------
 
     def all_end(self, node: Node) -> None:
-        """All brokers are killed; one of them has lost its disk, or a bit of a log flipped there; they come back in any
-        order, the damaged one first, and one that has its disk may never do so."""
+        """All brokers are killed, or stopped one after the other; one of them has lost its disk; they come back in any
+        order, and one that has its disk may never do so."""
         world = self._world
         if world.is_recovering or not world.invariants.is_durable_by_ack or not self._may_lose(node):
             return
         nodes = [each for each in world.nodes.values() if each.should_run]
         self._rng.shuffle(nodes)
-        is_lost = self._rng.random() < 0.6
-        damaged = None if is_lost or not world.may_be_damaged(node) else self._end_of_a_log(node)
-        is_whole = not is_lost and damaged is None
+        is_lost = self._rng.random() < 0.7
         others = [each for each in nodes if each is not node]
         in_sync = [set(state.isr) for state in world.states.partitions.values()]
         # Who stays away must not be the only one that has all of a partition.
@@ -96,7 +86,7 @@ class LostDisks:
             (
                 o
                 for o in others
-                if all(members - {o.broker_id, 0 if is_whole else node.broker_id} for members in in_sync)
+                if all(members - {o.broker_id, node.broker_id if is_lost else 0} for members in in_sync)
             ),
             None,
         )
@@ -107,12 +97,9 @@ class LostDisks:
             each.kill(power_lost=False)
         if is_lost:
             self._take_out(node, is_started=False)
-        if damaged is not None:
-            self._damage(node, *damaged)
-            nodes.sort(key=lambda each: each is not node)
         delay_us = 0
         for each in nodes:
-            delay_us += self._rng.choice([0, 300 * MS, 3 * SECOND, 8 * SECOND])
+            delay_us += self._rng.choice([0, 300 * MS, 3 * SECOND])
             if each is not never:
                 each.start(delay_us)
         world.quiet_until_us = world.scheduler.now_us + delay_us + _LEADS_WITHIN_US + SECOND
@@ -202,14 +189,6 @@ class LostDisks:
         if is_started:
             node.start(self._rng.randrange(2 * SECOND))
         return taken
-
-    def _end_of_a_log(self, node: Node) -> tuple[Path, int] | None:
-        """A byte of one of its newest frames; None: it has none."""
-        logs = [view for _, view in sorted(node.disk.logs.items()) if view.frames]
-        if not logs:
-            return None
-        frame = self._rng.choice(self._rng.choice(logs).frames[-3:])
-        return frame.segment, frame.end_position - 1 - self._rng.randrange(60)
 
     def _take_out_one(self, node: Node) -> None:
         names = sorted(

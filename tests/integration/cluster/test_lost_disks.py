@@ -182,7 +182,7 @@ def test_last_broker_that_was_stopped_without_its_log_leaves_the_partition_witho
 
 
 def test_operator_can_choose_a_replica_whose_last_in_sync_member_lost_its_disk(cluster: LocalCluster) -> None:
-    """An unclean election prefers the one that has all that was committed: broker 3, which left the in-sync set last."""
+    """An unclean election prefers who has all that was committed: broker 3, which left the in-sync set last."""
     _stop_all(cluster, last=1)
     _empty_disk(cluster, 1)
     for broker_id in BROKERS:

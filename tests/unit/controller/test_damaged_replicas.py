@@ -278,6 +278,28 @@ def test_leaving_whose_outcome_is_unknown_is_tried_again(brokers, clock, is_writ
     assert is_whole(brokers)
 
 
+def test_damaged_log_that_is_eligible_is_kept_while_zookeeper_takes_no_writes(brokers, clock):
+    """Nobody knows yet that it is so no more."""
+    for number in (2, 3):
+        brokers[number].stop()
+    live_on({1: brokers[1]}, clock, 3)
+    brokers[3].flip(brokers[3].segments()[-1], 68)
+    brokers[3].start()
+    transaction = brokers[3].client.transaction
+
+    def refusing(operations, *, session=None):
+        raise ZooKeeperUnavailableError("no connection")
+
+    brokers[3].client.transaction = refusing
+    live_on({1: brokers[1], 3: brokers[3]}, clock)
+    assert brokers[3].log.is_damaged
+    assert (brokers[3].set_aside(), brokers[1].full_state("t").eligible) == ([], (2, 3))
+    brokers[3].client.transaction = transaction
+    live_on({1: brokers[1], 3: brokers[3]}, clock)
+    assert len(brokers[3].set_aside()) == 1
+    assert brokers[1].state("t")[2] == (1, 3)
+
+
 def test_state_that_changes_meanwhile_is_read_again(brokers, clock):
     restart_damaged(brokers[3], clean=True)
     transaction = brokers[3].client.transaction
