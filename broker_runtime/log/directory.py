@@ -8,7 +8,8 @@
     recovery-point-checkpoint            per log: everything below is on the device
     high-watermark-checkpoint            per log: everything below was committed
     log-start-offset-checkpoint          per log: everything below was deleted (absent: 0)
-    missing-logs                         logs that the checkpoints name and that were not there at a start
+    missing-logs                         logs that the checkpoints name and that were not there at a start: how far each
+                                         is known to have gone; once they are there again, until that is dealt with
     <topic>-<partition>/                 one log (partition_log.py)
     <topic>-<partition>.<id>.stray/      a log whose topic id did not fit: set aside, never read
     <topic>-<partition>.<id>.damaged/    a damaged log: set aside, never read; at most one per partition
@@ -20,7 +21,8 @@ Rules: opening reads the list of names and the checkpoints, whatever the number 
 directory is, is read before anything else in it, at its first use. Making a log costs no fsync: what the making leaves
 in memory is made durable by the first use, before anything is acknowledged, and so is its name in the checkpoints,
 with those of all others made by then: a log that they name and that is not there was lost, and is not forgotten before
-another takes its place. Unknown files are ignored, and told once.
+another takes its place. One that is put back is verified as a whole, and damaged if it ends before what is known of it:
+an older copy is not served. Unknown files are ignored, and told once.
 """
 
 from __future__ import annotations
@@ -101,7 +103,8 @@ class LogDirectory:
         # Invariant: none of these is in _found. What the checkpoints said of them is kept.
         self._missing: dict[TopicPartition, StartState] = {}
         self._being_made: set[TopicPartition] = set()  # in _found, and perhaps not there yet
-        self._put_back: set[TopicPartition] = set()  # missing at an earlier start, and there at this one
+        # Missing at an earlier start, and there at this one: how far they are known to have gone.
+        self._put_back: dict[TopicPartition, int] = {}
         self.was_clean = False  # the last stop closed every log in order; not so if there was none
         self.has_lost_names = False  # it was registered, and no checkpoint told at the start which logs it had
         self._is_closed = False
@@ -285,6 +288,8 @@ class LogDirectory:
         """For repairing a log that is not in use: what the next start knows of it. Durable. Raises `OSError`."""
         assert topic_partition not in self._logs, f"{topic_partition} is in use"
         self._starts[topic_partition] = start
+        if topic_partition in self._put_back:
+            self._put_back[topic_partition] = start.known_end
         self._save()
 
     # --- durability -----------------------------------------------------------------------------------------------
@@ -369,10 +374,14 @@ class LogDirectory:
         starts = self._log_starts.read()
         lost_before = self._lost_names.read() or {}
         self._named = frozenset({**(points or {}), **(watermarks or {}), **(starts or {}), **lost_before})
-        self._put_back = lost_before.keys() & self._found
+        self._put_back = {
+            key: max(known, (points or {}).get(key, 0), (watermarks or {}).get(key, 0))
+            for key, known in lost_before.items()
+            if key in self._found
+        }
         for key in self._named - self._found:
             self._missing[key] = StartState(
-                recovery_point=(points or {}).get(key, lost_before.get(key, 0)),
+                recovery_point=max((points or {}).get(key, 0), lost_before.get(key, 0)),
                 high_watermark=(watermarks or {}).get(key, 0),
                 log_start_offset=(starts or {}).get(key, 0),
             )
@@ -383,12 +392,14 @@ class LogDirectory:
                 ", ".join(map(str, sorted(self._missing)[:10])),
             )  # fmt: skip
         for key in self._found:
+            was_put_back = key in self._put_back
             self._starts[key] = StartState(
-                recovery_point=(points or {}).get(key, 0),
+                recovery_point=self._put_back[key] if was_put_back else (points or {}).get(key, 0),
                 high_watermark=(watermarks or {}).get(key, 0),
                 log_start_offset=self._first_offset(key) if starts is None else starts.get(key, 0),
-                is_clean=points is not None and key in points and key not in not_clean,
+                is_clean=points is not None and key in points and key not in not_clean and not was_put_back,
                 was_found=True,
+                was_put_back=was_put_back,
             )
         if self.files.file_size(self.path / CLEAN_NAME) is not None:
             self.files.unlink(self.path / CLEAN_NAME)
@@ -422,7 +433,7 @@ class LogDirectory:
         self._starts[key] = StartState()
         self._found.add(key)
         was_missing = self._missing.pop(key, None)
-        self._put_back.discard(key)
+        self._put_back.pop(key, None)
         try:
             self._save(about=key)  # before the directory is there: what the checkpoints said was about another log
             self.files.make_directory(directory)
@@ -508,6 +519,7 @@ class LogDirectory:
                 targets.append(target)
                 self._found.discard(key)
                 self._starts.pop(key, None)
+                self._put_back.pop(key, None)
         finally:
             renamed = keys[: len(targets)]
             self.open_files.forget_below({self._path_of(key) for key in renamed})
@@ -535,8 +547,7 @@ class LogDirectory:
             if not self._recovery_points.names(starts):
                 self.files.sync_directory(self.path)  # a log that is named is there, whatever happens
             missing = dict(self._missing)
-            lost = {**dict.fromkeys(self._put_back, 0), **{key: s.recovery_point for key, s in missing.items()}}
-            self._lost_names.write(lost)
+            self._lost_names.write({**self._put_back, **{key: start.known_end for key, start in missing.items()}})
             starts = {**missing, **starts}
             self._recovery_points.write({key: start.recovery_point for key, start in starts.items()})
             self._high_watermarks.write(
