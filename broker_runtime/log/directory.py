@@ -2,8 +2,8 @@
 
     .lock                                the process that uses the directory holds its flock; its pid is inside
     meta.json                            cluster and broker (identity.py)
-    disk.json                            the directory's own id, the epoch of its broker's last registration, and
-                                         whether that ended with an orderly stop
+    disk.json                            the directory's own id, the epoch of its broker's last registration, its
+                                         generation within that, and whether that ended with an orderly stop
     clean-shutdown                       between a clean stop and the next start: lists the logs that are not clean
     recovery-point-checkpoint            per log: everything below is on the device
     high-watermark-checkpoint            per log: everything below was committed
@@ -109,7 +109,8 @@ class LogDirectory:
         self.has_lost_names = False  # it was registered, and no checkpoint told at the start which logs it had
         self._is_closed = False
         self._is_registered = False  # since it was opened
-        self._is_given_up = False  # guarded by _save_lock
+        self._is_given_up = False  # guarded by _save_lock, as is writing disk.json
+        self._has_appended = False  # since the generation was last raised
 
     @classmethod
     def open(
@@ -191,10 +192,12 @@ class LogDirectory:
     def remember_epoch(self, epoch: int, *, is_outdated: bool = False) -> None:
         """The broker registers in ``epoch``, with this directory. ``is_outdated``: it is an older copy, and has another
         id from now on. Durable. Raises `OSError`; then it is as before, or as it should be."""
-        disk = DiskIdentity(disk_id=str(uuid.uuid4()) if is_outdated else self.disk.disk_id, epoch=epoch)
-        disk.write(self.files, self.path)
-        self.disk = disk
-        self._is_registered = True
+        with self._save_lock:
+            self._require_own()
+            disk = DiskIdentity(disk_id=str(uuid.uuid4()) if is_outdated else self.disk.disk_id, epoch=epoch)
+            disk.write(self.files, self.path)
+            self.disk = disk
+            self._is_registered = True
 
     def log(
         self,
@@ -230,6 +233,7 @@ class LogDirectory:
                         claim=self._claim,
                         make_named=self._make_named,
                         save_checkpoints=self._save,
+                        on_append=self._appended,
                     )
                 )
                 return log
@@ -295,13 +299,15 @@ class LogDirectory:
     # --- durability -----------------------------------------------------------------------------------------------
 
     def checkpoint(self) -> None:
-        """Makes recovery points, high watermarks and log starts durable: what the next start needs not look at.
+        """Makes recovery points, high watermarks and log starts durable: what the next start needs not look at. Then
+        raises the generation, if the directory is registered and records were appended since that was last done.
 
         Fsyncs logs that closed a segment since. Call it each few seconds. Raises `OSError`.
         """
         for log in self.logs:
             log.try_flush()
         self._save()
+        self._raise_generation()
 
     def maybe_flush(self, now_ms: int) -> None:
         """`PartitionLog.maybe_flush` for all logs; one that fails goes offline and stops no other."""
@@ -331,9 +337,10 @@ class LogDirectory:
                 rows = [(topic, partition) for topic, partition in sorted(not_clean)]
                 replace_file(self.files, self.path / CLEAN_NAME, encode_entries(rows))
                 if self._is_registered:  # else an older copy that was only looked at would pass for the newest
-                    disk = replace(self.disk, is_stopped=True)
-                    disk.write(self.files, self.path)
-                    self.disk = disk
+                    with self._save_lock:
+                        disk = replace(self.disk, is_stopped=True)
+                        disk.write(self.files, self.path)
+                        self.disk = disk
         finally:
             with self._save_lock:  # who still saves is done first; who comes later is refused
                 self._is_given_up = True
@@ -406,6 +413,29 @@ class LogDirectory:
         self.files.sync_directory(self.path)  # the names of all logs, too: once, not by the first use of each
         self._save()
         _log.info("open directory path=%s logs=%d clean=%s", self.path, len(self._found), rows is not None)
+
+    def _appended(self) -> None:
+        self._has_appended = True
+
+    def _raise_generation(self) -> None:
+        """A copy of the directory that was made before the last appends has a lower one. Durable before anybody can see
+        it in ``disk``. Raises `OSError`; then it is tried again."""
+        with self._save_lock:
+            if not (self._has_appended and self._is_registered):
+                return
+            self._require_own()
+            self._has_appended = False  # first: what is appended from now on asks for the next one
+            try:
+                disk = replace(self.disk, generation=self.disk.generation + 1)
+                disk.write(self.files, self.path)
+                self.disk = disk
+            except BaseException:
+                self._has_appended = True
+                raise
+
+    def _require_own(self) -> None:
+        if self._is_given_up:
+            raise LogStorageError(f"{self.path} is closed")
 
     def _read_disk(self) -> None:
         try:
@@ -537,8 +567,7 @@ class LogDirectory:
         Takes no log's lock: logs call it under theirs. Raises `LogStorageError` once the directory was given up.
         """
         with self._save_lock:
-            if self._is_given_up:
-                raise LogStorageError(f"{self.path} is closed")
+            self._require_own()
             checkpoints = (self._recovery_points, self._high_watermarks, self._log_starts, self._lost_names)
             if about is not None and not any(checkpoint.mentions(about) for checkpoint in checkpoints):
                 return
