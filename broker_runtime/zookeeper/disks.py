@@ -12,8 +12,9 @@ Compared with what is found at a start, a directory is
                  say so
     lost         in the record, and not found, or found outdated
 
-Not noticed is a copy that has the newest generation ZooKeeper knew of when the broker was killed: one whose
-``disk.json`` was read after the last checkpoint but one before that, usually (`controller.own_disks`).
+Not noticed is a copy, put back after a kill, that has the newest generation ZooKeeper knows of: it lacks only what was
+written in the last two periods before, if ZooKeeper was there (`controller.own_disks`). A copy counts as being as new
+as its ``disk.json``, whenever its logs were read.
 
 Pure, but for what `Disks` does.
 """

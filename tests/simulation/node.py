@@ -306,7 +306,6 @@ class Node:
         self._every(_MEMBER_STEP_US, self._step, "member")
         self._every(LAG_LIMIT_MS * MS // 2, self.update_in_sync_soon, "in-sync")
         self._every(_PROBE_US, self._probe, "probe")
-        self._every(_CHECKPOINT_US, self._tell_generations, "generations")
 
     def _restart(self, client: SimClient) -> None:
         client.close()
@@ -389,6 +388,8 @@ class Node:
                 self.life.directory.checkpoint()
             except (PylogError, OSError) as error:
                 self.trace.line(self.actor, f"cannot save checkpoints: {error}")
+            delay_us = self.scheduler.between(0, _CHECKPOINT_US)
+            self.scheduler.after(delay_us, self.actor, self._tell_generations, thread="generations")
 
     def _tell_generations(self) -> None:
         if self.life is not None:
