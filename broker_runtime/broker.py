@@ -7,7 +7,8 @@
     threads   cluster-member: what changed in the cluster       follow-<leader>, follow-watchdog: what it follows
               in-sync: changes of in-sync sets                   periodic: checkpoints, flushes, retention
               peers: whether other brokers' ports refuse         groups, group-removal: those it coordinates
-              disk-work <path>: logs made and deleted            gRPC's: one per call
+              disk-work <path>: logs made and deleted            disk-generations: how new ZooKeeper knows disks to be
+              gRPC's: one per call
 
 Rules: nothing is served before this broker knows its cluster; an error on the way leaves nothing behind. Stopping is
 bounded, whatever peers, disks and ZooKeeper do. Here objects are made and given to each other, and nothing is decided.
@@ -36,7 +37,7 @@ from broker_runtime.controller.disk_room import DiskReport
 from broker_runtime.controller.disk_work import DiskWorker
 from broker_runtime.controller.hosting import Hosting
 from broker_runtime.controller.isr_updater import IsrUpdater
-from broker_runtime.controller.own_disks import OwnDisks
+from broker_runtime.controller.own_disks import GenerationReport, OwnDisks
 from broker_runtime.log import LogDirectory
 from broker_runtime.log.files import RealFiles
 from broker_runtime.log.watched_files import WatchedFiles
@@ -261,6 +262,8 @@ class Broker:
         self._run("groups", lambda: groups.step(self._stopping), wake=groups.wake)
         self._run("group-removal", lambda: groups.step_removal(self._stopping))
         self._run("peers", lambda: _step_peers(member, self._stopping))
+        generations = GenerationReport(client, disks)
+        self._run("disk-generations", lambda: _step_generations(generations, member, self._stopping))
         self._run("producer-ids", lambda: _step_producer_ids(producer_ids, self._stopping))
         for directory in directories:
             self._run_disk(hosting, directory)
@@ -367,6 +370,11 @@ class Broker:
 def _step_producer_ids(producer_ids: ProducerIdService, stopping: threading.Event) -> None:
     producer_ids.keep_ready()
     stopping.wait(_PRODUCER_IDS_S)
+
+
+def _step_generations(report: GenerationReport, member: ClusterMember, stopping: threading.Event) -> None:
+    if not stopping.wait(_CHECKPOINT_S):  # then `note_stopped` says more
+        report.tell(member.membership)
 
 
 def _in_bounds(what: str, call: Callable[[], object], limit_s: float) -> None:

@@ -1,4 +1,11 @@
-"""The data directories of one broker, as its registration sees them (`zookeeper.disks.Disks`)."""
+"""The data directories of one broker, as its registration sees them (`zookeeper.disks.Disks`), and what ZooKeeper is
+told of them while it lasts.
+
+A generation is raised by a checkpoint (`LogDirectory.checkpoint`, each 5 s on a thread of each directory's own), and
+told by `GenerationReport` as often, on another thread. So 10 s after records were appended, at the most, ZooKeeper
+knows that a copy from before them is older; later where it is away or the disk stands still, and nothing else waits for
+that. Where the broker was killed before, such a copy is not noticed.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +14,19 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from broker_runtime.contract.errors import LogStorageError, SetupError
+from broker_runtime.contract.errors import LogStorageError, PylogError, SetupError
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.controller.disk_work import DiskWork
 from broker_runtime.log import LogDirectory
-from broker_runtime.zookeeper.disks import Place
+from broker_runtime.zookeeper.disks import Generation, Place
+from broker_runtime.zookeeper.membership import Membership, note_generations
+from broker_runtime.zookeeper.session import ZNodeError, ZooKeeperClient
 
 log = logging.getLogger(__name__)
 
 
 class OwnDisks:
-    """See the module. Used by the one thread that registers."""
+    """See the module. Used by the one thread that registers; `generations` by any."""
 
     def __init__(
         self, directories: Sequence[LogDirectory], *, disk_work: Mapping[Path, DiskWork] | None = None
@@ -54,6 +63,10 @@ class OwnDisks:
         """See `Disks`."""
         return {each.disk.disk_id: each.disk.epoch for each in self._directories if each.disk.is_stopped}
 
+    def generations(self) -> Mapping[str, Generation]:
+        """See `Disks`. Never waits."""
+        return {disk.disk_id: Generation(disk.epoch, disk.generation) for disk in [d.disk for d in self._directories]}
+
     def remember(self, epoch: int, outdated: Collection[str]) -> Mapping[str, int]:
         """See `Disks`."""
         for each in self._directories:
@@ -80,6 +93,28 @@ class OwnDisks:
         self._has_lost_names = False
         for each in self._directories:
             each.forget_put_back()
+
+
+class GenerationReport:
+    """Tells ZooKeeper which generations are durable. Used by one thread."""
+
+    def __init__(self, client: ZooKeeperClient, disks: OwnDisks) -> None:
+        self._client = client
+        self._disks = disks
+        self._told: tuple[int, Mapping[str, Generation]] | None = None  # in which epoch
+
+    def tell(self, membership: Membership | None) -> None:
+        """Tells what is new since the last time, in one small write; what fails is told the next time. Touches no disk.
+        Blocks for ZooKeeper, in bounds. Raises nothing; without ``membership`` nothing happens."""
+        found = {each: there for each, there in self._disks.generations().items() if there.number}
+        if membership is None or not found or self._told == (membership.epoch, found):
+            return
+        try:
+            note_generations(self._client, membership, found)
+        except (PylogError, ZNodeError) as error:
+            log.warning("cannot tell generations of disks broker=%d error=%s", membership.broker_id, error)
+            return
+        self._told = membership.epoch, found
 
 
 def refuse_twins(directories: Sequence[LogDirectory]) -> None:

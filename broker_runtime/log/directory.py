@@ -2,13 +2,14 @@
 
     .lock                                the process that uses the directory holds its flock; its pid is inside
     meta.json                            cluster and broker (identity.py)
-    disk.json                            the directory's own id, the epoch of its broker's last registration, and
-                                         whether that ended with an orderly stop
+    disk.json                            the directory's own id, the epoch of its broker's last registration, its
+                                         generation within that, and whether that ended with an orderly stop
     clean-shutdown                       between a clean stop and the next start: lists the logs that are not clean
     recovery-point-checkpoint            per log: everything below is on the device
     high-watermark-checkpoint            per log: everything below was committed
     log-start-offset-checkpoint          per log: everything below was deleted (absent: 0)
-    missing-logs                         logs that the checkpoints name and that were not there at a start
+    missing-logs                         logs that the checkpoints name and that were not there at a start: how far each
+                                         is known to have gone; once they are there again, until that is dealt with
     <topic>-<partition>/                 one log (partition_log.py)
     <topic>-<partition>.<id>.stray/      a log whose topic id did not fit: set aside, never read
     <topic>-<partition>.<id>.damaged/    a damaged log: set aside, never read; at most one per partition
@@ -20,7 +21,8 @@ Rules: opening reads the list of names and the checkpoints, whatever the number 
 directory is, is read before anything else in it, at its first use. Making a log costs no fsync: what the making leaves
 in memory is made durable by the first use, before anything is acknowledged, and so is its name in the checkpoints,
 with those of all others made by then: a log that they name and that is not there was lost, and is not forgotten before
-another takes its place. Unknown files are ignored, and told once.
+another takes its place. One that is put back is verified as a whole, and damaged if it ends before what is known of it:
+an older copy is not served. Unknown files are ignored, and told once.
 """
 
 from __future__ import annotations
@@ -101,12 +103,14 @@ class LogDirectory:
         # Invariant: none of these is in _found. What the checkpoints said of them is kept.
         self._missing: dict[TopicPartition, StartState] = {}
         self._being_made: set[TopicPartition] = set()  # in _found, and perhaps not there yet
-        self._put_back: set[TopicPartition] = set()  # missing at an earlier start, and there at this one
+        # Missing at an earlier start, and there at this one: how far they are known to have gone.
+        self._put_back: dict[TopicPartition, int] = {}
         self.was_clean = False  # the last stop closed every log in order; not so if there was none
         self.has_lost_names = False  # it was registered, and no checkpoint told at the start which logs it had
         self._is_closed = False
         self._is_registered = False  # since it was opened
-        self._is_given_up = False  # guarded by _save_lock
+        self._is_given_up = False  # guarded by _save_lock, as is writing disk.json
+        self._has_appended = False  # since the generation was last raised
 
     @classmethod
     def open(
@@ -188,10 +192,12 @@ class LogDirectory:
     def remember_epoch(self, epoch: int, *, is_outdated: bool = False) -> None:
         """The broker registers in ``epoch``, with this directory. ``is_outdated``: it is an older copy, and has another
         id from now on. Durable. Raises `OSError`; then it is as before, or as it should be."""
-        disk = DiskIdentity(disk_id=str(uuid.uuid4()) if is_outdated else self.disk.disk_id, epoch=epoch)
-        disk.write(self.files, self.path)
-        self.disk = disk
-        self._is_registered = True
+        with self._save_lock:
+            self._require_own()
+            disk = DiskIdentity(disk_id=str(uuid.uuid4()) if is_outdated else self.disk.disk_id, epoch=epoch)
+            disk.write(self.files, self.path)
+            self.disk = disk
+            self._is_registered = True
 
     def log(
         self,
@@ -227,6 +233,7 @@ class LogDirectory:
                         claim=self._claim,
                         make_named=self._make_named,
                         save_checkpoints=self._save,
+                        on_append=self._appended,
                     )
                 )
                 return log
@@ -285,18 +292,22 @@ class LogDirectory:
         """For repairing a log that is not in use: what the next start knows of it. Durable. Raises `OSError`."""
         assert topic_partition not in self._logs, f"{topic_partition} is in use"
         self._starts[topic_partition] = start
+        if topic_partition in self._put_back:
+            self._put_back[topic_partition] = start.known_end
         self._save()
 
     # --- durability -----------------------------------------------------------------------------------------------
 
     def checkpoint(self) -> None:
-        """Makes recovery points, high watermarks and log starts durable: what the next start needs not look at.
+        """Makes recovery points, high watermarks and log starts durable: what the next start needs not look at. Then
+        raises the generation, if the directory is registered and records were appended since that was last done.
 
         Fsyncs logs that closed a segment since. Call it each few seconds. Raises `OSError`.
         """
         for log in self.logs:
             log.try_flush()
         self._save()
+        self._raise_generation()
 
     def maybe_flush(self, now_ms: int) -> None:
         """`PartitionLog.maybe_flush` for all logs; one that fails goes offline and stops no other."""
@@ -326,9 +337,10 @@ class LogDirectory:
                 rows = [(topic, partition) for topic, partition in sorted(not_clean)]
                 replace_file(self.files, self.path / CLEAN_NAME, encode_entries(rows))
                 if self._is_registered:  # else an older copy that was only looked at would pass for the newest
-                    disk = replace(self.disk, is_stopped=True)
-                    disk.write(self.files, self.path)
-                    self.disk = disk
+                    with self._save_lock:
+                        disk = replace(self.disk, is_stopped=True)
+                        disk.write(self.files, self.path)
+                        self.disk = disk
         finally:
             with self._save_lock:  # who still saves is done first; who comes later is refused
                 self._is_given_up = True
@@ -369,10 +381,14 @@ class LogDirectory:
         starts = self._log_starts.read()
         lost_before = self._lost_names.read() or {}
         self._named = frozenset({**(points or {}), **(watermarks or {}), **(starts or {}), **lost_before})
-        self._put_back = lost_before.keys() & self._found
+        self._put_back = {
+            key: max(known, (points or {}).get(key, 0), (watermarks or {}).get(key, 0))
+            for key, known in lost_before.items()
+            if key in self._found
+        }
         for key in self._named - self._found:
             self._missing[key] = StartState(
-                recovery_point=(points or {}).get(key, lost_before.get(key, 0)),
+                recovery_point=max((points or {}).get(key, 0), lost_before.get(key, 0)),
                 high_watermark=(watermarks or {}).get(key, 0),
                 log_start_offset=(starts or {}).get(key, 0),
             )
@@ -383,18 +399,43 @@ class LogDirectory:
                 ", ".join(map(str, sorted(self._missing)[:10])),
             )  # fmt: skip
         for key in self._found:
+            was_put_back = key in self._put_back
             self._starts[key] = StartState(
-                recovery_point=(points or {}).get(key, 0),
+                recovery_point=self._put_back[key] if was_put_back else (points or {}).get(key, 0),
                 high_watermark=(watermarks or {}).get(key, 0),
                 log_start_offset=self._first_offset(key) if starts is None else starts.get(key, 0),
-                is_clean=points is not None and key in points and key not in not_clean,
+                is_clean=points is not None and key in points and key not in not_clean and not was_put_back,
                 was_found=True,
+                was_put_back=was_put_back,
             )
         if self.files.file_size(self.path / CLEAN_NAME) is not None:
             self.files.unlink(self.path / CLEAN_NAME)
         self.files.sync_directory(self.path)  # the names of all logs, too: once, not by the first use of each
         self._save()
         _log.info("open directory path=%s logs=%d clean=%s", self.path, len(self._found), rows is not None)
+
+    def _appended(self) -> None:
+        self._has_appended = True
+
+    def _raise_generation(self) -> None:
+        """A copy of the directory that was made before the last appends has a lower one. Durable before anybody can see
+        it in ``disk``. Raises `OSError`; then it is tried again."""
+        with self._save_lock:
+            if not (self._has_appended and self._is_registered):
+                return
+            self._require_own()
+            self._has_appended = False  # first: what is appended from now on asks for the next one
+            try:
+                disk = replace(self.disk, generation=self.disk.generation + 1)
+                disk.write(self.files, self.path)
+                self.disk = disk
+            except BaseException:
+                self._has_appended = True
+                raise
+
+    def _require_own(self) -> None:
+        if self._is_given_up:
+            raise LogStorageError(f"{self.path} is closed")
 
     def _read_disk(self) -> None:
         try:
@@ -422,7 +463,7 @@ class LogDirectory:
         self._starts[key] = StartState()
         self._found.add(key)
         was_missing = self._missing.pop(key, None)
-        self._put_back.discard(key)
+        self._put_back.pop(key, None)
         try:
             self._save(about=key)  # before the directory is there: what the checkpoints said was about another log
             self.files.make_directory(directory)
@@ -508,6 +549,7 @@ class LogDirectory:
                 targets.append(target)
                 self._found.discard(key)
                 self._starts.pop(key, None)
+                self._put_back.pop(key, None)
         finally:
             renamed = keys[: len(targets)]
             self.open_files.forget_below({self._path_of(key) for key in renamed})
@@ -525,8 +567,7 @@ class LogDirectory:
         Takes no log's lock: logs call it under theirs. Raises `LogStorageError` once the directory was given up.
         """
         with self._save_lock:
-            if self._is_given_up:
-                raise LogStorageError(f"{self.path} is closed")
+            self._require_own()
             checkpoints = (self._recovery_points, self._high_watermarks, self._log_starts, self._lost_names)
             if about is not None and not any(checkpoint.mentions(about) for checkpoint in checkpoints):
                 return
@@ -535,8 +576,7 @@ class LogDirectory:
             if not self._recovery_points.names(starts):
                 self.files.sync_directory(self.path)  # a log that is named is there, whatever happens
             missing = dict(self._missing)
-            lost = {**dict.fromkeys(self._put_back, 0), **{key: s.recovery_point for key, s in missing.items()}}
-            self._lost_names.write(lost)
+            self._lost_names.write({**self._put_back, **{key: start.known_end for key, start in missing.items()}})
             starts = {**missing, **starts}
             self._recovery_points.write({key: start.recovery_point for key, start in starts.items()})
             self._high_watermarks.write(

@@ -5,7 +5,8 @@ data directory is: ``disk.json``.
 
     meta.json        cluster_id (text), broker_id (int)
     disk.json        disk_id (text), epoch (int): of the last registration that had the directory; -1: none yet;
-                     is_stopped (bool): that registration's broker closed the directory in order
+                     is_stopped (bool): that registration's broker closed the directory in order; generation (int): how
+                     often in that registration a checkpoint found records that were not there at the one before
     partition.json   topic (text), topic_id (32 hex digits), partition (int),
                      schemas ([[schema id, Arrow schema message in base64], …] by rising id)
 
@@ -57,16 +58,22 @@ class DirectoryIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskIdentity:
-    """Which disk a data directory is, and how new: a copy that was made earlier has an earlier epoch, or is not
-    stopped though the broker was."""
+    """Which disk a data directory is, and how new: a copy that was made earlier has an earlier epoch, an earlier
+    generation in the same epoch, or is not stopped though the broker was."""
 
     disk_id: str
     epoch: int = -1
     is_stopped: bool = False
+    generation: int = 0
 
     def write(self, files: FileSystem, directory: Path) -> None:
         """Durable when it returns. Raises `OSError`."""
-        content = {"disk_id": self.disk_id, "epoch": self.epoch, "is_stopped": self.is_stopped}
+        content = {
+            "disk_id": self.disk_id,
+            "epoch": self.epoch,
+            "is_stopped": self.is_stopped,
+            "generation": self.generation,
+        }
         _write(files, directory / DISK_NAME, content)
 
     @classmethod
@@ -79,6 +86,7 @@ class DiskIdentity:
             disk_id=str(content["disk_id"]),
             epoch=int(content["epoch"]),
             is_stopped=bool(content.get("is_stopped", False)),
+            generation=int(content.get("generation", 0)),
         )
 
 

@@ -94,10 +94,12 @@ class LogState:
         claim: Callable[[LogState], None],
         make_named: Callable[[LogState], None],
         save_checkpoints: Callable[[], None],
+        on_append: Callable[[], None],
     ) -> None:
         """``claim`` is called once, before anything in ``directory`` is read: it sees to it that the directory is that
         of ``identity``, and corrects ``identity`` and ``start``. ``make_named`` is called once, when the log is there:
-        from then on it is missed where it is not. Both raise `OSError`.
+        from then on it is missed where it is not. Both raise `OSError`. ``on_append`` is called after each append,
+        before anything of it is acknowledged; it must not block.
         """
         self.directory = directory
         self.identity = identity
@@ -108,6 +110,7 @@ class LogState:
         self._claim = claim
         self._make_named = make_named
         self._save_checkpoints = save_checkpoints
+        self._on_append = on_append
         self.lock = threading.RLock()
         self.offline: PylogError | None = None  # never None again
         self.damage: CorruptRecordError | None = None  # never None again
@@ -201,7 +204,10 @@ class LogState:
                 added += 1
             self._write_snapshot(offset)
 
-        self.segments.append(frames, self.config, now_ms=now_ms, on_roll=on_roll)
+        try:
+            self.segments.append(frames, self.config, now_ms=now_ms, on_roll=on_roll)
+        finally:
+            self._on_append()
         for header in headers[added:]:
             self.producers.add(header)
 

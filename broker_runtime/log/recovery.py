@@ -1,10 +1,10 @@
 """Opening a log: what a clean stop left is believed, what an unclean stop left is checked.
 
-Rule: behind the recovery point every frame's checksums are verified, and indexes, epochs and producer
-state are made anew. What is read there is not trusted to be on the device: an fsync of the process before may have
-failed, whose pages Linux counts as clean, so that an fsync now would succeed without writing them. So every good frame
-is written once more to where it stands, and then fsynced: the same bytes, so a crash in between does no harm. The
-first bad frame is where the log ends, and what follows is cut, only if nothing shows that
+Rule: behind the recovery point (in a log that was put back: everywhere) every frame's checksums are verified, and
+indexes, epochs and producer state are made anew. What is read there is not trusted to be on the device: an fsync of the
+process before may have failed, whose pages Linux counts as clean, so that an fsync now would succeed without writing
+them. So every good frame is written once more to where it stands, and then fsynced: the same bytes, so a crash in
+between does no harm. The first bad frame is where the log ends, and what follows is cut, only if nothing shows that
 more was committed: no checkpoint (high watermark, recovery point) and no later valid frame's stamp. Else the log is
 damaged: `CorruptRecordError` with file, position and offsets, and no byte of it is changed.
 """
@@ -39,11 +39,17 @@ class StartState:
     ``high_watermark`` is as far as it was on the device: what a power failure may take counts as never committed.
     """
 
-    recovery_point: int = 0  # everything below was on the device
+    recovery_point: int = 0  # everything below was on the device; of a log that was put back: had been
     high_watermark: int = 0
     log_start_offset: int = 0
     is_clean: bool = False  # Invariant: then recovery_point was the log's end
     was_found: bool = False  # it was there when the data directory was opened
+    was_put_back: bool = False  # it was not, at an earlier start: nothing is taken for verified, or on the device
+
+    @property
+    def known_end(self) -> int:
+        """Everything below was in the log."""
+        return max(self.recovery_point, self.high_watermark)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -76,6 +82,7 @@ class Recovery:
         self._identity = identity
         self._interval_bytes = index_interval_bytes
         self._start = start
+        self._verify_from = 0 if start.was_put_back else start.recovery_point
         self._stamped_watermark = -1
 
     def load(self) -> LoadedLog:
@@ -111,12 +118,11 @@ class Recovery:
 
     def _log_start(self, found: PartitionFiles) -> int:
         known = self._start.log_start_offset
-        watermark = self._start.high_watermark
         if not found.base_offsets:
-            if max(self._start.recovery_point, watermark, known) > 0:
+            if max(self._start.known_end, known) > 0:
                 raise CorruptRecordError(
-                    f"{self._directory} has no segment, but records below offset "
-                    f"{max(self._start.recovery_point, watermark)} were written there"
+                    f"{self._directory} has no segment, but records below offset {self._start.known_end} were "
+                    "written there"
                 )
             return 0
         if found.base_offsets[0] > known:
@@ -151,7 +157,7 @@ class Recovery:
         a recovery point shows that this was done.
         """
         if self._start.was_found:
-            if not self._start.recovery_point:
+            if not self._verify_from:
                 self._identity.write(self._files, self._directory)
             return
         descriptor = self._files.open(self._directory / PARTITION_NAME, read_only=True)
@@ -172,9 +178,7 @@ class Recovery:
         return segments[-1].next_offset == self._start.recovery_point
 
     def _recover(self, segments: list[Segment]) -> list[Segment]:
-        first = max(
-            (n for n, segment in enumerate(segments) if segment.base_offset <= self._start.recovery_point), default=0
-        )
+        first = max((n for n, segment in enumerate(segments) if segment.base_offset <= self._verify_from), default=0)
         kept = segments[:first]
         rebuilt: list[tuple[Segment, IndexBuilder, int]] = []
         for number, segment in enumerate(segments[first:], first):
@@ -204,7 +208,7 @@ class Recovery:
         self._files.sync_directory(self._directory)
         _log.info(
             "recover log directory=%s from=%d end=%d segments=%d",
-            self._directory, self._start.recovery_point, kept[-1].next_offset, len(rebuilt),
+            self._directory, self._verify_from, kept[-1].next_offset, len(rebuilt),
         )  # fmt: skip
         return kept
 
@@ -220,7 +224,7 @@ class Recovery:
                 size_bytes=size,
                 base_offset=segment.base_offset,
                 identity=self._identity,
-                verify_from=self._start.recovery_point,
+                verify_from=self._verify_from,
             ):
                 if frame is not None:  # verified in memory: read again it might come from the device
                     self._files.write(descriptor, [frame], position)
@@ -259,7 +263,7 @@ class Recovery:
             self._open_files.forget(segment.path)
 
     def _check_end(self, last: Segment, end: int) -> None:
-        known = max(self._start.high_watermark, self._start.recovery_point)
+        known = self._start.known_end
         if known > end:
             raise damaged(
                 last.path,

@@ -1,13 +1,20 @@
 """Which of a broker's disks are the ones it had when it was last registered.
 
-ZooKeeper keeps the ids of the data directories and the epoch that each has on its disk (`DiskRecord`). Compared with
-what is found at a start, a directory is
+ZooKeeper keeps the ids of the data directories, the epoch that each has on its disk, and while the broker runs its
+generation, which rises with each checkpoint that finds new records (`DiskRecord`). ZooKeeper is told of nothing that is
+not durable on the disk: a disk never looks older than it is, whenever its broker dies, and wherever ZooKeeper is.
+Compared with what is found at a start, a directory is
 
     trusted      in the record, and as new as that says; or there is no record (an older version wrote none)
     returned     missed by the last registration, and as new as when it went missing
     outdated    older than the record says (a copy was put back), or not in the record at all. One of the same epoch is
-                 older if that registration was stopped in order, and the directory does not say so
+                 older if its generation is, or if that registration was stopped in order, and the directory does not
+                 say so
     lost         in the record, and not found, or found outdated
+
+Not noticed is a copy, put back after a kill, that has the newest generation ZooKeeper knows of: it lacks only what was
+written in the last two periods before, if ZooKeeper was there (`controller.own_disks`). A copy counts as being as new
+as its ``disk.json``, whenever its logs were read.
 
 Pure, but for what `Disks` does.
 """
@@ -32,6 +39,13 @@ class Place(NamedTuple):
     is_named: bool
 
 
+class Generation(NamedTuple):
+    """How new a data directory is. Later ones are greater."""
+
+    epoch: int
+    number: int
+
+
 class Disks(Protocol):
     """A broker's data directories, as far as its registration needs them."""
 
@@ -40,6 +54,9 @@ class Disks(Protocol):
 
     def stopped(self) -> Mapping[str, int]:
         """By the directory's id, the epoch of those that say that their last registration was stopped in order."""
+
+    def generations(self) -> Mapping[str, Generation]:
+        """By the directory's id, what is durable there."""
 
     def remember(self, epoch: int, outdated: Collection[str]) -> Mapping[str, int]:
         """Writes ``epoch`` into every directory, durably; those that are ``outdated`` get another id. Returns `epochs`
@@ -73,17 +90,18 @@ class DiskNews:
     returned: frozenset[str]
 
     @classmethod
-    def of(cls, record: DiskRecord | None, found: Mapping[str, int], stopped: Collection[str] = ()) -> DiskNews:
+    def of(cls, record: DiskRecord | None, found: Mapping[str, Generation], stopped: Collection[str] = ()) -> DiskNews:
         """``stopped``: those of ``found`` that say that they were stopped in order."""
         if record is None:
             return cls(frozenset(), frozenset(), frozenset())
         known = {**record.missing, **record.directories}
         outdated = frozenset(
             each
-            for each, epoch in found.items()
+            for each, there in found.items()
             if each not in known
-            or epoch < max(known[each], record.stopped.get(each, -1))
-            or (record.stopped.get(each) == epoch and each not in stopped)
+            or there < Generation(known[each], record.generations.get(each, 0))
+            or there.epoch < record.stopped.get(each, -1)
+            or (record.stopped.get(each) == there.epoch and each not in stopped)
         )
         return cls(
             lost=frozenset(each for each in record.directories if each not in found or each in outdated),
@@ -111,5 +129,16 @@ def next_record(record: DiskRecord | None, present: Mapping[str, int], boot_id: 
     known = {} if record is None else {**record.missing, **record.directories}
     missing = [(each, epoch) for each, epoch in known.items() if each not in present]
     kept = dict(islice(missing, max(0, len(missing) - _MOST_MISSING), None))
-    stopped = {} if record is None else {each: epoch for each, epoch in record.stopped.items() if each in kept}
-    return DiskRecord(boot_id=boot_id, directories=dict(present), missing=kept, stopped=stopped)
+    if record is None:
+        return DiskRecord(boot_id=boot_id, directories=dict(present))
+    return DiskRecord(
+        boot_id=boot_id,
+        directories=dict(present),
+        missing=kept,
+        stopped={each: epoch for each, epoch in record.stopped.items() if each in kept},
+        generations={
+            each: number
+            for each, number in record.generations.items()
+            if each in kept or present.get(each) == known.get(each)  # it could not be written, and has its old epoch
+        },
+    )

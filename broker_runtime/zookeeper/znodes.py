@@ -112,13 +112,15 @@ class DiskRecord(Record, frozen=True, kw_only=True):
     """The data directories of a broker's last registration, by their ids: the epoch that each shows on its disk, or a
     higher one. ``missing``: those of earlier registrations that were not there, the newest last. ``boot_id``: as in
     `BrokerRegistration`, and it stays when the broker is gone. ``stopped``: those that were closed in order, and say so
-    themselves, and in which epoch; of these an orderly stop was the end.
+    themselves, and in which epoch; of these an orderly stop was the end. ``generations``: a generation that each showed
+    on its disk in that epoch (absent: 0); by now it may show a higher one.
     """
 
     boot_id: str = ""
     directories: dict[str, int] = {}
     missing: dict[str, int] = {}
     stopped: dict[str, int] = {}
+    generations: dict[str, int] = {}
 
 
 class UnwritableDisks(Record, frozen=True, kw_only=True):

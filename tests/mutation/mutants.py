@@ -204,7 +204,7 @@ ALL: Final = (
     Mutant(
         name="recovery_verifies_no_checksums",
         file="broker_runtime/log/recovery.py",
-        old="verify_from=self._start.recovery_point,",
+        old="verify_from=self._verify_from,",
         new="verify_from=1 << 62,",
         breaks="Recovery verifies the checksums of all frames behind the recovery point.",
         tests=(
@@ -652,6 +652,48 @@ ALL: Final = (
         breaks="A broker counts as in sync only with the log that it was in sync with.",
         tests=("tests/unit/zookeeper/test_returning.py",),
         simulation="cluster",
+    ),
+    Mutant(
+        name="older_generation_counts_as_the_disk",
+        file="broker_runtime/zookeeper/disks.py",
+        old="there < Generation(known[each], record.generations.get(each, 0))",
+        new="there.epoch < known[each]",
+        breaks="A copy made while the broker was running is older than what was written before a kill.",
+        tests=("tests/unit/zookeeper/test_returning.py",),
+        simulation="cluster",
+    ),
+    Mutant(
+        name="generation_is_told_before_it_is_durable",
+        file="broker_runtime/log/directory.py",
+        old=(
+            "                disk.write(self.files, self.path)\n                self.disk = disk\n"
+            "            except BaseException"
+        ),
+        new=(
+            "                self.disk = disk\n                disk.write(self.files, self.path)\n"
+            "            except BaseException"
+        ),
+        breaks="ZooKeeper is told of no generation that is not durable on the disk.",
+        tests=("tests/unit/zookeeper/test_returning.py",),
+    ),
+    Mutant(
+        name="generation_misses_appends_while_it_is_written",
+        file="broker_runtime/log/directory.py",
+        old=(
+            "            self._has_appended = False  # first: what is appended from now on asks for the next one\n"
+            "            try:\n"
+        ),
+        new="            try:\n",
+        breaks="The generation rises with a checkpoint that finds new records, and only then.",
+        tests=("tests/unit/zookeeper/test_returning.py",),
+    ),
+    Mutant(
+        name="log_that_was_put_back_is_believed",
+        file="broker_runtime/log/recovery.py",
+        old="0 if start.was_put_back else start.recovery_point",
+        new="start.recovery_point",
+        breaks="A log that was missed and is put back is verified as a whole.",
+        tests=("tests/unit/log/test_log_making.py",),
     ),
     Mutant(
         name="full_disk_keeps_its_leaderships",

@@ -13,7 +13,7 @@ from broker_runtime.controller.cluster_member import ClusterMember
 from broker_runtime.controller.disk_room import DiskReport
 from broker_runtime.controller.hosting import Hosting
 from broker_runtime.controller.isr_updater import IsrUpdater
-from broker_runtime.controller.own_disks import OwnDisks
+from broker_runtime.controller.own_disks import GenerationReport, OwnDisks
 from broker_runtime.log import LogDirectory
 from broker_runtime.replication import FetchWaiter, Partition, PartitionRegistry
 from broker_runtime.services.movement import MovementService
@@ -155,6 +155,8 @@ class Life:
             on_in_sync_news=lambda: self.isr_updater.wake(),
             on_damage=node.found_damage,
         )
+        disks = OwnDisks([self.directory])
+        self.generations = GenerationReport(client, disks)
         self.member = ClusterMember(
             client,
             BrokerIdentity(
@@ -166,7 +168,7 @@ class Life:
                 boot_id=f"boot {node.boots}",
                 software_version="simulated",
                 was_clean=self.directory.was_clean,
-                disks=OwnDisks([self.directory]),
+                disks=disks,
                 secret=f"secret of {node.broker_id}",
             ),
             self.hosting,

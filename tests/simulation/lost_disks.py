@@ -6,9 +6,13 @@ back: so nothing that was acknowledged may be lost, whoever comes back first.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
+from broker_runtime.log.identity import DISK_NAME
+from broker_runtime.zookeeper.znodes import DiskRecord, broker_disks_path, from_json
 from tests.simulation.committed import ViolationError
+from tests.simulation.disk import Copy
 from tests.simulation.life import DATA
 from tests.simulation.node import Node
 from tests.simulation.scheduler import MS, SECOND
@@ -45,28 +49,37 @@ class LostDisks:
             self._end(node, lambda: self._take_out_one(node))
 
     def restore(self, node: Node) -> None:
-        """A broker's disk is replaced by a copy that was made of it some time ago."""
+        """A broker's disk is replaced by a copy that was made of it some time ago, while it was stopped or running. Of
+        the latter only what ZooKeeper knows to be older: no other is noticed."""
         if not self._may_lose(node):
             return
         copies = []
+        is_running = self._rng.random() < 0.5
 
         def copy() -> None:
             copies.append(node.files.copy(DATA))
-            node.start()
+            if not is_running:
+                node.start()
 
         def restore() -> None:
             if copies and self._may_lose(node):
                 self._end(node, put_in)
 
         def put_in() -> None:
-            self._world.trace.fault("older copy of a disk", node.actor)
+            if is_running and not self._is_known_to_be_older(node, copies[0]):
+                node.start()
+                return
+            self._world.trace.fault("older copy of a disk", node.actor, "made while it ran" if is_running else "")
             self._lost(node, [path.name for path in node.files.copy(DATA).directories])
             node.files.put_in(copies[0])
             node.claimed_durable = {}
             node.start(self._rng.randrange(SECOND))
 
-        self._end(node, copy)
-        self._later(self._rng.randrange(3 * SECOND, 12 * SECOND), restore)
+        if is_running:
+            copy()
+        else:
+            self._end(node, copy)
+        self._later(self._rng.randrange(3 * SECOND, (20 if is_running else 12) * SECOND), restore)
 
     # --- all at once ------------------------------------------------------------------------------------------------
 
@@ -160,6 +173,16 @@ class LostDisks:
 
     def _may_lose(self, node: Node) -> bool:
         return self._world.may_lose_disk(node)
+
+    def _is_known_to_be_older(self, node: Node, copy: Copy) -> bool:
+        path = broker_disks_path(node.broker_id)
+        known = self._world.zookeeper.find(path)
+        content = copy.names.get(DATA / DISK_NAME)
+        if known is None or content is None:
+            return False
+        record, disk = from_json(known.data, DiskRecord, path), json.loads(content)["content"]
+        newest = record.directories.get(disk["disk_id"], -1), record.generations.get(disk["disk_id"], 0)
+        return (disk["epoch"], disk["generation"]) < newest
 
     def _end(self, node: Node, then: Callable[[], None]) -> None:
         """The broker is killed, or stopped in order, and then."""

@@ -388,6 +388,12 @@ class Node:
                 self.life.directory.checkpoint()
             except (PylogError, OSError) as error:
                 self.trace.line(self.actor, f"cannot save checkpoints: {error}")
+            delay_us = self.scheduler.between(0, _CHECKPOINT_US)
+            self.scheduler.after(delay_us, self.actor, self._tell_generations, thread="generations")
+
+    def _tell_generations(self) -> None:
+        if self.life is not None:
+            self.life.generations.tell(self.life.member.membership)
 
     def _flush(self) -> None:
         if self.life is not None:

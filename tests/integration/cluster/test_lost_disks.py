@@ -1,4 +1,5 @@
-"""All brokers end, one disk comes back empty, or without a log: nothing that was acknowledged is lost, in any order."""
+"""All brokers end, one disk comes back empty, without a log, or as a copy that was made while its broker was running:
+nothing that was acknowledged is lost, in any order."""
 
 from __future__ import annotations
 
@@ -9,6 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from broker_runtime.log.files import RealFiles
+from broker_runtime.log.identity import DiskIdentity
+from broker_runtime.zookeeper.client import KazooZooKeeper
+from broker_runtime.zookeeper.znodes import DiskRecord, broker_disks_path, from_json
 from pyspark_log import Admin, Producer, read
 from pyspark_log.errors import PylogError
 from pyspark_log.testing import LocalCluster
@@ -111,6 +116,51 @@ def test_missing_directory_of_the_partition_loses_nothing_after_all_brokers_were
     for broker_id in (emptied, *(each for each in BROKERS if each != emptied)):
         cluster.start(broker_id)
     _require_everything(cluster)
+
+
+def _known_generation(cluster: LocalCluster, broker_id: int, disk_id: str) -> int:
+    client = KazooZooKeeper.connect(cluster.zookeeper_connect, session_timeout_ms=10_000)
+    try:
+        path = broker_disks_path(broker_id)
+        return from_json(client.get(path).data, DiskRecord, path).generations.get(disk_id, 0)
+    finally:
+        client.close()
+
+
+@pytest.mark.parametrize("is_copy", [True, False])
+@pytest.mark.parametrize("first", [1, 3])
+def test_copy_made_while_the_broker_was_running_does_not_lead_after_all_were_killed(
+    cluster: LocalCluster, first: int, is_copy: bool
+) -> None:
+    """It lacks what was acknowledged since, and ZooKeeper knows that a newer disk was there; which leads at once."""
+    (path,) = cluster.log_dirs(first)
+    copy = path.with_name(path.name + "-copy")
+    shutil.copytree(path, copy, ignore=shutil.ignore_patterns("*.tmp"))
+    copied = DiskIdentity.read(RealFiles(), copy)
+    assert copied is not None
+    written = COUNT
+    deadline = time.monotonic() + LIMIT_S
+    with Producer(cluster.bootstrap_servers) as producer:
+        while _known_generation(cluster, first, copied.disk_id) < copied.generation + 2:
+            assert time.monotonic() < deadline, "ZooKeeper is told of a newer generation"
+            producer.send("t", b"%d" % written).result(LIMIT_S)
+            written += 1
+            time.sleep(0.1)
+    _wait_for(lambda: _state(cluster)[1] == BROKERS, "all are in sync")
+    _kill_all(cluster)
+    if is_copy:
+        shutil.rmtree(path)
+        copy.rename(path)
+    cluster.start(first)
+    others = tuple(each for each in BROKERS if each != first)
+    expected = (None, others) if is_copy else (first, (first,))
+    _wait_for(lambda: _state(cluster) == expected, f"leader and in-sync set are {expected}")
+    for broker_id in others:
+        cluster.start(broker_id)
+    cluster.wait_until_ready()
+    assert sorted(map(int, _values(cluster))) == list(range(written))
+    for broker_id in BROKERS:
+        assert _log_bytes(cluster, broker_id) > written
 
 
 @pytest.mark.parametrize("first", [1, 3])

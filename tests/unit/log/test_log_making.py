@@ -9,8 +9,19 @@ import pytest
 
 from broker_runtime.contract.errors import CorruptRecordError
 from broker_runtime.contract.model import TopicPartition
+from broker_runtime.log.checkpoint import encode_entries
 from broker_runtime.log.faulty_files import Fault, FaultyFiles
-from tests.unit.log.log_samples import ROOT, SMALL, append, fill, frame, open_directory, open_log, read_frames
+from tests.unit.log.log_samples import (
+    ROOT,
+    SMALL,
+    append,
+    fill,
+    frame,
+    open_directory,
+    open_log,
+    read_frames,
+    segment_path,
+)
 
 OTHER_ID = uuid.UUID("11111111-2222-3333-4444-555555555555")
 MOMENTS = 400
@@ -112,6 +123,126 @@ def test_log_whose_directory_is_gone_is_not_forgotten_before_another_takes_its_p
         assert open_log(directory).log_end_offset == 0
         assert not directory.missing
     assert not open_directory(files).missing
+
+
+def _directory_of(files, name="t-0"):
+    return {each: files.content(ROOT / name / each) for each in files.list(ROOT / name)}
+
+
+def _put_back(files, content, name="t-0"):
+    files.make_directory(ROOT / name)
+    for each, data in content.items():
+        files.overwrite(ROOT / name / each, data)
+
+
+def _lose_checkpoints(files):
+    for name in ("recovery-point-checkpoint", "high-watermark-checkpoint", "log-start-offset-checkpoint"):
+        if files.file_size(ROOT / name) is not None:
+            files.unlink(ROOT / name)
+
+
+def _missed(clean=True):
+    """A log that had 8 records and is missed now; a copy of it from when it had 5, and the last one."""
+    files = FaultyFiles()
+    with open_directory(files) as directory:
+        fill(open_log(directory), 5)
+    older = _directory_of(files)
+    with open_directory(files) as directory:
+        fill(open_log(directory), 3, start=5)
+    last = _directory_of(files)
+    files.remove_tree(ROOT / "t-0")
+    open_directory(files).close(clean=clean)
+    return files, older, last
+
+
+@pytest.mark.parametrize("restarts", [0, 2])
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("has_checkpoints", [True, False])
+def test_shorter_copy_of_a_log_that_was_missed_is_damaged_and_not_served(has_checkpoints, clean, restarts):
+    """How far the log went is known as long as it counts as put back, whatever became of the checkpoints."""
+    files, older, _ = _missed(clean)
+    _put_back(files, older)
+    for _ in range(restarts):
+        open_directory(files).close(clean=clean)
+    if not has_checkpoints:
+        _lose_checkpoints(files)
+    directory = open_directory(files)
+    assert directory.put_back == {TopicPartition("t", 0)}
+    log = open_log(directory)
+    with pytest.raises(CorruptRecordError, match="the log ends there, but records up to offset 7 were written"):
+        _ = log.log_end_offset
+    assert log.is_damaged
+
+
+@pytest.mark.parametrize("has_checkpoints", [True, False])
+def test_log_that_is_put_back_as_it_was_is_verified_as_a_whole_and_served(has_checkpoints):
+    """It was out of reach; also what lies below the recovery point."""
+    files, _, last = _missed()
+    _put_back(files, last)
+    if not has_checkpoints:
+        _lose_checkpoints(files)
+    directory = open_directory(files)
+    log = open_log(directory)
+    assert (log.log_end_offset, len(read_frames(log))) == (8, 8)
+    directory.close()
+    files.remove_tree(ROOT / "t-0")
+    with open_directory(files):
+        pass
+    segment = segment_path(0).name
+    data = bytearray(last[segment])
+    data[-1] ^= 1
+    _put_back(files, {**last, segment: bytes(data)})
+    log = open_log(open_directory(files))
+    with pytest.raises(CorruptRecordError, match="Records up to offset 7 were acknowledged"):
+        _ = log.log_end_offset
+
+
+def test_high_watermark_of_a_log_that_is_put_back_is_not_above_what_was_committed():
+    """What was only written may have to be truncated."""
+    files = FaultyFiles()
+    with open_directory(files) as directory:
+        log = open_log(directory)
+        fill(log, 3)
+        end = fill(log, 2, start=3, commit=False)
+        log.flush(end)
+    last = _directory_of(files)
+    files.remove_tree(ROOT / "t-0")
+    open_directory(files).close()
+    _put_back(files, last)
+    log = open_log(open_directory(files))
+    assert (log.high_watermark, log.log_end_offset) == (3, 5)
+
+
+def test_log_that_was_put_back_and_is_dealt_with_is_as_any_other():
+    """Also one that is shorter since, as it may be from then on."""
+    files, _, last = _missed()
+    _put_back(files, last)
+    with open_directory(files) as directory:
+        directory.forget_put_back()
+        log = open_log(directory)
+        assert log.truncate_to(2) == 2
+        directory.close(clean=False)
+    directory = open_directory(files)
+    assert not directory.put_back
+    assert open_log(directory).log_end_offset == 2
+
+
+def test_log_that_was_put_back_and_deleted_is_not_missed():
+    files, _, last = _missed()
+    _put_back(files, last)
+    with open_directory(files) as directory:
+        directory.delete(TopicPartition("t", 0))
+    assert not open_directory(files).missing
+
+
+def test_missing_logs_of_an_older_version_are_put_back_as_before():
+    """It noted 0 for what was put back."""
+    files, _, last = _missed()
+    _put_back(files, last)
+    files.overwrite(ROOT / "missing-logs", encode_entries([("t", 0, 0)]))
+    directory = open_directory(files)
+    assert directory.put_back == {TopicPartition("t", 0)}
+    assert open_log(directory).log_end_offset == 8
 
 
 def test_log_whose_directory_was_emptied_is_damaged_and_not_begun_anew():

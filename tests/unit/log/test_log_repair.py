@@ -253,3 +253,23 @@ def test_settings_of_the_samples_make_several_segments():
     assert len(Disk().bases) > 3
     assert SMALL.segment_bytes < FRAMES * 300
     assert TOPIC_ID
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_log_that_was_missed_and_put_back_too_short_is_served_once_it_is_repaired(clean):
+    """What was known of it is given up with the rest, at all further starts too."""
+    disk = Disk()
+    copy = {name: disk.files.content(ROOT / "t-0" / name) for name in disk.files.list(ROOT / "t-0")}
+    disk.files.remove_tree(ROOT / "t-0")
+    open_directory(disk.files).close()
+    disk.files.make_directory(ROOT / "t-0")
+    last = max(name for name in copy if name.endswith(".log"))
+    for name, data in copy.items():
+        disk.files.overwrite(ROOT / "t-0" / name, data[:-1] if name == last else data)
+    open_directory(disk.files).close(clean=clean)
+    plan = disk.repair()
+    assert (plan.end, plan.old_end) == (FRAMES - 1, FRAMES)
+    for _ in range(2):
+        directory = open_directory(disk.files)
+        assert (directory.put_back, open_log(directory).log_end_offset) == ({T0}, FRAMES - 1)
+        directory.close(clean=clean)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import random
 
+import crc32c
 import pytest
 
-from broker_runtime.contract.errors import SetupError
+from broker_runtime.contract.errors import SetupError, ZooKeeperUnavailableError
 from broker_runtime.contract.model import TopicPartition
-from broker_runtime.controller.own_disks import OwnDisks
+from broker_runtime.controller.own_disks import GenerationReport, OwnDisks
 from broker_runtime.log import LogConfig, LogDirectory
-from broker_runtime.log.faulty_files import FaultyFiles
+from broker_runtime.log.faulty_files import Fault, FaultyFiles
 from broker_runtime.zookeeper.membership import BrokerIdentity, note_stopped, register
 from broker_runtime.zookeeper.memory import MemoryZooKeeper
 from broker_runtime.zookeeper.znodes import (
@@ -49,12 +52,13 @@ class Broker:
             LogDirectory.open(path, cluster_id="c", broker_id=1, files=self.files) for path in paths or (ROOT,)
         ]
         disks = OwnDisks(self.directories)
+        self.report = GenerationReport(self.client, disks)
         if register_now:
             identity = BrokerIdentity(
                 broker_id=1, host="h", port=1, instance="data", pid=1, boot_id=boot_id, software_version="",
                 was_clean=all(each.was_clean for each in self.directories), disks=disks,
             )  # fmt: skip
-            register(self.client, identity, now_ms=0, answers=answers)
+            self.membership = register(self.client, identity, now_ms=0, answers=answers)
             disks.settled()
         return self.directories[0]
 
@@ -67,6 +71,19 @@ class Broker:
             note_stopped(self.client, 1, OwnDisks(self.directories).stopped())
         self.client.close()
         self.client = self.server.client()
+
+    def tick(self):
+        """A period: the checkpoints of all directories, and what ZooKeeper is told of them."""
+        for directory in self.directories:
+            directory.checkpoint()
+        self.report.tell(self.membership)
+
+    def copy(self):
+        return {name: self.files.content(name) for name in self.files._names}
+
+    @property
+    def record(self):
+        return from_json(self.client.get(broker_disks_path(1)).data, DiskRecord, "")
 
     def write(self, directory=None, records=20):
         return fill((directory or self.directories[0]).log("t", 0, TOPIC_ID, LogConfig()), records)
@@ -198,6 +215,226 @@ def test_copy_made_while_the_broker_was_running_is_older_than_its_orderly_stop(b
     broker.put_disk(copy)
     broker.start()
     assert broker.state == (None, 4, (1,), (1,))
+
+
+@pytest.mark.parametrize("has_ticked_before", [True, False])
+def test_copy_made_while_the_broker_was_running_is_older_than_what_it_wrote_before_it_was_killed(
+    broker, has_ticked_before
+):
+    """ZooKeeper knows of a newer generation, as soon as two periods after the copy."""
+    if has_ticked_before:
+        broker.tick()
+    copy = broker.copy()
+    broker.write()
+    broker.tick()
+    broker.stop(clean=False)
+    broker.put_disk(copy)
+    broker.start()
+    assert broker.state == (None, 4, (1,), (1,))
+    broker.stop()
+    broker.start()
+    assert broker.state == (None, 4, (1,), (1,)), "nor at the start after that"
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_copy_of_a_disk_that_was_missing_for_a_start_is_older_too(broker, clean):
+    """What is known of a disk stays known while it is away."""
+    copy = broker.copy()
+    broker.write()
+    broker.tick()
+    broker.stop(clean=False)
+    broker.take_disk()
+    broker.start()
+    broker.stop(clean=clean)
+    broker.put_disk(copy)
+    broker.start()
+    assert broker.state == (None, 4, (1,), (1,))
+
+
+def test_copy_of_a_disk_that_could_not_be_written_at_a_registration_is_older_too(broker):
+    """It has its old epoch still, and the generation in that."""
+    copy = broker.copy()
+    broker.write()
+    broker.tick()
+    broker.stop(clean=False)
+    broker.files.faults = [Fault("write", matches=lambda path: path.name.startswith("disk.json"))]
+    broker.start()
+    broker.files.faults = []
+    broker.stop(clean=False)
+    broker.put_disk(copy)
+    broker.start()
+    assert broker.state == (None, 4, (1,), (1,))
+
+
+def test_copy_of_a_disk_to_which_nothing_was_written_since_is_as_good_as_the_disk(broker):
+    broker.tick()
+    copy = broker.copy()
+    for _ in range(3):
+        broker.tick()
+    broker.stop(clean=False)
+    broker.put_disk(copy)
+    broker.start()
+    assert broker.state == (1, 3, (1,), ())
+    assert broker.directories[0].log("t", 0, TOPIC_ID, LogConfig()).log_end_offset == 20
+
+
+@pytest.mark.parametrize("loses_power", [True, False])
+@pytest.mark.parametrize("moment", range(16))
+def test_broker_that_dies_at_any_moment_of_a_period_has_no_older_disk(broker, moment, loses_power):
+    """ZooKeeper is told of what is durable only."""
+
+    class Dies(BaseException):
+        pass
+
+    left = [moment]
+
+    def count():
+        if not left[0]:
+            raise Dies
+        left[0] -= 1
+
+    real_call, real_apply = broker.files._call, broker.server._apply
+
+    def call(operation, path):
+        count()
+        real_call(operation, path)
+
+    def apply(operations, session):
+        count()
+        return real_apply(operations, session)
+
+    broker.tick()
+    broker.write()
+    broker.files._call, broker.server._apply = call, apply
+    with contextlib.suppress(Dies):
+        broker.tick()
+    broker.files._call, broker.server._apply = real_call, real_apply
+    if loses_power:
+        broker.files.lose_power(random.Random(moment))
+    else:
+        broker.files.kill()
+    broker.client.close()
+    broker.client = broker.server.client()
+    broker.start()
+    assert broker.state == (1, 3, (1,), ())
+    assert broker.directories[0].log("t", 0, TOPIC_ID, LogConfig()).log_end_offset == 40
+
+
+@pytest.mark.parametrize("is_written", [True, False])
+def test_zookeeper_that_is_away_holds_up_no_checkpoint_and_is_told_later(broker, is_written):
+    """Whether or not what was sent to it has arrived."""
+    real = broker.server._apply
+
+    def apply(operations, session):
+        if is_written:
+            real(operations, session)
+        raise ZooKeeperUnavailableError("away")
+
+    disk_id = broker.directories[0].disk.disk_id
+    broker.server._apply = apply
+    for _ in range(3):
+        broker.write()
+        broker.tick()
+    assert broker.directories[0].disk.generation == 3
+    broker.server._apply = real
+    broker.tick()
+    assert broker.record.generations == {disk_id: 3}
+    broker.stop(clean=False)
+    broker.start()
+    assert broker.state == (1, 3, (1,), ())
+
+
+def test_one_znode_is_written_in_a_period_however_many_disks_there_are_and_none_when_nothing_was_written(broker):
+    broker.stop()
+    broker.start(ROOT, OTHER)
+    other = broker.directories[1].log("u", 0, TOPIC_ID, LogConfig())
+    real, written = broker.server._apply, []
+
+    def apply(operations, session):
+        written.append(operations)
+        return real(operations, session)
+
+    broker.server._apply = apply
+    broker.tick()
+    assert not written
+    for period in range(1, 4):
+        broker.write()
+        fill(other, 1)
+        broker.tick()
+        broker.tick()
+        assert len(written) == period
+    assert broker.record.generations == {each.disk.disk_id: 3 for each in broker.directories}
+
+
+def test_generations_of_an_earlier_life_or_another_disk_are_not_told(broker):
+    """Only the newest life of a broker speaks of its disks, and of those that it has."""
+    earlier = broker.membership
+    broker.write()
+    broker.directories[0].checkpoint()
+    report, session = broker.report, broker.client
+    newest = broker.server.client()
+    broker.client = newest
+    identity = BrokerIdentity(
+        broker_id=1, host="h", port=1, instance="data", pid=2, boot_id="boot", software_version="", was_clean=True,
+        disks=OwnDisks([]),
+    )  # fmt: skip
+    register(newest, identity, now_ms=0)
+    before = broker.record
+    report.tell(earlier)
+    assert broker.record == before
+    session.close()
+
+
+def test_generation_rises_with_the_appends_of_a_registration_and_begins_anew_with_the_next(broker):
+    """What is written while one is made durable asks for the next one; a failed write is tried again."""
+    directory = broker.directories[0]
+    directory.checkpoint()
+    directory.checkpoint()
+    assert directory.disk.generation == 1
+    real = broker.files.rename
+
+    def rename(source, target):
+        real(source, target)
+        if target.name == "disk.json":
+            broker.files.rename = real
+            broker.write(records=1)
+
+    broker.write(records=1)
+    broker.files.rename = rename
+    directory.checkpoint()
+    directory.checkpoint()
+    assert directory.disk.generation == 3
+    broker.write(records=1)
+    broker.files.faults = [Fault("write", matches=lambda path: path.name.startswith("disk.json"))]
+    with pytest.raises(OSError):
+        directory.checkpoint()
+    assert directory.disk.generation == 3
+    broker.files.faults = []
+    directory.checkpoint()
+    assert directory.disk.generation == 4
+    broker.stop()
+    directory = broker.start(register_now=False)
+    broker.write()
+    directory.checkpoint()
+    assert directory.disk.generation == 4, "nobody is registered"
+    broker.stop()
+    assert broker.start().disk.generation == 0
+
+
+def test_disk_and_record_of_a_version_without_generations_count_as_before(broker):
+    epoch = broker.directories[0].disk.epoch
+    broker.stop(clean=False)
+    path = ROOT / "disk.json"
+    older = json.loads(broker.files.content(path))["content"]
+    del older["generation"]
+    crc = crc32c.crc32c(json.dumps(older, sort_keys=True, separators=(",", ":")).encode())
+    broker.files.overwrite(path, json.dumps({"content": older, "crc32c": f"{crc:08x}"}).encode())
+    record = json.loads(broker.client.get(broker_disks_path(1)).data)
+    del record["generations"]
+    broker.client.set(broker_disks_path(1), json.dumps(record).encode(), version=-1)
+    broker.start()
+    assert broker.state == (1, 3, (1,), ())
+    assert broker.directories[0].disk.epoch == epoch + 1
 
 
 def test_copy_is_older_even_if_a_tool_has_opened_it_or_a_start_has_failed(broker):
