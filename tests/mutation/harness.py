@@ -2,8 +2,9 @@
 
     copy the tree  →  replace one text  →  is the copy what is imported?  →  tests, to the first failure  →  seeds
 
-Rules: a mutant whose text is not there exactly once is an error, not a survivor, and so is one whose tests cannot run
-or fail without it. The copy has no environment of its own: the interpreter is the caller's, and finds the copy first.
+Rules: a mutant whose text is not there exactly once is undecided, no survivor, and so is one whose tests cannot run or
+fail without it; it is told with the reason, and the others are judged. The copy has no environment of its own: the
+interpreter is the caller's, and finds the copy first.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -58,11 +59,13 @@ class Outcome(enum.Enum):
     KILLED = "killed"
     SURVIVED = "SURVIVED"
     EXCUSED = "survives"
+    UNDECIDED = "UNDECIDED"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What became of a mutant, and by what; of one that lives, the reason why it may, if there is one."""
+    """What became of a mutant, and by what; of one that lives, the reason why it may, if there is one; of one that
+    cannot be judged, why."""
 
     mutant: Mutant
     outcome: Outcome
@@ -135,20 +138,39 @@ def judge_all(
     on_verdict: Callable[[Verdict], None],
     runs: Runs | None = None,
 ) -> list[Verdict]:
-    """The verdicts, in the mutants' order. Raises `MutantError` for what cannot be judged: before anything is run, if
-    a text is not there, and if the tests fail without any mutant."""
+    """The verdicts, in the mutants' order; ``on_verdict`` gets each as soon as it is known. What cannot be judged is
+    undecided: told before anything is run, where a text is not there or tests fail without any mutant."""
     runs = runs if runs is not None else Subprocesses()
+    obstacles: dict[str, str] = {}  # by the mutant's name
     with copied(root) as tree:
         for mutant in mutants:
             source = (tree / mutant.file).read_text() if (tree / mutant.file).is_file() else ""
-            apply(mutant, tree)
+            try:
+                apply(mutant, tree)
+            except MutantError as error:
+                obstacles[mutant.name] = str(error)
+                continue
             (tree / mutant.file).write_text(source)
-        failed = runs.tests(tree, sorted({each for mutant in mutants for each in mutant.tests}))
-        if failed is not None:
-            raise MutantError(f"the tests fail without any mutant: {failed}")
+        sound = [mutant for mutant in mutants if mutant.name not in obstacles]
+        if sound and _failure(runs, tree, {each for mutant in sound for each in mutant.tests}) is not None:
+            known: dict[tuple[str, ...], str | None] = {}
+            for mutant in sound:  # whose are they?
+                if mutant.tests not in known:
+                    known[mutant.tests] = _failure(runs, tree, mutant.tests)
+                failed = known[mutant.tests]
+                if failed is not None:
+                    obstacles[mutant.name] = f"the tests fail without any mutant: {failed}"
+    undecided = {name: _undecided(mutant, obstacles[name]) for mutant in mutants if (name := mutant.name) in obstacles}
+    for verdict in undecided.values():
+        on_verdict(verdict)
 
     def told(mutant: Mutant) -> Verdict:
-        verdict = judge(root, mutant, seeds=seeds, runs=runs)
+        if mutant.name in undecided:
+            return undecided[mutant.name]
+        try:
+            verdict = judge(root, mutant, seeds=seeds, runs=runs)
+        except (MutantError, OSError) as error:
+            verdict = _undecided(mutant, str(error))
         on_verdict(verdict)
         return verdict
 
@@ -156,9 +178,22 @@ def judge_all(
         return list(threads.map(told, mutants))
 
 
+def _failure(runs: Runs, tree: Path, tests: Iterable[str]) -> str | None:
+    """What fails in a tree without any mutant, or why the tests do not run."""
+    try:
+        return runs.tests(tree, sorted(tests))
+    except (MutantError, OSError) as error:
+        return str(error)
+
+
+def _undecided(mutant: Mutant, why: str) -> Verdict:
+    return Verdict(mutant=mutant, outcome=Outcome.UNDECIDED, by=why)
+
+
 def exit_status(verdicts: Sequence[Verdict]) -> int:
-    """1 if one survives without a reason."""
-    return int(any(each.outcome is Outcome.SURVIVED for each in verdicts))
+    """2 if one cannot be judged, else 1 if one survives without a reason."""
+    outcomes = {each.outcome for each in verdicts}
+    return 2 if Outcome.UNDECIDED in outcomes else int(Outcome.SURVIVED in outcomes)
 
 
 def line_of(verdict: Verdict) -> str:
@@ -169,7 +204,8 @@ def line_of(verdict: Verdict) -> str:
 def table(verdicts: Sequence[Verdict]) -> str:
     """How many there were of each, and all that live, with what they break."""
     killed = sum(each.outcome is Outcome.KILLED for each in verdicts)
-    lines = [f"{killed} of {len(verdicts)} mutants are killed"]
+    undecided = sum(each.outcome is Outcome.UNDECIDED for each in verdicts)
+    lines = [f"{killed} of {len(verdicts)} mutants are killed{f', {undecided} cannot be judged' * bool(undecided)}"]
     for verdict in verdicts:
         if verdict.outcome is not Outcome.KILLED:
             lines += [line_of(verdict), f"          {verdict.mutant.file}: {verdict.mutant.breaks}"]
@@ -220,7 +256,10 @@ class Subprocesses:
 
     def origin(self, tree: Path, module: str) -> Path:
         code = f"import importlib; print(importlib.import_module({module!r}).__file__)"
-        done = self._run(tree, ["-c", code], _TEST_LIMIT_S)
+        try:
+            done = self._run(tree, ["-c", code], _TEST_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            raise MutantError(f"{module} was not imported within {_TEST_LIMIT_S} s") from None
         if done.returncode:
             raise MutantError(f"{module} cannot be imported: {done.stderr[-400:]}")
         return Path(done.stdout.strip()).resolve()

@@ -63,6 +63,7 @@ class Faults:
             "disk lost": self._lose_disk,
             "older copy": lost_disks.restore,
             "all end": lost_disks.all_end,
+            "all but one lose power": lost_disks.all_but_one_lose_power,
             "only disk lost": lost_disks.empty_the_only_one,
             "controller deposed": directed.depose_controller,
             "back and forth": directed.back_and_forth,

@@ -322,6 +322,8 @@ class Invariants:
                 self.may_lack.discard((broker_id, at))  # else it is taken in for what it told before it lost its power
             self._require(5, self._nodes[broker_id], at, key, 0, committed.end)
         if after.leader is not None and (before is None or after.leader_epoch > before.leader_epoch):
+            if before is not None and before.unproven and after.leader not in before.unproven:
+                self._situation("who kept its power leads, others in sync lost it")
             self._elected(change, is_decided)
 
     def _look_at_eligible(self, change: StateChange, committed_end: int) -> None:

@@ -120,6 +120,34 @@ class LostDisks:
             world.trace.situation("all ended, and one never comes back")
         self._later(delay_us + _LEADS_WITHIN_US, lambda: self._require_leaders(never))
 
+    def all_but_one_lose_power(self, node: Node) -> None:
+        """All machines lose their power but one, whose process is killed; they come back in any order. Without fsyncs
+        that one alone has all that was acknowledged, and the others wait for it."""
+        world = self._world
+        nodes, states = list(world.nodes.values()), world.states.partitions.values()
+        keepers = [
+            each
+            for each in nodes
+            if all(each.broker_id in set(state.isr) - {*state.lost, *state.unproven} for state in states)
+        ]
+        is_calm = not (world.is_recovering or world.network.is_cut_anywhere or world.zookeeper.is_down)
+        is_well = all(each.is_retired or (each.is_up and each.is_well) for each in nodes)
+        if world.invariants.is_durable_by_ack or not (keepers and is_calm and is_well):
+            return
+        keeper = self._rng.choice(keepers)
+        if any(len(state.isr) > 1 for state in states):
+            world.trace.situation("power lost by all in sync but one, without fsyncs")
+        nodes = [each for each in nodes if not each.is_retired]
+        self._rng.shuffle(nodes)
+        for each in nodes:
+            world.trace.fault("all but one lose power", each.actor, "it is the one" if each is keeper else "")
+            each.kill(power_lost=each is not keeper)
+        delay_us = 0
+        for each in nodes:
+            delay_us += self._rng.choice([0, 300 * MS, 3 * SECOND])  # less than the others wait for who has most
+            each.start(delay_us)
+        world.quiet_until_us = world.scheduler.now_us + delay_us + _LEADS_WITHIN_US
+
     def _require_leaders(self, never: Node | None) -> None:
         for key, state in self._world.states.partitions.items():
             if state.leader is None and (never is None or set(state.isr) - {never.broker_id}):

@@ -20,6 +20,7 @@ _DIRECTED = (
     "controller deposed", "back and forth", "outcome lost", "session ends",
     "disk lost", "all end", "older copy", "only disk lost", "failed fsync", "bit flip",
 )  # fmt: skip
+_WITHOUT_FSYNCS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +75,9 @@ def plan_of(seed: int) -> Plan:
     if seed % 3 == 0:  # steered to one situation, with little else beside it
         kinds = [_DIRECTED[seed // 3 % len(_DIRECTED)], *rng.sample(kinds, min(len(kinds), 2))]
         is_stormy = is_stormy and rng.random() < 0.3
+    loses_power = seed % 30 == _WITHOUT_FSYNCS  # the same, which needs another flush.mode besides
+    if loses_power:
+        kinds, is_stormy = ["all but one lose power", *rng.sample(kinds, min(len(kinds), 1))], False
     brokers = 3
     replicas = list(range(1, brokers + 1))
     factor = rng.choice([2, 3, 3])
@@ -81,7 +85,7 @@ def plan_of(seed: int) -> Plan:
     return Plan(
         brokers=brokers,
         assignment=assignment,
-        flush_mode=rng.choice(["ack", "ack", "ack", "interval", "os"]),
+        flush_mode=rng.choice(["interval", "os"] if loses_power else ["ack", "ack", "ack", "interval", "os"]),
         segment_bytes=rng.choice([4 << 10, 16 << 10, 1 << 20]),
         value_bytes=rng.choice([0, 0, 300]),
         producers=2,

@@ -34,6 +34,8 @@ SITUATIONS = (
     "leader rules the eligible out",
     "disk lost by the only one in sync",
     "all ended, and one never comes back",
+    "power lost by all in sync but one, without fsyncs",
+    "who kept its power leads, others in sync lost it",
     "producer begins anew",
     "leader lost during a move",
 )

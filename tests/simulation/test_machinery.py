@@ -20,9 +20,11 @@ from tests.simulation.committed import Committed, ViolationError
 from tests.simulation.disk import SimFiles
 from tests.simulation.life import SimRegistry
 from tests.simulation.log_view import DiskView, StoredFrame
+from tests.simulation.network import Weather
 from tests.simulation.scheduler import MS, SECOND, Crashed, DefectError, Scheduler
 from tests.simulation.sim_zookeeper import LOST_AFTER, LOST_BEFORE, SimZooKeeper, ZooKeeperWeather
 from tests.simulation.trace import Trace
+from tests.simulation.world import World, told_to
 from tests.unit.replication.partitions import frame, leadership
 
 AT = TopicPartition("t", 0)
@@ -114,6 +116,22 @@ def test_who_stands_still_does_later_what_was_due(scheduler):
     scheduler.after(MS, "a", lambda: seen.append(scheduler.now_us))
     scheduler.run(2 * SECOND)
     assert seen == [SECOND]
+
+
+def test_broker_that_starts_does_not_answer_before_it_serves():
+    """Its port is opened after it has registered."""
+    world = World(1, brokers=1, weather=Weather(), zookeeper_weather=ZooKeeperWeather())
+    node, seen = world.nodes[1], []
+
+    def look():
+        seen.append((node.life is not None, node.is_up, world.answers("b2", 1)))
+
+    with told_to(world):
+        node.start()
+        for number in range(2_000):
+            world.scheduler.after(number * MS, "net", look)
+        world.scheduler.run(2 * SECOND)
+    assert set(seen) == {(False, False, False), (True, False, False), (True, True, True)}
 
 
 # --- ZooKeeper ----------------------------------------------------------------------------------------------------

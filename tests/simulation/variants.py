@@ -295,6 +295,12 @@ def leaves_sets_to_members_that_are_gone() -> Patches:
 
 
 @variant
+def takes_every_log_for_flushed() -> Patches:
+    """After its machine lost its power a broker stays in its sets as one that has all, whatever ``flush.mode`` is."""
+    yield mock.patch.object(returning, "_is_flushed", return_value=True)
+
+
+@variant
 def trusts_what_a_failed_fsync_left() -> Patches:
     """A start takes what it reads for written, when an fsync of it succeeds: the one before may have failed."""
     real = recovery.verified_frames

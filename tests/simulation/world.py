@@ -168,7 +168,7 @@ class World:
         """Whether the broker serves whoever asks it from there."""
         node = self.nodes[broker_id]
         is_cut = self.network.is_cut(source, node.actor) or self.network.is_cut(node.actor, source)
-        return node.is_well and not is_cut and self.scheduler.now_us >= node.refuses_until_us
+        return node.is_up and node.is_well and not is_cut and self.scheduler.now_us >= node.refuses_until_us
 
     def create_topic(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from tests.mutation.harness import (
     MutantError,
     Outcome,
     Subprocesses,
+    Verdict,
     apply,
     exit_status,
     judge,
@@ -23,6 +25,7 @@ from tests.mutation.mutants import ALL
 
 ROOT = Path(__file__).parents[3]
 FILE = "broker_runtime/a.py"
+TESTS = ("tests/unit/test_a.py",)
 SOURCE = "a = 1\nb = 3\nc = 3\n"
 
 
@@ -30,18 +33,33 @@ class Fakes:
     """Says of each copy what it was told to say, and notes what it was asked."""
 
     def __init__(
-        self, *, tests: str | None = None, seeds: str | None = None, foreign: bool = False, always: bool = False
+        self,
+        *,
+        tests: str | None = None,
+        seeds: str | None = None,
+        foreign: bool = False,
+        always: bool = False,
+        failing: str = "",
+        raises: Exception | None = None,
     ) -> None:
         self.answers = {"tests": tests, "seeds": seeds}
         self.always = always
         self.foreign = foreign
+        self.failing = failing
+        self.raises = raises
         self.asked: list[str] = []
         self.sources: list[str] = []
 
     def tests(self, tree: Path, tests: Sequence[str]) -> str | None:
         self.asked.append("tests")
         self.sources.append((tree / FILE).read_text())
-        return self.answers["tests"] if "a = 2" in self.sources[-1] else None
+        if self.failing in tests:
+            return self.failing
+        if "a = 2" not in self.sources[-1]:
+            return None
+        if self.raises is not None:
+            raise self.raises
+        return self.answers["tests"]
 
     def seeds(self, tree: Path, workload: str, count: int) -> str | None:
         self.asked.append(f"{count} seeds of {workload}")
@@ -60,9 +78,9 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def mutant(**changes: str | None) -> Mutant:
-    fields = {"old": "a = 1", "new": "a = 2", "simulation": "groups", **changes}
-    return Mutant(name="m", file=FILE, breaks="a is one", tests=("tests/unit/test_a.py",), **fields)
+def mutant(**changes: Any) -> Mutant:
+    fields = {"name": "m", "old": "a = 1", "new": "a = 2", "simulation": "groups", "tests": TESTS, **changes}
+    return Mutant(file=FILE, breaks="a is one", **fields)
 
 
 def judged(root: Path, runs: Fakes, **changes: str | None):
@@ -150,24 +168,51 @@ def test_copy_that_is_not_what_is_imported_is_an_error(root: Path) -> None:
         judged(root, Fakes(foreign=True))
 
 
-def test_all_are_applied_before_any_is_judged_and_verdicts_keep_their_order(root: Path) -> None:
-    """One that does not fit any more is found at once, not after an hour."""
+def test_verdicts_are_told_and_keep_the_order_of_the_mutants(root: Path) -> None:
+    """Each as soon as it is known."""
     runs, told = Fakes(seeds="seed 7"), []
-    first, second = mutant(), mutant(old="b = 3", new="b = 4")
+    first, second = mutant(), mutant(name="n", old="b = 3", new="b = 4")
     verdicts = judge_all(root, [first, second], jobs=1, seeds=9, on_verdict=told.append, runs=runs)
     assert [each.mutant for each in verdicts] == [first, second]
     assert told == verdicts
-    with pytest.raises(MutantError, match="0 times"):
-        judge_all(root, [first, mutant(old="d")], jobs=1, seeds=9, on_verdict=told.append, runs=Fakes())
+    assert exit_status(verdicts) == 0
 
 
-def test_tests_that_fail_without_a_mutant_are_an_error(root: Path) -> None:
-    """What fails anyway kills nothing."""
-    (root / FILE).write_text("a = 2\nb = 3\n")
-    with pytest.raises(MutantError, match="without any mutant"):
-        judge_all(
-            root, [mutant(old="b = 3", new="b = 4")], jobs=1, seeds=9, on_verdict=print, runs=Fakes(tests="test_a")
-        )
+def test_mutant_that_cannot_be_applied_is_undecided_and_the_others_are_judged(root: Path) -> None:
+    """It is told at once, not after an hour, and the run ends with 2."""
+    told: list[Verdict] = []
+    gone, sound = mutant(name="gone", old="d"), mutant()
+    verdicts = judge_all(root, [sound, gone], jobs=1, seeds=9, on_verdict=told.append, runs=Fakes(seeds="seed 7"))
+    assert [(each.mutant.name, each.outcome) for each in told] == [
+        ("gone", Outcome.UNDECIDED),
+        ("m", Outcome.KILLED),
+    ]
+    assert [each.mutant.name for each in verdicts] == ["m", "gone"]
+    assert "0 times" in told[0].by
+    assert exit_status(verdicts) == 2
+    assert "1 of 2 mutants are killed, 1 cannot be judged" in table(verdicts)
+
+
+def test_mutants_whose_tests_fail_without_them_are_undecided_and_the_others_are_judged(root: Path) -> None:
+    """What fails anyway kills nothing, and hides no other mutant."""
+    runs = Fakes(seeds="seed 7", failing="tests/unit/test_b.py")
+    bad = mutant(name="bad", old="b = 3", new="b = 4", tests=("tests/unit/test_b.py",))
+    verdicts = judge_all(root, [bad, mutant()], jobs=1, seeds=9, on_verdict=lambda each: None, runs=runs)
+    assert [each.outcome for each in verdicts] == [Outcome.UNDECIDED, Outcome.KILLED]
+    assert "without any mutant: tests/unit/test_b.py" in verdicts[0].by
+
+
+@pytest.mark.parametrize("error", [MutantError("pytest ended with 4"), OSError("no process")])
+def test_mutant_whose_tests_do_not_run_is_undecided_and_the_others_are_judged(root: Path, error: Exception) -> None:
+    """Neither does it end the run."""
+    runs = Fakes(seeds="seed 7", raises=error)
+    other = mutant(name="n", old="b = 3", new="b = 4")
+    verdicts = judge_all(root, [mutant(), other], jobs=1, seeds=9, on_verdict=lambda each: None, runs=runs)
+    assert [(each.outcome, each.by) for each in verdicts] == [
+        (Outcome.UNDECIDED, str(error)),
+        (Outcome.KILLED, "seed 7"),
+    ]
+    assert exit_status(verdicts) == 2
 
 
 def test_simulation_that_fails_without_a_mutant_is_an_error(root: Path) -> None:
