@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 import pyarrow as pa
 import pyarrow.types as pt
 
-from broker_runtime.contract.errors import OptionError, RecordTooLargeError, SchemaMismatchError
+from broker_runtime.contract.errors import OptionError, PylogError, RecordTooLargeError, SchemaMismatchError
 from broker_runtime.contract.schema.topic import nearest
 from pyspark_log.cli.json_values import load_json, parse_bytes, parse_timestamp_ms, row_parser
 from pyspark_log.cli.raw_records import read_raw, unpack_record
+from pyspark_log.cli.text_input import CsvSource, without_mark
 from pyspark_log.client.column_values import value_check
 
 if TYPE_CHECKING:
@@ -60,12 +61,13 @@ def record_limit_bytes(topic: TopicDescription) -> int:
 
 
 def line_units(source: BinaryIO, limit_bytes: int, *, skips_blank: bool = False) -> Iterator[Unit]:
-    """The lines. Raises `RecordTooLargeError` for one above the limit."""
+    """The lines. Raises `RecordTooLargeError` for one above the limit, `OptionError` for text that is not UTF-8 by its
+    byte order mark."""
     for number in itertools.count(1):
         line = source.readline(limit_bytes + 1)
         if not line:
             return
-        content = line.removesuffix(b"\n")
+        content = (line if number > 1 else without_mark(line)).removesuffix(b"\n")
         if len(content) > limit_bytes:
             raise RecordTooLargeError(
                 f"line {number}: longer than {limit_bytes} bytes, by the topic's max.message.bytes"
@@ -220,10 +222,11 @@ def csv_batches(source: BinaryIO, name: str, topic: TopicDescription, null: str)
     )
     block_bytes = min(max(1 << 20, JSON_GROWTH * record_limit_bytes(topic)), _MOST_BLOCK_BYTES)
     parse = csv.ParseOptions(newlines_in_values=True)
-    with _arrow_errors(name):
+    text = CsvSource(source, name)
+    with _arrow_errors(name), _row_length_errors(text, name, block_bytes):
         try:
             reader = csv.open_csv(
-                source, csv.ReadOptions(block_size=block_bytes), parse_options=parse, convert_options=options
+                text, csv.ReadOptions(block_size=block_bytes), parse_options=parse, convert_options=options
             )
         except pa.ArrowInvalid as error:
             if "Empty CSV file" in str(error):
@@ -232,6 +235,21 @@ def csv_batches(source: BinaryIO, name: str, topic: TopicDescription, null: str)
         with reader:
             for batch in reader:
                 yield _with_text_columns(batch, as_text, schema)
+
+
+@contextmanager
+def _row_length_errors(text: CsvSource, name: str, limit_bytes: int) -> Iterator[None]:
+    """What Arrow says of blocks, as an error about the row, or about the quote that makes it endless."""
+    try:
+        yield
+    except pa.ArrowInvalid as error:
+        if "straddling object" not in str(error):
+            raise
+        if text.quotes.line is None:
+            raise SchemaMismatchError(f"{name}: a row is longer than {limit_bytes} bytes") from None
+        raise SchemaMismatchError(
+            f"{name}: line {text.quotes.line}: the quote that opens there is not closed within {limit_bytes} bytes"
+        ) from None
 
 
 def _csv_cannot(kind: pa.DataType) -> bool:
@@ -280,7 +298,7 @@ def _arrow_errors(name: str) -> Iterator[None]:
     """What Arrow cannot read, as an error that names the file, in one line."""
     try:
         yield
-    except SchemaMismatchError:
+    except PylogError:
         raise
     except (pa.ArrowException, ValueError, OSError) as error:
         raise SchemaMismatchError(f"{name}: {' '.join(str(error).split())[:500].rstrip('.')}") from None
