@@ -91,7 +91,7 @@ class OpenQuotes:
                     self._is_in_quotes = True
                     at += 1
                 else:
-                    self._is_in_field = True
+                    self._is_in_field = at < len(piece)
 
 
 class CsvSource:

@@ -8,7 +8,7 @@ import io
 import pyarrow as pa
 import pyarrow.csv
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from broker_runtime.contract.errors import OptionError
@@ -58,8 +58,10 @@ def test_line_of_the_quote_that_is_not_closed_is_found(content: bytes, line: int
     assert open_quote(content, piece_bytes) == line
 
 
+@settings(deadline=None)
 @given(st.text('a",\n', max_size=30).map(str.encode), st.integers(1, 7))
 @example(b'"""', 2)
+@example(b'aaaaa"\n\n"', 5)
 def test_quotes_are_open_exactly_where_arrow_reads_on(content: bytes, piece_bytes: int) -> None:
     """What comes behind an open quote, its own closing but for, is one value for Arrow."""
     content = b"h\n" + content
