@@ -6,6 +6,8 @@ tree, for the caller to say with the record's number. What `pylog consume` print
 
 from __future__ import annotations
 
+import codecs
+import io
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -60,20 +62,35 @@ def record_limit_bytes(topic: TopicDescription) -> int:
     return parse_size(topic.config.get("max.message.bytes", resolve("topic").max_message_bytes))
 
 
-def line_units(source: BinaryIO, limit_bytes: int, *, skips_blank: bool = False) -> Iterator[Unit]:
-    """The lines. Raises `RecordTooLargeError` for one above the limit, `OptionError` for text that is not UTF-8 by its
-    byte order mark."""
+def line_units(
+    source: BinaryIO, limit_bytes: int, *, skips_blank: bool = False, may_be_bytes: bool = False
+) -> Iterator[Unit]:
+    """The lines. ``may_be_bytes``: of any kind, so that what begins like UTF-16 is it only with its zeros.
+
+    Raises `RecordTooLargeError` for a line above the limit, `OptionError` for text that is not UTF-8 by its byte order
+    mark.
+    """
     for number in itertools.count(1):
         line = source.readline(limit_bytes + 1)
         if not line:
             return
-        content = (line if number > 1 else without_mark(line)).removesuffix(b"\n")
+        if number == 1 and not (may_be_bytes and _is_bytes(line, source)):
+            line = without_mark(line)
+        content = line.removesuffix(b"\n")
         if len(content) > limit_bytes:
             raise RecordTooLargeError(
                 f"line {number}: longer than {limit_bytes} bytes, by the topic's max.message.bytes"
             )
         if content.strip() or not skips_blank:
             yield Unit(f"line {number}", content)
+
+
+def _is_bytes(line: bytes, source: BinaryIO) -> bool:
+    """Whether the first line begins as UTF-16 does and is not: no zero byte is in it, nor right behind its newline."""
+    if b"\0" in line or line.startswith(codecs.BOM_UTF8):
+        return False
+    is_marked = line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    return is_marked and not (isinstance(source, io.BufferedReader) and source.peek(1)[:1] == b"\0")
 
 
 def raw_units(source: BinaryIO, limit_bytes: int) -> Iterator[Unit]:

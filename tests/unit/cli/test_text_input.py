@@ -12,6 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from broker_runtime.contract.errors import OptionError
+from pyspark_log.cli.produce_inputs import line_units
 from pyspark_log.cli.text_input import OpenQuotes, without_mark
 
 
@@ -26,6 +27,20 @@ def test_mark_of_utf8_is_skipped() -> None:
     """Programs on Windows write it."""
     assert without_mark(codecs.BOM_UTF8 + "é\n".encode()) == "é\n".encode()
     assert without_mark(b"\xef\xbb\n") == b"\xef\xbb\n"
+
+
+@pytest.mark.parametrize("text", ["a\n", "語\nb", "\n語\n"])
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-32"])
+def test_lines_of_wide_text_are_told_from_lines_of_bytes(text: str, encoding: str) -> None:
+    """Values of a topic without a schema may be any bytes; those that begin like UTF-16 stay as they are."""
+    wide = (text if encoding != "utf-16-be" else "\ufeff" + text).encode(encoding)
+    with pytest.raises(OptionError, match="must be UTF-8"):
+        list(line_units(io.BufferedReader(io.BytesIO(wide)), 1000, may_be_bytes=True))  # type: ignore[arg-type]
+    for value in (b"\xff\xfe", b"\xfe\xff\xff", b"\xff\xfe\na"):
+        source = io.BufferedReader(io.BytesIO(value))  # type: ignore[arg-type]
+        assert [unit.content for unit in line_units(source, 1000, may_be_bytes=True)] == value.split(b"\n")
+        with pytest.raises(OptionError):
+            list(line_units(io.BytesIO(value), 1000))
 
 
 def open_quote(content: bytes, piece_bytes: int = 1 << 20) -> int | None:
