@@ -91,7 +91,7 @@ def _run() -> None:
     prepare_streams()
     try:
         command = typer.main.get_command(build())
-        _name_arguments_plainly(command)
+        _help_plainly(command)
         command(["version"] if sys.argv[1:] == ["--version"] else None, prog_name="pylog")
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
@@ -106,16 +106,28 @@ def _run() -> None:
         sys.exit(FAILED)
 
 
-def _name_arguments_plainly(command: Any) -> None:
-    """Help shows arguments as `TOPIC`, without the braces and the names of types that some versions of typer add."""
+def _help_plainly(command: Any) -> None:
+    """Help shows arguments as `TOPIC`, without the braces that some versions of typer add, and `--help` itself, as all
+    flags, without the name of a type."""
     for parameter in command.params:
         if parameter.param_type_name == "argument":
             shown = parameter.metavar or parameter.name.upper()
             usage = shown if parameter.required or shown.startswith("[") else f"[{shown}]"
             parameter.display_type_rich = lambda ctx: None
             parameter._usage_display_name = lambda usage=usage: usage
+        elif getattr(parameter, "is_flag", False) and not parameter.metavar:
+            parameter.metavar = " "
+    help_option_of = command.get_help_option
+
+    def get_help_option(ctx: Any) -> Any:
+        option = help_option_of(ctx)
+        if option is not None:
+            option.metavar = " "
+        return option
+
+    command.get_help_option = get_help_option
     for each in getattr(command, "commands", {}).values():
-        _name_arguments_plainly(each)
+        _help_plainly(each)
 
 
 def _flush_stdout(*, has_failed: bool) -> None:

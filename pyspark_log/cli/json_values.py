@@ -169,10 +169,10 @@ def _duration_text(microseconds: int) -> str:
 
 
 def load_json(text: bytes) -> Any:
-    """``text`` parsed: numbers with a point are `Decimal`. Raises `ValueError`, also for a name that an object has
-    twice, one of which would be lost."""
+    """``text`` (UTF-8) parsed: numbers with a point are `Decimal`. Raises `ValueError`, also for a name that an object
+    has twice, one of which would be lost."""
     try:
-        return json.loads(text, parse_float=_number, object_pairs_hook=_object)
+        return json.loads(text.decode(), parse_float=_number, object_pairs_hook=_object)
     except RecursionError:
         raise ValueError("nested too deeply") from None
 

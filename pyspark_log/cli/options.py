@@ -19,7 +19,7 @@ from pyspark_log.cli.exit_status import translated_errors
 from pyspark_log.cli.invocation import Invocation
 from pyspark_log.cli.output import OutputFormat
 
-_PANEL = "Everywhere"
+_PANEL = "Options of every command"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,21 +51,30 @@ def _common(
     ctx: typer.Context,
     bootstrap_server: Annotated[
         str | None,
-        typer.Option("-b", "--bootstrap-server", metavar="HOST:PORT[,…]", help="Brokers.", rich_help_panel=_PANEL),
+        typer.Option(
+            "-b", "--bootstrap-server", metavar="HOST:PORT[,…]", help="Brokers of the cluster.", rich_help_panel=_PANEL
+        ),
     ] = None,
     setting: Annotated[
         list[str] | None,
         typer.Option("-X", metavar="NAME=VALUE", help="A client setting; may be repeated.", rich_help_panel=_PANEL),
     ] = None,
     output: Annotated[
-        OutputFormat | None, typer.Option("-o", "--output", help="How results are shown.", rich_help_panel=_PANEL)
+        OutputFormat | None,
+        typer.Option(
+            "-o", "--output", metavar="FORMAT", help="table, wide, json, jsonl, yaml or name.", rich_help_panel=_PANEL
+        ),
     ] = None,
     timeout: Annotated[
         str | None,
         typer.Option("--timeout", metavar="TIME", help="Seconds, or 500ms, 2m: give up then.", rich_help_panel=_PANEL),
     ] = None,
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.", rich_help_panel=_PANEL)] = False,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Only results.", rich_help_panel=_PANEL)] = False,
+    yes: Annotated[
+        bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.", rich_help_panel=_PANEL)
+    ] = False,
+    quiet: Annotated[
+        bool, typer.Option("-q", "--quiet", help="Results only, no remarks.", rich_help_panel=_PANEL)
+    ] = False,
     verbose: Annotated[
         int,
         typer.Option(

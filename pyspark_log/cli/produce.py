@@ -175,7 +175,8 @@ def _send(
     else:
         if sys.stdin.isatty():
             invocation.say("Each line is a record; Ctrl-D ends.")
-        sender.send_records(inputs.line_units(source, limit_bytes), inputs.line_parse(topic, form), has_partitions=True)
+        units = inputs.line_units(source, limit_bytes, may_be_bytes=topic.schema is None)
+        sender.send_records(units, inputs.line_parse(topic, form), has_partitions=True)
 
 
 class _Sender:

@@ -6,6 +6,8 @@ tree, for the caller to say with the record's number. What `pylog consume` print
 
 from __future__ import annotations
 
+import codecs
+import io
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,10 +17,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 import pyarrow as pa
 import pyarrow.types as pt
 
-from broker_runtime.contract.errors import OptionError, RecordTooLargeError, SchemaMismatchError
+from broker_runtime.contract.errors import OptionError, PylogError, RecordTooLargeError, SchemaMismatchError
 from broker_runtime.contract.schema.topic import nearest
 from pyspark_log.cli.json_values import load_json, parse_bytes, parse_timestamp_ms, row_parser
 from pyspark_log.cli.raw_records import read_raw, unpack_record
+from pyspark_log.cli.text_input import CsvSource, without_mark
 from pyspark_log.client.column_values import value_check
 
 if TYPE_CHECKING:
@@ -59,12 +62,20 @@ def record_limit_bytes(topic: TopicDescription) -> int:
     return parse_size(topic.config.get("max.message.bytes", resolve("topic").max_message_bytes))
 
 
-def line_units(source: BinaryIO, limit_bytes: int, *, skips_blank: bool = False) -> Iterator[Unit]:
-    """The lines. Raises `RecordTooLargeError` for one above the limit."""
+def line_units(
+    source: BinaryIO, limit_bytes: int, *, skips_blank: bool = False, may_be_bytes: bool = False
+) -> Iterator[Unit]:
+    """The lines. ``may_be_bytes``: of any kind, so that what begins like UTF-16 is it only with its zeros.
+
+    Raises `RecordTooLargeError` for a line above the limit, `OptionError` for text that is not UTF-8 by its byte order
+    mark.
+    """
     for number in itertools.count(1):
         line = source.readline(limit_bytes + 1)
         if not line:
             return
+        if number == 1 and not (may_be_bytes and _is_bytes(line, source)):
+            line = without_mark(line)
         content = line.removesuffix(b"\n")
         if len(content) > limit_bytes:
             raise RecordTooLargeError(
@@ -72,6 +83,14 @@ def line_units(source: BinaryIO, limit_bytes: int, *, skips_blank: bool = False)
             )
         if content.strip() or not skips_blank:
             yield Unit(f"line {number}", content)
+
+
+def _is_bytes(line: bytes, source: BinaryIO) -> bool:
+    """Whether the first line begins as UTF-16 does and is not: no zero byte is in it, nor right behind its newline."""
+    if b"\0" in line or line.startswith(codecs.BOM_UTF8):
+        return False
+    is_marked = line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    return is_marked and not (isinstance(source, io.BufferedReader) and source.peek(1)[:1] == b"\0")
 
 
 def raw_units(source: BinaryIO, limit_bytes: int) -> Iterator[Unit]:
@@ -220,10 +239,11 @@ def csv_batches(source: BinaryIO, name: str, topic: TopicDescription, null: str)
     )
     block_bytes = min(max(1 << 20, JSON_GROWTH * record_limit_bytes(topic)), _MOST_BLOCK_BYTES)
     parse = csv.ParseOptions(newlines_in_values=True)
-    with _arrow_errors(name):
+    text = CsvSource(source, name)
+    with _arrow_errors(name), _row_length_errors(text, name, block_bytes):
         try:
             reader = csv.open_csv(
-                source, csv.ReadOptions(block_size=block_bytes), parse_options=parse, convert_options=options
+                text, csv.ReadOptions(block_size=block_bytes), parse_options=parse, convert_options=options
             )
         except pa.ArrowInvalid as error:
             if "Empty CSV file" in str(error):
@@ -232,6 +252,21 @@ def csv_batches(source: BinaryIO, name: str, topic: TopicDescription, null: str)
         with reader:
             for batch in reader:
                 yield _with_text_columns(batch, as_text, schema)
+
+
+@contextmanager
+def _row_length_errors(text: CsvSource, name: str, limit_bytes: int) -> Iterator[None]:
+    """What Arrow says of blocks, as an error about the row, or about the quote that makes it endless."""
+    try:
+        yield
+    except pa.ArrowInvalid as error:
+        if "straddling object" not in str(error):
+            raise
+        if text.quotes.line is None:
+            raise SchemaMismatchError(f"{name}: a row is longer than {limit_bytes} bytes") from None
+        raise SchemaMismatchError(
+            f"{name}: line {text.quotes.line}: the quote that opens there is not closed within {limit_bytes} bytes"
+        ) from None
 
 
 def _csv_cannot(kind: pa.DataType) -> bool:
@@ -280,7 +315,7 @@ def _arrow_errors(name: str) -> Iterator[None]:
     """What Arrow cannot read, as an error that names the file, in one line."""
     try:
         yield
-    except SchemaMismatchError:
+    except PylogError:
         raise
     except (pa.ArrowException, ValueError, OSError) as error:
         raise SchemaMismatchError(f"{name}: {' '.join(str(error).split())[:500].rstrip('.')}") from None

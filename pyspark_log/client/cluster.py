@@ -47,16 +47,18 @@ from pyspark_log.client import forking
 from pyspark_log.client.channel import Channel
 from pyspark_log.client.coordinator import Coordinator, Coordinators
 from pyspark_log.client.retry import Backoff, Deadline
-from pyspark_log.client.strangers import Peer, error_for, is_certain, who_is_at
+from pyspark_log.client.strangers import LIMIT_S, Peer, error_for, is_certain, who_is_at
 from pyspark_log.client.topics import Topic
 
 _log = logging.getLogger(__name__)
 
 BOOTSTRAP_LIMIT_S = 10.0
-"""How long the first connection is tried; never longer than ``request.timeout.ms``."""
+"""How long the first connection is tried, with the look at who is there; never longer than ``request.timeout.ms``."""
 _ATTEMPT_LIMIT_S = 5.0  # one try at one broker, when there may be others
 _QUICK_ATTEMPT_LIMIT_S = 2.0  # the same, for the first try at what every broker can tell at once
 _FIRST_ATTEMPT_LIMIT_S = 3.0  # the same, before any has answered
+_SHORTEST_ATTEMPT_S = 0.05  # the same: less would be no try
+_EARLY_S = 0.1  # so much before its time an attempt may end
 _TELLING_ATTEMPT_S = 1.0  # a connection, an election or a busy moment take as long: silence in less tells nothing
 
 _DISTRUST_S = 10.0
@@ -223,6 +225,8 @@ class Cluster:
             try:
                 address = self._pick(to, deadline)
                 limit_s = self._attempt_s(to, deadline, is_quick=action == "metadata" and not tried)
+                if not self._is_connected and tried.issuperset(self.bootstrap_servers[1:]):
+                    limit_s = self._last_attempts_s(limit_s, started_s, deadline)
                 if said is not None and self._is_connected and limit_s <= 0:
                     break
                 tried.add(address)
@@ -248,7 +252,8 @@ class Cluster:
             if isinstance(to, int) and isinstance(failure, BrokerUnavailableError):
                 raise failure
             said = failure
-            time.sleep(deadline.remaining_s(backoff.next_s()))
+            pause_s = deadline.remaining_s(backoff.next_s())
+            time.sleep(pause_s if self._is_connected else min(pause_s, self._bootstrap_left_s(started_s, deadline)))
             if action != "metadata" and to != "any":
                 self.refresh(timeout_s=deadline.remaining_s(_ATTEMPT_LIMIT_S))
         raise said  # and not that there was no time left to ask again
@@ -349,6 +354,18 @@ class Cluster:
             return deadline.remaining_s(max(_ATTEMPT_LIMIT_S, 0.4 * deadline.remaining_s()))
         return deadline.remaining_s()
 
+    def _bootstrap_s(self, deadline: Deadline) -> float:
+        limit_s = min(BOOTSTRAP_LIMIT_S, self.request_timeout_s)
+        return limit_s if deadline.timeout_s is None else min(limit_s, deadline.timeout_s)
+
+    def _bootstrap_left_s(self, started_s: float, deadline: Deadline) -> float:
+        return max(0.0, self._bootstrap_s(deadline) - (time.monotonic() - started_s))
+
+    def _last_attempts_s(self, limit_s: float, started_s: float, deadline: Deadline) -> float:
+        """Cuts an attempt so that all of them, and the look at who is silent, end when they are said to."""
+        left_s, look_s = self._bootstrap_left_s(started_s, deadline), _look_s(self._bootstrap_s(deadline))
+        return min(limit_s, max(left_s - (look_s if left_s > look_s else look_s / 2), _SHORTEST_ATTEMPT_S))
+
     def _raise_if_hopeless(
         self, failure: PylogError, address: Address | None, tried: set[Address], started_s: float, deadline: Deadline
     ) -> None:
@@ -357,26 +374,31 @@ class Cluster:
             if deadline.expired:
                 raise failure
             return
-        limit_s = min(BOOTSTRAP_LIMIT_S, self.request_timeout_s)
-        if deadline.timeout_s is not None:
-            limit_s = min(limit_s, deadline.timeout_s)
+        limit_s = self._bootstrap_s(deadline)
         if address is not None and isinstance(failure, _CONNECTION_FAILED):
             self._look_for_stranger(address, failure, deadline)
         if all(self._strangers.get(each) for each in self.bootstrap_servers):
             raise self._strangers_error(limit_s)
         if isinstance(failure, NotAPylogBrokerError) and len(self.bootstrap_servers) == 1:
             raise failure
-        if tried_s < limit_s or (not tried.issuperset(self.bootstrap_servers) and not deadline.expired):
+        look_s = _look_s(limit_s)
+        may_be_silent = isinstance(failure, RequestTimedOutError)
+        if tried_s + (look_s + _EARLY_S if may_be_silent else 0.0) < limit_s or (
+            not tried.issuperset(self.bootstrap_servers) and not deadline.expired
+        ):
             return  # one that is silent must not hide another that would answer
         if not isinstance(failure, _CONNECTION_FAILED):
             raise failure
-        peers = {each: who_is_at(each) for each in self.bootstrap_servers if not self._strangers.get(each)}
-        if set(peers.values()) == {Peer.REFUSED}:
-            names = ", ".join(str(each) for each in peers)
-            raise BrokerUnavailableError(f"{names} refused for {limit_s:.3g} s. Start one: pylog up")
-        # The one that is there, of several, is the one to mend.
-        telling = next(each for each, peer in peers.items() if peer is not Peer.REFUSED)
-        raise error_for(peers[telling], telling, limit_s)
+        said_s = limit_s if len(self.bootstrap_servers) == 1 else max(limit_s, round(tried_s))
+        names = [each for each in self.bootstrap_servers if not self._strangers.get(each)]
+        for each in names:
+            peer = who_is_at(each, limit_s=max(limit_s - tried_s, look_s / 2))
+            if peer is Peer.REFUSED:
+                continue  # the one that is there, of several, is the one to mend
+            if peer is not Peer.SILENT and time.monotonic() - started_s < limit_s:
+                return  # it answered the look at once: there is time for another try
+            raise error_for(peer, each, said_s)
+        raise BrokerUnavailableError(f"{', '.join(map(str, names))} refused for {said_s:.3g} s. Start one: pylog up")
 
     def _look_for_stranger(self, address: Address, failure: PylogError, deadline: Deadline) -> None:
         """Finds out, once, who is at an address where no broker has answered yet."""
@@ -408,6 +430,11 @@ class Cluster:
                 return known
             self._topics[topic.name] = topic
             return topic
+
+
+def _look_s(limit_s: float) -> float:
+    """How long the look at who is silent may take, of all the time there is."""
+    return min(LIMIT_S, limit_s / 4)
 
 
 def _is_older(topic: Topic, known: Topic) -> bool:

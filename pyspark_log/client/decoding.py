@@ -64,7 +64,9 @@ def records_of(
     times = repeat(constant, rows) if constant is not None else batch.timestamps_ms.to_pylist()
     mappings: Iterable[Any] = repeat(None, rows)
     if is_typed:
-        mappings = batch.batch.to_pylist()
+        names = batch.batch.schema.names
+        rows_of_values = zip(*map(_values, batch.batch.columns), strict=True) if names else repeat((), rows)
+        mappings = [dict(zip(names, row, strict=True)) for row in rows_of_values]
         keys = _column(batch.batch, key, rows)
         values = [None] * rows
     else:
@@ -89,8 +91,31 @@ def records_of(
 def _column(batch: pa.RecordBatch, name: str | None, rows: int) -> list[Any]:
     if name is None or name not in batch.schema.names:
         return [None] * rows
-    column: list[Any] = batch.column(name).to_pylist()
-    return column
+    return _values(batch.column(name))
+
+
+def _values(column: pa.Array) -> list[Any]:
+    """As Python has them; dates and timestamps outside its years as counts, which `Producer.send` takes as well."""
+    try:
+        values: list[Any] = column.to_pylist()
+    except OverflowError:
+        return [_value(scalar) for scalar in column]
+    return values
+
+
+def _value(scalar: pa.Scalar) -> Any:
+    if not scalar.is_valid:
+        return None
+    if isinstance(scalar, pa.StructScalar):
+        return {name: _value(each) for name, each in scalar.items()}
+    if isinstance(scalar, pa.MapScalar):
+        return [(_value(entry["key"]), _value(entry["value"])) for entry in scalar.values]
+    if isinstance(scalar, pa.ListScalar):
+        return [_value(each) for each in scalar.values]
+    try:
+        return scalar.as_py()
+    except OverflowError:
+        return scalar.value
 
 
 def _converted(column: list[Any], convert: Deserializer | None) -> list[Any]:

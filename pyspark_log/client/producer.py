@@ -102,7 +102,8 @@ class Producer:
 
         ``value``: bytes (or what ``value_serializer`` takes; str is sent as UTF-8), None, or for a topic with a schema
         a mapping of its columns. ``key``: bytes, str (UTF-8) or int (8 bytes big-endian). ``partition``: this one,
-        whatever the key. ``headers``: pairs of name and bytes. ``timestamp``: an aware datetime or ms; else now.
+        whatever the key. ``headers``: pairs of name and bytes. ``timestamp``: an aware datetime or ms; else now. The
+        log's times are whole milliseconds, as Kafka's are: microseconds are cut off (rounded down).
         ``on_delivery(metadata, error)`` is called from a thread of the producer.
 
         Blocks for the topic's metadata and while ``buffer_memory`` is full, at most ``max_block_ms`` each:
@@ -161,9 +162,10 @@ class Producer:
     def flush(self, timeout: float | None = None) -> None:
         """Sends all there is at once and blocks until it is acknowledged or has failed.
 
-        Raises the first delivery error since the last flush, `ClientTimeoutError` after ``timeout`` seconds, or
-        `ClosedError` if a thread of the producer met a defect. Without a ``timeout`` it takes ``delivery_timeout_ms``
-        and a request's time at most.
+        Raises the first delivery error since the last flush, also one that its record's future or callback has told: no
+        flush, nor `close`, tells it again. Raises `ClientTimeoutError` after ``timeout`` seconds, or `ClosedError` if a
+        thread of the producer met a defect. Without a ``timeout`` it takes ``delivery_timeout_ms`` and a request's time
+        at most.
         """
         wait_for(self._accumulator.hurry_all(), timeout)
         error = self._accumulator.take_first_error()

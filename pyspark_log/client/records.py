@@ -44,6 +44,10 @@ class Record(NamedTuple):
 
     Of topics with a schema: ``row`` is the mapping of columns, ``key`` the key column's value, ``value`` None.
     ``headers``: pairs of name and bytes, in order, names may repeat.
+
+    ``row`` has what ``to_pylist`` of pyarrow has, but for dates and timestamps outside Python's years 1 to 9999, for
+    which that raises: they are ints, the count since 1970 of the column's units (days; microseconds), and `send` takes
+    them so. Python's times end at microseconds, a time column's nanoseconds are cut to them; `poll_batches` has all.
     """
 
     topic: str
@@ -58,7 +62,7 @@ class Record(NamedTuple):
 
     @property
     def timestamp(self) -> datetime:
-        """The record's time, in UTC."""
+        """The record's time, in UTC. Raises `InvalidTimestampError` after the year 9999; ``timestamp_ms`` has it."""
         return datetime_of(self.timestamp_ms)
 
 
@@ -145,8 +149,13 @@ class ConsumedBatch:
 
 
 def datetime_of(timestamp_ms: int) -> datetime:
-    """Milliseconds since the epoch as an aware datetime, exactly."""
-    return _EPOCH + timedelta(milliseconds=timestamp_ms)
+    """Milliseconds since the epoch as an aware datetime, exactly. Raises `InvalidTimestampError` outside its years."""
+    try:
+        return _EPOCH + timedelta(milliseconds=timestamp_ms)
+    except OverflowError:
+        raise InvalidTimestampError(
+            f"{timestamp_ms} ms since 1970 is outside the years 1 to 9999, which Python's datetime has"
+        ) from None
 
 
 def timestamp_ms_of(moment: datetime | int) -> int:

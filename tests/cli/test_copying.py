@@ -272,6 +272,33 @@ def test_empty_file_is_no_records(pylog: Pylog, tmp_path: Path, kind: str, conte
     assert "0 records" in pylog("produce", "empty-files", "--kind", kind, stdin=content).stderr
 
 
+@pytest.mark.parametrize("content", ["key,value\nk,v\n", '{"key":"k","value":"v"}\n', "v\n"])
+def test_text_is_utf8_with_or_without_its_mark(pylog: Pylog, topic: str, content: str) -> None:
+    """UTF-16, as editors on Windows save it, is refused by name; UTF-8's byte order mark is no part of the data."""
+    kind = {"k": ["--kind", "csv"], "{": ["--kind", "jsonl"], "v": []}[content[0]]
+    refused = pylog("produce", topic, *kind, stdin=content.encode("utf-16"), status=2)
+    assert refused.stderr.startswith("[INVALID_OPTION] the input is UTF-16 (it begins with FF FE), and must be UTF-8")
+    assert refused.stderr.endswith("No record was written\n")
+    pylog("produce", topic, *kind, stdin=content.encode("utf-8-sig"))
+    assert pylog("consume", topic, *ALL).stdout == "v\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('key,value\na,"b\n""c"""\nd,"e\nf,g\n', "line 4: the quote that opens there is not closed. No record"),
+        ('key,value\na,b\nc,"' + "d\n" * (1 << 20) + "x\n", "line 3: the quote that opens there is not closed"),
+        ('key,value\na,b\nc,"' + "d\n" * (1 << 20) + '"\n', "a row is longer than 1048576 bytes"),
+    ],
+    ids=["to the end", "beyond what a row may have", "closed too late"],
+)
+def test_csv_with_a_quote_that_is_not_closed_is_refused(pylog: Pylog, content: str, said: str) -> None:
+    """The rest of the file would be stored as one value; the error names the line where the quote opens."""
+    pylog("topic", "create", "quotes", "-c", "max.message.bytes=64KiB", "--if-not-exists")
+    refused = pylog("produce", "quotes", "--kind", "csv", stdin=content, status=1)
+    assert refused.stderr.startswith(f"[SCHEMA_MISMATCH] standard input: {said}")
+
+
 def test_line_may_be_as_long_as_the_topics_records(pylog: Pylog) -> None:
     """The limit is max.message.bytes, above and below the usual one."""
     pylog("topic", "create", "large", "-c", "max.message.bytes=40MiB")

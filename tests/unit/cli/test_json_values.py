@@ -247,3 +247,9 @@ def test_text_that_only_python_takes_for_a_value_is_refused(kind: pa.DataType, t
     """A typing error must not become another value."""
     with pytest.raises(ValueError, match="column 'c'"):
         row_parser(pa.schema([("c", kind)]))({"c": text})
+
+
+def test_json_is_utf8() -> None:
+    """A file in UTF-16 without a mark: its first line would be taken, and its second not."""
+    with pytest.raises(ValueError, match="column 2"):
+        load_json('{"a": 1}'.encode("utf-16-le"))

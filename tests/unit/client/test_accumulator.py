@@ -243,3 +243,18 @@ def test_accumulator_refuses_records_when_closed() -> None:
         add(accumulator, PartitionQueue("t", bytes(16), 1, UNTYPED, 1000), b"b")
     accumulator.abandon_all(NotEnoughReplicasError("over"))
     assert isinstance(delivery.error, NotEnoughReplicasError)
+
+
+def test_accumulator_tells_each_failure_once() -> None:
+    """What `flush` and `close` raise; also where the record's own future has told it."""
+    accumulator, queue = make()
+    for reason in ("one", "two"):
+        delivery, _ = add(accumulator, queue, b"x")
+        outgoing = take(accumulator)
+        assert outgoing is not None
+        accumulator.refused(outgoing, SchemaMismatchError(reason))
+        assert delivery.error is not None
+        error = accumulator.take_first_error()
+        assert error is not None
+        assert error.message == reason
+        assert accumulator.take_first_error() is None

@@ -1,6 +1,6 @@
 """Times and batches as programs get them."""
 
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta, timezone
 
 import pyarrow as pa
 import pytest
@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from broker_runtime.contract.errors import InvalidTimestampError
 from broker_runtime.contract.model import TimestampType
+from pyspark_log.client.column_values import value_check
+from pyspark_log.client.decoding import records_of
 from pyspark_log.client.records import ConsumedBatch, datetime_of, headers_of, timestamp_ms_of
 
 
@@ -49,3 +51,44 @@ def test_headers_without_a_name_do_not_stop_a_reader() -> None:
     kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
     column = pa.array([[{"key": None, "value": b"x"}, None, {"key": "k", "value": None}], None, [None]], kind)
     assert headers_of(column, 3) == [(("", b"x"), ("k", None)), (), ()]
+
+
+def typed_batch(columns: pa.RecordBatch) -> ConsumedBatch:
+    return ConsumedBatch(
+        topic="t", partition=0, batch=columns, base_offset=0, times=1 << 61, timestamp_type=TimestampType.CREATE_TIME,
+        headers=None,
+    )  # fmt: skip
+
+
+def test_times_outside_the_years_of_python_are_counts_of_their_units() -> None:
+    """W20: a record that another client wrote must not stop a reader; what it gets, `send` takes."""
+    instant = pa.timestamp("us", tz="UTC")
+    fields = [
+        pa.field("day", pa.date32()),
+        pa.field("s", pa.struct([("l", pa.list_(instant))])),
+        pa.field("m", pa.map_(pa.string(), pa.timestamp("us"))),
+    ]
+    outside = {"day": 2**31 - 1, "s": {"l": [-(2**63), None]}, "m": [("k", 2**63 - 1), ("n", None)]}
+    within = {"day": date(9999, 12, 31), "s": {"l": [datetime(1, 1, 1, tzinfo=UTC)]}, "m": None}
+    stored = {name: pa.array([outside[name], within[name], None], field.type) for name, field in
+              ((field.name, field) for field in fields)}  # fmt: skip
+    batch = typed_batch(pa.RecordBatch.from_arrays(list(stored.values()), schema=pa.schema(fields)))
+    records = records_of(batch, key="day", is_typed=True, key_from=None, value_from=None)
+    assert [record.row for record in records] == [outside, within, dict.fromkeys(outside)]
+    assert [record.key for record in records] == [2**31 - 1, date(9999, 12, 31), None]
+    for field in fields:
+        value_check(field, field.name)(outside[field.name])
+
+
+def test_time_of_a_record_after_year_9999_is_one_clear_error() -> None:
+    """Its number of milliseconds is there all the same."""
+    batch = typed_batch(pa.record_batch({"a": [1]}))
+    (record,) = records_of(batch, key=None, is_typed=True, key_from=None, value_from=None)
+    assert record.timestamp_ms == 1 << 61
+    with pytest.raises(InvalidTimestampError, match=f"{1 << 61} ms since 1970 is outside the years 1 to 9999"):
+        _ = record.timestamp
+
+
+def test_timestamps_are_cut_to_milliseconds() -> None:
+    """As Kafka's; never rounded up, which would be the future."""
+    assert timestamp_ms_of(datetime(1970, 1, 1, 0, 0, 0, 1999, tzinfo=UTC)) == 1

@@ -37,7 +37,7 @@ from pyspark_log.client import cluster as module
 from pyspark_log.client.cluster import Cluster
 from pyspark_log.client.coordinator import Coordinator
 from pyspark_log.client.retry import Deadline
-from pyspark_log.client.strangers import Peer
+from pyspark_log.client.strangers import LIMIT_S, Peer
 
 DEAD, ONE, TWO = Address("dead", 1), Address("one", 1), Address("two", 1)
 
@@ -54,6 +54,9 @@ class Brokers:
         self.coordinator = 1
         self.peers: dict[Address, Peer] = {}  # what is found at an address without a broker, but for refusal
         self.failures: list[PylogError] = []  # what comes instead of the next answers about a group's offsets
+
+    def who_is_at(self, address: Address, *, limit_s: float = LIMIT_S) -> Peer:
+        return self.peers.get(address, Peer.REFUSED)
 
     def answer(self, address: Address, name: str) -> Message:
         self.asked.append((address, name))
@@ -101,7 +104,7 @@ def brokers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Brokers]:
             return
 
     monkeypatch.setattr(module, "Channel", FakeChannel)
-    monkeypatch.setattr(module, "who_is_at", lambda address, **_: made.peers.get(address, Peer.REFUSED))
+    monkeypatch.setattr(module, "who_is_at", made.who_is_at)
     monkeypatch.setattr(module.time, "sleep", lambda seconds: None)
     return made
 
@@ -487,4 +490,40 @@ def test_first_broker_is_looked_for_no_longer_than_a_request_may_take(brokers: B
     with pytest.raises(BrokerUnavailableError, match="refused for 2 s"):
         cluster.call("metadata", MetadataRequest(topics=()), MetadataResponse, timeout_s=30)
     assert 2 <= clock[0] < 3.5
+    cluster.close()
+
+
+@pytest.mark.parametrize("late_s", [0.0, -0.02, 0.3])
+@pytest.mark.parametrize(
+    ("peer", "told"),
+    [(Peer.SILENT, "takes connections but said nothing for"), (Peer.GRPC, "is there, but did not answer within")],
+)
+@pytest.mark.parametrize("limit_s", [10, 3, 1])
+def test_time_that_is_said_is_the_time_it_took(
+    brokers: Brokers,
+    deadline_clock: list[float],
+    monkeypatch: pytest.MonkeyPatch,
+    limit_s: float,
+    peer: Peer,
+    told: str,
+    late_s: float,
+) -> None:
+    """A port that takes connections and is silent: the tries, and the look at who is there, are all in it."""
+
+    def silent(address: Address, name: str) -> Message:
+        deadline_clock[0] += max(0.001, brokers.given_s[-1] + late_s)  # timers end a little early or late
+        raise RequestTimedOutError(f"{address} is silent")
+
+    def look(address: Address, *, limit_s: float = LIMIT_S) -> Peer:
+        deadline_clock[0] += limit_s if peer is Peer.SILENT else 0.01
+        return peer
+
+    monkeypatch.setattr(brokers, "answer", silent)
+    monkeypatch.setattr(module, "who_is_at", look)
+    cluster = Cluster([ONE])
+    with pytest.raises(BrokerUnavailableError, match=f"{told} {limit_s} s"):
+        cluster.call(
+            "metadata", MetadataRequest(topics=()), MetadataResponse, timeout_s=None if limit_s == 10 else limit_s
+        )
+    assert limit_s - 0.1 <= deadline_clock[0] <= limit_s + 0.1 + 4 * max(0.0, late_s)
     cluster.close()

@@ -1,0 +1,88 @@
+"""Encodings, and quotes of csv that are never closed."""
+
+from __future__ import annotations
+
+import codecs
+import io
+
+import pyarrow as pa
+import pyarrow.csv
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from broker_runtime.contract.errors import OptionError
+from pyspark_log.cli.produce_inputs import line_units
+from pyspark_log.cli.text_input import OpenQuotes, without_mark
+
+
+@pytest.mark.parametrize("encoding", ["UTF-16", "UTF-16-BE", "UTF-32", "UTF-32-BE"])
+def test_text_in_another_encoding_is_refused_by_its_mark(encoding: str) -> None:
+    """Lines of it would be stored as garbage."""
+    with pytest.raises(OptionError, match=f"is {encoding[:6]} .*must be UTF-8"):
+        without_mark("\ufeffa line\n".removeprefix("" if "BE" in encoding else "\ufeff").encode(encoding))
+
+
+def test_mark_of_utf8_is_skipped() -> None:
+    """Programs on Windows write it."""
+    assert without_mark(codecs.BOM_UTF8 + "é\n".encode()) == "é\n".encode()
+    assert without_mark(b"\xef\xbb\n") == b"\xef\xbb\n"
+
+
+@pytest.mark.parametrize("text", ["a\n", "語\nb", "\n語\n"])
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-32"])
+def test_lines_of_wide_text_are_told_from_lines_of_bytes(text: str, encoding: str) -> None:
+    """Values of a topic without a schema may be any bytes; those that begin like UTF-16 stay as they are."""
+    wide = (text if encoding != "utf-16-be" else "\ufeff" + text).encode(encoding)
+    with pytest.raises(OptionError, match="must be UTF-8"):
+        list(line_units(io.BufferedReader(io.BytesIO(wide)), 1000, may_be_bytes=True))  # type: ignore[arg-type]
+    for value in (b"\xff\xfe", b"\xfe\xff\xff", b"\xff\xfe\na"):
+        source = io.BufferedReader(io.BytesIO(value))  # type: ignore[arg-type]
+        assert [unit.content for unit in line_units(source, 1000, may_be_bytes=True)] == value.split(b"\n")
+        with pytest.raises(OptionError):
+            list(line_units(io.BytesIO(value), 1000))
+
+
+def open_quote(content: bytes, piece_bytes: int = 1 << 20) -> int | None:
+    quotes = OpenQuotes()
+    for at in range(0, len(content), piece_bytes):
+        quotes.add(content[at : at + piece_bytes])
+    return quotes.line
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (b'a,b\n1,"x\ny,z\n', 2),
+        (b'a,b\r\n"1\r\n2","x"\r\n"', 4),
+        (b'a\r"1"\r"2', 3),
+        (b'a\n"x""', 2),
+        (b'a\n"x"""', None),
+        (b'a\n"x""\n"', None),
+        (b'a\nx"y\n', None),
+        (b'a\nx"y,"z\n', 2),
+        (b'a\n"x"y"z\n', None),
+        (b'"', 1),
+        (b'""', None),
+        (b"", None),
+    ],
+)
+@pytest.mark.parametrize("piece_bytes", [1, 2, 3, 1 << 20])
+def test_line_of_the_quote_that_is_not_closed_is_found(content: bytes, line: int | None, piece_bytes: int) -> None:
+    """However the file is cut into pieces."""
+    assert open_quote(content, piece_bytes) == line
+
+
+@settings(deadline=None)
+@given(st.text('a",\n', max_size=30).map(str.encode), st.integers(1, 7))
+@example(b'"""', 2)
+@example(b'aaaaa"\n\n"', 5)
+def test_quotes_are_open_exactly_where_arrow_reads_on(content: bytes, piece_bytes: int) -> None:
+    """What comes behind an open quote, its own closing but for, is one value for Arrow."""
+    content = b"h\n" + content
+    options = pa.csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False, delimiter="\x01")
+    # One column: commas are none of Arrow's business here, so they are taken out of the question as well.
+    content = content.replace(b",", b";")
+    more = b"\nmarked"
+    found = pa.csv.read_csv(io.BytesIO(content + more), parse_options=options).column(0).to_pylist()
+    assert (open_quote(content, piece_bytes) is not None) == (found[-1] != "marked")
