@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from broker_runtime.server import connections, memory_watch
-from broker_runtime.server.connections import PeerAddress
+from broker_runtime.server.connections import PeerAddress, Traffic
 from broker_runtime.server.memory_watch import MAX_UNTAKEN_BYTES, MemoryWatch
 
 _MIB = 1 << 20
@@ -20,10 +18,8 @@ class Socket:
 
     def __init__(self) -> None:
         self.received_bytes = 0
+        self.acknowledged_bytes = 0
         self.is_cut = False
-
-    def close(self) -> None:
-        return
 
 
 class World:
@@ -42,13 +38,20 @@ class World:
             monotonic_s=lambda: self.now_s,
         )
 
-        def found(port: int, idle_s: float) -> dict[PeerAddress, Any]:
+        def traffic(port: int) -> dict[PeerAddress, Traffic]:
             self.looks += 1
-            return {address: each for address, each in self.sockets.items() if not each.is_cut}
+            return {
+                address: Traffic(0, each.received_bytes, each.acknowledged_bytes)
+                for address, each in self.sockets.items()
+                if not each.is_cut
+            }
 
-        monkeypatch.setattr(connections, "idle_connections", found)
-        monkeypatch.setattr(connections, "bytes_received", lambda each: each.received_bytes)
-        monkeypatch.setattr(connections, "cut", lambda each: setattr(each, "is_cut", True))
+        def reset(descriptor: int, port: int, address: PeerAddress) -> bool:
+            self.sockets[address].is_cut = True
+            return True
+
+        monkeypatch.setattr(connections, "traffic", traffic)
+        monkeypatch.setattr(connections, "reset", reset)
         monkeypatch.setattr(memory_watch, "_give_back", lambda: None)
         self.watch.step()
 
