@@ -48,7 +48,8 @@ _EXCUSED_BYTES: Final = 1 << 20
 _EXCUSED_PART: Final = 64
 _PAUSE_S: Final = 1.0  # where memory is short and no connection is the cause
 _MARGIN_BYTES: Final = 256 << 20  # what may come between two looks
-_LEAST_BYTES: Final = 64 << 10  # who sent less is not the cause
+_LEAST_BYTES: Final = 64 << 10  # whoever has sent less is not the cause, if messages of theirs were taken
+_CONNECTION_BYTES: Final = 32 << 10  # what it takes, whatever comes on it
 _FREED_WITHIN_S: Final = 0.1  # the memory of a connection that was cut
 _STATM: Final = Path("/proc/self/statm")
 
@@ -163,13 +164,14 @@ class MemoryWatch:
         cut: list[tuple[PeerAddress, int]] = []
         for address, seen in by_blame:
             size_bytes = seen.untaken_bytes
+            is_cause = size_bytes > (_LEAST_BYTES if seen.taken_bytes else 0)
             is_needed = excess_bytes > 0 or (surplus_bytes > 0 and seen.blame_bytes > 0)
-            if not (is_needed and size_bytes > _LEAST_BYTES) and size_bytes <= MAX_UNTAKEN_BYTES:
+            if not (is_needed and is_cause) and size_bytes <= MAX_UNTAKEN_BYTES:
                 continue
             self._ending[address] = found[address].descriptor
             self._order(partial(self._end, address))
             cut.append((address, size_bytes))
-            excess_bytes -= 2 * size_bytes
+            excess_bytes -= 2 * size_bytes + _CONNECTION_BYTES
             surplus_bytes -= size_bytes
         for address, size_bytes in cut:  # not before: writing may wait
             self._forget(address)

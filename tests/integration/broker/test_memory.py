@@ -23,6 +23,7 @@ from broker_runtime.contract.flight import (
 from broker_runtime.contract.requests import FetchHello, ProduceHello, ProduceRequest
 from pyspark_log import Admin, Producer, read
 from pyspark_log.testing import LocalCluster
+from tests.integration.broker.endless_calls import flood
 
 LIMIT_BYTES = 896 << 20
 _MIB = 1 << 20
@@ -123,6 +124,22 @@ def test_message_that_never_ends_is_cut_and_the_limit_holds(cluster: LocalCluste
             producer.send("t", str(number).encode()).result(30)
         for each in attacks:
             each.result()
+    assert peak_bytes(cluster) < LIMIT_BYTES
+
+
+def test_many_fast_connections_stay_below_the_limit_and_a_producer_is_served(cluster: LocalCluster) -> None:
+    """Forty at a time, each with a message that never ends and small actions between, made again when they are cut:
+    three gibibytes come."""
+    address = cluster.bootstrap_servers
+    with ThreadPoolExecutor(1) as pool, Producer(address) as producer:
+        attack = pool.submit(
+            flood, int(address.rpartition(":")[2]), connections=40, total_bytes=3072 * _MIB, limit_s=60.0
+        )
+        sent = 0
+        while not attack.done() or sent < 20:
+            producer.send("t", b"meanwhile").result(30)
+            sent += 1
+        assert attack.result() > LIMIT_BYTES
     assert peak_bytes(cluster) < LIMIT_BYTES
 
 
