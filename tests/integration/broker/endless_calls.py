@@ -6,6 +6,7 @@ By hand, as a client library would hold in its own memory what it sends.
 from __future__ import annotations
 
 import struct
+import sys
 import threading
 import time
 
@@ -103,3 +104,7 @@ def flood(port: int, *, connections: int, total_bytes: int, limit_s: float) -> i
     for thread in threads:
         thread.join(limit_s + 30)
     return sum(sent)
+
+
+if __name__ == "__main__":
+    print(flood(int(sys.argv[1]), connections=40, total_bytes=int(sys.argv[2]), limit_s=60.0))
