@@ -9,12 +9,15 @@ Rule: never closes or reads a descriptor that is not its own duplicate; touches 
 
 from __future__ import annotations
 
+import ctypes
 import ipaddress
 import os
 import resource
 import socket
 import struct
+import sys
 from collections.abc import Collection
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -24,7 +27,15 @@ _TCP_INFO_BYTES = 136
 # In struct tcp_info (linux/tcp.h):
 _LAST_DATA_RECEIVED_AT = 52  # __u32 tcpi_last_data_recv, ms
 _BYTES_ACKED_AT = 120  # __u64 tcpi_bytes_acked
-_BYTES_RECEIVED_AT = 128  # __u64 tcpi_bytes_received
+# directly behind it: __u64 tcpi_bytes_received
+
+
+# Python's own calls let go of the interpreter's lock, and may wait long for it when the processors are busy.
+_system = ctypes.PyDLL(None) if sys.platform == "linux" else None
+_system_that_may_block = ctypes.CDLL(None)
+_STATUS = Path("/proc/self/status")
+_ADDRESS_BYTES = 28  # struct sockaddr_in6, the larger one
+_NOWHERE = struct.pack("=H14x", socket.AF_UNSPEC)  # struct sockaddr
 
 
 class PeerAddress(NamedTuple):
@@ -32,6 +43,14 @@ class PeerAddress(NamedTuple):
 
     host: str
     port: int
+
+
+class Traffic(NamedTuple):
+    """A connection at one moment. ``descriptor`` is not the reader's: it may be another connection's soon."""
+
+    descriptor: int
+    received_bytes: int  # from the peer
+    acknowledged_bytes: int  # by the peer, of those sent to it
 
 
 def allow_open_files(wanted: int) -> int:
@@ -112,13 +131,74 @@ def bytes_acknowledged(connection: socket.socket) -> int | None:
     return acknowledged
 
 
-def bytes_received(connection: socket.socket) -> int | None:
-    """How many bytes have come from the peer so far; None where the system does not tell (not Linux)."""
-    info = _tcp_info(connection)
-    if info is None:
+def traffic(local_port: int) -> dict[PeerAddress, Traffic]:
+    """What has come and gone on each connection that a peer made to ``local_port``. Empty where the system does not
+    tell (not Linux).
+
+    Takes no descriptor and does not let go of the interpreter's lock: 2 µs for each open file, 10 µs for each of them.
+    """
+    found: dict[PeerAddress, Traffic] = {}
+    if _system is None:
+        return found
+    info, info_size = ctypes.create_string_buffer(_TCP_INFO_BYTES), ctypes.c_uint32()
+    get, size = _system.getsockopt, ctypes.byref(info_size)
+    for descriptor in range(_descriptor_limit()):
+        info_size.value = _TCP_INFO_BYTES
+        if get(descriptor, socket.IPPROTO_TCP, socket.TCP_INFO, info, size) or info_size.value != _TCP_INFO_BYTES:
+            continue
+        address = _peer_at(descriptor, local_port)
+        if address is not None:
+            acknowledged_bytes, received_bytes = struct.unpack_from("=QQ", info, _BYTES_ACKED_AT)
+            found[address] = Traffic(descriptor, received_bytes, acknowledged_bytes)
+    return found
+
+
+def reset(descriptor: int, local_port: int, address: PeerAddress) -> bool:
+    """Ends the connection that `traffic` found, for both sides, at once, and drops what the kernel has received on it
+    and nobody has read: after `cut` that would still be read, up to tens of megabytes. False: it is not there.
+
+    Blocks while a thread reads from it.
+    """
+    if _system is None:
+        return False
+    own = _system.dup(descriptor)
+    if own < 0:
+        return False
+    is_there = _peer_at(own, local_port) == address
+    if is_there:
+        # As connect(2) says: with AF_UNSPEC a connection is dissolved.
+        _system_that_may_block.connect(own, _NOWHERE, len(_NOWHERE))
+    _system_that_may_block.close(own)
+    return is_there
+
+
+def _descriptor_limit() -> int:
+    """All open descriptors are below."""
+    text = _STATUS.read_text()
+    return int(text[text.index("FDSize:") + 7 :].split(None, 1)[0])
+
+
+def _peer_at(descriptor: int, local_port: int) -> PeerAddress | None:
+    """The peer of a connection to ``local_port``; None if it is none."""
+    assert _system is not None
+    name, name_size = ctypes.create_string_buffer(_ADDRESS_BYTES), ctypes.c_uint32(_ADDRESS_BYTES)
+    if _system.getsockname(descriptor, name, ctypes.byref(name_size)):
         return None
-    received: int = struct.unpack_from("=Q", info, _BYTES_RECEIVED_AT)[0]
-    return received
+    if struct.unpack_from("!H", name, 2)[0] != local_port:
+        return None
+    name_size.value = _ADDRESS_BYTES
+    if _system.getpeername(descriptor, name, ctypes.byref(name_size)):
+        return None  # listening, or ended
+    (family,), (port,) = struct.unpack_from("=H", name), struct.unpack_from("!H", name, 2)
+    if family not in {socket.AF_INET, socket.AF_INET6}:
+        return None
+    packed = name.raw[4:8] if family == socket.AF_INET else name.raw[8:24]
+    return PeerAddress(_host_of(packed), port)
+
+
+@lru_cache(1024)
+def _host_of(packed: bytes) -> str:
+    return _plain_host(str(ipaddress.ip_address(packed)))
 
 
 def _tcp_info(connection: socket.socket) -> bytes | None:

@@ -18,30 +18,38 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Final
 
 from broker_runtime.contract.settings.table import MAX_MESSAGE_BYTES_LIMIT
 from broker_runtime.server import connections
-from broker_runtime.server.connections import PeerAddress
+from broker_runtime.server.connections import PeerAddress, Traffic
 
 MAX_UNTAKEN_BYTES: Final = 2 * MAX_MESSAGE_BYTES_LIMIT
 """The largest frame, with its envelope and what gRPC reads ahead, is well below."""
 _STEP_S: Final = 0.05
-_URGENT_STEP_S: Final = 0.01
+_LOOKING_STEP_S: Final = 0.01
+_WORKERS: Final = 4
+_UNTAKEN_PART: Final = 3  # such a part of the limit may be untaken, of all connections that have little else to show
 _GROWTH_BYTES: Final = 64 << 20  # less is no reason to look
 _QUIET_S: Final = 0.5  # for so long nothing much comes: the growth has another cause
 _QUIET_BYTES: Final = 4 << 20  # of one connection
 _QUIET_BYTES_OF_ALL: Final = 32 << 20
-_UNKNOWN_BYTES_PER_S: Final = 64 << 10  # what else a client sends: acknowledgements of what it reads, refused calls
+# What else a client sends, acknowledgements of what it reads, refused calls: at most as much as it is sent, and
+_EXCUSED_BYTES_PER_S: Final = 64 << 10
+# of a connection that is seen for the first time, so many bytes and such a part of what it was sent:
+_EXCUSED_BYTES: Final = 1 << 20
+_EXCUSED_PART: Final = 64
 _PAUSE_S: Final = 1.0  # where memory is short and no connection is the cause
 _MARGIN_BYTES: Final = 256 << 20  # what may come between two looks
-_LEAST_BYTES: Final = 1 << 20  # who sent less is not the cause
+_LEAST_BYTES: Final = 64 << 10  # whoever has sent less is not the cause, if messages of theirs were taken
+_CONNECTION_BYTES: Final = 32 << 10  # what it takes, whatever comes on it
 _FREED_WITHIN_S: Final = 0.1  # the memory of a connection that was cut
 _STATM: Final = Path("/proc/self/statm")
 
@@ -52,8 +60,21 @@ log = logging.getLogger(__name__)
 class _Seen:
     """A connection at the last look."""
 
-    accounted_bytes: int  # of those received: taken, or not known
+    received_bytes: int
+    acknowledged_bytes: int  # of those sent to it
     taken_bytes: int
+    accounted_bytes: int  # of those received: taken, or excused
+    excused_bytes: int = 0  # of those accounted
+    of_late_bytes: float = 0.0  # taken, fading by half each second: what a client at its ordinary work has to show
+
+    @property
+    def untaken_bytes(self) -> int:
+        return self.received_bytes - self.accounted_bytes
+
+    @property
+    def blame_bytes(self) -> float:
+        """Those with the most are cut first."""
+        return self.untaken_bytes - self.of_late_bytes
 
 
 class MemoryWatch:
@@ -70,7 +91,7 @@ class MemoryWatch:
         """``taken_bytes``: of messages that were taken from each peer, as far as that is known; absent is 0."""
         self._limit_bytes = limit_bytes
         self._taken_bytes = taken_bytes
-        self._memory_bytes = memory_bytes or _anonymous_bytes
+        self._memory_bytes = memory_bytes or _resident_bytes
         self._monotonic_s = monotonic_s
         self._calm_bytes: int | None = None  # the least since the last look at the connections
         self._looked_s = 0.0
@@ -78,20 +99,30 @@ class MemoryWatch:
         self._may_look_s = 0.0
         self._noise_s = 0.0  # when more than a little was untaken, or nobody looked
         self._is_looking = False
-        self._is_urgent = False
         self._seen: dict[PeerAddress, _Seen] = {}
+        self._gone: dict[PeerAddress, int] = {}  # of connections that ended: what was taken of those
         self._port = 0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="memory-watch", daemon=True)
+        self._ending: dict[PeerAddress, int] = {}  # descriptors of connections that are cut now
+        # What may block for long, when the look must go on: whoever cuts waits for whoever reads from that connection.
+        self._orders: SimpleQueue[Callable[[], object]] = SimpleQueue()
+        self._workers = [
+            threading.Thread(target=self._run_orders, name=f"memory-watch-{number}", daemon=True)
+            for number in range(_WORKERS)
+        ]
 
     def start(self, port: int) -> None:
         """Begins to look at connections to ``port``."""
         self._port = port
-        self._thread.start()
+        for thread in (self._thread, *self._workers):
+            thread.start()
 
     def stop(self) -> None:
         """Ends the thread; waits up to a second for it."""
         self._stop.set()
+        for _ in self._workers:
+            self._orders.put(lambda: None)
         if self._thread.is_alive():
             self._thread.join(1.0)
 
@@ -115,73 +146,114 @@ class MemoryWatch:
             self._calm_bytes = memory_bytes  # the growth is not theirs
             if is_tight:
                 self._may_look_s = now_s + _PAUSE_S
-                _give_back()
+                self._order(_give_back)
+                self._excuse_nothing()
         return cut
 
     def _look(self, memory_bytes: int, now_s: float) -> tuple[int, bool]:
         """Cuts what is to be cut; how many, and whether little is untaken."""
-        found = connections.idle_connections(self._port, 0.0)
+        found = connections.traffic(self._port)
         taken = self._taken_bytes()  # read first, bytes of messages taken meanwhile would seem untaken
-        untaken = self._untaken(found, taken, now_s)
+        self._update(found, taken, now_s)
+        by_blame = sorted(self._seen.items(), key=lambda item: item[1].blame_bytes, reverse=True)
         self._cut = [(cut_s, size_bytes) for cut_s, size_bytes in self._cut if now_s - cut_s < _FREED_WITHIN_S]
         freed_bytes = sum(size_bytes for _, size_bytes in self._cut)
-        all_bytes = sum(size_bytes for size_bytes, _ in untaken)
+        all_bytes = sum(seen.untaken_bytes for _, seen in by_blame)
         excess_bytes = memory_bytes + all_bytes - freed_bytes - (self._limit_bytes - _MARGIN_BYTES)
-        cut = 0
-        for size_bytes, address in untaken:
-            is_near = excess_bytes > 0 and size_bytes > _LEAST_BYTES
-            if not is_near and size_bytes <= MAX_UNTAKEN_BYTES:
-                break
-            log.warning("cut peer=%s:%d untaken_bytes=%d", address.host, address.port, size_bytes)
-            connections.cut(found[address])
+        surplus_bytes = all_bytes - freed_bytes - self._limit_bytes // _UNTAKEN_PART
+        cut: list[tuple[PeerAddress, int]] = []
+        for address, seen in by_blame:
+            size_bytes = seen.untaken_bytes
+            is_cause = size_bytes > (_LEAST_BYTES if seen.taken_bytes else 0)
+            is_needed = excess_bytes > 0 or (surplus_bytes > 0 and seen.blame_bytes > 0)
+            if not (is_needed and is_cause) and size_bytes <= MAX_UNTAKEN_BYTES:
+                continue
+            self._ending[address] = found[address].descriptor
+            self._order(partial(self._end, address))
+            cut.append((address, size_bytes))
+            excess_bytes -= 2 * size_bytes + _CONNECTION_BYTES
+            surplus_bytes -= size_bytes
+        for address, size_bytes in cut:  # not before: writing may wait
+            self._forget(address)
             self._cut.append((now_s, size_bytes))
-            excess_bytes -= 2 * size_bytes
-            cut += 1
-        for connection in found.values():
-            connection.close()
-        self._is_urgent = memory_bytes + all_bytes > self._limit_bytes // 2
-        return cut, all_bytes < _QUIET_BYTES_OF_ALL and (not untaken or untaken[0][0] < _QUIET_BYTES)
+            log.warning("cut peer=%s:%d untaken_bytes=%d", address.host, address.port, size_bytes)
+        most_bytes = max((seen.untaken_bytes for _, seen in by_blame), default=0)
+        return len(cut), all_bytes < _QUIET_BYTES_OF_ALL and most_bytes < _QUIET_BYTES
 
-    def _untaken(
-        self, found: Mapping[PeerAddress, socket.socket], taken: Mapping[PeerAddress, int], now_s: float
-    ) -> list[tuple[int, PeerAddress]]:
-        """How many bytes came on each connection in messages that are not taken yet; the most first."""
-        untaken: list[tuple[int, PeerAddress]] = []
-        seen: dict[PeerAddress, _Seen] = {}
-        unknown_bytes = int((now_s - self._looked_s) * _UNKNOWN_BYTES_PER_S)
+    def _order(self, work: Callable[[], object]) -> None:
+        if self._thread.is_alive():
+            self._orders.put(work)
+        else:  # a test's step
+            work()
+
+    def _update(self, found: Mapping[PeerAddress, Traffic], taken: Mapping[PeerAddress, int], now_s: float) -> None:
+        """What came on each connection by now, and what of it is accounted for."""
+        passed_s = now_s - self._looked_s
         self._looked_s = now_s
-        for address, connection in found.items():
-            received_bytes = connections.bytes_received(connection)
-            if received_bytes is None:
+        for address in self._seen.keys() - found.keys():
+            self._forget(address)
+        self._gone = {address: taken_bytes for address, taken_bytes in self._gone.items() if address in taken}
+        for address, (_, received_bytes, acknowledged_bytes) in found.items():
+            if address in self._ending:
                 continue
             before, taken_bytes = self._seen.get(address), taken.get(address, 0)
+            if before is not None and received_bytes < before.received_bytes:
+                self._forget(address)  # another one, from the same port
+                before = None
             if before is None:
-                # Without a message so far, all that came is one; else where the present one began is not known.
-                accounted_bytes = received_bytes if taken_bytes else 0
+                taken_before = self._gone.get(address, 0)
+                may_excuse_bytes = min(acknowledged_bytes, _EXCUSED_BYTES) + acknowledged_bytes // _EXCUSED_PART
+                before = _Seen(0, 0, min(taken_before, taken_bytes), 0)
             else:
-                # No message accounts for more than it can have been sent in, or an endless one could hide behind it.
-                more_bytes = unknown_bytes + max(0, taken_bytes - before.taken_bytes)
-                accounted_bytes = min(received_bytes, before.accounted_bytes + more_bytes)
-            seen[address] = _Seen(accounted_bytes, taken_bytes)
-            untaken.append((received_bytes - accounted_bytes, address))
-        self._seen = seen
-        return sorted(untaken, reverse=True)
+                # A client that is sent nothing has nothing to acknowledge.
+                answered_bytes = acknowledged_bytes - before.acknowledged_bytes
+                may_excuse_bytes = min(int(passed_s * _EXCUSED_BYTES_PER_S), answered_bytes)
+            # No message accounts for more than it can have been sent in, or an endless one could hide behind it.
+            more_bytes = max(0, taken_bytes - before.taken_bytes)
+            accounted_bytes = min(received_bytes, before.accounted_bytes + more_bytes)
+            excused_bytes = min(received_bytes - accounted_bytes, may_excuse_bytes)
+            self._seen[address] = _Seen(
+                received_bytes,
+                acknowledged_bytes,
+                taken_bytes,
+                accounted_bytes + excused_bytes,
+                before.excused_bytes + excused_bytes,
+                before.of_late_bytes * 0.5**passed_s + more_bytes,
+            )
+
+    def _forget(self, address: PeerAddress) -> None:
+        """The connection has ended. What was taken of it does not account for what comes on another one."""
+        self._gone[address] = self._seen.pop(address).taken_bytes
+
+    def _excuse_nothing(self) -> None:
+        """From the next look on all that came counts which was not taken."""
+        for seen in self._seen.values():
+            seen.accounted_bytes -= seen.excused_bytes
+            seen.excused_bytes = 0
+
+    def _run_orders(self) -> None:
+        while not self._stop.is_set():
+            self._orders.get()()
+
+    def _end(self, address: PeerAddress) -> None:
+        connections.reset(self._ending[address], self._port, address)
+        del self._ending[address]
 
     def _run(self) -> None:
-        while not self._stop.wait(_URGENT_STEP_S if self._is_looking and self._is_urgent else _STEP_S):
+        while not self._stop.wait(_LOOKING_STEP_S if self._is_looking else _STEP_S):
             try:
                 self.step()
             except OSError as error:  # no descriptor left to look with: there may be one soon
                 log.warning("watch error=%s", error)
 
 
-def _anonymous_bytes() -> int | None:
-    """The process's memory without mapped files; None where the system does not tell."""
+def _resident_bytes() -> int | None:
+    """The process's memory; None where the system does not tell."""
     try:
-        resident, shared = _STATM.read_text().split()[1:3]
+        resident = _STATM.read_text().split()[1]
     except OSError:
         return None
-    return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
+    return int(resident) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _give_back() -> None:

@@ -79,6 +79,8 @@ class Openings(flight.ServerMiddlewareFactory):
         self._monotonic_s = monotonic_s
         self._lock = threading.Lock()
         self._waiting: dict[OpeningCall, None] = {}  # in the order of their beginning
+        self._has_refused = False  # since `patience` was asked last
+        self._crowded_s: float | None = None  # since when there were many, or one was refused, whenever it was asked
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -94,6 +96,7 @@ class Openings(flight.ServerMiddlewareFactory):
                 if len(self._waiting) < self.limit:
                     self._waiting[call] = None
                     return call
+                self._has_refused = True
         except Exception as error:  # noqa: BLE001 - the boundary of a call that has no other yet
             raise to_flight_error(BrokerUnavailableError(f"the call cannot begin ({type(error).__name__})")) from None
         raise to_flight_error(TooManyStreamsError(f"{self.limit} calls wait for their first message already"))
@@ -105,17 +108,23 @@ class Openings(flight.ServerMiddlewareFactory):
             call.since_s = None
 
     def patience(self) -> Patience | None:
-        """What is to be done about silent calls now; None: nothing, none of them has waited for long."""
+        """What is to be done about silent calls now; None: nothing. Some have waited for long, or there have been many
+        for long, though each was given up soon and another one made. Ask it regularly."""
         many = self.limit // 2
         now_s = self._monotonic_s()
         with self._lock:
-            if not self._waiting:
-                return None
-            oldest_s = self._age_s(0, now_s)
             are_many = len(self._waiting) > many
+            is_crowded, self._has_refused = are_many or self._has_refused, False
+            if not is_crowded:
+                self._crowded_s = None
+            elif self._crowded_s is None:
+                self._crowded_s = now_s
+            crowded_s = 0.0 if self._crowded_s is None else now_s - self._crowded_s
+            oldest_s = self._age_s(0, now_s) if self._waiting else 0.0
             are_stuck = are_many and self._age_s(many, now_s) >= _STUCK_S
-        limit_s = _PATIENCE_WHEN_MANY_S if are_many else _PATIENCE_S
-        return Patience(limit_s, not are_many, not are_stuck) if oldest_s >= limit_s else None
+        if crowded_s >= _PATIENCE_WHEN_MANY_S or (are_many and oldest_s >= _PATIENCE_WHEN_MANY_S):
+            return Patience(_PATIENCE_WHEN_MANY_S, actions_excuse=False, streams_excuse=not are_stuck)
+        return Patience(_PATIENCE_S, actions_excuse=True, streams_excuse=True) if oldest_s >= _PATIENCE_S else None
 
     def _age_s(self, position: int, now_s: float) -> float:
         since_s = next(islice(self._waiting, position, None)).since_s

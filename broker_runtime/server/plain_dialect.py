@@ -66,10 +66,12 @@ class PlainDialect:
                 chunk = read_chunk(reader)
             if chunk is None:
                 return
-            stream.took(chunk)
-            if chunk.data is None:
-                continue
-            result = self._service.put(topic, partition, validated(chunk.data))
+            try:
+                if chunk.data is None:
+                    continue
+                result = self._service.put(topic, partition, validated(chunk.data))
+            finally:
+                stream.took(chunk)  # not before: until now the broker holds it
             with stream.writing:
                 write_put_metadata(writer, metadata(result))
 

@@ -63,7 +63,10 @@ class ProduceStream:
         try:
             asked_s = time.monotonic()
             while (chunk := self._read()) is not None:
-                self._take(chunk, time.monotonic() - asked_s)
+                try:
+                    self._take(chunk, time.monotonic() - asked_s)
+                finally:
+                    self._stream.took(chunk)  # not before: until now the broker holds it
                 del chunk
                 asked_s = time.monotonic()
         finally:
@@ -77,10 +80,7 @@ class ProduceStream:
 
     def _read(self) -> Any | None:
         with self._stream.reading:
-            chunk = read_chunk(self._reader)
-        if chunk is not None:
-            self._stream.took(chunk)
-        return chunk
+            return read_chunk(self._reader)
 
     def _take(self, chunk: Any, waited_s: float) -> None:
         if self._failure is not None:

@@ -74,7 +74,7 @@ class OpenStream:
     taken_bytes: int = 0
 
     def took(self, chunk: Any) -> None:
-        """A message has been read."""
+        """A message has been read, and what it asks for is done: its bytes are not needed any more."""
         size_bytes = 0 if chunk.app_metadata is None else chunk.app_metadata.size
         if chunk.data is not None:
             size_bytes += chunk.data.get_total_buffer_size() + _COLUMN_BYTES * chunk.data.num_columns
@@ -96,7 +96,7 @@ class StreamTable:
         self._max_streams = max_streams
         self._patience = patience
         self._monotonic_s = monotonic_s
-        self._ended_bytes: Counter[PeerAddress] = Counter()  # sent in calls that ended, of those in `_heard_s`
+        self._ended_bytes: Counter[PeerAddress] = Counter()  # sent in calls that ended, of connections that may be open
         self._acting: Counter[PeerAddress | None] = Counter()  # actions under way
         self._heard_s: dict[PeerAddress, float] = {}  # when a call from there ended; in the last `_HEARD_S`
         self._seen_s: dict[PeerAddress, float] = {}  # while calls are silent: when a connection was first seen
@@ -153,8 +153,12 @@ class StreamTable:
         self._watchdog.start()
 
     def sweep(self, port: int, max_idle_s: float = MAX_IDLE_S) -> int:
-        """Closes connections to ``port`` that have neither streams nor anything to say; returns how many."""
+        """Closes connections to ``port`` that have neither streams nor anything to say; returns how many. Forgets those
+        that are closed."""
+        open_now = connections.traffic(port).keys()
         with self._lock:
+            known = open_now | self._heard_s.keys()
+            self._ended_bytes = Counter({at: sent for at, sent in self._ended_bytes.items() if at in known})
             busy = {stream.address for stream in self._open}
         idle = connections.idle_connections(port, max_idle_s)
         cut = [connection for address, connection in idle.items() if address not in busy]
@@ -236,7 +240,6 @@ class StreamTable:
         now_s = self._monotonic_s()
         with self._lock:
             self._heard_s = {at: heard_s for at, heard_s in self._heard_s.items() if now_s - heard_s < _HEARD_S}
-            self._ended_bytes = Counter({at: sent for at, sent in self._ended_bytes.items() if at in self._heard_s})
             streaming = {stream.address: stream for stream in sorted(self._open, key=lambda each: each.opened_s)}
             other_brokers = {stream.address for stream in self._open if not stream.is_limited}
             acting = set(self._acting)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -123,6 +125,22 @@ def test_message_that_never_ends_is_cut_and_the_limit_holds(cluster: LocalCluste
             producer.send("t", str(number).encode()).result(30)
         for each in attacks:
             each.result()
+    assert peak_bytes(cluster) < LIMIT_BYTES
+
+
+def test_many_fast_connections_stay_below_the_limit_and_a_producer_is_served(cluster: LocalCluster) -> None:
+    """Forty at a time, each with a message that never ends and small actions between, made again when they are cut:
+    six gibibytes come."""
+    address = cluster.bootstrap_servers
+    command = [sys.executable, "-m", "tests.integration.broker.endless_calls", address.rpartition(":")[2]]
+    flood = subprocess.Popen([*command, str(6144 * _MIB)], stdout=subprocess.PIPE, text=True)
+    with flood, Producer(address) as producer:
+        sent = 0
+        while flood.poll() is None or sent < 20:
+            producer.send("t", b"meanwhile").result(30)
+            sent += 1
+        assert flood.stdout is not None
+        assert int(flood.stdout.read()) > LIMIT_BYTES
     assert peak_bytes(cluster) < LIMIT_BYTES
 
 

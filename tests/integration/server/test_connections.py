@@ -96,6 +96,32 @@ def test_acknowledged_bytes_rise_only_while_the_peer_takes_them(pair: Pair) -> N
         eventually(lambda: connections.bytes_acknowledged(connection) == before + 100, "100 bytes are taken")
 
 
+def test_traffic_tells_what_came_and_leaves_every_descriptor_alone(pair: Pair) -> None:
+    """A watch looks again and again while memory grows."""
+    pair.client.sendall(b"x" * 1000)
+    pair.server.sendall(b"y" * 100)
+    eventually(lambda: connections.traffic(pair.port)[pair.peer].received_bytes == 1000, "1,000 bytes have come")
+    eventually(lambda: connections.traffic(pair.port)[pair.peer].acknowledged_bytes >= 100, "100 bytes are taken")
+    assert connections.traffic(pair.port)[pair.peer].descriptor == pair.server.fileno()
+    assert list(connections.traffic(pair.port)) == [pair.peer]
+    assert pair.peer not in connections.traffic(pair.peer.port)
+    assert pair.server.recv(2000) == b"x" * 1000
+
+
+def test_reset_drops_what_was_received_and_tells_both_ends(pair: Pair) -> None:
+    """After a mere shutdown the server would still read, and keep, all that the kernel holds for it."""
+    pair.client.sendall(b"x" * 1000)
+    eventually(lambda: connections.traffic(pair.port)[pair.peer].received_bytes == 1000, "1,000 bytes have come")
+    descriptor = pair.server.fileno()
+    assert not connections.reset(descriptor, pair.port, PeerAddress("127.0.0.9", 9))
+    assert connections.reset(descriptor, pair.port, pair.peer)
+    assert not connections.reset(descriptor, pair.port, pair.peer)
+    pair.client.settimeout(5)
+    for end in (pair.server, pair.client):
+        with pytest.raises(ConnectionResetError):
+            end.recv(2000)
+
+
 def test_sweep_ends_idle_connections_but_not_those_of_open_streams(pair: Pair) -> None:
     """A connection that holds nothing but a thread is closed after a while."""
     table = StreamTable(10)

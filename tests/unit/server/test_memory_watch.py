@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from broker_runtime.server import connections, memory_watch
-from broker_runtime.server.connections import PeerAddress
+from broker_runtime.server.connections import PeerAddress, Traffic
 from broker_runtime.server.memory_watch import MAX_UNTAKEN_BYTES, MemoryWatch
 
 _MIB = 1 << 20
@@ -20,10 +18,8 @@ class Socket:
 
     def __init__(self) -> None:
         self.received_bytes = 0
+        self.acknowledged_bytes = 0
         self.is_cut = False
-
-    def close(self) -> None:
-        return
 
 
 class World:
@@ -42,13 +38,20 @@ class World:
             monotonic_s=lambda: self.now_s,
         )
 
-        def found(port: int, idle_s: float) -> dict[PeerAddress, Any]:
+        def traffic(port: int) -> dict[PeerAddress, Traffic]:
             self.looks += 1
-            return {address: each for address, each in self.sockets.items() if not each.is_cut}
+            return {
+                address: Traffic(0, each.received_bytes, each.acknowledged_bytes)
+                for address, each in self.sockets.items()
+                if not each.is_cut
+            }
 
-        monkeypatch.setattr(connections, "idle_connections", found)
-        monkeypatch.setattr(connections, "bytes_received", lambda each: each.received_bytes)
-        monkeypatch.setattr(connections, "cut", lambda each: setattr(each, "is_cut", True))
+        def reset(descriptor: int, port: int, address: PeerAddress) -> bool:
+            self.sockets[address].is_cut = True
+            return True
+
+        monkeypatch.setattr(connections, "traffic", traffic)
+        monkeypatch.setattr(connections, "reset", reset)
         monkeypatch.setattr(memory_watch, "_give_back", lambda: None)
         self.watch.step()
 
@@ -97,6 +100,70 @@ def test_small_messages_do_not_hide_a_large_one_that_has_no_end(world: World) ->
         sent += 8 * _MIB
     assert cut == [ONE]
     assert sent <= MAX_UNTAKEN_BYTES + memory_watch._GROWTH_BYTES + 16 * _MIB
+
+
+def test_what_a_new_connection_has_sent_counts_from_its_first_byte(world: World) -> None:
+    """It was not seen before, and a small message of its own was taken already."""
+    world.step(memory=100)
+    world.sockets[ONE].received_bytes, world.taken[ONE] = 0, 2_000
+    assert world.step(one=MAX_UNTAKEN_BYTES // _MIB + 1) == [ONE]
+
+
+def test_what_was_taken_of_a_connection_does_not_account_for_the_next_from_its_port(world: World) -> None:
+    """A client may choose its port, and cut its connection itself."""
+    world.taken[ONE] = 500 * _MIB
+    assert world.step(one=500, memory=100) == []
+    world.sockets[ONE].received_bytes = 0
+    assert world.step(one=MAX_UNTAKEN_BYTES // _MIB + 1, memory=0) == [ONE]
+
+
+def test_bytes_that_come_slowly_count_unless_the_client_is_sent_as_many(world: World) -> None:
+    """A reader acknowledges what it reads; whoever only sends has nothing to acknowledge."""
+    world.taken[ONE] = world.taken[TWO] = 1
+    world.step(memory=100)
+    for _ in range(200):
+        for each in world.sockets.values():
+            each.received_bytes += 2 << 10  # 40 KiB/s
+        world.sockets[TWO].acknowledged_bytes += 1 * _MIB
+        assert world.step() == []
+    assert world.step(memory=600) == [ONE]
+
+
+def test_nothing_is_excused_where_memory_is_short_and_nobody_seems_the_cause(world: World) -> None:
+    """A sender that is sent as much as it sends is found, too, only later."""
+    world.taken[ONE] = world.taken[TWO] = 1
+    world.step(memory=100)
+    for _ in range(200):
+        for each in world.sockets.values():
+            each.received_bytes += 2 << 10
+            each.acknowledged_bytes += 2 << 10
+        assert world.step() == []
+    world.step(memory=600)
+    for _ in range(40):  # two seconds
+        world.step()
+    assert world.sockets[ONE].is_cut
+    assert world.sockets[TWO].is_cut
+
+
+def test_messages_that_are_taken_all_the_while_speak_for_a_connection(world: World) -> None:
+    """Near the limit a busy producer stays, though it has sent most by now of what is untaken."""
+    world.taken[TWO] = 1
+    for _ in range(20):
+        world.taken[TWO] += 16 * _MIB
+        world.step(two=16, memory=10)
+    assert world.step(one=20, two=40, memory=440) == [ONE]
+
+
+def test_a_third_of_the_limit_may_be_untaken_of_connections_with_nothing_else_to_show(world: World) -> None:
+    """Though there is memory left: it might be used up before the next look."""
+    world.sockets |= {PeerAddress("127.0.0.1", number): Socket() for number in range(3, 9)}
+    world.step(memory=65)
+    for address, each in world.sockets.items():
+        if address != TWO:
+            each.received_bytes += 49 * _MIB
+    cut = world.step(memory=0)
+    assert len(cut) == 1
+    assert TWO not in cut
 
 
 def test_near_the_limit_the_one_that_sent_most_is_cut_first(world: World) -> None:

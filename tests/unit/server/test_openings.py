@@ -88,6 +88,22 @@ def test_patience_is_short_when_there_are_many(count: int, limit_s: float) -> No
     assert clocked.openings.patience() is None
 
 
+def test_patience_is_short_when_calls_are_given_up_and_made_anew_all_the_while() -> None:
+    """None of them waits for long, but all together keep others out; streams that run are not to blame."""
+    clocked = Clocked()
+    found = []
+    for _ in range(4):
+        calls = clocked.fill(clocked.openings.limit)
+        with pytest.raises(flight.FlightUnavailableError):
+            clocked.openings.start_call(PUT, {})
+        for call in calls:
+            call.call_completed(None)
+        found.append(clocked.openings.patience())
+        clocked.now_s += 1.0
+    assert found == [None, None, *2 * [Patience(2.0, actions_excuse=False, streams_excuse=True)]]
+    assert clocked.openings.patience() is None
+
+
 @pytest.mark.parametrize(("old", "are_stuck"), [(16, False), (17, True)])
 def test_streams_excuse_no_longer_when_many_calls_stay_silent_for_long(old: int, are_stuck: bool) -> None:
     """Many that began just now are another flood, on connections without streams."""
