@@ -6,6 +6,7 @@ disk until `revive`. What is truly on the device, and which logs changed, can be
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 from collections.abc import Callable, Sequence
@@ -44,6 +45,7 @@ class SimFiles(FaultyFiles):
         """Files that got their content by a rename since somebody looked."""
         self.situation: Callable[[str], None] = lambda name: None
         self.has_failed_sync = False  # since the last start
+        self.has_little_room = False
         self.syncs_under_way: dict[Path, int] = {}
         self._not_written: dict[_Inode, list[tuple[int, int]]] = {}
         """What failed fsyncs left in memory alone, though nothing says so any more: ranges of positions."""
@@ -75,6 +77,16 @@ class SimFiles(FaultyFiles):
             if position < len(content):
                 content[position] ^= mask
         self._touch(path, 0)
+
+    def fill(self, left_bytes: int) -> None:
+        """Somebody else writes on the disk until so many bytes are left."""
+        self.capacity_bytes -= self.free_bytes(Path("/")) - left_bytes
+        self.has_little_room = True
+
+    def make_room(self) -> None:
+        """There is room for everything."""
+        self.capacity_bytes = 1 << 40
+        self.has_little_room = False
 
     def take_out(self, below: Path) -> Copy:
         """Everything below a directory goes, as with a disk that is taken out; for `put_in`."""
@@ -143,7 +155,12 @@ class SimFiles(FaultyFiles):
             data = b"".join(buffers)
             self._put(inode, data[: len(data) // 2], position)
             self._crash()
-        super().write(descriptor, buffers, position)
+        try:
+            super().write(descriptor, buffers, position)
+        except OSError as error:
+            if error.errno == errno.ENOSPC and self.has_little_room:
+                self.situation("write that finds the disk full")
+            raise
 
     def sync(self, descriptor: int) -> None:
         """What was written before it began is on the device at its end; what comes meanwhile is for the next."""

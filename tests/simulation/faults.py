@@ -14,7 +14,7 @@ from pathlib import Path
 from broker_runtime.log.faulty_files import Fault
 from tests.simulation.directed import Directed
 from tests.simulation.disk import LOG_SUFFIX
-from tests.simulation.life import DATA
+from tests.simulation.life import DATA, MIN_FREE_BYTES
 from tests.simulation.lost_disks import LostDisks
 from tests.simulation.node import Node
 from tests.simulation.operations import Operations
@@ -52,6 +52,7 @@ class Faults:
             "stalled fsync": self._stall_disk,
             "all lose power": self._all_lose_power,
             "disk error": self._disk_error,
+            "disk full": self._fill_disk,
             "failed fsync": self._fail_fsync,
             "bit flip": self._flip_bits,
             "stop": self._stop_in_order,
@@ -95,6 +96,9 @@ class Faults:
             node.files.faults.clear()
             node.sync_us = node.usual_sync_us
             node.stall_us = 0
+            if node.files.has_little_room:
+                node.files.make_room()
+                node.look_at_disk()
             if node.has_offline_logs:
                 node.kill(power_lost=False)
             if (node.life is None or not node.should_run) and not node.is_retired:
@@ -191,6 +195,28 @@ class Faults:
         node.files.faults.append(
             Fault(operation, error, after=self._rng.randrange(6), times=self._rng.randint(1, 3), torn_bytes=100)
         )
+
+    def _fill_disk(self, node: Node) -> None:
+        """For a while hardly anything is left, or so little that the broker should refuse records before."""
+        if node.files.has_little_room:
+            return
+        left_bytes = self._rng.choice([0, 2_000, MIN_FREE_BYTES - 1, 2 * MIN_FREE_BYTES])
+        self._fault("disk full", node, f"but for {left_bytes} bytes")
+        node.files.fill(left_bytes)
+        end_us = self._world.scheduler.now_us + self._between(3 * SECOND, 10 * SECOND)
+
+        def look() -> None:
+            if self._world.scheduler.now_us < end_us:
+                node.look_at_disk()
+                self._later(SECOND, look)
+                return
+            node.files.make_room()
+            node.look_at_disk()
+            if node.has_offline_logs:
+                node.kill(power_lost=False)
+                node.start(self._between(0, SECOND))
+
+        self._later(self._between(0, SECOND), look)
 
     def _fail_fsync(self, node: Node) -> None:
         """Of a log; the process is started anew, and later the power fails: what was never written is gone by then."""

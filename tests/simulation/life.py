@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from tests.simulation.node import Node
 
 DATA = Path("/data")
+MIN_FREE_BYTES = 20_000
+"""``log.dir.min.free.bytes``."""
 LAG_LIMIT_MS = 4_000
 """``replica.lag.time.max.ms``: short, so that a run sees replicas leave and come back."""
 
@@ -149,7 +151,7 @@ class Life:
             self.registry,
             [self.directory],
             broker_id=node.broker_id,
-            min_free_bytes=0,
+            min_free_bytes=MIN_FREE_BYTES,
             followers=self.fetching,
             now_ms=lambda: node.scheduler.now_us // MS,
             on_in_sync_news=lambda: self.isr_updater.wake(),

@@ -145,6 +145,18 @@ class Node:
         """Whether it needs to be started anew, after an error of its disk."""
         return self.life is not None and any(log.is_offline and not log.is_damaged for log in self.life.directory.logs)
 
+    def look_at_disk(self) -> None:
+        """Looks whether its disk has room, as a broker does each second."""
+
+        def look() -> None:
+            if self.life is None:
+                return
+            self.life.hosting.look_at_disk(self.life.directory)
+            if any(trouble == "full" for trouble, _ in self.life.hosting.troubles().values()):
+                self.trace.situation("disk refuses records for want of room")
+
+        self.scheduler.after(0, self.actor, look, thread="periodic")
+
     # --- requests -------------------------------------------------------------------------------------------------
 
     def ask(self, handle: Callable[[Life], None], refuse: Callable[[], None]) -> None:

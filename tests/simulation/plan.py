@@ -20,7 +20,7 @@ _DIRECTED = (
     "controller deposed", "back and forth", "outcome lost", "session ends",
     "disk lost", "all end", "older copy", "only disk lost", "failed fsync", "bit flip",
 )  # fmt: skip
-_WITHOUT_FSYNCS = 10
+_WITHOUT_FSYNCS, _FULL_DISKS = 10, 14
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +78,8 @@ def plan_of(seed: int) -> Plan:
     loses_power = seed % 30 == _WITHOUT_FSYNCS  # the same, which needs another flush.mode besides
     if loses_power:
         kinds, is_stormy = ["all but one lose power", *rng.sample(kinds, min(len(kinds), 1))], False
+    if seed % 30 == _FULL_DISKS:
+        kinds = ["disk full", *rng.sample(kinds, min(len(kinds), 2))]
     brokers = 3
     replicas = list(range(1, brokers + 1))
     factor = rng.choice([2, 3, 3])

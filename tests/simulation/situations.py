@@ -28,6 +28,8 @@ SITUATIONS = (
     "unclean stop of the only one in sync",
     "unclean stop of one in sync with others",
     "failed fsync, then a restart",
+    "write that finds the disk full",
+    "disk refuses records for want of room",
     "bit flip that frames behind it bear witness of",
     "log refused as damaged",
     "log of the only one in sync damaged, and others had all",
