@@ -663,39 +663,6 @@ ALL: Final = (
         simulation="cluster",
     ),
     Mutant(
-        name="generation_is_told_before_it_is_durable",
-        file="broker_runtime/log/directory.py",
-        old=(
-            "                disk.write(self.files, self.path)\n                self.disk = disk\n"
-            "            except BaseException"
-        ),
-        new=(
-            "                self.disk = disk\n                disk.write(self.files, self.path)\n"
-            "            except BaseException"
-        ),
-        breaks="ZooKeeper is told of no generation that is not durable on the disk.",
-        tests=("tests/unit/zookeeper/test_returning.py",),
-    ),
-    Mutant(
-        name="generation_misses_appends_while_it_is_written",
-        file="broker_runtime/log/directory.py",
-        old=(
-            "            self._has_appended = False  # first: what is appended from now on asks for the next one\n"
-            "            try:\n"
-        ),
-        new="            try:\n",
-        breaks="The generation rises with a checkpoint that finds new records, and only then.",
-        tests=("tests/unit/zookeeper/test_returning.py",),
-    ),
-    Mutant(
-        name="log_that_was_put_back_is_believed",
-        file="broker_runtime/log/recovery.py",
-        old="0 if start.was_put_back else start.recovery_point",
-        new="start.recovery_point",
-        breaks="A log that was missed and is put back is verified as a whole.",
-        tests=("tests/unit/log/test_log_making.py",),
-    ),
-    Mutant(
         name="full_disk_keeps_its_leaderships",
         file="broker_runtime/controller/isr_updater.py",
         old="proposed += [(partition, None) for partition in led if _is_to_be_given_up(partition, own_id, brokers)]",

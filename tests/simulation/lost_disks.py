@@ -69,10 +69,7 @@ class LostDisks:
             if is_running and not self._is_known_to_be_older(node, copies[0]):
                 node.start()
                 return
-            self._world.trace.fault("older copy of a disk", node.actor, "made while it ran" if is_running else "")
-            self._lost(node, [path.name for path in node.files.copy(DATA).directories])
-            node.files.put_in(copies[0])
-            node.claimed_durable = {}
+            self._put_in_older(node, copies[0])
             node.start(self._rng.randrange(SECOND))
 
         if is_running:
@@ -84,14 +81,23 @@ class LostDisks:
     # --- all at once ------------------------------------------------------------------------------------------------
 
     def all_end(self, node: Node) -> None:
-        """All brokers are killed, or stopped one after the other; one of them has lost its disk; they come back in any
-        order, and one that has its disk may never do so."""
+        """All brokers are killed; one of them has lost its disk, or has a copy of it that was made while it ran. They
+        come back in any order, and one that has its disk may never do so."""
+        if self._rng.random() < 0.3:
+            copy = node.files.copy(DATA)
+            self._later(self._rng.randrange(8 * SECOND, 20 * SECOND), lambda: self._all_end(node, copy))
+        else:
+            self._all_end(node)
+
+    def _all_end(self, node: Node, copy: Copy | None = None) -> None:
         world = self._world
         if world.is_recovering or not world.invariants.is_durable_by_ack or not self._may_lose(node):
             return
+        if copy is not None and not self._is_known_to_be_older(node, copy):
+            return
         nodes = [each for each in world.nodes.values() if each.should_run]
         self._rng.shuffle(nodes)
-        is_lost = self._rng.random() < 0.7
+        is_lost = copy is not None or self._rng.random() < 0.7
         others = [each for each in nodes if each is not node]
         in_sync = [set(state.isr) for state in world.states.partitions.values()]
         # Who stays away must not be the only one that has all of a partition.
@@ -108,7 +114,9 @@ class LostDisks:
         for each in nodes:
             world.trace.fault("all killed", each.actor, "its disk is lost" if each is node and is_lost else "")
             each.kill(power_lost=False)
-        if is_lost:
+        if copy is not None:
+            self._put_in_older(node, copy)
+        elif is_lost:
             self._take_out(node, is_started=False)
         delay_us = 0
         for each in nodes:
@@ -201,6 +209,12 @@ class LostDisks:
 
     def _may_lose(self, node: Node) -> bool:
         return self._world.may_lose_disk(node)
+
+    def _put_in_older(self, node: Node, copy: Copy) -> None:
+        self._world.trace.fault("older copy of a disk", node.actor)
+        self._lost(node, [path.name for path in node.files.copy(DATA).directories])
+        node.files.put_in(copy)
+        node.claimed_durable = {}
 
     def _is_known_to_be_older(self, node: Node, copy: Copy) -> bool:
         path = broker_disks_path(node.broker_id)
