@@ -5,12 +5,15 @@ on a connection is the kernel's to tell, and how many of them were in messages t
 
     the process's memory has grown? ─ yes ─▶ each connection: bytes that came, without those that were taken
                                               more than any message of ours has ─▶ cut
-                                              the process near its limit: those with the most ─▶ cut
+                                              a third of the limit untaken ─▶ those that show little else
+                                              the process near its limit ─▶ those with the most to blame
 
-Near: its memory and the untaken bytes of all together, as each message is copied once when its end has come.
+Near: its memory and the untaken bytes of all together, as each message is copied once when its end has come. To blame:
+bytes untaken beyond those taken of late. Taken: read, and no longer held by the stream that read them.
 
-Rule: costs one small read every `_STEP_S` while nothing grows. Only connections to this broker's port are cut. Does
-nothing where the system does not tell (not Linux).
+Rule: costs one small read every `_STEP_S` while nothing grows. A look keeps the interpreter's lock, and what may wait
+is done by other threads. Only connections to this broker's port are cut. Does nothing where the system does not tell
+(not Linux).
 """
 
 from __future__ import annotations
