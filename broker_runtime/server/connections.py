@@ -4,7 +4,8 @@ Why: nothing in Flight's or gRPC's Python server frees a thread that writes to a
 Shutting the socket down does (measured: the blocked call fails within a millisecond, read or write). gRPC does not
 hand its sockets out, so they are found by the peer's address, through duplicates of their descriptors.
 
-Rule: never closes or reads a descriptor that is not its own duplicate; touches sockets of given peers only.
+Rule: never closes or reads a descriptor that is not its own duplicate (`traffic` asks the kernel about others, which
+takes nothing from them); touches sockets of given peers only.
 """
 
 from __future__ import annotations

@@ -5,12 +5,15 @@ on a connection is the kernel's to tell, and how many of them were in messages t
 
     the process's memory has grown? ─ yes ─▶ each connection: bytes that came, without those that were taken
                                               more than any message of ours has ─▶ cut
-                                              the process near its limit: those with the most ─▶ cut
+                                              a third of the limit untaken ─▶ those that show little else
+                                              the process near its limit ─▶ those with the most to blame
 
-Near: its memory and the untaken bytes of all together, as each message is copied once when its end has come.
+Near: its memory and the untaken bytes of all together, as each message is copied once when its end has come. To blame:
+bytes untaken beyond those taken of late. Taken: read, and no longer held by the stream that read them.
 
-Rule: costs one small read every `_STEP_S` while nothing grows. Only connections to this broker's port are cut. Does
-nothing where the system does not tell (not Linux).
+Rule: costs one small read every `_STEP_S` while nothing grows. A look keeps the interpreter's lock, and what may wait
+is done by other threads. Only connections to this broker's port are cut. Does nothing where the system does not tell
+(not Linux).
 """
 
 from __future__ import annotations
@@ -46,9 +49,11 @@ _EXCUSED_BYTES_PER_S: Final = 64 << 10
 # of a connection that is seen for the first time, so many bytes and such a part of what it was sent:
 _EXCUSED_BYTES: Final = 1 << 20
 _EXCUSED_PART: Final = 64
+_GIVE_BACK_EVERY_S: Final = 0.3
 _PAUSE_S: Final = 1.0  # where memory is short and no connection is the cause
 _MARGIN_BYTES: Final = 256 << 20  # what may come between two looks
-_LEAST_BYTES: Final = 64 << 10  # whoever has sent less is not the cause, if messages of theirs were taken
+_LEAST_BYTES: Final = 64 << 10  # whoever has sent less is not the cause, unless nothing was taken of it in
+_STRANGER_S: Final = 2.0
 _CONNECTION_BYTES: Final = 32 << 10  # what it takes, whatever comes on it
 _FREED_WITHIN_S: Final = 0.1  # the memory of a connection that was cut
 _STATM: Final = Path("/proc/self/statm")
@@ -60,6 +65,7 @@ log = logging.getLogger(__name__)
 class _Seen:
     """A connection at the last look."""
 
+    since_s: float
     received_bytes: int
     acknowledged_bytes: int  # of those sent to it
     taken_bytes: int
@@ -97,6 +103,7 @@ class MemoryWatch:
         self._looked_s = 0.0
         self._cut: list[tuple[float, int]] = []  # when, and how many bytes, of late
         self._may_look_s = 0.0
+        self._gave_back_s = 0.0
         self._noise_s = 0.0  # when more than a little was untaken, or nobody looked
         self._is_looking = False
         self._seen: dict[PeerAddress, _Seen] = {}
@@ -140,13 +147,15 @@ class MemoryWatch:
                 self._noise_s = now_s
             return 0
         cut, is_quiet = self._look(memory_bytes, now_s)
+        if is_tight and now_s - self._gave_back_s > _GIVE_BACK_EVERY_S:
+            self._gave_back_s = now_s
+            self._order(_give_back)  # what was freed must not look as if it were used, or others are cut for it
         if not is_quiet:
             self._noise_s = now_s
         elif now_s - self._noise_s > _QUIET_S:
             self._calm_bytes = memory_bytes  # the growth is not theirs
             if is_tight:
                 self._may_look_s = now_s + _PAUSE_S
-                self._order(_give_back)
                 self._excuse_nothing()
         return cut
 
@@ -164,7 +173,8 @@ class MemoryWatch:
         cut: list[tuple[PeerAddress, int]] = []
         for address, seen in by_blame:
             size_bytes = seen.untaken_bytes
-            is_cause = size_bytes > (_LEAST_BYTES if seen.taken_bytes else 0)
+            is_stranger = not seen.taken_bytes and now_s - seen.since_s > _STRANGER_S
+            is_cause = size_bytes > (0 if is_stranger else _LEAST_BYTES)
             is_needed = excess_bytes > 0 or (surplus_bytes > 0 and seen.blame_bytes > 0)
             if not (is_needed and is_cause) and size_bytes <= MAX_UNTAKEN_BYTES:
                 continue
@@ -203,7 +213,7 @@ class MemoryWatch:
             if before is None:
                 taken_before = self._gone.get(address, 0)
                 may_excuse_bytes = min(acknowledged_bytes, _EXCUSED_BYTES) + acknowledged_bytes // _EXCUSED_PART
-                before = _Seen(0, 0, min(taken_before, taken_bytes), 0)
+                before = _Seen(now_s, 0, 0, min(taken_before, taken_bytes), 0)
             else:
                 # A client that is sent nothing has nothing to acknowledge.
                 answered_bytes = acknowledged_bytes - before.acknowledged_bytes
@@ -213,6 +223,7 @@ class MemoryWatch:
             accounted_bytes = min(received_bytes, before.accounted_bytes + more_bytes)
             excused_bytes = min(received_bytes - accounted_bytes, may_excuse_bytes)
             self._seen[address] = _Seen(
+                before.since_s,
                 received_bytes,
                 acknowledged_bytes,
                 taken_bytes,

@@ -131,7 +131,8 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting(name="max.connections", scopes=("broker",), kind=Kind.INTEGER, default=1_000, minimum=8, maximum=10_000,
             kafka="2147483647", doc="Streams served at once; further ones are refused and may try again."),
     Setting(name="memory.max.bytes", scopes=("broker",), kind=Kind.SIZE, minimum=256 * _MIB, maximum=1 << 40,
-            kafka="none", doc="The most memory that a broker takes, whatever clients send. Without it a quarter of the "
+            kafka="none", doc="The resident memory that a broker keeps to: it cuts connections that send more than "
+            "fits. What may pass it for a moment is told in Guarantees and limits. Without it a quarter of the "
             "machine's, from 1 GiB to 4 GiB."),
     Setting(name="fetch.max.bytes", scopes=("broker",), kind=Kind.SIZE, default=55 * _MIB, minimum=_MIB,
             maximum=_GIB, doc="The most that one fetch is answered with."),
