@@ -37,7 +37,7 @@ def key_columns(topics: Sequence[TopicDescription]) -> KeyColumns:
 
 
 def check_columns(wanted: Sequence[str], topics: Sequence[TopicDescription], columns: str | None) -> None:
-    """Raises `OptionError` for a ``%{column}`` of a format that no record can have. ``columns``: --columns, as given."""
+    """Raises `OptionError` for a ``%{column}`` of a format that no record has. ``columns``: --columns, as given."""
     known = list(dict.fromkeys(name for topic in topics if topic.schema is not None for name in topic.schema.names))
     if columns is not None:
         selected = {name.strip() for name in columns.split(",")}
