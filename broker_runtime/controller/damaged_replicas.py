@@ -3,11 +3,11 @@
     damage is found → it leaves the in-sync set, and what it leads is given up → another leads → hosting sets the log
     aside and begins another, empty → it follows, fetches everything, and joins when it has caught up
 
-Rules: who is the only one in sync stays, damaged as it is, where nobody else is known to have all that is committed
-(`PartitionState.eligible`). States change by compare-and-set, checked
-against the broker's own epoch. A log that was in use told its leader how far it goes, and such a fetch may be under way
-still, in the buffers of a leader that stands still: the leader epoch rises with the state, so that it counts nowhere.
-Only then is the log released. (One that was found damaged by its first use never told anything in this registration.)
+Rules: the only replica in sync stays, damaged as it is, where no other is known to have all that is committed
+(`PartitionState.eligible`). States change by compare-and-set, checked against the broker's own epoch. A log that was in
+use told its leader how far it goes, and such a fetch may be under way still, in the buffers of a leader that stands
+still: the leader epoch rises with the state, so that the fetch counts nowhere. Only then is the log released. (One that
+was found damaged by its first use never told anything in this registration.)
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class DamagedReplicas:
         self._release = release
 
     def leave(self, damaged: Sequence[Partition], membership: Membership) -> bool:
-        """Leaves the in-sync sets of ``damaged`` that have other members; returns whether nothing is left to be done
-        until the states change. Raises `ZooKeeperUnavailableError`; then some were left, perhaps."""
+        """Leaves the in-sync sets of ``damaged`` that others can lead; returns whether nothing is left to be done until
+        the states change. Raises `ZooKeeperUnavailableError`; then some were left, perhaps."""
         writes = self._writes(damaged, membership.broker_id)
         epoch = Check(broker_epoch_path(membership.broker_id), membership.epoch)
         is_done = True
@@ -90,8 +90,8 @@ def _understood(data: bytes, path: str) -> PartitionState | None:
 
 
 def _without(present: PartitionState, own_id: int, *, was_used: bool) -> PartitionState | None:
-    """The state without this broker; None where nothing is to be written: it is the only one that has what it has, or
-    left before with a log that told nothing since."""
+    """The state without this broker; None where nothing is to be written: nobody else has all that is committed, or the
+    broker left before, with a log that has told nothing since."""
     left = present.without_damaged(own_id)
     if left is None or not (was_used or own_id in (*present.isr, *present.eligible)):
         return None

@@ -11,8 +11,8 @@ A broker whose disk takes no records of the partition comes last: it leads only 
 
 Beyond Kafka's: a replica that has lost its log (`PartitionState.lost`) is elected only where an operator asks for an
 unclean election and nobody else lives; with no other in sync the partition has no leader. Where one alone stays in
-sync, those that left with all that is committed are `PartitionState.eligible`: an unclean election chooses among them,
-and loses nothing then; where that one's log turns out to be damaged, they are in sync again. A leader counts only in
+sync, those that left with all that is committed are `PartitionState.eligible`: an unclean election prefers them, and
+then loses nothing; if that one's log turns out to be damaged, they are in sync again. A leader counts only in
 the registration (broker epoch) it was elected in; one that registered anew is elected anew, in a higher leader epoch.
 A member whose machine lost power may lack what was acknowledged (`PartitionState.unproven`): another leads where one is
 registered; where none is, `elect` leaves the partition without a leader, and `unproven` finds out who has most
@@ -128,13 +128,7 @@ def elect(
         return _alone(candidates[0], current, brokers, controller_epoch)
     if current.leader is None:
         return None
-    return msgspec.structs.replace(
-        current,
-        leader=None,
-        leader_epoch=current.leader_epoch + 1,
-        controller_epoch=controller_epoch,
-        leader_broker_epoch=-1,
-    )
+    return msgspec.structs.replace(current.not_led_by(current.leader), controller_epoch=controller_epoch)
 
 
 def elect_most_complete(

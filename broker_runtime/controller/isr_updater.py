@@ -213,7 +213,7 @@ class IsrUpdater:
                 _refused(partition, change)
                 continue
             if change is None:
-                writes.append(_Write(partition, change, _given_up(present), node.version))
+                writes.append(_Write(partition, change, _given_up(present, membership.broker_id), node.version))
                 continue
             record = None
             if change.joining:
@@ -272,12 +272,9 @@ def _is_to_be_given_up(partition: Partition, own_id: int, brokers: Electorate | 
     return any(there.can_lead(other) and (partition.log.is_offline or other not in there.unfit) for other in others)
 
 
-def _given_up(state: PartitionState) -> PartitionState:
+def _given_up(state: PartitionState, leader: int) -> PartitionState:
     """Without its leader, which leaves the in-sync set too: the controller elects another."""
-    in_sync = tuple(broker_id for broker_id in state.isr if broker_id != state.leader)
-    return msgspec.structs.replace(
-        state.with_in_sync(in_sync), leader=None, leader_epoch=state.leader_epoch + 1, leader_broker_epoch=-1
-    )
+    return state.with_in_sync(tuple(member for member in state.isr if member != leader)).not_led_by(leader)
 
 
 def _refused(partition: Partition, change: InSyncChange | None, *, gone: Sequence[int] = ()) -> None:

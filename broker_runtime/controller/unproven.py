@@ -6,10 +6,10 @@
                                          comes meanwhile leads at once (`election.elect`)
 
 After KIP-966's unclean recovery, which also asks replicas for the ends of their logs. Rules: an answer counts if it
-comes from the registration that is known here. A leader must answer, since its registration may be a dead one's, whose
-session has not timed out yet. Who does not answer, or cannot open its log, is waited for as if it were not back, and
-has nothing when the time is over. The time runs from when this controller first saw the partition so; it is an
-argument.
+comes from the registration that is known here. A leader must answer: its registration may be that of a dead process,
+whose session has not timed out yet. A broker that does not answer, or cannot open its log, is waited for as if it were
+not back, and counts as having nothing when the time is over. The time runs from when this controller first saw the
+partition so; it is an argument.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ PATIENCE_MS: Final = 30_000
 RETRY_MS: Final = 1_000
 
 AskLogEnds = Callable[[int, LogEndsRequest], LogEndsResponse | None]
-"""Asks a broker how far its logs go; None: it does not answer. Blocks a second or so."""
+"""Asks a broker how far its logs go; None: it does not answer. Blocks, two seconds at most."""
 
 log = logging.getLogger(__name__)
 
 
 class UnprovenReplicas:
-    """Since when which partition waits, and who has how much. Used under the member's lock."""
+    """Since when each such partition waits. Used under the member's lock."""
 
     def __init__(self, ask: AskLogEnds) -> None:
         self._ask = ask

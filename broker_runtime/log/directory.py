@@ -135,7 +135,7 @@ class LogDirectory:
             identity = claim_directory(files, path, DirectoryIdentity(cluster_id=cluster_id, broker_id=broker_id))
             directory = cls(path, identity, files, descriptor, max_open_files=max_open_files)
             directory._read_start()
-        except BaseException:
+        except BaseException:  # a KeyboardInterrupt too: whoever catches it finds the directory unlocked
             files.close(descriptor)
             raise
         return directory

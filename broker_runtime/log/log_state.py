@@ -58,23 +58,15 @@ class _Use:
                 raise type(state.offline)(state.offline.message)
             if not state.is_loaded:
                 state.load()
-        except PylogError:  # some are OSErrors too (TimeoutError)
-            state.lock.release()
-            raise
-        except OSError as error:
-            try:
-                state.fail(self._doing, error)
-            finally:
-                state.lock.release()
-        except BaseException:
-            state.lock.release()
+        except BaseException as error:  # a KeyboardInterrupt too, or the lock would stay taken
+            self.__exit__(type(error), error, error.__traceback__)
             raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if isinstance(error, OSError) and not isinstance(error, PylogError):
+            if isinstance(error, OSError) and not isinstance(error, PylogError):  # some are both (TimeoutError)
                 self._state.fail(self._doing, error)
         finally:
             self._state.lock.release()

@@ -169,8 +169,8 @@ class HostedReplica:
         return not self.log.is_offline
 
     def refusal(self, error: PylogError) -> PylogError:
-        """What a client is told that met ``error`` here: of a damaged log that others hold as well, to look for its
-        next leader."""
+        """What a client that met ``error`` here is told: where the log is damaged and others have it too, to look for
+        the next leader."""
         leadership = self.leadership
         others = 0 if leadership is None else len(leadership.in_sync | leadership.eligible) - 1
         if not (isinstance(error, CorruptRecordError) and self.log.is_damaged and others > 0):

@@ -5,8 +5,8 @@ Kafka's rules (`Partition.scala`, KIP-497, KIP-966):
 - The high watermark is the minimum of the ends told over the maximal in-sync set (that in ZooKeeper, and all that it
   may have become while a change is under way), the leader included. A follower counts with what it told under its
   newest broker epoch in this leader epoch; who has told nothing holds the high watermark where it is.
-- It stands still while a replica that is not in sync has all that is committed (`Leadership.eligible`): another's log
-  may still be needed. This leader rules them out when its log is in use and enough are in sync.
+- It stands still while replicas that are not in sync have all that is committed (`Leadership.eligible`): their logs may
+  still be needed. This leader rules them out when its log is in use and sound, and enough are in sync.
 - It also waits for a replica that is close behind and about to join, for `JOIN_WAIT_MS` after its last fetch: under
   steady appends it could never join otherwise.
 - Joins: who holds all below the high watermark, reached the epoch's start, and deleted what the leader has deleted.
@@ -190,7 +190,7 @@ class InSyncSet:
         return broker_id in self.leadership.replicas and self._may_join(broker_id, marks)
 
     def has_some_to_rule_out(self, min_in_sync: int) -> bool:
-        """Whether the high watermark stands still only because some are eligible, and `propose` would end that."""
+        """Whether the high watermark stands still only because replicas are eligible, and `propose` would end that."""
         return bool(self.leadership.eligible) and self.certain_count >= min_in_sync and not self._is_held_back
 
     def propose(
@@ -302,8 +302,8 @@ class InSyncSet:
         return frozenset({self._broker_id} | stay | join)
 
     def _eligible(self, wanted: frozenset[int], min_in_sync: int | None) -> frozenset[int]:
-        """Who is `Leadership.eligible` with ``wanted`` in sync: where they are too few to commit anything, all who
-        leave but those that seem to have lost records; where they are enough, nobody."""
+        """Who is `Leadership.eligible` with ``wanted`` in sync. Where these are too few to commit anything: who was so,
+        and all who leave but those that seem to have lost records. Where they are enough: nobody."""
         if min_in_sync is not None and len(wanted) >= min_in_sync:
             return frozenset()
         leave = self.leadership.in_sync - wanted

@@ -54,7 +54,7 @@ def wire_error(error: Exception, call: str, peer: str) -> Any:
     if isinstance(error, MemoryError):
         return to_flight_error(BrokerOverloadedError(NO_MEMORY))
     if is_out_of_threads(error):
-        return to_flight_error(BrokerOverloadedError("the system gives the broker no thread for this call"))
+        return to_flight_error(BrokerOverloadedError("the system has no thread left for this call"))
     return defect(error, call, peer)
 
 

@@ -38,7 +38,7 @@ def run_within(limit_s: float, calls: Mapping[str, Callable[[], object]]) -> dic
     def run(name: str, call: Callable[[], object]) -> None:
         try:
             call()
-        except BaseException as error:  # noqa: BLE001 - handed back
+        except BaseException as error:  # noqa: BLE001 - handed back; a SystemExit would end the thread unseen
             failed[name] = error
 
     threads = {name: threading.Thread(target=run, args=(name, calls[name]), name=name, daemon=True) for name in calls}

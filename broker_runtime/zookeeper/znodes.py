@@ -206,8 +206,8 @@ class PartitionState(Record, frozen=True, kw_only=True):
     eligible: tuple[int, ...] = ()
 
     def with_in_sync(self, in_sync: tuple[int, ...], *, whole: Collection[int] = ()) -> PartitionState:
-        """The same with fewer in sync. Who leaves is not ``unproven`` any more. ``whole``: those who have all that is
-        committed; where one alone is left, those of them that leave are ``eligible``."""
+        """The same with another in-sync set. A broker that leaves it is not ``unproven`` any more. ``whole``: brokers
+        that have all that is committed; where one alone stays in sync, those of them that leave are ``eligible``."""
         left = {broker_id for broker_id in whole if broker_id in self.isr and broker_id not in in_sync}
         is_kept = bool(self.eligible) or len(in_sync) == 1
         return msgspec.structs.replace(

@@ -105,10 +105,11 @@ def _cost(partition: PartitionDescription) -> str:
     """What is lost if another replica is chosen to lead."""
     if not partition.eligible:
         return "what it does not have is lost"
-    whole = ", ".join(map(str, partition.eligible))
+    whole, is_one = ", ".join(map(str, partition.eligible)), len(partition.eligible) == 1
     return (
-        f"broker {whole} has all that was committed and comes first: while it is up, nothing is lost that was "
-        "acknowledged with acks=all; else what the one chosen does not have is lost"
+        f"{f'broker {whole} has' if is_one else f'each of the brokers {whole} has'} all that was committed and comes "
+        f"first: while {'it' if is_one else 'one'} is up, nothing is lost that was acknowledged with acks=all; else "
+        "what the one chosen does not have is lost"
     )
 
 

@@ -37,8 +37,10 @@ def stranger(faults: Faults, broker_id: int, kind: str) -> Undo:
     def mend() -> None:
         ended_early = process.poll()
         if ended_early is None:
+            if not output.read_text().strip():
+                faults.wrong.append(f"stranger: {kind} has not begun, see {output}")
             process.stop(_LIMIT_S)
-            time.sleep(_SETTLED_S)
+            time.sleep(_SETTLED_S)  # what it has left behind may still cost memory, so all that time counts
         else:
             faults.wrong.append(f"stranger: {kind} ended by itself with {ended_early}, see {output}")
         if not cluster.is_running(broker_id) or cluster.pid(broker_id) != pid:

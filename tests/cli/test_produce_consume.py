@@ -238,7 +238,7 @@ def test_consumers_of_one_group_share_a_topic(
 ) -> None:
     """W21, W22: each `pylog consume -g` gets its partitions' records, acknowledged; when one ends, the other has all.
 
-    Interrupted between showing and acknowledging a record they would show it again: so they are given a moment.
+    Interrupted between showing and acknowledging a record they would show it again: so that is waited for.
     """
     servers = pylog_cluster.bootstrap_servers
     arguments = ("consume", topic, "-g", "shared", "--from", "earliest", "-f", r"%p %v\n", "-b", servers)
@@ -249,7 +249,7 @@ def test_consumers_of_one_group_share_a_topic(
         pylog("produce", f"{topic}:1", stdin="one\n")
         assert sorted(shell.stdout.readline() for shell in shells if shell.stdout) == [b"0 zero\n", b"1 one\n"]
         gone, stays = shells
-        time.sleep(1)
+        wait_until_acknowledged(admin, "shared", 2)
         gone.send_signal(signal.SIGTERM)  # as container managers do
         assert gone.wait(LIMIT_S) == 143
         wait_for_shares(admin, [2])
@@ -257,7 +257,7 @@ def test_consumers_of_one_group_share_a_topic(
         pylog("produce", f"{topic}:1", stdin="more\n")
         assert stays.stdout is not None
         assert sorted(stays.stdout.readline() for _ in range(2)) == [b"0 more\n", b"1 more\n"]
-        time.sleep(1)
+        wait_until_acknowledged(admin, "shared", 4)
         stays.send_signal(signal.SIGINT)
         assert stays.wait(LIMIT_S) == 130
         assert [offset.lag for offset in admin.list_group_offsets("shared").values()] == [0, 0]
@@ -273,10 +273,7 @@ def test_what_was_shown_is_acknowledged_while_nothing_comes(
     with Admin(servers) as admin, started(tmp_path, *arguments) as shell:
         assert shell.stdout is not None
         assert sorted(shell.stdout.readline() for _ in range(2)) == [b"one\n", b"two\n"]
-        deadline_s = time.monotonic() + 15
-        while sum(offset.committed for offset in admin.list_group_offsets("waiting").values()) < 2:
-            assert time.monotonic() < deadline_s, "what was shown is still not acknowledged"
-            time.sleep(0.2)
+        wait_until_acknowledged(admin, "waiting", 2)
 
 
 @contextmanager
@@ -296,6 +293,14 @@ def started(
         finally:
             process.kill()
             process.wait(LIMIT_S)
+
+
+def wait_until_acknowledged(admin: Admin, group: str, records: int) -> None:
+    """Waits until the group has acknowledged so many records of its topic, which begins with offset 0."""
+    deadline_s = time.monotonic() + 15
+    while sum(offset.committed for offset in admin.list_group_offsets(group).values()) < records:
+        assert time.monotonic() < deadline_s, "what was shown is still not acknowledged"
+        time.sleep(0.2)
 
 
 def wait_for_shares(admin: Admin, sizes: list[int]) -> None:

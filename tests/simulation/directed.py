@@ -15,7 +15,7 @@ from broker_runtime.zookeeper.znodes import CONTROLLER_EPOCH
 from tests.simulation.log_view import LogView
 from tests.simulation.node import Node
 from tests.simulation.scheduler import MS, SECOND
-from tests.simulation.sim_zookeeper import SimClient
+from tests.simulation.sim_zookeeper import SimClient, TransactionHook
 from tests.simulation.world import World
 
 _LIMIT_US = 8 * SECOND
@@ -52,10 +52,7 @@ class Directed:
         controller, victim = active[0], self._rng.choice(victims)
         world.trace.fault("controller held at an election", controller.actor)
 
-        def hold(client: SimClient, operations: Sequence[Operation]) -> None:
-            if world.scheduler.current_thread != "member" or not _changes_a_state(operations):
-                return
-            zookeeper.before_transaction.pop(controller.actor, None)
+        def hold(client: SimClient) -> None:
             world.trace.line(controller.actor, "--- is held before it writes an election")
             before, end_us = zookeeper.find(CONTROLLER_EPOCH), world.scheduler.now_us + _HELD_US
             controller.refuses_until_us = end_us
@@ -67,7 +64,7 @@ class Directed:
             world.scheduler.block(self._rng.randrange(8 * MS))
             world.trace.line(controller.actor, "--- goes on")
 
-        self._set(zookeeper.before_transaction, controller.actor, hold)
+        self._at_state_write(zookeeper.before_transaction, controller.actor, "member", hold)
         victim.kill(power_lost=False)
         victim.start(self._rng.randrange(SECOND, 6 * SECOND))
 
@@ -179,10 +176,7 @@ class Directed:
             return
         world.trace.fault("outcome of an in-sync write lost", leader.actor, f"about {follower.actor}")
 
-        def lose(client: SimClient, operations: Sequence[Operation]) -> None:
-            if world.scheduler.current_thread != "in-sync" or not _changes_a_state(operations):
-                return
-            zookeeper.after_transaction.pop(leader.actor, None)
+        def lose(client: SimClient) -> None:
             world.trace.line(leader.actor, "--- does not hear what became of its write")
             world.quiet_until_us = max(world.quiet_until_us, world.scheduler.now_us + 5 * SECOND)
             client.cut()
@@ -197,7 +191,7 @@ class Directed:
 
             self._later(self._rng.randrange(3_300 * MS, 4_500 * MS), mend)
 
-        self._set(zookeeper.after_transaction, leader.actor, lose)
+        self._at_state_write(zookeeper.after_transaction, leader.actor, "in-sync", lose)
 
     def end_session(self, node: Node) -> None:
         """A leader's session ends between the reading and the writing of an in-sync set; at once it has another."""
@@ -207,15 +201,12 @@ class Directed:
             return
         world.trace.fault("session ends before an in-sync write", leader.actor, f"about {follower.actor}")
 
-        def expire(client: SimClient, operations: Sequence[Operation]) -> None:
-            if world.scheduler.current_thread != "in-sync" or not _changes_a_state(operations):
-                return
-            zookeeper.before_transaction.pop(leader.actor, None)
+        def expire(client: SimClient) -> None:
             world.trace.line(leader.actor, "--- its session ends before it writes")
             client.expire()
             client.reconnect_at_once()
 
-        self._set(zookeeper.before_transaction, leader.actor, expire)
+        self._at_state_write(zookeeper.before_transaction, leader.actor, "in-sync", expire)
 
     def _about_to_change(self) -> tuple[Node | None, Node | None]:
         """A leader and a follower whose place in the in-sync set is about to change, which is seen to here."""
@@ -276,7 +267,16 @@ class Directed:
         else:
             self._later(2 * MS, lambda: self._when(is_so, act, limit_us - 2 * MS))
 
-    def _set(self, traps: dict, actor: str, trap) -> None:
+    def _at_state_write(
+        self, traps: dict[str, TransactionHook], actor: str, thread: str, act: Callable[[SimClient], None]
+    ) -> None:
+        """Once, when that thread of the actor writes a partition's state."""
+
+        def trap(client: SimClient, operations: Sequence[Operation]) -> None:
+            if self._world.scheduler.current_thread == thread and _changes_a_state(operations):
+                traps.pop(actor, None)
+                act(client)
+
         traps[actor] = trap
 
         def take_away() -> None:

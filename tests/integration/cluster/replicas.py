@@ -2,22 +2,47 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from pyspark_log import Producer, read
+from pyspark_log import Admin, Producer, read
 from pyspark_log.testing import LocalCluster
 
 LIMIT_S = 60.0
 
 
-def eventually(condition: Callable[[], bool], what: str, timeout_s: float = LIMIT_S) -> None:
-    """Waits until the condition holds."""
+def eventually(
+    condition: Callable[[], bool],
+    what: str,
+    timeout_s: float = LIMIT_S,
+    *,
+    ignoring: tuple[type[Exception], ...] = (),
+) -> None:
+    """Waits until the condition holds. A look that raises one of ``ignoring`` is taken again."""
     deadline = time.monotonic() + timeout_s
-    while not condition():
+    while True:
+        with contextlib.suppress(*ignoring):
+            if condition():
+                return
         assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}"
         time.sleep(0.05)
+
+
+def kill_all(cluster: LocalCluster) -> None:
+    """Kills all brokers at one moment: none of them sees another die."""
+    for broker_id in cluster.broker_ids:
+        cluster.pause(broker_id)
+    for broker_id in cluster.broker_ids:
+        cluster.kill(broker_id)
+
+
+def leader_and_in_sync(cluster: LocalCluster, topic: str) -> tuple[int | None, tuple[int, ...]]:
+    """Who leads the topic's only partition, and its in-sync replicas in order."""
+    with Admin(cluster.bootstrap_servers) as admin:
+        (partition,) = admin.describe_topic(topic).partitions
+        return partition.leader, tuple(sorted(partition.isr))
 
 
 def produce(cluster: LocalCluster, topic: str, numbers: Iterable[int], *, partition: int | None = None) -> None:

@@ -14,9 +14,10 @@ from broker_runtime.log.files import RealFiles
 from broker_runtime.log.identity import DiskIdentity
 from broker_runtime.zookeeper.client import KazooZooKeeper
 from broker_runtime.zookeeper.znodes import DiskRecord, broker_disks_path, from_json
-from pyspark_log import Admin, Producer, read
+from pyspark_log import Admin, Producer
 from pyspark_log.errors import PylogError
 from pyspark_log.testing import LocalCluster
+from tests.integration.cluster.replicas import eventually, kill_all, leader_and_in_sync, numbers_in
 
 LIMIT_S = 40.0
 COUNT = 1_000
@@ -35,14 +36,6 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
         yield running
 
 
-def _kill_all(cluster: LocalCluster) -> None:
-    """At one moment: none of them sees another die."""
-    for broker_id in BROKERS:
-        cluster.pause(broker_id)
-    for broker_id in BROKERS:
-        cluster.kill(broker_id)
-
-
 def _stop_all(cluster: LocalCluster, last: int) -> None:
     for broker_id in [*(each for each in BROKERS if each != last), last]:
         cluster.stop(broker_id)
@@ -57,27 +50,8 @@ def _empty_disk(cluster: LocalCluster, broker_id: int) -> Path:
     return kept
 
 
-def _values(cluster: LocalCluster) -> list[bytes]:
-    return read("t", bootstrap_servers=cluster.bootstrap_servers).read_all()["value"].to_pylist()
-
-
-def _state(cluster: LocalCluster) -> tuple[int | None, tuple[int, ...]]:
-    with Admin(cluster.bootstrap_servers) as admin:
-        (topic,) = [each for each in admin.describe_topics() if each.name == "t"]
-        (partition,) = topic.partitions
-        return partition.leader, tuple(sorted(partition.isr))
-
-
-def _wait_for(look: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while True:
-        try:
-            if look():
-                return
-        except PylogError:
-            pass
-        assert time.monotonic() < deadline, what
-        time.sleep(0.1)
+def _eventually(look: Callable[[], bool], what: str) -> None:
+    eventually(look, what, LIMIT_S, ignoring=(PylogError,))
 
 
 def _log_bytes(cluster: LocalCluster, broker_id: int) -> int:
@@ -88,7 +62,7 @@ def _log_bytes(cluster: LocalCluster, broker_id: int) -> int:
 
 def _require_everything(cluster: LocalCluster) -> None:
     cluster.wait_until_ready()
-    assert sorted(map(int, _values(cluster))) == list(range(COUNT))
+    assert sorted(numbers_in(cluster, "t")) == list(range(COUNT))
     for broker_id in BROKERS:
         assert _log_bytes(cluster, broker_id) > COUNT
 
@@ -98,7 +72,7 @@ def test_emptied_disk_loses_nothing_after_all_brokers_were_killed(
     cluster: LocalCluster, emptied: int, order: Sequence[int]
 ) -> None:
     """The broker with the empty disk fetches everything from the others, whoever comes back first."""
-    _kill_all(cluster)
+    kill_all(cluster)
     _empty_disk(cluster, emptied)
     for broker_id in order:
         cluster.start(broker_id)
@@ -110,7 +84,7 @@ def test_missing_directory_of_the_partition_loses_nothing_after_all_brokers_were
     cluster: LocalCluster, emptied: int
 ) -> None:
     """The checkpoints name the log, so it is missed."""
-    _kill_all(cluster)
+    kill_all(cluster)
     (path,) = cluster.log_dirs(emptied)
     shutil.rmtree(path / "t-0")
     for broker_id in (emptied, *(each for each in BROKERS if each != emptied)):
@@ -146,19 +120,19 @@ def test_copy_made_while_the_broker_was_running_does_not_lead_after_all_were_kil
             producer.send("t", b"%d" % written).result(LIMIT_S)
             written += 1
             time.sleep(0.1)
-    _wait_for(lambda: _state(cluster)[1] == BROKERS, "all are in sync")
-    _kill_all(cluster)
+    _eventually(lambda: leader_and_in_sync(cluster, "t")[1] == BROKERS, "all are in sync")
+    kill_all(cluster)
     if is_copy:
         shutil.rmtree(path)
         copy.rename(path)
     cluster.start(first)
     others = tuple(each for each in BROKERS if each != first)
     expected = (None, others) if is_copy else (first, (first,))
-    _wait_for(lambda: _state(cluster) == expected, f"leader and in-sync set are {expected}")
+    _eventually(lambda: leader_and_in_sync(cluster, "t") == expected, f"leader and in-sync set are {expected}")
     for broker_id in others:
         cluster.start(broker_id)
     cluster.wait_until_ready()
-    assert sorted(map(int, _values(cluster))) == list(range(written))
+    assert sorted(numbers_in(cluster, "t")) == list(range(written))
     for broker_id in BROKERS:
         assert _log_bytes(cluster, broker_id) > written
 
@@ -166,12 +140,12 @@ def test_copy_made_while_the_broker_was_running_does_not_lead_after_all_were_kil
 @pytest.mark.parametrize("first", [1, 3])
 def test_first_that_comes_back_after_all_were_killed_leads_at_once(cluster: LocalCluster, first: int) -> None:
     """It has all that was acknowledged. With the second, as many as ``min.insync.replicas`` asks for are there."""
-    _kill_all(cluster)
+    kill_all(cluster)
     cluster.start(first)
-    _wait_for(lambda: _state(cluster) == (first, (first,)), f"broker {first} leads alone")
+    _eventually(lambda: leader_and_in_sync(cluster, "t") == (first, (first,)), f"broker {first} leads alone")
     second, third = (each for each in BROKERS if each != first)
     cluster.start(second)
-    _wait_for(lambda: len(_values(cluster)) == COUNT, "everything can be read without the third")
+    _eventually(lambda: len(numbers_in(cluster, "t")) == COUNT, "everything can be read without the third")
     cluster.start(third)
     _require_everything(cluster)
 
@@ -194,11 +168,11 @@ def test_damaged_log_of_the_first_that_comes_back_is_made_whole_from_the_others(
 ) -> None:
     """It is alone in the in-sync set when it finds the damage; the others, who left it, have all that was committed."""
     (path,) = cluster.log_dirs(1)
-    _wait_for(lambda: f"t 0 {COUNT}" in (path / "high-watermark-checkpoint").read_text(), "the checkpoint is written")
-    _kill_all(cluster)
+    _eventually(lambda: f"t 0 {COUNT}" in (path / "high-watermark-checkpoint").read_text(), "the checkpoint is written")
+    kill_all(cluster)
     harm(path / "t-0")
     cluster.start(1)
-    _wait_for(lambda: _state(cluster) == (1, (1,)), "broker 1 leads alone")
+    _eventually(lambda: leader_and_in_sync(cluster, "t") == (1, (1,)), "broker 1 leads alone")
     cluster.start(2)
     cluster.start(3)
     _require_everything(cluster)
@@ -218,7 +192,7 @@ def test_last_broker_that_was_stopped_without_its_log_leaves_the_partition_witho
         (path / "t-0").rename(kept)
     for broker_id in (3, 1, 2):
         cluster.start(broker_id)
-    _wait_for(lambda: _state(cluster) == (None, (3,)), "the partition has no leader")
+    _eventually(lambda: leader_and_in_sync(cluster, "t") == (None, (3,)), "the partition has no leader")
     for broker_id in (1, 2):
         assert _log_bytes(cluster, broker_id) > COUNT
     cluster.stop(3)
@@ -237,7 +211,7 @@ def test_operator_can_choose_a_replica_whose_last_in_sync_member_lost_its_disk(c
     _empty_disk(cluster, 1)
     for broker_id in BROKERS:
         cluster.start(broker_id)
-    _wait_for(lambda: _state(cluster) == (None, (1,)), "the partition has no leader")
+    _eventually(lambda: leader_and_in_sync(cluster, "t") == (None, (1,)), "the partition has no leader")
     with Admin(cluster.bootstrap_servers) as admin:
         (topic,) = [each for each in admin.describe_topics() if each.name == "t"]
         assert tuple(topic.partitions[0].eligible) == (3,)

@@ -7,7 +7,6 @@ id than the one the brokers registered with: what a power loss leaves behind.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,9 +15,10 @@ import pytest
 
 from broker_runtime.zookeeper.client import KazooZooKeeper
 from broker_runtime.zookeeper.znodes import DiskRecord, broker_disks_path, from_json, to_json
-from pyspark_log import Admin, Producer, read
+from pyspark_log import Admin, Producer
 from pyspark_log.errors import PylogError
 from pyspark_log.testing import LocalCluster
+from tests.integration.cluster.replicas import eventually, kill_all, leader_and_in_sync, numbers_in
 
 LIMIT_S = 25.0
 COUNT = 50
@@ -35,14 +35,6 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
                 producer.send("t", b"%d" % number).result(LIMIT_S)  # each in a frame of its own
         running.wait_until_ready()
         yield running
-
-
-def _kill_all(cluster: LocalCluster) -> None:
-    """At one moment: none of them sees another die."""
-    for broker_id in BROKERS:
-        cluster.pause(broker_id)
-    for broker_id in BROKERS:
-        cluster.kill(broker_id)
 
 
 def _forget_boots(cluster: LocalCluster) -> None:
@@ -64,52 +56,33 @@ def _cut(cluster: LocalCluster, broker_id: int, left: float) -> None:
     os.truncate(path, int(path.stat().st_size * left))
 
 
-def _values(cluster: LocalCluster) -> list[int]:
-    return sorted(map(int, read("t", bootstrap_servers=cluster.bootstrap_servers).read_all()["value"].to_pylist()))
-
-
-def _state(cluster: LocalCluster) -> tuple[int | None, tuple[int, ...]]:
-    with Admin(cluster.bootstrap_servers) as admin:
-        (topic,) = [each for each in admin.describe_topics() if each.name == "t"]
-        (partition,) = topic.partitions
-        return partition.leader, tuple(sorted(partition.isr))
-
-
-def _wait_for(look: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while True:
-        try:
-            if look():
-                return
-        except PylogError:
-            pass
-        assert time.monotonic() < deadline, what
-        time.sleep(0.1)
+def _eventually(look: Callable[[], bool], what: str) -> None:
+    eventually(look, what, LIMIT_S, ignoring=(PylogError,))
 
 
 @pytest.mark.parametrize("most", [3, 1])
 def test_one_with_most_leads_after_all_lost_their_power_whoever_comes_first(cluster: LocalCluster, most: int) -> None:
     """What one disk of the in-sync set has is not lost, as soon as all of them are back."""
-    _kill_all(cluster)
+    kill_all(cluster)
     _forget_boots(cluster)
     for broker_id in BROKERS:
         if broker_id != most:
             _cut(cluster, broker_id, left=broker_id / 5)
     cluster.start(1)
-    _wait_for(lambda: _state(cluster) == (None, BROKERS), "the first does not lead alone")
+    _eventually(lambda: leader_and_in_sync(cluster, "t") == (None, BROKERS), "the first does not lead alone")
     cluster.start(2)
     cluster.start(3)
-    _wait_for(lambda: _state(cluster)[0] == most, f"broker {most} leads")
+    _eventually(lambda: leader_and_in_sync(cluster, "t")[0] == most, f"broker {most} leads")
     cluster.wait_until_ready()
-    assert _values(cluster) == list(range(COUNT))
+    assert sorted(numbers_in(cluster, "t")) == list(range(COUNT))
 
 
 def test_first_leads_at_once_where_the_machines_kept_their_power(cluster: LocalCluster) -> None:
     """The kernel wrote what the processes had handed to it."""
-    _kill_all(cluster)
+    kill_all(cluster)
     cluster.start(3)
-    _wait_for(lambda: _state(cluster) == (3, (3,)), "broker 3 leads alone")
+    _eventually(lambda: leader_and_in_sync(cluster, "t") == (3, (3,)), "broker 3 leads alone")
     for broker_id in (1, 2):
         cluster.start(broker_id)
     cluster.wait_until_ready()
-    assert _values(cluster) == list(range(COUNT))
+    assert sorted(numbers_in(cluster, "t")) == list(range(COUNT))

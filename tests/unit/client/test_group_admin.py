@@ -36,9 +36,8 @@ from broker_runtime.contract.requests import (
     PartitionInfo,
     TopicInfo,
 )
-from broker_runtime.contract.settings import Address
 from pyspark_log import Admin, GroupListing, TopicPartition
-from pyspark_log.client import cluster as module
+from tests.unit.client.channels import answer_by
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 TOPIC = TopicInfo(
@@ -134,19 +133,7 @@ class Coordinator:
 @pytest.fixture
 def coordinator(monkeypatch: pytest.MonkeyPatch) -> Coordinator:
     made = Coordinator()
-
-    class FakeChannel:
-        def __init__(self, address: Address, *, client_id: str, uses_proxy: bool) -> None:
-            return
-
-        def call(self, name: str, request: Message, response: type[Message], *, timeout_s: float) -> Message:
-            return made.answer(name, request)
-
-        def close(self) -> None:
-            return
-
-    monkeypatch.setattr(module, "Channel", FakeChannel)
-    monkeypatch.setattr(module.time, "sleep", lambda seconds: None)
+    answer_by(lambda address, name, request, timeout_s: made.answer(name, request), monkeypatch)
     return made
 
 

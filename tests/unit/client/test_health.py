@@ -72,6 +72,9 @@ def test_replica_that_has_all_that_was_committed_is_told_as_the_choice_that_cost
         assert told is not None
         assert "unclean t:0" in told
         assert "broker 2 has all that was committed and comes first: while it is up, nothing is lost" in told
+    told = advice(topic(None, (3,), eligible=(1, 2)))
+    assert told is not None
+    assert "each of the brokers 1, 2 has all that was committed and comes first: while one is up, nothing is" in told
 
 
 def test_partition_whose_in_sync_replicas_are_away_is_told_who_is_to_be_started() -> None:

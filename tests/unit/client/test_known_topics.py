@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from broker_runtime.contract.requests import BrokerInfo, Message, MetadataResponse, PartitionInfo, TopicInfo
+from broker_runtime.contract.requests import BrokerInfo, MetadataResponse, PartitionInfo, TopicInfo
 from broker_runtime.contract.settings import Address
-from pyspark_log.client import cluster as module
 from pyspark_log.client.cluster import Cluster
+from tests.unit.client.channels import answer_by
 
 
 def told(epochs: Sequence[int], *, leader: int = 1, topic_id: bytes = b"\x01" * 16) -> MetadataResponse:
@@ -32,18 +32,7 @@ def told(epochs: Sequence[int], *, leader: int = 1, topic_id: bytes = b"\x01" * 
 def answers(monkeypatch: pytest.MonkeyPatch) -> list[MetadataResponse]:
     """What brokers answer, one after the other."""
     waiting: list[MetadataResponse] = []
-
-    class FakeChannel:
-        def __init__(self, address: Address, **options: object) -> None:
-            return
-
-        def call(self, name: str, request: Message, response: type[Message], *, timeout_s: float) -> Message:
-            return waiting.pop(0)
-
-        def close(self) -> None:
-            return
-
-    monkeypatch.setattr(module, "Channel", FakeChannel)
+    answer_by(lambda *call: waiting.pop(0), monkeypatch)
     return waiting
 
 

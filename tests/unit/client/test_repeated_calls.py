@@ -19,14 +19,14 @@ from broker_runtime.contract.errors import (
     ZooKeeperUnavailableError,
 )
 from broker_runtime.contract.requests import CreateTopicRequest, DeleteTopicRequest, Message
-from broker_runtime.contract.settings import Address, resolve
+from broker_runtime.contract.settings import resolve
 from broker_runtime.replication import PartitionRegistry
 from broker_runtime.services.metadata import MetadataService
 from broker_runtime.services.movement import MovementService
 from broker_runtime.services.topics import TopicService
 from broker_runtime.zookeeper.memory import MemoryZooKeeper
 from pyspark_log import Admin, TopicPartition
-from pyspark_log.client import cluster as module
+from tests.unit.client.channels import answer_by
 from tests.unit.controller.members import Broker
 
 
@@ -74,19 +74,7 @@ class Controller:
 @pytest.fixture
 def controller(monkeypatch: pytest.MonkeyPatch) -> Controller:
     made = Controller()
-
-    class FakeChannel:
-        def __init__(self, address: Address, *, client_id: str, uses_proxy: bool) -> None:
-            return
-
-        def call(self, name: str, request: Message, response: type[Message], *, timeout_s: float) -> Message:
-            return made.answer(name, request)
-
-        def close(self) -> None:
-            return
-
-    monkeypatch.setattr(module, "Channel", FakeChannel)
-    monkeypatch.setattr(module.time, "sleep", lambda seconds: None)
+    answer_by(lambda address, name, request, timeout_s: made.answer(name, request), monkeypatch)
     return made
 
 

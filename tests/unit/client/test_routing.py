@@ -38,6 +38,7 @@ from pyspark_log.client.cluster import Cluster
 from pyspark_log.client.coordinator import Coordinator
 from pyspark_log.client.retry import Deadline
 from pyspark_log.client.strangers import LIMIT_S, Peer
+from tests.unit.client.channels import answer_by
 
 DEAD, ONE, TWO = Address("dead", 1), Address("one", 1), Address("two", 1)
 
@@ -55,8 +56,9 @@ class Brokers:
         self.peers: dict[Address, Peer] = {}  # what is found at an address without a broker, but for refusal
         self.failures: list[PylogError] = []  # what comes instead of the next answers about a group's offsets
 
-    def who_is_at(self, address: Address, *, limit_s: float = LIMIT_S) -> Peer:
-        return self.peers.get(address, Peer.REFUSED)
+    def answer_within(self, address: Address, name: str, request: Message, timeout_s: float) -> Message:
+        self.given_s.append(timeout_s)
+        return self.answer(address, name)
 
     def answer(self, address: Address, name: str) -> Message:
         self.asked.append((address, name))
@@ -91,21 +93,8 @@ class Brokers:
 @pytest.fixture
 def brokers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Brokers]:
     made = Brokers()
-
-    class FakeChannel:
-        def __init__(self, address: Address, *, client_id: str, uses_proxy: bool) -> None:
-            self._address = address
-
-        def call(self, name: str, request: Message, response: type[Message], *, timeout_s: float) -> Message:
-            made.given_s.append(timeout_s)
-            return made.answer(self._address, name)
-
-        def close(self) -> None:
-            return
-
-    monkeypatch.setattr(module, "Channel", FakeChannel)
-    monkeypatch.setattr(module, "who_is_at", made.who_is_at)
-    monkeypatch.setattr(module.time, "sleep", lambda seconds: None)
+    answer_by(made.answer_within, monkeypatch)
+    monkeypatch.setattr(module, "who_is_at", lambda address, **_: made.peers.get(address, Peer.REFUSED))
     return made
 
 

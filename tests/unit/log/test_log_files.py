@@ -196,17 +196,23 @@ def test_open_files_forget_a_replaced_path_but_not_its_holders(place):
         files.read(old.descriptor, 1, 0)
 
 
+def after_failed_sync_of(written: bytes, *, behind: bytes) -> tuple[FaultyFiles, int]:
+    """``/d/f``, where the sync of what was written last has just failed, and its descriptor."""
+    files = FaultyFiles()
+    files.make_directory(Path("/d"))
+    replace_file(files, Path("/d/f"), behind)
+    descriptor = files.open(Path("/d/f"))
+    files.write(descriptor, [written], len(behind))
+    files.faults.append(Fault("sync", times=1))
+    with pytest.raises(OSError, match="Input/output"):
+        files.sync(descriptor)
+    return files, descriptor
+
+
 def test_failed_sync_leaves_pages_clean_that_the_device_does_not_have():
     """As on Linux: reads see it, the next sync succeeds without writing it, and a power failure takes it."""
     for evict in (False, True):
-        files = FaultyFiles()
-        files.make_directory(Path("/d"))
-        replace_file(files, Path("/d/f"), b"old.")
-        descriptor = files.open(Path("/d/f"))
-        files.write(descriptor, [b"lost"], 4)
-        files.faults.append(Fault("sync", times=1))
-        with pytest.raises(OSError, match="Input/output"):
-            files.sync(descriptor)
+        files, descriptor = after_failed_sync_of(b"lost", behind=b"old.")
         files.write(descriptor, [b"new."], 8)
         files.sync(descriptor)
         assert files.read(descriptor, 99, 0) == b"old.lostnew."
@@ -219,14 +225,7 @@ def test_failed_sync_leaves_pages_clean_that_the_device_does_not_have():
 
 def test_bytes_written_again_after_a_failed_sync_reach_the_device():
     """Writing makes pages dirty again, though their content does not change."""
-    files = FaultyFiles()
-    files.make_directory(Path("/d"))
-    replace_file(files, Path("/d/f"), b"")
-    descriptor = files.open(Path("/d/f"))
-    files.write(descriptor, [b"lost"], 0)
-    files.faults.append(Fault("sync", times=1))
-    with pytest.raises(OSError, match="Input/output"):
-        files.sync(descriptor)
+    files, descriptor = after_failed_sync_of(b"lost", behind=b"")
     files.write(descriptor, [b"lost"], 0)
     files.sync(descriptor)
     files.lose_power(random.Random(0))
