@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from broker_runtime.contract.errors import StaleBrokerEpochError
 from broker_runtime.contract.flight import BROKER_HEADER
 from broker_runtime.contract.requests import FetchHello
 from broker_runtime.services.fetch import ReplicaIdentity
 from broker_runtime.zookeeper.znodes import BrokerRegistration
+
+_MOST_DIGITS: Final = 10  # of a broker's id; `int` refuses thousands
 
 
 def admit_replica(hello: FetchHello, brokers: Mapping[int, BrokerRegistration]) -> ReplicaIdentity:
@@ -35,7 +38,8 @@ def is_broker(headers: Mapping[str, Sequence[object]], brokers: Mapping[int, Bro
     """Whether a call's headers prove that it is a registered broker's. Never raises."""
     for value in headers.get(BROKER_HEADER, ()):
         broker_id, _, secret = str(value).partition(":")
-        known = brokers.get(int(broker_id)) if broker_id.isascii() and broker_id.isdecimal() else None
+        is_number = broker_id.isascii() and broker_id.isdecimal() and len(broker_id) <= _MOST_DIGITS
+        known = brokers.get(int(broker_id)) if is_number else None
         if known is not None and _is_secret_of(known, secret):
             return True
     return False
@@ -43,4 +47,4 @@ def is_broker(headers: Mapping[str, Sequence[object]], brokers: Mapping[int, Bro
 
 def _is_secret_of(known: BrokerRegistration, secret: str) -> bool:
     # A registration without a secret proves nothing, whatever is said.
-    return bool(known.secret) and hmac.compare_digest(known.secret.encode(), secret.encode())
+    return bool(known.secret) and hmac.compare_digest(known.secret.encode(), secret.encode(errors="replace"))

@@ -54,6 +54,12 @@ def test_calls_of_brokers_are_known_by_their_header(value: str, is_one: bool) ->
     """Only the right secret counts, and nothing that a stranger sends raises."""
     assert is_broker({"pylog-broker": [value]}, BROKERS) is is_one
     assert is_broker({"pylog-broker": ["2:no", value]}, BROKERS) is is_one
+
+
+@pytest.mark.parametrize("value", ["9" * 5_000 + ":secret", "2:\ud800"], ids=["number too long for int", "no text"])
+def test_header_that_no_broker_could_send_proves_nothing(value: str) -> None:
+    """A caller chooses it; nothing is raised."""
+    assert not is_broker({"pylog-broker": [value]}, BROKERS)
     assert not is_broker({}, BROKERS)
 
 
