@@ -223,7 +223,9 @@ class IsrUpdater:
                     continue
             # Who is in sync has a log again, whatever became of the one before.
             lost = tuple(broker_id for broker_id in present.lost if broker_id not in change.in_sync)
-            state = msgspec.structs.replace(present.with_in_sync(change.in_sync), lost=lost, eligible=change.eligible)
+            # Who is unproven is known to the controller alone.
+            eligible = tuple(each for each in change.eligible if each not in (*lost, *present.unproven))
+            state = msgspec.structs.replace(present.with_in_sync(change.in_sync), lost=lost, eligible=eligible)
             writes.append(_Write(partition, change, state, node.version, record))
         return writes
 

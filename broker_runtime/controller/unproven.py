@@ -124,7 +124,7 @@ class UnprovenReplicas:
             return Decision(at.topic, at.partition, present, left)
         ends = {broker_id: of[at] for broker_id, of in answers.items() if at in of and broker_id in members}
         is_complete = set(ends) == set(members)
-        if not is_complete and not (self._is_over(at, now_ms) and answers.keys() & set(state.unproven)):
+        if not is_complete and not (self._is_over(at, now_ms) and ends.keys() & set(state.unproven)):
             return None
         replicas = cluster.topics[at.topic].record.assignment[at.partition]
         there = brokers.at(at.topic, at.partition)

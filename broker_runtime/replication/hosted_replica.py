@@ -296,15 +296,26 @@ class HostedReplica:
 
     def add_waiter(self, waiter: FetchWaiter, *, at_append: bool = False) -> None:
         """From now on the waiter is woken when the log goes offline or the role ends, and when the high watermark
-        advances or, with ``at_append``, when something is appended (a follower's)."""
-        with self._lock:
-            (self._append_waiters if at_append else self._waiters).add(waiter)
+        advances or, with ``at_append``, when something is appended (a follower's). Does not wait: where somebody else has
+        the partition, it is woken when that one lets go."""
+        waiters, own_thread = self._append_waiters if at_append else self._waiters, threading.get_ident()
+
+        def add() -> None:
+            waiters.add(waiter)
+            if threading.get_ident() != own_thread:
+                waiter.wake()
+
+        self._lock.carry_out(add)
 
     def remove_waiter(self, waiter: FetchWaiter) -> None:
-        """The waiter is not woken by this partition any more. Removing it twice is fine."""
-        with self._lock:
+        """The waiter is not woken by this partition any more, or once more where somebody else has it. Removing it
+        twice is fine. Does not wait."""
+
+        def remove() -> None:
             self._waiters.discard(waiter)
             self._append_waiters.discard(waiter)
+
+        self._lock.carry_out(remove)
 
     def announce(self) -> None:
         """Wakes all who wait here, so that they look again (the log went offline, records were deleted)."""

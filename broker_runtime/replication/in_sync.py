@@ -308,7 +308,7 @@ class InSyncSet:
             return frozenset()
         leave = self.leadership.in_sync - wanted
         short = {broker_id for broker_id, each in self._followers.items() if each.short_fetches}
-        return (self.leadership.eligible | (leave - short)) - wanted
+        return (self.leadership.eligible | leave) - short - wanted
 
     def _must_leave(self, broker_id: int, marks: LogMarks, lag_limit_ms: int) -> bool:
         known = self._followers.get(broker_id)

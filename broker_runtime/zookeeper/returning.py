@@ -5,8 +5,9 @@
     the log that was missed is back      the mark goes
     it was not stopped in order          it leaves the set where another member is registered, serves and stays: that
                                          one has all that was acknowledged, for certain. Else it stays, and may lead
-    nor did its machine keep its power   the same, but where it stays it is marked as ``unproven``: it leads only where
-                                         nobody leads who is not, and then who has most (`controller.unproven`)
+    nor did its machine keep its power   the same, but where it stays it is marked as ``unproven``, and those that are
+                                         ``eligible`` are in sync again: it leads only where nobody leads who is not
+                                         marked, and then who has most (`controller.unproven`)
 
 After a stop that was not in order a disk has what was acknowledged under ``flush.mode=ack``, or where the machine has
 not stopped: to stay in the set is safe then. Otherwise (power lost, ``interval`` or ``os``) the disk may lack some. In
@@ -174,8 +175,12 @@ class _Look:
             return _Change(topic.name, number, _not_eligible(state, own_id), present.version, "power lost")
         other = self._other(state, may_stop=may_lack)
         if other is None:
-            if not may_lack or own_id in state.unproven or state.isr == (own_id,):
+            if not may_lack or own_id in state.unproven:
                 return None
+            if state.isr == (own_id,):
+                if not state.eligible:
+                    return None
+                state = msgspec.structs.replace(state, isr=(own_id, *state.eligible), eligible=())
             return _Change(topic.name, number, _unproven(state, own_id), present.version, "power lost")
         in_sync = tuple(member for member in state.isr if member != own_id)
         left = state.with_in_sync(in_sync, whole=() if may_lack else (own_id,)).not_led_by(own_id)

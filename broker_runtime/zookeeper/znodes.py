@@ -207,14 +207,15 @@ class PartitionState(Record, frozen=True, kw_only=True):
 
     def with_in_sync(self, in_sync: tuple[int, ...], *, whole: Collection[int] = ()) -> PartitionState:
         """The same with another in-sync set. A broker that leaves it is not ``unproven`` any more. ``whole``: brokers
-        that have all that is committed; where one alone stays in sync, those of them that leave are ``eligible``."""
+        that have all that is committed, but for the ``unproven``; where one alone stays in sync, those of them that
+        leave are ``eligible``."""
         left = {broker_id for broker_id in whole if broker_id in self.isr and broker_id not in in_sync}
         is_kept = bool(self.eligible) or len(in_sync) == 1
         return msgspec.structs.replace(
             self,
             isr=in_sync,
             unproven=tuple(broker_id for broker_id in self.unproven if broker_id in in_sync),
-            eligible=tuple(sorted({*self.eligible, *left}.difference(in_sync, self.lost))) if is_kept else (),
+            eligible=tuple(sorted({*self.eligible, *left}.difference(in_sync, self.lost, self.unproven))) * is_kept,
         )
 
     def without_damaged(self, broker_id: int) -> PartitionState | None:

@@ -335,6 +335,8 @@ class Invariants:
             self._situation("leader rules the eligible out")
         self._eligible[change.key] = after.eligible
         for broker_id in set(after.eligible) - set(were_eligible):
+            if (broker_id, change.at) in self.may_lack and self._takes_part(broker_id):
+                raise ViolationError(16, f"{change.at}: broker {broker_id} lost its power, and is made eligible")
             self._require_eligible(broker_id, change.at, change.key, 0, committed_end)
 
     def _require_eligible(self, broker_id: int, at: TopicPartition, key: Key, start: int, end: int) -> None:

@@ -4,6 +4,7 @@ import time
 import uuid
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from broker_runtime.contract.errors import LogStorageError, ZooKeeperUnavailableError
@@ -137,6 +138,20 @@ def test_lagging_replica_is_taken_out_and_everybody_is_told():
     assert leader.partition().in_sync == {1, 2}
     assert watched == [CHANGES]
     assert from_json(leader.client.get(CHANGES).data, ChangeNews, "").topics == ("t",)
+
+
+@pytest.mark.parametrize(("unproven", "eligible"), [((), (2,)), ((2,), ())])
+def test_lagging_replica_that_leaves_the_leader_alone_is_eligible_unless_it_is_unproven(unproven, eligible):
+    """Its machine lost power: what was acknowledged may not be in its log. The leader does not know that."""
+    leader = Leader(in_sync=(1, 2))
+    state = msgspec.structs.replace(leader.state(), unproven=unproven)
+    leader.client.set(partition_state_path("t", 0), to_json(state), version=-1)
+    leader.look()
+    leader.partition().min_in_sync_replicas = 2
+    leader.updater.step(0)
+    leader.updater.step(LAG_MS + 1)
+    left = leader.state()
+    assert (left.isr, left.unproven, left.eligible) == ((1,), (), eligible)
 
 
 def test_replica_that_has_caught_up_is_taken_in():

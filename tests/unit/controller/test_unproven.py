@@ -100,8 +100,10 @@ def test_nobody_is_chosen_while_nobody_answers():
     cluster = Cluster(live=(1, 2, 3))
     assert cluster.decide()[0] is None
     assert cluster.decide(10 * PATIENCE_MS)[:2] == (None, 10 * PATIENCE_MS + RETRY_MS)
+    cluster.answers = {1: None, 2: None}
+    assert cluster.decide(10 * PATIENCE_MS + RETRY_MS)[0] is None, "their logs do not open"
     cluster.answers = {2: (4, 10)}
-    assert cluster.decide(10 * PATIENCE_MS + RETRY_MS)[0] == (2, (2,), ())
+    assert cluster.decide(10 * PATIENCE_MS + 2 * RETRY_MS)[0] == (2, (2,), ())
 
 
 def test_answer_of_another_registration_does_not_count():

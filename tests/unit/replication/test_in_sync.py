@@ -129,6 +129,13 @@ def test_replica_that_lost_records_is_not_eligible():
     assert (change.in_sync, change.eligible) == ((1,), ())
 
 
+def test_eligible_replica_that_turns_out_to_hold_less_than_is_committed_is_so_no_more():
+    led = Led(in_sync=(1,), eligible=(2, 3), high_watermark=100)
+    led.tells(2, 60)
+    change = led.propose(min_in_sync=2)
+    assert (change.in_sync, change.eligible) == ((1,), (3,))
+
+
 # --- who leaves ---------------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from broker_runtime.contract import errors
@@ -183,6 +185,29 @@ def test_waiter_is_woken_by_each_advance_and_by_the_end_of_the_role_and_not_afte
     partition.remove_waiter(waiter)
     partition.remove_waiter(waiter)
     partition.become_leader(leadership(2))
+    assert not waiter.wait(0)
+
+
+def test_reader_of_many_partitions_does_not_wait_for_one_that_is_busy() -> None:
+    """An append that stands in a write holds the partition: a reader of others, too, is woken when it lets go."""
+    partition, waiter = Hosted().only, FetchWaiter()
+    partition._lock.acquire()
+    adding = threading.Thread(target=partition.add_waiter, args=(waiter,))
+    adding.start()
+    adding.join(10)
+    assert not adding.is_alive()
+    assert not waiter.wait(0)
+    partition._lock.release()
+    assert waiter.wait(0), "what came in between was not seen by its look"
+    partition.announce()
+    assert waiter.wait(0)
+    partition._lock.acquire()
+    removing = threading.Thread(target=partition.remove_waiter, args=(waiter,))
+    removing.start()
+    removing.join(10)
+    assert not removing.is_alive()
+    partition._lock.release()
+    partition.announce()
     assert not waiter.wait(0)
 
 

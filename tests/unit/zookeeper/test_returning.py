@@ -641,6 +641,24 @@ def test_member_that_leaves_the_set_to_one_alone_is_eligible_but_after_a_power_l
     assert (broker.state, broker.eligible) == ((2, 3, (2,), ()), eligible)
 
 
+def test_unproven_member_whose_process_dies_once_more_is_not_eligible(unflushed):
+    """What its log lost with the power is not back."""
+    unflushed.start(boot_id="boot 2")
+    assert unflushed.unproven == (None, 4, (1, 2, 3), (1,))
+    unflushed.put_state((1, 2), leader=2, unproven=(1,))
+    unflushed.register_other(2)
+    unflushed.stop(clean=False)
+    unflushed.start(boot_id="boot 2")
+    assert (unflushed.unproven, unflushed.eligible) == ((2, 3, (2,), ()), ())
+
+
+def test_only_member_in_sync_that_lost_power_leads_only_where_the_eligible_do_not(unflushed):
+    """They have all that is committed; its own disk may lack some."""
+    unflushed.put_state((1,), eligible=(2, 3))
+    unflushed.start(boot_id="boot 2")
+    assert (unflushed.unproven, unflushed.eligible) == ((None, 4, (1, 2, 3), (1,)), ())
+
+
 def test_power_loss_marks_nobody_after_an_orderly_stop():
     broker = Broker()
     broker.start()
