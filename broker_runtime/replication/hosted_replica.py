@@ -296,8 +296,8 @@ class HostedReplica:
 
     def add_waiter(self, waiter: FetchWaiter, *, at_append: bool = False) -> None:
         """From now on the waiter is woken when the log goes offline or the role ends, and when the high watermark
-        advances or, with ``at_append``, when something is appended (a follower's). Does not wait: where somebody else has
-        the partition, it is woken when that one lets go."""
+        advances or, with ``at_append``, when something is appended (a follower's). Does not wait: where somebody else
+        has the partition, it is woken when that one lets go."""
         waiters, own_thread = self._append_waiters if at_append else self._waiters, threading.get_ident()
 
         def add() -> None:
