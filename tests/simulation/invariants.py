@@ -102,7 +102,9 @@ class Invariants:
         self._marks: dict[Partition, tuple[int, bool, int]] = {}  # high watermark, role, epoch as of the last look
         self._high_watermarks: dict[tuple[Key, int], int] = {}
         self._seen: dict[Key, set[tuple[int, int]]] = {}
-        self._views: dict[tuple[int, TopicPartition], tuple[int, int]] = {}  # (changes, frames) as of the last look
+        self._views: dict[tuple[int, TopicPartition], tuple[int, int, int]] = {}
+        """(changes, frames, end) as of the last look."""
+        self._cut: dict[tuple[int, TopicPartition], tuple[int, int]] = {}  # (life, changes) when its end was cut off
         self._last_epochs: dict[tuple[int, TopicPartition], int] = {}
         self._deleted: dict[Key, dict[int, int]] = {}  # by epoch: everything below was deleted for good
         self._told: dict[tuple[Key, int], dict[int, int]] = {}  # (partition, earliest or latest) → by epoch
@@ -150,15 +152,17 @@ class Invariants:
 
     def _look_at_log(self, node: Node, at: TopicPartition) -> None:
         view = node.disk.logs[at]
-        changes, count = self._views.get((node.broker_id, at), (0, 0))
+        changes, count, end = self._views.get((node.broker_id, at), (0, 0, 0))
         is_rewritten = changes != view.changes
+        if is_rewritten and view.frames and view.end < end:
+            self._cut[node.broker_id, at] = (node.lives, view.changes)
         if is_rewritten and len(view.frames) < count:
             self._look_at_cut(node, at, view)
         elif len({frame.segment for frame in view.frames[count:]}) > 1:
             self._situation("roll in the middle of an append")
         if view.frames:
             self._last_epochs[node.broker_id, at] = view.frames[-1].header.leader_epoch
-        self._views[node.broker_id, at] = (view.changes, len(view.frames))
+        self._views[node.broker_id, at] = (view.changes, len(view.frames), view.end)
         for frame in view.frames if is_rewritten else view.frames[count:]:
             key = (frame.topic_id, at.partition)
             seen = self._seen.setdefault(key, set())
@@ -209,8 +213,8 @@ class Invariants:
         view, state = node.disk.logs.get(at), partition.log._state
         if view is None or state.damage is not None:
             return
-        now = (node.lives, view.changes)
-        if self._loaded.get((node.broker_id, at)) == now or is_locked(state.lock):
+        before, now = self._loaded.get((node.broker_id, at), (0, 0)), (node.lives, view.changes)
+        if before == now or is_locked(state.lock):
             return
         self._loaded[node.broker_id, at] = now
         bad, shown = self._shown.pop((node.broker_id, at), (-1, 0))
@@ -220,7 +224,8 @@ class Invariants:
                 f"what lies behind says that all below {shown} is committed",
             )  # fmt: skip
         if (node.broker_id, at) not in self.damaged and view.is_whole:
-            lack = disagreement(state, view.frames)
+            was_cut = before[0] == node.lives and self._cut.get((node.broker_id, at)) == now  # and not by its recovery
+            lack = disagreement(state, view.frames, was_cut=was_cut)
             if lack is not None:
                 raise ViolationError(12, f"{at}: broker {node.broker_id}: {lack}")
 
@@ -294,7 +299,8 @@ class Invariants:
             self.decided.discard(key)
             view = self._nodes[after.leader].disk.logs.get(at)
             committed.count_as(() if view is None else view.frames)
-        self._written_by[key] = change.writer
+        # As the controller a broker does not tell itself, as a leader, sooner than others.
+        self._written_by[key] = "" if change.is_decision else change.writer
         self._require_right_writer(change)
         if before is not None and after.leader != before.leader and before.leader is not None:
             if self._nodes[before.leader].files.is_syncing(str(at)):

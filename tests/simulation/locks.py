@@ -105,6 +105,10 @@ class SimLock:
             self._scheduler.wake(self._waiting[0])
 
     def locked(self) -> bool:
+        """Whether anybody has it, the caller included."""
+        is_owned = getattr(self._real, "_is_owned", None)  # of an RLock
+        if is_owned is not None and is_owned():
+            return True
         if self._real.acquire(False):
             self._real.release()
             return False

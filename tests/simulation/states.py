@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from broker_runtime.contract.model import TopicPartition
-from broker_runtime.zookeeper.session import Create, Delete, Operation, Set
+from broker_runtime.zookeeper.session import Check, Create, Delete, Operation, Set
 from broker_runtime.zookeeper.znodes import (
     BROKER_IDS,
     CONTROLLER_EPOCH,
@@ -29,7 +29,7 @@ _BROKER = re.compile(r"/brokers/ids/(\d+)\Z")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateChange:
     """A partition's state before and after a write. ``key``: topic id and number. ``registered``: of each broker with
-    a registration in its newest epoch. ``writer``: the actor that wrote."""
+    a registration in its newest epoch. ``writer``: the actor that wrote, ``is_decision``: as the controller."""
 
     key: tuple[bytes, int]
     at: TopicPartition
@@ -38,6 +38,7 @@ class StateChange:
     after: PartitionState
     registered: frozenset[int]
     writer: str
+    is_decision: bool
     controller_epoch: int  # of the newest controller
     is_moving: bool = False
 
@@ -88,11 +89,12 @@ class States:
             if not isinstance(operation, Create | Set):
                 continue
             if match := _STATE.match(operation.path):
-                self._state_written(match[1], int(match[2]), operation.data)
+                is_decision = any(isinstance(o, Check) and o.path == CONTROLLER_EPOCH for o in operations)
+                self._state_written(match[1], int(match[2]), operation.data, is_decision)
             elif isinstance(operation, Create) and (match := _BROKER.match(operation.path)):
                 self._on_registration(int(match[1]))
 
-    def _state_written(self, topic: str, number: int, data: bytes) -> None:
+    def _state_written(self, topic: str, number: int, data: bytes, is_decision: bool) -> None:
         record = self.topics[topic]
         key = (record.topic_id, number)
         before = self.partitions.get(key)
@@ -106,6 +108,7 @@ class States:
                 after=after,
                 registered=self._registered(),
                 writer=self._zookeeper.scheduler.current,
+                is_decision=is_decision,
                 controller_epoch=self._controller_epoch(),
                 is_moving=number in record.reassignments,
             )
