@@ -33,9 +33,8 @@ class LostDisks:
 
     def heal(self) -> None:
         """Every disk that is to come back does."""
-        for put_back in self._out:
+        for put_back in list(self._out):
             put_back()
-        self._out.clear()
 
     # --- one of several ---------------------------------------------------------------------------------------------
 
@@ -195,9 +194,21 @@ class LostDisks:
         def put_back() -> None:
             if put_back not in self._out:
                 return
+            states = [
+                (world.invariants.committed[key].at, state)
+                for key, state in world.states.partitions.items()
+                if node.broker_id in state.isr
+            ]
+            made_anew = [(at, state) for at, state in states if node.broker_id not in state.lost]
+            if any(len(state.isr) == 1 for _, state in made_anew):
+                world.scheduler.after(SECOND, "net", put_back)  # the new disk has what no other has
+                return
             self._out.remove(put_back)
+            if len(made_anew) == len(states):
+                return  # nobody misses it any more
             world.trace.fault("disk is back", node.actor)
             node.kill(power_lost=False)
+            self._lost(node, [str(at) for at, _ in made_anew])
             node.files.put_in(taken)
             node.claimed_durable = {}
             node.start(self._rng.randrange(SECOND))
