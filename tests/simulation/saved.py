@@ -56,6 +56,8 @@ def _of_high_watermarks(files: SimFiles, directory: Path, disk: DiskView) -> Ite
     starts = _entries(files, directory / LOG_START_NAME)
     for at, high_watermark in _entries(files, directory / HIGH_WATERMARK_NAME).items():
         view = disk.logs.get(at)
+        if not files.is_directory(directory / str(at)):
+            continue  # it was taken away while the others' were written, and the next ones do not name it
         if view is None or files.seen(directory / str(at) / RESTART_NAME):  # it begins anew: its frames are gone
             continue
         durable_end = max(view.durable_end(files), starts.get(at, 0))
