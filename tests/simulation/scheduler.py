@@ -138,6 +138,10 @@ class Scheduler:
         """The actor stands still (SIGSTOP, a long collection of garbage): its events wait."""
         self._paused_until_us[actor] = max(self._paused_until_us.get(actor, 0), self.now_us + duration_us)
 
+    def paused_until_us(self, actor: str) -> int:
+        """When its last pause ended, or will; 0: there was none."""
+        return self._paused_until_us.get(actor, 0)
+
     def is_paused(self, actor: str) -> bool:
         """Whether the actor stands still."""
         return self._paused_until_us.get(actor, 0) > self.now_us

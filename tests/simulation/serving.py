@@ -182,10 +182,9 @@ class Serving:
         def look() -> None:
             if is_over:
                 return
-            stalled_until_us = self._stalled_until_us()
-            if (
-                self._scheduler.now_us < stalled_until_us + _OVERTIME_US
-            ):  # an fsync held the log's lock: no limit ends it
+            # An fsync held the log's lock, which no limit ends; or the process stood still.
+            stalled_until_us = max(self._stalled_until_us(), self._scheduler.paused_until_us(self._actor))
+            if self._scheduler.now_us < stalled_until_us + _OVERTIME_US:
                 self._scheduler.after(
                     stalled_until_us + _OVERTIME_US - self._scheduler.now_us, self._actor, look, thread=OWN_THREAD
                 )
