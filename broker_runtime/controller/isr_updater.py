@@ -1,6 +1,6 @@
 """Writes what leaders decide about their in-sync sets into ZooKeeper, and tells them what became of it.
 
-Rules: a state is changed by compare-and-set, in the session the leader is registered in, and announced. A broker joins
+Rules: a state is changed by compare-and-set, in the session and while the leader is registered, and announced. A broker joins
 only in the registration its fetches carried, not while it stops, and only while it is one of the replicas (a leader may
 not have heard yet that a move ended): the same transaction checks all three. What became of a write whose answer was
 lost is not guessed: the partition counts with both, until the next news or the next write tell.
@@ -27,7 +27,7 @@ from broker_runtime.controller.election import Electorate
 from broker_runtime.replication import InSyncChange, Partition, PartitionRegistry
 from broker_runtime.replication.hosted_replica import BUSY_S
 from broker_runtime.zookeeper.membership import Membership
-from broker_runtime.zookeeper.session import Check, Operation, Set, ZNodeError, ZooKeeperClient
+from broker_runtime.zookeeper.session import ANY_VERSION, Check, Operation, Set, ZNodeError, ZooKeeperClient
 from broker_runtime.zookeeper.znodes import (
     PartitionState,
     Record,
@@ -241,7 +241,8 @@ class IsrUpdater:
 
     def _send(self, writes: Sequence[_Write], membership: Membership) -> list[int]:
         records = [write.record for write in writes if write.record is not None]
-        checks = list(dict.fromkeys([*records, *(check for write in writes for check in write.checks())]))
+        own = Check(broker_path(membership.broker_id), ANY_VERSION)
+        checks = list(dict.fromkeys([own, *records, *(check for write in writes for check in write.checks())]))
         sets = [Set(write.path, to_json(write.state), write.version) for write in writes]
         announcement = announcing(write.partition.topic for write in writes)
         versions = self._client.transaction([*checks, *sets, announcement], session=membership.session)

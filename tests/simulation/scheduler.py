@@ -56,6 +56,7 @@ class Scheduler:
         self._busy: list[tuple[str, str]] = []
         self._lives: dict[str, int] = {}
         self._paused_until_us: dict[str, int] = {}
+        self._stood_still_until_us: dict[str, int] = {}
 
     # --- events ---------------------------------------------------------------------------------------------------
 
@@ -136,11 +137,12 @@ class Scheduler:
 
     def pause(self, actor: str, duration_us: int) -> None:
         """The actor stands still (SIGSTOP, a long collection of garbage): its events wait."""
-        self._paused_until_us[actor] = max(self._paused_until_us.get(actor, 0), self.now_us + duration_us)
+        until_us = max(self._paused_until_us.get(actor, 0), self.now_us + duration_us)
+        self._paused_until_us[actor] = self._stood_still_until_us[actor] = until_us
 
     def paused_until_us(self, actor: str) -> int:
         """When its last pause ended, or will; 0: there was none."""
-        return self._paused_until_us.get(actor, 0)
+        return self._stood_still_until_us.get(actor, 0)
 
     def is_paused(self, actor: str) -> bool:
         """Whether the actor stands still."""

@@ -212,6 +212,15 @@ def test_broker_that_is_no_replica_any_more_is_not_taken_in_and_others_are(when)
     assert leader.partition(0).in_sync == {1}
 
 
+def test_leader_that_has_left_the_cluster_changes_nothing_though_its_session_lasts():
+    """It stops: its registration is gone, and others decide."""
+    leader = Leader(in_sync=(1, 2))
+    leader.fetch(3)
+    leader.client.before = lambda: leader.client.delete("/brokers/ids/1")
+    leader.updater.step(0)
+    assert leader.state().isr == (1, 2)
+
+
 def test_state_that_the_controller_changed_meanwhile_is_left_and_the_others_are_written():
     leader = Leader(in_sync=(1, 2), partitions=3)
     for number in range(3):
