@@ -1,9 +1,9 @@
 """Writes what leaders decide about their in-sync sets into ZooKeeper, and tells them what became of it.
 
-Rules: a state is changed by compare-and-set, in the session and while the leader is registered, and announced. A broker joins
-only in the registration its fetches carried, not while it stops, and only while it is one of the replicas (a leader may
-not have heard yet that a move ended): the same transaction checks all three. What became of a write whose answer was
-lost is not guessed: the partition counts with both, until the next news or the next write tell.
+Rules: a state is changed by compare-and-set, in the session and while the leader is registered, and announced. A broker
+joins only in the registration its fetches carried, not while it stops, and only while it is one of the replicas (a
+leader may not have heard yet that a move ended): the same transaction checks all three. What became of a write whose
+answer was lost is not guessed: the partition counts with both, until the next news or the next write tell.
 
 A leader whose log went offline, or whose disk is full or stands still, gives its leadership up here, where another
 in-sync replica can take it and has a disk that takes records; where none has, it stays. The cluster is told of the disk
