@@ -40,6 +40,7 @@ from broker_runtime.controller.isr_updater import IsrUpdater
 from broker_runtime.controller.own_disks import GenerationReport, OwnDisks
 from broker_runtime.log import LogDirectory
 from broker_runtime.log.files import RealFiles
+from broker_runtime.log.ownership import require_apart
 from broker_runtime.log.watched_files import WatchedFiles
 from broker_runtime.memory import limit_bytes
 from broker_runtime.periodic import PeriodicTask, Schedule
@@ -155,6 +156,7 @@ class Broker:
         settings = self._settings
         listen = settings.listeners
         require_free_port(listen.host, listen.port)
+        require_apart(RealFiles(), settings.log_dirs)
         client = KazooZooKeeper.connect(
             settings.zookeeper_connect,
             session_timeout_ms=settings.zookeeper_session_timeout_ms,

@@ -240,6 +240,8 @@ def frames_of(batch: pa.RecordBatch | None) -> list[pa.Buffer]:
     column = batch.column(0)
     try:
         column.validate(full=True)
+    except MemoryError:
+        raise
     except pa.ArrowException as error:
         raise InvalidRequestError(f"a batch that does not hold together: {error}") from None
     if column.null_count:

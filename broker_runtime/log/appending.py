@@ -86,7 +86,8 @@ def verify_for_follower(frames: Any, topic_id: uuid.UUID, partition: int) -> lis
 
 
 def find_duplicate(frames: Sequence[VerifiedFrame], producers: ProducerState) -> AppendResult | None:
-    """Where the only frame of an append by an idempotent producer was written before; None: nowhere, append it.
+    """Where the only frame of an append by an idempotent producer was written before, going by its number alone; None:
+    nowhere, append it.
 
     Raises as `ProducerState.check`, and `InvalidRequestError` for such a frame that is not alone.
     """

@@ -11,7 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from broker_runtime.contract.errors import CorruptRecordError, PylogError, UnsupportedVersionError
-from broker_runtime.contract.frame import HEADER_BYTES, FrameHeader, verify_frame
+from broker_runtime.contract.frame import HEADER_BYTES, FrameHeader, decode_frame, verify_frame
+from broker_runtime.contract.model import TopicPartition
+from broker_runtime.contract.schema import SchemaHistory
+from broker_runtime.log.checkpoint import OffsetCheckpoint
+from broker_runtime.log.directory import LOG_START_NAME
 from broker_runtime.log.files import FileSystem, RealFiles, read_file
 from broker_runtime.log.frame_walk import header_at
 from broker_runtime.log.identity import PARTITION_NAME, PartitionIdentity
@@ -24,6 +28,7 @@ from broker_runtime.log.producer_state import ProducerState, snapshot_path
 from broker_runtime.log.salvage import frames_anywhere
 from broker_runtime.log.segment import LOG_SUFFIX
 from broker_runtime.log.time_index import TimeIndex
+from broker_runtime.log.time_lookup import schema_history
 from broker_runtime.log.transaction_index import TransactionIndex
 
 _NOT_OF_THE_FRAMES = "an entry is not what the frames say"
@@ -31,7 +36,8 @@ _NOT_OF_THE_FRAMES = "an entry is not what the frames say"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Damage:
-    """Bytes that fail their checks: in ``path`` at ``position`` (0 for a small file), where ``offset`` should begin."""
+    """Bytes that fail their checks, or records that nobody can read: in ``path`` at ``position`` (0 for a small file),
+    where ``offset`` should begin."""
 
     path: Path
     position: int
@@ -41,7 +47,8 @@ class Damage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentReport:
-    """What one segment holds: ``frames`` good frames with ``records`` records of [base_offset, next_offset)."""
+    """What one segment holds: ``frames`` frames whose checksums are right, with ``records`` records of [base_offset,
+    next_offset)."""
 
     path: Path
     base_offset: int
@@ -84,7 +91,8 @@ def iterate_frames(
 def verify_directory(directory: Path, *, files: FileSystem | None = None) -> list[SegmentReport]:
     """One report per segment of a partition's directory, oldest first. Damage in small files stands in the first.
 
-    Verified: every frame, dense offsets across segments, indexes against the frames, epochs, snapshots, identity.
+    Verified: every frame, its values too where they are not deleted, dense offsets across segments, indexes against
+    the frames, epochs, snapshots, identity. One frame is in memory at a time, decoded.
     Raises `OSError`, and `CorruptRecordError` where the directory holds no segment.
     """
     files = files if files is not None else RealFiles()
@@ -92,6 +100,7 @@ def verify_directory(directory: Path, *, files: FileSystem | None = None) -> lis
     if not found.base_offsets:
         raise CorruptRecordError(f"{directory} holds no segment (<20 digits>{LOG_SUFFIX})")
     identity, damage = _small_files(files, directory, found)
+    contents = _Contents(files, directory, identity)
     open_files = OpenFiles(files, limit=16, read_only=True)
     try:
         reports: list[SegmentReport] = []
@@ -102,7 +111,7 @@ def verify_directory(directory: Path, *, files: FileSystem | None = None) -> lis
                     f"the segment ends with offset {reports[-1].next_offset - 1}, the next begins with {base_offset}"
                 )
                 damage.append(Damage(path=path, position=reports[-1].size_bytes, offset=base_offset, reason=reason))
-            reports.append(_verify_segment(open_files, directory, base_offset, identity, damage))
+            reports.append(_verify_segment(open_files, directory, base_offset, identity, contents, damage))
             damage = []
         return reports
     finally:
@@ -148,6 +157,7 @@ def _verify_segment(
     directory: Path,
     base_offset: int,
     identity: PartitionIdentity | None,
+    contents: _Contents,
     damage: list[Damage],
 ) -> SegmentReport:
     path = directory / f"{base_offset:020d}{LOG_SUFFIX}"
@@ -157,15 +167,22 @@ def _verify_segment(
     frames = records = 0
     next_offset, max_timestamp = base_offset, -1
     is_whole = True
-    for position, header, error in iterate_frames(path, identity=identity, files=open_files.files):
-        if error is not None or header is None:
-            damage = [*damage, Damage(path=path, position=position, offset=next_offset, reason=error or "no frame")]
-            is_whole = False
-            continue
-        offsets.expect((header.base_offset - base_offset, position), key=0)
-        times.expect((max_timestamp, header.base_offset - base_offset), key=1)
-        frames, records = frames + 1, records + header.record_count
-        next_offset, max_timestamp = header.next_offset, max(max_timestamp, header.latest_timestamp_ms)
+    descriptor = open_files.files.open(path, read_only=True)
+    try:
+        for position, header, error in iterate_frames(path, identity=identity, files=open_files.files):
+            if error is not None or header is None:
+                damage = [*damage, Damage(path=path, position=position, offset=next_offset, reason=error or "no frame")]
+                is_whole = False
+                continue
+            reason = contents.error_of(descriptor, position, header)
+            if reason is not None:
+                damage = [*damage, Damage(path=path, position=position, offset=header.base_offset, reason=reason)]
+            offsets.expect((header.base_offset - base_offset, position), key=0)
+            times.expect((max_timestamp, header.base_offset - base_offset), key=1)
+            frames, records = frames + 1, records + header.record_count
+            next_offset, max_timestamp = header.next_offset, max(max_timestamp, header.latest_timestamp_ms)
+    finally:
+        open_files.files.close(descriptor)
     times.expect((max_timestamp, next_offset - base_offset), key=1)
     for check in (offsets, times, transactions):
         reason = check.error or (None if check.is_done or check is transactions or not is_whole else _NOT_OF_THE_FRAMES)
@@ -181,6 +198,39 @@ def _verify_segment(
         max_timestamp_ms=max_timestamp,
         damage=tuple(damage),
     )
+
+
+class _Contents:
+    """Whether the values in frames whose checksums are right can be read. Brokers do not look: a producer that is
+    broken, or means harm, can have anything appended that it made the checksums of."""
+
+    def __init__(self, files: FileSystem, directory: Path, identity: PartitionIdentity | None) -> None:
+        self._files = files
+        self._identity = identity
+        self._schemas: SchemaHistory | None = None
+        self._log_start = 0
+        if identity is not None:
+            self._schemas = schema_history(identity)
+            starts = OffsetCheckpoint(files, directory.parent / LOG_START_NAME).read() or {}
+            self._log_start = starts.get(TopicPartition(identity.topic, identity.partition), 0)
+
+    def error_of(self, descriptor: int, position: int, header: FrameHeader) -> str | None:
+        """What is wrong with the values of a frame. None: nothing, or nobody gets them, or their schema is not known
+        here. Raises `OSError`."""
+        if self._schemas is None or not self._schemas.knows(header.schema_id):
+            return None
+        if header.is_control or header.next_offset <= self._log_start:
+            return None
+        try:
+            decode_frame(self._files.read(descriptor, header.frame_bytes, position), self._schemas)
+        except CorruptRecordError as error:
+            return (
+                f"records {header.base_offset} to {header.last_offset} cannot be read: {error.message}. The checksums "
+                "are right: the bytes are as the producer sent them, and no disk is at fault. Consumers can "
+                f"go on behind them, at {header.next_offset}; to be rid of them, delete the records before "
+                f"{header.next_offset}"
+            )
+        return None
 
 
 class _IndexCheck:

@@ -13,6 +13,7 @@ from typing import NoReturn
 import pyarrow as pa
 
 from broker_runtime.contract.errors import CorruptRecordError
+from broker_runtime.contract.frame import HEADER_BYTES
 from broker_runtime.log.files import FileSystem
 from broker_runtime.log.open_files import HeldFile
 from broker_runtime.log.projected_read import ProjectedRead
@@ -82,6 +83,15 @@ class LogSlice:
         except CorruptRecordError:
             return self._load(is_verified=False)  # what is sound, as it is
         return answer if self._is_verified else self._sound_part(answer)
+
+    def load_head(self) -> memoryview:
+        """The first frame's header as it is on the disk, nothing verified; `load` looks whether it is damaged.
+
+        Blocks on the disk. Raises `CorruptRecordError` where the file ends early, `LogStorageError`.
+        """
+        head = memoryview(bytearray(HEADER_BYTES))
+        self._read_into([head], self._position)
+        return head
 
     def close(self) -> None:
         """Gives the file back. Again is fine."""

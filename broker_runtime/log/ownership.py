@@ -1,18 +1,45 @@
 """Whose a data directory is: one process's at a time (``.lock``), for ever one broker's of one cluster (``meta.json``).
 
-Rule: nothing else in the directory is looked at before both are known.
+Rule: nothing else in the directory is looked at before both are known, and it is known that no data directory lies in
+another: deleting or setting aside a log takes all that is in its directory.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from itertools import combinations
 from pathlib import Path
 
-from broker_runtime.contract.errors import CorruptRecordError, DirectoryLockedError
+from broker_runtime.contract.errors import CorruptRecordError, DirectoryLockedError, SetupError
 from broker_runtime.log.files import FileSystem
 from broker_runtime.log.identity import META_NAME, DirectoryIdentity
 
 LOCK_NAME = ".lock"
+
+
+def require_apart(files: FileSystem, paths: Sequence[Path]) -> None:
+    """Raises `SetupError`, which names both, where two of a broker's data directories are the same one (through a
+    symlink, perhaps) or lie in each other, or one lies in another data directory or has one as its direct child.
+    """
+    real = {path: Path(os.path.realpath(path)) for path in paths}
+    if len(real) < len(paths):
+        twice = next(path for path in paths if list(paths).count(path) > 1)
+        raise SetupError(f"log.dirs: {twice} and {twice} are the same directory; name it once")
+    for (one, at), (other, other_at) in combinations(real.items(), 2):
+        if at == other_at:
+            raise SetupError(f"log.dirs: {one} and {other} are the same directory; name it once")
+        if at in other_at.parents:
+            raise SetupError(f"log.dirs: {other} lies in {one}; data directories must not lie in each other")
+        if other_at in at.parents:
+            raise SetupError(f"log.dirs: {one} lies in {other}; data directories must not lie in each other")
+    for path, at in real.items():
+        around = next((parent for parent in at.parents if _is_data_directory(files, parent)), None)
+        if around is not None:
+            raise SetupError(f"log.dirs: {path} lies in {around}, which is a data directory itself; use another place")
+        within = next((child for child in _children(files, at) if _is_data_directory(files, child)), None)
+        if within is not None:
+            raise SetupError(f"log.dirs: {within}, in {path}, is a data directory itself; use another place")
 
 
 def lock_directory(files: FileSystem, path: Path) -> int:
@@ -50,3 +77,20 @@ def claim_directory(files: FileSystem, path: Path, wanted: DirectoryIdentity) ->
             f"{wanted.broker_id} of cluster {wanted.cluster_id}"
         )
     return found
+
+
+def _is_data_directory(files: FileSystem, path: Path) -> bool:
+    """By its ``meta.json``; others may have a file of that name, and that of a data directory may be damaged."""
+    try:
+        return DirectoryIdentity.read(files, path) is not None
+    except CorruptRecordError:
+        return files.file_size(path / LOCK_NAME) is not None
+    except (OSError, KeyError):
+        return False
+
+
+def _children(files: FileSystem, path: Path) -> list[Path]:
+    try:
+        return [path / name for name in sorted(files.list_directories(path))]
+    except OSError:
+        return []  # not there yet, or it cannot be used, as the start says soon

@@ -18,10 +18,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from broker_runtime.contract.errors import CorruptRecordError, LogStorageError, OffsetOutOfRangeError, PylogError
+from broker_runtime.contract.errors import (
+    CorruptRecordError,
+    DuplicateSequenceError,
+    LogStorageError,
+    OffsetOutOfRangeError,
+    PylogError,
+)
+from broker_runtime.contract.frame import HEADER_BYTES, STAMP_BYTES
 from broker_runtime.log import shortening
 from broker_runtime.log.appending import (
     AppendResult,
+    VerifiedFrame,
     find_duplicate,
     stamped,
     verify_for_follower,
@@ -191,41 +199,68 @@ class PartitionLog:
         """Verifies, stamps and writes ``frames`` (buffers of one frame each, not copied). Not durable yet: `flush`.
 
         All or none become visible. A frame of an idempotent producer comes alone; one that is there already is not
-        written again (``is_duplicate``). Raises `RequestTimedOutError` where somebody else has the log for longer than
-        ``timeout_s`` (-1: waits); `CorruptRecordError`, `RecordTooLargeError`, `InvalidTimestampError`,
-        `UnsupportedVersionError`, as `ProducerState.check` (nothing was written) and `FencedLeaderEpochError` for an
-        epoch older than the log's.
+        written again (``is_duplicate``), after a look whether it is the same, unless it was deleted. Raises
+        `RequestTimedOutError` where somebody else has the log for longer than ``timeout_s`` (-1: waits);
+        `CorruptRecordError`, `RecordTooLargeError`, `InvalidTimestampError`, `UnsupportedVersionError`, as
+        `ProducerState.check`, `DuplicateSequenceError` for a frame in whose place another is (nothing was written) and
+        `FencedLeaderEpochError` for an epoch older than the log's.
         """
         assert frames, "an append has at least one frame"
         verified = verify_for_leader(frames, self._state.config, now_ms)
         with self._state.using("append", timeout_s):
             duplicate = find_duplicate(verified, self._state.producers)
-            if duplicate is not None:
-                return duplicate
-            offset = base_offset = self._state.segments.end_offset
-            self._state.epochs.assign(leader_epoch, offset)
-            # What a power failure may take is no proof of damage to the recovery that reads the stamp.
-            durable_watermark = min(self._state.high_watermark, self._state.commit.durable_end_offset)
-            batch = []
-            for frame in verified:
-                pieces, header = stamped(
-                    frame,
-                    base_offset=offset,
-                    leader_epoch=leader_epoch,
-                    append_time_ms=now_ms,
-                    high_watermark=durable_watermark,
-                    topic_id=self.topic_id,
-                    partition=self.partition,
-                    is_log_append_time=self._state.config.is_log_append_time,
-                )
-                batch.append((pieces, header))
-                offset = header.next_offset
-            self._state.append(batch, now_ms)
+            if duplicate is None:
+                return self._stamp_and_append(verified, leader_epoch, now_ms)
+        self._require_stored(verified[0], duplicate)
+        return duplicate
+
+    def _stamp_and_append(self, verified: Sequence[VerifiedFrame], leader_epoch: int, now_ms: int) -> AppendResult:
+        offset = base_offset = self._state.segments.end_offset
+        self._state.epochs.assign(leader_epoch, offset)
+        # What a power failure may take is no proof of damage to the recovery that reads the stamp.
+        durable_watermark = min(self._state.high_watermark, self._state.commit.durable_end_offset)
+        batch = []
+        for frame in verified:
+            pieces, header = stamped(
+                frame,
+                base_offset=offset,
+                leader_epoch=leader_epoch,
+                append_time_ms=now_ms,
+                high_watermark=durable_watermark,
+                topic_id=self.topic_id,
+                partition=self.partition,
+                is_log_append_time=self._state.config.is_log_append_time,
+            )
+            batch.append((pieces, header))
+            offset = header.next_offset
+        self._state.append(batch, now_ms)
         return AppendResult(
             base_offset=base_offset,
             next_offset=offset,
             append_time_ms=now_ms,
             max_timestamp_ms=max(header.latest_timestamp_ms for _, header in batch),
+        )
+
+    def _require_stored(self, frame: VerifiedFrame, duplicate: AppendResult) -> None:
+        """Raises `DuplicateSequenceError` where the frame that has the place of ``frame`` in its producer's sequence is
+        not the same one: whoever sent it, ``frame`` is not in the log. Passes where that one is deleted by now."""
+        if duplicate.base_offset < 0:
+            return
+        last_offset = duplicate.next_offset - 1
+        try:
+            found = self.read(last_offset, max_bytes=0, upto=duplicate.next_offset)
+        except OffsetOutOfRangeError:
+            return
+        assert found is not None
+        with found:
+            if found.load_head()[STAMP_BYTES:] == frame.buffer[STAMP_BYTES:HEADER_BYTES]:
+                return
+            found.load()  # raises where the stored frame is damaged
+        header = frame.header
+        raise DuplicateSequenceError(
+            f"producer {header.producer_id} in epoch {header.producer_epoch} sent sequence {header.base_sequence}, "
+            f"which was appended with other content at offset {duplicate.base_offset}: a retry must be the same frame. "
+            "Another program may be sending under this producer's id"
         )
 
     def append_as_follower(

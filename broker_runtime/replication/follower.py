@@ -24,6 +24,7 @@ from typing import Final
 import pyarrow as pa
 
 from broker_runtime.contract.errors import (
+    BrokerOverloadedError,
     CorruptRecordError,
     LogStorageError,
     OffsetOutOfRangeError,
@@ -233,6 +234,8 @@ class FollowerFetcher:
                     taken.append((ask.followed, told))
             except PylogError as error:
                 self._fails(ask.followed, error, now_ms)
+            except MemoryError as error:
+                self._fails(ask.followed, _no_memory(error), now_ms)
         # All are appended before the first waits for its disk.
         for each, told in taken:
             try:
@@ -240,6 +243,8 @@ class FollowerFetcher:
                 each.succeeds()
             except PylogError as error:
                 self._fails(each, error, now_ms)
+            except MemoryError as error:
+                self._fails(each, _no_memory(error), now_ms)
         if session is not None:
             self._note_what_moved(session, response)
 
@@ -424,6 +429,10 @@ class FollowerFetcher:
                 "cannot follow topic=%s partition=%d leader=%d leader_epoch=%d error=%s",
                 each.replica.topic, each.replica.partition, self.leader_id, each.leader_epoch, error,
             )  # fmt: skip
+
+
+def _no_memory(error: MemoryError) -> BrokerOverloadedError:
+    return BrokerOverloadedError(f"this broker has no memory left for what it fetched: {error}")
 
 
 def _delay_ms(failures: int) -> int:

@@ -117,6 +117,8 @@ def write(writer: Any, batch: pa.RecordBatch | None, app_metadata: pa.Buffer) ->
             writer.write_metadata(app_metadata)
         else:
             writer.write_with_metadata(batch, app_metadata)
+    except MemoryError:
+        raise
     except (pa.ArrowException, OSError) as error:
         raise PeerGoneError(str(error)) from None
 
@@ -125,6 +127,8 @@ def write_put_metadata(writer: Any, app_metadata: pa.Buffer) -> None:
     """The same for DoPut, whose answers are metadata alone."""
     try:
         writer.write(app_metadata)
+    except MemoryError:
+        raise
     except (pa.ArrowException, OSError) as error:
         raise PeerGoneError(str(error)) from None
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Final
 
 from broker_runtime.contract.connection import FetchExchange
-from broker_runtime.contract.errors import BrokerUnavailableError, NetworkError, PylogError
+from broker_runtime.contract.errors import BrokerOverloadedError, BrokerUnavailableError, NetworkError, PylogError
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import HEARTBEAT_INTERVAL_S, PEER_SILENCE_LIMIT_S, FetchHello, FetchRequest
 from broker_runtime.contract.settings import Address
@@ -145,7 +145,7 @@ class LeaderLink:
                 self._on_failure()
 
     def _step_in_short_supply(self) -> None:
-        """`_step`, and a wait where a thread that it needs cannot be started."""
+        """`_step`, and a wait where a thread that it needs cannot be started, or there is no memory."""
         try:
             self._step()
         except RuntimeError as error:
@@ -153,6 +153,10 @@ class LeaderLink:
                 raise
             self._address = None  # the leader has no part in it
             self._fail(BrokerUnavailableError(f"no thread for a session with broker {self.fetcher.leader_id}"))
+        except MemoryError as error:
+            self._address = None  # likewise
+            leader_id = self.fetcher.leader_id
+            self._fail(BrokerOverloadedError(f"no memory for the session with broker {leader_id}: {error}"))
 
     def _step(self) -> None:
         self._has_news = False

@@ -100,7 +100,7 @@ def verify(
         typer.Option("--compare", help="The directories are of several brokers: are their replicas the same bytes?"),
     ] = False,
 ) -> None:
-    """Check every byte of a log: frames, checksums, dense offsets, indexes, epochs. Exit 1 on damage."""
+    """Check every byte of a log: frames, checksums, values, dense offsets, indexes, epochs. Exit 1 on damage."""
     from broker_runtime.log.inspect import verify_directory
 
     if compare:

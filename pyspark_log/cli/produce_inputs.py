@@ -315,7 +315,7 @@ def _arrow_errors(name: str) -> Iterator[None]:
     """What Arrow cannot read, as an error that names the file, in one line."""
     try:
         yield
-    except PylogError:
+    except (PylogError, MemoryError):
         raise
     except (pa.ArrowException, ValueError, OSError) as error:
         raise SchemaMismatchError(f"{name}: {' '.join(str(error).split())[:500].rstrip('.')}") from None

@@ -56,6 +56,8 @@ class Gathered:
             times = [base if t is None else t for t in filled(self.timestamps, count)]
             try:
                 timestamps = pa.array(times, pa.int64())
+            except MemoryError:
+                raise
             except (pa.ArrowException, OverflowError, TypeError) as error:
                 raise InvalidTimestampError(f"a timestamp is ms since the epoch: {error}") from None
         headers = None
@@ -79,6 +81,8 @@ class Gathered:
         for field, column in zip(self.schema.arrow, zip(*rows, strict=True), strict=True):
             try:
                 arrays.append(pa.array(column, field.type))
+            except MemoryError:
+                raise
             except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
                 raise SchemaMismatchError(f"column {field.name!r} is {field.type}: {error}") from None
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema.arrow)

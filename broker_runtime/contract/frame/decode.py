@@ -24,6 +24,8 @@ from broker_runtime.contract.schema import SchemaHistory, TopicSchema
 from broker_runtime.contract.schema.cast import check_nulls
 
 _MAX_TIMESTAMP_MS = (2**63 - 1) // 1000
+_OUT_OF_MEMORY = ("not enough memory", "ERROR_allocation_failed")
+"""What zstd and lz4 say where they get no memory for themselves, which Arrow passes on as a failed decompression."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +79,7 @@ def decode_frame(
 
     ``columns``: ids, those of the system included; None: all there are. With ``topic_id`` and ``partition`` the
     leader's stamp is verified. Raises `CorruptRecordError`, `UnsupportedVersionError`, and `SchemaMismatchError` for
-    a schema id that ``schemas`` does not know yet.
+    a schema id that ``schemas`` does not know yet; `MemoryError` where the process has no memory for the rows.
     """
     buffer = frame if isinstance(frame, pa.Buffer) else pa.py_buffer(frame)
     view = memoryview(buffer).cast("B")
@@ -154,7 +156,11 @@ def _decode_chunks(
 def _read(message: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
     try:
         return pa.ipc.read_record_batch(message, schema)
+    except MemoryError:  # Arrow's too: the bytes are not at fault
+        raise
     except (pa.ArrowException, OSError, EOFError) as error:
+        if any(words in str(error) for words in _OUT_OF_MEMORY):
+            raise MemoryError(str(error)) from None
         raise CorruptRecordError(f"a chunk is no batch of its columns: {error}") from None
 
 
@@ -164,6 +170,8 @@ def _validated(column: pa.Array, field: pa.Field, required_inside: bool) -> pa.A
         column.validate(full=True)
         if required_inside:
             check_nulls(column, field)
+    except MemoryError:
+        raise
     except (pa.ArrowException, OSError, SchemaMismatchError) as error:
         raise CorruptRecordError(f"the values of column {field.name!r} are damaged: {error}") from None
     return column

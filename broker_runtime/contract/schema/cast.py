@@ -122,6 +122,8 @@ def _cast(array: pa.Array, field: pa.Field) -> pa.Array:
             digits = min(38, _INT64_DIGITS + 1 + field.type.scale)
             array = pc.cast(array, pa.decimal128(digits, field.type.scale))
         cast = pc.cast(array, field.type, safe=True)
+    except MemoryError:
+        raise
     except (pa.ArrowException, ValueError, TypeError) as error:
         raise SchemaMismatchError(
             f"column {field.name!r} is {given} and does not fit into the topic's {field.type}: {error}"

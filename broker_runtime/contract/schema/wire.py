@@ -30,6 +30,8 @@ def schema_from_bytes(data: bytes) -> pa.Schema:
         raise InvalidSchemaError(f"the schema has {len(data)} bytes, at most {MAX_SCHEMA_BYTES} are allowed")
     try:
         schema = pa.ipc.read_schema(pa.py_buffer(data))
+    except MemoryError:
+        raise
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
         raise InvalidSchemaError(f"these {len(data)} bytes are no Arrow schema: {error}") from None
     check_text(schema)

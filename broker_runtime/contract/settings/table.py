@@ -104,7 +104,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting(name="advertised.listeners", scopes=("broker",), kind=Kind.ADDRESS,
             doc="Where clients reach the broker; without it, `listeners`."),
     Setting(name="log.dirs", scopes=("broker",), kind=Kind.PATHS, required=True,
-            doc="Directories for data, one per disk. A new partition goes where the fewest are."),
+            doc="Directories for data, one per disk, none inside another. A new partition goes where the fewest are."),
     Setting(name="zookeeper.connect", scopes=("broker",), kind=Kind.TEXT, default="localhost:2181/pylog",
             doc="ZooKeeper's servers, with commas between, and the path that is the cluster's root."),
     Setting(name="zookeeper.session.timeout.ms", scopes=("broker",), kind=Kind.DURATION, default=18 * _SECOND,

@@ -55,6 +55,18 @@ def test_second_broker_on_the_directories_is_refused(broker, new_broker):
     assert "[DIRECTORY_LOCKED]" in second.output
 
 
+@pytest.mark.parametrize("place", ["log/t-0", "log/t-0/deeper", "", "log2,{}/./log2", "log2,{}/log2/deeper"])
+def test_broker_with_directories_in_or_around_others_is_refused(broker, new_broker, place):
+    first = broker.directory
+    second = new_broker("second", **{"broker.id": 2, "log.dirs": f"{first}/{place.format(first)}"})
+    second.launch()
+    assert second.exit_code() == 1
+    assert "[SETUP] log.dirs: " in second.output
+    assert "Traceback" not in second.output
+    assert not (first / "log2").exists()
+    assert not (first / "log" / "t-0").exists()
+
+
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [

@@ -7,14 +7,16 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.settings import Address
 from broker_runtime.log import LogConfig, LogDirectory
 from broker_runtime.log.files import RealFiles
-from broker_runtime.replication import Leadership, Partition
+from broker_runtime.replication import FollowerFetcher, Leadership, Partition
 from broker_runtime.server.replica_fetching import ReplicaFetching
 from tests.integration.server.serving import TOPICS, Server, eventually, serving, untyped_frame
 from tests.integration.server.streams import ProduceStream
@@ -241,3 +243,25 @@ def test_thread_that_cannot_be_started_is_tried_again(tmp_path: Path, monkeypatc
             produce(server, b"2")
             has(loaded, 2)
         assert not follower.failed.is_set()
+
+
+def test_lack_of_memory_for_a_session_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends neither the thread nor what is followed, and is held against no leader."""
+    real, refused = FollowerFetcher.next_request, threading.Event()
+
+    def next_request(fetcher: FollowerFetcher, *args: Any, **kwargs: Any) -> Any:
+        if not refused.is_set():
+            refused.set()
+            raise pa.ArrowMemoryError("malloc of size 1048576 failed")
+        return real(fetcher, *args, **kwargs)
+
+    monkeypatch.setattr(FollowerFetcher, "next_request", next_request)
+    with serving(tmp_path / "leader") as server, following(tmp_path / "follower") as follower:
+        produce(server, b"1")
+        follower.knows(1, server)
+        partition = follower.partition(0)
+        follower.follow(partition, 1)
+        has(partition, 1)
+        assert refused.is_set()
+        assert not follower.failed.is_set()
+        assert follower.broken == []

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from broker_runtime.contract.errors import (
+    DuplicateSequenceError,
     InvalidProducerEpochError,
     NetworkError,
     NotEnoughReplicasError,
@@ -203,6 +204,20 @@ def test_producer_that_was_forgotten_fails_by_name_where_something_could_be_doub
     assert "unknown" in str(sender.deliveries[0].error)
     sender.answer(b, kind("lost"))
     assert numbers(sender.take_all()) == [(ID, 1, 0)]
+
+
+def test_frame_whose_sequence_somebody_else_took_fails_and_those_behind_keep_their_numbers() -> None:
+    """They may be in the log, or get there, under these: anew they could be there twice, or before their time."""
+    sender = Sender(frames=4)
+    a, b, c, d = sender.take_all()
+    sender.answer(a)
+    sender.answer(b, DuplicateSequenceError("other content"))
+    assert isinstance(sender.deliveries[1].error, DuplicateSequenceError)
+    sender.break_off(c, d)
+    assert numbers(sender.take_all()) == [(ID, 0, 4), (ID, 0, 6)]
+    sender.answer(c)
+    sender.answer(d)
+    assert [delivery.error for delivery in sender.deliveries[2:]] == [None, None]
 
 
 def test_frame_behind_one_that_ran_out_of_time_is_not_sent_under_its_number() -> None:

@@ -56,6 +56,45 @@ def test_mending_is_what_encoding_does() -> None:
     assert mended(FRAME) == FRAME
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        pa.ArrowMemoryError("malloc of size 62914560 failed"),
+        OSError("ZSTD decompression failed: Allocation error : not enough memory"),
+        OSError("LZ4 decompress failed: ERROR_allocation_failed"),
+    ],
+)
+def test_lack_of_memory_while_decoding_is_not_taken_for_damage(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bytes may be sound: whoever asks again later gets them."""
+
+    def read_record_batch(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(pa.ipc, "read_record_batch", read_record_batch)
+    with pytest.raises(MemoryError):
+        decode_frame(FRAME, HISTORY)
+    monkeypatch.undo()
+    assert decode_frame(FRAME, HISTORY).batch.num_rows
+
+
+def test_lack_of_memory_while_values_are_checked_is_not_taken_for_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same one step later."""
+
+    class Column:
+        def validate(self, *, full: bool) -> None:
+            raise pa.ArrowMemoryError("malloc failed")
+
+    class Batch:
+        def column(self, _: int) -> Column:
+            return Column()
+
+    monkeypatch.setattr(pa.ipc, "read_record_batch", lambda *_: Batch())
+    with pytest.raises(MemoryError):
+        decode_frame(FRAME, HISTORY)
+
+
 def test_every_flipped_byte_outside_of_the_stamp_is_noticed() -> None:
     """Every byte of a frame is under a checksum, padding included."""
     chunked = encode_in_chunks(typed_batch(LEAVES), typed_schema(LEAVES), timestamps=7, codec="lz4")

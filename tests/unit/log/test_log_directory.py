@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
+from pathlib import Path
 
 import pytest
 
@@ -13,12 +14,14 @@ from broker_runtime.contract.errors import (
     InconsistentTopicIdError,
     LogStorageError,
     NotLeaderOrFollowerError,
+    SetupError,
 )
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.log import LogDirectory
 from broker_runtime.log.faulty_files import FaultyFiles
 from broker_runtime.log.files import RealFiles
-from broker_runtime.log.identity import PartitionIdentity
+from broker_runtime.log.identity import META_NAME, PartitionIdentity
+from broker_runtime.log.ownership import require_apart
 from tests.unit.log.log_samples import (
     ROOT,
     SMALL,
@@ -52,6 +55,50 @@ def test_open_refuses_a_directory_of_another_cluster_or_broker(cluster, broker):
     with pytest.raises(DirectoryLockedError, match="belongs to broker 1 of cluster test"):
         LogDirectory.open(ROOT, cluster_id=cluster, broker_id=broker, files=files)
     open_directory(files).close()  # the refused one gave the lock up
+
+
+def refused(*paths: Path) -> str:
+    with pytest.raises(SetupError) as raised:
+        require_apart(RealFiles(), paths)
+    return raised.value.message
+
+
+def test_data_directories_of_a_broker_that_are_one_or_lie_in_each_other_are_refused(tmp_path: Path) -> None:
+    """Whoever deletes a log deletes all that is below it: both are named, before anything is made."""
+    data, other, link = tmp_path / "data", tmp_path / "other", tmp_path / "link"
+    link.symlink_to(data)
+    require_apart(RealFiles(), [data, other])
+    assert refused(data, data) == f"log.dirs: {data} and {data} are the same directory; name it once"
+    assert refused(other, data, link) == f"log.dirs: {data} and {link} are the same directory; name it once"
+    assert f"{data}/a/b lies in {data}" in refused(data, data / "a" / "b")
+    assert f"{link}/a lies in {data}" in refused(link / "a", data)
+    assert f"{data}/../data/a lies in {data}" in refused(data, data / ".." / "data" / "a")
+    assert [path.name for path in tmp_path.iterdir()] == ["link"]
+
+
+def test_directory_in_or_around_a_data_directory_is_refused(tmp_path: Path) -> None:
+    """Whether that one's broker runs or not, and whether its identity can be read."""
+    data, link = tmp_path / "data", tmp_path / "link"
+    with open_directory(RealFiles(), data) as directory:
+        append(open_log(directory), frame())
+        link.symlink_to(data / "t-0")
+        require_apart(RealFiles(), [data])
+        for path in (data / "t-0", data / "t-0" / "deeper", link):
+            assert refused(path).startswith(f"log.dirs: {path} lies in {data}, which is a data directory")
+        assert f"{data}, in {tmp_path}, is a data directory" in refused(tmp_path)
+    assert str(data) in refused(data / "t-0")
+    (data / META_NAME).write_bytes(b"{")
+    assert str(data) in refused(data / "t-0")
+    require_apart(RealFiles(), [data, tmp_path / "another"])
+
+
+def test_directory_beside_others_files_is_no_data_directorys(tmp_path: Path) -> None:
+    """Other programs have a meta.json, too."""
+    (tmp_path / META_NAME).write_text('{"name": "mine"}')
+    (tmp_path / "child").mkdir()
+    (tmp_path / "child" / META_NAME).write_text("[]")
+    require_apart(RealFiles(), [tmp_path / "data"])
+    require_apart(RealFiles(), [tmp_path])
 
 
 def test_open_refuses_a_damaged_identity_and_says_what_to_do():

@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+import struct
+
+import pyarrow as pa
 import pytest
+from crc32c import crc32c
 
 from broker_runtime.contract.errors import CorruptRecordError
+from broker_runtime.contract.frame import HEADER_BYTES, STAMP_BYTES, encode_frame
+from broker_runtime.contract.schema import UNTYPED
+from broker_runtime.log import LogConfig
 from broker_runtime.log.faulty_files import FaultyFiles
 from broker_runtime.log.inspect import iterate_frames, read_identity, verify_directory
-from tests.unit.log.log_samples import ROOT, TOPIC_ID, fill, open_directory, open_log, read_frames, segment_path
+from tests.unit.log.log_samples import (
+    ROOT,
+    TOPIC_ID,
+    append,
+    fill,
+    frame,
+    open_directory,
+    open_log,
+    read_frames,
+    segment_path,
+)
 
 DIRECTORY = ROOT / "t-0"
 
@@ -20,6 +37,25 @@ def log_files():
     fill(log, 60, rows=3)
     log.delete_records(4)
     return files, log
+
+
+def unreadable(codec: str) -> bytes:
+    """A frame of 40 records whose checksums are right and whose values are garbage."""
+    values = pa.array([b"%d" % number * 50 for number in range(40)], pa.binary())
+    data = bytearray(encode_frame(pa.record_batch({"value": values}), UNTYPED, timestamps=1, codec=codec))
+    if codec == "none":
+        at = data.find(struct.pack("<3i", 0, 50, 100))
+        assert at > 0
+        struct.pack_into("<i", data, at + 4, 2**31 - 1)
+    else:
+        middle = slice(len(data) - 250, len(data) - 150)
+        data[middle] = bytes(byte ^ 0x5A for byte in data[middle])
+    (directory_bytes,) = struct.unpack_from("<I", data, 108)
+    (length,) = struct.unpack_from("<I", data, HEADER_BYTES)
+    first = HEADER_BYTES + directory_bytes
+    struct.pack_into("<I", data, HEADER_BYTES + 4, crc32c(bytes(data[first : first + length])))
+    struct.pack_into("<I", data, 124, crc32c(bytes(data[HEADER_BYTES:first]), crc32c(bytes(data[STAMP_BYTES:124]))))
+    return bytes(data)
 
 
 def damage_in(files) -> list[tuple[str, int, int]]:
@@ -43,6 +79,41 @@ def test_verify_finds_nothing_wrong_with_a_sound_log_in_use_or_closed(log_files)
     assert sum(report.records for report in reports) == 180
     assert reports[-1].max_timestamp_ms == 1059
     assert read_identity(DIRECTORY, files=files).topic_id == TOPIC_ID
+
+
+@pytest.mark.parametrize("codec", ["none", "lz4", "zstd"])
+def test_verify_names_records_that_nobody_can_read_though_their_checksums_are_right(codec):
+    """What a broken producer sent is told from what a disk did, and is no reason to stop looking."""
+    files = FaultyFiles()
+    log = open_log(open_directory(files), LogConfig())
+    rotten = unreadable(codec)
+    for data in (frame(3), rotten, frame(2), rotten):
+        append(log, data)
+    [report] = verify_directory(DIRECTORY, files=files)
+    assert (report.frames, report.records) == (4, 3 + 40 + 2 + 40)
+    first, second = report.damage
+    assert (first.path, first.offset, second.offset) == (segment_path(0), 3, 45)
+    assert [first.position, second.position] == [
+        position for position, header, _ in iterate_frames(segment_path(0), files=files) if header.record_count == 40
+    ]
+    assert "records 3 to 42 cannot be read" in first.reason
+    assert "no disk is at fault" in first.reason
+    assert "at 43" in first.reason
+    assert {error for _, _, error in iterate_frames(segment_path(0), files=files)} == {None}, "no checksum is wrong"
+
+
+def test_verify_says_nothing_of_unreadable_records_that_were_deleted():
+    """So they are got rid of, though their segment stays."""
+    files = FaultyFiles()
+    directory = open_directory(files)
+    log = open_log(directory)
+    for data in (frame(3), unreadable("none"), frame(2)):
+        append(log, data)
+    assert damage_in(files) != []
+    log.delete_records(43)
+    directory.checkpoint()
+    assert log.segment_base_offsets == (0,)
+    assert damage_in(files) == []
 
 
 def test_verify_names_file_position_and_offset_of_a_bad_frame_and_goes_on_behind_it(log_files):

@@ -6,7 +6,13 @@ import random
 
 import pytest
 
-from broker_runtime.contract.errors import InvalidRequestError, OutOfOrderSequenceError, UnknownProducerIdError
+from broker_runtime.contract.errors import (
+    CorruptRecordError,
+    DuplicateSequenceError,
+    InvalidRequestError,
+    OutOfOrderSequenceError,
+    UnknownProducerIdError,
+)
 from broker_runtime.log import LogConfig, PartitionLog
 from broker_runtime.log.faulty_files import FaultyFiles
 from broker_runtime.log.producer_state import EXPIRY_MS, ProducerState
@@ -39,6 +45,64 @@ def test_frame_that_comes_again_is_not_written_again():
         fresh = log.append_as_leader([numbered(1, 14)], leader_epoch=0, now_ms=5000)
         assert (fresh.is_duplicate, fresh.base_offset) == (False, 14)
         assert log.log_end_offset == 16
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("is_reopened", [False, True])
+def test_frame_in_whose_place_another_is_is_refused(rows: int, is_reopened: bool) -> None:
+    """Whoever guesses a producer's id may take its next sequence: its own frame must not be acknowledged then."""
+    files = FaultyFiles()
+    directory = open_directory(files)
+    log = open_log(directory, TINY)
+    for number in range(30):
+        append(log, numbered(1, number * rows, rows, size=300))
+    if is_reopened:
+        directory.close()
+        directory = open_directory(files)
+        log = open_log(directory, TINY)
+    for number in range(25, 30):
+        other = frame(rows, seed=99, size=300, producer_id=1, producer_epoch=0, base_sequence=number * rows)
+        with pytest.raises(DuplicateSequenceError, match=f"sequence {number * rows}, .* at offset {number * rows}:"):
+            log.append_as_leader([other], leader_epoch=0, now_ms=5000)
+        again = log.append_as_leader([numbered(1, number * rows, rows, size=300)], leader_epoch=0, now_ms=5000)
+        assert (again.is_duplicate, again.base_offset) == (True, number * rows)
+    assert log.log_end_offset == 30 * rows
+    assert not log.is_damaged
+    directory.close()
+
+
+def test_frame_that_was_appended_and_deleted_stays_a_duplicate() -> None:
+    """What is deleted cannot be compared; what is deleted in part is there to be compared."""
+    with open_directory() as directory:
+        log = open_log(directory)
+        for number in range(3):
+            append(log, numbered(1, number * 2))
+        log.delete_records(3)
+        other = frame(2, seed=99, producer_id=1, producer_epoch=0, base_sequence=2)
+        with pytest.raises(DuplicateSequenceError, match="at offset 2:"):
+            log.append_as_leader([other], leader_epoch=0, now_ms=5000)
+        log.delete_records(4)
+        deleted = log.append_as_leader([other], leader_epoch=0, now_ms=5000)
+        assert (deleted.is_duplicate, deleted.base_offset) == (True, 2)
+
+
+def test_frame_that_comes_again_where_the_stored_one_is_damaged_is_refused_as_damage() -> None:
+    """The disk's fault is not the producer's."""
+    files = FaultyFiles()
+    directory = open_directory(files)
+    log = open_log(directory)
+    append(log, numbered(1, 0))
+    directory.close()
+    path = ROOT / "t-0" / f"{0:020d}.log"
+    data = bytearray(files.content(path))
+    data[125] ^= 1
+    descriptor = files.open(path)
+    files.write(descriptor, [bytes(data)], 0)
+    files.close(descriptor)
+    log = open_log(open_directory(files))
+    with pytest.raises(CorruptRecordError, match="damaged"):
+        log.append_as_leader([numbered(1, 0)], leader_epoch=0, now_ms=5000)
+    assert log.is_damaged
 
 
 def test_frame_behind_a_gap_is_refused_and_nothing_is_written():

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
+import pyarrow as pa
 import pytest
 
 from broker_runtime.contract.errors import LogStorageError, NetworkError
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import ErrorInfo
+from broker_runtime.log import PartitionLog
+from broker_runtime.log.appending import AppendResult
 from broker_runtime.log.faulty_files import Fault
 from broker_runtime.replication import ReplicationThrottle
 from broker_runtime.replication.follower import FIRST_RETRY_MS, LONGEST_RETRY_MS
@@ -37,6 +42,30 @@ def test_damaged_bytes_are_never_appended_and_asked_for_again_after_a_while():
     assert follower.log.log_end_offset == 0
     assert fetcher.next_request(1, FIRST_RETRY_MS - 1) is None
     follower.now_ms = fetcher.pause_ms(0)
+    follower.fetch_from(leader)
+    assert follower.records() == leader.records()
+
+
+@pytest.mark.parametrize("error", [pa.ArrowMemoryError("malloc of size 1 failed"), MemoryError()])
+def test_lack_of_memory_is_tried_again_after_a_while(error: MemoryError, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no damage, and ends neither the session nor what follows."""
+    leader, follower = _pair(count=2)
+    for number in (0, 1):
+        leader.append(b"a", partition=number)
+    real = PartitionLog.append_as_follower
+
+    def append_as_follower(self: PartitionLog, *args: Any, **kwargs: Any) -> AppendResult:
+        if self.partition == 0:
+            raise error
+        return real(self, *args, **kwargs)
+
+    with monkeypatch.context() as lacking:
+        lacking.setattr(PartitionLog, "append_as_follower", append_as_follower)
+        follower.fetch_from(leader)
+    log = follower.partitions[0].log
+    assert (log.log_end_offset, log.is_damaged) == (0, False)
+    assert follower.records(1) == leader.records(1)
+    follower.now_ms += FIRST_RETRY_MS
     follower.fetch_from(leader)
     assert follower.records() == leader.records()
 

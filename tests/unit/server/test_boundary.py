@@ -10,7 +10,15 @@ from foreign_names import FOREIGN_SCHEMAS, foreign_schema
 from pyarrow import flight
 
 from broker_runtime.contract.errors import BrokerOverloadedError, InvalidRequestError
-from broker_runtime.server.boundary import PeerGoneError, read_chunk, read_schema, validated
+from broker_runtime.server.boundary import (
+    PeerGoneError,
+    answering,
+    read_chunk,
+    read_schema,
+    validated,
+    write,
+    write_put_metadata,
+)
 
 
 class Reader:
@@ -68,6 +76,20 @@ def test_whatever_arrow_raises_of_a_message_is_the_peers_fault(
     """A defect of ours is only what no peer can cause."""
     with pytest.raises(seen):
         read(Reader(raises=raised))
+
+
+def test_lack_of_memory_for_a_message_to_the_peer_is_no_peer_that_is_gone() -> None:
+    """It is told that the broker is overloaded, like for whatever else there is no memory."""
+
+    class Writer:
+        def write(self, _: object) -> None:
+            raise pa.ArrowMemoryError("malloc of size 62914560 failed")
+
+        write_metadata = write
+
+    for call in (lambda: write(Writer(), None, pa.py_buffer(b"")), lambda: write_put_metadata(Writer(), b"")):
+        with pytest.raises(flight.FlightUnavailableError, match="BROKER_OVERLOADED"), answering("get", "peer"):
+            call()
 
 
 @pytest.mark.parametrize("raised", [pa.ArrowInvalid("x"), OSError("x"), _decode_error(), pa.ArrowIndexError("x")])
