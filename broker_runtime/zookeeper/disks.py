@@ -6,11 +6,15 @@ not durable on the disk: a disk never looks older than it is, whenever its broke
 Compared with what is found at a start, a directory is
 
     trusted      in the record, and as new as that says; or there is no record (an older version wrote none)
-    returned     missed by the last registration, and as new as when it went missing
+    returned     missed by the last registration, or by a start after it that did not come as far as to register, and
+                 as new as when it went missing
     outdated    older than the record says (a copy was put back), or not in the record at all. One of the same epoch is
                  older if its generation is, or if that registration was stopped in order, and the directory does not
                  say so
     lost         in the record, and not found, or found outdated
+
+A log that is missed (`PartitionState.lost`) is back with the directory that returns, but for one that was registered
+with such a log before, which was not taken for it then (`older`): it may go and return as well.
 
 Not noticed is a copy, put back after a kill, that has the newest generation ZooKeeper knows of: it lacks only what was
 written in the last two periods before, if ZooKeeper was there (`controller.own_disks`). A copy counts as being as new
@@ -88,6 +92,10 @@ class DiskNews:
     lost: frozenset[str]
     outdated: frozenset[str]
     returned: frozenset[str]
+    sought: frozenset[str] = frozenset()
+    """Found, and not found by a start that did not register: part of the last registration, all the same."""
+    older: frozenset[str] = frozenset()
+    """No log there is one that is missed."""
 
     @classmethod
     def of(cls, record: DiskRecord | None, found: Mapping[str, Generation], stopped: Collection[str] = ()) -> DiskNews:
@@ -107,6 +115,8 @@ class DiskNews:
             lost=frozenset(each for each in record.directories if each not in found or each in outdated),
             outdated=outdated,
             returned=frozenset(each for each in found if each in record.missing and each not in outdated),
+            sought=frozenset(each for each in record.sought if each in found and each not in outdated),
+            older=frozenset(record.older),
         )
 
     def has_log(self, disks: Disks, at: TopicPartition, topic_id: bytes, *, is_marked: bool) -> bool:
@@ -114,8 +124,9 @@ class DiskNews:
         (`PartitionState.lost`). Raises `OSError`."""
         place = disks.place_of(at, topic_id)
         if is_marked:
-            is_back = place is not None and (place.disk_id in self.returned or at in disks.put_back)
-            return is_back and place is not None and place.disk_id not in self.outdated and at not in disks.missing
+            if place is None or place.disk_id in self.outdated or place.disk_id in self.older or at in disks.missing:
+                return False
+            return place.disk_id in self.returned or place.disk_id in self.sought or at in disks.put_back
         if place is None:
             # One that nobody ever made, in a directory that is here, has nothing to miss.
             return at not in disks.missing and not self.lost and not disks.has_lost_names
@@ -125,12 +136,12 @@ class DiskNews:
 
 
 def next_record(record: DiskRecord | None, present: Mapping[str, int], boot_id: str) -> DiskRecord:
-    """What the registration writes that has these directories."""
-    known = {} if record is None else {**record.missing, **record.directories}
-    missing = [(each, epoch) for each, epoch in known.items() if each not in present]
-    kept = dict(islice(missing, max(0, len(missing) - _MOST_MISSING), None))
+    """What the registration writes that has these directories; ``older`` as it was."""
     if record is None:
         return DiskRecord(boot_id=boot_id, directories=dict(present))
+    known = {**record.missing, **record.directories}
+    missing = [(each, epoch) for each, epoch in known.items() if each not in present]
+    kept = dict(islice(missing, max(0, len(missing) - _MOST_MISSING), None))
     return DiskRecord(
         boot_id=boot_id,
         directories=dict(present),
@@ -141,4 +152,5 @@ def next_record(record: DiskRecord | None, present: Mapping[str, int], boot_id: 
             for each, number in record.generations.items()
             if each in kept or present.get(each) == known.get(each)  # it could not be written, and has its old epoch
         },
+        older=tuple(each for each in record.older if each in present or each in kept),
     )

@@ -1,7 +1,8 @@
 """A broker's registration: its ephemeral znode and its epoch.
 
     1  the epoch rises, alone: from here on nothing an earlier life of the broker has under way succeeds
-    2  the broker leaves the in-sync sets that must not count on it any more (`returning`)
+    2  directories that are lost are noted as such; the broker leaves the in-sync sets that must not count on it any
+       more (`returning`)
     3  the epoch is written into every data directory
     4  the ephemeral is made, and the directories are noted (`disks`), in one transaction that checks the epoch; if that
        has changed, all begins again
@@ -24,7 +25,7 @@ import msgspec
 
 from broker_runtime.contract.errors import SetupError, ZooKeeperUnavailableError
 from broker_runtime.zookeeper.disks import DiskNews, Disks, Generation, next_record
-from broker_runtime.zookeeper.returning import Return, leave_in_sync_sets
+from broker_runtime.zookeeper.returning import Return, leave_in_sync_sets, missed_logs
 from broker_runtime.zookeeper.session import (
     BadVersionError,
     Check,
@@ -210,7 +211,14 @@ def _register_once(
     disks_path = broker_disks_path(identity.broker_id)
     disks_node = None if disks is None else client.find(disks_path)
     known = None if disks_node is None else from_json(disks_node.data, DiskRecord, disks_path)
-    news = DiskNews.of(known, {} if disks is None else disks.generations(), () if disks is None else disks.stopped())
+    news = _news(known, disks)
+    if disks_node is not None and known is not None and news.lost.difference(known.sought):
+        # Before any mark: should this start end there, the marks go when the directory is back at another one.
+        older = known.older if known.older and missed_logs(client, identity.broker_id) else ()
+        known = msgspec.structs.replace(known, sought=tuple(sorted({*known.sought, *news.lost})), older=older)
+        client.transaction([check, Set(disks_path, to_json(known), disks_node.version)], session=session)
+        disks_node = client.get(disks_path)
+        news = _news(known, disks)
     for disk_id in news.lost:
         log.error("data directory lost broker=%d disk_id=%s", identity.broker_id, disk_id)
     returning = Return(
@@ -225,9 +233,14 @@ def _register_once(
     )
     leave_in_sync_sets(client, returning)
     if disks is not None:
-        record = to_json(next_record(known, disks.remember(epoch, news.outdated), identity.boot_id))
+        present = disks.remember(epoch, news.outdated)
+        record = next_record(known, present, identity.boot_id)
+        if record.older or not returning.changes_nothing:
+            record = _with_older(client, identity.broker_id, record, disks)
         operations.append(
-            Create(disks_path, record) if disks_node is None else Set(disks_path, record, disks_node.version)
+            Create(disks_path, to_json(record))
+            if disks_node is None
+            else Set(disks_path, to_json(record), disks_node.version)
         )
     registration = BrokerRegistration(
         host=identity.host,
@@ -244,6 +257,18 @@ def _register_once(
     client.transaction(operations, session=session)
     log.info("register broker=%d epoch=%d address=%s:%d", identity.broker_id, epoch, identity.host, identity.port)
     return Membership(broker_id=identity.broker_id, epoch=epoch, session=session, secret=registration.secret)
+
+
+def _news(record: DiskRecord | None, disks: Disks | None) -> DiskNews:
+    return DiskNews.of(record, {} if disks is None else disks.generations(), () if disks is None else disks.stopped())
+
+
+def _with_older(client: ZooKeeperClient, broker_id: int, record: DiskRecord, disks: Disks) -> DiskRecord:
+    """What is missed still is in none of the directories that it could be in by its name."""
+    missed = missed_logs(client, broker_id)
+    places = [disks.place_of(at, topic_id) for at, topic_id in missed]
+    older = {place.disk_id for place in places if place is not None}
+    return msgspec.structs.replace(record, older=tuple(sorted(older.union(record.older))) if missed else ())
 
 
 def _secret_of(identity: BrokerIdentity, epoch: int) -> str:

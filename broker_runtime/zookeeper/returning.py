@@ -78,7 +78,7 @@ class Return:
         """Whether the broker has everything that it was in sync with, and nothing that it missed."""
         disks, news = self.disks, self.news
         has_news = disks is not None and (disks.missing or disks.put_back or disks.has_lost_names)
-        return self.was_clean and not (has_news or news.lost or news.outdated or news.returned)
+        return self.was_clean and not (has_news or news.lost or news.outdated or news.returned or news.sought)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +124,17 @@ def leave_in_sync_sets(client: ZooKeeperClient, broker: Return) -> None:
     raise ZooKeeperUnavailableError(
         f"broker {broker.broker_id} could not leave the in-sync sets it was in before it stopped: they keep changing"
     )
+
+
+def missed_logs(client: ZooKeeperClient, broker_id: int) -> list[tuple[TopicPartition, bytes]]:
+    """The partitions that miss the log which the broker had (`PartitionState.lost`), and their topic ids. Reads all
+    topics. Raises `ZooKeeperUnavailableError`."""
+    return [
+        (TopicPartition(topic.name, number), topic.record.topic_id)
+        for topic in read_topics(client, client.children(TOPICS))
+        for number, present in enumerate(topic.partitions)
+        if present is not None and broker_id in present.state.lost
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -558,13 +558,23 @@ class Invariants:
             self._situation("bit flip that frames behind it bear witness of")
             self._shown[node.broker_id, at] = (hit.base_offset, shown)
 
-    def lost(self, node: Node, directories: Sequence[str]) -> None:
-        """The disk of a broker that is down lost these directories, or is as it once was."""
-        for at in node.disk.logs:
-            if str(at) in directories:
-                self.may_lack.add((node.broker_id, at))
-                self._was_damaged.add((node.broker_id, at))
-                self.without_log.add((node.broker_id, at))
+    def lost(self, node: Node, directories: Sequence[str]) -> frozenset[tuple[int, TopicPartition]]:
+        """The disk of a broker that is down lost these directories, or is as it once was. Returns the logs that were
+        whole until then; for `put_back`."""
+        gone = {(node.broker_id, at) for at in node.disk.logs if str(at) in directories}
+        whole = gone.difference(self.may_lack, self.without_log)
+        self.may_lack |= gone
+        self._was_damaged |= gone
+        self.without_log |= gone
+        return frozenset(whole)
+
+    def put_back(self, node: Node, directories: Sequence[str], whole: frozenset[tuple[int, TopicPartition]]) -> None:
+        """Instead of these directories the disk of a broker that is down has the logs again that `lost` returned. Those
+        that were in sync meanwhile, with what took their place, are older than that."""
+        same = whole & self.without_log
+        self.lost(node, directories)
+        self.without_log -= same
+        self.may_lack -= same
 
     def is_recovering(self) -> bool:
         """Whether some log lacks what it once had: lost with the power, or damaged and not fetched anew yet."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
+from broker_runtime.contract.model import TopicPartition
 from broker_runtime.log.identity import DISK_NAME
 from broker_runtime.zookeeper.znodes import DiskRecord, broker_disks_path, from_json
 from tests.simulation.committed import ViolationError
@@ -187,7 +188,7 @@ class LostDisks:
         node = self._rng.choice(nodes)
         world.trace.situation("disk lost by the only one in sync")
         node.kill(power_lost=False)
-        taken = self._take_out(node, is_started=False)
+        taken, whole = self._take_out(node, is_started=False)
         node.start(self._rng.randrange(SECOND))
         world.quiet_until_us = world.scheduler.now_us + 10 * SECOND
 
@@ -208,7 +209,8 @@ class LostDisks:
                 return  # nobody misses it any more
             world.trace.fault("disk is back", node.actor)
             node.kill(power_lost=False)
-            self._lost(node, [str(at) for at, _ in made_anew])
+            directories = node.files.copy(DATA).directories
+            world.invariants.put_back(node, [path.name for path in directories], whole)
             node.files.put_in(taken)
             node.claimed_durable = {}
             node.start(self._rng.randrange(SECOND))
@@ -260,11 +262,11 @@ class LostDisks:
     def _take_out(self, node: Node, *, is_started: bool = True):
         self._world.trace.fault("disk emptied", node.actor)
         taken = node.files.take_out(DATA)
-        self._lost(node, [path.name for path in taken.directories])
+        whole = self._lost(node, [path.name for path in taken.directories])
         node.claimed_durable = {}
         if is_started:
             node.start(self._rng.randrange(2 * SECOND))
-        return taken
+        return taken, whole
 
     def _take_out_one(self, node: Node) -> None:
         names = sorted(
@@ -279,5 +281,5 @@ class LostDisks:
             node.claimed_durable = {at: end for at, end in node.claimed_durable.items() if str(at) != path.name}
         node.start(self._rng.randrange(2 * SECOND))
 
-    def _lost(self, node: Node, directories: list[str]) -> None:
-        self._world.invariants.lost(node, directories)
+    def _lost(self, node: Node, directories: list[str]) -> frozenset[tuple[int, TopicPartition]]:
+        return self._world.invariants.lost(node, directories)

@@ -555,30 +555,118 @@ def test_partition_in_two_directories_refuses_the_start_and_names_both(broker):
         broker.start(ROOT, OTHER)
 
 
-@pytest.mark.parametrize("moment", range(8))
-def test_death_while_it_registers_with_an_empty_disk_changes_nothing_of_what_is_found(broker, moment):
-    """However far it came, the next start finds the disk lost, or has dealt with it."""
+class _DiesError(BaseException):
+    pass
 
-    class Dies(BaseException):
-        pass
 
-    broker.stop()
-    broker.take_disk()
+def _start_and_die(broker, moment):
+    """A start that ends before its so-many-th write to ZooKeeper, if it has that many."""
     real, left = broker.server._apply, [moment]
 
     def apply(operations, session):
         if not left[0]:
-            raise Dies
+            raise _DiesError
         left[0] -= 1
         return real(operations, session)
 
     broker.server._apply = apply
-    with contextlib.suppress(Dies):
+    with contextlib.suppress(_DiesError):
         broker.start()
     broker.server._apply = real
     broker.stop(clean=False)
+
+
+@pytest.mark.parametrize("moment", range(8))
+def test_death_while_it_registers_with_an_empty_disk_changes_nothing_of_what_is_found(broker, moment):
+    """However far it came, the next start finds the disk lost, or has dealt with it."""
+    broker.stop()
+    broker.take_disk()
+    _start_and_die(broker, moment)
     broker.start()
     assert broker.state == (None, 4, (1,), (1,))
+
+
+@pytest.mark.parametrize("deaths", [1, 2])
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("moment", range(8))
+def test_disk_that_is_back_after_a_death_while_it_registered_without_it_can_be_elected(broker, moment, clean, deaths):
+    """However far it came: nothing else would ever take the mark away."""
+    broker.stop(clean=clean)
+    kept = broker.take_disk()
+    for _ in range(deaths):
+        _start_and_die(broker, moment)
+    broker.put_disk(kept)
+    broker.start()
+    assert broker.state[2:] == ((1,), ())
+
+
+@pytest.mark.parametrize("moment", range(8))
+def test_older_copy_that_is_there_after_a_death_while_it_registered_without_the_disk_is_not_taken_for_it(
+    broker, moment
+):
+    broker.stop()
+    backup = broker.copy()
+    broker.start()
+    broker.write()
+    broker.stop()
+    kept = broker.take_disk()
+    _start_and_die(broker, moment)
+    broker.put_disk(backup)
+    _start_and_die(broker, moment)
+    broker.start()
+    assert broker.state == (None, 4, (1,), (1,))
+    broker.stop()
+    broker.put_disk(kept)
+    broker.start()
+    assert broker.state == (None, 4, (1,), ())
+
+
+@pytest.mark.parametrize("moment", range(8))
+def test_log_that_is_put_back_after_a_death_while_it_registered_without_it_can_be_elected(broker, moment):
+    broker.stop()
+    kept = broker.take_disk(ROOT / "t-0")
+    _start_and_die(broker, moment)
+    broker.put_disk(kept, ROOT / "t-0")
+    broker.start()
+    assert broker.state[2:] == ((1,), ())
+
+
+def test_older_copy_that_was_away_for_a_start_is_not_taken_for_the_disk_either(broker):
+    broker.stop()
+    backup = broker.copy()
+    broker.start()
+    broker.write()
+    broker.stop()
+    broker.put_disk(backup)
+    broker.start()
+    broker.stop()
+    kept = broker.take_disk()
+    broker.start()
+    broker.stop()
+    broker.put_disk(kept)
+    broker.start()
+    assert broker.state == (None, 4, (1,), (1,))
+
+
+@pytest.mark.parametrize("moment", range(8))
+def test_older_copy_that_became_whole_again_counts_as_any_other_disk(broker, moment):
+    """Its broker was elected with it, or has fetched what it lacked: it is the one that is missed when it is lost."""
+    broker.stop()
+    backup = broker.copy()
+    broker.start()
+    broker.write()
+    broker.stop()
+    broker.put_disk(backup)
+    broker.start()
+    assert broker.record.older == (broker.directories[0].disk.disk_id,)
+    broker.put_state()
+    broker.stop()
+    kept = broker.take_disk()
+    _start_and_die(broker, moment)
+    broker.put_disk(kept)
+    broker.start()
+    assert broker.state[2:] == ((1,), ())
+    assert not broker.record.older
 
 
 @pytest.fixture
