@@ -34,7 +34,8 @@ _BYTES_ACKED_AT = 120  # __u64 tcpi_bytes_acked
 # Python's own calls let go of the interpreter's lock, and may wait long for it when the processors are busy.
 _system = ctypes.PyDLL(None) if sys.platform == "linux" else None
 _system_that_may_block = ctypes.CDLL(None)
-_STATUS = Path("/proc/self/status")
+_STATUS = b"/proc/self/status"
+_STATUS_BYTES = 4096
 _ADDRESS_BYTES = 28  # struct sockaddr_in6, the larger one
 _NOWHERE = struct.pack("=H14x", socket.AF_UNSPEC)  # struct sockaddr
 
@@ -160,23 +161,38 @@ def reset(descriptor: int, local_port: int, address: PeerAddress) -> bool:
 
     Blocks while a thread reads from it.
     """
-    if _system is None:
-        return False
+    return _system is not None and _reset(_system_that_may_block, descriptor, local_port, address)
+
+
+def reset_now(descriptor: int, local_port: int, address: PeerAddress) -> bool:
+    """The same without letting go of the interpreter's lock: for connections from which only little is read at a time,
+    and where thousands wait for that lock."""
+    return _system is not None and _reset(_system, descriptor, local_port, address)
+
+
+def _reset(system: ctypes.CDLL, descriptor: int, local_port: int, address: PeerAddress) -> bool:
+    assert _system is not None
     own = _system.dup(descriptor)
     if own < 0:
         return False
     is_there = _peer_at(own, local_port) == address
     if is_there:
         # As connect(2) says: with AF_UNSPEC a connection is dissolved.
-        _system_that_may_block.connect(own, _NOWHERE, len(_NOWHERE))
-    _system_that_may_block.close(own)
+        system.connect(own, _NOWHERE, len(_NOWHERE))
+    system.close(own)
     return is_there
 
 
 def _descriptor_limit() -> int:
     """All open descriptors are below."""
-    text = _STATUS.read_text()
-    return int(text[text.index("FDSize:") + 7 :].split(None, 1)[0])
+    assert _system is not None
+    status = _system.open(_STATUS, os.O_RDONLY | os.O_CLOEXEC)
+    if status < 0:
+        raise OSError("no descriptor left to look with")
+    text = ctypes.create_string_buffer(_STATUS_BYTES)
+    _system.read(status, text, _STATUS_BYTES - 1)
+    _system.close(status)
+    return int(text.value[text.value.index(b"FDSize:") + 7 :].split(None, 1)[0])
 
 
 def _peer_at(descriptor: int, local_port: int) -> PeerAddress | None:
