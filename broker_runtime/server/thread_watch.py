@@ -31,15 +31,15 @@ from broker_runtime.server.threads import thread_count
 
 _STEP_S: Final = 0.05
 _COUNT_EVERY_S: Final = 0.002
-_LOOK_EVERY_S: Final = 0.03
+_LOOK_EVERY_S: Final = 0.01
 _WINDOW_S: Final = 1.0  # what has come before does not count
 _PATIENCE_S: Final = 1.0  # for so long the streams of a connection excuse it
 # Each thread that waits for the interpreter's lock wakes up so often to ask for it: thousands would do nothing else.
-_MANY_SWITCH_S: Final = 0.1
+_MANY_SWITCH_S: Final = 1.0
 _LEAST_BYTES: Final = 32 << 10  # about 200 calls; whoever has sent less is not the cause
 _ANSWERED_PART: Final = 16  # acknowledgements of what a client reads: at most such a part of it
 
-_NEW_BYTES: Final = 8 << 10  # of a connection made in the meantime
+_NEW_BYTES: Final = 4 << 10  # of a connection made in the meantime
 
 log = logging.getLogger(__name__)
 
