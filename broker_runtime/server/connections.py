@@ -38,6 +38,11 @@ _STATUS = b"/proc/self/status"
 _STATUS_BYTES = 4096
 _ADDRESS_BYTES = 28  # struct sockaddr_in6, the larger one
 _NOWHERE = struct.pack("=H14x", socket.AF_UNSPEC)  # struct sockaddr
+_SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27
+_TAKES_NOTHING = ctypes.create_string_buffer(
+    struct.pack("=HBBI", 0x06, 0, 0, 0)
+)  # struct sock_filter: BPF_RET, 0 bytes
+_FILTER = struct.pack("@HP", 1, ctypes.addressof(_TAKES_NOTHING))  # struct sock_fprog
 
 
 class PeerAddress(NamedTuple):
@@ -183,6 +188,20 @@ def _reset(system: ctypes.CDLL, descriptor: int, local_port: int, address: PeerA
     return is_there
 
 
+def hold_new(local_port: int, is_held: bool) -> None:
+    """While held, nobody connects to ``local_port``: the kernel drops what would make a connection, and peers try again
+    after a second, then after two more, and so on. Does nothing where the system cannot (not Linux)."""
+    if _system is None:
+        return
+    option = _SO_ATTACH_FILTER if is_held else _SO_DETACH_FILTER
+    listens, size = ctypes.c_uint32(), ctypes.c_uint32()
+    for descriptor in range(_descriptor_limit()):
+        size.value, listens.value = 4, 0
+        argument = (socket.SOL_SOCKET, socket.SO_ACCEPTCONN, ctypes.byref(listens), ctypes.byref(size))
+        if not _system.getsockopt(descriptor, *argument) and listens.value and _port_at(descriptor) == local_port:
+            _system.setsockopt(descriptor, socket.SOL_SOCKET, option, _FILTER, len(_FILTER))
+
+
 def _descriptor_limit() -> int:
     """All open descriptors are below."""
     assert _system is not None
@@ -198,12 +217,9 @@ def _descriptor_limit() -> int:
 def _peer_at(descriptor: int, local_port: int) -> PeerAddress | None:
     """The peer of a connection to ``local_port``; None if it is none."""
     assert _system is not None
+    if _port_at(descriptor) != local_port:
+        return None
     name, name_size = ctypes.create_string_buffer(_ADDRESS_BYTES), ctypes.c_uint32(_ADDRESS_BYTES)
-    if _system.getsockname(descriptor, name, ctypes.byref(name_size)):
-        return None
-    if struct.unpack_from("!H", name, 2)[0] != local_port:
-        return None
-    name_size.value = _ADDRESS_BYTES
     if _system.getpeername(descriptor, name, ctypes.byref(name_size)):
         return None  # listening, or ended
     (family,), (port,) = struct.unpack_from("=H", name), struct.unpack_from("!H", name, 2)
@@ -211,6 +227,16 @@ def _peer_at(descriptor: int, local_port: int) -> PeerAddress | None:
         return None
     packed = name.raw[4:8] if family == socket.AF_INET else name.raw[8:24]
     return PeerAddress(_host_of(packed), port)
+
+
+def _port_at(descriptor: int) -> int | None:
+    """The port of this end; None if it is no socket."""
+    assert _system is not None
+    name, name_size = ctypes.create_string_buffer(_ADDRESS_BYTES), ctypes.c_uint32(_ADDRESS_BYTES)
+    if _system.getsockname(descriptor, name, ctypes.byref(name_size)):
+        return None
+    port: int = struct.unpack_from("!H", name, 2)[0]
+    return port
 
 
 @lru_cache(1024)

@@ -36,6 +36,7 @@ _WINDOW_S: Final = 1.0  # what has come before does not count
 _PATIENCE_S: Final = 1.0  # for so long the streams of a connection excuse it
 # Each thread that waits for the interpreter's lock wakes up so often to ask for it: thousands would do nothing else.
 _MANY_SWITCH_S: Final = 1.0
+_MANY_BYTES: Final = 128 << 10  # about 800 calls, in a second
 _LEAST_BYTES: Final = 32 << 10  # about 200 calls; whoever has sent less is not the cause
 _ANSWERED_PART: Final = 16  # acknowledgements of what a client reads: at most such a part of it
 
@@ -73,6 +74,7 @@ class ThreadWatch:
         self._counted_s = 0.0
         self._excess = 0  # threads that were no stream's, when they were counted last
         self._is_many = False
+        self._is_held = False  # no connections are made at present
         self._switch_s = sys.getswitchinterval()
         self._looked_s = 0.0
         self._helped_s = 0.0  # when there were few threads, or a connection was cut
@@ -112,6 +114,9 @@ class ThreadWatch:
         if is_many != self._is_many:
             self._is_many = is_many
             sys.setswitchinterval(_MANY_SWITCH_S if is_many else self._switch_s)
+        if self._is_held and self._excess <= self._limit // 2:
+            self._is_held = False
+            connections.hold_new(self._port, False)
         if not is_many:
             self._helped_s = now_s
             return 0
@@ -134,20 +139,30 @@ class ThreadWatch:
                 return 0
         else:
             before = self._before
-        if self._excess <= self._limit // 2:
-            return 0
+        are_few = self._excess <= self._limit // 2
+        least_bytes, least_new_bytes = (_MANY_BYTES, _MANY_BYTES) if are_few else (_LEAST_BYTES, _NEW_BYTES)
         worst = sorted(
-            ((_unexplained_bytes(self._state(each, streaming.get(at)), before.get(at)), at) for at, each in found.items()),
+            (
+                (_unexplained_bytes(self._state(each, streaming.get(at)), before.get(at)), at)
+                for at, each in found.items()
+            ),
             reverse=True,
         )
-        causes = [(size, at) for size, at in worst if size > (_LEAST_BYTES if at in before else _NEW_BYTES) and not _is_broker(streaming.get(at))]
+        causes = [
+            (size, at)
+            for size, at in worst
+            if size > (least_bytes if at in before else least_new_bytes) and not _is_broker(streaming.get(at))
+        ]
         cut = [(size, at) for size, at in causes if at not in streaming]
-        if not cut and now_s - self._helped_s > _PATIENCE_S:
+        if not cut and not are_few and now_s - self._helped_s > _PATIENCE_S:
             cut = causes[:1]
         for _, address in cut:
             connections.reset_now(found[address].descriptor, self._port, address)
         if cut:
             self._helped_s = now_s
+            if not self._is_held:  # who was cut would be back at once
+                self._is_held = True
+                connections.hold_new(self._port, True)
             self._cut.extend((address, size_bytes, self._excess) for size_bytes, address in cut)
         return len(cut)
 
