@@ -130,15 +130,12 @@ class ThreadWatch:
 
     def _look(self, now_s: float) -> int:
         found, streaming = connections.traffic(self._port), self._streaming()
-        if now_s - self._window_s > _WINDOW_S:
+        before, age_s = self._before, now_s - self._window_s
+        if age_s > _WINDOW_S:
             self._window_s = now_s
-            is_first = now_s - self._helped_s < _STEP_S or not self._before
-            before = self._before
             self._before = {address: self._state(each, streaming.get(address)) for address, each in found.items()}
-            if is_first:
-                return 0
-        else:
-            before = self._before
+        if age_s > 2 * _WINDOW_S:
+            return 0  # nobody looked for a while: what came since then is no sign
         are_few = self._excess <= self._limit // 2
         least_bytes, least_new_bytes = (_MANY_BYTES, _MANY_BYTES) if are_few else (_LEAST_BYTES, _NEW_BYTES)
         worst = sorted(
