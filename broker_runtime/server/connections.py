@@ -34,9 +34,15 @@ _BYTES_ACKED_AT = 120  # __u64 tcpi_bytes_acked
 # Python's own calls let go of the interpreter's lock, and may wait long for it when the processors are busy.
 _system = ctypes.PyDLL(None) if sys.platform == "linux" else None
 _system_that_may_block = ctypes.CDLL(None)
-_STATUS = Path("/proc/self/status")
+_STATUS = b"/proc/self/status"
+_STATUS_BYTES = 4096
 _ADDRESS_BYTES = 28  # struct sockaddr_in6, the larger one
 _NOWHERE = struct.pack("=H14x", socket.AF_UNSPEC)  # struct sockaddr
+_SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27
+_TAKES_NOTHING = ctypes.create_string_buffer(
+    struct.pack("=HBBI", 0x06, 0, 0, 0)
+)  # struct sock_filter: BPF_RET, 0 bytes
+_FILTER = struct.pack("@HP", 1, ctypes.addressof(_TAKES_NOTHING))  # struct sock_fprog
 
 
 class PeerAddress(NamedTuple):
@@ -160,34 +166,60 @@ def reset(descriptor: int, local_port: int, address: PeerAddress) -> bool:
 
     Blocks while a thread reads from it.
     """
-    if _system is None:
-        return False
+    return _system is not None and _reset(_system_that_may_block, descriptor, local_port, address)
+
+
+def reset_now(descriptor: int, local_port: int, address: PeerAddress) -> bool:
+    """The same without letting go of the interpreter's lock: for connections from which only little is read at a time,
+    and where thousands wait for that lock."""
+    return _system is not None and _reset(_system, descriptor, local_port, address)
+
+
+def _reset(system: ctypes.CDLL, descriptor: int, local_port: int, address: PeerAddress) -> bool:
+    assert _system is not None
     own = _system.dup(descriptor)
     if own < 0:
         return False
     is_there = _peer_at(own, local_port) == address
     if is_there:
         # As connect(2) says: with AF_UNSPEC a connection is dissolved.
-        _system_that_may_block.connect(own, _NOWHERE, len(_NOWHERE))
-    _system_that_may_block.close(own)
+        system.connect(own, _NOWHERE, len(_NOWHERE))
+    system.close(own)
     return is_there
+
+
+def hold_new(local_port: int, is_held: bool) -> None:
+    """While held, nobody connects to ``local_port``: the kernel drops what would make a connection, and peers try again
+    after a second, then after two more, and so on. Does nothing where the system cannot (not Linux)."""
+    if _system is None:
+        return
+    option = _SO_ATTACH_FILTER if is_held else _SO_DETACH_FILTER
+    listens, size = ctypes.c_uint32(), ctypes.c_uint32()
+    for descriptor in range(_descriptor_limit()):
+        size.value, listens.value = 4, 0
+        argument = (socket.SOL_SOCKET, socket.SO_ACCEPTCONN, ctypes.byref(listens), ctypes.byref(size))
+        if not _system.getsockopt(descriptor, *argument) and listens.value and _port_at(descriptor) == local_port:
+            _system.setsockopt(descriptor, socket.SOL_SOCKET, option, _FILTER, len(_FILTER))
 
 
 def _descriptor_limit() -> int:
     """All open descriptors are below."""
-    text = _STATUS.read_text()
-    return int(text[text.index("FDSize:") + 7 :].split(None, 1)[0])
+    assert _system is not None
+    status = _system.open(_STATUS, os.O_RDONLY | os.O_CLOEXEC)
+    if status < 0:
+        raise OSError("no descriptor left to look with")
+    text = ctypes.create_string_buffer(_STATUS_BYTES)
+    _system.read(status, text, _STATUS_BYTES - 1)
+    _system.close(status)
+    return int(text.value[text.value.index(b"FDSize:") + 7 :].split(None, 1)[0])
 
 
 def _peer_at(descriptor: int, local_port: int) -> PeerAddress | None:
     """The peer of a connection to ``local_port``; None if it is none."""
     assert _system is not None
+    if _port_at(descriptor) != local_port:
+        return None
     name, name_size = ctypes.create_string_buffer(_ADDRESS_BYTES), ctypes.c_uint32(_ADDRESS_BYTES)
-    if _system.getsockname(descriptor, name, ctypes.byref(name_size)):
-        return None
-    if struct.unpack_from("!H", name, 2)[0] != local_port:
-        return None
-    name_size.value = _ADDRESS_BYTES
     if _system.getpeername(descriptor, name, ctypes.byref(name_size)):
         return None  # listening, or ended
     (family,), (port,) = struct.unpack_from("=H", name), struct.unpack_from("!H", name, 2)
@@ -195,6 +227,16 @@ def _peer_at(descriptor: int, local_port: int) -> PeerAddress | None:
         return None
     packed = name.raw[4:8] if family == socket.AF_INET else name.raw[8:24]
     return PeerAddress(_host_of(packed), port)
+
+
+def _port_at(descriptor: int) -> int | None:
+    """The port of this end; None if it is no socket."""
+    assert _system is not None
+    name, name_size = ctypes.create_string_buffer(_ADDRESS_BYTES), ctypes.c_uint32(_ADDRESS_BYTES)
+    if _system.getsockname(descriptor, name, ctypes.byref(name_size)):
+        return None
+    port: int = struct.unpack_from("!H", name, 2)[0]
+    return port
 
 
 @lru_cache(1024)

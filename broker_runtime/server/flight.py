@@ -38,6 +38,7 @@ from broker_runtime.server.openings import MIDDLEWARE, Headers, Openings, opened
 from broker_runtime.server.plain_dialect import PlainDialect, parse_path
 from broker_runtime.server.produce_stream import ProduceStream
 from broker_runtime.server.streams import OpenStream, StreamTable
+from broker_runtime.server.thread_watch import ThreadWatch
 from broker_runtime.services.byte_budget import ByteBudget
 from broker_runtime.services.fetch import FetchService, ReplicaIdentity
 from broker_runtime.services.plain import PlainService
@@ -45,6 +46,7 @@ from broker_runtime.services.produce import ProduceService
 from broker_runtime.services.read import ReadRange, ReadService
 
 _MAX_ACTIONS = 200  # at once
+_OTHER_THREADS = 150  # the broker's own, and refused calls'
 _OPEN_FILES_BESIDES = 4096  # logs, ZooKeeper, connections of actions
 _GRACE_S = 0.5  # for answers under way, when the broker stops
 
@@ -81,7 +83,12 @@ class PylogFlightServer(flight.FlightServerBase):
         unknown = set(services.actions) - set(ACTIONS)
         assert not unknown, f"actions that the protocol does not have: {sorted(unknown)}"
         self._services = services
-        openings = Openings(max_streams, is_broker=services.is_broker)
+        self._thread_watch = ThreadWatch(
+            _OTHER_THREADS + _MAX_ACTIONS + Openings.limit_of(max_streams),
+            stream_count=lambda: len(self._streams),
+            streaming=lambda: self._streams.streaming(),
+        )
+        openings = Openings(max_streams, is_broker=services.is_broker, is_full=self._thread_watch.is_full)
         self._streams = StreamTable(max_streams, patience=openings.patience)
         self._action_slots = threading.Semaphore(_MAX_ACTIONS)
         self._plain = PlainDialect(services.plain, services.actions["metadata"])
@@ -90,6 +97,7 @@ class PylogFlightServer(flight.FlightServerBase):
         self._streams.start(self.port)
         self._memory_watch = MemoryWatch(memory_bytes, taken_bytes=self._streams.taken_bytes)
         self._memory_watch.start(self.port)
+        self._thread_watch.start(self.port)
 
     @property
     def open_streams(self) -> list[str]:
@@ -111,6 +119,7 @@ class PylogFlightServer(flight.FlightServerBase):
             ending.join(0.2)
         self._streams.stop()
         self._memory_watch.stop()
+        self._thread_watch.stop()
         if ending.is_alive():
             _log.warning("stop calls_left=%d waited_s=%.1f", len(self._streams), timeout_s)
         return not ending.is_alive()

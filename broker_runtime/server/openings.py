@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from pyarrow import flight
 
-from broker_runtime.contract.errors import BrokerUnavailableError, TooManyStreamsError
+from broker_runtime.contract.errors import BrokerOverloadedError, BrokerUnavailableError, TooManyStreamsError
 from broker_runtime.contract.flight import to_flight_error
 
 MIDDLEWARE: Final = "openings"
@@ -29,6 +29,8 @@ _LEAST: Final = 32
 _PATIENCE_S: Final = 8.0
 _PATIENCE_WHEN_MANY_S: Final = 2.0
 _STUCK_S: Final = 12.0  # by then every connection without a stream has been cut
+
+_TOO_MANY_CALLS: Final = "more calls come than this broker can serve"
 
 Headers = Mapping[str, Sequence[Any]]
 
@@ -69,18 +71,26 @@ class Openings(flight.ServerMiddlewareFactory):
         max_streams: int,
         *,
         is_broker: Callable[[Headers], bool] = lambda headers: False,
+        is_full: Callable[[], bool] = lambda: False,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """``max_streams``: ``max.connections``; a quarter of it may be opening at a time, at least `_LEAST`.
-        ``is_broker``: whether a call's headers prove that it is another broker's; must not block nor raise."""
+        ``is_broker``: whether a call's headers prove that it is another broker's; must not block nor raise.
+        ``is_full``: whether calls of any method are to be refused at present; likewise."""
         super().__init__()
-        self.limit = max(_LEAST, max_streams // 4)
+        self.limit = self.limit_of(max_streams)
         self._is_broker = is_broker
+        self._is_full = is_full
         self._monotonic_s = monotonic_s
         self._lock = threading.Lock()
         self._waiting: dict[OpeningCall, None] = {}  # in the order of their beginning
         self._has_refused = False  # since `patience` was asked last
         self._crowded_s: float | None = None  # since when there were many, or one was refused, whenever it was asked
+
+    @staticmethod
+    def limit_of(max_streams: int) -> int:
+        """How many calls may be silent at a time."""
+        return max(_LEAST, max_streams // 4)
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -88,6 +98,8 @@ class Openings(flight.ServerMiddlewareFactory):
     def start_call(self, info: Any, headers: Headers) -> OpeningCall:
         """Counts the call, or refuses it. Raises Flight errors only: any other would show the peer a traceback."""
         try:
+            if self._is_full() and not self._is_broker(headers):
+                raise to_flight_error(BrokerOverloadedError(_TOO_MANY_CALLS))
             is_counted = info.method in _SILENT_METHODS and not self._is_broker(headers)
             call = OpeningCall(self, self._monotonic_s() if is_counted else None)
             if not is_counted:
@@ -97,6 +109,8 @@ class Openings(flight.ServerMiddlewareFactory):
                     self._waiting[call] = None
                     return call
                 self._has_refused = True
+        except flight.FlightError:
+            raise
         except Exception as error:  # noqa: BLE001 - the boundary of a call that has no other yet
             raise to_flight_error(BrokerUnavailableError(f"the call cannot begin ({type(error).__name__})")) from None
         raise to_flight_error(TooManyStreamsError(f"{self.limit} calls wait for their first message already"))

@@ -23,6 +23,7 @@ from broker_runtime.contract.requests import PEER_SILENCE_LIMIT_S
 from broker_runtime.server import connections
 from broker_runtime.server.connections import PeerAddress, parse_peer
 from broker_runtime.server.openings import Patience
+from broker_runtime.server.thread_watch import Streaming
 
 MAX_WRITE_S = 300.0
 """No single write lasts longer, even to a peer that takes a byte now and then."""
@@ -229,6 +230,15 @@ class StreamTable:
                     # Something for the opening, so that a stream is known before its first message.
                     taken[stream.address] += stream.taken_bytes + _ENVELOPE_BYTES
         return taken
+
+    def streaming(self) -> dict[PeerAddress, Streaming]:
+        """The connections that have streams. Waits for no lock: its holder may be waiting for the interpreter's."""
+        found: dict[PeerAddress, Streaming] = {}
+        for stream in tuple(self._open):  # in one step
+            if stream.address is not None:
+                taken_bytes, is_broker = found.get(stream.address, (0, False))
+                found[stream.address] = Streaming(taken_bytes + stream.taken_bytes, is_broker or not stream.is_limited)
+        return found
 
     def cut_silent(self, port: int) -> int:
         """Closes connections to ``port`` that may be those of silent calls, as `Patience` says; returns how many.

@@ -1,0 +1,190 @@
+"""More calls than can be served: found by the threads they hold, refused, and their connections cut.
+
+gRPC makes a thread for each call that comes while all others are busy, and all of them wait for the interpreter's lock:
+a client that pipelines calls, or gives each up at once, makes thousands in a second. Nothing in Flight limits that.
+
+    threads beyond those of streams ─ half of the limit ─▶ look: what has come on each connection
+                                      the limit ─▶ new calls are refused, but for other brokers'
+                                                   connections without a stream that sent more than a little: cut
+                                                   if there were none for a while: the one with a stream that sent most
+                                                   beyond what its streams took
+
+Rule: a look keeps the interpreter's lock from its beginning to the last cut. Whatever call begins may have to look:
+each of them had the lock, while the watch's own thread may wait for long. Costs one small read every `_STEP_S`, or as
+calls begin, while there are few threads. Other brokers' connections are never cut. Does nothing where the system does
+not tell (not Linux).
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from broker_runtime.server import connections
+from broker_runtime.server.connections import PeerAddress, Traffic
+from broker_runtime.server.threads import thread_count
+
+_STEP_S: Final = 0.05
+_COUNT_EVERY_S: Final = 0.002
+_LOOK_EVERY_S: Final = 0.01
+_WINDOW_S: Final = 1.0  # what has come before does not count
+_PATIENCE_S: Final = 1.0  # for so long the streams of a connection excuse it
+# Each thread that waits for the interpreter's lock wakes up so often to ask for it: thousands would do nothing else.
+_MANY_SWITCH_S: Final = 1.0
+_MANY_BYTES: Final = 128 << 10  # about 800 calls, in a second
+_LEAST_BYTES: Final = 32 << 10  # about 200 calls; whoever has sent less is not the cause
+_ANSWERED_PART: Final = 16  # acknowledgements of what a client reads: at most such a part of it
+
+_NEW_BYTES: Final = 4 << 10  # of a connection made in the meantime
+
+log = logging.getLogger(__name__)
+
+
+class Streaming(NamedTuple):
+    """The streams of a connection."""
+
+    taken_bytes: int  # what their messages can have been sent in
+    is_broker: bool  # another broker's are among them
+
+
+class ThreadWatch:
+    """`start` once, `stop` once; `is_full` from any thread. `step` is the thread's, or a test's."""
+
+    def __init__(
+        self,
+        limit: int,
+        *,
+        stream_count: Callable[[], int],
+        streaming: Callable[[], Mapping[PeerAddress, Streaming]],
+        threads: Callable[[], int | None] = thread_count,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``limit``: of threads, two for each of ``stream_count`` not counted. ``streaming``: the connections that have
+        streams; neither may block for long."""
+        self._limit = limit
+        self._stream_count = stream_count
+        self._streaming = streaming
+        self._threads = threads
+        self._monotonic_s = monotonic_s
+        self._counted_s = 0.0
+        self._excess = 0  # threads that were no stream's, when they were counted last
+        self._is_many = False
+        self._is_held = False  # no connections are made at present
+        self._switch_s = sys.getswitchinterval()
+        self._looked_s = 0.0
+        self._helped_s = 0.0  # when there were few threads, or a connection was cut
+        self._window_s = 0.0  # when `_before` was seen
+        self._before: dict[PeerAddress, tuple[int, int, int]] = {}  # received, acknowledged, taken by its streams
+        self._looking = threading.Lock()
+        self._cut: deque[tuple[PeerAddress, int, int]] = deque()  # to be logged: writing may wait
+        self._port = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="thread-watch", daemon=True)
+
+    def start(self, port: int) -> None:
+        """Begins to watch, and to look at connections to ``port``."""
+        self._port = port
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread; waits up to a second for it."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(1.0)
+
+    def is_full(self) -> bool:
+        """Whether a call that begins now is to be refused. Looks, if it is time to."""
+        if self._monotonic_s() - self._counted_s >= _COUNT_EVERY_S:
+            self.step()
+        return self._excess > self._limit
+
+    def step(self) -> int:
+        """Counts the threads, and looks at the connections if there are many; returns how many it cut."""
+        now_s = self._counted_s = self._monotonic_s()
+        threads = self._threads()
+        if threads is None:
+            return 0
+        self._excess = threads - 2 * self._stream_count()
+        is_many = self._excess > self._limit // 4
+        if is_many != self._is_many:
+            self._is_many = is_many
+            sys.setswitchinterval(_MANY_SWITCH_S if is_many else self._switch_s)
+        if self._is_held and self._excess <= self._limit // 2:
+            self._is_held = False
+            connections.hold_new(self._port, False)
+        if not is_many:
+            self._helped_s = now_s
+            return 0
+        if now_s - self._looked_s < _LOOK_EVERY_S or not self._port or not self._looking.acquire(blocking=False):
+            return 0
+        try:
+            self._looked_s = now_s
+            return self._look(now_s)
+        finally:
+            self._looking.release()
+
+    def _look(self, now_s: float) -> int:
+        found, streaming = connections.traffic(self._port), self._streaming()
+        before, age_s = self._before, now_s - self._window_s
+        if age_s > _WINDOW_S:
+            self._window_s = now_s
+            self._before = {address: self._state(each, streaming.get(address)) for address, each in found.items()}
+        if age_s > 2 * _WINDOW_S:
+            return 0  # nobody looked for a while: what came since then is no sign
+        are_few = self._excess <= self._limit // 2
+        least_bytes, least_new_bytes = (_MANY_BYTES, _MANY_BYTES) if are_few else (_LEAST_BYTES, _NEW_BYTES)
+        worst = sorted(
+            (
+                (_unexplained_bytes(self._state(each, streaming.get(at)), before.get(at)), at)
+                for at, each in found.items()
+            ),
+            reverse=True,
+        )
+        causes = [
+            (size, at)
+            for size, at in worst
+            if size > (least_bytes if at in before else least_new_bytes) and not _is_broker(streaming.get(at))
+        ]
+        cut = [(size, at) for size, at in causes if at not in streaming]
+        if not cut and not are_few and now_s - self._helped_s > _PATIENCE_S:
+            cut = causes[:1]
+        for _, address in cut:
+            connections.reset_now(found[address].descriptor, self._port, address)
+        if cut:
+            self._helped_s = now_s
+            if not self._is_held:  # who was cut would be back at once
+                self._is_held = True
+                connections.hold_new(self._port, True)
+            self._cut.extend((address, size_bytes, self._excess) for size_bytes, address in cut)
+        return len(cut)
+
+    @staticmethod
+    def _state(each: Traffic, streaming: Streaming | None) -> tuple[int, int, int]:
+        return each.received_bytes, each.acknowledged_bytes, 0 if streaming is None else streaming.taken_bytes
+
+    def _run(self) -> None:
+        while not self._stop.wait(_STEP_S):
+            try:
+                self.step()
+            except OSError as error:  # no descriptor left to look with: there may be one soon
+                log.warning("watch error=%s", error)
+            while self._cut:
+                address, size_bytes, threads = self._cut.popleft()
+                log.warning("cut peer=%s:%d call_bytes=%d threads=%d", address.host, address.port, size_bytes, threads)
+
+
+def _is_broker(streaming: Streaming | None) -> bool:
+    return streaming is not None and streaming.is_broker
+
+
+def _unexplained_bytes(now: tuple[int, int, int], before: tuple[int, int, int] | None) -> int:
+    """What came on a connection and was no message of a stream."""
+    if before is None or now[0] < before[0]:  # a new one, or another one from the same port
+        before = (0, 0, 0)
+    received_bytes, acknowledged_bytes, taken_bytes = (new - old for new, old in zip(now, before, strict=True))
+    return received_bytes - max(0, taken_bytes) - acknowledged_bytes // _ANSWERED_PART

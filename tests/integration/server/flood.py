@@ -1,0 +1,62 @@
+"""``python tests/integration/server/flood.py PORT CONNECTIONS CALLS given-up|served``: calls as fast as they are taken.
+
+On so many connections at once, each made again when it is cut, until so many calls were sent in all or 15 s are over.
+Given up: reset as soon as they are begun. Prints how many calls went, and how often a connection was cut.
+"""
+
+from __future__ import annotations
+
+import select
+import struct
+import sys
+import threading
+import time
+
+from broker_runtime.contract.flight import encode_action
+from broker_runtime.contract.requests import MetadataRequest
+from tests.integration.server.raw_grpc import Connection, bytes_field
+
+_RST_STREAM, _CANCEL = 3, 8
+_LIMIT_S = 15.0
+_METHODS = ("DoGet", "DoPut", "DoExchange", "DoAction")
+
+
+def flood(port: int, connections: int, calls: int, *, given_up: bool) -> tuple[int, int]:
+    """How many calls went, and how often a connection was cut."""
+    action = encode_action("metadata", MetadataRequest(topics=()))
+    message = bytes_field(1, action.type.encode()) + bytes_field(2, bytes(action.body))
+    until_s = time.monotonic() + _LIMIT_S
+    sent, cuts = [0] * connections, [0] * connections
+
+    def run(number: int) -> None:
+        while sum(sent) < calls and time.monotonic() < until_s:
+            try:
+                connection = Connection(port)
+            except OSError:
+                continue
+            while not connection.is_broken and sum(sent) < calls and time.monotonic() < until_s:
+                if given_up:
+                    stream = connection._next_stream
+                    connection.call(_METHODS[sent[number] % 4], [], end=False)
+                    connection.send_raw(struct.pack(">BHBBII", 0, 4, _RST_STREAM, 0, stream, _CANCEL))
+                else:
+                    connection.call("DoAction", [message])
+                sent[number] += 1
+                if sent[number] % 10 == 0 and select.select([connection.socket], [], [], 0)[0]:
+                    try:
+                        connection.is_broken = connection.is_broken or not connection.socket.recv(1 << 18)
+                    except OSError:
+                        connection.is_broken = True
+            cuts[number] += connection.is_broken
+            connection.close()
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(connections)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sum(sent), sum(cuts)
+
+
+if __name__ == "__main__":
+    print(*flood(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), given_up=sys.argv[4] == "given-up"))

@@ -1,0 +1,55 @@
+"""More calls than can be served: they cost their connection, and neither the process nor its other clients."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from pyarrow import flight
+
+from broker_runtime.contract.errors import BrokerOverloadedError, TooManyStreamsError
+from tests.integration.server.serving import MEMORY_BYTES, eventually, serving, untyped_frame
+from tests.integration.server.streams import ProduceStream
+
+_CALLS = 40_000
+_MAX_THREADS = 5_000
+_MAX_WAIT_S = 10.0
+
+
+@pytest.mark.parametrize("kind", ["served", "given-up"])
+def test_flood_of_calls_on_one_connection_costs_that_connection_alone(tmp_path: Path, kind: str) -> None:
+    """Threads and memory stay bounded, a stream that was open goes on, and new clients are served soon after."""
+    with serving(tmp_path / "data") as server:
+        with server.connect() as client, ProduceStream(client) as produce:
+            assert produce.produce([untyped_frame([b"before"])]).error is None
+            before, most_threads, longest_s = server.threads, 0, 0.0
+            command = [sys.executable, "-m", "tests.integration.server.flood", str(server.port), "1", str(_CALLS), kind]
+            with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as flood:
+                while flood.poll() is None:
+                    began_s = time.monotonic()
+                    assert produce.produce([untyped_frame([b"meanwhile"])]).error is None
+                    longest_s = max(longest_s, time.monotonic() - began_s)
+                    most_threads = max(most_threads, server.threads)
+                    assert most_threads < _MAX_THREADS, "stop before the machine has no thread left"
+                assert flood.stdout is not None
+                _, cuts = map(int, flood.stdout.read().split())
+            assert cuts
+            assert longest_s < _MAX_WAIT_S
+
+            def serves() -> bool:
+                try:
+                    with server.connect() as other, ProduceStream(other) as stream:
+                        return stream.produce([untyped_frame([b"after"])]).error is None
+                except (BrokerOverloadedError, TooManyStreamsError, flight.FlightUnavailableError):
+                    return False
+
+            eventually(serves, "new clients are served again", timeout_s=20)
+            eventually(lambda: server.threads < before + 60, "the threads are free again", timeout_s=20)
+            assert produce.produce([untyped_frame([b"still"])]).error is None
+        assert server.rss_bytes < MEMORY_BYTES
+        log = server.log.read_text()
+        assert "Traceback" not in log
+        assert "thread_watch:cut" in log

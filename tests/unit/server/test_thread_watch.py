@@ -1,0 +1,133 @@
+"""Who is cut when calls hold too many threads, and who is not."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from broker_runtime.server import connections
+from broker_runtime.server.connections import PeerAddress, Traffic
+from broker_runtime.server.thread_watch import Streaming, ThreadWatch
+
+_KIB = 1 << 10
+_LIMIT = 600
+CALLER, QUIET, PRODUCER, FOLLOWER = (PeerAddress("10.0.0.1", port) for port in (1, 2, 3, 4))
+
+
+class World:
+    """Connections, threads and a clock of the test's."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 100.0
+        self.threads = 40
+        self.received = dict.fromkeys((CALLER, QUIET, PRODUCER, FOLLOWER), 0)
+        self.streaming = {PRODUCER: Streaming(0, is_broker=False), FOLLOWER: Streaming(0, is_broker=True)}
+        self.is_held = False
+        self.looks = 0
+        self.watch = ThreadWatch(
+            _LIMIT,
+            stream_count=lambda: len(self.streaming),
+            streaming=lambda: self.streaming,
+            threads=lambda: self.threads,
+            monotonic_s=lambda: self.now_s,
+        )
+        self.watch._port = 1
+
+        def traffic(port: int) -> dict[PeerAddress, Traffic]:
+            self.looks += 1
+            return {address: Traffic(0, received_bytes, 0) for address, received_bytes in self.received.items()}
+
+        def reset_now(descriptor: int, port: int, address: PeerAddress) -> bool:
+            del self.received[address]
+            return True
+
+        def hold_new(port: int, is_held: bool) -> None:
+            self.is_held = is_held
+
+        monkeypatch.setattr(connections, "traffic", traffic)
+        monkeypatch.setattr(connections, "reset_now", reset_now)
+        monkeypatch.setattr(connections, "hold_new", hold_new)
+        self.step(40)
+
+    def step(self, threads: int, **sent_kib: int) -> int:
+        """0.1 s later, with so many KiB more from each; how many were cut."""
+        self.now_s += 0.1
+        self.threads = threads
+        for name, size in sent_kib.items():
+            self.received[{"caller": CALLER, "producer": PRODUCER, "follower": FOLLOWER}[name]] += size * _KIB
+        return self.watch.step()
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    interval_s = sys.getswitchinterval()
+    yield World(monkeypatch)
+    sys.setswitchinterval(interval_s)
+
+
+def test_nobody_looks_at_connections_while_there_are_few_threads(world: World) -> None:
+    """However much comes."""
+    for _ in range(50):
+        assert world.step(100, caller=1000) == 0
+    assert world.looks == 0
+    assert not world.watch.is_full()
+
+
+def test_connection_that_sends_calls_is_cut_and_no_other(world: World) -> None:
+    """A producer whose messages are taken, a follower and a quiet connection stay."""
+    world.step(700)
+    world.streaming[PRODUCER] = Streaming(5000 * _KIB, is_broker=False)
+    assert world.step(700, caller=40, producer=5000, follower=500) == 1
+    assert set(world.received) == {QUIET, PRODUCER, FOLLOWER}
+
+
+def test_nobody_connects_until_the_threads_are_fewer(world: World) -> None:
+    """Who was cut would be back at once."""
+    world.step(700)
+    world.step(700, caller=40)
+    assert world.is_held
+    world.step(400)
+    assert world.is_held
+    world.step(200)
+    assert not world.is_held
+
+
+def test_calls_are_refused_beyond_the_limit_alone(world: World) -> None:
+    """Two threads for each stream do not count."""
+    world.step(_LIMIT + 4)
+    assert not world.watch.is_full()
+    world.step(_LIMIT + 5)
+    assert world.watch.is_full()
+    world.step(_LIMIT)
+    assert not world.watch.is_full()
+
+
+def test_what_came_before_the_threads_were_many_does_not_count(world: World) -> None:
+    """A connection that has sent much in its life is not the cause of a flood, nor when there is another one later."""
+    world.step(700)
+    world.step(40)
+    world.now_s += 60.0
+    world.received[CALLER] = 10_000 * _KIB
+    assert [world.step(700), world.step(700, caller=1), world.step(700, caller=1)] == [0, 0, 0]
+
+
+def test_stream_excuses_its_connection_for_a_while_only(world: World) -> None:
+    """A flood may come beside an open stream; then the one that sent most goes, and never another broker."""
+    cut = sum(world.step(700, producer=40, follower=400) for _ in range(5))
+    assert cut == 0
+    cut = sum(
+        world.step(700, **({"producer": 40} if PRODUCER in world.received else {}), follower=400) for _ in range(9)
+    )
+    assert cut == 1
+    assert set(world.received) == {CALLER, QUIET, FOLLOWER}
+
+
+def test_threads_take_turns_seldom_while_they_are_many(world: World) -> None:
+    """Thousands that ask for the interpreter's lock every few milliseconds would do nothing else."""
+    usual_s = sys.getswitchinterval()
+    world.step(700)
+    assert sys.getswitchinterval() > usual_s
+    world.step(50)
+    assert sys.getswitchinterval() == usual_s
