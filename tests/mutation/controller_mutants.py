@@ -145,7 +145,7 @@ CONTROLLER: Final = (
         old="may_lack = broker.has_lost_power and not _is_flushed(topic)",
         new="may_lack = False",
         breaks="After power was lost, who did not fsync is marked as unproven where it stays in sync.",
-        tests=("tests/unit/zookeeper/test_returning.py",),
+        tests=("tests/unit/zookeeper/test_returning.py", "tests/unit/zookeeper/test_returning_without_power.py"),
         simulation="cluster",
     ),
     Mutant(
@@ -170,7 +170,7 @@ CONTROLLER: Final = (
         old="return at not in disks.missing and not self.lost",
         new="return True",
         breaks="A broker counts as in sync only with the log that it was in sync with.",
-        tests=("tests/unit/zookeeper/test_returning.py",),
+        tests=("tests/unit/zookeeper/test_returning.py", "tests/unit/zookeeper/test_returning_without_power.py"),
         simulation="cluster",
     ),
     Mutant(
@@ -179,7 +179,7 @@ CONTROLLER: Final = (
         old="there < Generation(known[each], record.generations.get(each, 0))",
         new="there.epoch < known[each]",
         breaks="A copy made while the broker was running is older than what was written before a kill.",
-        tests=("tests/unit/zookeeper/test_returning.py",),
+        tests=("tests/unit/zookeeper/test_returning.py", "tests/unit/zookeeper/test_returning_without_power.py"),
         simulation="cluster",
     ),
     Mutant(
@@ -236,7 +236,7 @@ CONTROLLER: Final = (
         old="if not may_lack or own_id not in state.eligible:",
         new="if True:",
         breaks="Whose machine lost what was not flushed is not eligible.",
-        tests=("tests/unit/zookeeper/test_returning.py",),
+        tests=("tests/unit/zookeeper/test_returning.py", "tests/unit/zookeeper/test_returning_without_power.py"),
         simulation="cluster",
     ),
     Mutant(
