@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from broker_runtime.contract.errors import OptionError
+from broker_runtime.contract.model import TopicPartition
 from pyspark_log.cli.arguments import parse_partition
 from pyspark_log.cli.invocation import Invocation
 from pyspark_log.cli.options import add_command
 from pyspark_log.cli.output import Column, OutputFormat, counted, print_rows
 
 if TYPE_CHECKING:
-    from broker_runtime.contract.model import Reassignment, TopicPartition
+    from broker_runtime.contract.model import Reassignment, TopicDescription
     from pyspark_log.client.admin import Admin
 
 _WATCH_INTERVAL_S = 0.5
@@ -89,10 +91,11 @@ def elect(
 ) -> None:
     """Choose leaders anew."""
     named = [parse_partition(text) for text in partitions or []] or None
-    if election == "unclean":
-        where = "every partition without a leader" if named is None else ", ".join(map(str, named))
-        invocation.confirm_name(f"This may lose acknowledged records of {where}.", "unclean")
     with invocation.admin() as admin:
+        if election == "unclean" and not invocation.yes:
+            where = "every partition without a leader" if named is None else ", ".join(map(str, named))
+            told = [*choices(admin.describe_topics(), named), f"This may lose acknowledged records of {where}."]
+            invocation.confirm_name("\n".join(told), "unclean")
         elected = admin.elect_leaders(named, election=election)
     for at, leader in sorted(elected.items()):
         invocation.say(f"{at.topic}:{at.partition} is now led by broker {leader}.")
@@ -136,3 +139,16 @@ def _row(at: TopicPartition, each: Reassignment) -> dict[str, Any]:
         "removing": list(each.removing),
         "lag": each.lag if each.lag >= 0 else None,
     }
+
+
+def choices(topics: Iterable[TopicDescription], named: Collection[TopicPartition] | None) -> list[str]:
+    """Of each partition without a leader (of those ``named``, if any): why, what can be done, and what that costs."""
+    from pyspark_log.client.health import why_offline
+
+    without = [
+        (TopicPartition(topic.name, partition.partition), partition)
+        for topic in topics
+        for partition in topic.partitions
+        if partition.leader is None
+    ]
+    return [why for at, partition in without if named is None or at in named if (why := why_offline(at, partition))]
