@@ -114,8 +114,8 @@ class DiskRecord(Record, frozen=True, kw_only=True):
     `BrokerRegistration`, and it stays when the broker is gone. ``stopped``: those that were closed in order, and say so
     themselves, and in which epoch; of these an orderly stop was the end. ``generations``: a generation that each showed
     on its disk in that epoch (absent: 0); by now it may show a higher one. ``sought``: those of ``directories`` that a
-    later start did not find; it may have written `PartitionState.lost`, and did not register. ``older``: those that were
-    registered with a log which was not the one that is missed, as long as any is.
+    later start did not find; it may have written `PartitionState.lost`, and did not register. ``older``: those that
+    were registered with a log which was not the one that is missed, as long as any is.
     """
 
     boot_id: str = ""
