@@ -82,7 +82,7 @@ class Story:
         self.world = World(1, brokers=0, weather=Weather(), zookeeper_weather=ZooKeeperWeather(), keep_lines=2_000)
         self.producers: dict[str, Producer] = {}
         self.consumers: dict[str, Consumer] = {}
-        self._disks: dict[int, Copy] = {}  # that were taken out
+        self._disks: dict[int, tuple[Copy, frozenset[tuple[int, TopicPartition]]]] = {}  # taken out; see `lost`
 
     def hear(self, sentence: str) -> None:
         """Carries one sentence out."""
@@ -248,14 +248,17 @@ class Story:
     @says(r"The disk of broker (\d+) is lost")
     def lose_disk(self, broker: str) -> None:
         node = self.node(broker)
-        taken = self._disks[node.broker_id] = node.files.take_out(DATA)
-        self.world.invariants.lost(node, [path.name for path in taken.directories])
+        taken = node.files.take_out(DATA)
+        self._disks[node.broker_id] = taken, self.world.invariants.lost(node, [path.name for path in taken.directories])
         node.claimed_durable = {}
 
     @says(r"The disk of broker (\d+) is back")
     def disk_is_back(self, broker: str) -> None:
-        self.node(broker).files.put_in(self._disks.pop(int(broker)))
-        self.node(broker).claimed_durable = {}
+        node = self.node(broker)
+        taken, whole = self._disks.pop(node.broker_id)
+        self.world.invariants.put_back(node, [path.name for path in node.files.copy(DATA).directories], whole)
+        node.files.put_in(taken)
+        node.claimed_durable = {}
 
     @says(rf"A bit of the log of {_AT} on broker (\d+) flips")
     def flip(self, topic: str, number: str, broker: str) -> None:

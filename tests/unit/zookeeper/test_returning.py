@@ -61,9 +61,8 @@ def test_right_disk_that_comes_back_can_be_elected_again(broker):
     broker.put_disk(kept)
     broker.start()
     assert broker.state == (None, 4, (1,), ())
-    record = from_json(broker.client.get(broker_disks_path(1)).data, DiskRecord, "")
-    assert list(record.directories) == [broker.directories[0].disk.disk_id]
-    assert len(record.missing) == 1
+    assert list(broker.record.directories) == [broker.directories[0].disk.disk_id]
+    assert len(broker.record.missing) == 1
 
 
 def test_older_copy_of_the_disk_is_not_taken_for_it(broker):
@@ -481,9 +480,7 @@ def test_disk_that_is_back_after_a_death_while_it_registered_without_it_can_be_e
 
 
 @pytest.mark.parametrize("moment", range(8))
-def test_older_copy_that_is_there_after_a_death_while_it_registered_without_the_disk_is_not_taken_for_it(
-    broker, moment
-):
+def test_older_copy_that_is_there_after_a_death_without_the_disk_is_not_taken_for_it(broker, moment):
     broker.stop()
     backup = broker.copy()
     broker.start()
