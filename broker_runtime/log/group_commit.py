@@ -4,7 +4,8 @@ The first who waits fsyncs for everybody appended so far; the others wait for it
 
 Rule: one fsync at a time, never under the log's lock. A failed one is never retried: it may have dropped the dirty
 pages, and the next would report success (fsync errors, Linux ≥ 4.13). From then on every wait fails. A wait costs at
-most one fsync of one's own, and ends when the log is cut below what it waits for: that will never be durable.
+most one fsync of one's own, and ends when the log is cut below what it waits for: that will never be durable. Who is to
+fsync and does not get at the log in time leaves it to the next.
 """
 
 from __future__ import annotations
@@ -30,8 +31,10 @@ class _Wait:
 class GroupCommit:
     """The durable end of one log. Thread-safe."""
 
-    def __init__(self, sync: Callable[[], int], durable_end_offset: int) -> None:
-        """``sync()`` makes all appended so far durable and returns its end; raises `PylogError` for good."""
+    def __init__(self, sync: Callable[[float, Callable[[], bool]], int], durable_end_offset: int) -> None:
+        """``sync(timeout_s, is_over)`` makes all appended so far durable and returns its end. It raises
+        `RequestTimedOutError`, having done nothing, where it cannot begin within ``timeout_s`` or before ``is_over()``;
+        any other `PylogError` for good."""
         self._sync = sync
         self._condition = threading.Condition()
         # Invariant: all below is on the device; never falls but by `truncated`.
@@ -49,8 +52,9 @@ class GroupCommit:
         """Blocks until everything below ``upto``, which was appended before, is durable. Returns the durable end.
 
         That is below ``upto`` where the log was cut below it, or ``is_over()``: nobody is interested any more (asked
-        now and after each `wake`; it must not block). Raises `RequestTimedOutError` after ``timeout_s`` of waiting for
-        somebody else's fsync (one's own cannot be interrupted), and the failure of an fsync, one's own or another's.
+        now, after each `wake`, and while somebody else has the log; it must not block). Raises `RequestTimedOutError`
+        after ``timeout_s`` of waiting for somebody else's fsync or use of the log (one's own fsync cannot be
+        interrupted), and the failure of an fsync, one's own or another's.
         """
         deadline = time.monotonic() + timeout_s
         wait = _Wait(upto)
@@ -117,9 +121,13 @@ class GroupCommit:
                     return self._durable_end_offset
                 self._is_syncing = has_synced = True
             try:
-                end = self._sync()
+                end = self._sync(deadline - time.monotonic(), is_over)
                 with self._condition:
                     self._durable_end_offset = max(self._durable_end_offset, end)
+            except RequestTimedOutError:
+                with self._condition:
+                    if not self._is_answered(wait) and not is_over():
+                        raise
             finally:
                 with self._condition:
                     self._is_syncing = False

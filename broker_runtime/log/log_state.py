@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -35,6 +36,8 @@ from broker_runtime.log.recovery import Recovery, StartState
 from broker_runtime.log.segment import Segment
 from broker_runtime.log.segment_chain import SegmentChain, StampedFrame
 
+SHORTEST_WAIT_S = 0.05  # for a log that is in use, whatever the time that is left
+_LOOK_S = 0.05  # how often who waits for the lock looks whether it is over
 _Found = TypeVar("_Found")
 _log = logging.getLogger(__name__)
 
@@ -42,17 +45,19 @@ _log = logging.getLogger(__name__)
 class _Use:
     """`LogState.using`; a class because it is entered some times per append, and a generator costs twice as much."""
 
-    __slots__ = ("_doing", "_state", "_timeout_s")
+    __slots__ = ("_doing", "_is_over", "_state", "_timeout_s")
 
-    def __init__(self, state: LogState, doing: str, timeout_s: float) -> None:
+    def __init__(self, state: LogState, doing: str, timeout_s: float, is_over: Callable[[], bool] | None) -> None:
         self._state = state
         self._doing = doing
         self._timeout_s = timeout_s
+        self._is_over = is_over
 
     def __enter__(self) -> None:
-        state = self._state
-        if not state.lock.acquire(timeout=self._timeout_s):
-            raise RequestTimedOutError(f"{state.name} was busy for {self._timeout_s:g} s; its disk may stand still")
+        state, is_over = self._state, self._is_over
+        timeout_s = self._timeout_s
+        if not (state.lock.acquire(timeout=timeout_s) if is_over is None else self._acquire(is_over)):
+            raise RequestTimedOutError(f"{state.name} was busy for {timeout_s:g} s; its disk may stand still")
         try:
             if state.offline is not None:
                 raise type(state.offline)(state.offline.message)
@@ -70,6 +75,15 @@ class _Use:
                 self._state.fail(self._doing, error)
         finally:
             self._state.lock.release()
+
+    def _acquire(self, is_over: Callable[[], bool]) -> bool:
+        deadline = time.monotonic() + self._timeout_s
+        left_s = self._timeout_s
+        while not self._state.lock.acquire(timeout=max(0.0, min(left_s, _LOOK_S))):
+            left_s = deadline - time.monotonic()
+            if left_s <= 0 or is_over():
+                return False
+        return True
 
 
 class LogState:
@@ -118,7 +132,7 @@ class LogState:
         self.producers: ProducerState
         self.commit: GroupCommit
         self.positions = ReadPositions()
-        self.has_rolled = False  # since the recovery point was last saved
+        self.has_rolled = False  # since `PartitionLog.try_flush` last looked
         self.last_sync_ms = 0
 
     @property
@@ -126,10 +140,11 @@ class LogState:
         """``topic-partition``."""
         return f"{self.identity.topic}-{self.identity.partition}"
 
-    def using(self, doing: str, timeout_s: float = -1) -> _Use:
+    def using(self, doing: str, timeout_s: float = -1, is_over: Callable[[], bool] | None = None) -> _Use:
         """For ``with``: the log's lock, the log loaded and online; an `OSError` inside takes it offline. Raises
-        `RequestTimedOutError` where somebody else has the lock for longer than ``timeout_s`` (< 0: waits)."""
-        return _Use(self, doing, timeout_s)
+        `RequestTimedOutError` where somebody else has the lock for longer than ``timeout_s`` (< 0: waits). With
+        ``is_over``, which must not block, also where that becomes true meanwhile; give a ``timeout_s`` then."""
+        return _Use(self, doing, timeout_s, is_over)
 
     def ready(self) -> LogState:
         """Itself, loaded and online, for reading one offset: that needs no lock once it is loaded."""
@@ -300,9 +315,9 @@ class LogState:
         self.has_rolled = True
         write_snapshot(self.files, self.directory, offset, self.producers)
 
-    def _sync(self) -> int:
+    def _sync(self, timeout_s: float, is_over: Callable[[], bool]) -> int:
         """Fsyncs all that was appended so far, not under the lock. `GroupCommit` calls it, one thread at a time."""
-        with self.using("fsync"):
+        with self.using("fsync", max(timeout_s, SHORTEST_WAIT_S), is_over):
             end = self.segments.end_offset
             holds = self.segments.hold_unsynced()
         try:

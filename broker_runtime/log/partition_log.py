@@ -12,6 +12,7 @@ Never: shortens a file in place, maps one, retries an fsync, looks at a row.
 from __future__ import annotations
 
 import logging
+import time
 import uuid
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -24,6 +25,7 @@ from broker_runtime.contract.errors import (
     LogStorageError,
     OffsetOutOfRangeError,
     PylogError,
+    RequestTimedOutError,
 )
 from broker_runtime.contract.frame import HEADER_BYTES, STAMP_BYTES
 from broker_runtime.log import shortening
@@ -40,13 +42,12 @@ from broker_runtime.log.damage import note_damage, noting_damage
 from broker_runtime.log.follower_append import append_from_leader, lies_across
 from broker_runtime.log.log_extent import LogExtent
 from broker_runtime.log.log_slice import LogSlice
-from broker_runtime.log.log_state import LogState
+from broker_runtime.log.log_state import SHORTEST_WAIT_S, LogState
 from broker_runtime.log.recovery import StartState
 from broker_runtime.log.segment_view import SegmentView
 from broker_runtime.log.time_lookup import TimeLookup
 
 _LONGEST_FSYNC_S = 60.0
-_SHORTEST_WAIT_S = 0.05  # for a log that is in use, whatever the time that is left
 _READ_ATTEMPTS = 3
 _log = logging.getLogger(__name__)
 
@@ -167,9 +168,12 @@ class PartitionLog:
         """Everything below is committed. Kept in a checkpoint; after a restart it may lag until replication sets it."""
         return self._state.ready().high_watermark
 
-    def set_high_watermark(self, offset: int) -> int:
-        """Sets the high watermark, within log start and log end; returns what it is now."""
-        with self._state.using("set the high watermark"):
+    def set_high_watermark(self, offset: int, timeout_s: float = -1) -> int:
+        """Sets the high watermark, within log start and log end; returns what it is now.
+
+        With ``timeout_s`` raises `RequestTimedOutError` where somebody else has the log for longer.
+        """
+        with self._state.using("set the high watermark", timeout_s):
             self._state.high_watermark = max(self._state.log_start_offset, min(offset, self._state.segments.end_offset))
             return self._state.high_watermark
 
@@ -298,20 +302,24 @@ class PartitionLog:
         """Blocks until everything below ``upto`` (None: everything appended so far) is on the device.
 
         All who wait share one fdatasync. Works in every flush mode. Returns the end of what is on the device, which is
-        below ``upto`` where the log was cut below it meanwhile, or ``is_over()`` (looked at when it begins to wait and
-        after each `wake_flushes`; it must not block). Raises `RequestTimedOutError` where another's fdatasync, or
-        use of the log, outlasts ``timeout_s``.
+        below ``upto`` where the log was cut below it meanwhile, or ``is_over()`` (looked at when it begins to wait,
+        after each `wake_flushes`, and while somebody else has the log; it must not block). Raises
+        `RequestTimedOutError` where another's fdatasync, or use of the log, outlasts ``timeout_s``. Saves no
+        checkpoint: `LogDirectory.checkpoint` does.
         """
         state = self._state
-        with state.using("flush", max(timeout_s, _SHORTEST_WAIT_S) if state.is_loaded else -1):
-            end = state.segments.end_offset
-            commit = state.commit
-        durable = commit.wait_durable(end if upto is None else min(upto, end), timeout_s, is_over=is_over)
-        if state.has_rolled:
-            with state.using("save the recovery point"):
-                state.has_rolled = False
-                state.save()
-        return durable
+        deadline = time.monotonic() + timeout_s
+        if not state.is_loaded:
+            state.ready()
+        if upto is None:
+            try:
+                with state.using("flush", max(timeout_s, SHORTEST_WAIT_S), is_over):
+                    upto = state.segments.end_offset
+            except RequestTimedOutError:
+                if is_over is None or not is_over():
+                    raise
+                return state.commit.durable_end_offset
+        return state.commit.wait_durable(upto, deadline - time.monotonic(), is_over=is_over)
 
     def wake_flushes(self) -> None:
         """All who wait in `flush` for another's fdatasync look whether it is over for them. Takes no log's lock."""
@@ -338,7 +346,7 @@ class PartitionLog:
         return True
 
     def try_flush(self, now_ms: int | None = None) -> None:
-        """`maybe_flush`, or without ``now_ms`` a flush if a segment was closed since the last. Raises nothing.
+        """`maybe_flush`, or without ``now_ms`` a flush if a segment was closed since the last such. Raises nothing.
 
         For the one who looks after many logs: a failure has taken this one offline, and the log says so.
         """
@@ -349,7 +357,12 @@ class PartitionLog:
             if now_ms is not None:
                 self.maybe_flush(now_ms)
             elif state.has_rolled:
-                self.flush()
+                state.has_rolled = False  # first: a segment that is closed from now on is for the next time
+                try:
+                    self.flush()
+                except PylogError:
+                    state.has_rolled = True
+                    raise
         except PylogError as error:
             _log.warning("flush log log=%s error=%s", state.name, error)
 

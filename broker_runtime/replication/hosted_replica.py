@@ -55,8 +55,9 @@ class HostedReplica:
         self._led: InSyncSet | None = None  # None: not the leader
         self._led_last: InSyncSet | None = None  # what may still be written of an epoch's in-sync set outlives the role
         self._is_settled = False  # whether the high watermark was looked at in this leadership; loads the log
-        self._waiters: set[FetchWaiter] = set()
-        self._append_waiters: set[FetchWaiter] = set()
+        # Ordered sets: who is woken in which order depends on nothing but what happened.
+        self._waiters: dict[FetchWaiter, None] = {}
+        self._append_waiters: dict[FetchWaiter, None] = {}
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
@@ -301,7 +302,7 @@ class HostedReplica:
         waiters, own_thread = self._append_waiters if at_append else self._waiters, threading.get_ident()
 
         def add() -> None:
-            waiters.add(waiter)
+            waiters[waiter] = None
             if threading.get_ident() != own_thread:
                 waiter.wake()
 
@@ -312,8 +313,8 @@ class HostedReplica:
         twice is fine. Does not wait."""
 
         def remove() -> None:
-            self._waiters.discard(waiter)
-            self._append_waiters.discard(waiter)
+            self._waiters.pop(waiter, None)
+            self._append_waiters.pop(waiter, None)
 
         self._lock.carry_out(remove)
 
@@ -349,9 +350,10 @@ class HostedReplica:
         if leader_epoch > current:
             raise UnknownLeaderEpochError(f"{self} is in leader epoch {current} here, the request in {leader_epoch}")
 
-    def _advance_high_watermark(self, extent: LogExtent | None = None) -> int:
-        """Returns the high watermark. ``extent``: of the log, as it is now."""
-        extent = self.log.extent() if extent is None else extent
+    def _advance_high_watermark(self, extent: LogExtent | None = None, busy_s: float = -1) -> int:
+        """Returns the high watermark. ``extent``: of the log, as it is now. Raises `RequestTimedOutError` where
+        somebody else has the log for longer than ``busy_s`` (-1: waits); then it is to be looked at again."""
+        extent = self.log.extent(busy_s) if extent is None else extent
         led, before = self._led, extent.high_watermark
         if led is None:
             return before
@@ -362,7 +364,11 @@ class HostedReplica:
         if led.has_some_to_rule_out(self._min_in_sync) and not self.log.is_damaged:
             self.on_in_sync_news()
         if after > before:
-            after = self.log.set_high_watermark(after)
+            try:
+                after = self.log.set_high_watermark(after, busy_s)
+            except RequestTimedOutError:
+                self._is_settled = False
+                raise
             self._moved.notify_all()
             for waiter in self._waiters:
                 waiter.wake()

@@ -12,6 +12,7 @@ the topic is checked by the log before they are written.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,11 +33,12 @@ from broker_runtime.replication.divergence import NO_EPOCH, diverging_point
 from broker_runtime.replication.follower_fetch import FollowerAnswer, FollowerFetch
 from broker_runtime.replication.hosted_replica import HostedReplica, marks_of
 from broker_runtime.replication.in_sync import InSyncSet
+from broker_runtime.replication.waiters import FetchWaiter
 
 ACKS_ALL = -1
 _JOINING_LOOK_S = 1.0
 _BUSY_S = 1.0  # that a request without a limit of its own, which may be about many, waits for one partition
-_SHORTLY_BUSY_S = 0.05  # that one waits whose time is over
+_SHORTLY_BUSY_S = 0.05  # that one waits whose time is over, or who then looks whether it is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,30 +147,28 @@ class Partition(HostedReplica):
         Blocks up to ``timeout_s``, then raises `RequestTimedOutError`: the append may still come to count; calling
         again goes on waiting. Raises `LogStorageError` if the log failed, `NotLeaderOrFollowerError` if the
         leadership under which it was appended ended first, whatever ``acks`` (the records may have been cut off), at
-        once unless it is this very call whose fdatasync all wait for; `NotEnoughReplicasAfterAppendError`.
+        once unless it is this very call whose fdatasync all wait for, whoever has the partition or its log;
+        `NotEnoughReplicasAfterAppendError`.
         """
         deadline = time.monotonic() + timeout_s
         if self.log.config.flush_mode is FlushMode.ACK:
             try:
-                self.log.flush(pending.next_offset, timeout_s, is_over=lambda: not self._is_led_as_for(pending))
+                durable = self.log.flush(
+                    pending.next_offset, timeout_s, is_over=lambda: not self._is_led_as_for(pending)
+                )
             except LogStorageError:
                 self.announce()  # readers who wait here learn it now
                 raise
-        with self._lock.within(max(_SHORTLY_BUSY_S, deadline - time.monotonic())):
-            self._require_led_as_for(pending)
-            self._advance_high_watermark()
-            while acks == ACKS_ALL and not self._is_committed(pending):
-                left_s = deadline - time.monotonic()
-                if left_s <= 0:
-                    raise RequestTimedOutError(
-                        f"{self}: offset {pending.next_offset - 1} was appended, but not committed by all in-sync "
-                        f"replicas {sorted(self.in_sync)} in time"
-                    )
-                if self._led is not None and self._led.has_waited_for:
-                    # Who was about to join may have died: that is seen by whoever has the clock.
-                    self.on_in_sync_news()
-                    left_s = min(left_s, _JOINING_LOOK_S)
-                self._moved.wait(left_s)
+            if durable < pending.next_offset:  # it was cut, or the role ended, even if it has begun again by now
+                raise self._not_led_as_for(pending)
+        waiter = FetchWaiter()
+        if acks == ACKS_ALL:
+            self.add_waiter(waiter)
+        try:
+            self._wait_acknowledged(pending, acks, deadline, waiter)
+        finally:
+            if acks == ACKS_ALL:
+                self.remove_waiter(waiter)
 
     def delete_records(self, offset: int | None, *, timeout_s: float) -> int:
         """Moves the log's start up to ``offset`` (None: the high watermark), here and on all in-sync replicas, so that
@@ -283,13 +283,51 @@ class Partition(HostedReplica):
             return None
         return self.log.read(offset, max_bytes=max_bytes, upto=high_watermark, at_least_one=at_least_one)
 
+    # --- private ---
+
+    def _wait_acknowledged(self, pending: PendingAppend, acks: int, deadline: float, waiter: FetchWaiter) -> None:
+        """Nobody's lock is waited for longer than until the next look at the role, which needs none."""
+        is_first = True
+        while True:
+            self._require_led_as_for(pending)
+            left_s = deadline - time.monotonic()
+            try:
+                with self._lock.within(_SHORTLY_BUSY_S):
+                    wait_s = self._look(pending, acks, is_first=is_first)
+            except RequestTimedOutError:
+                self._require_led_as_for(pending)
+                if left_s <= 0:
+                    raise
+                continue
+            if wait_s <= 0:
+                return
+            if left_s <= 0:
+                raise RequestTimedOutError(
+                    f"{self}: offset {pending.next_offset - 1} was appended, but not committed by all in-sync "
+                    f"replicas {sorted(self.in_sync)} in time"
+                )
+            is_first = False
+            waiter.wait(min(left_s, wait_s))
+
     # --- private; the lock is held ---
+
+    def _look(self, pending: PendingAppend, acks: int, *, is_first: bool) -> float:
+        """0: the append counts as acknowledged; else how long to wait for news at most, in seconds. Raises
+        `RequestTimedOutError` where somebody else has the log."""
+        led = self._require_led_as_for(pending)
+        if is_first or (acks == ACKS_ALL and not self._is_settled):
+            self._advance_high_watermark(busy_s=_SHORTLY_BUSY_S)
+        if acks != ACKS_ALL or self._is_committed(pending):
+            return 0.0
+        if led.has_waited_for:
+            # Who was about to join may have died: that is seen by whoever has the clock.
+            self.on_in_sync_news()
+            return _JOINING_LOOK_S
+        return math.inf
 
     def _is_committed(self, pending: PendingAppend) -> bool:
         """The role first: under another leader the offsets may be other records'."""
         led = self._require_led_as_for(pending)
-        if not self._is_settled:
-            self._advance_high_watermark()
         if self.log.high_watermark >= pending.next_offset:
             return True
         in_sync = led.leadership.in_sync
@@ -301,12 +339,16 @@ class Partition(HostedReplica):
         return False
 
     def _require_led_as_for(self, pending: PendingAppend) -> InSyncSet:
+        """Needs no lock."""
         led = self._led
         if led is None or led.leader_epoch != pending.leader_epoch:
-            raise NotLeaderOrFollowerError(
-                f"{self} changed its leader before offset {pending.next_offset - 1} was acknowledged"
-            )
+            raise self._not_led_as_for(pending)
         return led
+
+    def _not_led_as_for(self, pending: PendingAppend) -> NotLeaderOrFollowerError:
+        return NotLeaderOrFollowerError(
+            f"{self} changed its leader before offset {pending.next_offset - 1} was acknowledged"
+        )
 
     def _is_led_as_for(self, pending: PendingAppend) -> bool:
         """Whether the leadership under which it was appended goes on. Needs no lock."""

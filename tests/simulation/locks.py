@@ -7,6 +7,7 @@ the first who gets it; of those who wait for a condition anybody goes on first. 
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
@@ -84,7 +85,7 @@ class SimLock:
             return True
         if not blocking:
             return False
-        until_us = None if timeout < 0 else scheduler.now_us + int(timeout * SECOND)
+        until_us = None if timeout < 0 else scheduler.now_us + math.ceil(timeout * SECOND)  # a moment is not nothing
         while not self._real.acquire(False):
             if until_us is not None and scheduler.now_us >= until_us:
                 return False
@@ -220,6 +221,6 @@ class SimEvent:
 
     def wait(self, timeout: float | None = None) -> bool:
         if not self._is_set:
-            until_us = None if timeout is None else self._scheduler.now_us + int(timeout * SECOND)
+            until_us = None if timeout is None else self._scheduler.now_us + math.ceil(timeout * SECOND)
             self._scheduler.park(until_us, waiting=self._waiting)
         return self._is_set

@@ -60,8 +60,6 @@ def _of_high_watermarks(files: SimFiles, directory: Path, disk: DiskView) -> Ite
             continue  # it was taken away while the others' were written, and the next ones do not name it
         if view is None or files.seen(directory / str(at) / RESTART_NAME):  # it begins anew: its frames are gone
             continue
-        if not files.is_directory(directory / str(at)):  # lost, or set aside while this was being saved
-            continue
         durable_end = max(view.durable_end(files), starts.get(at, 0))
         if high_watermark > durable_end:
             yield at, f"saved a high watermark of {high_watermark}, only what is below {durable_end} is on the device"

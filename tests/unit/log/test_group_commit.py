@@ -32,7 +32,7 @@ def behind_an_fsync(meanwhile: Callable[[GroupCommit], object], wait: Callable[[
     """What ``wait`` comes to, begun while an fsync is under way; ``meanwhile`` happens while it waits."""
     results: list[object] = []
 
-    def sync() -> int:
+    def sync(timeout_s: float, is_over: Callable[[], bool]) -> int:
         if not results:
             results.append(None)
             results[0] = wait(commit)
@@ -48,7 +48,7 @@ def test_wait_ends_when_an_fsync_of_all_there_is_does_not_reach_that_far():
     """The log was cut between the look at its end and the wait: no fsync will ever reach it."""
     syncs: list[int] = []
 
-    def sync() -> int:
+    def sync(timeout_s: float, is_over: Callable[[], bool]) -> int:
         syncs.append(1)
         assert len(syncs) == 1, "it spins"
         return 5
@@ -99,7 +99,7 @@ def test_wait_behind_an_fsync_ends_at_its_time_limit():
 def test_wait_that_fails_or_is_over_leaves_nothing_behind():
     """Waits are not remembered beyond their end."""
 
-    def fail() -> int:
+    def fail(timeout_s: float, is_over: Callable[[], bool]) -> int:
         raise LogStorageError("broken")
 
     commit = GroupCommit(fail, 5)
@@ -110,3 +110,36 @@ def test_wait_that_fails_or_is_over_leaves_nothing_behind():
     commit.fail(LogStorageError("broken for good"))
     with pytest.raises(LogStorageError, match="for good"):
         commit.wait_durable(5, 1.0)
+
+
+def test_wait_that_does_not_get_at_the_log_leaves_the_fsync_to_the_next():
+    """Its time is over, or nobody is interested; whoever waits next may get at it."""
+    given: list[float] = []
+
+    def sync(timeout_s: float, is_over: Callable[[], bool]) -> int:
+        given.append(timeout_s)
+        if len(given) < 3:
+            states.append("over")
+            raise RequestTimedOutError("busy")
+        return 10
+
+    states: list[str] = []
+    commit = GroupCommit(sync, 5)
+    with pytest.raises(RequestTimedOutError, match="busy"):
+        commit.wait_durable(7, 0.0)
+    states.clear()
+    assert commit.wait_durable(7, 60.0, is_over=lambda: bool(states)) == 5
+    assert commit.wait_durable(7, 60.0) == 10
+    assert given[0] <= 0
+    assert 0 < given[1] <= 60
+
+
+def test_wait_that_does_not_get_at_the_log_ends_when_the_log_is_cut_below_it():
+    """What is cut off never becomes durable, whoever has the log."""
+
+    def sync(timeout_s: float, is_over: Callable[[], bool]) -> int:
+        commit.begin_at(6)
+        raise RequestTimedOutError("busy")
+
+    commit = GroupCommit(sync, 5)
+    assert commit.wait_durable(7, 60.0) == 6

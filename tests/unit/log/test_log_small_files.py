@@ -189,7 +189,7 @@ def test_producer_state_survives_restart_crash_and_loss_of_its_snapshots():
 def test_group_commit_asks_for_one_sync_only_where_needed_and_fails_for_good():
     """Without threads: what is durable needs no sync, a failure is remembered."""
     syncs = []
-    commit = GroupCommit(lambda: syncs.append(1) or 10, 5)
+    commit = GroupCommit(lambda timeout_s, is_over: syncs.append(1) or 10, 5)
     assert commit.wait_durable(5, 1.0) == 5
     assert syncs == []
     assert commit.wait_durable(7, 1.0) == 10

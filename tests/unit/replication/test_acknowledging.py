@@ -1,20 +1,47 @@
 """Acknowledgements while an fsync is under way: what they wait for, and what they may be told.
 
-What happens during an fsync is done from within it, so that no test needs a second thread.
+What happens during an fsync, or a wait, is done from within it. A lock that somebody else has is another thread's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from broker_runtime.contract import errors
 from broker_runtime.log import FlushMode
+from broker_runtime.log.directory import RECOVERY_POINT_NAME
 from broker_runtime.log.faulty_files import FaultyFiles
-from broker_runtime.replication import Partition, PendingAppend, follower
+from broker_runtime.replication import FetchWaiter, Partition, PendingAppend, follower
+from broker_runtime.replication import partition as leader
 from broker_runtime.replication.follower_log import adopt_marks
 from tests.unit.replication.partitions import NOW_MS, Hosted, frame, leadership
+
+LIMIT_S = 20.0
+
+
+@contextmanager
+def busy(partition: Partition) -> Iterator[None]:
+    """Inside, somebody else has the partition's log, as who writes something for it to a disk that stands still."""
+    has_it, lets_go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with partition.log._state.lock:
+            has_it.set()
+            lets_go.wait(2 * LIMIT_S)
+
+    thread = threading.Thread(target=hold, daemon=True)
+    thread.start()
+    assert has_it.wait(LIMIT_S)
+    try:
+        yield
+    finally:
+        lets_go.set()
+        thread.join(LIMIT_S)
 
 
 class SlowFiles(FaultyFiles):
@@ -147,3 +174,84 @@ def test_saved_high_watermark_is_never_above_what_the_disk_has() -> None:
     assert partition.high_watermark == 2
     saved = partition.log.start_state()
     assert (saved.high_watermark, saved.recovery_point) == (1, 1)
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+@pytest.mark.parametrize("mode", [FlushMode.ACK, FlushMode.OS])
+def test_end_of_the_role_is_told_at_once_whoever_has_the_log(mode: FlushMode, acks: int) -> None:
+    """What holds the log's lock may last as long as the disk likes."""
+    _, partition = hosted(flush_mode=mode)
+    pending = appended(partition, b"a", acks=acks)
+    looks: list[bool] = []
+    is_led_as_for = partition._is_led_as_for
+
+    def lose_the_role_at_the_second_look(asked: PendingAppend) -> bool:
+        looks.append(is_led_as_for(asked))
+        if len(looks) == 2:
+            partition.step_down()
+        return is_led_as_for(asked)
+
+    partition._is_led_as_for = lose_the_role_at_the_second_look  # type: ignore[method-assign]
+    if mode is not FlushMode.ACK:
+        partition.step_down()
+    with busy(partition), pytest.raises(errors.NotLeaderOrFollowerError, match="changed its leader"):
+        partition.complete(pending, acks=acks, timeout_s=LIMIT_S)
+    assert not partition._waiters
+
+
+@pytest.mark.parametrize("mode", [FlushMode.ACK, FlushMode.OS])
+def test_acknowledgement_is_waited_for_until_its_time_limit_whoever_has_the_log(mode: FlushMode) -> None:
+    """Neither the fsync nor the high watermark is waited for longer."""
+    _, partition = hosted(flush_mode=mode)
+    pending = appended(partition, b"a", acks=-1)
+    with busy(partition):
+        for _ in range(2):
+            with pytest.raises(errors.RequestTimedOutError):
+                partition.complete(pending, acks=-1, timeout_s=0.06)
+    partition.complete(pending, acks=-1, timeout_s=0)
+    assert partition.high_watermark == 2
+
+
+def test_end_of_the_role_is_told_at_once_though_the_next_leaders_follower_has_the_partition(monkeypatch) -> None:
+    """A follower that writes to a disk that stands still has the partition's lock."""
+    _, partition = hosted()
+    partition.become_leader(leadership(2, replicas=(1, 2), in_sync=(1, 2)))
+    pending = appended(partition, b"a", acks=-1)
+
+    class Interrupted(FetchWaiter):
+        def wait(self, timeout_s: float) -> bool:
+            assert partition._lock.acquire(blocking=False), "it waits with the lock"
+            partition.step_down()
+            partition._lock._finish()
+            assert not partition.is_leader
+            return super().wait(timeout_s)
+
+    monkeypatch.setattr(leader, "FetchWaiter", Interrupted)
+    with pytest.raises(errors.NotLeaderOrFollowerError, match="changed its leader"):
+        partition.complete(pending, acks=-1, timeout_s=LIMIT_S)
+    partition._lock.release()
+    assert not partition._waiters
+
+
+def test_record_that_is_not_durable_is_not_acknowledged_by_a_role_that_ended_and_began_again() -> None:
+    """The wait for the disk ended with the role."""
+    _, partition = hosted()
+    pending = appended(partition, b"a", acks=1)
+    partition.log.flush = lambda *_, **__: 1  # type: ignore[method-assign]
+    with pytest.raises(errors.NotLeaderOrFollowerError, match="changed its leader"):
+        partition.complete(pending, acks=1, timeout_s=0)
+
+
+def test_acknowledgement_writes_no_checkpoint() -> None:
+    """All logs of the directory share it, and whoever writes it: a request would wait for each of their disks."""
+    files = FaultyFiles()
+    broker = Hosted(files=files, segment_bytes=len(frame(b"in the next segment")) + 8)
+    partition, path = broker.only, Path("/data") / RECOVERY_POINT_NAME
+    broker.append(b"first")
+    pending = appended(partition, b"in the next segment", acks=-1)
+    before = files.content(path)
+    partition.complete(pending, acks=-1, timeout_s=0)
+    assert len(partition.log.segment_base_offsets) == 2
+    assert files.content(path) == before
+    broker.directory.checkpoint()
+    assert files.content(path) != before
