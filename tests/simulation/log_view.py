@@ -15,6 +15,8 @@ from crc32c import crc32c
 from broker_runtime.contract.errors import PylogError
 from broker_runtime.contract.frame import FrameHeader, parse_header, verify_frame
 from broker_runtime.contract.model import TopicPartition
+from broker_runtime.log.directory import LOG_START_NAME
+from broker_runtime.log.partition_files import RESTART_NAME
 from tests.simulation.disk import LOG_SUFFIX, SimFiles
 
 DIRECTORY_NAME = re.compile(r"([a-zA-Z0-9_-]+)-(\d+)\Z")
@@ -127,8 +129,7 @@ class DiskView:
 
     def _walk(self, at: TopicPartition, path: Path, position: int, frames: list[StoredFrame]) -> bool:
         data = memoryview(self._files.seen(path))
-        if frames and position == 0 and int(path.stem) > frames[-1].next_offset and len(data):
-            # A crash while old segments were removed may leave any of them: what is below the gap was deleted.
+        if frames and position == 0 and int(path.stem) > frames[-1].next_offset and self._begins_at(at, path):
             frames.clear()
         elif frames and position == 0 and int(path.stem) != frames[-1].next_offset:
             return False
@@ -139,6 +140,15 @@ class DiskView:
             frames.append(frame)
             position = frame.end_position
         return True
+
+    def _begins_at(self, at: TopicPartition, path: Path) -> bool:
+        """Whether what is below that segment was deleted, or is about to be: a crash then may leave any of it, with
+        gaps. (One that takes the end of the segment before leaves a gap, too.)"""
+        directory = path.parent
+        entry = re.compile(rf"^{re.escape(at.topic)} {at.partition} (\d+)$", re.MULTILINE)
+        saved = entry.search(self._files.seen(directory.parent / LOG_START_NAME).decode())
+        is_anew = bool(self._files.seen(directory / RESTART_NAME))
+        return is_anew or (saved is not None and int(saved[1]) >= int(path.stem))
 
     def _frame(self, at: TopicPartition, path: Path, data: memoryview, position: int) -> StoredFrame | None:
         try:
