@@ -299,8 +299,9 @@ class Invariants:
             self.decided.discard(key)
             view = self._nodes[after.leader].disk.logs.get(at)
             committed.count_as(() if view is None else view.frames)
-        # As the controller a broker does not tell itself, as a leader, sooner than others.
-        self._written_by[key] = "" if change.is_decision else change.writer
+        # As the controller a broker does not tell itself, as a leader, sooner than others; and one that gave its
+        # leadership up hears of that as others do.
+        self._written_by[key] = "" if change.is_decision or after.leader is None else change.writer
         self._require_right_writer(change)
         if before is not None and after.leader != before.leader and before.leader is not None:
             if self._nodes[before.leader].files.is_syncing(str(at)):
