@@ -23,7 +23,7 @@ from broker_runtime.log.recovery import StartState
 from broker_runtime.replication import HostedReplica, InSyncSet, Leadership, follower, partition
 from broker_runtime.zookeeper import disks, membership, returning
 from broker_runtime.zookeeper.session import ANY_VERSION, Check
-from broker_runtime.zookeeper.znodes import TOPICS
+from broker_runtime.zookeeper.znodes import TOPICS, broker_path
 from tests.simulation.run import Outcome
 from tests.simulation.sim_zookeeper import SimClient
 
@@ -134,12 +134,17 @@ def waits_for_nobody_who_may_leave() -> Patches:
 
 @variant
 def changes_in_sync_sets_in_any_session() -> Patches:
-    """A leader writes its in-sync set, whatever became of the session that it registered in."""
+    """A leader writes its in-sync set, whatever became of its registration and of the session that it made it in."""
     real = SimClient.transaction
 
     def transaction(self: SimClient, operations: Sequence[Any], *, session: int | None = None) -> list[int]:
-        is_of_the_updater = self._scheduler.current_thread == "in-sync"
-        return real(self, operations, session=None if is_of_the_updater else session)
+        if self._scheduler.current_thread != "in-sync":
+            return real(self, operations, session=session)
+        own = Check(broker_path(int(self.actor[1:])), ANY_VERSION)
+        versions = real(self, [each for each in operations if each != own])
+        if own in operations:
+            versions.insert(operations.index(own), 0)
+        return versions
 
     yield mock.patch.object(SimClient, "transaction", transaction)
 
@@ -149,11 +154,11 @@ def counts_its_own_log_end() -> Patches:
     """The leader counts for the high watermark with all that it has appended, not with what is on its device."""
     real = HostedReplica._advance_high_watermark
 
-    def advance(self: HostedReplica, extent: LogExtent | None = None) -> int:
-        extent = self.log.extent() if extent is None else extent
+    def advance(self: HostedReplica, extent: LogExtent | None = None, busy_s: float = -1) -> int:
+        extent = self.log.extent(busy_s) if extent is None else extent
         if self._led is not None and extent.high_watermark < extent.durable_end:
             extent = extent._replace(durable_end=extent.log_end)
-        return real(self, extent)
+        return real(self, extent, busy_s)
 
     yield mock.patch.object(HostedReplica, "_advance_high_watermark", advance)
 
@@ -266,7 +271,7 @@ def waits_for_what_was_cut() -> Patches:
                     return self._durable_end_offset
                 self._is_syncing = True
             try:
-                end = self._sync()
+                end = self._sync(deadline - group_commit.time.monotonic(), lambda: False)
                 with self._condition:
                     self._durable_end_offset = max(self._durable_end_offset, end)
             finally:
