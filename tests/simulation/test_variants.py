@@ -9,23 +9,25 @@ from tests.simulation.pool import run_limited
 
 SEEDS = 300
 TRIED_FIRST = {
-    "changes_in_sync_sets_in_any_session": [9, 39],
-    "counts_its_own_log_end": [12],
-    "compares_offsets_and_no_epochs": [3, 273],
-    "counts_the_in_sync_set_as_written": [66, 276],
-    "in_sync_without_broker_epoch": [20],
-    "keeps_epochs_at_truncation": [2, 3],
-    "leaves_sets_to_members_that_are_gone": [179],
-    "looks_at_nothing_behind_a_bad_frame": [57, 213],
-    "rolls_with_a_snapshot_of_before": [72, 132],
+    "changes_in_sync_sets_in_any_session": [9],
+    "compares_offsets_and_no_epochs": [273],
+    "counts_its_own_log_end": [3],
+    "counts_the_in_sync_set_as_written": [276],
+    "fences_no_leader_epochs": [15],
+    "in_sync_without_broker_epoch": [21],
+    "leaves_sets_to_members_that_are_gone": [310, 340],
+    "looks_at_nothing_behind_a_bad_frame": [55],
+    "rolls_with_a_snapshot_of_before": [72],
     "saves_a_high_watermark_that_is_not_durable": [5],
-    "takes_any_disk_for_its_own": [51],
-    "takes_every_log_for_flushed": [10, 40],
+    "takes_any_disk_for_its_own": [21],
+    "takes_every_log_for_flushed": [40],
     "trusts_what_a_failed_fsync_left": [54],
-    "waits_for_what_was_cut": [213, 3],
+    "waits_for_nobody_who_may_leave": [456, 516],
+    "waits_for_what_was_cut": [213],
     "writes_as_a_controller_without_a_check": [30],
 }
-"""Seeds that caught it when they were last searched for; if they do no more, all are tried."""
+"""Seeds that caught it when they were last searched for; if they do no more, all are tried. Two variants are met by none
+of the first 300."""
 
 
 def test_seeds_are_tried_for_variants_that_there_are() -> None:
