@@ -26,8 +26,8 @@ TRIED_FIRST = {
     "waits_for_what_was_cut": [213],
     "writes_as_a_controller_without_a_check": [30],
 }
-"""Seeds that caught it when they were last searched for; if they do no more, all are tried. Two variants are met by none
-of the first 300."""
+"""Seeds that caught it when they were last searched for; if they do no more, all are tried. Two variants are met
+by none of the first 300."""
 
 
 def test_seeds_are_tried_for_variants_that_there_are() -> None:
