@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from broker_runtime.contract.errors import OptionError
-from broker_runtime.contract.model import TopicPartition
 from pyspark_log.cli.arguments import parse_partition
 from pyspark_log.cli.invocation import Invocation
 from pyspark_log.cli.options import add_command
 from pyspark_log.cli.output import Column, OutputFormat, counted, print_rows
 
 if TYPE_CHECKING:
-    from broker_runtime.contract.model import Reassignment, TopicDescription
+    from broker_runtime.contract.model import Reassignment, TopicDescription, TopicPartition
     from pyspark_log.client.admin import Admin
 
 _WATCH_INTERVAL_S = 0.5
@@ -143,6 +142,7 @@ def _row(at: TopicPartition, each: Reassignment) -> dict[str, Any]:
 
 def choices(topics: Iterable[TopicDescription], named: Collection[TopicPartition] | None) -> list[str]:
     """Of each partition without a leader (of those ``named``, if any): why, what can be done, and what that costs."""
+    from broker_runtime.contract.model import TopicPartition
     from pyspark_log.client.health import why_offline
 
     without = [
