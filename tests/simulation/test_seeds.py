@@ -11,6 +11,7 @@ RARE = {
     "disk lost by the only one in sync",
     "epochs part where offsets do not",
     "leader lost during a move",
+    "log of the only one in sync damaged, and others had all",
     "producer begins anew",
 }
 """Situations that so few seeds may miss."""
