@@ -289,10 +289,14 @@ def test_nothing_is_proposed_without_a_registration_or_zookeeper():
     assert leader.state().isr == (1, 2, 3), "what was not tried is tried at once"
 
 
-def test_write_of_an_earlier_session_is_not_sent():
+@pytest.mark.parametrize("is_registered_anew", [False, True])
+def test_write_of_an_earlier_session_is_not_sent(is_registered_anew):
+    """Not either once the broker is registered again: its roles are those of the life before."""
     leader = Leader(in_sync=(1, 2))
     leader.fetch(3)
     leader.client.expire()
+    if is_registered_anew:
+        leader.register(1)
     leader.updater.step(0)
     assert leader.state().isr == (1, 2)
 
