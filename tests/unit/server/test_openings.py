@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyarrow import flight
 
-from broker_runtime.contract.errors import TooManyStreamsError
+from broker_runtime.contract.errors import BrokerOverloadedError, TooManyStreamsError
 from broker_runtime.contract.flight import from_flight_error
 from broker_runtime.server.openings import Headers, OpeningCall, Openings, Patience
 
@@ -65,6 +65,15 @@ def test_actions_and_other_brokers_are_never_refused() -> None:
     clocked.openings.start_call(EXCHANGE, {"broker": ["secret"]})
     with pytest.raises(flight.FlightUnavailableError):
         clocked.openings.start_call(EXCHANGE, {"broker": []})
+
+
+@pytest.mark.parametrize("call", [PUT, EXCHANGE, ACTION])
+def test_broker_that_is_full_refuses_calls_of_any_method_but_those_of_brokers(call: Info) -> None:
+    openings = Openings(8, is_broker=_says_so, is_full=lambda: True)
+    with pytest.raises(flight.FlightUnavailableError) as refused:
+        openings.start_call(call, {})
+    assert isinstance(from_flight_error(refused.value, "b:1"), BrokerOverloadedError)
+    openings.start_call(call, {"broker": ["secret"]})
 
 
 def test_defect_in_the_check_shows_no_traceback() -> None:
