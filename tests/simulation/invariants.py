@@ -18,7 +18,8 @@ By number, as tests name them ("invariant 5"); 9 to 11 are of transactions and g
 13. Who waits for an acknowledgement is answered by the time limit of the request; where the leadership ended, at once,
     but for who does the fsync that all wait for.
 14. The high watermark rises only while ``min.insync.replicas`` are in sync, as far as its leader itself has written.
-15. After all brokers ended, whoever of those in sync comes back first, with its disk, leads soon.
+15. After all brokers ended, whoever of those in sync comes back first, with its disk, leads soon. Who comes back leaves
+    its place in sync only to one that is registered and served meanwhile.
 16. Who is eligible (`PartitionState.eligible`) has all that is committed.
 
 Rule: looks and never touches: no log is opened or loaded by it, nothing runs because of it. Every complaint is a
@@ -96,6 +97,7 @@ class Invariants:
         """Logs that went with their disk, until they are in sync again."""
         self._registered_in: dict[int, int] = {}  # broker → life
         self._registered_at_us: dict[int, int] = {}
+        self._died_at_us: dict[int, int] = {}
         self._leaders: dict[tuple[Key, int], tuple[int, int]] = {}
         self._leading: dict[Partition, int] = {}  # the epoch in which it leads, as of the last look
         self._names: dict[Partition, TopicPartition] = {}
@@ -312,6 +314,7 @@ class Invariants:
             change.writer == f"b{left}" and self._nodes[left].was_unclean for left in set(before.isr) - set(after.isr)
         ):
             self._situation("unclean stop of one in sync with others")
+        self._require_left_to_somebody(change)
         joined = set(after.isr) - set(() if before is None else before.isr)
         self.in_sync[key] = after.isr
         self._unproven[key] = after.unproven
@@ -332,6 +335,25 @@ class Invariants:
             if before is not None and before.unproven and after.leader not in before.unproven:
                 self._situation("who kept its power leads, others in sync lost it")
             self._elected(change, is_decided)
+
+    def _require_left_to_somebody(self, change: StateChange) -> None:
+        before, at = change.before, change.at
+        for broker_id in set(() if before is None else before.isr) - set(change.after.isr):
+            node = self._nodes[broker_id]
+            if change.writer != node.actor or self._takes_part(broker_id):
+                continue  # others say so, or it did not just come back
+            if (broker_id, at) in self.without_log or (broker_id, at) in self.damaged:
+                continue  # it has nothing to stay for
+            others = change.registered.intersection(change.after.isr)
+            if not any(self._has_served_since(each, node.started_us) for each in others):
+                raise ViolationError(
+                    15, f"{at}: broker {broker_id} came back and left the in-sync set to {change.after.isr}, of whom "
+                    f"{sorted(others)} are registered, and none has served since",
+                )  # fmt: skip
+
+    def _has_served_since(self, broker_id: int, since_us: int) -> bool:
+        node = self._nodes[broker_id]
+        return node.is_up or node._is_stopping or self._died_at_us.get(broker_id, -1) >= since_us
 
     def _look_at_eligible(self, change: StateChange, committed_end: int) -> None:
         before, after = change.before, change.after
@@ -596,6 +618,7 @@ class Invariants:
 
     def died(self, node: Node) -> None:
         """A broker's process ended; its disk is as it will find it."""
+        self._died_at_us[node.broker_id] = node.scheduler.now_us
         if not self.is_durable_by_ack:
             if node.has_lost_power:
                 self.may_lack.update((node.broker_id, at) for at in node.disk.logs)

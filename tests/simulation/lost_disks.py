@@ -48,6 +48,14 @@ class LostDisks:
         else:
             self._end(node, lambda: self._take_out_one(node))
 
+    def empty_at_once(self, node: Node) -> bool:
+        """A broker is killed and comes back with an empty disk; returns whether it may, and was."""
+        if not self._may_lose(node):
+            return False
+        node.kill(power_lost=False)
+        self._take_out(node)
+        return True
+
     def restore(self, node: Node) -> None:
         """A broker's disk is replaced by a copy that was made of it some time ago, while it was stopped or running. Of
         the latter only what ZooKeeper knows to be older: no other is noticed."""
@@ -80,18 +88,20 @@ class LostDisks:
 
     # --- all at once ------------------------------------------------------------------------------------------------
 
-    def all_end(self, node: Node) -> None:
+    def all_end(self, node: Node, *, is_one_away: bool = False) -> None:
         """All brokers are killed; one of them has lost its disk, or has a copy of it that was made while it ran. They
-        come back in any order, and one that has its disk may never do so."""
+        come back in any order, and one that has its disk may never do so. ``is_one_away``: it does not, where the
+        others have all."""
         if self._rng.random() < 0.3:
             copy = node.files.copy(DATA)
-            self._later(self._rng.randrange(8 * SECOND, 20 * SECOND), lambda: self._all_end(node, copy))
+            self._later(self._rng.randrange(8 * SECOND, 20 * SECOND), lambda: self._all_end(node, copy, is_one_away))
         else:
-            self._all_end(node)
+            self._all_end(node, None, is_one_away)
 
-    def _all_end(self, node: Node, copy: Copy | None = None) -> None:
+    def _all_end(self, node: Node, copy: Copy | None, is_one_away: bool) -> None:
         world = self._world
-        if world.is_recovering or not world.invariants.is_durable_by_ack or not self._may_lose(node):
+        is_quiet = world.scheduler.now_us < world.quiet_until_us  # they have not come back since they last ended
+        if is_quiet or world.is_recovering or not world.invariants.is_durable_by_ack or not self._may_lose(node):
             return
         if copy is not None and not self._is_known_to_be_older(node, copy):
             return
@@ -109,10 +119,12 @@ class LostDisks:
             ),
             None,
         )
-        if self._rng.random() < 0.5:
+        if not is_one_away and self._rng.random() < 0.5:
             never = None
         for each in nodes:
             world.trace.fault("all killed", each.actor, "its disk is lost" if each is node and is_lost else "")
+            if each is node and is_lost:
+                world.zookeeper.expire(each.actor)  # else a set may be left to it alone, as others' sessions end before
             each.kill(power_lost=False)
         if copy is not None:
             self._put_in_older(node, copy)

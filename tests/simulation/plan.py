@@ -20,7 +20,23 @@ _DIRECTED = (
     "controller deposed", "back and forth", "outcome lost", "session ends",
     "disk lost", "all end", "older copy", "only disk lost", "failed fsync", "bit flip",
 )  # fmt: skip
-_WITHOUT_FSYNCS, _FULL_DISKS = 10, 14
+_STEERED = {
+    10: "all but one lose power",
+    11: "outcome of leaving lost",
+    13: "all end, but one for ever",
+    14: "disk full",
+    16: "leader lost in a move",
+    17: "producers forgotten",
+    20: "first one damaged",
+}
+"""What a seed is steered to that leaves this remainder when divided by thirty: where needed, with the cluster for it."""
+_FLUSH_MODES = {
+    "all but one lose power": ["interval", "os"],
+    "all end, but one for ever": ["ack"],
+    "first one damaged": ["ack"],
+}
+_FACTORS = {"first one damaged": 3, "leader lost in a move": 2, "outcome of leaving lost": 2}
+_BUSY = (["back and forth"], ["outcome of leaving lost"], ["producers forgotten"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,28 +91,27 @@ def plan_of(seed: int) -> Plan:
     if seed % 3 == 0:  # steered to one situation, with little else beside it
         kinds = [_DIRECTED[seed // 3 % len(_DIRECTED)], *rng.sample(kinds, min(len(kinds), 2))]
         is_stormy = is_stormy and rng.random() < 0.3
-    loses_power = seed % 30 == _WITHOUT_FSYNCS  # the same, which needs another flush.mode besides
-    if loses_power:
-        kinds, is_stormy = ["all but one lose power", *rng.sample(kinds, min(len(kinds), 1))], False
-    if seed % 30 == _FULL_DISKS:
-        kinds = ["disk full", *rng.sample(kinds, min(len(kinds), 2))]
+    steered = _STEERED.get(seed % 30) if seed % 3 else None
+    if steered is not None:
+        kinds = [steered, *rng.sample(kinds, min(len(kinds), 2 if steered == "disk full" else 1))]
+        is_stormy = is_stormy and steered == "disk full"
     brokers = 3
     replicas = list(range(1, brokers + 1))
-    factor = rng.choice([2, 3, 3])
+    factor = _FACTORS.get(steered or "") or rng.choice([2, 3, 3])
     assignment = tuple(tuple(rng.sample(replicas, factor)) for _ in range(rng.randint(1, 3)))
     return Plan(
         brokers=brokers,
         assignment=assignment,
-        flush_mode=rng.choice(["interval", "os"] if loses_power else ["ack", "ack", "ack", "interval", "os"]),
+        flush_mode=rng.choice(_FLUSH_MODES.get(steered or "", ["ack", "ack", "ack", "interval", "os"])),
         segment_bytes=rng.choice([4 << 10, 16 << 10, 1 << 20]),
         value_bytes=rng.choice([0, 0, 300]),
         producers=2,
         plain_producers=frozenset({1}) if rng.random() < 0.3 else frozenset(),
         consumers=rng.randint(1, 2),
-        batches=rng.randint(15, 40) * (3 if kinds[:1] == ["back and forth"] else 1),  # it needs some on their way
+        batches=rng.randint(15, 40) * (3 if kinds[:1] in _BUSY else 1),  # they need some on their way
         produce_every_us=rng.choice([150, 250, 500]) * MS,
-        min_in_sync=rng.choice([None, 2]),
-        duration_us=rng.randint(12, 30) * SECOND,
+        min_in_sync=2 if steered == "outcome of leaving lost" else rng.choice([None, 2]),
+        duration_us=rng.randint(12, 30) * SECOND + (20 * SECOND if steered == "all end, but one for ever" else 0),
         faults=tuple(kinds),
         fault_interval_us=(500 * MS, rng.choice([3, 6, 10]) * SECOND),
         loss=rng.choice([0.0, 0.01, 0.05]) if is_stormy else 0.0,
