@@ -29,7 +29,7 @@ _STEERED = {
     17: "producers forgotten",
     20: "first one damaged",
 }
-"""What a seed is steered to that leaves this remainder when divided by thirty: where needed, with the cluster for it."""
+"""Remainder of the seed by thirty → what it is steered to, where needed with the cluster for it."""
 _FLUSH_MODES = {
     "all but one lose power": ["interval", "os"],
     "all end, but one for ever": ["ack"],
