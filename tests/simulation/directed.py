@@ -7,6 +7,7 @@ when it happens is chosen.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import ElectLeadersRequest, PartitionMove, ReassignPartitionsRequest
@@ -202,11 +203,11 @@ class Directed:
 
     # --- in-sync sets -----------------------------------------------------------------------------------------------
 
-    def lose_outcome(self, node: Node, *, is_leaving: bool = False) -> None:
+    def lose_outcome(self, node: Node, *, change: Literal["join", "leave"] | None = None) -> None:
         """A leader's change of an in-sync set is carried out, and for seconds the leader does not hear of it. Who joins
-        is cut off at that moment; who leaves is back at that moment. ``is_leaving``: it is one that leaves."""
+        is cut off at that moment; who leaves is back at that moment. ``change``: which; None: either."""
         world, zookeeper = self._world, self._world.zookeeper
-        leader, follower = self._about_to_change(is_leaving=is_leaving)
+        leader, follower = self._about_to_change(change)
         if leader is None or follower is None:
             return
         world.trace.fault("outcome of an in-sync write lost", leader.actor, f"about {follower.actor}")
@@ -243,21 +244,20 @@ class Directed:
 
         self._at_state_write(zookeeper.before_transaction, leader.actor, "in-sync", expire)
 
-    def _about_to_change(self, *, is_leaving: bool = False) -> tuple[Node | None, Node | None]:
-        """A leader and a follower whose place in the in-sync set is about to change, which is seen to here.
-        ``is_leaving``: it is in that set."""
+    def _about_to_change(self, change: Literal["join", "leave"] | None = None) -> tuple[Node | None, Node | None]:
+        """A leader and a follower whose place in the in-sync set is about to change, which is seen to here."""
         world = self._world
         choices = [
             (world.nodes[state.leader], world.nodes[each])
             for at, state in self._led()
             for each in world.states.topics[at.topic].assignment[at.partition]
-            if state.leader is not None and each != state.leader and (each in state.isr or not is_leaving)
+            if state.leader is not None and each != state.leader and (each in state.isr or change != "leave")
         ]
         choices = [(a, b) for a, b in choices if b.life is not None]
         if not choices:
             return None, None
         leader, follower = self._rng.choice(choices)
-        if not is_leaving and self._rng.random() < 0.5:
+        if change == "join" or (change is None and self._rng.random() < 0.5):
             follower.kill(power_lost=False)
             follower.start(self._rng.randrange(100 * MS, SECOND))
         else:

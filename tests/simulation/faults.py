@@ -68,13 +68,15 @@ class Faults:
             "older copy": lost_disks.restore,
             "all end": lost_disks.all_end,
             "all end, but one for ever": lambda node: lost_disks.all_end(node, is_one_away=True),
+            "all lose power, without fsyncs": lost_disks.all_lose_power,
             "all but one lose power": lost_disks.all_but_one_lose_power,
             "only disk lost": lost_disks.empty_the_only_one,
             "controller deposed": directed.depose_controller,
             "back and forth": directed.back_and_forth,
             "leader lost in a move": directed.leader_lost_in_move,
             "outcome lost": directed.lose_outcome,
-            "outcome of leaving lost": lambda node: directed.lose_outcome(node, is_leaving=True),
+            "outcome of joining lost": lambda node: directed.lose_outcome(node, change="join"),
+            "outcome of leaving lost": lambda node: directed.lose_outcome(node, change="leave"),
             "session ends": directed.end_session,
         }
         self._kinds = [(kind, known[kind]) for kind in kinds]

@@ -11,7 +11,8 @@ By number, as tests name them ("invariant 5"); 9 to 11 are of transactions and g
 6. Each leader epoch of a partition has at most one leader, elected by the newest controller, and it wrote all frames
    of that epoch.
 7. Whoever is elected holds every committed record and was in sync under its current broker epoch. A leader changes the
-   in-sync set only while it is registered.
+   in-sync set only while it is registered. After all in sync lost their power without flush.mode=ack, records are lost
+   that no disk has left, and no others: the one leads whose log goes furthest.
 8. Leader epoch, log start and the `latest` that is served never decrease; the high watermark never within one epoch.
 12. After any crash a log is opened as a prefix with all that was durable; what is made of its frames, and what is saved
    for the next start, agrees with them.
@@ -92,6 +93,11 @@ class Invariants:
         """Logs that lost their power without flush.mode=ack, until they are in sync again."""
         self.decided: set[Key] = set()
         """Partitions for which an operator wants whoever is there to lead: what that one lacks may be lost."""
+        self._left_by_power_loss: dict[Key, dict[int, Sequence[StoredFrame]]] = {}
+        """Partitions whose replicas in sync all lost their power without flush.mode=ack, until one of them leads: what
+        the disk of each has left."""
+        self._cut_short: set[tuple[Key, int]] = set()
+        """Producers of a partition of whom acknowledged records are lost, rightly."""
         self._was_damaged: set[tuple[int, TopicPartition]] = set()  # at any time
         self.without_log: set[tuple[int, TopicPartition]] = set()
         """Logs that went with their disk, until they are in sync again."""
@@ -300,7 +306,8 @@ class Invariants:
             is_decided = True
             self.decided.discard(key)
             view = self._nodes[after.leader].disk.logs.get(at)
-            committed.count_as(() if view is None else view.frames)
+            self._lost_rightly(key, committed, () if view is None else view.frames)
+        self._look_at_first_after_power_loss(change, committed)
         # As the controller a broker does not tell itself, as a leader, sooner than others; and one that gave its
         # leadership up hears of that as others do.
         self._written_by[key] = "" if change.is_decision or after.leader is None else change.writer
@@ -332,9 +339,42 @@ class Invariants:
                 self.may_lack.discard((broker_id, at))  # else it is taken in for what it told before it lost its power
             self._require(5, self._nodes[broker_id], at, key, 0, committed.end)
         if after.leader is not None and (before is None or after.leader_epoch > before.leader_epoch):
-            if before is not None and before.unproven and after.leader not in before.unproven:
+            is_there = self._takes_part(after.leader)
+            if before is not None and before.unproven and after.leader not in before.unproven and is_there:
                 self._situation("who kept its power leads, others in sync lost it")
             self._elected(change, is_decided)
+
+    def _require_furthest(self, at: TopicPartition, leader: int, left: Mapping[int, Sequence[StoredFrame]]) -> None:
+        """All that may be lost is what no disk has left: who leads has the log that goes furthest."""
+        ends = {
+            broker_id: (frames[-1].header.leader_epoch, frames[-1].next_offset) if frames else (-1, 0)
+            for broker_id, frames in left.items()
+        }
+        if leader not in ends or ends[leader] < max(ends.values()):
+            raise ViolationError(
+                7, f"{at}: broker {leader} was elected after all in sync lost their power; their logs go to {ends}"
+            )
+
+    def _lost_rightly(self, key: Key, committed: Committed, frames: Sequence[StoredFrame]) -> None:
+        """What the log with these frames lacks is lost, and what follows from that is right as well."""
+        lost = committed.count_as(frames)
+        acknowledged = [frame for frame in lost if frame.body in self._history.acknowledged]
+        self._cut_short.update((key, frame.header.producer_id) for frame in acknowledged)
+        by_epoch = self._told.get((key, LATEST), {})
+        by_epoch.update({epoch: min(told, committed.end) for epoch, told in by_epoch.items()})
+        if acknowledged:
+            self._situation("acknowledged records lost, rightly")
+
+    def _look_at_first_after_power_loss(self, change: StateChange, committed: Committed) -> None:
+        before, leader = change.before, change.after.leader
+        if leader is None or (before is not None and change.after.leader_epoch == before.leader_epoch):
+            return
+        if (
+            self._takes_part(leader) and change.key in self._left_by_power_loss
+        ):  # else it is dead itself, and never leads
+            left = self._left_by_power_loss.pop(change.key)
+            self._require_furthest(change.at, leader, left)
+            self._lost_rightly(change.key, committed, left[leader])
 
     def _require_left_to_somebody(self, change: StateChange) -> None:
         before, at = change.before, change.at
@@ -539,6 +579,8 @@ class Invariants:
     def fell_out(self, at: TopicPartition, position: int, name: str, topic_id: bytes) -> int:
         """A consumer was told that its position is out of range; where it may go on."""
         committed = self.of((topic_id, at.partition), at)
+        if position > committed.end:  # it has read what is lost, rightly: nothing else was ever given to it
+            return committed.end
         if position >= committed.log_start:
             held = f"committed are {committed.log_start} to {committed.end}"
             raise ViolationError(1, f"{at}: {name} at {position} is told it is out of range, {held}")
@@ -546,7 +588,7 @@ class Invariants:
 
     def refused_first(self, batch: Batch, producer_id: int, error: ErrorInfo) -> None:
         """A batch before which everything was acknowledged was refused for its sequence. That is right only where the
-        producer is forgotten, because all that it ever sent was deleted."""
+        producer is forgotten, because all that it ever sent was deleted, or where some of it was lost, rightly."""
         kept = [
             frame
             for key, committed in self.committed.items()
@@ -554,6 +596,8 @@ class Invariants:
             for frame in committed.frames
             if frame.header.producer_id == producer_id and frame.next_offset > committed.log_start
         ]
+        if any((key, producer_id) in self._cut_short for key, each in self.committed.items() if each.at == batch.at):
+            return
         if kept or error.code != "UNKNOWN_PRODUCER_ID":
             raise ViolationError(
                 3, f"{batch.at}: {batch} is the first that is not acknowledged, and refused: {error.message}"
@@ -631,6 +675,19 @@ class Invariants:
             lack = missing(kept, node.disk.logs[at].frames) if kept else None
             if lack is not None and (node.broker_id, at) not in self.damaged:
                 raise ViolationError(12, f"{at}: broker {node.broker_id} was durable up to {claimed}: {lack}")
+
+    def all_lost_power(self) -> None:
+        """All brokers have just lost their power, all replicas in sync, without flush.mode=ack: what is lost by that is
+        lost rightly."""
+        for node in self._nodes.values():
+            node.disk.refresh_all()
+            node.disk.refresh()
+        for key, in_sync in self.in_sync.items():
+            at = self.of(key, self.committed[key].at).at
+            views = {broker_id: self._nodes[broker_id].disk.logs.get(at) for broker_id in in_sync}
+            self._left_by_power_loss[key] = {
+                broker_id: () if view is None else tuple(view.frames) for broker_id, view in views.items()
+            }
 
     def require_everything(self, node: Node) -> None:
         """Healed and quiet: every replica in sync holds everything."""

@@ -168,6 +168,35 @@ class LostDisks:
             each.start(delay_us)
         world.quiet_until_us = world.scheduler.now_us + delay_us + _LEADS_WITHIN_US
 
+    def all_lose_power(self, node: Node) -> None:
+        """All machines lose their power; they come back in any order, within the time in which they wait for each
+        other. Without fsyncs what none of them has written is lost, and nothing else: whose log goes furthest leads."""
+        world = self._world
+        nodes = [each for each in world.nodes.values() if not each.is_retired]
+        is_calm = not (world.is_recovering or world.network.is_cut_anywhere or world.zookeeper.is_down)
+        is_well = all(each.is_up and each.is_well for each in nodes)
+        if world.invariants.is_durable_by_ack or not (is_calm and is_well and self._are_all_in_sync()):
+            return
+        self._rng.shuffle(nodes)
+        for each in nodes:
+            world.trace.fault("all lose power, without fsyncs", each.actor)
+            each.kill(power_lost=True)
+        world.invariants.all_lost_power()
+        delay_us = 0
+        for each in nodes:
+            delay_us += self._rng.choice([0, 300 * MS, 3 * SECOND])
+            each.start(delay_us)
+        world.quiet_until_us = world.scheduler.now_us + delay_us + _LEADS_WITHIN_US
+
+    def _are_all_in_sync(self) -> bool:
+        states = self._world.states
+        return all(
+            state is not None and set(state.isr) == set(replicas) and not (state.lost or state.unproven)
+            for name, record in states.topics.items()
+            for number, replicas in enumerate(record.assignment)
+            for state in [states.state(TopicPartition(name, number))]
+        )
+
     def _require_leaders(self, never: Node | None) -> None:
         for key, state in self._world.states.partitions.items():
             if state.leader is None and (never is None or set(state.isr) - {never.broker_id}):

@@ -27,16 +27,26 @@ _STEERED = {
     14: "disk full",
     16: "leader lost in a move",
     17: "producers forgotten",
+    19: "all lose power, without fsyncs",
     20: "first one damaged",
+    22: "outcome of joining lost",
 }
 """Remainder of the seed by thirty → what it is steered to, where needed with the cluster for it."""
 _FLUSH_MODES = {
     "all but one lose power": ["interval", "os"],
+    "all lose power, without fsyncs": ["interval", "os"],
     "all end, but one for ever": ["ack"],
     "first one damaged": ["ack"],
 }
-_FACTORS = {"first one damaged": 3, "leader lost in a move": 2, "outcome of leaving lost": 2}
-_BUSY = (["back and forth"], ["outcome of leaving lost"], ["producers forgotten"])
+_FACTORS = {
+    "first one damaged": 3,
+    "leader lost in a move": 2,
+    "outcome of joining lost": 2,
+    "outcome of leaving lost": 2,
+}
+_BESIDE = {"disk full": 2, "all lose power, without fsyncs": 0}
+_MIN_IN_SYNC: dict[str, list[int | None]] = {"outcome of joining lost": [1], "outcome of leaving lost": [2]}
+_BUSY = (["back and forth"], ["outcome of joining lost"], ["outcome of leaving lost"], ["producers forgotten"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +103,7 @@ def plan_of(seed: int) -> Plan:
         is_stormy = is_stormy and rng.random() < 0.3
     steered = _STEERED.get(seed % 30) if seed % 3 else None
     if steered is not None:
-        kinds = [steered, *rng.sample(kinds, min(len(kinds), 2 if steered == "disk full" else 1))]
+        kinds = [steered, *rng.sample(kinds, min(len(kinds), _BESIDE.get(steered, 1)))]
         is_stormy = is_stormy and steered == "disk full"
     brokers = 3
     replicas = list(range(1, brokers + 1))
@@ -110,7 +120,7 @@ def plan_of(seed: int) -> Plan:
         consumers=rng.randint(1, 2),
         batches=rng.randint(15, 40) * (3 if kinds[:1] in _BUSY else 1),  # they need some on their way
         produce_every_us=rng.choice([150, 250, 500]) * MS,
-        min_in_sync=2 if steered == "outcome of leaving lost" else rng.choice([None, 2]),
+        min_in_sync=rng.choice(_MIN_IN_SYNC.get(steered or "", [None, 2])),
         duration_us=rng.randint(12, 30) * SECOND + (20 * SECOND if steered == "all end, but one for ever" else 0),
         faults=tuple(kinds),
         fault_interval_us=(500 * MS, rng.choice([3, 6, 10]) * SECOND),
