@@ -11,8 +11,8 @@ from typing import Literal
 
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import ElectLeadersRequest, PartitionMove, ReassignPartitionsRequest
-from broker_runtime.zookeeper.session import Operation
-from broker_runtime.zookeeper.znodes import CONTROLLER_EPOCH
+from broker_runtime.zookeeper.session import Create, Operation, Set
+from broker_runtime.zookeeper.znodes import CONTROLLER_EPOCH, PartitionState, from_json
 from tests.simulation.log_view import LogView
 from tests.simulation.node import Node
 from tests.simulation.scheduler import MS, SECOND
@@ -227,7 +227,10 @@ class Directed:
 
             self._later(self._rng.randrange(3_300 * MS, 4_500 * MS), mend)
 
-        self._at_state_write(zookeeper.after_transaction, leader.actor, "in-sync", lose)
+        def is_meant(state: PartitionState) -> bool:
+            return change is None or (follower.broker_id in state.isr) == (change == "join")
+
+        self._at_state_write(zookeeper.after_transaction, leader.actor, "in-sync", lose, is_meant)
 
     def end_session(self, node: Node) -> None:
         """A leader's session ends between the reading and the writing of an in-sync set; at once it has another."""
@@ -304,12 +307,17 @@ class Directed:
             self._later(2 * MS, lambda: self.when(is_so, act, limit_us - 2 * MS))
 
     def _at_state_write(
-        self, traps: dict[str, TransactionHook], actor: str, thread: str, act: Callable[[SimClient], None]
+        self,
+        traps: dict[str, TransactionHook],
+        actor: str,
+        thread: str,
+        act: Callable[[SimClient], None],
+        is_meant: Callable[[PartitionState], bool] = lambda state: True,
     ) -> None:
-        """Once, when that thread of the actor writes a partition's state."""
+        """Once, when that thread of the actor writes a partition's state, such a one as ``is_meant``."""
 
         def trap(client: SimClient, operations: Sequence[Operation]) -> None:
-            if self._world.scheduler.current_thread == thread and _changes_a_state(operations):
+            if self._world.scheduler.current_thread == thread and any(map(is_meant, _written_states(operations))):
                 traps.pop(actor, None)
                 act(client)
 
@@ -322,5 +330,6 @@ class Directed:
         self._later(_LIMIT_US, take_away)
 
 
-def _changes_a_state(operations: Sequence[Operation]) -> bool:
-    return any(each.path.endswith("/state") for each in operations)
+def _written_states(operations: Sequence[Operation]) -> list[PartitionState]:
+    written = [each for each in operations if isinstance(each, Create | Set) and each.path.endswith("/state")]
+    return [from_json(each.data, PartitionState, each.path) for each in written]

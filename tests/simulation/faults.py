@@ -71,6 +71,7 @@ class Faults:
             "all lose power, without fsyncs": lost_disks.all_lose_power,
             "all but one lose power": lost_disks.all_but_one_lose_power,
             "only disk lost": lost_disks.empty_the_only_one,
+            "only disk given up": lambda node: lost_disks.empty_the_only_one(node, is_given_up=True),
             "controller deposed": directed.depose_controller,
             "back and forth": directed.back_and_forth,
             "leader lost in a move": directed.leader_lost_in_move,

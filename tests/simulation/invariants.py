@@ -305,8 +305,8 @@ class Invariants:
         if before is not None and after.leader is not None and after.leader not in before.isr and key in self.decided:
             is_decided = True
             self.decided.discard(key)
-            view = self._nodes[after.leader].disk.logs.get(at)
-            self._lost_rightly(key, committed, () if view is None else view.frames)
+            self._require_eligible_chosen(change, after.leader)
+            self._lost_rightly(key, committed, self._on_the_device(self._nodes[after.leader], at))
         self._look_at_first_after_power_loss(change, committed)
         # As the controller a broker does not tell itself, as a leader, sooner than others; and one that gave its
         # leadership up hears of that as others do.
@@ -325,7 +325,7 @@ class Invariants:
         joined = set(after.isr) - set(() if before is None else before.isr)
         self.in_sync[key] = after.isr
         self._unproven[key] = after.unproven
-        self._look_at_eligible(change, committed.end)
+        self._look_at_eligible(change, committed.end, is_decided)
         were_eligible = () if before is None else before.eligible
         for broker_id in sorted(joined):
             if (broker_id, at) in self.without_log and broker_id in were_eligible:
@@ -354,6 +354,20 @@ class Invariants:
             raise ViolationError(
                 7, f"{at}: broker {leader} was elected after all in sync lost their power; their logs go to {ends}"
             )
+
+    @staticmethod
+    def _on_the_device(node: Node, at: TopicPartition) -> Sequence[StoredFrame]:
+        """What of a log no power failure takes."""
+        view = node.disk.logs.get(at)
+        durable_end = 0 if view is None else view.durable_end(node.files)
+        return () if view is None else [frame for frame in view.frames if frame.next_offset <= durable_end]
+
+    def _require_eligible_chosen(self, change: StateChange, leader: int) -> None:
+        """An operator's choice loses nothing as long as somebody is there who has all."""
+        eligible = () if change.before is None else change.before.eligible
+        there = [each for each in eligible if self._takes_part(each) and self._nodes[each].is_up]
+        if there and leader not in there:
+            raise ViolationError(7, f"{change.at}: broker {leader} was elected by choice, and {there} have all")
 
     def _lost_rightly(self, key: Key, committed: Committed, frames: Sequence[StoredFrame]) -> None:
         """What the log with these frames lacks is lost, and what follows from that is right as well."""
@@ -395,10 +409,11 @@ class Invariants:
         node = self._nodes[broker_id]
         return node.is_up or node._is_stopping or self._died_at_us.get(broker_id, -1) >= since_us
 
-    def _look_at_eligible(self, change: StateChange, committed_end: int) -> None:
+    def _look_at_eligible(self, change: StateChange, committed_end: int, is_decided: bool) -> None:
         before, after = change.before, change.after
         were_eligible = () if before is None else before.eligible
-        if set(were_eligible) & set(after.isr) and before is not None and not set(before.isr) & set(after.isr):
+        is_other_set = before is not None and not set(before.isr) & set(after.isr)
+        if set(were_eligible) & set(after.isr) and is_other_set and not is_decided:
             self._situation("log of the only one in sync damaged, and others had all")
         if were_eligible and not after.eligible and change.writer == f"b{after.leader}":
             self._situation("leader rules the eligible out")

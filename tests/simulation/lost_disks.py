@@ -1,7 +1,8 @@
 """Disks that are lost, and machines that come back in any order, or not: while it lasts nothing else goes wrong.
 
 Rule: of the members of an in-sync set that may be elected at least one keeps its disk, or the disk that was lost comes
-back: so nothing that was acknowledged may be lost, whoever comes back first.
+back: so nothing that was acknowledged may be lost, whoever comes back first. Two faults go beyond that, and the checker
+knows what is lost by them: all lose their power without fsyncs, and an operator gives a disk up.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 from collections.abc import Callable
 
 from broker_runtime.contract.model import TopicPartition
+from broker_runtime.contract.requests import ElectLeadersRequest
 from broker_runtime.log.identity import DISK_NAME
 from broker_runtime.zookeeper.znodes import DiskRecord, broker_disks_path, from_json
 from tests.simulation.committed import ViolationError
@@ -207,20 +209,23 @@ class LostDisks:
 
     # --- the only one -----------------------------------------------------------------------------------------------
 
-    def empty_the_only_one(self, node: Node) -> None:
-        """Who alone is in sync comes back without its disk: nobody leads before the disk is back. Where nobody is
-        alone, all but ``node`` are killed first, for a while."""
+    def empty_the_only_one(self, node: Node, *, is_given_up: bool = False) -> None:
+        """Who alone is in sync comes back without its disk: nobody leads before the disk is back, or, ``is_given_up``,
+        before an operator chooses somebody who has less. Where nobody is alone, all but ``node`` are killed first, for
+        a while."""
         world = self._world
         if not any(len(state.isr) == 1 for state in world.states.partitions.values()) and self._may_lose(node):
             for each in world.nodes.values():
                 if each is not node and each.should_run:
                     each.kill(power_lost=False)
                     each.start(self._rng.randrange(5 * SECOND, 8 * SECOND))
-            self._later(self._rng.randrange(1_500 * MS, 4 * SECOND), self._empty_the_only_one)
+            self._later(
+                self._rng.randrange(1_500 * MS, 4 * SECOND), lambda: self._empty_the_only_one(is_given_up=is_given_up)
+            )
         else:
-            self._empty_the_only_one()
+            self._empty_the_only_one(is_given_up=is_given_up)
 
-    def _empty_the_only_one(self) -> None:
+    def _empty_the_only_one(self, *, is_given_up: bool) -> None:
         world = self._world
         alone = {state.isr[0] for state in world.states.partitions.values() if len(state.isr) == 1}
         nodes = [each for each in world.nodes.values() if each.broker_id in alone and each.is_up]
@@ -232,6 +237,14 @@ class LostDisks:
         taken, whole = self._take_out(node, is_started=False)
         node.start(self._rng.randrange(SECOND))
         world.quiet_until_us = world.scheduler.now_us + 10 * SECOND
+        if is_given_up:
+
+            def decide() -> None:
+                self._decide(node, decide)
+
+            self._out.append(decide)
+            self._later(self._rng.randrange(6 * SECOND, 9 * SECOND), decide)
+            return
 
         def put_back() -> None:
             if put_back not in self._out:
@@ -258,6 +271,37 @@ class LostDisks:
 
         self._out.append(put_back)
         self._later(self._rng.randrange(4 * SECOND, 8 * SECOND), put_back)
+
+    def _decide(self, node: Node, again: Callable[[], None]) -> None:
+        """An operator chooses who leads where the log of the only one in sync is gone with ``node``'s disk; ``again``:
+        does so again."""
+        world = self._world
+        if again not in self._out:
+            return
+        missed = {
+            world.invariants.committed[key].at: key
+            for key, state in world.states.partitions.items()
+            if state.leader is None and set(state.isr) <= set(state.lost)
+        }
+        if not missed:
+            if node.is_up:
+                self._out.remove(again)
+            else:
+                world.scheduler.after(SECOND, "net", again)
+            return
+        world.trace.fault("unclean election by an operator", "adm", ", ".join(map(str, missed)))
+        world.invariants.decided.update(missed.values())
+        partitions = tuple((at.topic, at.partition) for at in missed)
+
+        def over(answer: object) -> None:
+            world.invariants.decided.difference_update(missed.values())
+            world.scheduler.after(SECOND, "net", again)
+
+        world.call_controller(
+            lambda life: life.movements.elect_leaders(ElectLeadersRequest(election="unclean", partitions=partitions)),
+            on_answer=over,
+            on_failure=over,
+        )
 
     # --- within -----------------------------------------------------------------------------------------------------
 

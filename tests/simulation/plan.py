@@ -30,6 +30,7 @@ _STEERED = {
     19: "all lose power, without fsyncs",
     20: "first one damaged",
     22: "outcome of joining lost",
+    23: "only disk given up",
 }
 """Remainder of the seed by thirty → what it is steered to, where needed with the cluster for it."""
 _FLUSH_MODES = {
@@ -37,16 +38,28 @@ _FLUSH_MODES = {
     "all lose power, without fsyncs": ["interval", "os"],
     "all end, but one for ever": ["ack"],
     "first one damaged": ["ack"],
+    "only disk given up": ["ack"],
 }
 _FACTORS = {
     "first one damaged": 3,
     "leader lost in a move": 2,
+    "only disk given up": 2,
     "outcome of joining lost": 2,
     "outcome of leaving lost": 2,
 }
-_BESIDE = {"disk full": 2, "all lose power, without fsyncs": 0}
-_MIN_IN_SYNC: dict[str, list[int | None]] = {"outcome of joining lost": [1], "outcome of leaving lost": [2]}
-_BUSY = (["back and forth"], ["outcome of joining lost"], ["outcome of leaving lost"], ["producers forgotten"])
+_BESIDE = {"disk full": 2, "all lose power, without fsyncs": 0, "only disk given up": 0}
+_MIN_IN_SYNC: dict[str, list[int | None]] = {
+    "only disk given up": [1],
+    "outcome of joining lost": [1],
+    "outcome of leaving lost": [2],
+}
+_BUSY = (
+    ["back and forth"],
+    ["outcome of joining lost"],
+    ["outcome of leaving lost"],
+    ["producers forgotten"],
+    ["only disk given up"],
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
