@@ -39,6 +39,31 @@ class Directed:
         for node in self._world.nodes.values():
             node.refuses_until_us = 0
 
+    def lead(self, at: TopicPartition, replicas: tuple[int | None, ...]) -> None:
+        """The first of a partition's replicas leads, if it can: they are put in that order."""
+        order = tuple(each for each in replicas if each is not None)
+        move = PartitionMove(topic=at.topic, partition=at.partition, replicas=order)
+
+        def elect(answer: object) -> None:
+            self._world.call_controller(
+                lambda life: life.movements.elect_leaders(ElectLeadersRequest()),
+                on_answer=lambda answer: None,
+                on_failure=lambda reason: None,
+            )
+
+        self._world.call_controller(
+            lambda life: life.movements.reassign_partitions(ReassignPartitionsRequest(moves=(move,))),
+            on_answer=elect,
+            on_failure=elect,
+        )
+
+    def when(self, is_so: Callable[[], bool], act: Callable[[], None], limit_us: int) -> None:
+        """As soon as it is so, or when the time is over."""
+        if is_so() or limit_us <= 0:
+            act()
+        else:
+            self._later(2 * MS, lambda: self.when(is_so, act, limit_us - 2 * MS))
+
     # --- two controllers ------------------------------------------------------------------------------------------
 
     def depose_controller(self, node: Node) -> None:
@@ -147,24 +172,6 @@ class Directed:
     def _leader(self, at: TopicPartition) -> int | None:
         state = self._world.states.state(at)
         return None if state is None else state.leader
-
-    def lead(self, at: TopicPartition, replicas: tuple[int | None, ...]) -> None:
-        """The first of a partition's replicas leads, if it can: they are put in that order."""
-        order = tuple(each for each in replicas if each is not None)
-        move = PartitionMove(topic=at.topic, partition=at.partition, replicas=order)
-
-        def elect(answer: object) -> None:
-            self._world.call_controller(
-                lambda life: life.movements.elect_leaders(ElectLeadersRequest()),
-                on_answer=lambda answer: None,
-                on_failure=lambda reason: None,
-            )
-
-        self._world.call_controller(
-            lambda life: life.movements.reassign_partitions(ReassignPartitionsRequest(moves=(move,))),
-            on_answer=elect,
-            on_failure=elect,
-        )
 
     def leader_lost_in_move(self, node: Node) -> None:
         """A partition moves to a broker that cannot fetch it, and its leader is killed before the move is through."""
@@ -298,13 +305,6 @@ class Directed:
                 action()
 
         self._world.scheduler.after(delay_us, "net", act)
-
-    def when(self, is_so: Callable[[], bool], act: Callable[[], None], limit_us: int) -> None:
-        """As soon as it is so, or when the time is over."""
-        if is_so() or limit_us <= 0:
-            act()
-        else:
-            self._later(2 * MS, lambda: self.when(is_so, act, limit_us - 2 * MS))
 
     def _at_state_write(
         self,
