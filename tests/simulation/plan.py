@@ -20,46 +20,37 @@ _DIRECTED = (
     "controller deposed", "back and forth", "outcome lost", "session ends",
     "disk lost", "all end", "older copy", "only disk lost", "failed fsync", "bit flip",
 )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Steered:
+    """A seed that is steered to one kind of fault, with the cluster that it needs. ``beside``: how many other kinds
+    there are at most. ``replicas`` None: two or three. ``is_busy``: many batches are on their way."""
+
+    kind: str
+    beside: int = 1
+    flush_modes: tuple[str, ...] = ("ack", "ack", "ack", "interval", "os")
+    replicas: int | None = None
+    min_in_sync: tuple[int | None, ...] = (None, 2)
+    is_busy: bool = False
+    is_stormy: bool = False
+    longer_us: int = 0
+
+
+_ANY = _Steered(kind="")
 _STEERED = {
-    10: "all but one lose power",
-    11: "outcome of leaving lost",
-    13: "all end, but one for ever",
-    14: "disk full",
-    16: "leader lost in a move",
-    17: "producers forgotten",
-    19: "all lose power, without fsyncs",
-    20: "first one damaged",
-    22: "outcome of joining lost",
-    23: "only disk given up",
+    10: _Steered(kind="all but one lose power", flush_modes=("interval", "os")),
+    11: _Steered(kind="outcome of leaving lost", replicas=2, min_in_sync=(2,), is_busy=True),
+    13: _Steered(kind="all end, but one for ever", flush_modes=("ack",), longer_us=20 * SECOND),
+    14: _Steered(kind="disk full", beside=2, is_stormy=True),
+    16: _Steered(kind="leader lost in a move", replicas=2),
+    17: _Steered(kind="producers forgotten", is_busy=True),
+    19: _Steered(kind="all lose power, without fsyncs", beside=0, flush_modes=("interval", "os")),
+    20: _Steered(kind="first one damaged", flush_modes=("ack",), replicas=3),
+    22: _Steered(kind="outcome of joining lost", replicas=2, min_in_sync=(1,), is_busy=True),
+    23: _Steered(kind="only disk given up", beside=0, flush_modes=("ack",), replicas=2, min_in_sync=(1,), is_busy=True),
 }
-"""Remainder of the seed by thirty → what it is steered to, where needed with the cluster for it."""
-_FLUSH_MODES = {
-    "all but one lose power": ["interval", "os"],
-    "all lose power, without fsyncs": ["interval", "os"],
-    "all end, but one for ever": ["ack"],
-    "first one damaged": ["ack"],
-    "only disk given up": ["ack"],
-}
-_FACTORS = {
-    "first one damaged": 3,
-    "leader lost in a move": 2,
-    "only disk given up": 2,
-    "outcome of joining lost": 2,
-    "outcome of leaving lost": 2,
-}
-_BESIDE = {"disk full": 2, "all lose power, without fsyncs": 0, "only disk given up": 0}
-_MIN_IN_SYNC: dict[str, list[int | None]] = {
-    "only disk given up": [1],
-    "outcome of joining lost": [1],
-    "outcome of leaving lost": [2],
-}
-_BUSY = (
-    ["back and forth"],
-    ["outcome of joining lost"],
-    ["outcome of leaving lost"],
-    ["producers forgotten"],
-    ["only disk given up"],
-)
+"""By the remainder that a seed leaves when divided by thirty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,27 +105,28 @@ def plan_of(seed: int) -> Plan:
     if seed % 3 == 0:  # steered to one situation, with little else beside it
         kinds = [_DIRECTED[seed // 3 % len(_DIRECTED)], *rng.sample(kinds, min(len(kinds), 2))]
         is_stormy = is_stormy and rng.random() < 0.3
-    steered = _STEERED.get(seed % 30) if seed % 3 else None
-    if steered is not None:
-        kinds = [steered, *rng.sample(kinds, min(len(kinds), _BESIDE.get(steered, 1)))]
-        is_stormy = is_stormy and steered == "disk full"
+    steered = _STEERED.get(seed % 30, _ANY)
+    if steered is not _ANY:
+        kinds = [steered.kind, *rng.sample(kinds, min(len(kinds), steered.beside))]
+        is_stormy = is_stormy and steered.is_stormy
+    is_busy = steered.is_busy or kinds[:1] == ["back and forth"]
     brokers = 3
     replicas = list(range(1, brokers + 1))
-    factor = _FACTORS.get(steered or "") or rng.choice([2, 3, 3])
+    factor = steered.replicas or rng.choice([2, 3, 3])
     assignment = tuple(tuple(rng.sample(replicas, factor)) for _ in range(rng.randint(1, 3)))
     return Plan(
         brokers=brokers,
         assignment=assignment,
-        flush_mode=rng.choice(_FLUSH_MODES.get(steered or "", ["ack", "ack", "ack", "interval", "os"])),
+        flush_mode=rng.choice(steered.flush_modes),
         segment_bytes=rng.choice([4 << 10, 16 << 10, 1 << 20]),
         value_bytes=rng.choice([0, 0, 300]),
         producers=2,
         plain_producers=frozenset({1}) if rng.random() < 0.3 else frozenset(),
         consumers=rng.randint(1, 2),
-        batches=rng.randint(15, 40) * (3 if kinds[:1] in _BUSY else 1),  # they need some on their way
+        batches=rng.randint(15, 40) * (3 if is_busy else 1),
         produce_every_us=rng.choice([150, 250, 500]) * MS,
-        min_in_sync=rng.choice(_MIN_IN_SYNC.get(steered or "", [None, 2])),
-        duration_us=rng.randint(12, 30) * SECOND + (20 * SECOND if steered == "all end, but one for ever" else 0),
+        min_in_sync=rng.choice(steered.min_in_sync),
+        duration_us=rng.randint(12, 30) * SECOND + steered.longer_us,
         faults=tuple(kinds),
         fault_interval_us=(500 * MS, rng.choice([3, 6, 10]) * SECOND),
         loss=rng.choice([0.0, 0.01, 0.05]) if is_stormy else 0.0,
