@@ -1,7 +1,8 @@
 """What goes wrong in a run, and when: chosen by the seed, and ended before the run's quiet end.
 
 Rule: a fault does what real machines and networks do to a cluster that keeps its promises: at most a minority of the
-replicas of a partition is damaged, everything else may happen to everybody, also at once.
+replicas of a partition is damaged, everything else may happen to everybody, also at once. By two faults records may be
+lost, and the checker knows which (see `lost_disks`).
 """
 
 from __future__ import annotations
