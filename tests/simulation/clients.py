@@ -52,6 +52,7 @@ class Client:
         self.name = name
         self.metadata = Metadata()
         self._is_asking = False
+        world.clients.append(name)
         world.scheduler.after(world.scheduler.between(0, 200 * MS), name, self.refresh)
 
     def refresh(self) -> None:

@@ -1,7 +1,7 @@
 """What is committed in one partition, as far as anybody could have seen it, and whether a log or an answer agrees.
 
 Pure: nothing here knows of brokers, disks or time. The invariants go by their numbers in `invariants`. Rule: what
-was committed once stays, at its offset, with its bytes; so this only grows.
+was committed once stays, at its offset, with its bytes; so this only grows, but for what is lost rightly (`count_as`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Committed:
         self.at = at
         self.end = 0
         self.log_start = 0  # what is below was deleted, rightly
-        self.given_up: set[int] = set()  # the bodies of what was lost, rightly
+        self.given_up: set[int] = set()  # the bodies of what was lost, rightly, and did not come again
         self.frames: list[StoredFrame] = []
         self._bases: list[int] = []
         self._where: dict[int, int] = {}  # body → base offset
@@ -60,6 +60,7 @@ class Committed:
                     )
                 self._next_sequence[key] = expected + header.record_count
             self._where[frame.body] = frame.base_offset
+            self.given_up.discard(frame.body)
             self.frames.append(frame)
             self._bases.append(frame.base_offset)
             self.end = frame.next_offset
@@ -68,17 +69,19 @@ class Committed:
                 5, f"{self.at}: high watermark {high_watermark}, but the leader's log ends at {self.end}"
             )
 
-    def count_as(self, frames: Sequence[StoredFrame]) -> None:
-        """Somebody decided that a log with these frames is the log: what was committed behind the part that both share
-        is lost, rightly."""
+    def count_as(self, frames: Sequence[StoredFrame]) -> list[StoredFrame]:
+        """A log with these frames is the log from now on: what was committed behind the part that both share is lost,
+        rightly. Returns that."""
         kept = list(self.frames)
         for number, frame in enumerate(self.frames):
             if frame.base_offset >= self.log_start and missing([frame], frames) is not None:
                 kept = self.frames[:number]
                 break
-        self.given_up.update(frame.body for frame in self.frames[len(kept) :])
+        lost = self.frames[len(kept) :]
+        self.given_up.update(frame.body for frame in lost)
         self.frames, self._bases, self._where, self._next_sequence, self.end = [], [], {}, {}, 0
         self.extend(kept, 0)
+        return lost
 
     def between(self, start: int, end: int) -> Sequence[StoredFrame]:
         """The frames that begin in the range."""

@@ -7,11 +7,12 @@ when it happens is chosen.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import ElectLeadersRequest, PartitionMove, ReassignPartitionsRequest
-from broker_runtime.zookeeper.session import Operation
-from broker_runtime.zookeeper.znodes import CONTROLLER_EPOCH
+from broker_runtime.zookeeper.session import Create, Operation, Set
+from broker_runtime.zookeeper.znodes import CONTROLLER_EPOCH, PartitionState, from_json
 from tests.simulation.log_view import LogView
 from tests.simulation.node import Node
 from tests.simulation.scheduler import MS, SECOND
@@ -37,6 +38,31 @@ class Directed:
         self._world.zookeeper.after_transaction.clear()
         for node in self._world.nodes.values():
             node.refuses_until_us = 0
+
+    def lead(self, at: TopicPartition, replicas: tuple[int | None, ...]) -> None:
+        """The first of a partition's replicas leads, if it can: they are put in that order."""
+        order = tuple(each for each in replicas if each is not None)
+        move = PartitionMove(topic=at.topic, partition=at.partition, replicas=order)
+
+        def elect(answer: object) -> None:
+            self._world.call_controller(
+                lambda life: life.movements.elect_leaders(ElectLeadersRequest()),
+                on_answer=lambda answer: None,
+                on_failure=lambda reason: None,
+            )
+
+        self._world.call_controller(
+            lambda life: life.movements.reassign_partitions(ReassignPartitionsRequest(moves=(move,))),
+            on_answer=elect,
+            on_failure=elect,
+        )
+
+    def when(self, is_so: Callable[[], bool], act: Callable[[], None], limit_us: int) -> None:
+        """As soon as it is so, or when the time is over."""
+        if is_so() or limit_us <= 0:
+            act()
+        else:
+            self._later(2 * MS, lambda: self.when(is_so, act, limit_us - 2 * MS))
 
     # --- two controllers ------------------------------------------------------------------------------------------
 
@@ -106,13 +132,13 @@ class Directed:
             return waiting > 1 and first.files.is_syncing(str(at))
 
         def lead() -> None:
-            self._lead(at, order)
-            self._when(lambda: self._leader(at) == order[0], world.network.heal, 800 * MS)
+            self.lead(at, order)
+            self.when(lambda: self._leader(at) == order[0], world.network.heal, 800 * MS)
 
         def mend() -> None:
             first.sync_us = first.usual_sync_us
 
-        self._when(is_waited_for, lead, 2 * SECOND)
+        self.when(is_waited_for, lead, 2 * SECOND)
         self._later(5 * SECOND, mend)
 
     def _there_and_back(self, at: TopicPartition, first: int, second: int, rest: list[int], tries: int) -> None:
@@ -127,18 +153,18 @@ class Directed:
             return shared < self._log(second, at).end == self._log(first, at).end
 
         def go() -> None:
-            self._lead(at, (second, first, *rest))
-            self._when(is_of_one_length, come_back, 1_500 * MS)
+            self.lead(at, (second, first, *rest))
+            self.when(is_of_one_length, come_back, 1_500 * MS)
 
         def come_back() -> None:
             if not is_of_one_length() and tries > 1:
                 self._later(5 * SECOND, lambda: self.back_and_forth(world.nodes[first], tries - 1))
             for producer in sorted({batch.producer for batch in self._world.history.batches.values()}):
                 self._world.network.cut(producer, f"b{second}")  # nothing more is to come
-            self._lead(at, (first, second, *rest))
-            self._when(lambda: self._leader(at) == first, world.network.heal, 900 * MS)
+            self.lead(at, (first, second, *rest))
+            self.when(lambda: self._leader(at) == first, world.network.heal, 900 * MS)
 
-        self._when(has_more, go, 1_200 * MS)
+        self.when(has_more, go, 1_200 * MS)
 
     def _log(self, broker_id: int, at: TopicPartition) -> LogView:
         return self._world.nodes[broker_id].disk.logs.get(at, LogView())
@@ -147,31 +173,48 @@ class Directed:
         state = self._world.states.state(at)
         return None if state is None else state.leader
 
-    def _lead(self, at: TopicPartition, replicas: tuple[int | None, ...]) -> None:
-        """The first of them leads, if it can."""
-        order = tuple(each for each in replicas if each is not None)
-        move = PartitionMove(topic=at.topic, partition=at.partition, replicas=order)
+    def leader_lost_in_move(self, node: Node) -> None:
+        """A partition moves to a broker that cannot fetch it, and its leader is killed before the move is through."""
+        world = self._world
+        chosen = [
+            (at, state, spare)
+            for at, state in self._led()
+            for spare in self._running()
+            if len(state.isr) > 1 and spare.broker_id not in world.states.topics[at.topic].assignment[at.partition]
+        ]
+        if not chosen:
+            return
+        at, state, spare = self._rng.choice(chosen)
+        leader = world.nodes[state.leader]
+        kept = [each for each in state.isr if each != state.leader]
+        world.trace.fault("leader lost during a move", leader.actor, f"{at} to {spare.broker_id}, {kept}")
+        world.network.cut(spare.actor, leader.actor)
+        move = PartitionMove(topic=at.topic, partition=at.partition, replicas=(spare.broker_id, *kept))
 
-        def elect(answer: object) -> None:
-            self._world.call_controller(
-                lambda life: life.movements.elect_leaders(ElectLeadersRequest()),
-                on_answer=lambda answer: None,
-                on_failure=lambda reason: None,
-            )
+        def is_moving() -> bool:
+            record = world.states.topics.get(at.topic)
+            return record is not None and at.partition in record.reassignments
 
-        self._world.call_controller(
+        def strike() -> None:
+            if is_moving() and leader.life is not None and self._leader(at) == leader.broker_id:
+                leader.kill(power_lost=False)
+                leader.start(self._rng.randrange(SECOND, 8 * SECOND))
+            world.network.mend(spare.actor, leader.actor)
+
+        world.call_controller(
             lambda life: life.movements.reassign_partitions(ReassignPartitionsRequest(moves=(move,))),
-            on_answer=elect,
-            on_failure=elect,
+            on_answer=lambda answer: None,
+            on_failure=lambda reason: None,
         )
+        self.when(is_moving, lambda: self._later(self._rng.randrange(500 * MS), strike), 3 * SECOND)
 
     # --- in-sync sets -----------------------------------------------------------------------------------------------
 
-    def lose_outcome(self, node: Node) -> None:
+    def lose_outcome(self, node: Node, *, change: Literal["join", "leave"] | None = None) -> None:
         """A leader's change of an in-sync set is carried out, and for seconds the leader does not hear of it. Who joins
-        is cut off at that moment; who leaves is back at that moment."""
+        is cut off at that moment; who leaves is back at that moment. ``change``: which; None: either."""
         world, zookeeper = self._world, self._world.zookeeper
-        leader, follower = self._about_to_change()
+        leader, follower = self._about_to_change(change)
         if leader is None or follower is None:
             return
         world.trace.fault("outcome of an in-sync write lost", leader.actor, f"about {follower.actor}")
@@ -191,7 +234,10 @@ class Directed:
 
             self._later(self._rng.randrange(3_300 * MS, 4_500 * MS), mend)
 
-        self._at_state_write(zookeeper.after_transaction, leader.actor, "in-sync", lose)
+        def is_meant(state: PartitionState) -> bool:
+            return change is None or (follower.broker_id in state.isr) == (change == "join")
+
+        self._at_state_write(zookeeper.after_transaction, leader.actor, "in-sync", lose, is_meant)
 
     def end_session(self, node: Node) -> None:
         """A leader's session ends between the reading and the writing of an in-sync set; at once it has another."""
@@ -208,20 +254,20 @@ class Directed:
 
         self._at_state_write(zookeeper.before_transaction, leader.actor, "in-sync", expire)
 
-    def _about_to_change(self) -> tuple[Node | None, Node | None]:
+    def _about_to_change(self, change: Literal["join", "leave"] | None = None) -> tuple[Node | None, Node | None]:
         """A leader and a follower whose place in the in-sync set is about to change, which is seen to here."""
         world = self._world
         choices = [
             (world.nodes[state.leader], world.nodes[each])
             for at, state in self._led()
             for each in world.states.topics[at.topic].assignment[at.partition]
-            if state.leader is not None and each != state.leader
+            if state.leader is not None and each != state.leader and (each in state.isr or change != "leave")
         ]
         choices = [(a, b) for a, b in choices if b.life is not None]
         if not choices:
             return None, None
         leader, follower = self._rng.choice(choices)
-        if self._rng.random() < 0.5:
+        if change == "join" or (change is None and self._rng.random() < 0.5):
             follower.kill(power_lost=False)
             follower.start(self._rng.randrange(100 * MS, SECOND))
         else:
@@ -260,20 +306,18 @@ class Directed:
 
         self._world.scheduler.after(delay_us, "net", act)
 
-    def _when(self, is_so: Callable[[], bool], act: Callable[[], None], limit_us: int) -> None:
-        """As soon as it is so, or when the time is over."""
-        if is_so() or limit_us <= 0:
-            act()
-        else:
-            self._later(2 * MS, lambda: self._when(is_so, act, limit_us - 2 * MS))
-
     def _at_state_write(
-        self, traps: dict[str, TransactionHook], actor: str, thread: str, act: Callable[[SimClient], None]
+        self,
+        traps: dict[str, TransactionHook],
+        actor: str,
+        thread: str,
+        act: Callable[[SimClient], None],
+        is_meant: Callable[[PartitionState], bool] = lambda state: True,
     ) -> None:
-        """Once, when that thread of the actor writes a partition's state."""
+        """Once, when that thread of the actor writes a partition's state, such a one as ``is_meant``."""
 
         def trap(client: SimClient, operations: Sequence[Operation]) -> None:
-            if self._world.scheduler.current_thread == thread and _changes_a_state(operations):
+            if self._world.scheduler.current_thread == thread and any(map(is_meant, _written_states(operations))):
                 traps.pop(actor, None)
                 act(client)
 
@@ -286,5 +330,6 @@ class Directed:
         self._later(_LIMIT_US, take_away)
 
 
-def _changes_a_state(operations: Sequence[Operation]) -> bool:
-    return any(each.path.endswith("/state") for each in operations)
+def _written_states(operations: Sequence[Operation]) -> list[PartitionState]:
+    written = [each for each in operations if isinstance(each, Create | Set) and each.path.endswith("/state")]
+    return [from_json(each.data, PartitionState, each.path) for each in written]

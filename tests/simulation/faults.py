@@ -1,7 +1,8 @@
 """What goes wrong in a run, and when: chosen by the seed, and ended before the run's quiet end.
 
 Rule: a fault does what real machines and networks do to a cluster that keeps its promises: at most a minority of the
-replicas of a partition is damaged, everything else may happen to everybody, also at once.
+replicas of a partition is damaged, everything else may happen to everybody, also at once. By two faults records may be
+lost, and the checker knows which (see `lost_disks`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from broker_runtime.log.faulty_files import Fault
 from tests.simulation.directed import Directed
 from tests.simulation.disk import LOG_SUFFIX
 from tests.simulation.life import DATA, MIN_FREE_BYTES
+from tests.simulation.log_view import StoredFrame
 from tests.simulation.lost_disks import LostDisks
 from tests.simulation.node import Node
 from tests.simulation.operations import Operations
@@ -55,6 +57,8 @@ class Faults:
             "disk full": self._fill_disk,
             "failed fsync": self._fail_fsync,
             "bit flip": self._flip_bits,
+            "first one damaged": self._damage_first,
+            "producers forgotten": self._forget_producers,
             "stop": self._stop_in_order,
             "broker added": operations.add_broker,
             "move": operations.move,
@@ -64,11 +68,17 @@ class Faults:
             "disk lost": self._lose_disk,
             "older copy": lost_disks.restore,
             "all end": lost_disks.all_end,
+            "all end, but one for ever": lambda node: lost_disks.all_end(node, is_one_away=True),
+            "all lose power, without fsyncs": lost_disks.all_lose_power,
             "all but one lose power": lost_disks.all_but_one_lose_power,
             "only disk lost": lost_disks.empty_the_only_one,
+            "only disk given up": lambda node: lost_disks.empty_the_only_one(node, is_given_up=True),
             "controller deposed": directed.depose_controller,
             "back and forth": directed.back_and_forth,
+            "leader lost in a move": directed.leader_lost_in_move,
             "outcome lost": directed.lose_outcome,
+            "outcome of joining lost": lambda node: directed.lose_outcome(node, change="join"),
+            "outcome of leaving lost": lambda node: directed.lose_outcome(node, change="leave"),
             "session ends": directed.end_session,
         }
         self._kinds = [(kind, known[kind]) for kind in kinds]
@@ -188,6 +198,43 @@ class Faults:
         self._operations.delete_records(node)
         self._later(self._between(300 * MS, 1_500 * MS), lambda: self._lost_disks.empty(node))
 
+    def _forget_producers(self, node: Node) -> None:
+        """Producers stand still, and everything they sent is deleted; a follower that lost its disk fetches what is
+        left, nothing, and leads: it has never heard of them."""
+        world = self._world
+        chosen = [
+            (at, world.nodes[each])
+            for (topic_id, _), committed in sorted(world.invariants.committed.items())
+            for at, state in [(committed.at, world.states.state(committed.at))]
+            if state is not None and committed.end
+            for each in state.isr
+            if each != state.leader and world.may_lose_disk(world.nodes[each])
+        ]
+        if not chosen:
+            return
+        at, follower = self._rng.choice(chosen)
+        producers = sorted({batch.producer for batch in world.history.batches.values()})
+        self._fault("producers forgotten", follower, f"{at}, by {', '.join(producers)}")
+        for producer in producers:
+            world.scheduler.pause(producer, 12 * SECOND)
+        world.quiet_until_us = world.scheduler.now_us + 13 * SECOND
+
+        def is_back() -> bool:
+            state = world.states.state(at)
+            return not world.is_recovering and state is not None and follower.broker_id in state.isr
+
+        def lead() -> None:
+            replicas = world.states.topics[at.topic].assignment[at.partition]
+            others = [each for each in replicas if each != follower.broker_id]
+            self._directed.lead(at, (follower.broker_id, *others))
+
+        def empty() -> None:
+            if self._lost_disks.empty_at_once(follower):
+                self._directed.when(is_back, lead, 5 * SECOND)
+
+        self._later(3 * SECOND, lambda: self._operations.delete_all_records(at))  # whatever was on its way is answered
+        self._later(4_500 * MS, empty)
+
     def _disk_error(self, node: Node) -> None:
         operation = self._rng.choice(["write", "sync", "rename", "sync_directory"])
         self._fault("disk error", node, operation)
@@ -253,25 +300,61 @@ class Faults:
         is alone in sync when it finds out."""
         if not self._world.may_be_damaged(node):
             return
+        frame = self._witnessed(node)
+        if frame is not None:
+            others = [each for each in self._world.nodes.values() if each is not node and each.should_run]
+            for each in (node, *others) if self._rng.random() < 0.4 else (node,):
+                each.kill(power_lost=False)
+                each.start(self._between(0, SECOND) + (each is not node) * self._between(2 * SECOND, 8 * SECOND))
+                self._world.quiet_until_us = self._world.scheduler.now_us + 12 * SECOND
+            self._damage(node, frame.segment, frame.end_position - 1 - self._rng.randrange(60))
+        elif tries:
+            self._later(200 * MS, lambda: self._flip_newest(node, tries - 1))
+
+    def _damage_first(self, node: Node, tries: int = 40) -> None:
+        """All processes are killed, and the leader that comes back first, alone and asked by nobody for a while, has a
+        damaged log. It leads alone by then what the others have as well: they are in sync again when it is found out.
+        """
+        world = self._world
+        choices = [each for each in world.nodes.values() if each.should_run and world.may_be_damaged(each)]
+        self._rng.shuffle(choices)
+        found = next(((each, hit) for each in choices if (hit := self._witnessed(each, is_led=True)) is not None), None)
+        if found is None:
+            if tries:
+                self._later(200 * MS, lambda: self._damage_first(node, tries - 1))
+            return
+        first, frame = found
+        for each in world.nodes.values():
+            if each.should_run:
+                each.kill(power_lost=False)
+                each.start(self._between(0, SECOND) if each is first else self._between(5 * SECOND, 9 * SECOND))
+        self._damage(first, frame.segment, frame.end_position - 1 - self._rng.randrange(60))
+        for client in world.clients:
+            world.network.cut(client, first.actor)
+
+        def mend() -> None:
+            for client in world.clients:
+                world.network.mend(client, first.actor)
+
+        self._later(9 * SECOND, mend)
+        world.quiet_until_us = world.scheduler.now_us + 12 * SECOND
+
+    def _witnessed(self, node: Node, *, is_led: bool = False) -> StoredFrame | None:
+        """A frame behind the recovery point of one of its logs, with whole ones behind it in the same segment that say
+        that it is committed. ``is_led``: of a partition that it leads."""
         saved = node.files.seen(DATA / _RECOVERY_POINTS).decode()
         lines = re.findall(r"^(\S+) (\d+) (\d+)$", saved, re.MULTILINE)
         known = {(topic, number): int(offset) for topic, number, offset in lines}
         for at, view in sorted(node.disk.logs.items()):
+            state = self._world.states.state(at)
+            if is_led and (state is None or state.leader != node.broker_id):
+                continue
             point = known.get((at.topic, str(at.partition)), 0)
             for frame, *behind in ((view.frames[n:]) for n in range(len(view.frames) - 1)):
                 marks = [each.header.high_watermark for each in behind if each.segment == frame.segment]
                 if frame.base_offset >= point and max(marks, default=0) > frame.base_offset:
-                    others = [each for each in self._world.nodes.values() if each is not node and each.should_run]
-                    for each in (node, *others) if self._rng.random() < 0.4 else (node,):
-                        each.kill(power_lost=False)
-                        each.start(
-                            self._between(0, SECOND) + (each is not node) * self._between(2 * SECOND, 8 * SECOND)
-                        )
-                        self._world.quiet_until_us = self._world.scheduler.now_us + 12 * SECOND
-                    self._damage(node, frame.segment, frame.end_position - 1 - self._rng.randrange(60))
-                    return
-        if tries:
-            self._later(200 * MS, lambda: self._flip_newest(node, tries - 1))
+                    return frame
+        return None
 
     def _flip(self, node: Node) -> None:
         paths = [path for path in node.files.paths() if _is_of_a_log(path) and node.files.seen(path)]

@@ -11,14 +11,16 @@ By number, as tests name them ("invariant 5"); 9 to 11 are of transactions and g
 6. Each leader epoch of a partition has at most one leader, elected by the newest controller, and it wrote all frames
    of that epoch.
 7. Whoever is elected holds every committed record and was in sync under its current broker epoch. A leader changes the
-   in-sync set only while it is registered.
+   in-sync set only while it is registered. After all in sync lost their power without flush.mode=ack, records are lost
+   that no disk has left, and no others: the one leads whose log goes furthest.
 8. Leader epoch, log start and the `latest` that is served never decrease; the high watermark never within one epoch.
 12. After any crash a log is opened as a prefix with all that was durable; what is made of its frames, and what is saved
    for the next start, agrees with them.
 13. Who waits for an acknowledgement is answered by the time limit of the request; where the leadership ended, at once,
     but for who does the fsync that all wait for.
 14. The high watermark rises only while ``min.insync.replicas`` are in sync, as far as its leader itself has written.
-15. After all brokers ended, whoever of those in sync comes back first, with its disk, leads soon.
+15. After all brokers ended, whoever of those in sync comes back first, with its disk, leads soon. Who comes back leaves
+    its place in sync only to one that is registered and served meanwhile.
 16. Who is eligible (`PartitionState.eligible`) has all that is committed.
 
 Rule: looks and never touches: no log is opened or loaded by it, nothing runs because of it. Every complaint is a
@@ -91,11 +93,17 @@ class Invariants:
         """Logs that lost their power without flush.mode=ack, until they are in sync again."""
         self.decided: set[Key] = set()
         """Partitions for which an operator wants whoever is there to lead: what that one lacks may be lost."""
+        self._left_by_power_loss: dict[Key, dict[int, Sequence[StoredFrame]]] = {}
+        """Partitions whose replicas in sync all lost their power without flush.mode=ack, until one of them leads: what
+        the disk of each has left."""
+        self._cut_short: set[tuple[Key, int]] = set()
+        """Producers of a partition of whom acknowledged records are lost, rightly."""
         self._was_damaged: set[tuple[int, TopicPartition]] = set()  # at any time
         self.without_log: set[tuple[int, TopicPartition]] = set()
         """Logs that went with their disk, until they are in sync again."""
         self._registered_in: dict[int, int] = {}  # broker → life
         self._registered_at_us: dict[int, int] = {}
+        self._died_at_us: dict[int, int] = {}
         self._leaders: dict[tuple[Key, int], tuple[int, int]] = {}
         self._leading: dict[Partition, int] = {}  # the epoch in which it leads, as of the last look
         self._names: dict[Partition, TopicPartition] = {}
@@ -297,8 +305,9 @@ class Invariants:
         if before is not None and after.leader is not None and after.leader not in before.isr and key in self.decided:
             is_decided = True
             self.decided.discard(key)
-            view = self._nodes[after.leader].disk.logs.get(at)
-            committed.count_as(() if view is None else view.frames)
+            self._require_eligible_chosen(change, after.leader)
+            self._lost_rightly(key, committed, self._on_the_device(self._nodes[after.leader], at))
+        self._look_at_first_after_power_loss(change, committed)
         # As the controller a broker does not tell itself, as a leader, sooner than others; and one that gave its
         # leadership up hears of that as others do.
         self._written_by[key] = "" if change.is_decision or after.leader is None else change.writer
@@ -312,10 +321,11 @@ class Invariants:
             change.writer == f"b{left}" and self._nodes[left].was_unclean for left in set(before.isr) - set(after.isr)
         ):
             self._situation("unclean stop of one in sync with others")
+        self._require_left_to_somebody(change)
         joined = set(after.isr) - set(() if before is None else before.isr)
         self.in_sync[key] = after.isr
         self._unproven[key] = after.unproven
-        self._look_at_eligible(change, committed.end)
+        self._look_at_eligible(change, committed.end, is_decided)
         were_eligible = () if before is None else before.eligible
         for broker_id in sorted(joined):
             if (broker_id, at) in self.without_log and broker_id in were_eligible:
@@ -329,14 +339,81 @@ class Invariants:
                 self.may_lack.discard((broker_id, at))  # else it is taken in for what it told before it lost its power
             self._require(5, self._nodes[broker_id], at, key, 0, committed.end)
         if after.leader is not None and (before is None or after.leader_epoch > before.leader_epoch):
-            if before is not None and before.unproven and after.leader not in before.unproven:
+            is_there = self._takes_part(after.leader)
+            if before is not None and before.unproven and after.leader not in before.unproven and is_there:
                 self._situation("who kept its power leads, others in sync lost it")
             self._elected(change, is_decided)
 
-    def _look_at_eligible(self, change: StateChange, committed_end: int) -> None:
+    def _require_furthest(self, at: TopicPartition, leader: int, left: Mapping[int, Sequence[StoredFrame]]) -> None:
+        """All that may be lost is what no disk has left: who leads has the log that goes furthest."""
+        ends = {
+            broker_id: (frames[-1].header.leader_epoch, frames[-1].next_offset) if frames else (-1, 0)
+            for broker_id, frames in left.items()
+        }
+        if leader not in ends or ends[leader] < max(ends.values()):
+            raise ViolationError(
+                7, f"{at}: broker {leader} was elected after all in sync lost their power; their logs go to {ends}"
+            )
+
+    @staticmethod
+    def _on_the_device(node: Node, at: TopicPartition) -> Sequence[StoredFrame]:
+        """What of a log no power failure takes."""
+        view = node.disk.logs.get(at)
+        durable_end = 0 if view is None else view.durable_end(node.files)
+        return () if view is None else [frame for frame in view.frames if frame.next_offset <= durable_end]
+
+    def _require_eligible_chosen(self, change: StateChange, leader: int) -> None:
+        """An operator's choice loses nothing as long as somebody is there who has all."""
+        eligible = () if change.before is None else change.before.eligible
+        there = [each for each in eligible if self._takes_part(each) and self._nodes[each].is_up]
+        if there and leader not in there:
+            raise ViolationError(7, f"{change.at}: broker {leader} was elected by choice, and {there} have all")
+
+    def _lost_rightly(self, key: Key, committed: Committed, frames: Sequence[StoredFrame]) -> None:
+        """What the log with these frames lacks is lost, and what follows from that is right as well."""
+        lost = committed.count_as(frames)
+        acknowledged = [frame for frame in lost if frame.body in self._history.acknowledged]
+        self._cut_short.update((key, frame.header.producer_id) for frame in acknowledged)
+        by_epoch = self._told.get((key, LATEST), {})
+        by_epoch.update({epoch: min(told, committed.end) for epoch, told in by_epoch.items()})
+        if acknowledged:
+            self._situation("acknowledged records lost, rightly")
+
+    def _look_at_first_after_power_loss(self, change: StateChange, committed: Committed) -> None:
+        before, leader = change.before, change.after.leader
+        if leader is None or (before is not None and change.after.leader_epoch == before.leader_epoch):
+            return
+        if (
+            self._takes_part(leader) and change.key in self._left_by_power_loss
+        ):  # else it is dead itself, and never leads
+            left = self._left_by_power_loss.pop(change.key)
+            self._require_furthest(change.at, leader, left)
+            self._lost_rightly(change.key, committed, left[leader])
+
+    def _require_left_to_somebody(self, change: StateChange) -> None:
+        before, at = change.before, change.at
+        for broker_id in set(() if before is None else before.isr) - set(change.after.isr):
+            node = self._nodes[broker_id]
+            if change.writer != node.actor or self._takes_part(broker_id):
+                continue  # others say so, or it did not just come back
+            if (broker_id, at) in self.without_log or (broker_id, at) in self.damaged:
+                continue  # it has nothing to stay for
+            others = change.registered.intersection(change.after.isr)
+            if not any(self._has_served_since(each, node.started_us) for each in others):
+                raise ViolationError(
+                    15, f"{at}: broker {broker_id} came back and left the in-sync set to {change.after.isr}, of whom "
+                    f"{sorted(others)} are registered, and none has served since",
+                )  # fmt: skip
+
+    def _has_served_since(self, broker_id: int, since_us: int) -> bool:
+        node = self._nodes[broker_id]
+        return node.is_up or node._is_stopping or self._died_at_us.get(broker_id, -1) >= since_us
+
+    def _look_at_eligible(self, change: StateChange, committed_end: int, is_decided: bool) -> None:
         before, after = change.before, change.after
         were_eligible = () if before is None else before.eligible
-        if set(were_eligible) & set(after.isr) and before is not None and not set(before.isr) & set(after.isr):
+        is_other_set = before is not None and not set(before.isr) & set(after.isr)
+        if set(were_eligible) & set(after.isr) and is_other_set and not is_decided:
             self._situation("log of the only one in sync damaged, and others had all")
         if were_eligible and not after.eligible and change.writer == f"b{after.leader}":
             self._situation("leader rules the eligible out")
@@ -517,6 +594,8 @@ class Invariants:
     def fell_out(self, at: TopicPartition, position: int, name: str, topic_id: bytes) -> int:
         """A consumer was told that its position is out of range; where it may go on."""
         committed = self.of((topic_id, at.partition), at)
+        if position > committed.end:  # it has read what is lost, rightly: nothing else was ever given to it
+            return committed.end
         if position >= committed.log_start:
             held = f"committed are {committed.log_start} to {committed.end}"
             raise ViolationError(1, f"{at}: {name} at {position} is told it is out of range, {held}")
@@ -524,7 +603,7 @@ class Invariants:
 
     def refused_first(self, batch: Batch, producer_id: int, error: ErrorInfo) -> None:
         """A batch before which everything was acknowledged was refused for its sequence. That is right only where the
-        producer is forgotten, because all that it ever sent was deleted."""
+        producer is forgotten, because all that it ever sent was deleted, or where some of it was lost, rightly."""
         kept = [
             frame
             for key, committed in self.committed.items()
@@ -532,6 +611,8 @@ class Invariants:
             for frame in committed.frames
             if frame.header.producer_id == producer_id and frame.next_offset > committed.log_start
         ]
+        if any((key, producer_id) in self._cut_short for key, each in self.committed.items() if each.at == batch.at):
+            return
         if kept or error.code != "UNKNOWN_PRODUCER_ID":
             raise ViolationError(
                 3, f"{batch.at}: {batch} is the first that is not acknowledged, and refused: {error.message}"
@@ -596,6 +677,7 @@ class Invariants:
 
     def died(self, node: Node) -> None:
         """A broker's process ended; its disk is as it will find it."""
+        self._died_at_us[node.broker_id] = node.scheduler.now_us
         if not self.is_durable_by_ack:
             if node.has_lost_power:
                 self.may_lack.update((node.broker_id, at) for at in node.disk.logs)
@@ -608,6 +690,19 @@ class Invariants:
             lack = missing(kept, node.disk.logs[at].frames) if kept else None
             if lack is not None and (node.broker_id, at) not in self.damaged:
                 raise ViolationError(12, f"{at}: broker {node.broker_id} was durable up to {claimed}: {lack}")
+
+    def all_lost_power(self) -> None:
+        """All brokers have just lost their power, all replicas in sync, without flush.mode=ack: what is lost by that is
+        lost rightly."""
+        for node in self._nodes.values():
+            node.disk.refresh_all()
+            node.disk.refresh()
+        for key, in_sync in self.in_sync.items():
+            at = self.of(key, self.committed[key].at).at
+            views = {broker_id: self._nodes[broker_id].disk.logs.get(at) for broker_id in in_sync}
+            self._left_by_power_loss[key] = {
+                broker_id: () if view is None else tuple(view.frames) for broker_id, view in views.items()
+            }
 
     def require_everything(self, node: Node) -> None:
         """Healed and quiet: every replica in sync holds everything."""

@@ -1,7 +1,8 @@
 """Disks that are lost, and machines that come back in any order, or not: while it lasts nothing else goes wrong.
 
 Rule: of the members of an in-sync set that may be elected at least one keeps its disk, or the disk that was lost comes
-back: so nothing that was acknowledged may be lost, whoever comes back first.
+back: so nothing that was acknowledged may be lost, whoever comes back first. Two faults go beyond that, and the checker
+knows what is lost by them: all lose their power without fsyncs, and an operator gives a disk up.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 from collections.abc import Callable
 
 from broker_runtime.contract.model import TopicPartition
+from broker_runtime.contract.requests import ElectLeadersRequest
 from broker_runtime.log.identity import DISK_NAME
 from broker_runtime.zookeeper.znodes import DiskRecord, broker_disks_path, from_json
 from tests.simulation.committed import ViolationError
@@ -48,6 +50,14 @@ class LostDisks:
         else:
             self._end(node, lambda: self._take_out_one(node))
 
+    def empty_at_once(self, node: Node) -> bool:
+        """A broker is killed and comes back with an empty disk; returns whether it may, and was."""
+        if not self._may_lose(node):
+            return False
+        node.kill(power_lost=False)
+        self._take_out(node)
+        return True
+
     def restore(self, node: Node) -> None:
         """A broker's disk is replaced by a copy that was made of it some time ago, while it was stopped or running. Of
         the latter only what ZooKeeper knows to be older: no other is noticed."""
@@ -80,18 +90,20 @@ class LostDisks:
 
     # --- all at once ------------------------------------------------------------------------------------------------
 
-    def all_end(self, node: Node) -> None:
+    def all_end(self, node: Node, *, is_one_away: bool = False) -> None:
         """All brokers are killed; one of them has lost its disk, or has a copy of it that was made while it ran. They
-        come back in any order, and one that has its disk may never do so."""
+        come back in any order, and one that has its disk may never do so. ``is_one_away``: it does not, where the
+        others have all."""
         if self._rng.random() < 0.3:
             copy = node.files.copy(DATA)
-            self._later(self._rng.randrange(8 * SECOND, 20 * SECOND), lambda: self._all_end(node, copy))
+            self._later(self._rng.randrange(8 * SECOND, 20 * SECOND), lambda: self._all_end(node, copy, is_one_away))
         else:
-            self._all_end(node)
+            self._all_end(node, None, is_one_away)
 
-    def _all_end(self, node: Node, copy: Copy | None = None) -> None:
+    def _all_end(self, node: Node, copy: Copy | None, is_one_away: bool) -> None:
         world = self._world
-        if world.is_recovering or not world.invariants.is_durable_by_ack or not self._may_lose(node):
+        is_quiet = world.scheduler.now_us < world.quiet_until_us  # they have not come back since they last ended
+        if is_quiet or world.is_recovering or not world.invariants.is_durable_by_ack or not self._may_lose(node):
             return
         if copy is not None and not self._is_known_to_be_older(node, copy):
             return
@@ -109,10 +121,12 @@ class LostDisks:
             ),
             None,
         )
-        if self._rng.random() < 0.5:
+        if not is_one_away and self._rng.random() < 0.5:
             never = None
         for each in nodes:
             world.trace.fault("all killed", each.actor, "its disk is lost" if each is node and is_lost else "")
+            if each is node and is_lost:
+                world.zookeeper.expire(each.actor)  # else a set may be left to it alone, as others' sessions end before
             each.kill(power_lost=False)
         if copy is not None:
             self._put_in_older(node, copy)
@@ -156,6 +170,35 @@ class LostDisks:
             each.start(delay_us)
         world.quiet_until_us = world.scheduler.now_us + delay_us + _LEADS_WITHIN_US
 
+    def all_lose_power(self, node: Node) -> None:
+        """All machines lose their power; they come back in any order, within the time in which they wait for each
+        other. Without fsyncs what none of them has written is lost, and nothing else: whose log goes furthest leads."""
+        world = self._world
+        nodes = [each for each in world.nodes.values() if not each.is_retired]
+        is_calm = not (world.is_recovering or world.network.is_cut_anywhere or world.zookeeper.is_down)
+        is_well = all(each.is_up and each.is_well for each in nodes)
+        if world.invariants.is_durable_by_ack or not (is_calm and is_well and self._are_all_in_sync()):
+            return
+        self._rng.shuffle(nodes)
+        for each in nodes:
+            world.trace.fault("all lose power, without fsyncs", each.actor)
+            each.kill(power_lost=True)
+        world.invariants.all_lost_power()
+        delay_us = 0
+        for each in nodes:
+            delay_us += self._rng.choice([0, 300 * MS, 3 * SECOND])
+            each.start(delay_us)
+        world.quiet_until_us = world.scheduler.now_us + delay_us + _LEADS_WITHIN_US
+
+    def _are_all_in_sync(self) -> bool:
+        states = self._world.states
+        return all(
+            state is not None and set(state.isr) == set(replicas) and not (state.lost or state.unproven)
+            for name, record in states.topics.items()
+            for number, replicas in enumerate(record.assignment)
+            for state in [states.state(TopicPartition(name, number))]
+        )
+
     def _require_leaders(self, never: Node | None) -> None:
         for key, state in self._world.states.partitions.items():
             if state.leader is None and (never is None or set(state.isr) - {never.broker_id}):
@@ -166,20 +209,23 @@ class LostDisks:
 
     # --- the only one -----------------------------------------------------------------------------------------------
 
-    def empty_the_only_one(self, node: Node) -> None:
-        """Who alone is in sync comes back without its disk: nobody leads before the disk is back. Where nobody is
-        alone, all but ``node`` are killed first, for a while."""
+    def empty_the_only_one(self, node: Node, *, is_given_up: bool = False) -> None:
+        """Who alone is in sync comes back without its disk: nobody leads before the disk is back, or, ``is_given_up``,
+        before an operator chooses somebody who has less. Where nobody is alone, all but ``node`` are killed first, for
+        a while."""
         world = self._world
         if not any(len(state.isr) == 1 for state in world.states.partitions.values()) and self._may_lose(node):
             for each in world.nodes.values():
                 if each is not node and each.should_run:
                     each.kill(power_lost=False)
                     each.start(self._rng.randrange(5 * SECOND, 8 * SECOND))
-            self._later(self._rng.randrange(1_500 * MS, 4 * SECOND), self._empty_the_only_one)
+            self._later(
+                self._rng.randrange(1_500 * MS, 4 * SECOND), lambda: self._empty_the_only_one(is_given_up=is_given_up)
+            )
         else:
-            self._empty_the_only_one()
+            self._empty_the_only_one(is_given_up=is_given_up)
 
-    def _empty_the_only_one(self) -> None:
+    def _empty_the_only_one(self, *, is_given_up: bool) -> None:
         world = self._world
         alone = {state.isr[0] for state in world.states.partitions.values() if len(state.isr) == 1}
         nodes = [each for each in world.nodes.values() if each.broker_id in alone and each.is_up]
@@ -191,6 +237,14 @@ class LostDisks:
         taken, whole = self._take_out(node, is_started=False)
         node.start(self._rng.randrange(SECOND))
         world.quiet_until_us = world.scheduler.now_us + 10 * SECOND
+        if is_given_up:
+
+            def decide() -> None:
+                self._decide(node, decide)
+
+            self._out.append(decide)
+            self._later(self._rng.randrange(6 * SECOND, 9 * SECOND), decide)
+            return
 
         def put_back() -> None:
             if put_back not in self._out:
@@ -217,6 +271,37 @@ class LostDisks:
 
         self._out.append(put_back)
         self._later(self._rng.randrange(4 * SECOND, 8 * SECOND), put_back)
+
+    def _decide(self, node: Node, again: Callable[[], None]) -> None:
+        """An operator chooses who leads where the log of the only one in sync is gone with ``node``'s disk; ``again``:
+        does so again."""
+        world = self._world
+        if again not in self._out:
+            return
+        missed = {
+            world.invariants.committed[key].at: key
+            for key, state in world.states.partitions.items()
+            if state.leader is None and set(state.isr) <= set(state.lost)
+        }
+        if not missed:
+            if node.is_up:
+                self._out.remove(again)
+            else:
+                world.scheduler.after(SECOND, "net", again)
+            return
+        world.trace.fault("unclean election by an operator", "adm", ", ".join(map(str, missed)))
+        world.invariants.decided.update(missed.values())
+        partitions = tuple((at.topic, at.partition) for at in missed)
+
+        def over(answer: object) -> None:
+            world.invariants.decided.difference_update(missed.values())
+            world.scheduler.after(SECOND, "net", again)
+
+        world.call_controller(
+            lambda life: life.movements.elect_leaders(ElectLeadersRequest(election="unclean", partitions=partitions)),
+            on_answer=over,
+            on_failure=over,
+        )
 
     # --- within -----------------------------------------------------------------------------------------------------
 

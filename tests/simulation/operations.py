@@ -11,6 +11,7 @@ from collections.abc import Callable
 from broker_runtime.contract.errors import PylogError, RequestTimedOutError
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import ElectLeadersRequest, PartitionMove, ReassignPartitionsRequest
+from tests.simulation.committed import Committed
 from tests.simulation.life import Life
 from tests.simulation.node import Node
 from tests.simulation.scheduler import MS, SECOND
@@ -54,12 +55,22 @@ class Operations:
     def delete_records(self, node: Node) -> None:
         """The older half of a partition goes."""
         at, _ = self._choose()
-        record = self._world.states.topics[at.topic]
-        committed = self._world.invariants.of((record.topic_id, at.partition), at)
+        committed = self._committed(at)
         state = self._world.states.state(at)
-        if state is None or state.leader is None or committed.end == 0:
-            return
-        offset = self._rng.randint(committed.log_start, committed.end)
+        if state is not None and state.leader is not None and committed.end:
+            self._delete(at, state.leader, self._rng.randint(committed.log_start, committed.end))
+
+    def delete_all_records(self, at: TopicPartition) -> None:
+        """Whatever is committed by now."""
+        state = self._world.states.state(at)
+        if state is not None and state.leader is not None:
+            self._delete(at, state.leader, self._committed(at).end)
+
+    def _committed(self, at: TopicPartition) -> Committed:
+        return self._world.invariants.of((self._world.states.topics[at.topic].topic_id, at.partition), at)
+
+    def _delete(self, at: TopicPartition, leader: int, offset: int) -> None:
+        record, committed = self._world.states.topics[at.topic], self._committed(at)
         self._world.trace.fault("records deleted", "adm", f"{at} below {offset}")
         committed.log_start = max(offset, committed.log_start)
         deadline_us = self._world.scheduler.now_us + 5 * SECOND
@@ -85,7 +96,7 @@ class Operations:
 
         self._world.call(
             "adm",
-            state.leader,
+            leader,
             handle,
             on_answer=deleted,
             on_failure=lambda reason: None,

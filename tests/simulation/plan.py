@@ -20,7 +20,37 @@ _DIRECTED = (
     "controller deposed", "back and forth", "outcome lost", "session ends",
     "disk lost", "all end", "older copy", "only disk lost", "failed fsync", "bit flip",
 )  # fmt: skip
-_WITHOUT_FSYNCS, _FULL_DISKS = 10, 14
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Steered:
+    """A seed that is steered to one kind of fault, with the cluster that it needs. ``beside``: how many other kinds
+    there are at most. ``replicas`` None: two or three. ``is_busy``: many batches are on their way."""
+
+    kind: str
+    beside: int = 1
+    flush_modes: tuple[str, ...] = ("ack", "ack", "ack", "interval", "os")
+    replicas: int | None = None
+    min_in_sync: tuple[int | None, ...] = (None, 2)
+    is_busy: bool = False
+    is_stormy: bool = False
+    longer_us: int = 0
+
+
+_ANY = _Steered(kind="")
+_STEERED = {
+    10: _Steered(kind="all but one lose power", flush_modes=("interval", "os")),
+    11: _Steered(kind="outcome of leaving lost", replicas=2, min_in_sync=(2,), is_busy=True),
+    13: _Steered(kind="all end, but one for ever", flush_modes=("ack",), longer_us=20 * SECOND),
+    14: _Steered(kind="disk full", beside=2, is_stormy=True),
+    16: _Steered(kind="leader lost in a move", replicas=2),
+    17: _Steered(kind="producers forgotten", is_busy=True),
+    19: _Steered(kind="all lose power, without fsyncs", beside=0, flush_modes=("interval", "os")),
+    20: _Steered(kind="first one damaged", flush_modes=("ack",), replicas=3),
+    22: _Steered(kind="outcome of joining lost", replicas=2, min_in_sync=(1,), is_busy=True),
+    23: _Steered(kind="only disk given up", beside=0, flush_modes=("ack",), replicas=2, min_in_sync=(1,), is_busy=True),
+}
+"""By the remainder that a seed leaves when divided by thirty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,28 +105,28 @@ def plan_of(seed: int) -> Plan:
     if seed % 3 == 0:  # steered to one situation, with little else beside it
         kinds = [_DIRECTED[seed // 3 % len(_DIRECTED)], *rng.sample(kinds, min(len(kinds), 2))]
         is_stormy = is_stormy and rng.random() < 0.3
-    loses_power = seed % 30 == _WITHOUT_FSYNCS  # the same, which needs another flush.mode besides
-    if loses_power:
-        kinds, is_stormy = ["all but one lose power", *rng.sample(kinds, min(len(kinds), 1))], False
-    if seed % 30 == _FULL_DISKS:
-        kinds = ["disk full", *rng.sample(kinds, min(len(kinds), 2))]
+    steered = _STEERED.get(seed % 30, _ANY)
+    if steered is not _ANY:
+        kinds = [steered.kind, *rng.sample(kinds, min(len(kinds), steered.beside))]
+        is_stormy = is_stormy and steered.is_stormy
+    is_busy = steered.is_busy or kinds[:1] == ["back and forth"]
     brokers = 3
     replicas = list(range(1, brokers + 1))
-    factor = rng.choice([2, 3, 3])
+    factor = steered.replicas or rng.choice([2, 3, 3])
     assignment = tuple(tuple(rng.sample(replicas, factor)) for _ in range(rng.randint(1, 3)))
     return Plan(
         brokers=brokers,
         assignment=assignment,
-        flush_mode=rng.choice(["interval", "os"] if loses_power else ["ack", "ack", "ack", "interval", "os"]),
+        flush_mode=rng.choice(steered.flush_modes),
         segment_bytes=rng.choice([4 << 10, 16 << 10, 1 << 20]),
         value_bytes=rng.choice([0, 0, 300]),
         producers=2,
         plain_producers=frozenset({1}) if rng.random() < 0.3 else frozenset(),
         consumers=rng.randint(1, 2),
-        batches=rng.randint(15, 40) * (3 if kinds[:1] == ["back and forth"] else 1),  # it needs some on their way
+        batches=rng.randint(15, 40) * (3 if is_busy else 1),
         produce_every_us=rng.choice([150, 250, 500]) * MS,
-        min_in_sync=rng.choice([None, 2]),
-        duration_us=rng.randint(12, 30) * SECOND,
+        min_in_sync=rng.choice(steered.min_in_sync),
+        duration_us=rng.randint(12, 30) * SECOND + steered.longer_us,
         faults=tuple(kinds),
         fault_interval_us=(500 * MS, rng.choice([3, 6, 10]) * SECOND),
         loss=rng.choice([0.0, 0.01, 0.05]) if is_stormy else 0.0,

@@ -38,6 +38,7 @@ SITUATIONS = (
     "all ended, and one never comes back",
     "power lost by all in sync but one, without fsyncs",
     "who kept its power leads, others in sync lost it",
+    "acknowledged records lost, rightly",
     "producer begins anew",
     "leader lost during a move",
 )

@@ -298,3 +298,16 @@ def test_log_that_lacks_or_differs_is_told_apart_from_one_that_deleted(files):
     assert "another frame" in str(committed.missing_in([first, other], 0, 2))
     committed.log_start = 1
     assert committed.missing_in([second], 0, 2) is None
+
+
+def test_what_is_lost_rightly_is_known_until_it_comes_again(files):
+    """A log that lacks the second counts as the log; what comes at its place later is no other than committed."""
+    first, second = stored(files, b"a", b"b")
+    committed = Committed(AT)
+    committed.extend([first, second], 2)
+    assert committed.count_as([first, second]) == []
+    assert committed.count_as([first]) == [second]
+    assert (committed.end, committed.given_up) == (1, {second.body})
+    assert committed.missing_in([first], 0, 2) is None
+    committed.extend([second], 2)
+    assert (committed.end, committed.given_up) == (2, set())

@@ -13,7 +13,7 @@ from typing import Any
 from unittest import mock
 
 from broker_runtime.contract.errors import RequestTimedOutError
-from broker_runtime.controller import isr_updater
+from broker_runtime.controller import isr_updater, unproven
 from broker_runtime.controller.controller import Controller
 from broker_runtime.log import LogExtent, PartitionLog, group_commit, recovery
 from broker_runtime.log.group_commit import GroupCommit
@@ -303,6 +303,17 @@ def leaves_sets_to_members_that_are_gone() -> Patches:
 def takes_every_log_for_flushed() -> Patches:
     """After its machine lost its power a broker stays in its sets as one that has all, whatever ``flush.mode`` is."""
     yield mock.patch.object(returning, "_is_flushed", return_value=True)
+
+
+@variant
+def elects_anybody_after_a_power_loss() -> Patches:
+    """When all in sync have lost their power the first replica leads, whatever the others have."""
+    real = unproven.elect_most_complete
+
+    def elect(*args: Any) -> Any:
+        return real(*args[:-1], {})
+
+    yield mock.patch.object(unproven, "elect_most_complete", elect)
 
 
 @variant

@@ -85,6 +85,7 @@ class World:
         self.zookeeper = LaggingZooKeeper(self.scheduler, self.trace, zookeeper_weather)
         self.history = History()
         self.nodes: dict[int, Node] = {}
+        self.clients: list[str] = []
         self.invariants = Invariants(self.nodes, self.history, self.scheduler.observing, self.trace.situation)
         self.witness = Witness(self.trace, self.invariants, self.history)
         self.states = States(
