@@ -151,6 +151,8 @@ def live_on(brokers, clock, rounds=30):
     for _ in range(rounds):
         clock[0] += 200
         for each in brokers.values():
+            each.directory.maybe_checkpoint()
+        for each in brokers.values():
             each.member.step(0)
             each.updater.step(clock[0])
         for each in brokers.values():
