@@ -450,7 +450,7 @@ class LogDirectory:
                 disk = replace(self.disk, generation=self.disk.generation + 1)
                 disk.write(self.files, self.path)
                 self.disk = disk
-            except BaseException:
+            except BaseException:  # whatever it was: what was appended asks for the next one still
                 self._has_appended = True
                 raise
 

@@ -130,7 +130,7 @@ class ProduceStream:
                 self._slots.release()
         except PylogError as error:
             self._failure = error
-        except Exception as error:  # noqa: BLE001 - a thread of ours: the boundary is here
+        except Exception as error:  # noqa: BLE001 - a thread of ours: the boundary is here, and `serve` raises it
             self._failure = defect(error, "produce", self._stream.peer)
 
     def _acknowledge(self, pending: PendingProduce) -> None:
