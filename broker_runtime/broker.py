@@ -62,6 +62,7 @@ STOP_LIMIT_S: Final = 20.0
 
 _CONNECT_S: Final = 5.0
 _CHECKPOINT_S: Final = 5.0
+_ROLLED_LOOK_S: Final = 0.5  # no shorter: under many rolls each look writes checkpoints
 _DISK_LOOK_S: Final = 1.0
 _FLUSH_LOOK_S: Final = 0.1
 _PRODUCER_IDS_S: Final = 1.0
@@ -321,6 +322,7 @@ class Broker:
         schedule = Schedule(
             [
                 PeriodicTask(name="checkpoint", interval_s=_CHECKPOINT_S, run=directory.checkpoint),
+                PeriodicTask(name="rolled segments", interval_s=_ROLLED_LOOK_S, run=directory.maybe_checkpoint),
                 PeriodicTask(name="flush", interval_s=_FLUSH_LOOK_S, run=lambda: directory.maybe_flush(wall_ms())),
                 PeriodicTask(name="room", interval_s=_DISK_LOOK_S, run=lambda: hosting.look_at_disk(directory)),
                 PeriodicTask(

@@ -21,7 +21,7 @@ class PeriodicTask:
 
     name: str
     interval_s: float
-    run: Callable[[], None]
+    run: Callable[[], object]
     due_s: float = 0.0
 
 

@@ -111,6 +111,7 @@ class LogDirectory:
         self._is_registered = False  # since it was opened
         self._is_given_up = False  # guarded by _save_lock, as is writing disk.json
         self._has_appended = False  # since the generation was last raised
+        self._has_rolled = False  # a log closed a segment since checkpoints were last saved for that
 
     @classmethod
     def open(
@@ -234,6 +235,7 @@ class LogDirectory:
                         make_named=self._make_named,
                         save_checkpoints=self._save,
                         on_append=self._appended,
+                        on_roll=self._rolled,
                     )
                 )
                 return log
@@ -304,10 +306,20 @@ class LogDirectory:
 
         Fsyncs logs that closed a segment since. Call it each few seconds. Raises `OSError`.
         """
-        for log in self.logs:
-            log.try_flush()
-        self._save()
+        self._save_flushed()
         self._raise_generation()
+
+    def maybe_checkpoint(self) -> bool:
+        """Makes durable what `checkpoint` does, and raises no generation, if a log closed a segment since that was last
+        done: the next start does not verify the segment again. Returns whether it did.
+
+        Call it often, on a thread that nobody waits for: appends and flushes save no checkpoint, which all logs share.
+        Raises `OSError`; then the next `checkpoint` does it.
+        """
+        if not self._has_rolled:
+            return False
+        self._save_flushed()
+        return True
 
     def maybe_flush(self, now_ms: int) -> None:
         """`PartitionLog.maybe_flush` for all logs; one that fails goes offline and stops no other."""
@@ -414,8 +426,17 @@ class LogDirectory:
         self._save()
         _log.info("open directory path=%s logs=%d clean=%s", self.path, len(self._found), rows is not None)
 
+    def _save_flushed(self) -> None:
+        self._has_rolled = False  # first: a segment that is closed from now on is for the next time
+        for log in self.logs:
+            log.try_flush()
+        self._save()
+
     def _appended(self) -> None:
         self._has_appended = True
+
+    def _rolled(self) -> None:
+        self._has_rolled = True
 
     def _raise_generation(self) -> None:
         """A copy of the directory that was made before the last appends has a lower one. Durable before anybody can see
@@ -429,7 +450,7 @@ class LogDirectory:
                 disk = replace(self.disk, generation=self.disk.generation + 1)
                 disk.write(self.files, self.path)
                 self.disk = disk
-            except BaseException:
+            except BaseException:  # whatever it was: what was appended asks for the next one still
                 self._has_appended = True
                 raise
 

@@ -101,11 +101,12 @@ class LogState:
         make_named: Callable[[LogState], None],
         save_checkpoints: Callable[[], None],
         on_append: Callable[[], None],
+        on_roll: Callable[[], None],
     ) -> None:
         """``claim`` is called once, before anything in ``directory`` is read: it sees to it that the directory is that
         of ``identity``, and corrects ``identity`` and ``start``. ``make_named`` is called once, when the log is there:
         from then on it is missed where it is not. Both raise `OSError`. ``on_append`` is called after each append,
-        before anything of it is acknowledged; it must not block.
+        before anything of it is acknowledged, ``on_roll`` after a segment was closed; they must not block.
         """
         self.directory = directory
         self.identity = identity
@@ -117,6 +118,7 @@ class LogState:
         self._make_named = make_named
         self._save_checkpoints = save_checkpoints
         self._on_append = on_append
+        self._on_roll = on_roll
         self.lock = threading.RLock()
         self.offline: PylogError | None = None  # never None again
         self.damage: CorruptRecordError | None = None  # never None again
@@ -313,6 +315,7 @@ class LogState:
 
     def _write_snapshot(self, offset: int) -> None:
         self.has_rolled = True
+        self._on_roll()
         write_snapshot(self.files, self.directory, offset, self.producers)
 
     def _sync(self, timeout_s: float, is_over: Callable[[], bool]) -> int:

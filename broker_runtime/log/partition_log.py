@@ -305,7 +305,7 @@ class PartitionLog:
         below ``upto`` where the log was cut below it meanwhile, or ``is_over()`` (looked at when it begins to wait,
         after each `wake_flushes`, and while somebody else has the log; it must not block). Raises
         `RequestTimedOutError` where another's fdatasync, or use of the log, outlasts ``timeout_s``. Saves no
-        checkpoint: `LogDirectory.checkpoint` does.
+        checkpoint: `LogDirectory.checkpoint` and `maybe_checkpoint` do.
         """
         state = self._state
         deadline = time.monotonic() + timeout_s

@@ -108,9 +108,9 @@ class ProduceStream:
         self._enqueue(pending)
 
     def _enqueue(self, pending: PendingProduce) -> None:
-        while not self._slots.acquire(timeout=_IDLE_S):
-            if self._failure is not None:
-                raise self._failure
+        self._slots.acquire()
+        if self._failure is not None:
+            raise self._failure
         self._enqueued += 1
         self._pending.put(pending)
 
@@ -129,9 +129,13 @@ class ProduceStream:
                 self._acknowledged += 1
                 self._slots.release()
         except PylogError as error:
-            self._failure = error
-        except Exception as error:  # noqa: BLE001 - a thread of ours: the boundary is here
-            self._failure = defect(error, "produce", self._stream.peer)
+            self._fail(error)
+        except Exception as error:  # noqa: BLE001 - a thread of ours: the boundary is here, and `serve` raises it
+            self._fail(defect(error, "produce", self._stream.peer))
+
+    def _fail(self, error: Exception) -> None:
+        self._failure = error
+        self._slots.release()  # none comes free any more: a reading thread that waits for one sees why
 
     def _acknowledge(self, pending: PendingProduce) -> None:
         if pending.request_id == -1:

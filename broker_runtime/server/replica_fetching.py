@@ -186,7 +186,7 @@ class ReplicaFetching:
                     wanted = self._wanted.get(at)
                 if wanted is not None:
                     self._load(at, wanted.partition)
-        except BaseException:  # whatever ends this thread: what is not loaded yet would never be fetched
+        except BaseException:  # whatever ends this thread: nobody would fetch what it had to load
             self._on_failure()
             raise
 

@@ -410,6 +410,10 @@ class Node:
     def _flush(self) -> None:
         if self.life is not None:
             self.life.directory.maybe_flush(self.now_ms())
+            try:
+                self.life.directory.maybe_checkpoint()
+            except (PylogError, OSError) as error:
+                self.trace.line(self.actor, f"cannot save checkpoints: {error}")
 
     def _claims(self) -> dict[TopicPartition, int]:
         if self.life is None:

@@ -60,10 +60,11 @@ def numbers_in(cluster: LocalCluster, topic: str) -> list[int]:
 
 
 def segments(cluster: LocalCluster, broker_id: int, topic: str) -> dict[str, bytes]:
-    """Content of a broker's segment files of the topic, by partition directory and file name."""
+    """Content of a broker's segment files of the topic, but for what was set aside, by partition directory and file
+    name."""
     found: dict[str, bytes] = {}
     for directory in cluster.log_dirs(broker_id):
-        for path in sorted(Path(directory).glob(f"{topic}-*/*.log")):
+        for path in sorted(Path(directory).glob(f"{topic}-*[0-9]/*.log")):
             found[f"{path.parent.name}/{path.name}"] = path.read_bytes()
     return found
 

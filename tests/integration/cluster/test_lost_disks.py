@@ -10,18 +10,27 @@ from pathlib import Path
 
 import pytest
 
+from broker_runtime.contract.model import TopicPartition
 from broker_runtime.log.files import RealFiles
 from broker_runtime.log.identity import DiskIdentity
 from broker_runtime.zookeeper.client import KazooZooKeeper
 from broker_runtime.zookeeper.znodes import DiskRecord, broker_disks_path, from_json
 from pyspark_log import Admin, Producer
+from pyspark_log.client.health import why_offline
 from pyspark_log.errors import PylogError
 from pyspark_log.testing import LocalCluster
-from tests.integration.cluster.replicas import eventually, kill_all, leader_and_in_sync, numbers_in
+from tests.integration.cluster.replicas import (
+    eventually,
+    kill_all,
+    leader_and_in_sync,
+    numbers_in,
+    replicas_are_identical,
+)
 
 LIMIT_S = 40.0
 COUNT = 1_000
 BROKERS = (1, 2, 3)
+T0 = TopicPartition("t", 0)
 
 
 @pytest.fixture
@@ -162,21 +171,61 @@ def _flip_a_bit(log: Path) -> None:
     segment.write_bytes(content)
 
 
-@pytest.mark.parametrize("harm", [_empty_the_log, _flip_a_bit])
+def _has_given_up(cluster: LocalCluster) -> bool:
+    """Broker 1, asked how far its log goes, opens it and finds that it is damaged: the others have everything."""
+    with Admin(cluster.bootstrap_servers) as admin:
+        (partition,) = admin.describe_topic("t").partitions
+        health = admin.check_health()
+    return (
+        partition.leader is None
+        and set(partition.isr) in ({2}, {3}, {2, 3})
+        and (health.problems.get(T0), health.missing_brokers) == ("offline", (2, 3))
+        and "Start one of them: nothing is lost." in str(why_offline(T0, partition))
+    )
+
+
+def _leads_alone(cluster: LocalCluster) -> bool:
+    """Broker 1 does not read what is damaged; who left last with all that was committed is remembered."""
+    with Admin(cluster.bootstrap_servers) as admin:
+        (partition,) = admin.describe_topic("t").partitions
+        health = admin.check_health()
+    return (
+        (partition.leader, partition.isr) == (1, (1,))
+        and set(partition.eligible) in ({2}, {3}, {2, 3})
+        and (health.problems.get(T0), health.missing_brokers) == ("under-min-isr", (2, 3))
+    )
+
+
+def _is_healthy(cluster: LocalCluster) -> bool:
+    with Admin(cluster.bootstrap_servers) as admin:
+        return admin.check_health().is_healthy
+
+
+def _asides(cluster: LocalCluster) -> list[int]:
+    """The brokers with a log that was set aside, once for each."""
+    return [each for each in BROKERS for path in cluster.log_dirs(each) for _ in path.glob("t-0.*")]
+
+
+@pytest.mark.parametrize(("harm", "is_so_while_alone"), [(_empty_the_log, _has_given_up), (_flip_a_bit, _leads_alone)])
 def test_damaged_log_of_the_first_that_comes_back_is_made_whole_from_the_others(
-    cluster: LocalCluster, harm: Callable[[Path], None]
+    cluster: LocalCluster, harm: Callable[[Path], None], is_so_while_alone: Callable[[LocalCluster], bool]
 ) -> None:
-    """It is alone in the in-sync set when it finds the damage; the others, who left it, have all that was committed."""
+    """It finds out when it opens the log, or when somebody reads it; the others have all that was committed."""
     (path,) = cluster.log_dirs(1)
     _eventually(lambda: f"t 0 {COUNT}" in (path / "high-watermark-checkpoint").read_text(), "the checkpoint is written")
     kill_all(cluster)
     harm(path / "t-0")
     cluster.start(1)
-    # It is alone, or has found out by now, and given up to who was in sync last, who is not there yet.
-    _eventually(lambda: leader_and_in_sync(cluster, "t")[1] != BROKERS, "the others have left the in-sync set")
+    _eventually(lambda: is_so_while_alone(cluster), str(is_so_while_alone.__doc__))
     cluster.start(2)
     cluster.start(3)
     _require_everything(cluster)
+    _eventually(lambda: _asides(cluster) == [1], "the damaged log is set aside")
+    _eventually(lambda: _is_healthy(cluster), "the cluster is healthy")
+    assert leader_and_in_sync(cluster, "t")[1] == BROKERS
+    replicas_are_identical(cluster, "t")
+    assert sorted(numbers_in(cluster, "t")) == list(range(COUNT))
+    assert _asides(cluster) == [1]
 
 
 @pytest.mark.parametrize("is_whole_disk", [True, False])

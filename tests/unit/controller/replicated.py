@@ -17,6 +17,7 @@ from broker_runtime.services.byte_budget import ByteBudget
 from broker_runtime.services.fetch import FetchService, ReplicaIdentity
 from broker_runtime.zookeeper.membership import BrokerIdentity
 from tests.unit.controller.members import Broker, CountingClient
+from tests.unit.log.log_samples import flip
 from tests.unit.replication.partitions import NOW_MS, frame
 
 DATA = Path("/data")
@@ -138,9 +139,7 @@ class ReplicatedBroker(Broker):
 
     def flip(self, path, position):
         """One bit on its disk."""
-        inode = self.files._names[path]
-        for content in {id(each): each for each in (inode.content, inode.durable)}.values():
-            content[position] ^= 4
+        flip(self.files, path, position)
 
     def set_aside(self):
         return [name for name in self.files.list(DATA) if name.endswith(".damaged")]
@@ -150,6 +149,8 @@ def live_on(brokers, clock, rounds=30):
     """Everything that goes on in a cluster without faults, for a while."""
     for _ in range(rounds):
         clock[0] += 200
+        for each in brokers.values():
+            each.directory.maybe_checkpoint()
         for each in brokers.values():
             each.member.step(0)
             each.updater.step(clock[0])

@@ -82,6 +82,13 @@ def segment_path(base_offset: int, suffix: str = ".log", partition: int = 0, roo
     return root / f"t-{partition}" / f"{base_offset:020d}{suffix}"
 
 
+def flip(files: FaultyFiles, path: Path, position: int) -> None:
+    """One bit of a file, on the device and for whoever has it open."""
+    inode = files._names[path]
+    for content in {id(each): each for each in (inode.content, inode.durable)}.values():
+        content[position] ^= 4
+
+
 def index_files(files: FileSystem, root: Path = ROOT, partition: int = 0) -> dict[str, bytes]:
     """The content of all offset and time indexes of a log, by name."""
     directory = root / f"t-{partition}"

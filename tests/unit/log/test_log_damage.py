@@ -18,6 +18,7 @@ from tests.unit.log.log_samples import (
     ROOT,
     append,
     fill,
+    flip,
     frame,
     open_directory,
     open_log,
@@ -26,13 +27,6 @@ from tests.unit.log.log_samples import (
 )
 
 T0 = TopicPartition("t", 0)
-
-
-def flip(files: FaultyFiles, path, position: int) -> None:
-    """One bit, on the device too."""
-    inode = files._names[path]
-    for content in {id(each): each for each in (inode.content, inode.durable)}.values():
-        content[position] ^= 4
 
 
 def closed_in_order(files: FaultyFiles, frames: int = 60) -> list[tuple[int, int]]:

@@ -19,6 +19,7 @@ from tests.unit.log.log_samples import (
     TOPIC_ID,
     append,
     fill,
+    flip,
     frame,
     open_directory,
     open_log,
@@ -121,10 +122,8 @@ def test_verify_names_file_position_and_offset_of_a_bad_frame_and_goes_on_behind
     files, log = log_files
     frames = [data for header, data in read_frames(log, 4) if header.base_offset < log.segment_base_offsets[1]]
     path = segment_path(0)
-    whole = bytearray(files.content(path))
-    position = sum(len(data) for data in frames[:1]) + len(whole) - sum(map(len, frames))
-    whole[position + 150] ^= 8
-    files.overwrite(path, bytes(whole))
+    position = sum(len(data) for data in frames[:1]) + len(files.content(path)) - sum(map(len, frames))
+    flip(files, path, position + 150)
     [(name, found, offset)] = damage_in(files)
     assert (name, found) == (path.name, position)
     walked = list(iterate_frames(path, files=files))

@@ -15,6 +15,7 @@ from tests.unit.log.log_samples import (
     TOPIC_ID,
     append,
     fill,
+    flip,
     frame,
     open_directory,
     open_log,
@@ -49,9 +50,7 @@ class Disk:
 
     def flip(self, offset: int, within: int = 150) -> None:
         base = max(base for base in self.bases if base <= offset)
-        data = bytearray(self.files.content(segment_path(base)))
-        data[self.position_of(offset) + within] ^= 2
-        self.files.overwrite(segment_path(base), bytes(data))
+        flip(self.files, segment_path(base), self.position_of(offset) + within)
 
     def repair(self):
         with opened_for_repair(ROOT, files=self.files) as directory:

@@ -80,6 +80,15 @@ class Broker:
     def write(self, directory=None, records=20):
         return fill((directory or self.directories[0]).log("t", 0, TOPIC_ID, LogConfig()), records)
 
+    def copy_and_write_more(self):
+        """A copy of the disk that lacks what its broker wrote since; it has stopped again."""
+        self.stop()
+        copied = self.copy()
+        self.start()
+        self.write()
+        self.stop()
+        return copied
+
     def put_state(self, in_sync=(1,), leader=1, lost=(), unproven=(), eligible=(), flush_mode="ack"):
         state = PartitionState(
             leader=leader, leader_epoch=3, isr=in_sync, controller_epoch=4,

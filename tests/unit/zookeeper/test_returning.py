@@ -481,11 +481,7 @@ def test_disk_that_is_back_after_a_death_while_it_registered_without_it_can_be_e
 
 @pytest.mark.parametrize("moment", range(8))
 def test_older_copy_that_is_there_after_a_death_without_the_disk_is_not_taken_for_it(broker, moment):
-    broker.stop()
-    backup = broker.copy()
-    broker.start()
-    broker.write()
-    broker.stop()
+    backup = broker.copy_and_write_more()
     kept = broker.take_disk()
     _start_and_die(broker, moment)
     broker.put_disk(backup)
@@ -509,11 +505,7 @@ def test_log_that_is_put_back_after_a_death_while_it_registered_without_it_can_b
 
 
 def test_older_copy_that_was_away_for_a_start_is_not_taken_for_the_disk_either(broker):
-    broker.stop()
-    backup = broker.copy()
-    broker.start()
-    broker.write()
-    broker.stop()
+    backup = broker.copy_and_write_more()
     broker.put_disk(backup)
     broker.start()
     broker.stop()
@@ -528,11 +520,7 @@ def test_older_copy_that_was_away_for_a_start_is_not_taken_for_the_disk_either(b
 @pytest.mark.parametrize("moment", range(8))
 def test_older_copy_that_became_whole_again_counts_as_any_other_disk(broker, moment):
     """Its broker was elected with it, or has fetched what it lacked: it is the one that is missed when it is lost."""
-    broker.stop()
-    backup = broker.copy()
-    broker.start()
-    broker.write()
-    broker.stop()
+    backup = broker.copy_and_write_more()
     broker.put_disk(backup)
     broker.start()
     assert broker.record.older == (broker.directories[0].disk.disk_id,)

@@ -1,0 +1,66 @@
+"""A produce stream's two threads: the reading one learns at once what has ended the other."""
+
+import contextlib
+import threading
+import types
+
+import pytest
+from pyarrow import flight
+
+from broker_runtime.contract.flight import metadata
+from broker_runtime.contract.requests import ProduceRequest
+from broker_runtime.server import produce_stream
+from broker_runtime.server.produce_stream import ProduceStream
+from broker_runtime.server.streams import OpenStream
+from tests.unit.standing_disk import LIMIT_S
+
+PENDING = 4
+
+
+class Heartbeats:
+    """A client that sends nothing else; ``all_slots_taken`` after as many as may wait, and one more."""
+
+    def __init__(self):
+        self.chunk = types.SimpleNamespace(
+            app_metadata=metadata(ProduceRequest(request_id=0, heartbeat=True)), data=None
+        )
+        self.sent = 0
+        self.all_slots_taken = threading.Event()
+
+    def read_chunk(self):
+        self.sent += 1
+        if self.sent > PENDING:
+            self.all_slots_taken.set()
+        return self.chunk
+
+
+def test_stream_whose_acknowledging_thread_failed_ends_at_once_though_its_reader_waits_for_a_slot(monkeypatch):
+    """No slot comes free any more, and nothing of the client is read meanwhile."""
+    monkeypatch.setattr(produce_stream, "_MAX_PENDING", PENDING)
+    monkeypatch.setattr(produce_stream, "_IDLE_S", 3_600.0)
+    reader = Heartbeats()
+
+    def write(_):
+        assert reader.all_slots_taken.wait(LIMIT_S)
+        raise MemoryError
+
+    phase = contextlib.nullcontext()
+    stream = ProduceStream(
+        reader,
+        types.SimpleNamespace(write=write),
+        service=None,
+        budget=None,
+        stream=OpenStream(kind="produce", peer="p", address=None, reading=phase, writing=phase),
+    )
+    raised = []
+
+    def serve():
+        with pytest.raises(flight.FlightServerError, match="a defect of the broker") as caught:
+            stream.serve()
+        raised.append(caught.value)
+
+    serving = threading.Thread(target=serve, daemon=True)
+    serving.start()
+    serving.join(LIMIT_S)
+    assert not serving.is_alive()
+    assert len(raised) == 1

@@ -1,0 +1,44 @@
+"""What a broker does for a data directory on the thread that each has."""
+
+import threading
+import types
+import uuid
+
+import pytest
+
+from broker_runtime import broker as composition
+from broker_runtime.broker import Broker
+from broker_runtime.contract.model import TopicPartition
+from broker_runtime.contract.settings import resolve
+from broker_runtime.log import LogConfig
+from broker_runtime.log.checkpoint import OffsetCheckpoint
+from broker_runtime.log.directory import RECOVERY_POINT_NAME
+from tests.unit.log.log_samples import fill
+
+LIMIT_S = 20.0
+HOSTING = types.SimpleNamespace(look_at_disk=lambda _: None, apply_retention_in=lambda *_: None)
+
+
+@pytest.fixture
+def broker(tmp_path, monkeypatch):
+    monkeypatch.setattr(composition, "_CHECKPOINT_S", 3_600.0)
+    made = Broker(resolve("broker", {"broker.id": 1, "log.dirs": str(tmp_path), "zookeeper.connect": "127.0.0.1:1"}))
+    yield made
+    assert made.stop(LIMIT_S)
+
+
+def test_recovery_point_is_saved_soon_after_a_segment_was_closed(broker, tmp_path):
+    """Without the checkpoint of each few seconds, and without anybody who waits for it."""
+    directory = broker._open_directory(tmp_path / "a", "c")
+    broker._run_disk(HOSTING, directory)
+    log = directory.log("t", 0, uuid.uuid4(), LogConfig(segment_bytes=8 << 10))
+    fill(log, 60, size=200)
+    assert len(log.segment_base_offsets) > 1
+    waiting = threading.Event()
+    points = OffsetCheckpoint(directory.files, tmp_path / "a" / RECOVERY_POINT_NAME)
+    for _ in range(int(LIMIT_S / 0.05)):
+        if (points.read() or {}).get(TopicPartition("t", 0), 0) >= log.segment_base_offsets[-1]:
+            break
+        waiting.wait(0.05)
+    else:
+        pytest.fail("the recovery point was not saved")
