@@ -103,8 +103,11 @@ class LogDirectory:
         # Invariant: none of these is in _found. What the checkpoints said of them is kept.
         self._missing: dict[TopicPartition, StartState] = {}
         self._being_made: set[TopicPartition] = set()  # in _found, and perhaps not there yet
-        # Missing at an earlier start, and there at this one: how far they are known to have gone.
+        # Missing at an earlier start, there at this one, and not verified or not dealt with yet: how far each is known
+        # to have gone.
         self._put_back: dict[TopicPartition, int] = {}
+        self._verified: set[TopicPartition] = set()  # those of _put_back that were loaded
+        self._may_forget_put_back = False  # `forget_put_back` was called
         self.was_clean = False  # the last stop closed every log in order; not so if there was none
         self.has_lost_names = False  # it was registered, and no checkpoint told at the start which logs it had
         self._is_closed = False
@@ -177,12 +180,17 @@ class LogDirectory:
 
     @property
     def put_back(self) -> frozenset[TopicPartition]:
-        """The logs that were missing at an earlier start and are there again, until `forget_put_back`."""
+        """The logs that were missing at an earlier start and are there again, until `forget_put_back` and their first
+        use, whichever is later."""
         return frozenset(self._put_back)
 
     def forget_put_back(self) -> None:
-        """That logs were missing once need not be known any more; the next checkpoint says so."""
-        self._put_back.clear()
+        """That logs were missing once need not be known any more when they are verified, as their first use does, this
+        time or after another start; the next checkpoint says so."""
+        with self._lock:
+            self._may_forget_put_back = True
+            for key in self._verified:
+                self._put_back.pop(key, None)
 
     def forget_missing(self, topic_partitions: Iterable[TopicPartition]) -> None:
         """Nobody misses these logs any more; the next checkpoint says so. Never waits."""
@@ -497,7 +505,13 @@ class LogDirectory:
     def _make_named(self, state: LogState) -> None:
         """The checkpoints name the log from now on, and every other that was made before: once it has told anybody
         anything, it is missed if it is not there. The log's lock is held. Raises `OSError`."""
-        if not self._recovery_points.names([TopicPartition(state.identity.topic, state.identity.partition)]):
+        key = TopicPartition(state.identity.topic, state.identity.partition)
+        with self._lock:
+            if key in self._put_back:
+                self._verified.add(key)
+            if self._may_forget_put_back:
+                self._put_back.pop(key, None)
+        if not self._recovery_points.names([key]):
             self._save()
 
     def _identity_of(self, key: TopicPartition, wanted: PartitionIdentity) -> PartitionIdentity | None:
