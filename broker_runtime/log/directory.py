@@ -109,7 +109,8 @@ class LogDirectory:
         self._verified: set[TopicPartition] = set()  # those of _put_back that were loaded
         self._may_forget_put_back = False  # `forget_put_back` was called
         self.was_clean = False  # the last stop closed every log in order; not so if there was none
-        self.has_lost_names = False  # it was registered, and no checkpoint told at the start which logs it had
+        # It was registered, and no checkpoint told at the start which logs it had; none does until it registers again.
+        self.has_lost_names = False
         self._is_closed = False
         self._is_registered = False  # since it was opened
         self._is_given_up = False  # guarded by _save_lock, as is writing disk.json
@@ -199,13 +200,16 @@ class LogDirectory:
 
     def remember_epoch(self, epoch: int, *, is_outdated: bool = False) -> None:
         """The broker registers in ``epoch``, with this directory. ``is_outdated``: it is an older copy, and has another
-        id from now on. Durable. Raises `OSError`; then it is as before, or as it should be."""
+        id from now on. Durable. Called when the cluster knows what is missing here. Raises `OSError`; then it is as
+        before, or as it should be."""
         with self._save_lock:
             self._require_own()
             disk = DiskIdentity(disk_id=str(uuid.uuid4()) if is_outdated else self.disk.disk_id, epoch=epoch)
             disk.write(self.files, self.path)
             self.disk = disk
             self._is_registered = True
+        if self.has_lost_names:
+            self._save()  # what it misses is known to the cluster by now
 
     def log(
         self,
@@ -341,7 +345,7 @@ class LogDirectory:
             if clean:
                 not_clean = {key for key, start in self._starts.items() if not start.is_clean and key not in logs}
                 not_clean.update(key for key, log in logs.items() if not log.close())
-                self._save()
+                self._save_if_names_are_known()
                 rows = [(topic, partition) for topic, partition in sorted(not_clean)]
                 replace_file(self.files, self.path / CLEAN_NAME, encode_entries(rows))
                 if self._is_registered:  # else an older copy that was only looked at would pass for the newest
@@ -419,7 +423,7 @@ class LogDirectory:
         if self.files.file_size(self.path / CLEAN_NAME) is not None:
             self.files.unlink(self.path / CLEAN_NAME)
         self.files.sync_directory(self.path)  # the names of all logs, too: once, not by the first use of each
-        self._save()
+        self._save_if_names_are_known()
         _log.info("open directory path=%s logs=%d clean=%s", self.path, len(self._found), rows is not None)
 
     def _appended(self) -> None:
@@ -574,6 +578,11 @@ class LogDirectory:
                 )  # fmt: skip
         self.files.sync_directory(self.path)
         return targets
+
+    def _save_if_names_are_known(self) -> None:
+        """Checkpoints that name what is there would say that nothing is missed. Raises as `_save`."""
+        if self._is_registered or not self.has_lost_names:
+            self._save()
 
     def _save(self, *, about: TopicPartition | None = None) -> None:
         """Writes the three checkpoints; with ``about`` only if one of them says something of that log.
