@@ -30,7 +30,7 @@ from broker_runtime.controller.movement import MovementWriter
 from broker_runtime.controller.news import NewsBoard
 from broker_runtime.controller.suspicion import Probe, Suspicions
 from broker_runtime.controller.topics import TopicWriter
-from broker_runtime.controller.unproven import AskLogEnds
+from broker_runtime.controller.unproven import AskLogEnds, RunAll, in_line
 from broker_runtime.zookeeper.changes import ChangeFeed
 from broker_runtime.zookeeper.cluster_state import (
     ClusterState,
@@ -66,12 +66,13 @@ class ClusterMember:
         answers: Probe | None = None,
         report: Callable[[int], None] = lambda broker_id: None,
         ask_log_ends: AskLogEnds = lambda broker_id, request: None,
+        run_all: RunAll = in_line,
         rebalances_leaders: bool = True,
     ) -> None:
         """``now_ms``: the wall clock; ``steady_ms``: one that never jumps (None: the same). ``probe``: see `suspicion`.
         ``answers(host, port)``: whether a broker serves there now (None: unless ``probe`` says that its port refuses).
         ``report``: tells the controller, where that is another, of a broker whose port refuses.
-        ``ask_log_ends``: asks a broker, this one too; see `unproven`.
+        ``ask_log_ends``: asks a broker, this one too; ``run_all``: asks several at once; see `unproven`.
         ``rebalances_leaders``: ``auto.leader.rebalance.enable``."""
         self.controller = Controller(client)
         self.topics = TopicWriter(client, self.controller)
@@ -93,6 +94,7 @@ class ClusterMember:
             self.movements,
             self._suspicions,
             ask_log_ends=ask_log_ends,
+            run_all=run_all,
             rebalances_leaders=rebalances_leaders,
         )
         self._damaged = DamagedReplicas(client, hosting.release)
@@ -216,7 +218,7 @@ class ClusterMember:
             self._board.tell(has_changes=True)
 
     def log_ends(self, request: LogEndsRequest) -> LogEndsResponse:
-        """How far the logs here go, for the controller. From any thread. Blocks while logs are loaded."""
+        """How far the logs here go, for the controller. From any thread. Blocks as `Hosting.log_ends`."""
         # Before the logs: an answer that takes long is not of a later registration.
         return LogEndsResponse(broker_epoch=self.broker_epoch, partitions=self._hosting.log_ends(request.partitions))
 

@@ -4,8 +4,8 @@
     · leaderships that go back
 
 Rule: what is decided is decided by pure functions of the cluster as read (`election`, `reassignment`, `preferred`,
-`unproven`, which asks brokers first) and
-written by compare-and-set. What another writer changed meanwhile is left: its announcement brings the next look.
+`unproven`, which asks brokers first) and written by compare-and-set. What another writer changed meanwhile is left: its
+announcement brings the next look.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from broker_runtime.controller.preferred import PreferredLeaders
 from broker_runtime.controller.reassignment import finish
 from broker_runtime.controller.suspicion import Suspicions
 from broker_runtime.controller.topics import TopicWriter
-from broker_runtime.controller.unproven import AskLogEnds, UnprovenReplicas
+from broker_runtime.controller.unproven import AskLogEnds, RunAll, UnprovenReplicas
 from broker_runtime.zookeeper.cluster_state import ClusterState, read_deleted_logs, read_topics
 from broker_runtime.zookeeper.session import BadVersionError, ZooKeeperClient
 
@@ -37,6 +37,7 @@ class Decisions:
         suspicions: Suspicions,
         *,
         ask_log_ends: AskLogEnds,
+        run_all: RunAll,
         rebalances_leaders: bool,
     ) -> None:
         self._client = client
@@ -44,7 +45,7 @@ class Decisions:
         self._topics = topics
         self._movements = movements
         self._suspicions = suspicions
-        self._unproven = UnprovenReplicas(ask_log_ends)
+        self._unproven = UnprovenReplicas(ask_log_ends, run_all)
         self._preferred = PreferredLeaders() if rebalances_leaders else None
 
     def make(self, cluster: ClusterState, brokers: Electorate, now_ms: int) -> tuple[ClusterState, int | None]:

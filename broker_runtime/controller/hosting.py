@@ -11,16 +11,17 @@ of its own partitions only. The caller lets one change through at a time.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
-from broker_runtime.contract.errors import InconsistentTopicIdError, LogStorageError, PylogError
+from broker_runtime.contract.errors import InconsistentTopicIdError, LogStorageError, PylogError, RequestTimedOutError
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import LogEnd, PartitionKey
 from broker_runtime.contract.schema import SchemaHistory, TopicSchema, schema_from_bytes
@@ -31,6 +32,7 @@ from broker_runtime.controller.partition_ranges import partition_ranges
 from broker_runtime.log import BelievedClock, FlushMode, LogConfig, LogDirectory, PartitionLog
 from broker_runtime.replication import FollowerPlan, Leadership, Partition, PartitionRegistry, Role
 from broker_runtime.replication.divergence import last_epoch
+from broker_runtime.replication.hosted_replica import BUSY_S
 from broker_runtime.replication.registry import KnownTopic
 from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState, VersionedState
 from broker_runtime.zookeeper.znodes import TopicRecord
@@ -85,6 +87,8 @@ class Hosting:
         self._released: WeakKeyDictionary[PartitionLog, int] = WeakKeyDictionary()
         self._failed: dict[str, dict[int, str]] = {}  # partitions that could not be opened, and why
         self._directory_of = {at: directory for directory in self._directories for at in directory.partitions}
+        # For `log_ends`, whose caller may have given up long before a log is loaded.
+        self._loading = {directory.path: threading.Lock() for directory in self._directories}
         self._in_doubt: set[TopicPartition] = set()  # in _directory_of, and perhaps not made there
         # Invariant: how many values of _directory_of each path has.
         self._held = Counter(directory.path for directory in self._directory_of.values())
@@ -274,17 +278,27 @@ class Hosting:
                 )
 
     def log_ends(self, partitions: Sequence[PartitionKey]) -> tuple[LogEnd, ...]:
-        """How far the logs go that are open here and sound. From any thread. Blocks while they are loaded."""
-        found: list[LogEnd] = []
+        """How far the logs go that are open here and sound. From any thread.
+
+        Blocks while they are loaded, and has them loaded by one call at a time in each data directory: others leave out
+        those that are not loaded yet, as they do those that somebody has for longer than a moment.
+        """
+        logs: dict[PartitionKey, PartitionLog] = {}
         for key in partitions:
             try:
-                extent = self._registry.find(key.topic, key.partition, key.topic_id).log.extent()
+                logs[key] = self._registry.find(key.topic, key.partition, key.topic_id).log
             except PylogError as error:
-                log.warning("cannot tell log end topic=%s partition=%d error=%s", key.topic, key.partition, error)
-                continue
-            epoch = last_epoch(extent.leader_epochs, extent.log_end)
-            found.append(LogEnd(topic=key.topic, partition=key.partition, leader_epoch=epoch, log_end=extent.log_end))
-        return tuple(found)
+                _cannot_tell_end(key, error)
+        found: dict[PartitionKey, LogEnd] = {}
+        for path, loading in self._loading.items():
+            there = {key: each for key, each in logs.items() if each.data_directory == path}
+            may_load = bool(there) and loading.acquire(blocking=False)
+            try:
+                found.update(_ends_of(there, may_load=may_load))
+            finally:
+                if may_load:
+                    loading.release()
+        return tuple(found[key] for key in logs if key in found)
 
     def directory_of(self, at: TopicPartition) -> LogDirectory | None:
         """The data directory that has the partition's log; None where there is none yet."""
@@ -501,6 +515,27 @@ def _made(
     schemas: Sequence[tuple[int, bytes]],
 ) -> PartitionLog:
     return directory.log(at.topic, at.partition, topic_id, config, schemas)
+
+
+def _ends_of(logs: Mapping[PartitionKey, PartitionLog], *, may_load: bool) -> Iterator[tuple[PartitionKey, LogEnd]]:
+    """How far those logs of one directory go that can tell. Without ``may_load``, those that are loaded."""
+    busy_s = BUSY_S
+    for key, each in logs.items():
+        if not each.is_loaded and not may_load:
+            continue
+        try:
+            extent = each.extent(busy_s) if each.is_loaded else each.extent()
+        except PylogError as error:
+            if isinstance(error, RequestTimedOutError):
+                busy_s = 0.0  # the disk may stand still: not so long for each log on it
+            _cannot_tell_end(key, error)
+            continue
+        epoch = last_epoch(extent.leader_epochs, extent.log_end)
+        yield key, LogEnd(topic=key.topic, partition=key.partition, leader_epoch=epoch, log_end=extent.log_end)
+
+
+def _cannot_tell_end(key: PartitionKey, error: PylogError) -> None:
+    log.warning("cannot tell log end topic=%s partition=%d error=%s", key.topic, key.partition, error)
 
 
 def schema_history(record: TopicRecord) -> SchemaHistory:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -30,7 +31,9 @@ PATIENCE_MS: Final = 30_000
 RETRY_MS: Final = 1_000
 
 AskLogEnds = Callable[[int, LogEndsRequest], LogEndsResponse | None]
-"""Asks a broker how far its logs go; None: it does not answer. Blocks, two seconds at most."""
+"""Asks a broker how far its logs go; None: it does not answer. Blocks, for another broker two seconds at most."""
+RunAll = Callable[[Mapping[str, Callable[[], object]]], object]
+"""Runs all of these, each under its name; returns when they have ended, or after two seconds: then some go on."""
 
 log = logging.getLogger(__name__)
 
@@ -38,15 +41,17 @@ log = logging.getLogger(__name__)
 class UnprovenReplicas:
     """Since when each such partition waits. Used under the member's lock."""
 
-    def __init__(self, ask: AskLogEnds) -> None:
+    def __init__(self, ask: AskLogEnds, run_all: RunAll) -> None:
+        """``run_all``: see `in_line`."""
         self._ask = ask
+        self._run_all = run_all
         self._since_ms: dict[TopicPartition, int] = {}
 
     def decide(
         self, cluster: ClusterState, brokers: Electorate, controller_epoch: int, now_ms: int
     ) -> tuple[list[Decision], int | None]:
         """What is decided now, and when to look again though nothing changes; None: nothing waits. Blocks for the
-        brokers it asks, one after the other."""
+        brokers it asks, as ``run_all`` does."""
         found = {
             TopicPartition(name, number): present
             for name, topic in sorted(cluster.topics.items())
@@ -92,18 +97,25 @@ class UnprovenReplicas:
     ) -> dict[int, dict[TopicPartition, tuple[int, int]]]:
         """Of each broker that answers how far its logs go."""
         answers: dict[int, dict[TopicPartition, tuple[int, int]]] = {}
+
+        def ask(broker_id: int, epoch: int, request: LogEndsRequest) -> None:
+            response = self._ask(broker_id, request)
+            if response is not None and response.broker_epoch == epoch:
+                answers[broker_id] = {
+                    TopicPartition(each.topic, each.partition): (each.leader_epoch, each.log_end)
+                    for each in response.partitions
+                }
+
+        calls: dict[str, Callable[[], object]] = {}
         for broker_id in sorted({broker_id for ids in asked.values() for broker_id in ids}):
             registered = cluster.brokers.get(broker_id)
             if registered is None:
                 continue
             keys = tuple(_key(cluster.topics[at.topic], at) for at, ids in asked.items() if broker_id in ids)
-            response = self._ask(broker_id, LogEndsRequest(partitions=keys))
-            if response is not None and response.broker_epoch == registered.epoch:
-                answers[broker_id] = {
-                    TopicPartition(each.topic, each.partition): (each.leader_epoch, each.log_end)
-                    for each in response.partitions
-                }
-        return answers
+            calls[f"log-ends-{broker_id}"] = partial(ask, broker_id, registered.epoch, LogEndsRequest(partitions=keys))
+        if calls:
+            self._run_all(calls)
+        return dict(answers)  # one that comes too late changes nothing
 
     def _decide(
         self,
@@ -136,6 +148,12 @@ class UnprovenReplicas:
             at, chosen.leader, ends, [member for member in members if member not in ends],
         )  # fmt: skip
         return Decision(at.topic, at.partition, present, chosen)
+
+
+def in_line(calls: Mapping[str, Callable[[], object]]) -> None:
+    """`RunAll` by the caller itself, one after the other: where nothing may depend on threads."""
+    for call in calls.values():
+        call()
 
 
 def _key(topic: TopicState, at: TopicPartition) -> PartitionKey:

@@ -103,10 +103,14 @@ class LogDirectory:
         # Invariant: none of these is in _found. What the checkpoints said of them is kept.
         self._missing: dict[TopicPartition, StartState] = {}
         self._being_made: set[TopicPartition] = set()  # in _found, and perhaps not there yet
-        # Missing at an earlier start, and there at this one: how far they are known to have gone.
+        # Missing at an earlier start, there at this one, and not verified or not dealt with yet: how far each is known
+        # to have gone.
         self._put_back: dict[TopicPartition, int] = {}
+        self._verified: set[TopicPartition] = set()  # those of _put_back that were loaded
+        self._may_forget_put_back = False  # `forget_put_back` was called
         self.was_clean = False  # the last stop closed every log in order; not so if there was none
-        self.has_lost_names = False  # it was registered, and no checkpoint told at the start which logs it had
+        # It was registered, and no checkpoint told at the start which logs it had; none does until it registers again.
+        self.has_lost_names = False
         self._is_closed = False
         self._is_registered = False  # since it was opened
         self._is_given_up = False  # guarded by _save_lock, as is writing disk.json
@@ -178,12 +182,17 @@ class LogDirectory:
 
     @property
     def put_back(self) -> frozenset[TopicPartition]:
-        """The logs that were missing at an earlier start and are there again, until `forget_put_back`."""
+        """The logs that were missing at an earlier start and are there again, until `forget_put_back` and their first
+        use, whichever is later."""
         return frozenset(self._put_back)
 
     def forget_put_back(self) -> None:
-        """That logs were missing once need not be known any more; the next checkpoint says so."""
-        self._put_back.clear()
+        """That logs were missing once need not be known any more when they are verified, as their first use does, this
+        time or after another start; the next checkpoint says so."""
+        with self._lock:
+            self._may_forget_put_back = True
+            for key in self._verified:
+                self._put_back.pop(key, None)
 
     def forget_missing(self, topic_partitions: Iterable[TopicPartition]) -> None:
         """Nobody misses these logs any more; the next checkpoint says so. Never waits."""
@@ -192,13 +201,16 @@ class LogDirectory:
 
     def remember_epoch(self, epoch: int, *, is_outdated: bool = False) -> None:
         """The broker registers in ``epoch``, with this directory. ``is_outdated``: it is an older copy, and has another
-        id from now on. Durable. Raises `OSError`; then it is as before, or as it should be."""
+        id from now on. Durable. Called when the cluster knows what is missing here. Raises `OSError`; then it is as
+        before, or as it should be."""
         with self._save_lock:
             self._require_own()
             disk = DiskIdentity(disk_id=str(uuid.uuid4()) if is_outdated else self.disk.disk_id, epoch=epoch)
             disk.write(self.files, self.path)
             self.disk = disk
             self._is_registered = True
+        if self.has_lost_names:
+            self._save()  # what it misses is known to the cluster by now
 
     def log(
         self,
@@ -345,7 +357,7 @@ class LogDirectory:
             if clean:
                 not_clean = {key for key, start in self._starts.items() if not start.is_clean and key not in logs}
                 not_clean.update(key for key, log in logs.items() if not log.close())
-                self._save()
+                self._save_if_names_are_known()
                 rows = [(topic, partition) for topic, partition in sorted(not_clean)]
                 replace_file(self.files, self.path / CLEAN_NAME, encode_entries(rows))
                 if self._is_registered:  # else an older copy that was only looked at would pass for the newest
@@ -423,7 +435,7 @@ class LogDirectory:
         if self.files.file_size(self.path / CLEAN_NAME) is not None:
             self.files.unlink(self.path / CLEAN_NAME)
         self.files.sync_directory(self.path)  # the names of all logs, too: once, not by the first use of each
-        self._save()
+        self._save_if_names_are_known()
         _log.info("open directory path=%s logs=%d clean=%s", self.path, len(self._found), rows is not None)
 
     def _save_flushed(self) -> None:
@@ -518,7 +530,13 @@ class LogDirectory:
     def _make_named(self, state: LogState) -> None:
         """The checkpoints name the log from now on, and every other that was made before: once it has told anybody
         anything, it is missed if it is not there. The log's lock is held. Raises `OSError`."""
-        if not self._recovery_points.names([TopicPartition(state.identity.topic, state.identity.partition)]):
+        key = TopicPartition(state.identity.topic, state.identity.partition)
+        with self._lock:
+            if key in self._put_back:
+                self._verified.add(key)
+            if self._may_forget_put_back:
+                self._put_back.pop(key, None)
+        if not self._recovery_points.names([key]):
             self._save()
 
     def _identity_of(self, key: TopicPartition, wanted: PartitionIdentity) -> PartitionIdentity | None:
@@ -581,6 +599,11 @@ class LogDirectory:
                 )  # fmt: skip
         self.files.sync_directory(self.path)
         return targets
+
+    def _save_if_names_are_known(self) -> None:
+        """Checkpoints that name what is there would say that nothing is missed. Raises as `_save`."""
+        if self._is_registered or not self.has_lost_names:
+            self._save()
 
     def _save(self, *, about: TopicPartition | None = None) -> None:
         """Writes the three checkpoints; with ``about`` only if one of them says something of that log.

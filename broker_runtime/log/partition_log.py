@@ -487,12 +487,13 @@ class PartitionLog:
         """
         shortening.restart_at(self._state, offset)
 
-    def delete_records(self, offset: int) -> int:
+    def delete_records(self, offset: int, timeout_s: float = -1) -> int:
         """Moves the log's start up to ``offset``; whole segments below go. Returns the log's start.
 
-        Durable when it returns. Raises `OffsetOutOfRangeError` above the high watermark.
+        Durable when it returns. Raises `OffsetOutOfRangeError` above the high watermark; with ``timeout_s``
+        `RequestTimedOutError` where somebody else has the log for longer: nothing is deleted then.
         """
-        return shortening.delete_records(self._state, offset)
+        return shortening.delete_records(self._state, offset, timeout_s)
 
     def apply_retention(self, now_ms: int) -> int:
         """Removes the segments that ``retention.ms`` and ``retention.bytes`` give up; returns how many.

@@ -60,9 +60,9 @@ def restart_at(state: LogState, offset: int) -> None:
         restart.forget(state.files, state.directory)
 
 
-def delete_records(state: LogState, offset: int) -> int:
+def delete_records(state: LogState, offset: int, timeout_s: float = -1) -> int:
     """See `PartitionLog.delete_records`."""
-    with state.using("delete records"):
+    with state.using("delete records", timeout_s):
         if not 0 <= offset <= state.high_watermark:
             raise OffsetOutOfRangeError(
                 f"records of {state.name} can be deleted up to the high watermark, {state.high_watermark}, "

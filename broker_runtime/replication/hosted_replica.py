@@ -47,8 +47,6 @@ class HostedReplica:
         self._broker_id = broker_id
         self._min_in_sync = min_in_sync_replicas
         self._lock = RoleLock()
-        # The high watermark, the role or the in-sync set.
-        self._moved = threading.Condition(self._lock)  # type: ignore[arg-type]
         self._role = Role.NONE
         self._known_epoch = -1
         self._told: Leadership | None = None  # the newest
@@ -369,7 +367,6 @@ class HostedReplica:
             except RequestTimedOutError:
                 self._is_settled = False
                 raise
-            self._moved.notify_all()
             for waiter in self._waiters:
                 waiter.wake()
         return after
@@ -380,7 +377,6 @@ class HostedReplica:
         self._announce()
 
     def _announce(self) -> None:
-        self._moved.notify_all()
         for waiter in (*self._waiters, *self._append_waiters):
             waiter.wake()
         self.log.wake_flushes()

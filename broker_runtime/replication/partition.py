@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from broker_runtime.contract.errors import (
@@ -161,11 +161,28 @@ class Partition(HostedReplica):
                 raise
             if durable < pending.next_offset:  # it was cut, or the role ended, even if it has begun again by now
                 raise self._not_led_as_for(pending)
+        is_first = True
+
+        def look() -> float:
+            nonlocal is_first
+            wait_s = self._look(pending, acks, is_first=is_first)
+            is_first = False
+            return wait_s
+
         waiter = FetchWaiter()
         if acks == ACKS_ALL:
             self.add_waiter(waiter)
         try:
-            self._wait_acknowledged(pending, acks, deadline, waiter)
+            self._wait_until(
+                look,
+                lambda: self._require_led_as_for(pending),
+                deadline,
+                waiter,
+                late=lambda: (
+                    f"{self}: offset {pending.next_offset - 1} was appended, but not committed by all in-sync "
+                    f"replicas {sorted(self.in_sync)} in time"
+                ),
+            )
         finally:
             if acks == ACKS_ALL:
                 self.remove_waiter(waiter)
@@ -174,27 +191,38 @@ class Partition(HostedReplica):
         """Moves the log's start up to ``offset`` (None: the high watermark), here and on all in-sync replicas, so that
         the records are gone whoever leads next. Returns the log's start.
 
-        Blocks up to ``timeout_s``, then raises `RequestTimedOutError`: they are gone here, and go elsewhere when the
-        replica there fetches. Raises as `require_leader`, `OffsetOutOfRangeError` above the high watermark,
-        `NotLeaderOrFollowerError` if the leadership ends meanwhile, `LogStorageError`.
+        Blocks up to ``timeout_s``, whoever has the partition or its log, then raises `RequestTimedOutError`: they are
+        gone here, unless that one had the log all the time, and go elsewhere when the replica there fetches. Waits for
+        the `Leadership.eligible` replicas, too, which may be in sync again. Raises as `require_leader`,
+        `OffsetOutOfRangeError` above the high watermark, `NotLeaderOrFollowerError` if the leadership ends meanwhile,
+        `LogStorageError`.
         """
         deadline = time.monotonic() + timeout_s
         led = self._require_led()
-        start = self.log.delete_records(self.high_watermark if offset is None else offset)
+        offset = self.high_watermark if offset is None else offset
+        start = self.log.delete_records(offset, max(_SHORTLY_BUSY_S, timeout_s))
         self.announce()
-        with self._lock:
-            while True:
-                if self._led is not led:
-                    raise NotLeaderOrFollowerError(f"{self} changed its leader while records were deleted")
-                if led.has_deleted(start):
-                    return start
-                left_s = deadline - time.monotonic()
-                if left_s <= 0:
-                    raise RequestTimedOutError(
-                        f"{self}: records below {start} are deleted here, and not yet on all in-sync replicas "
-                        f"{sorted(self.in_sync)}"
-                    )
-                self._moved.wait(left_s)
+
+        def require_role() -> None:
+            if self._led is not led:
+                raise NotLeaderOrFollowerError(f"{self} changed its leader while records were deleted")
+
+        def late() -> str:
+            eligible = sorted(led.leadership.eligible)
+            return (
+                f"{self}: records below {start} are deleted here, and not yet on all in-sync replicas "
+                f"{sorted(self.in_sync)}{f' and those that are eligible, {eligible}' if eligible else ''}"
+            )
+
+        waiter = FetchWaiter()
+        self.add_waiter(waiter)
+        try:
+            self._wait_until(
+                lambda: 0.0 if led.has_deleted(start) else math.inf, require_role, deadline, waiter, late=late
+            )
+        finally:
+            self.remove_waiter(waiter)
+        return start
 
     # --- followers of this leader ---
 
@@ -240,8 +268,9 @@ class Partition(HostedReplica):
                     led.heard_of(fetch, now_ms)
                 else:
                     marks = marks_of(extent, led.leader_epoch)
-                    if led.told(fetch, marks, now_ms):
-                        self._moved.notify_all()  # a deletion of records waits for it
+                    if led.told(fetch, marks, now_ms):  # a deletion of records waits for it
+                        for waiter in self._waiters:
+                            waiter.wake()
                     high_watermark = self._advance_high_watermark(extent)
                     if led.wants_change_of(fetch.broker_id, marks._replace(high_watermark=high_watermark)):
                         self.on_in_sync_news()
@@ -285,29 +314,37 @@ class Partition(HostedReplica):
 
     # --- private ---
 
-    def _wait_acknowledged(self, pending: PendingAppend, acks: int, deadline: float, waiter: FetchWaiter) -> None:
-        """Nobody's lock is waited for longer than until the next look at the role, which needs none."""
-        is_first = True
+    def _wait_until(
+        self,
+        look: Callable[[], float],
+        require_role: Callable[[], object],
+        deadline: float,
+        waiter: FetchWaiter,
+        *,
+        late: Callable[[], str],
+    ) -> None:
+        """Returns when ``look()``, called with the lock held, says 0; else it says how long to wait for news at most,
+        in seconds. Nobody's lock is waited for longer than until the next ``require_role()``, which needs none.
+
+        Raises what these two raise, and `RequestTimedOutError` with ``late()`` at the ``deadline``. A
+        `RequestTimedOutError` of ``look``, where somebody else has the log, is a look that is to be had again.
+        """
         while True:
-            self._require_led_as_for(pending)
+            require_role()
             left_s = deadline - time.monotonic()
+            wait_s, busy = 0.0, None
             try:
                 with self._lock.within(_SHORTLY_BUSY_S):
-                    wait_s = self._look(pending, acks, is_first=is_first)
-            except RequestTimedOutError:
-                self._require_led_as_for(pending)
-                if left_s <= 0:
-                    raise
-                continue
-            if wait_s <= 0:
+                    wait_s = look()
+            except RequestTimedOutError as error:
+                require_role()
+                busy = error
+            if busy is None and wait_s <= 0:
                 return
             if left_s <= 0:
-                raise RequestTimedOutError(
-                    f"{self}: offset {pending.next_offset - 1} was appended, but not committed by all in-sync "
-                    f"replicas {sorted(self.in_sync)} in time"
-                )
-            is_first = False
-            waiter.wait(min(left_s, wait_s))
+                raise RequestTimedOutError(late()) from busy
+            if busy is None:
+                waiter.wait(min(left_s, wait_s))
 
     # --- private; the lock is held ---
 

@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 class RoleLock:
-    """As `threading.Lock`, also for a `threading.Condition`, with `carry_out`."""
+    """As `threading.Lock`, with `carry_out`."""
 
     __slots__ = ("_left", "_lock")
 

@@ -5,6 +5,7 @@ Rule: each of a request's entries has its own answer; one that fails takes no ot
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from broker_runtime.contract.errors import (
@@ -31,16 +32,21 @@ _DELETION_LIMIT_S = 10.0
 class LogOffsetService:
     """Offsets of the logs this broker leads. Thread-safe."""
 
-    def __init__(self, registry: PartitionRegistry) -> None:
+    def __init__(self, registry: PartitionRegistry, *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         self._registry = registry
+        self._monotonic_s = monotonic_s
 
     def list_offsets(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
         """Where a log begins, where its committed part ends, or the first record at or after a time."""
         return ListOffsetsResponse(answers=tuple(_answer(lambda q=q: self._look_up(q)) for q in request.queries))  # type: ignore[misc]
 
     def delete_records(self, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
-        """Moves logs' starts. An answer without an error is durable, on all in-sync replicas."""
-        return DeleteRecordsResponse(answers=tuple(_answer(lambda d=d: self._delete(d)) for d in request.deletions))  # type: ignore[misc]
+        """Moves logs' starts. An answer without an error is durable, on all in-sync replicas. Blocks for
+        `_DELETION_LIMIT_S` in all; what is not done then is answered with `REQUEST_TIMED_OUT`."""
+        end_s = self._monotonic_s() + _DELETION_LIMIT_S
+        return DeleteRecordsResponse(
+            answers=tuple(_answer(lambda d=d: self._delete(d, end_s)) for d in request.deletions)  # type: ignore[misc]
+        )
 
     def _look_up(self, query: OffsetQuery) -> OffsetAnswer:
         at = query.at
@@ -48,12 +54,12 @@ class LogOffsetService:
         with partition.refusing():
             return _look_up_in(partition, query)
 
-    def _delete(self, deletion: RecordDeletion) -> OffsetAnswer:
+    def _delete(self, deletion: RecordDeletion, end_s: float) -> OffsetAnswer:
         at = deletion.at
         partition = self._registry.find(at.topic, at.partition, at.topic_id)
         epoch = partition.require_leader()
         offset = None if deletion.offset == _HIGH_WATERMARK else deletion.offset
-        start = partition.delete_records(offset, timeout_s=_DELETION_LIMIT_S)
+        start = partition.delete_records(offset, timeout_s=max(0.0, end_s - self._monotonic_s()))
         return OffsetAnswer(offset=start, leader_epoch=epoch)
 
 

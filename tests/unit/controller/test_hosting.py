@@ -1,5 +1,6 @@
 """What a broker hosts follows what the cluster says; data directories in a temporary directory."""
 
+import threading
 import time
 import uuid
 from dataclasses import replace
@@ -87,6 +88,43 @@ def test_log_ends_tell_the_last_records_epoch_and_leave_out_what_is_not_open_her
         LogEnd(topic="t", partition=0, leader_epoch=3, log_end=4),
         LogEnd(topic="t", partition=1, leader_epoch=-1, log_end=0),
     )
+
+
+def test_log_ends_are_loaded_by_one_call_at_a_time_and_told_meanwhile_where_they_are(hosting, registry, directories):
+    """Whoever asks gives up soon, and asks again: what a slow disk takes long to load must not gather threads."""
+    hosting.apply(cluster(topic(leaders=(1, 1, 1))), EPOCH)
+    keys = [PartitionKey(topic="t", partition=number) for number in range(3)]
+    first = registry.find("t", 0)
+    assert first.log.log_end_offset == 0
+    for loading in hosting._loading.values():
+        loading.acquire()
+    assert [end.partition for end in hosting.log_ends(keys)] == [0]
+    for loading in hosting._loading.values():
+        loading.release()
+    assert [end.partition for end in hosting.log_ends(keys)] == [0, 1, 2]
+    assert not any(loading.locked() for loading in hosting._loading.values())
+
+
+def test_log_ends_leave_out_what_somebody_has_for_longer_than_a_moment(hosting, registry):
+    """A disk may stand still; the logs on others are told."""
+    hosting.apply(cluster(topic(leaders=(1, 1))), EPOCH)
+    keys = [PartitionKey(topic="t", partition=number) for number in range(2)]
+    assert len(hosting.log_ends(keys)) == 2
+    has_it, lets_go = threading.Event(), threading.Event()
+
+    def hold():
+        with registry.find("t", 0).log._state.lock:
+            has_it.set()
+            lets_go.wait(20)
+
+    holder = threading.Thread(target=hold, daemon=True)
+    holder.start()
+    assert has_it.wait(20)
+    try:
+        assert [end.partition for end in hosting.log_ends(keys)] == [1]
+    finally:
+        lets_go.set()
+        holder.join(20)
 
 
 def test_leader_of_an_earlier_registration_does_not_lead(hosting, registry):

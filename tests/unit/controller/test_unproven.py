@@ -23,7 +23,18 @@ class Cluster:
         self.answers = {}
         self.asked = []
         self.suspects = frozenset()
-        self.unproven = UnprovenReplicas(self._ask)
+        self.silent = set()  # those whose call goes on when the time to wait for all is over
+        self.late = []
+        self.rounds = 0
+        self.unproven = UnprovenReplicas(self._ask, self._run_all)
+
+    def _run_all(self, calls):
+        self.rounds += 1
+        for name, call in calls.items():
+            if int(name.rpartition("-")[2]) in self.silent:
+                self.late.append(call)
+            else:
+                call()
 
     def _ask(self, broker_id, request):
         self.asked.append(broker_id)
@@ -77,6 +88,22 @@ def test_one_that_does_not_tell_is_asked_again_and_has_nothing_when_the_time_is_
     assert cluster.decide() == (None, RETRY_MS, [1, 2, 3])
     assert cluster.decide(PATIENCE_MS - 1)[0] is None
     assert cluster.decide(PATIENCE_MS)[0] == (3, (3,), ())
+
+
+def test_all_are_asked_at_once_and_an_answer_that_comes_too_late_is_not_one_of_the_next_round():
+    """The member's lock is held meanwhile: one that is silent costs no more than one limit, however many are."""
+    cluster = Cluster(live=(1, 2, 3))
+    cluster.answers = {1: (4, 10), 2: (4, 12), 3: (4, 11)}
+    cluster.silent = {1, 2}
+    assert cluster.decide() == (None, RETRY_MS, [3])
+    assert cluster.rounds == 1
+    cluster.silent = {2}
+    for call in cluster.late:
+        call()
+    cluster.asked.clear()
+    assert cluster.decide(RETRY_MS) == (None, 2 * RETRY_MS, [1, 3])
+    cluster.silent.clear()
+    assert cluster.decide(2 * RETRY_MS) == ((2, (2,), ()), None, [1, 2, 3])
 
 
 def test_those_that_are_back_wait_for_the_others_a_while_and_ask_nobody():

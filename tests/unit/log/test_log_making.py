@@ -227,6 +227,28 @@ def test_log_that_was_put_back_and_is_dealt_with_is_as_any_other():
     assert open_log(directory).log_end_offset == 2
 
 
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("is_asked_for", [True, False])
+def test_log_that_was_put_back_is_verified_by_its_first_use_however_many_starts_later(is_asked_for, clean):
+    """The broker was registered with it, and stopped before anybody used it."""
+    files, older, last = _missed()
+    segment = segment_path(0).name
+    data = bytearray(last[segment])
+    data[200] ^= 1
+    for content, words in ((older, "the log ends there"), ({**last, segment: bytes(data)}, "were acknowledged")):
+        _put_back(files, content)
+        for _ in range(2):
+            directory = open_directory(files)
+            directory.forget_put_back()
+            if is_asked_for:
+                open_log(directory)
+            directory.checkpoint()
+            directory.close(clean=clean)
+        with pytest.raises(CorruptRecordError, match=words):
+            _ = open_log(open_directory(files)).log_end_offset
+        files.kill()
+
+
 def test_log_that_was_put_back_and_deleted_is_not_missed():
     files, _, last = _missed()
     _put_back(files, last)

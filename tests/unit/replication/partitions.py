@@ -29,11 +29,19 @@ def leadership(
     *,
     replicas: tuple[int, ...] = (1,),
     in_sync: tuple[int, ...] = (1,),
+    eligible: tuple[int, ...] = (),
     leader: int | None = 1,
     version: int = 0,
 ) -> Leadership:
     """Broker 1 leads, unless ``leader`` says otherwise."""
-    return Leadership(leader=leader, leader_epoch=epoch, replicas=replicas, in_sync=frozenset(in_sync), version=version)
+    return Leadership(
+        leader=leader,
+        leader_epoch=epoch,
+        replicas=replicas,
+        in_sync=frozenset(in_sync),
+        eligible=frozenset(eligible),
+        version=version,
+    )
 
 
 def tells(

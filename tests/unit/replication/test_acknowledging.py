@@ -255,3 +255,30 @@ def test_acknowledgement_writes_no_checkpoint() -> None:
     assert files.content(path) == before
     broker.directory.checkpoint()
     assert files.content(path) != before
+
+
+def test_deletion_of_records_ends_at_its_time_limit_whoever_has_the_log() -> None:
+    """Nothing is deleted then."""
+    _, partition = hosted()
+    with busy(partition), pytest.raises(errors.RequestTimedOutError):
+        partition.delete_records(1, timeout_s=0.06)
+    assert partition.log.log_start_offset == 0
+
+
+def test_deletion_of_records_ends_at_its_time_limit_whoever_has_the_partition() -> None:
+    """They are deleted here; that the others have done so is told later."""
+    _, partition = hosted()
+    partition.become_leader(leadership(2, replicas=(1, 2), in_sync=(1,), eligible=(2,)))
+    delete_records = partition.log.delete_records
+
+    def delete_and_lose_the_lock(offset: int, timeout_s: float) -> int:
+        start = delete_records(offset, timeout_s)
+        assert partition._lock.acquire(blocking=False)
+        return start
+
+    partition.log.delete_records = delete_and_lose_the_lock  # type: ignore[method-assign]
+    with pytest.raises(errors.RequestTimedOutError, match="below 1 are deleted here"):
+        partition.delete_records(1, timeout_s=0.06)
+    partition._lock.release()
+    assert partition.log.log_start_offset == 1
+    assert not partition._waiters

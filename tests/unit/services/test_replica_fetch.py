@@ -8,14 +8,17 @@ from broker_runtime.contract import errors
 from broker_runtime.contract.frame import parse_header
 from broker_runtime.contract.model import EARLIEST, LATEST, MAX_TIMESTAMP
 from broker_runtime.contract.requests import (
+    DeleteRecordsRequest,
     FetchPartition,
     FetchRequest,
     ListOffsetsRequest,
     OffsetQuery,
     PartitionKey,
     ReadRequest,
+    RecordDeletion,
 )
 from broker_runtime.log.faulty_files import Fault
+from broker_runtime.replication import Partition
 from broker_runtime.services.byte_budget import ByteBudget
 from broker_runtime.services.fetch import FetchAnswer, FetchService, ReplicaIdentity
 from broker_runtime.services.offsets import LogOffsetService
@@ -204,3 +207,25 @@ def test_waiting_follower_is_told_at_once_of_deleted_records():
     request = FetchRequest(request_id=1, partitions=(_want(1, log_start=0),), max_wait_ms=60_000)
     (told,) = service.fetch(request, replica=FOLLOWER).response.partitions
     assert told.log_start == 1
+
+
+def test_deletions_of_one_request_share_its_time_limit():
+    """However many wait for a replica that is away, and in all of them the records are gone here."""
+    hosted = _led(count=3, in_sync=(1,))
+    clock_s, limits_s = [100.0], []
+    for number, partition in enumerate(hosted.partitions):
+        _append(hosted, b"a", partition=number)
+        partition.log.flush()
+        partition.note_durable()
+
+        def delete_records(offset, *, timeout_s, partition=partition):
+            limits_s.append(timeout_s)
+            clock_s[0] += 4.0
+            return Partition.delete_records(partition, offset, timeout_s=0)
+
+        partition.delete_records = delete_records  # type: ignore[method-assign]
+    keys = [PartitionKey(topic="t", partition=number, topic_id=TOPIC_ID.bytes) for number in range(3)]
+    request = DeleteRecordsRequest(deletions=tuple(RecordDeletion(at=key, offset=1) for key in [*keys, keys[0]]))
+    answers = LogOffsetService(hosted.registry, monotonic_s=lambda: clock_s[0]).delete_records(request).answers
+    assert limits_s == [10.0, 6.0, 2.0, 0.0]
+    assert [(answer.error, answer.offset) for answer in answers] == [(None, 1)] * 4

@@ -393,13 +393,22 @@ def test_log_that_was_never_used_is_not_missed(broker):
     assert broker.state == (1, 3, (1,), ())
 
 
-def test_log_that_is_not_there_is_missed_where_the_checkpoints_are_gone_too(broker):
-    """A registered directory has checkpoints: without them it does not know which logs it had."""
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("earlier_starts", [0, 2])
+def test_log_that_is_not_there_is_missed_where_the_checkpoints_are_gone_too(broker, earlier_starts, clean):
+    """A registered directory has checkpoints: without them it does not know which logs it had, nor does a start that
+    ends before it registers make it know."""
     broker.stop(clean=False)
     broker.files.remove_tree(ROOT / "t-0")
     for name in ("recovery-point-checkpoint", "high-watermark-checkpoint", "log-start-offset-checkpoint"):
         broker.files.unlink(ROOT / name)
+    for _ in range(earlier_starts):
+        broker.start(register_now=False)
+        broker.stop(clean=clean)
     broker.start()
+    assert broker.state == (None, 4, (1,), (1,))
+    broker.stop(clean=clean)
+    assert not broker.start().has_lost_names
     assert broker.state == (None, 4, (1,), (1,))
 
 
