@@ -1,4 +1,4 @@
-"""Finds the TCP connection of a peer among this process's sockets: to see whether it moves, and to close it.
+"""Finds the TCP connection of a peer among this process's sockets: to see whether it moves, to bound it, to close it.
 
 Why: nothing in Flight's or gRPC's Python server frees a thread that writes to a stopped process, or waits for one.
 Shutting the socket down does (measured: the blocked call fails within a millisecond, read or write). gRPC does not
@@ -17,7 +17,8 @@ import resource
 import socket
 import struct
 import sys
-from collections.abc import Collection
+import threading
+from collections.abc import Collection, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -39,10 +40,57 @@ _STATUS_BYTES = 4096
 _ADDRESS_BYTES = 28  # struct sockaddr_in6, the larger one
 _NOWHERE = struct.pack("=H14x", socket.AF_UNSPEC)  # struct sockaddr
 _SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27
-_TAKES_NOTHING = ctypes.create_string_buffer(
-    struct.pack("=HBBI", 0x06, 0, 0, 0)
-)  # struct sock_filter: BPF_RET, 0 bytes
-_FILTER = struct.pack("@HP", 1, ctypes.addressof(_TAKES_NOTHING))  # struct sock_fprog
+_TCP_SAVE_SYN, _TCP_SAVED_SYN = 27, 28
+_SYN_BYTES = 256  # IP's header and TCP's
+_TCP = 6  # IPPROTO_TCP
+_SMALL_BYTES = 1 << 10  # an opening of HTTP/2, a call's headers, an ordinary request
+_HALF_OF_HALF = 1 << 30  # of TCP's sequence numbers: those that came before are sent again, and are no more than that
+
+# Classic BPF, which needs no rights: struct sock_filter is (operation, jump if true, jump if false, operand). On a TCP
+# socket a program begins at TCP's header. What it refuses is as if it were lost: a peer sends it again, ever slower.
+_PAYLOAD_SIZE = (
+    (0x30, 0, 0, 12),  # A = the byte with the header's size
+    (0x74, 0, 0, 4),  # A >>= 4
+    (0x64, 0, 0, 2),  # A <<= 2
+    (0x07, 0, 0, 0),  # X = A
+    (0x80, 0, 0, 0),  # A = the segment's size
+    (0x1C, 0, 0, 0),  # A -= X
+)
+_REFUSE, _TAKE = (0x06, 0, 0, 0), (0x06, 0, 0, 0xFFFF_FFFF)
+
+
+class Filter:
+    """A program for a socket, in which segments are taken or refused before they are received."""
+
+    def __init__(self, *instructions: tuple[int, int, int, int]) -> None:
+        packed = b"".join(struct.pack("=HBBI", *each) for each in instructions)
+        self._program = ctypes.create_string_buffer(packed)  # struct sock_filter[]
+        self.packed = struct.pack("@HP", len(instructions), ctypes.addressof(self._program))  # struct sock_fprog
+
+
+TAKES_NOTHING = Filter(_REFUSE)
+TAKES_SMALL = Filter(*_PAYLOAD_SIZE, (0x25, 0, 1, _SMALL_BYTES), _REFUSE, _TAKE)
+"""Segments of up to 1 KiB: enough to connect and to ask for something."""
+
+
+def takes_until(first_sequence: int, received_bytes: int, credit_bytes: int) -> Filter:
+    """Takes ``credit_bytes`` (below 1 GiB) more on a connection on which so many came, and the rest of the segment in
+    which they end: 64 KiB at most. What has no payload is always taken: acknowledgements, the end of the connection."""
+    base = (first_sequence + received_bytes - _HALF_OF_HALF) % (1 << 32)
+    return Filter(
+        *_PAYLOAD_SIZE,
+        (0x15, 3, 0, 0),  # no payload: take it
+        (0x20, 0, 0, 4),  # A = its sequence number
+        (0x14, 0, 0, base),
+        (0x35, 1, 0, _HALF_OF_HALF + credit_bytes),
+        _TAKE,
+        _REFUSE,
+    )
+
+
+_filtering_new = threading.Lock()
+_held: set[int] = set()  # ports, as `hold_new` says
+_confined: set[int] = set()  # ports, as `confine_new` says
 
 
 class PeerAddress(NamedTuple):
@@ -191,15 +239,93 @@ def _reset(system: ctypes.CDLL, descriptor: int, local_port: int, address: PeerA
 def hold_new(local_port: int, is_held: bool) -> None:
     """While held, nobody connects to ``local_port``: the kernel drops what would make a connection, and peers try again
     after a second, then after two more, and so on. Does nothing where the system cannot (not Linux)."""
+    _filter_new(local_port, _held, is_held)
+
+
+def confine_new(local_port: int, is_confined: bool) -> None:
+    """While confined, connections to ``local_port`` begin with `TAKES_SMALL`, and keep it until they get another
+    filter. Does nothing where the system cannot (not Linux)."""
+    _filter_new(local_port, _confined, is_confined)
+
+
+def save_first_sequences(local_port: int) -> None:
+    """From now on the kernel keeps the packet that begins a connection to ``local_port``, for `first_sequence`. Does
+    nothing where the system cannot (not Linux)."""
+    for descriptor in _listening_at(local_port):
+        assert _system is not None
+        yes = ctypes.byref(ctypes.c_uint32(1))
+        _system.setsockopt(descriptor, socket.IPPROTO_TCP, _TCP_SAVE_SYN, yes, 4)
+
+
+def first_sequence(descriptor: int, address: PeerAddress) -> int | None:
+    """The sequence number of the first byte that comes on the connection that `traffic` found. The kernel tells it
+    once; None: it has told, or it does not know (it takes no notes while it is flooded with connections)."""
+    if _system is None:
+        return None
+    packet, size = ctypes.create_string_buffer(_SYN_BYTES), ctypes.c_uint32(_SYN_BYTES)
+    if _system.getsockopt(descriptor, socket.IPPROTO_TCP, _TCP_SAVED_SYN, packet, ctypes.byref(size)):
+        return None
+    ip = packet.raw[: size.value]
+    if len(ip) < 40:
+        return None
+    if ip[0] >> 4 == 4:
+        header_bytes = (ip[0] & 0xF) * 4
+    elif ip[6] == _TCP:  # IPv6, and nothing between the headers
+        header_bytes = 40
+    else:
+        return None
+    if len(ip) < header_bytes + 8:
+        return None
+    peer_port, syn = struct.unpack_from("!HxxI", ip, header_bytes)
+    # Another connection may have the descriptor by now.
+    return (int(syn) + 1) % (1 << 32) if peer_port == address.port else None
+
+
+def set_filter(descriptor: int, local_port: int, address: PeerAddress, wanted: Filter | None) -> bool:
+    """Gives the connection that `traffic` found this filter, or none. False: it is not there.
+
+    Does not let go of the interpreter's lock, and blocks while a thread reads from the connection.
+    """
+    if _system is None:
+        return False
+    own = _system.dup(descriptor)
+    if own < 0:
+        return False
+    is_there = _peer_at(own, local_port) == address
+    if is_there:
+        _attach(own, wanted)
+    _system.close(own)
+    return is_there
+
+
+def _attach(descriptor: int, wanted: Filter | None) -> None:
+    assert _system is not None
+    option = _SO_DETACH_FILTER if wanted is None else _SO_ATTACH_FILTER
+    packed = TAKES_NOTHING.packed if wanted is None else wanted.packed
+    _system.setsockopt(descriptor, socket.SOL_SOCKET, option, packed, len(packed))
+
+
+def _filter_new(local_port: int, ports: set[int], is_filtered: bool) -> None:
+    with _filtering_new:
+        if is_filtered:
+            ports.add(local_port)
+        else:
+            ports.discard(local_port)
+        new = TAKES_SMALL if local_port in _confined else None
+        for descriptor in _listening_at(local_port):
+            _attach(descriptor, TAKES_NOTHING if local_port in _held else new)
+
+
+def _listening_at(local_port: int) -> Iterator[int]:
+    """The descriptors of sockets that take connections to ``local_port``."""
     if _system is None:
         return
-    option = _SO_ATTACH_FILTER if is_held else _SO_DETACH_FILTER
     listens, size = ctypes.c_uint32(), ctypes.c_uint32()
     for descriptor in range(_descriptor_limit()):
         size.value, listens.value = 4, 0
         argument = (socket.SOL_SOCKET, socket.SO_ACCEPTCONN, ctypes.byref(listens), ctypes.byref(size))
         if not _system.getsockopt(descriptor, *argument) and listens.value and _port_at(descriptor) == local_port:
-            _system.setsockopt(descriptor, socket.SOL_SOCKET, option, _FILTER, len(_FILTER))
+            yield descriptor
 
 
 def _descriptor_limit() -> int:

@@ -7,7 +7,9 @@ on a connection is the kernel's to tell, and how many of them were in messages t
                                               more than any message of ours has ─▶ cut
                                               a third of the limit untaken ─▶ those that show little else
                                               the process near its limit ─▶ those with the most to blame
+                                              half of that third, or near ─▶ all receive on credit: `ReceiveCredits`
 
+A look may come late, when others have the processors, and half a gibibyte may come in a second: therefore the credits.
 Near: its memory and the untaken bytes of all together, as each message is copied once when its end has come. To blame:
 bytes untaken beyond those taken of late. Taken: read, and no longer held by the stream that read them.
 
@@ -33,6 +35,7 @@ from typing import Final
 from broker_runtime.contract.settings.table import MAX_MESSAGE_BYTES_LIMIT
 from broker_runtime.server import connections
 from broker_runtime.server.connections import PeerAddress, Traffic
+from broker_runtime.server.receive_credits import ReceiveCredits
 
 MAX_UNTAKEN_BYTES: Final = 2 * MAX_MESSAGE_BYTES_LIMIT
 """The largest frame, with its envelope and what gRPC reads ahead, is well below."""
@@ -40,6 +43,9 @@ _STEP_S: Final = 0.05
 _LOOKING_STEP_S: Final = 0.01
 _WORKERS: Final = 4
 _UNTAKEN_PART: Final = 3  # such a part of the limit may be untaken, of all connections that have little else to show
+_CREDIT_PART: Final = 6  # where such a part of the limit is untaken, connections receive on credit
+_LEAST_CREDIT_BYTES: Final = 64 << 20  # of all connections: twice that is half of the margin
+_CREDIT_CALM_S: Final = 1.0  # for so long there is no need for it when it ends
 _GROWTH_BYTES: Final = 64 << 20  # less is no reason to look
 _QUIET_S: Final = 0.5  # for so long nothing much comes: the growth has another cause
 _QUIET_BYTES: Final = 4 << 20  # of one connection
@@ -107,6 +113,8 @@ class MemoryWatch:
         self._noise_s = 0.0  # when more than a little was untaken, or nobody looked
         self._is_looking = False
         self._seen: dict[PeerAddress, _Seen] = {}
+        self._credits = ReceiveCredits()
+        self._crowded_s = -_CREDIT_CALM_S  # when there was need for credits
         self._gone: dict[PeerAddress, int] = {}  # of connections that ended: what was taken of those
         self._port = 0
         self._stop = threading.Event()
@@ -122,6 +130,7 @@ class MemoryWatch:
     def start(self, port: int) -> None:
         """Begins to look at connections to ``port``."""
         self._port = port
+        self._credits.start(port)
         for thread in (self._thread, *self._workers):
             thread.start()
 
@@ -132,6 +141,7 @@ class MemoryWatch:
             self._orders.put(lambda: None)
         if self._thread.is_alive():
             self._thread.join(1.0)
+        self._credits.lift({})
 
     def step(self) -> int:
         """One look; returns how many connections it cut."""
@@ -141,7 +151,7 @@ class MemoryWatch:
         is_tight = memory_bytes > self._limit_bytes - _MARGIN_BYTES and now_s >= self._may_look_s
         self._calm_bytes = memory_bytes if self._calm_bytes is None else min(self._calm_bytes, memory_bytes)
         has_grown = memory_bytes - self._calm_bytes > _GROWTH_BYTES
-        self._is_looking = is_tight or has_grown
+        self._is_looking = is_tight or has_grown or self._credits.is_given
         if not self._is_looking:
             if now_s >= self._may_look_s:
                 self._noise_s = now_s
@@ -170,6 +180,7 @@ class MemoryWatch:
         all_bytes = sum(seen.untaken_bytes for _, seen in by_blame)
         excess_bytes = memory_bytes + all_bytes - freed_bytes - (self._limit_bytes - _MARGIN_BYTES)
         surplus_bytes = all_bytes - freed_bytes - self._limit_bytes // _UNTAKEN_PART
+        room_bytes = -excess_bytes
         cut: list[tuple[PeerAddress, int]] = []
         for address, seen in by_blame:
             size_bytes = seen.untaken_bytes
@@ -183,12 +194,26 @@ class MemoryWatch:
             cut.append((address, size_bytes))
             excess_bytes -= 2 * size_bytes + _CONNECTION_BYTES
             surplus_bytes -= size_bytes
-        for address, size_bytes in cut:  # not before: writing may wait
+        most_bytes = max((seen.untaken_bytes for _, seen in by_blame), default=0)
+        is_quiet = all_bytes < _QUIET_BYTES_OF_ALL and most_bytes < _QUIET_BYTES
+        is_near = memory_bytes > self._limit_bytes - _MARGIN_BYTES and not is_quiet
+        if is_near or all_bytes > self._limit_bytes // _CREDIT_PART:
+            self._crowded_s = now_s
+        for address, size_bytes in cut:
+            self._credits.take_nothing(address, found[address].descriptor)
             self._forget(address)
             self._cut.append((now_s, size_bytes))
+        self._give_credit(found, room_bytes, now_s)
+        for address, size_bytes in cut:  # not before: writing may wait
             log.warning("cut peer=%s:%d untaken_bytes=%d", address.host, address.port, size_bytes)
-        most_bytes = max((seen.untaken_bytes for _, seen in by_blame), default=0)
-        return len(cut), all_bytes < _QUIET_BYTES_OF_ALL and most_bytes < _QUIET_BYTES
+        return len(cut), is_quiet
+
+    def _give_credit(self, found: Mapping[PeerAddress, Traffic], room_bytes: int, now_s: float) -> None:
+        if now_s - self._crowded_s < _CREDIT_CALM_S:
+            of_late = {address: seen.of_late_bytes for address, seen in self._seen.items()}
+            self._credits.renew(found, of_late, max(room_bytes // 2, _LEAST_CREDIT_BYTES))
+        else:
+            self._credits.lift({address: each for address, each in found.items() if address in self._seen})
 
     def _order(self, work: Callable[[], object]) -> None:
         if self._thread.is_alive():

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 import pytest
 
 from broker_runtime.server import connections, memory_watch
@@ -20,6 +24,37 @@ class Socket:
         self.received_bytes = 0
         self.acknowledged_bytes = 0
         self.is_cut = False
+        self.filter: object = None
+
+    @property
+    def credit_bytes(self) -> float:
+        """What the kernel takes on it before anybody looks again."""
+        if self.is_cut or self.filter is connections.TAKES_NOTHING:
+            return 0
+        return self.filter.received_bytes - self.received_bytes if isinstance(self.filter, TakesUntil) else math.inf
+
+
+@dataclass(frozen=True)
+class TakesUntil:
+    """A filter with a credit."""
+
+    received_bytes: int
+
+
+def kernel_of(monkeypatch: pytest.MonkeyPatch, sockets: Mapping[PeerAddress, Socket]) -> None:
+    """Sockets whose filters are noted."""
+
+    def takes_until(first_sequence: int, received_bytes: int, credit_bytes: int) -> TakesUntil:
+        return TakesUntil(received_bytes + credit_bytes)
+
+    def set_filter(descriptor: int, port: int, address: PeerAddress, wanted: object) -> bool:
+        sockets[address].filter = wanted
+        return True
+
+    monkeypatch.setattr(connections, "takes_until", takes_until)
+    monkeypatch.setattr(connections, "set_filter", set_filter)
+    monkeypatch.setattr(connections, "first_sequence", lambda descriptor, address: 1)
+    monkeypatch.setattr(connections, "confine_new", lambda port, is_confined: None)
 
 
 class World:
@@ -53,6 +88,7 @@ class World:
         monkeypatch.setattr(connections, "traffic", traffic)
         monkeypatch.setattr(connections, "reset", reset)
         monkeypatch.setattr(memory_watch, "_give_back", lambda: None)
+        kernel_of(monkeypatch, self.sockets)
         self.watch.step()
 
     def step(self, one: int = 0, two: int = 0, memory: int | None = None) -> list[PeerAddress]:
@@ -198,3 +234,48 @@ def test_memory_that_no_connection_is_the_cause_of_is_looked_at_seldom(world: Wo
     for _ in range(40):  # two seconds
         assert world.step() == []
     assert world.looks - looks <= 4
+
+
+def test_limit_holds_though_a_look_comes_late(world: World) -> None:
+    """Each sends what the kernel takes before the next look, however late that is, and is there again when cut."""
+    world.sockets |= {PeerAddress("127.0.0.1", number): Socket() for number in range(3, 33)}
+    for each in world.sockets.values():
+        each.received_bytes = 8 * _MIB
+    world.step(memory=8 * len(world.sockets))
+    most_bytes = world.memory_bytes
+    for _ in range(200):
+        for each in world.sockets.values():
+            if each.is_cut:
+                world.memory_bytes -= each.received_bytes
+                each.received_bytes, each.is_cut, each.filter = 0, False, connections.TAKES_SMALL
+            more_bytes = int(each.credit_bytes) if each.filter is not connections.TAKES_SMALL else 10_000
+            each.received_bytes += more_bytes
+            world.memory_bytes += more_bytes
+        most_bytes = max(most_bytes, world.memory_bytes)
+        world.step()
+    assert most_bytes < _LIMIT_BYTES
+    assert most_bytes > _LIMIT_BYTES // 3
+
+
+def test_connections_receive_on_credit_only_while_much_is_untaken(world: World) -> None:
+    """What brokers and clients do at their ordinary work costs no filter."""
+    for _ in range(10):
+        world.taken[TWO] = world.taken.get(TWO, 0) + 60 * _MIB
+        world.step(one=0, two=70, memory=10)
+    assert all(each.credit_bytes == math.inf for each in world.sockets.values())
+    world.step(one=120)
+    assert all(each.credit_bytes < math.inf for each in world.sockets.values())
+    world.taken[ONE] = 300 * _MIB
+    world.taken[TWO] += 300 * _MIB
+    for _ in range(19):
+        world.step()
+    assert all(each.credit_bytes < math.inf for each in world.sockets.values())
+    world.step()
+    world.step()
+    assert all(each.credit_bytes == math.inf for each in world.sockets.values())
+
+
+def test_connection_that_is_cut_receives_nothing_more(world: World) -> None:
+    """Ending it waits for whoever reads from it."""
+    assert world.step(one=MAX_UNTAKEN_BYTES // _MIB + 80) == [ONE]
+    assert world.sockets[ONE].filter is connections.TAKES_NOTHING

@@ -1,0 +1,215 @@
+"""What the kernel takes on a connection with a credit, and on a new one, with real sockets."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import pytest
+
+from broker_runtime.server import connections
+from broker_runtime.server.connections import PeerAddress
+from broker_runtime.server.receive_credits import ReceiveCredits
+from tests.integration.server.serving import eventually
+from tests.integration.server.test_connections import _HAS_IPV6
+
+_MIB = 1 << 20
+_SEGMENT_BYTES = 64 << 10
+_CREDIT_BYTES = _MIB
+_TOTAL_RETRANSMISSIONS_AT = 100  # in struct tcp_info: __u32 tcpi_total_retrans
+_DATA = bytes(range(256)) * (4 * _MIB // 256)
+
+
+class Served:
+    """A listening socket, and credits for connections to it."""
+
+    def __init__(self, listener: socket.socket, host: str) -> None:
+        self.listener = listener
+        self.host = host
+        self.port: int = listener.getsockname()[1]
+        self.credits = ReceiveCredits()
+
+    @contextmanager
+    def connected(self) -> Iterator[tuple[socket.socket, socket.socket]]:
+        """The client's end, and the server's."""
+        with socket.create_connection((self.host, self.port), timeout=10) as client:
+            server, _ = self.listener.accept()
+            server.settimeout(10)
+            with server:
+                yield client, server
+
+    def renew(self) -> None:
+        """A credit for each connection."""
+        found = connections.traffic(self.port)
+        self.credits.renew(found, dict.fromkeys(found, 0.0), _CREDIT_BYTES * 4 // 3 * len(found))
+
+    def received_bytes(self, client: socket.socket) -> int:
+        host, port = client.getsockname()[:2]
+        return connections.traffic(self.port)[PeerAddress(host, port)].received_bytes
+
+
+_FAMILIES = ["127.0.0.1", "::1", "mapped"] if _HAS_IPV6 else ["127.0.0.1"]
+
+
+@pytest.fixture
+def served(request: pytest.FixtureRequest) -> Iterator[Served]:
+    """Over the family that a test names; mapped: over both, as gRPC listens."""
+    family = getattr(request, "param", _FAMILIES[-1])
+    is_mapped = family == "mapped"
+    with socket.socket(socket.AF_INET if family == "127.0.0.1" else socket.AF_INET6) as listener:
+        if is_mapped:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        listener.bind(("::" if is_mapped else family, 0))
+        listener.listen()
+        made = Served(listener, "127.0.0.1" if is_mapped else family)
+        made.credits.start(made.port)
+        yield made
+        made.credits.lift({})
+
+
+@contextmanager
+def sending(client: socket.socket) -> Iterator[None]:
+    thread = threading.Thread(target=client.sendall, args=(_DATA,), daemon=True)
+    thread.start()
+    yield
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def wait_until_refused(client: socket.socket, times: int = 1) -> None:
+    def retransmissions() -> int:
+        info = client.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TOTAL_RETRANSMISSIONS_AT + 4)
+        return int(struct.unpack_from("=I", info, _TOTAL_RETRANSMISSIONS_AT)[0])
+
+    before = retransmissions()
+    eventually(lambda: retransmissions() >= before + times, "the client sends again")
+
+
+def read(server: socket.socket, size_bytes: int) -> bytes:
+    received = bytearray()
+    while len(received) < size_bytes:
+        piece = server.recv(size_bytes - len(received))
+        assert piece, "the connection has ended"
+        received += piece
+    return bytes(received)
+
+
+@pytest.mark.parametrize("served", _FAMILIES, indirect=True)
+def test_no_more_comes_than_the_credit_though_it_is_read_and_nothing_is_lost(served: Served) -> None:
+    """Whoever renews it may be late; the peer goes on where it was."""
+    with served.connected() as (client, server):
+        served.renew()
+        with sending(client):
+            received = read(server, _CREDIT_BYTES)
+            wait_until_refused(client)
+            assert served.received_bytes(client) <= _CREDIT_BYTES + _SEGMENT_BYTES
+            while len(received) < len(_DATA):
+                served.renew()
+                received += server.recv(_MIB)
+    assert received == _DATA
+
+
+def test_what_came_before_does_not_use_the_credit_up(served: Served) -> None:
+    """Connections are old when a flood begins."""
+    with served.connected() as (client, server):
+        with sending(client):
+            assert read(server, len(_DATA)) == _DATA
+        served.renew()
+        with sending(client):
+            received = read(server, _CREDIT_BYTES)
+            wait_until_refused(client)
+            assert len(_DATA) + _CREDIT_BYTES <= served.received_bytes(client)
+            assert served.received_bytes(client) <= len(_DATA) + _CREDIT_BYTES + _SEGMENT_BYTES
+            served.credits.lift(connections.traffic(served.port))
+            assert received + read(server, len(_DATA) - _CREDIT_BYTES) == _DATA
+
+
+def test_peer_without_credit_still_acknowledges_and_is_seen_to_end(served: Served) -> None:
+    """What it reads goes on, and a connection that it has given up does not stay."""
+    with served.connected() as (client, server):
+        served.renew()
+        client.setblocking(False)
+        sent = 0
+        while sent < 2 * _CREDIT_BYTES:
+            with suppress(BlockingIOError):
+                sent += client.send(_DATA)
+            with suppress(TimeoutError):
+                server.settimeout(0.01)
+                server.recv(_MIB)
+        wait_until_refused(client)
+        client.settimeout(10)
+        server.sendall(b"answer")
+        assert read(client, 6) == b"answer"
+        eventually(
+            lambda: all(each.acknowledged_bytes >= 6 for each in connections.traffic(served.port).values()), "taken"
+        )
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.close()  # a reset
+        server.settimeout(10)
+        with pytest.raises(ConnectionResetError):
+            read(server, len(_DATA))
+
+
+def test_new_connection_sends_little_until_it_has_a_credit(served: Served) -> None:
+    """Or a flood would come on connections that nobody has seen yet."""
+    served.renew()
+    with served.connected() as (client, server):
+        client.sendall(b"small")
+        assert read(server, 5) == b"small"
+        with sending(client):
+            wait_until_refused(client)
+            assert served.received_bytes(client) == 5
+            served.credits.lift(connections.traffic(served.port))
+            assert read(server, len(_DATA)) == _DATA
+    with served.connected() as (client, server), sending(client):
+        assert read(server, len(_DATA)) == _DATA
+
+
+def test_connection_that_is_to_be_cut_receives_nothing(served: Served) -> None:
+    """Whoever cuts it may have to wait."""
+    with served.connected() as (client, server):
+        served.renew()
+        (address, each), *_ = connections.traffic(served.port).items()
+        served.credits.take_nothing(address, each.descriptor)
+        thread = threading.Thread(target=client.sendall, args=(b"x" * 100,), daemon=True)
+        thread.start()
+        wait_until_refused(client)
+        assert served.received_bytes(client) == 0
+        assert connections.reset(each.descriptor, served.port, address)
+        with pytest.raises(ConnectionResetError):
+            server.recv(1)
+
+
+def test_connection_whose_first_packet_is_not_known_sends_little_beyond_its_share(served: Served) -> None:
+    """The kernel tells that packet once only, and keeps none of a flood of connections."""
+    with served.connected() as (client, server):
+        (address, each), *_ = connections.traffic(served.port).items()
+        assert connections.first_sequence(each.descriptor, PeerAddress(address.host, 1)) is None
+        assert connections.first_sequence(each.descriptor, address) is None
+        served.renew()
+        with sending(client):
+            received = read(server, _CREDIT_BYTES + _SEGMENT_BYTES)
+            served.renew()
+            wait_until_refused(client)
+            served.renew()
+            received += read(server, len(_DATA) - len(received))
+    assert received == _DATA
+
+
+def test_new_connections_are_held_and_confined_independently(served: Served) -> None:
+    """Two watches look for different floods, and one may end before the other."""
+    served.renew()
+    connections.hold_new(served.port, True)
+    connections.hold_new(served.port, False)
+    with served.connected() as (client, server), sending(client):
+        wait_until_refused(client)
+        assert served.received_bytes(client) == 0
+        connections.hold_new(served.port, True)
+        served.credits.lift(connections.traffic(served.port))
+        assert read(server, len(_DATA)) == _DATA
+        with pytest.raises(TimeoutError):
+            socket.create_connection((served.host, served.port), timeout=0.2)
+        connections.hold_new(served.port, False)

@@ -1,0 +1,173 @@
+"""How credits are shared among connections, with a kernel of the test's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from broker_runtime.server import connections
+from broker_runtime.server.connections import TAKES_NOTHING, TAKES_SMALL, PeerAddress, Traffic
+from broker_runtime.server.receive_credits import ReceiveCredits
+
+_KIB, _MIB = 1 << 10, 1 << 20
+_BUDGET_BYTES = 80 * _MIB
+ONE, TWO, THREE, FOUR = (PeerAddress("127.0.0.1", number) for number in range(1, 5))
+
+
+@dataclass(frozen=True)
+class Until:
+    """A filter that takes so many bytes in all."""
+
+    first_sequence: int
+    received_bytes: int
+
+
+class World:
+    """Four connections, which have sent nothing."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.received = dict.fromkeys((ONE, TWO, THREE, FOUR), 0)
+        self.of_late = dict.fromkeys(self.received, 0.0)
+        self.untold: dict[PeerAddress, int] = {address: 1000 + address.port for address in self.received}
+        self.filters: dict[PeerAddress, object] = {}
+        self.set_count = 0
+        self.is_confined = False
+        self.credits = ReceiveCredits()
+
+        def set_filter(descriptor: int, port: int, address: PeerAddress, wanted: object) -> bool:
+            self.filters[address] = wanted
+            self.set_count += 1
+            return True
+
+        def first_sequence(descriptor: int, address: PeerAddress) -> int | None:
+            return self.untold.pop(address, None)
+
+        def confine_new(port: int, is_confined: bool) -> None:
+            self.is_confined = is_confined
+
+        monkeypatch.setattr(connections, "takes_until", lambda first, received, credit: Until(first, received + credit))
+        monkeypatch.setattr(connections, "set_filter", set_filter)
+        monkeypatch.setattr(connections, "first_sequence", first_sequence)
+        monkeypatch.setattr(connections, "confine_new", confine_new)
+
+    def found(self) -> dict[PeerAddress, Traffic]:
+        return {address: Traffic(address.port, received, 0) for address, received in self.received.items()}
+
+    def renew(self, budget_bytes: int = _BUDGET_BYTES) -> None:
+        of_late = {address: taken for address, taken in self.of_late.items() if address in self.received}
+        self.credits.renew(self.found(), of_late, budget_bytes)
+
+    def left_bytes(self, address: PeerAddress) -> int:
+        wanted = self.filters[address]
+        assert isinstance(wanted, Until)
+        return wanted.received_bytes - self.received[address]
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(monkeypatch)
+
+
+def test_connections_at_rest_leave_most_of_the_budget_to_those_that_send(world: World) -> None:
+    """A thousand consumers wait while one producer sends."""
+    world.renew()
+    for _ in range(3):
+        world.received[ONE] += 40 * _MIB
+        world.renew()
+    assert world.left_bytes(ONE) == 45 * _MIB
+    assert [world.left_bytes(address) for address in (TWO, THREE, FOUR)] == [5 * _MIB] * 3
+
+
+def test_those_of_which_most_was_taken_of_late_may_send_most(world: World) -> None:
+    """They finish what they have begun."""
+    world.of_late |= {ONE: 300.0, TWO: 100.0}
+    world.renew()
+    assert [world.left_bytes(address) >> 20 for address in world.received] == [30, 20, 15, 15]
+
+
+def test_all_together_receive_at_most_twice_the_budget_at_any_time(world: World) -> None:
+    """Whichever of them send, and however the budget shrinks."""
+    budget_bytes = 512 * _MIB
+    for number in range(60):
+        world.renew(budget_bytes)
+        assert 0 < sum(world.left_bytes(address) for address in world.received) <= 2 * budget_bytes
+        for address in world.received:
+            if number % address.port == 0:
+                world.received[address] += world.left_bytes(address) // (1 + number % 3)
+        budget_bytes = max(_MIB, int(budget_bytes * 0.8))
+
+
+def test_credit_that_is_hardly_used_is_left_as_it_is(world: World) -> None:
+    """A filter costs more than a look."""
+    world.renew()
+    world.renew()
+    before = world.set_count
+    for _ in range(20):
+        world.received[ONE] += 10 * _KIB
+        world.renew()
+    assert world.set_count <= before + 1
+
+
+def test_budget_of_one_connection_is_within_what_sequence_numbers_allow(world: World) -> None:
+    """Of two halves of four gibibytes one is the past."""
+    world.received = {ONE: 5 << 30}
+    world.renew(64 << 30)
+    assert world.left_bytes(ONE) == 512 * _MIB
+
+
+def test_new_connections_are_confined_until_credits_are_lifted(world: World) -> None:
+    """Nothing is left behind on any connection."""
+    assert not world.credits.is_given
+    world.renew()
+    assert (world.credits.is_given, world.is_confined) == (True, True)
+    new = PeerAddress("127.0.0.1", 9)
+    world.received[new], world.filters[new], world.untold[new] = 0, TAKES_SMALL, 9
+    world.credits.lift(world.found())
+    assert (world.credits.is_given, world.is_confined) == (False, False)
+    assert set(world.filters.values()) == {None}
+    count = world.set_count
+    world.credits.lift(world.found())
+    assert world.set_count == count
+
+
+def test_connection_that_was_there_when_credits_were_lifted_is_known_the_next_time(world: World) -> None:
+    """The kernel tells its first packet once."""
+    world.renew()
+    world.credits.lift(world.found())
+    world.renew()
+    wanted = world.filters[ONE]
+    assert isinstance(wanted, Until)
+    assert wanted.first_sequence == 1001
+
+
+def test_another_connection_from_the_same_port_begins_anew(world: World) -> None:
+    """What the first one could send says nothing of it, even if it has sent more by now."""
+    world.renew()
+    world.untold[ONE], world.received[ONE] = 7, 3 * _MIB
+    world.renew()
+    wanted = world.filters[ONE]
+    assert isinstance(wanted, Until)
+    assert wanted.first_sequence == 7
+
+
+def test_connection_that_is_to_be_cut_receives_nothing(world: World) -> None:
+    """Nor is its credit renewed for another one."""
+    world.renew()
+    world.credits.take_nothing(ONE, 1)
+    assert world.filters[ONE] is TAKES_NOTHING
+    del world.of_late[ONE]
+    world.renew()
+    assert world.filters[ONE] is TAKES_NOTHING
+
+
+def test_connection_of_unknown_beginning_is_confined_for_a_while_when_it_sent_more_than_its_share(world: World) -> None:
+    """It cannot be told where to stop."""
+    del world.untold[ONE]
+    world.renew()
+    assert world.filters[ONE] is None
+    world.received[ONE] += 100 * _MIB
+    world.renew()
+    assert world.filters[ONE] is TAKES_SMALL
+    world.renew()
+    assert world.filters[ONE] is None
