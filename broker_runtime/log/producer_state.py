@@ -22,10 +22,13 @@ idle log forgets nobody. The log's time never falls: where a leader's clock went
 newest before them.
 
     sequence, as a circle of 2^31:   … ─ not remembered ─┬─ up to five batches ─┬─ expected ─┬─ gap …
-                                       repeated, offset   repeated: must equal    appended     refused
-                                       unknown            one of them
+                                       refused            repeated: must equal    appended     refused
+                                                          one of them
 
-What lies up to half the circle behind ``expected`` was appended before; the other half is ahead of it.
+What lies up to half the circle behind ``expected`` was appended before; the other half is ahead of it. A retry is never
+older than five batches: a producer has no more in flight. So what is older is refused, because whether it is what was
+appended cannot be told: others may have taken its place. Where fewer than five are remembered, the log begins in the
+middle of what the producer sent: an older frame was deleted, and counts as repeated, its offset not known.
 """
 
 from __future__ import annotations
@@ -119,7 +122,8 @@ class ProducerState:
 
         Raises `InvalidProducerEpochError` (a newer epoch was seen), `UnknownProducerIdError` (never seen, or forgotten,
         and not at its beginning), `OutOfOrderSequenceError` (frames before it are missing), `DuplicateSequenceError`
-        (some of its records are there, in other frames than this one). After any of them it must not be appended.
+        (some of its records are there, in other frames than this one, or all that is remembered lies behind it). After
+        any of them it must not be appended.
         """
         entry = self.producers.get(header.producer_id)
         base = header.base_sequence
@@ -216,15 +220,17 @@ def write_snapshot(files: FileSystem, directory: Path, offset: int, state: Produ
 
 
 def _repeated(batches: tuple[ProducerBatch, ...], header: FrameHeader) -> RepeatedFrame:
-    """Which of ``batches`` a frame behind the next sequence is; all that is older is taken for appended."""
+    """Which of ``batches`` a frame behind the next sequence is."""
     base = header.base_sequence
     last = (base + header.record_count - 1) & _MAX_SEQUENCE
     for batch in batches:
         if (batch.base_sequence, batch.last_sequence) == (base, last):
             return RepeatedFrame(batch.base_offset, batch.last_offset + 1, batch.append_time_ms)
+    where = "in other frames: a retry must be the same frame"
     if header.record_count <= (batches[0].base_sequence - base) & _MAX_SEQUENCE <= _HALF_CIRCLE:
-        return RepeatedFrame(-1, batches[-1].last_offset + 1, -1)
+        if len(batches) < BATCHES_REMEMBERED:
+            return RepeatedFrame(-1, batches[-1].last_offset + 1, -1)
+        where = f"before its last {BATCHES_REMEMBERED} frames: whether in this frame is not known any more"
     raise DuplicateSequenceError(
-        f"producer {header.producer_id} sent sequences {base} to {last}, which were appended in other frames: a retry "
-        "must be the same frame"
+        f"producer {header.producer_id} sent sequences {base} to {last}, which were appended {where}"
     )

@@ -114,7 +114,8 @@ class OutOfOrderSequenceError(RequestError):
 
 
 class DuplicateSequenceError(RequestError):
-    """Some of a producer's sequence numbers were appended before, in other frames or with other content."""
+    """Some of a producer's sequence numbers were appended before, in other frames or with other content, or so long ago
+    that no producer would send them again."""
 
     code = "DUPLICATE_SEQUENCE_NUMBER"
 

@@ -40,8 +40,8 @@ def test_frame_that_comes_again_is_not_written_again():
             append(log, numbered(1, number * 2), now_ms=1000 + number)
         again = log.append_as_leader([numbered(1, 8)], leader_epoch=0, now_ms=5000)
         assert (again.is_duplicate, again.base_offset, again.next_offset, again.append_time_ms) == (True, 8, 10, 1004)
-        older = log.append_as_leader([numbered(1, 0)], leader_epoch=0, now_ms=5000)
-        assert (older.is_duplicate, older.base_offset, older.next_offset) == (True, -1, 14)
+        with pytest.raises(DuplicateSequenceError, match="before its last 5 frames"):
+            log.append_as_leader([numbered(1, 0)], leader_epoch=0, now_ms=5000)
         fresh = log.append_as_leader([numbered(1, 14)], leader_epoch=0, now_ms=5000)
         assert (fresh.is_duplicate, fresh.base_offset) == (False, 14)
         assert log.log_end_offset == 16
@@ -69,6 +69,17 @@ def test_frame_in_whose_place_another_is_is_refused(rows: int, is_reopened: bool
     assert log.log_end_offset == 30 * rows
     assert not log.is_damaged
     directory.close()
+
+
+def test_frame_is_not_acknowledged_after_many_others_took_its_place() -> None:
+    """Whoever sends six frames under another producer's id must not have that one's next counted as appended."""
+    with open_directory() as directory:
+        log = open_log(directory)
+        append(log, numbered(1, 0))
+        for number in range(1, 7):
+            append(log, frame(2, seed=90 + number, producer_id=1, producer_epoch=0, base_sequence=number * 2))
+        with pytest.raises(DuplicateSequenceError, match="producer 1 sent sequences 2 to 3"):
+            log.append_as_leader([numbered(1, 2)], leader_epoch=0, now_ms=5000)
 
 
 def test_frame_that_was_appended_and_deleted_stays_a_duplicate() -> None:

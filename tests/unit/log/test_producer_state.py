@@ -73,15 +73,27 @@ def test_producer_begins_at_sequence_zero_and_goes_on_without_a_gap():
 
 
 def test_repeated_frame_is_told_where_it_is_for_five_frames():
-    """The last five are remembered with their offsets, older ones are known to be there, somewhere before."""
+    """A producer has five in flight at most. An older one is no retry: whether it was appended so, nobody knows."""
     log = Log()
     for number in range(7):
         assert log.append(number * 10, 10, now_ms=number) == number * 10
     for number in range(2, 7):
         assert log.append(number * 10, 10) == RepeatedFrame(number * 10, number * 10 + 10, number)
     for number in range(2):
-        assert log.append(number * 10, 10) == RepeatedFrame(-1, 70, -1)
+        with pytest.raises(DuplicateSequenceError, match=f"sequences {number * 10} to .* before its last 5 frames"):
+            log.append(number * 10, 10)
     assert log.end == 70
+
+
+def test_retry_of_a_frame_before_all_that_the_log_has_of_its_producer_counts_as_appended():
+    """A replica that joined after records were deleted has never seen them, and may lead when the retry comes."""
+    state = ProducerState()
+    for number in range(1, 5):
+        state.add(header(number * 10, 10, offset=number * 10))
+    assert state.check(header(0, 10)) == RepeatedFrame(-1, 50, -1)
+    state.add(header(50, 10, offset=50))
+    with pytest.raises(DuplicateSequenceError):
+        state.check(header(0, 10))
 
 
 @pytest.mark.parametrize(("sequence", "count"), [(25, 10), (60, 9), (60, 11), (15, 10), (65, 6), (10, 11)])
@@ -206,8 +218,9 @@ class Reference:
             if (at, known[3]) == (start, count) and len(chain) - place <= 5:
                 return known[4], known[4] + count
             at += known[3]
-        oldest = sum(known[3] for known in chain[:-5])
-        return (-1, chain[-1][4] + chain[-1][3]) if start + count <= oldest else DuplicateSequenceError
+        if start + count <= 0 and len(chain) < 5:
+            return -1, chain[-1][4] + chain[-1][3]
+        return DuplicateSequenceError
 
 
 sends = st.tuples(

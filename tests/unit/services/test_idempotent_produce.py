@@ -48,7 +48,7 @@ def test_frame_sent_again_is_acknowledged_with_its_first_offset() -> None:
     assert offsets == [0, 1, 2, 1, 0, 3, 3]
     for n in range(4, 9):
         produced(service, numbered(n))
-    assert produced(service, numbered(1)).base_offset == -1  # type: ignore[union-attr]
+    assert code_of(produced(service, numbered(1))) == "DUPLICATE_SEQUENCE_NUMBER"
     assert hosted.only.log.log_end_offset == 9
 
 
@@ -59,6 +59,8 @@ def test_duplicate_waits_for_what_its_original_waits_for() -> None:
     service = ProduceService(hosted.registry, now_ms=lambda: NOW_MS)
     for n in range(7):
         assert produced(service, numbered(n)) is None
+    known = hosted.only.log._state.producers.producers[5]
+    known.batches = known.batches[-4:]  # as on a replica that joined after the records before were deleted
     again, older = (service.append(REQUEST, [numbered(n)]) for n in (6, 0))
     assert service.complete(again, 0) is None
     assert service.complete(older, 0) is None
