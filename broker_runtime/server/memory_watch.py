@@ -269,18 +269,23 @@ class MemoryWatch:
 
     def _run_orders(self) -> None:
         while not self._stop.is_set():
-            self._orders.get()()
+            try:
+                self._orders.get()()
+            except (OSError, MemoryError) as error:  # nothing left to do it with: the next look orders it again
+                log.warning("watch error=%r", error)
 
     def _end(self, address: PeerAddress) -> None:
-        connections.reset(self._ending[address], self._port, address)
-        del self._ending[address]
+        try:
+            connections.reset(self._ending[address], self._port, address)
+        finally:
+            del self._ending[address]
 
     def _run(self) -> None:
         while not self._stop.wait(_LOOKING_STEP_S if self._is_looking else _STEP_S):
             try:
                 self.step()
-            except OSError as error:  # no descriptor left to look with: there may be one soon
-                log.warning("watch error=%s", error)
+            except (OSError, MemoryError) as error:  # nothing left to look with: there may be soon
+                log.warning("watch error=%r", error)
 
 
 def _resident_bytes() -> int | None:

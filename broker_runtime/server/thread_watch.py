@@ -3,7 +3,7 @@
 gRPC makes a thread for each call that comes while all others are busy, and all of them wait for the interpreter's lock:
 a client that pipelines calls, or gives each up at once, makes thousands in a second. Nothing in Flight limits that.
 
-    threads beyond those of streams ─ half of the limit ─▶ look: what has come on each connection
+    threads beyond those of streams ─ a quarter of the limit ─▶ look: what has come on each connection
                                       the limit ─▶ new calls are refused, but for other brokers'
                                                    connections without a stream that sent more than a little: cut
                                                    if there were none for a while: the one with a stream that sent most
@@ -114,19 +114,27 @@ class ThreadWatch:
         if is_many != self._is_many:
             self._is_many = is_many
             sys.setswitchinterval(_MANY_SWITCH_S if is_many else self._switch_s)
-        if self._is_held and self._excess <= self._limit // 2:
-            self._is_held = False
-            connections.hold_new(self._port, False)
+        is_over = self._is_held and self._excess <= self._limit // 2
         if not is_many:
             self._helped_s = now_s
-            return 0
-        if now_s - self._looked_s < _LOOK_EVERY_S or not self._port or not self._looking.acquire(blocking=False):
+        is_time = is_many and bool(self._port) and now_s - self._looked_s >= _LOOK_EVERY_S
+        if not (is_over or is_time) or not self._looking.acquire(blocking=False):
             return 0
         try:
+            if is_over:
+                self._hold_new(False)
+            if not is_time:
+                return 0
             self._looked_s = now_s
             return self._look(now_s)
         finally:
             self._looking.release()
+
+    def _hold_new(self, is_held: bool) -> None:
+        """By whoever is looking. Where it fails it is tried again."""
+        if is_held != self._is_held:
+            connections.hold_new(self._port, is_held)
+            self._is_held = is_held
 
     def _look(self, now_s: float) -> int:
         found, streaming = connections.traffic(self._port), self._streaming()
@@ -157,10 +165,8 @@ class ThreadWatch:
             connections.reset_now(found[address].descriptor, self._port, address)
         if cut:
             self._helped_s = now_s
-            if not self._is_held:  # who was cut would be back at once
-                self._is_held = True
-                connections.hold_new(self._port, True)
             self._cut.extend((address, size_bytes, self._excess) for size_bytes, address in cut)
+            self._hold_new(True)  # who was cut would be back at once
         return len(cut)
 
     @staticmethod
@@ -171,8 +177,8 @@ class ThreadWatch:
         while not self._stop.wait(_STEP_S):
             try:
                 self.step()
-            except OSError as error:  # no descriptor left to look with: there may be one soon
-                log.warning("watch error=%s", error)
+            except (OSError, MemoryError) as error:  # nothing left to look with: there may be soon
+                log.warning("watch error=%r", error)
             while self._cut:
                 address, size_bytes, threads = self._cut.popleft()
                 log.warning("cut peer=%s:%d call_bytes=%d threads=%d", address.host, address.port, size_bytes, threads)

@@ -195,7 +195,8 @@ class Producer(Client):
             self.refresh()
             return
         for position, queued in enumerate(lane.queue[:IN_FLIGHT]):
-            if not queued.is_in_flight:
+            # Never further ahead than a broker remembers, as a producer whose answers come in order.
+            if not queued.is_in_flight and queued.batch.number < lane.queue[0].batch.number + IN_FLIGHT:
                 queued.was_first = position == 0
                 self._send(at, lane, queued, leader.broker_id, leader.leader_epoch)
 

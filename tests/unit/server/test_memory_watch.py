@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -279,3 +280,35 @@ def test_connection_that_is_cut_receives_nothing_more(world: World) -> None:
     """Ending it waits for whoever reads from it."""
     assert world.step(one=MAX_UNTAKEN_BYTES // _MIB + 80) == [ONE]
     assert world.sockets[ONE].filter is connections.TAKES_NOTHING
+
+
+@pytest.mark.parametrize("error", [OSError("no descriptor"), MemoryError()])
+def test_cut_that_fails_ends_no_worker_and_is_tried_again(world: World, error: Exception) -> None:
+    """A flood may leave no descriptor or no memory for a moment; after four of them nobody would be cut any more."""
+    done = threading.Event()
+
+    def fail() -> None:
+        raise error
+
+    world.watch.start(1)
+    try:
+        for _ in range(8):
+            world.watch._order(fail)
+        world.watch._order(done.set)
+        assert done.wait(10)
+    finally:
+        world.watch.stop()
+
+
+def test_connection_whose_cut_failed_is_cut_by_a_later_look(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not left alone as one that ends."""
+
+    def fail(descriptor: int, port: int, address: PeerAddress) -> bool:
+        raise OSError("no descriptor")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(connections, "reset", fail)
+        with pytest.raises(OSError, match="no descriptor"):
+            for _ in range(64):
+                world.step(one=16)
+    assert world.step() == [ONE]

@@ -94,6 +94,34 @@ def test_nobody_connects_until_the_threads_are_fewer(world: World) -> None:
     assert not world.is_held
 
 
+def test_lifting_that_fails_is_tried_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flood may leave no descriptor for a moment: nobody would ever connect again."""
+    world.step(700)
+    world.step(700, caller=40)
+    hold_new = connections.hold_new
+
+    def fail(port: int, is_held: bool) -> None:
+        raise OSError("no descriptor")
+
+    monkeypatch.setattr(connections, "hold_new", fail)
+    with pytest.raises(OSError, match="no descriptor"):
+        world.step(100)
+    monkeypatch.setattr(connections, "hold_new", hold_new)
+    world.step(100)
+    assert not world.is_held
+
+
+def test_nobody_lifts_while_another_looks(world: World) -> None:
+    """It may be about to hold connections off: what is lifted behind it would stay held."""
+    world.step(700)
+    world.step(700, caller=40)
+    with world.watch._looking:
+        world.step(100)
+        assert world.is_held
+    world.step(100)
+    assert not world.is_held
+
+
 def test_calls_are_refused_beyond_the_limit_alone(world: World) -> None:
     """Two threads for each stream do not count."""
     world.step(_LIMIT + 4)
