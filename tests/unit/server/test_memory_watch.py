@@ -309,6 +309,5 @@ def test_connection_whose_cut_failed_is_cut_by_a_later_look(world: World, monkey
     with monkeypatch.context() as failing:
         failing.setattr(connections, "reset", fail)
         with pytest.raises(OSError, match="no descriptor"):
-            for _ in range(64):
-                world.step(one=16)
+            world.step(one=MAX_UNTAKEN_BYTES // _MIB + 1)
     assert world.step() == [ONE]
