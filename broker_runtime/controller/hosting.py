@@ -142,7 +142,8 @@ class Hosting:
                     )
                 opened = self._present(partition, wanted_id, config, versions)
                 if opened is None:
-                    opened = self._open(at, wanted_id, config, versions)
+                    is_counted_on = self._broker_id in (*present.state.isr, *present.state.eligible)
+                    opened = self._open(at, wanted_id, config, versions, is_counted_on=is_counted_on)
                 if opened.is_damaged and self._is_held_by_others(opened, present):
                     log.error("set damaged log aside, fetch it anew partition=%s leader=%s", at, present.state.leader)
                     damaged, opened = opened, self._open_instead_of_damaged(at, wanted_id, config, versions)
@@ -326,7 +327,13 @@ class Hosting:
         return present
 
     def _open(
-        self, at: TopicPartition, topic_id: uuid.UUID, config: LogConfig, schemas: Sequence[tuple[int, bytes]]
+        self,
+        at: TopicPartition,
+        topic_id: uuid.UUID,
+        config: LogConfig,
+        schemas: Sequence[tuple[int, bytes]],
+        *,
+        is_counted_on: bool,
     ) -> PartitionLog:
         directory = self.directory_of(at)
         if directory is None:
@@ -334,7 +341,7 @@ class Hosting:
 
         def work() -> PartitionLog:
             try:
-                return directory.log(at.topic, at.partition, topic_id, config, schemas)
+                return directory.log(at.topic, at.partition, topic_id, config, schemas, is_counted_on=is_counted_on)
             except InconsistentTopicIdError:
                 # The topic was made anew while this one was open: the old log is nobody's.
                 directory.set_aside(at)

@@ -34,6 +34,7 @@ import threading
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from broker_runtime.contract.errors import (
@@ -219,11 +220,15 @@ class LogDirectory:
         topic_id: uuid.UUID,
         config: LogConfig,
         schemas: Sequence[tuple[int, bytes]] = (),
+        *,
+        is_counted_on: bool = False,
     ) -> PartitionLog:
         """The log, made if there is none; it is loaded by its first use. ``schemas``: (id, Arrow schema message).
 
-        A directory of another topic id under that name is set aside by the first use, before anything is read. Raises
-        `InconsistentTopicIdError` where the log was asked for under another topic id, `OSError`.
+        A directory of another topic id or partition under that name is set aside by the first use, before anything is
+        read. With ``is_counted_on`` (what is committed may be in this log) one that was there at the start is damage
+        instead, and stays: an empty log would take its place. Raises `InconsistentTopicIdError` where the log was asked
+        for under another topic id, `OSError`.
         """
         key = TopicPartition(topic, partition)
         with self._lock:
@@ -243,7 +248,7 @@ class LogDirectory:
                         config,
                         open_files=self.open_files,
                         start=self._starts[key],
-                        claim=self._claim,
+                        claim=partial(self._claim, is_counted_on=is_counted_on),
                         make_named=self._make_named,
                         save_checkpoints=self._save,
                         on_append=self._appended,
@@ -512,16 +517,20 @@ class LogDirectory:
             self._being_made.discard(key)
             raise
 
-    def _claim(self, state: LogState) -> None:
+    def _claim(self, state: LogState, *, is_counted_on: bool) -> None:
         """A log's first use begins: its directory is the wanted topic's, or is set aside for a new one.
 
-        The log's lock is held. Raises `OSError`.
+        The log's lock is held. Raises `CorruptRecordError` as `log` says, `OSError`.
         """
         key = TopicPartition(state.identity.topic, state.identity.partition)
         identity = self._identity_of(key, state.identity)
         if identity is not None:
             state.identity = identity
             return
+        if is_counted_on and state.start.was_found:
+            raise CorruptRecordError(
+                f"{self._path_of(key)} is not the directory that the replica had: it is another topic's or partition's"
+            )
         with self._lock:
             self._rename_aside([key], "stray")
             state.start = StartState()  # first, because it is saved from now on

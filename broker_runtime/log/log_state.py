@@ -104,9 +104,10 @@ class LogState:
         on_roll: Callable[[], None],
     ) -> None:
         """``claim`` is called once, before anything in ``directory`` is read: it sees to it that the directory is that
-        of ``identity``, and corrects ``identity`` and ``start``. ``make_named`` is called once, when the log is there:
-        from then on it is missed where it is not. Both raise `OSError`. ``on_append`` is called after each append,
-        before anything of it is acknowledged, ``on_roll`` after a segment was closed; they must not block.
+        of ``identity``, and corrects ``identity`` and ``start``; it may raise `CorruptRecordError`. ``make_named`` is
+        called once, when the log is there: from then on it is missed where it is not. Both raise `OSError`.
+        ``on_append`` is called after each append, before anything of it is acknowledged, ``on_roll`` after a segment
+        was closed; they must not block.
         """
         self.directory = directory
         self.identity = identity

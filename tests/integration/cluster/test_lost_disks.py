@@ -171,6 +171,11 @@ def _flip_a_bit(log: Path) -> None:
     segment.write_bytes(content)
 
 
+def _put_another_in_its_place(log: Path) -> None:
+    shutil.rmtree(log)
+    log.with_name("u-0").rename(log)
+
+
 def _has_given_up(cluster: LocalCluster) -> bool:
     """Broker 1, asked how far its log goes, opens it and finds that it is damaged: the others have everything."""
     with Admin(cluster.bootstrap_servers) as admin:
@@ -206,12 +211,18 @@ def _asides(cluster: LocalCluster) -> list[int]:
     return [each for each in BROKERS for path in cluster.log_dirs(each) for _ in path.glob("t-0.*")]
 
 
-@pytest.mark.parametrize(("harm", "is_so_while_alone"), [(_empty_the_log, _has_given_up), (_flip_a_bit, _leads_alone)])
+@pytest.mark.parametrize(
+    ("harm", "is_so_while_alone"),
+    [(_empty_the_log, _has_given_up), (_put_another_in_its_place, _has_given_up), (_flip_a_bit, _leads_alone)],
+)
 def test_damaged_log_of_the_first_that_comes_back_is_made_whole_from_the_others(
     cluster: LocalCluster, harm: Callable[[Path], None], is_so_while_alone: Callable[[LocalCluster], bool]
 ) -> None:
     """It finds out when it opens the log, or when somebody reads it; the others have all that was committed."""
     (path,) = cluster.log_dirs(1)
+    with Admin(cluster.bootstrap_servers) as admin:
+        admin.create_topic("u", partitions=1, replication_factor=3)
+    _eventually((path / "u-0" / "partition.json").exists, "another log is there")
     _eventually(lambda: f"t 0 {COUNT}" in (path / "high-watermark-checkpoint").read_text(), "the checkpoint is written")
     kill_all(cluster)
     harm(path / "t-0")

@@ -182,6 +182,29 @@ def test_log_not_recovered_before_a_clean_stop_is_recovered_after_it():
         assert open_log(directory, partition=1).log_end_offset == 4
 
 
+@pytest.mark.parametrize("is_identified", [True, False])
+@pytest.mark.parametrize("found", [("t", 1), ("u", 0)])
+def test_directory_of_another_log_is_damage_where_the_log_is_counted_on(found, is_identified):
+    """An empty one in its place would count as all that was committed. Nothing is read, and the files stay."""
+    files = FaultyFiles()
+    with open_directory(files) as directory:
+        topic_id = TOPIC_ID if found[0] == "t" else OTHER_ID
+        fill(directory.log(*found, topic_id, SMALL), 3)
+        fill(open_log(directory), 5)
+    files.remove_tree(ROOT / "t-0")
+    files.rename(ROOT / f"{found[0]}-{found[1]}", ROOT / "t-0")
+    if not is_identified:
+        files.unlink(ROOT / "t-0" / "partition.json")
+    with open_directory(files) as directory:
+        log = directory.log("t", 0, TOPIC_ID, SMALL, is_counted_on=True)
+        with pytest.raises(CorruptRecordError, match="is not the directory that the replica had"):
+            _ = log.log_end_offset
+        assert log.is_damaged
+        assert files.file_size(ROOT / "t-0" / f"{0:020d}.log")
+        directory.set_aside_damaged(TopicPartition("t", 0))
+        assert open_log(directory).log_end_offset == 0
+
+
 def test_directory_of_another_topic_id_is_set_aside_and_never_read():
     """A directory whose topic id does not match is set aside."""
     files = FaultyFiles()
