@@ -279,9 +279,13 @@ class LogDirectory:
 
     def set_aside_damaged(self, topic_partition: TopicPartition) -> None:
         """Takes a log out of use that is damaged, or diverged (`PartitionLog.refuse_to_lose`); the next `log` makes
-        another, empty. Its files stay, until there are others of the same partition to be kept. Durable when it
-        returns. Raises `OSError`: then nothing has changed, or an older copy is gone."""
+        another, empty. Its files stay, until there are others of the same partition to be kept; those of another log
+        that lay in its place stay for ever. Durable when it returns. Raises `OSError`: then nothing has changed, or an
+        older copy is gone."""
         log = self._logs[topic_partition]
+        if log.is_anothers:
+            self._take_away([topic_partition], "stray")
+            return
         suffix = DIVERGED if log.is_diverged else DAMAGED
         log.abandon(LogStorageError(f"{topic_partition} is {suffix}, and is set aside: another log takes its place"))
         older = kept_copies(self.files, self.path, [topic_partition], [suffix])
@@ -528,6 +532,7 @@ class LogDirectory:
             state.identity = identity
             return
         if is_counted_on and state.start.was_found:
+            state.is_anothers = True
             raise CorruptRecordError(
                 f"{self._path_of(key)} is not the directory that the replica had: it is another topic's or partition's"
             )

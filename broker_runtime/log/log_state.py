@@ -123,6 +123,7 @@ class LogState:
         self.lock = threading.RLock()
         self.offline: PylogError | None = None  # never None again
         self.damage: CorruptRecordError | None = None  # never None again
+        self.is_anothers = False  # why it counts as damaged: the directory is another log's
         self.is_diverged = False  # why it counts as damaged, though all its records are sound
         # Rung once, by any thread and with the lock held, perhaps: it must not block or call back.
         self.on_damage: Callable[[], None] = _nobody

@@ -115,6 +115,11 @@ class PartitionLog:
         return self._state.damage is not None
 
     @property
+    def is_anothers(self) -> bool:
+        """Whether it counts as damaged because its directory is another log's, which nobody may take for this one's."""
+        return self._state.is_anothers
+
+    @property
     def is_diverged(self) -> bool:
         """Whether it counts as damaged because another log has taken its place; see `refuse_to_lose`."""
         return self._state.is_diverged

@@ -306,4 +306,20 @@ LOG: Final = (
         ),
         simulation="cluster",
     ),
+    Mutant(
+        name="another_logs_directory_is_replaced",
+        file="broker_runtime/log/directory.py",
+        old="if is_counted_on and state.start.was_found:",
+        new="if False:",
+        breaks="No empty log takes the place of one that is counted on.",
+        tests=("tests/unit/log/test_log_directory.py",),
+    ),
+    Mutant(
+        name="another_logs_directory_is_thrown_away",
+        file="broker_runtime/log/directory.py",
+        old="if log.is_anothers:",
+        new="if False:",
+        breaks="The directory of another log is kept: what is in it may be nowhere else.",
+        tests=("tests/unit/log/test_log_directory.py",),
+    ),
 )

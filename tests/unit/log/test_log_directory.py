@@ -205,6 +205,25 @@ def test_directory_of_another_log_is_damage_where_the_log_is_counted_on(found, i
         assert open_log(directory).log_end_offset == 0
 
 
+def test_directories_that_were_swapped_are_both_kept_when_they_are_set_aside():
+    """Each has what the other partition had, which may be nowhere else."""
+    files = FaultyFiles()
+    with open_directory(files) as directory:
+        for number in range(2):
+            fill(open_log(directory, partition=number), 3)
+    for old, new in (("t-0", "x"), ("t-1", "t-0"), ("x", "t-1")):
+        files.rename(ROOT / old, ROOT / new)
+    with open_directory(files) as directory:
+        for number in range(2):
+            log = directory.log("t", number, TOPIC_ID, SMALL, is_counted_on=True)
+            with pytest.raises(CorruptRecordError):
+                _ = log.log_end_offset
+        for number in range(2):
+            directory.set_aside_damaged(TopicPartition("t", number))
+            assert open_log(directory, partition=number).log_end_offset == 0
+    assert len([name for name in files.list(ROOT) if name.endswith(".stray")]) == 2
+
+
 def test_directory_of_another_topic_id_is_set_aside_and_never_read():
     """A directory whose topic id does not match is set aside."""
     files = FaultyFiles()
