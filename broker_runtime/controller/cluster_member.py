@@ -74,7 +74,7 @@ class ClusterMember:
         ``report``: tells the controller, where that is another, of a broker whose port refuses.
         ``ask_log_ends``: asks a broker, this one too; ``run_all``: asks several at once; see `unproven`.
         ``rebalances_leaders``: ``auto.leader.rebalance.enable``."""
-        self.controller = Controller(client)
+        self.controller = Controller(client, on_deposed=lambda: self._board.tell(has_changes=True))
         self.topics = TopicWriter(client, self.controller)
         self.movements = MovementWriter(self.controller)
         self._client = client

@@ -17,7 +17,7 @@ from itertools import accumulate
 from operator import attrgetter
 from typing import Final
 
-from broker_runtime.contract.errors import NotControllerError, ZooKeeperUnavailableError
+from broker_runtime.contract.errors import CorruptRecordError, NotControllerError, ZooKeeperUnavailableError
 from broker_runtime.contract.settings import find_setting
 from broker_runtime.controller.election import Electorate, elect
 from broker_runtime.controller.partition_ranges import partition_ranges
@@ -91,8 +91,11 @@ class Decision:
 class Controller:
     """One broker's part as the controller, or as one who could be. Thread-safe."""
 
-    def __init__(self, client: ZooKeeperClient) -> None:
+    def __init__(self, client: ZooKeeperClient, *, on_deposed: Callable[[], None] = lambda: None) -> None:
+        """``on_deposed``: a write showed that the claim counts no more, so somebody has to look who is the controller.
+        Called by whoever wrote; must not block."""
         self._client = client
+        self._on_deposed = on_deposed
         self._claim: Claim | None = None
         self._lock = threading.Lock()  # guards _claim; never held over a call to ZooKeeper
 
@@ -110,7 +113,7 @@ class Controller:
         return claim
 
     def resign(self) -> None:
-        """Believes so no longer; the znode goes with the session, or by `release`."""
+        """Believes so no longer; the znode goes with the session or by `release`, or `try_claim` takes it again."""
         with self._lock:
             had, self._claim = self._claim, None
         if had is not None:
@@ -163,6 +166,7 @@ class Controller:
             if error.path != CONTROLLER_EPOCH:
                 raise
             self.resign()
+            self._on_deposed()
             raise NotControllerError("another controller was elected; nothing was changed") from None
         except ZooKeeperUnavailableError:
             if not is_done():
@@ -262,29 +266,41 @@ class Controller:
         if epoch_node is None:
             self._client.create(CONTROLLER_EPOCH, b"0")
             epoch_node = self._client.get(CONTROLLER_EPOCH)
+        known_epoch = _epoch_in(epoch_node.data)
         operations: list[Operation] = []
         there = self._client.find(CONTROLLER)
+        other = None
         if there is not None:
             other = from_json(there.data, ControllerClaim, CONTROLLER)
             if other.broker_id == membership.broker_id and other.broker_epoch == membership.epoch:
-                # Our own earlier write, whose outcome was unknown. Its epoch is the one in the znode, or it is stale.
-                if other.epoch != int(epoch_node.data):
-                    return None
-                return Claim(epoch=other.epoch, epoch_version=epoch_node.version, session=session)
-            if other.broker_id == membership.broker_id:
+                if other.epoch == known_epoch:  # our own earlier write, whose outcome was unknown
+                    return Claim(epoch=other.epoch, epoch_version=epoch_node.version, session=session)
+                log.warning("replace own claim broker=%d epoch=%d found=%d", other.broker_id, other.epoch, known_epoch)
+            elif other.broker_id == membership.broker_id:
                 log.info("replace claim of an earlier life broker=%d epoch=%d", other.broker_id, other.epoch)
             elif suspects.get(other.broker_id) == other.broker_epoch:
                 log.warning("replace claim of a dead controller broker=%d epoch=%d", other.broker_id, other.epoch)
             else:
                 return None
             operations.append(Delete(CONTROLLER, there.version))
-        epoch = int(epoch_node.data) + 1
+        epoch = max(known_epoch, -1 if other is None else other.epoch) + 1
         claim = ControllerClaim(broker_id=membership.broker_id, broker_epoch=membership.epoch, epoch=epoch)
         operations.append(Set(CONTROLLER_EPOCH, b"%d" % epoch, epoch_node.version))
         operations.append(Create(CONTROLLER, to_json(claim), ephemeral=True))
         versions = self._client.transaction(operations, session=session)
         log.info("become controller broker=%d epoch=%d", membership.broker_id, epoch)
         return Claim(epoch=epoch, epoch_version=versions[-2], session=session)
+
+
+def _epoch_in(data: bytes) -> int:
+    """Raises `CorruptRecordError` where it is no epoch."""
+    try:
+        epoch = int(data)
+    except ValueError:
+        epoch = -1
+    if epoch < 0:
+        raise CorruptRecordError(f"{CONTROLLER_EPOCH} is {data[:32]!r}, not the number of a controller's epoch")
+    return epoch
 
 
 def _allows_unclean_election(topic: TopicState) -> bool:

@@ -5,7 +5,12 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from broker_runtime.contract.errors import NotControllerError, TopicAlreadyExistsError, ZooKeeperUnavailableError
+from broker_runtime.contract.errors import (
+    CorruptRecordError,
+    NotControllerError,
+    TopicAlreadyExistsError,
+    ZooKeeperUnavailableError,
+)
 from broker_runtime.contract.requests import CreateTopicRequest
 from broker_runtime.controller.assignment import loads
 from broker_runtime.controller.controller import Controller
@@ -155,6 +160,30 @@ def test_write_of_a_deposed_controller_changes_nothing(server, node):
         node.create()
     assert paths(server) == before
     assert not node.controller.is_active
+
+
+@pytest.mark.parametrize("data", [b"1", b"9", b"0"])
+def test_controller_whose_epoch_was_rewritten_by_hand_claims_anew(server, node, data):
+    """Its claim is there still, and nobody else would take its place while it lives."""
+    deposed = []
+    node.controller._on_deposed = lambda: deposed.append(True)
+    server.client().set(CONTROLLER_EPOCH, data, version=-1)
+    with pytest.raises(NotControllerError):
+        node.create()
+    assert deposed
+    assert node.controller.try_claim(node.membership)
+    node.create()
+    assert int(server.client().get(CONTROLLER_EPOCH).data) >= 1
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff{", b"-1", b"many"])
+def test_damaged_controller_epoch_is_told_and_is_nobodys_claim(server, data):
+    node = Node(server)
+    node.client.create(CONTROLLER_EPOCH, data)
+    with pytest.raises(CorruptRecordError, match=r"/controller_epoch is .* not the number"):
+        node.controller.try_claim(node.membership)
+    server.client().set(CONTROLLER_EPOCH, b"4", version=-1)
+    assert node.controller.try_claim(node.membership)
 
 
 def test_write_of_an_old_session_changes_nothing(server, node):
