@@ -17,6 +17,7 @@ from pyarrow import flight
 
 from broker_runtime.contract.errors import NetworkError, PylogError
 from broker_runtime.contract.flight import (
+    FRAMES_SCHEMA,
     STREAM_OPTIONS,
     fetch_call_options,
     fetch_descriptor,
@@ -140,7 +141,13 @@ class FetchExchange:
 
     def open(self, hello: FetchHello) -> None:
         """Opens it; a broker that is not there is noticed by the first `fetch`, at the latest. Raises as that."""
-        self._connection.open(lambda client: client.do_exchange(fetch_descriptor(hello), fetch_call_options(hello)))
+
+        def exchange(client: flight.FlightClient) -> tuple[Any, Any]:
+            writer, reader = client.do_exchange(fetch_descriptor(hello), fetch_call_options(hello))
+            writer.begin(FRAMES_SCHEMA)
+            return writer, reader
+
+        self._connection.open(exchange)
 
     @property
     def silent_for_s(self) -> float:

@@ -30,13 +30,13 @@ raises the reason, if there is one. A client that has nothing to send writes ``w
 ProduceRequest(request_id=-1, heartbeat=True)))`` each `HEARTBEAT_INTERVAL_S`. The server answers each heartbeat, and
 says something (``request_id=-1``) each second while a request waits for its acknowledgement.
 
-Fetch session. The client calls ``do_exchange(fetch_descriptor(hello))`` and sends ``write_metadata(metadata(
-FetchRequest))``, no ``begin`` and no batch; then reads until the response with its ``request_id``. While a request
-waits for data the server writes a heartbeat (``FetchResponse(request_id=-1)``, no batch) each second. The response
-comes as one message: with a batch of `FRAMES_SCHEMA` whose rows `FetchedPartition.row` names, or without a batch
-(``chunk.data is None``) when no partition has data. Between requests the client sends ``heartbeat=True`` requests,
-each answered by a heartbeat. A request sent before the last was answered is answered after it. Long polls wait
-at most `MAX_SERVER_WAIT_S`, however long ``max_wait_ms`` is, then the (empty) response comes: ask again.
+Fetch session. The client calls ``do_exchange(fetch_descriptor(hello))`` and ``begin(FRAMES_SCHEMA)``, and sends
+``write_metadata(metadata(FetchRequest))``, never a batch; then reads until the response with its ``request_id``. While
+a request waits for data the server writes a heartbeat (``FetchResponse(request_id=-1)``, no batch) each second. The
+response comes as one message: with a batch of `FRAMES_SCHEMA` whose rows `FetchedPartition.row` names, or without a
+batch (``chunk.data is None``) when no partition has data. Between requests the client sends ``heartbeat=True``
+requests, each answered by a heartbeat. A request sent before the last was answered is answered after it. Long polls
+wait at most `MAX_SERVER_WAIT_S`, however long ``max_wait_ms`` is, then the (empty) response comes: ask again.
 
 Read. ``do_get(read_ticket(request))``: batches of one row (frames back to back) with ``ReadResponse`` as metadata;
 always at least one message: a read of an empty range gives one batch without rows.

@@ -78,6 +78,25 @@ def read_schema(reader: Any) -> pa.Schema:
     return schema
 
 
+def refuse_dictionaries(schema: pa.Schema) -> None:
+    """Call it before `read_chunk`: a message without a header where Arrow looks for a dictionary ends the process
+    (`arrow::ipc::Message::Open`, pyarrow 26). Raises `InvalidRequestError` that names the column."""
+    for field in schema:
+        if _has_dictionary(field.type):
+            raise InvalidRequestError(
+                f"column {field.name!r} is {field.type}: a broker takes no dictionaries; send their values "
+                "(Array.dictionary_decode)"
+            )
+
+
+def _has_dictionary(kind: pa.DataType) -> bool:
+    if isinstance(kind, pa.BaseExtensionType):
+        return _has_dictionary(kind.storage_type)
+    if pa.types.is_dictionary(kind):
+        return True
+    return any(_has_dictionary(kind.field(number).type) for number in range(kind.num_fields))
+
+
 def read_chunk(reader: Any) -> Any | None:
     """The stream's next message; None at its end (which means nothing: a killed client's stream ends the same way).
 

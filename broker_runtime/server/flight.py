@@ -194,6 +194,10 @@ class PylogFlightServer(flight.FlightServerBase):
             # A broker that is full of clients still feeds its followers: without them nothing is committed.
             stream = self._streams.open("fetch" if replica is None else "follower", peer, is_limited=replica is None)
             try:
+                with stream.reading:
+                    schema = read_schema(reader)
+                if schema != FRAMES_SCHEMA:
+                    raise InvalidRequestError("a fetch session's schema is one binary column 'frames', not null")
                 FetchSession(reader, writer, service=self._services.fetch, stream=stream, replica=replica).serve()
             finally:
                 self._streams.close(stream)

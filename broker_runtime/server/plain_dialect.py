@@ -14,7 +14,7 @@ from pyarrow import flight
 from broker_runtime.contract.errors import InvalidRequestError, PylogError
 from broker_runtime.contract.flight import Opening, encode_opening, metadata
 from broker_runtime.contract.requests import MetadataRequest, MetadataResponse
-from broker_runtime.server.boundary import read_chunk, read_schema, validated, write_put_metadata
+from broker_runtime.server.boundary import read_chunk, read_schema, refuse_dictionaries, validated, write_put_metadata
 from broker_runtime.server.streams import OpenStream
 from broker_runtime.services.plain import PlainService
 
@@ -60,7 +60,7 @@ class PlainDialect:
         topic, partition = parse_path(path)
         self._service.schema(topic)
         with stream.reading:
-            read_schema(reader)
+            refuse_dictionaries(read_schema(reader))
         while True:
             with stream.reading:
                 chunk = read_chunk(reader)

@@ -78,6 +78,7 @@ class FetchSession:
 
     def __init__(self, client: flight.FlightClient, hello: requests.FetchHello | None = None) -> None:
         self.writer, self.reader = client.do_exchange(fetch_descriptor(hello or requests.FetchHello()), OPTIONS)
+        self.writer.begin(FRAMES_SCHEMA)
         self.sent = 0
         self.heartbeats = 0
 

@@ -38,6 +38,7 @@ def _put(client: flight.FlightClient, descriptor: flight.FlightDescriptor, app_m
 def _exchange(client: flight.FlightClient, command: bytes, app_metadata: bytes = b"") -> None:
     writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(command), _OPTIONS)
     try:
+        writer.begin(FRAMES_SCHEMA)
         if app_metadata:
             writer.write_metadata(pa.py_buffer(app_metadata))
         writer.done_writing()
