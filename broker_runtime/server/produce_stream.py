@@ -108,7 +108,9 @@ class ProduceStream:
         self._enqueue(pending)
 
     def _enqueue(self, pending: PendingProduce) -> None:
-        self._slots.acquire()
+        while not self._slots.acquire(timeout=_IDLE_S):
+            if self._failure is not None:
+                raise self._failure
         if self._failure is not None:
             raise self._failure
         self._enqueued += 1
