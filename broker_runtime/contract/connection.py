@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -144,7 +145,8 @@ class FetchExchange:
 
         def exchange(client: flight.FlightClient) -> tuple[Any, Any]:
             writer, reader = client.do_exchange(fetch_descriptor(hello), fetch_call_options(hello))
-            writer.begin(FRAMES_SCHEMA)
+            with suppress(flight.FlightError, pa.ArrowException):  # it ended already: `fetch` finds out why
+                writer.begin(FRAMES_SCHEMA)
             return writer, reader
 
         self._connection.open(exchange)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from types import TracebackType
 
 import pyarrow as pa
@@ -78,7 +79,8 @@ class FetchSession:
 
     def __init__(self, client: flight.FlightClient, hello: requests.FetchHello | None = None) -> None:
         self.writer, self.reader = client.do_exchange(fetch_descriptor(hello or requests.FetchHello()), OPTIONS)
-        self.writer.begin(FRAMES_SCHEMA)
+        with suppress(flight.FlightError, pa.ArrowException):  # it was refused already: `ask` finds out why
+            self.writer.begin(FRAMES_SCHEMA)
         self.sent = 0
         self.heartbeats = 0
 
