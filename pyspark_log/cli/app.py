@@ -101,6 +101,10 @@ def _run() -> None:
     except SystemExit as ended:
         _flush_stdout(has_failed=ended.code not in {0, None})
         raise ended from None
+    except OSError as error:
+        give_up_stdout()
+        say_error(f"[IO_ERROR] {error.filename or 'standard output'}: {error.strerror or error}")
+        sys.exit(FAILED)
     except Exception as error:  # noqa: BLE001 - the last edge: what no command was there to translate
         say_defect(error)
         sys.exit(FAILED)

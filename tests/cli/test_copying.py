@@ -345,6 +345,19 @@ def test_output_that_cannot_be_written_is_one_line(
         assert done.stderr.count(b"\n") == 1
 
 
+@pytest.mark.parametrize("redirection", [">&-", "> /dev/full"])
+@pytest.mark.parametrize("arguments", ["--help", "topic --help", "--version"])
+def test_help_that_cannot_be_written_is_one_line(tmp_path: Path, arguments: str, redirection: str) -> None:
+    """What no command is there to report: a full disk is no defect of pylog either."""
+    script = f"{shlex.join(COMMAND)} {arguments} {redirection}"
+    done = subprocess.run(
+        ["sh", "-c", script], env=clean_environment(tmp_path), capture_output=True, timeout=LIMIT_S, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith(b"[IO_ERROR]")
+    assert done.stderr.count(b"\n") == 1
+
+
 def test_closed_input_is_one_line(pylog: Pylog, pylog_cluster: LocalCluster, tmp_path: Path, topic: str) -> None:
     """`pylog produce` without a standard input."""
     script = f"{shlex.join(COMMAND)} produce {topic} -b {pylog_cluster.bootstrap_servers} <&-"
