@@ -36,6 +36,7 @@ _MAX_TABLE_ROWS = 10_000
 _POLL_S = 0.2
 _COMMIT_INTERVAL_S = 5.0
 _COLUMN = "row."
+_WITH_TOPIC = r"%t\t%v\n"
 
 
 def add_to(app: typer.Typer) -> None:
@@ -99,6 +100,10 @@ def consume(
         keys = key_columns(described)
         if shown_as is not None:
             check_columns(shown_as.columns, described, columns)
+        is_plain = invocation.output is None and shown_as is None
+        is_untold = is_plain and not raw and len(described) > 1
+        if is_untold and sys.stdout.isatty():
+            shown_as, is_untold = RecordFormat(_WITH_TOPIC), False
         show = _Raw(keys) if raw else _shower(invocation.output, shown_as, keys)
         if isinstance(to_place, FromEnd) and starts is not None and ends is not None:
             ends = {at: max(ends[at], starts[at]) for at in partitions}
@@ -129,6 +134,8 @@ def consume(
                 show.finish()
                 sys.stdout.flush()
                 show.remark(invocation)
+                if is_untold:
+                    invocation.say(f"the lines do not say of which topic they are: -f '{_WITH_TOPIC}' and -o jsonl do")
             except KeyboardInterrupt:
                 show.finish()
                 sys.stdout.flush()

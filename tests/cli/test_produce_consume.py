@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -31,6 +32,40 @@ def test_lines_come_back_as_they_went(pylog: Pylog, topic: str) -> None:
     assert produced.stdout == ""
     assert "4 records" in produced.stderr
     assert pylog("consume", topic, *ALL).stdout == "first\n\nhéllo\nno newline at the end\n"
+
+
+def test_lines_of_several_topics_say_which_on_a_terminal(
+    pylog: Pylog, topic: str, tmp_path: Path, pylog_cluster: LocalCluster
+) -> None:
+    """In a pipe the values alone are data; that they do not say it is said beside them."""
+    other = f"{topic}-other"
+    pylog("topic", "create", other)
+    pylog("produce", f"{topic}:0", stdin="a\n")
+    pylog("produce", other, stdin="b\n")
+    shown = pylog("consume", topic, other, *ALL)
+    assert sorted(shown.stdout.splitlines()) == ["a", "b"]
+    assert r"-f '%t\t%v\n'" in shown.stderr
+    assert shown.stderr.count("\n") == 1
+    assert pylog("consume", topic, *ALL).stderr == ""
+    assert pylog("consume", topic, other, *ALL, "-f", r"%t %v\n").stderr == ""
+    assert sorted(_on_a_terminal(tmp_path, pylog_cluster, topic, other)) == [f"{topic}\ta", f"{other}\tb"]
+    assert _on_a_terminal(tmp_path, pylog_cluster, other) == ["b"]
+
+
+def _on_a_terminal(home: Path, cluster: LocalCluster, *topics: str) -> list[str]:
+    """What `pylog consume` prints where standard output is a terminal."""
+    ours, its = pty.openpty()
+    try:
+        command = [*COMMAND, "consume", *topics, *ALL, "-b", cluster.bootstrap_servers]
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=its, stderr=subprocess.PIPE, env=clean_environment(home),
+            timeout=LIMIT_S, check=False,
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (0, b"")
+        return os.read(ours, 1 << 16).decode().splitlines()
+    finally:
+        os.close(ours)
+        os.close(its)
 
 
 def test_keys_and_format_round_trip(pylog: Pylog, topic: str) -> None:
