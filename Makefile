@@ -17,8 +17,8 @@ FAST_TESTS := $(wildcard tests/unit tests/contract) $(wildcard tests/test_*.py)
 SLOW_TESTS := $(filter-out tests/unit tests/contract tests/wheel tests/__pycache__, $(patsubst %/,%,$(wildcard tests/*/)))
 PYTEST_ARGS ?=
 
-# Half of the tests wait for processes most of the time. The files are run in this order, each by one of so many.
-JOBS ?= 2
+# Most of the slow tests wait for processes most of the time. Each file is run by one of so many (tests/conftest.py).
+JOBS ?= 3
 
 # One after the other even with -j: they are each other's load.
 .NOTPARALLEL:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +23,34 @@ if (_worker := os.environ.get("PYTEST_XDIST_WORKER", "")).startswith("gw"):
     # A worker takes no port that another's broker has while it is down for a moment.
     _share = len(ports._RANGE) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
     ports._RANGE = ports._RANGE[int(_worker[2:]) * _share :][:_share]
+
+
+_FAST = {"contract", "unit"}
+_BUSY = {"examples", "simulation", "spark"}  # they use a processor all the time; the others wait for processes
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where several files run side by side, a busy one and those that wait: the fast tests first, then one of each in
+    turn. Within a file nothing changes."""
+    if not _worker:
+        return
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    root = Path(__file__).parent
+    kinds: dict[str, list[Path]] = {"fast": [], "busy": [], "waiting": []}
+    for path in files:
+        folder = path.relative_to(root).parts[0]
+        is_fast = folder in _FAST or path.parent == root
+        kinds["fast" if is_fast else "busy" if folder in _BUSY else "waiting"].append(path)
+    ordered = [*kinds["fast"], *_in_turn(kinds["busy"], kinds["waiting"])]
+    items[:] = [item for path in ordered for item in files[path]]
+
+
+def _in_turn(first: Sequence[Path], second: Sequence[Path]) -> list[Path]:
+    """Both, spread evenly over each other."""
+    places = [(index / len(each), path) for each in (first, second) for index, path in enumerate(each)]
+    return [path for _, path in sorted(places, key=lambda place: place[0])]
 
 
 @pytest.fixture(scope="session")

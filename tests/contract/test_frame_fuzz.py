@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 PROGRAM = Path(__file__).parent / "frame_fuzz.py"
-MUTANTS = int(os.environ.get("PYLOG_FUZZ_FRAMES", "200000"))
+MUTANTS = int(os.environ.get("PYLOG_FUZZ_FRAMES", "100000"))
 SEED = int(os.environ.get("PYLOG_FUZZ_SEED", "20240229"))
 SECONDS_PER_MUTANT = 0.003
 

@@ -110,8 +110,7 @@ def _known_generation(cluster: LocalCluster, broker_id: int, disk_id: str) -> in
         client.close()
 
 
-@pytest.mark.parametrize("is_copy", [True, False])
-@pytest.mark.parametrize("first", [1, 3])
+@pytest.mark.parametrize(("first", "is_copy"), [(1, True), (3, True), (1, False)])
 def test_copy_made_while_the_broker_was_running_does_not_lead_after_all_were_killed(
     cluster: LocalCluster, first: int, is_copy: bool
 ) -> None:
