@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -28,6 +29,9 @@ LIMIT_S = 900
 
 def main() -> None:
     """Builds, checks what is inside, installs, uses."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell starts what runs in the background with SIGINT ignored, and so would be all that README starts.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="pylog-wheel-") as name:
         directory = Path(name)

@@ -192,14 +192,14 @@ class Newcomer:
         file = self.directory / f"line_{block.line}.py"
         file.write_text(program + "\n")
         if UNTIL_CTRL_C in program:
-            printed = self._until_interrupted(file)
+            printed = self._until_interrupted(block, file)
         else:
             done = self._call([str(self.directory / "venv/bin/python"), str(file)])
             check(block, done.returncode == 0, done.stdout)
             printed = done.stdout
         expect(block, printed)
 
-    def _until_interrupted(self, file: Path) -> str:
+    def _until_interrupted(self, block: Block, file: Path) -> str:
         process = subprocess.Popen(
             [str(self.directory / "venv/bin/python"), str(file)],
             cwd=self.directory,
@@ -217,8 +217,9 @@ class Newcomer:
             lines.append(line)
             if len(lines) == LINES_BEFORE_CTRL_C:
                 process.send_signal(signal.SIGINT)
-        process.wait()
+        status = process.wait()
         timer.cancel()
+        check(block, status != -signal.SIGKILL, f"Ctrl-C did not end it\n{''.join(lines)}")
         return "".join(lines)
 
     def _file(self, block: Block) -> None:
