@@ -6,8 +6,9 @@ leader may not have heard yet that a move ended): the same transaction checks al
 answer was lost is not guessed: the partition counts with both, until the next news or the next write tell.
 
 A leader whose log went offline, or whose disk is full or stands still, gives its leadership up here, where another
-in-sync replica can take it and has a disk that takes records; where none has, it stays. The cluster is told of the disk
-first (disk_room.py). Of a damaged log that is for the cluster member (damaged_replicas.py).
+in-sync replica can take it and has a disk that takes records; where none has, it stays, but for an offline log that
+replicas have which are eligible (`PartitionState`). The cluster is told of the disk first (disk_room.py). Of a damaged
+log that is for the cluster member (damaged_replicas.py).
 """
 
 from __future__ import annotations
@@ -259,8 +260,7 @@ def _understood(data: bytes, kind: type[_R], path: str) -> _R | None:
 
 def _fits(present: PartitionState, version: int, partition: Partition, change: InSyncChange | None) -> bool:
     if change is None:
-        others = [member for member in present.isr if member not in (present.leader, *present.unproven)]
-        return present.leader_epoch == partition.leader_epoch and bool(others)
+        return present.leader_epoch == partition.leader_epoch and _others(present) != ()
     return (version, present.leader_epoch) == (change.version, change.leader_epoch)
 
 
@@ -268,16 +268,26 @@ def _is_to_be_given_up(partition: Partition, own_id: int, brokers: Electorate | 
     if partition.is_fit_to_lead or partition.log.is_damaged:
         return False
     others = partition.in_sync - {own_id}
-    if brokers is None or not others:
+    if brokers is None:
         return bool(others)
     there = brokers.at(partition.topic, partition.partition)
+    if not others:
+        # Who is eligible has all that is committed; but want of room may end, and then the leader loses nothing at all.
+        return partition.log.is_offline and any(there.can_lead(each) for each in partition.eligible)
     # An offline log serves nobody. One on a full disk is read on, so it goes only to who takes appends.
     return any(there.can_lead(other) and (partition.log.is_offline or other not in there.unfit) for other in others)
 
 
+def _others(state: PartitionState) -> tuple[int, ...]:
+    """Who may lead instead of the leader: its fellows in the in-sync set; without any, those that are eligible."""
+    fellows = tuple(member for member in state.isr if member != state.leader)
+    return tuple(member for member in fellows if member not in state.unproven) if fellows else state.eligible
+
+
 def _given_up(state: PartitionState, leader: int) -> PartitionState:
     """Without its leader, which leaves the in-sync set too: the controller elects another."""
-    return state.with_in_sync(tuple(member for member in state.isr if member != leader)).not_led_by(leader)
+    others = tuple(member for member in state.isr if member != leader) or state.eligible
+    return state.with_in_sync(others).not_led_by(leader)
 
 
 def _refused(partition: Partition, change: InSyncChange | None, *, gone: Sequence[int] = ()) -> None:

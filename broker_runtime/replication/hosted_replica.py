@@ -200,6 +200,12 @@ class HostedReplica:
         leadership = self.leadership
         return frozenset() if leadership is None else leadership.in_sync
 
+    @property
+    def eligible(self) -> frozenset[int]:
+        """The replicas that are `Leadership.eligible` as far as is known here."""
+        leadership = self.leadership
+        return frozenset() if leadership is None else leadership.eligible
+
     def replica_ends(self) -> dict[int, int]:
         """Up to where each replica holds the log, as it told this leader, itself included; -1: it has not told.
 

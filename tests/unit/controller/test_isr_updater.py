@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from broker_runtime.contract.errors import LogStorageError, ZooKeeperUnavailableError
+from broker_runtime.controller.election import Electorate
 from broker_runtime.controller.hosting import Hosting
 from broker_runtime.controller.isr_updater import IsrUpdater
 from broker_runtime.log import LogDirectory
@@ -334,6 +335,32 @@ def test_leader_whose_log_is_offline_stays_where_nobody_else_is_in_sync():
     take_offline(leader.partition().log)
     leader.updater.step(0)
     assert leader.state().leader == 1
+
+
+@pytest.mark.parametrize(("live", "in_sync"), [((1, 2, 3), (2, 3)), ((1, 3), (2, 3)), ((1,), (1,))])
+def test_last_in_sync_whose_log_is_offline_hands_over_to_those_that_are_eligible(live, in_sync):
+    """They have all that is committed: nothing is lost, and nobody needs to choose."""
+    leader = Leader(in_sync=(1,))
+    eligible = msgspec.structs.replace(leader.state(), eligible=(2, 3))
+    leader.client.set(partition_state_path("t", 0), to_json(eligible), version=-1)
+    leader.look()
+    take_offline(leader.partition().log)
+    leader.updater.step(0)
+    assert leader.state() == eligible
+    leader.updater = IsrUpdater(
+        leader.client,
+        leader.registry,
+        lambda: leader.memberships.get(1),
+        lag_limit_ms=LAG_MS,
+        electorate=lambda: Electorate(dict.fromkeys(live, 1)),
+    )
+    leader.updater.step(1)
+    state = leader.state()
+    assert state.isr == in_sync
+    if len(live) == 1:
+        assert state == eligible
+    else:
+        assert (state.leader, state.leader_epoch, state.eligible) == (None, 1, ())
 
 
 def test_wait_ends_when_it_was_woken_and_never_blocks_with_zero():
