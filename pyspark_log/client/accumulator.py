@@ -180,6 +180,8 @@ class Accumulator:
                 queues.append(outgoing.queue)
             for queue in queues:
                 self._landed(queue)
+            failed = self._take_given_up(dict.fromkeys(queues))
+        self._fail(failed)
 
     def disordered(self, outgoing: Outgoing, error: PylogError) -> None:
         """The broker did not append the frame because it found a gap before it, or does not know the producer."""
@@ -246,6 +248,8 @@ class Accumulator:
         expired: list[Outgoing] = []
         next_s = 3600.0
         with self.lock:
+            # A thread may have sent to them while they were given up.
+            failed = self._take_given_up(self._unfinished_queues())
             for held in list(self._unfinished.values()):
                 if isinstance(held, PartitionQueue):
                     if held.opened_s + self._linger_s <= now_s:
@@ -265,6 +269,7 @@ class Accumulator:
                     continue  # in flight: what becomes of it is seen when it lands
                 self._failed(outgoing)
             no_id = None if self.numbering is None else self.numbering.trouble
+        self._fail(failed)
         for outgoing in expired:
             trouble = outgoing.queue.trouble or no_id
             count = outgoing.delivery.count
@@ -281,20 +286,14 @@ class Accumulator:
 
     def fail_all(self, error: PylogError, topic: str | None = None) -> None:
         """Fails everything (of ``topic``) that is not in flight or acknowledged."""
-        failed: list[Outgoing] = []
         with self.lock:
-            for held in list(self._unfinished.values()):
-                queue = held if isinstance(held, PartitionQueue) else held.queue
-                if topic is not None and queue.topic != topic:
-                    continue
-                self._close(queue)
-                failed.extend([*queue.closed, *queue.to_repeat])
-                queue.closed.clear()
-                queue.to_repeat.clear()
-            for outgoing in failed:
-                self._failed(outgoing)
-        for outgoing in failed:
-            self.finish(outgoing, error=error)
+            failed = [
+                (outgoing, error)
+                for queue in self._unfinished_queues()
+                if topic is None or queue.topic == topic
+                for outgoing in self._take_unsent(queue)
+            ]
+        self._fail(failed)
 
     def abandon_all(self, error: PylogError) -> None:
         """Fails all that is not finished, in flight or not: the end."""
@@ -311,10 +310,15 @@ class Accumulator:
             for queue in self.numbering.provide(producer_id):
                 self._list(queue)
 
-    def forget(self, queues: Iterable[PartitionQueue]) -> None:
-        """These partitions are given up. Should the topic come back, it is sent to under another producer id."""
+    def give_up(self, queues: Iterable[PartitionQueue], error: PylogError) -> None:
+        """These partitions are no more: what they hold fails, what is in flight when it comes back unacknowledged, and
+        whatever is still added. Should the topic come back, it is sent to under another producer id."""
         with self.lock:
+            for queue in queues:
+                queue.given_up = error
+            failed = self._take_given_up(queues)
             self._give_up_id(queues)
+        self._fail(failed)
 
     def begin_anew(self, queues: Iterable[PartitionQueue], topic_id: bytes) -> None:
         """Locked: these partitions, of which nothing is in flight, are another topic's now, of the same name. What they
@@ -337,6 +341,10 @@ class Accumulator:
             self._memory.close(reason)
             for outbox in self._outboxes.values():
                 outbox.wake.notify_all()
+
+    def _fail(self, failed: Iterable[tuple[Outgoing, PylogError]]) -> None:
+        for outgoing, error in failed:
+            self.finish(outgoing, error=error)
 
     # --- private, all locked ----------------------------------------------------------------------------------
 
@@ -394,6 +402,29 @@ class Accumulator:
             outbox = self.outbox(queue.leader)
             outbox.ready.append(queue)
             outbox.wake.notify()
+
+    def _unfinished_queues(self) -> list[PartitionQueue]:
+        queues = (held if isinstance(held, PartitionQueue) else held.queue for held in self._unfinished.values())
+        return list(dict.fromkeys(queues))
+
+    def _take_given_up(self, queues: Iterable[PartitionQueue]) -> list[tuple[Outgoing, PylogError]]:
+        """What those of ``queues`` that were given up hold, to be failed (`_fail`) without the lock."""
+        return [
+            (outgoing, queue.given_up)
+            for queue in queues
+            if queue.given_up is not None
+            for outgoing in self._take_unsent(queue)
+        ]
+
+    def _take_unsent(self, queue: PartitionQueue) -> list[Outgoing]:
+        """What ``queue`` holds that is not in flight: it holds that no more."""
+        self._close(queue)
+        unsent = [*queue.closed, *queue.to_repeat]
+        queue.closed.clear()
+        queue.to_repeat.clear()
+        for outgoing in unsent:
+            self._failed(outgoing)
+        return unsent
 
     def _failed(self, outgoing: Outgoing) -> None:
         if self.numbering is not None:

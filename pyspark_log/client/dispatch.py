@@ -262,8 +262,7 @@ class Dispatch:
             lane = self._lanes.pop(name, None)
         if lane is not None:
             self._on_forget(name)
-            self._accumulator.fail_all(error, name)
-            self._accumulator.forget(lane.queues)
+            self._accumulator.give_up(lane.queues, error)
 
     def _place(self, lane: Lane, described: Topic) -> None:
         """Each partition to its leader's outbox; starts senders. Under `_lock`."""

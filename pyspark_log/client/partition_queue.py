@@ -67,7 +67,8 @@ class PartitionQueue:
         "values", "room", "delivery",
         "keys", "timestamps", "headers", "granted_bytes", "batch_bytes", "opened_s",
         "topic", "topic_id", "partition", "schema", "leader", "leader_epoch",
-        "closed", "in_flight", "sent_to", "to_repeat", "not_before_s", "is_listed", "backoff", "trouble", "sequence",
+        "closed", "in_flight", "sent_to", "to_repeat", "not_before_s", "is_listed", "backoff", "trouble", "given_up",
+        "sequence",
     )  # fmt: skip
 
     def __init__(self, topic: str, topic_id: bytes, partition: int, schema: TopicSchema, batch_bytes: int) -> None:
@@ -95,6 +96,7 @@ class PartitionQueue:
         self.is_listed = False
         self.backoff = Backoff()
         self.trouble: PylogError | None = None  # why frames came back; None once one is acknowledged
+        self.given_up: PylogError | None = None  # why nothing is sent any more: its topic is gone
         self.sequence = Sequence()
 
     def add(self, value: object, key: bytes | None, timestamp_ms: int | None, headers: Headers | None) -> int:

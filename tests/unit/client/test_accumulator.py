@@ -12,12 +12,13 @@ from broker_runtime.contract.errors import (
     LogStorageError,
     NotEnoughReplicasError,
     SchemaMismatchError,
+    UnknownTopicOrPartitionError,
 )
 from broker_runtime.contract.frame import decode_frame
 from broker_runtime.contract.schema import UNTYPED, SchemaHistory
 from pyspark_log.client.accumulator import MAX_IN_FLIGHT, Accumulator
 from pyspark_log.client.delivery import Delivery
-from pyspark_log.client.partition_queue import Outgoing, PartitionQueue
+from pyspark_log.client.partition_queue import NO_LEADER, Outgoing, PartitionQueue
 
 LEADER = 7
 
@@ -258,3 +259,42 @@ def test_accumulator_tells_each_failure_once() -> None:
         assert error is not None
         assert error.message == reason
         assert accumulator.take_first_error() is None
+
+
+def test_frame_in_flight_when_its_topic_is_given_up_fails_when_it_comes_back() -> None:
+    """Not in its time limit, after many tries: nobody asks for metadata of that topic any more."""
+    accumulator, queue = make()
+    waits, _ = add(accumulator, queue, b"a")
+    flies = take(accumulator)
+    assert flies is not None
+    behind, _ = add(accumulator, queue, b"b")
+    gone = UnknownTopicOrPartitionError("gone")
+    accumulator.give_up([queue], gone)
+    assert (behind.error, waits.is_done) == (gone, False)
+    accumulator.repeat([flies], LogStorageError("tried"))
+    assert waits.error is gone
+    assert take(accumulator, later_s=100) is None
+
+
+@pytest.mark.parametrize("linger_s", [0.0, 60.0])
+def test_record_that_is_added_when_its_topic_was_given_up_fails(linger_s: float) -> None:
+    """By a thread that had found the partition before; also where nobody leads it."""
+    accumulator, queue = make(linger_s=linger_s)
+    with accumulator.lock:
+        accumulator.move(queue, NO_LEADER, 3)
+    gone = UnknownTopicOrPartitionError("gone")
+    accumulator.give_up([queue], gone)
+    late, _ = add(accumulator, queue, b"a")
+    other, _ = add(accumulator, PartitionQueue("u", bytes(16), 0, UNTYPED, 1000), b"b")
+    accumulator.expire(time.monotonic())
+    assert late.error is gone
+    assert not other.is_done
+
+
+def test_topic_of_the_same_name_keeps_what_it_was_sent() -> None:
+    """What is given up is the partitions of the one before."""
+    accumulator, queue = make()
+    again = PartitionQueue("t", bytes(16), 0, UNTYPED, 1000)
+    kept, _ = add(accumulator, again, b"a")
+    accumulator.give_up([queue], UnknownTopicOrPartitionError("gone"))
+    assert not kept.is_done

@@ -294,8 +294,7 @@ def test_topic_that_was_given_up_and_comes_back_is_sent_to_under_another_id() ->
     """Under the old one its frames would be taken for repeated ones."""
     sender = Sender(frames=1)
     sender.take_all()
-    sender.accumulator.fail_all(UnknownTopicOrPartitionError("gone"), "t")
-    sender.accumulator.forget([sender.queue])
+    sender.accumulator.give_up([sender.queue], UnknownTopicOrPartitionError("gone"))
     assert sender.numbering.wants_id
     sender.accumulator.provide_id(ID + 1)
     again = PartitionQueue("t", bytes(16), 0, UNTYPED, 1000)
