@@ -79,7 +79,7 @@ def test_proxy_in_the_environment_is_used_by_nobody_who_was_not_told_to(proxy: R
                 "-b",
                 cluster.bootstrap_servers,
                 "--timeout",
-                "5",
+                "30",
             ],
             capture_output=True,
             text=True,
