@@ -24,7 +24,7 @@ for line in sys.stdin:
             said.append("done")
         except OSError as error:
             said.append(error.strerror)
-    said.append("slow" if time.monotonic() - began > 0.4 else "quick")
+    said.append("slow" if time.monotonic() - began > 1.5 else "quick")
     print(*said, sep=",", flush=True)
 """
 
@@ -35,7 +35,7 @@ for line in sys.stdin:
         (FAILED_SYNC, ["done,Input/output error,quick"] * 3),
         (NO_ROOM, ["No space left on device,done,quick"] * 3),
         (FAILED_WRITE, ["done,done,quick", "done,done,quick", "Input/output error,done,quick"]),
-        (stalled_sync(0.5), ["done,done,slow"] * 3),
+        (stalled_sync(2.0), ["done,done,slow"] * 3),
     ],
     ids=["failed sync", "no room", "failed write", "stalled sync"],
 )

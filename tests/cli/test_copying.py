@@ -175,7 +175,7 @@ def test_produce_with_a_dead_leader_says_exactly_what_is_in_the_log(run_pylog: P
         with Admin(cluster.bootstrap_servers) as admin:
             admin.create_topic("half", replica_assignment=[[1], [2]])
         cluster.kill(2)
-        failed = run_pylog("produce", "half", *at, "--timeout", "4s", stdin="\n".join(lines))
+        failed = run_pylog("produce", "half", *at, "--timeout", "8s", stdin="\n".join(lines))
         assert failed.returncode != 0
         found = re.search(r"--skip (\S+)", failed.stderr)
         assert found is not None, failed.stderr

@@ -332,7 +332,7 @@ def started(
 
 def wait_until_acknowledged(admin: Admin, group: str, records: int) -> None:
     """Waits until the group has acknowledged so many records of its topic, which begins with offset 0."""
-    deadline_s = time.monotonic() + 15
+    deadline_s = time.monotonic() + LIMIT_S
     while sum(offset.committed for offset in admin.list_group_offsets(group).values()) < records:
         assert time.monotonic() < deadline_s, "what was shown is still not acknowledged"
         time.sleep(0.2)

@@ -22,6 +22,9 @@ given = json.loads(sys.argv[1])
 spark = (SparkSession.builder.master("local-cluster[2,1,1024]").config("spark.ui.enabled", "false")
          .config("spark.driver.extraJavaOptions", given["java"])
          .config("spark.executor.extraJavaOptions", given["java"])
+         # No task before both executors are there: else one may do all of them.
+         .config("spark.cores.max", "2").config("spark.scheduler.minRegisteredResourcesRatio", "1.0")
+         .config("spark.scheduler.maxRegisteredResourcesWaitingTime", "120s")
          .config("spark.executor.memory", "1g").config("spark.sql.shuffle.partitions", "2").getOrCreate())
 spark.sparkContext.setLogLevel("ERROR")
 source, target = given["source"], given["target"]

@@ -125,7 +125,7 @@ def test_terminated_source_process_publishes_what_it_knows(frame, topic, committ
         wait_for_rows(query, collected, 5)
         query.processAllAvailable()
     wait_until(lambda: committed(topic) == 5, "published by the handler", 20)
-    assert not source_processes()
+    wait_until(lambda: not source_processes(), "its process has ended", 20)
 
 
 def test_progress_tells_how_far_a_query_is_behind(spark, options, topic, checkpoint) -> None:

@@ -32,7 +32,7 @@ def test_stop_says_that_a_directory_was_left_and_closes_the_others(broker, monke
     goes_on = threading.Event()
     monkeypatch.setattr(broker.opened[2], "close", lambda: goes_on.wait(LIMIT_S))
     try:
-        assert not broker.stop(2.0)
+        assert not broker.stop(4.0)
         assert [is_clean(each) for each in broker.opened] == [True, True, False]
     finally:
         goes_on.set()

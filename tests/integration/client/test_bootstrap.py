@@ -51,8 +51,9 @@ def test_client_says_that_a_broker_refused_and_how_to_start_one(unused_port: int
     producer.close()
 
 
-def test_client_says_that_the_address_is_not_pylog(closing_port: int) -> None:
+def test_client_says_that_the_address_is_not_pylog(closing_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kafka's port: it answers, but not as pylog."""
+    monkeypatch.setattr(cluster, "BOOTSTRAP_LIMIT_S", 3.0)  # the look at who is there has a part of that
     with (
         Admin(f"127.0.0.1:{closing_port}") as admin,
         pytest.raises(

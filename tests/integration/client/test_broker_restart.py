@@ -107,7 +107,7 @@ def test_producer_bounds_memory_and_time_while_the_broker_is_away(cluster: Local
     """W9: a full buffer blocks, then fails by name; what is not acknowledged in time fails by name too."""
     with Admin() as admin:
         admin.create_topic("away")
-    producer = Producer(buffer_memory="64KiB", max_block_ms=200, delivery_timeout_ms=1_500, linger_ms=0)
+    producer = Producer(buffer_memory="64KiB", max_block_ms=1_000, delivery_timeout_ms=4_000, linger_ms=0)
     producer.send("away", b"x").result(20)
     cluster.kill(1)
     try:
@@ -115,7 +115,7 @@ def test_producer_bounds_memory_and_time_while_the_broker_is_away(cluster: Local
         with pytest.raises(errors.BufferExhaustedError, match=r"buffer\.memory=65536"):
             futures.extend(producer.send("away", b"x" * 1000) for _ in itertools.count())
         assert 20 < len(futures) < 66
-        with pytest.raises(errors.DeliveryTimeoutError, match=r"away-0.*1\.5 s"):
+        with pytest.raises(errors.DeliveryTimeoutError, match=r"away-0.* 4 s"):
             futures[0].result(20)
         with pytest.raises(errors.DeliveryTimeoutError):
             producer.flush(20)

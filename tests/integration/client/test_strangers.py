@@ -84,7 +84,7 @@ def test_stranger_is_named_within_a_second(
     began_s = time.monotonic()
     with Admin(str(address)) as admin, pytest.raises(errors.NotAPylogBrokerError, match=told):
         admin.list_topics()
-    assert time.monotonic() - began_s < 3, "of which a second is for a busy machine twice over"
+    assert time.monotonic() - began_s < 8, "of which all but one are for a busy machine"
 
 
 def test_web_server_is_named() -> None:
@@ -107,7 +107,7 @@ def test_name_that_does_not_resolve_is_said_at_once() -> None:
         pytest.raises(errors.BrokerUnavailableError, match=r"^\[BROKER_UNAVAILABLE\] host name not found: nosuchhost"),
     ):
         admin.list_topics()
-    assert time.monotonic() - began_s < 3
+    assert time.monotonic() - began_s < 8
 
 
 def test_port_that_takes_connections_and_says_nothing_may_be_a_broker(

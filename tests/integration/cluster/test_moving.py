@@ -86,6 +86,7 @@ def test_broker_joins_and_takes_partitions_while_producers_and_consumers_go_on(
     with Traffic(cluster, "growing") as traffic:
         eventually(lambda: len(traffic.received) > 200, "records flow")
         added = cluster.add_broker()
+        cluster.wait_until_ready()  # it serves before the controller has heard of it
         assert all(added not in p.replicas for p in admin.describe_topic("growing").partitions)
         admin.reassign_partitions({("growing", 0): [added, 1], ("growing", 1): [added, 2], ("growing", 2): [1, added]})
         eventually(lambda: not admin.list_reassignments(), "all is moved")

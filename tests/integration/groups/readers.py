@@ -20,7 +20,8 @@ from pyspark_log import Consumer, TopicPartition
 LIMIT_S = 60.0
 
 Event = tuple[str, list[list[int]]]
-"""``assign``, ``revoke``, ``lost`` with partitions, or ``records`` with partitions and offsets."""
+"""``assign``, ``revoke``, ``lost`` with partitions, or ``records`` with partitions and offsets, behind ``handed``: when
+they were (monotonic, in ns)."""
 
 
 def read(
@@ -36,8 +37,9 @@ def read(
     )
     note(("subscribed", []))
     while goes_on():
-        records = consumer.poll(0.05)
+        records, handed_ns = consumer.poll(0.05), time.monotonic_ns()
         if records:
+            note(("handed", [[handed_ns]]))
             note(("records", [[record.partition, record.offset] for record in records]))
 
 
@@ -73,6 +75,16 @@ class _Noted:
     def callbacks(self) -> list[Event]:
         """All but the records."""
         return [event for event in list(self.events) if event[0] in ("assign", "revoke", "lost")]
+
+    def first_since(self, count: int, since_ns: int) -> Event | None:
+        """Behind so many events, but for records that had been handed out by then and were still to be told."""
+        handed_ns = 0
+        for what, values in self.events[count:]:
+            if what == "handed":
+                handed_ns = values[0][0]
+            elif what != "records" or handed_ns >= since_ns:
+                return what, values
+        return None
 
 
 class Reader(_Noted):

@@ -17,6 +17,7 @@ from pyspark_log.testing import LocalCluster
 from tests.integration.groups.readers import Reader, ReaderProcess, wait_for
 
 SESSION_MS = 2_000
+LONG_SESSION_MS = 6_000  # of who is to lose nothing, however busy the machine is
 _names = itertools.count(1)
 
 
@@ -116,13 +117,13 @@ def test_members_share_until_there_are_as_many_as_partitions_and_one_that_waits_
 ) -> None:
     """W21, W22, W23, W24: one has all, two share, a third waits; who leaves in order leaves no record out or twice."""
     with Writing(cluster.bootstrap_servers, topic) as writing:
-        first = reader(topic)
+        first = reader(topic, session_timeout_ms=LONG_SESSION_MS)
         wait_for(lambda: first.held == {0, 1}, "the first has all")
         wait_for(lambda: len(first.records) > 20, "and reads it")
-        second = reader(topic)
+        second = reader(topic, session_timeout_ms=LONG_SESSION_MS)
         wait_for(lambda: len(first.held) == len(second.held) == 1, "they share")
         assert first.held | second.held == {0, 1}
-        third = reader(topic)
+        third = reader(topic, session_timeout_ms=LONG_SESSION_MS)
         wait_for(lambda: ("subscribed", []) in third.events, "the third has joined")
         time.sleep(1.0)
         assert (third.held, third.records) == (set(), [])
@@ -143,7 +144,7 @@ def test_groups_each_get_all(cluster: LocalCluster, topic: str, group: str, read
     with Producer(cluster.bootstrap_servers) as producer:
         for number in range(20):
             producer.send(topic, b"%d" % number, partition=number % 2)
-    members = [reader(topic), reader(topic)]
+    members = [reader(topic, session_timeout_ms=LONG_SESSION_MS) for _ in range(2)]
     with Reader(cluster.bootstrap_servers, f"{group}-other", topic) as other:
         wait_for(lambda: len(other.records) >= 20, "the other group reads all")
         wait_for(lambda: sum(counted(*members).values()) >= 20, "the group reads all")
@@ -153,9 +154,9 @@ def test_groups_each_get_all(cluster: LocalCluster, topic: str, group: str, read
 
 def test_callbacks_come_in_order_with_exactly_what_changes(topic: str, reader: Callable[..., Reader]) -> None:
     """W22: on_revoke before the other's on_assign; what is kept is not mentioned again."""
-    first = reader(topic)
+    first = reader(topic, session_timeout_ms=LONG_SESSION_MS)
     wait_for(lambda: first.held == {0, 1}, "the first has all")
-    second = reader(topic)
+    second = reader(topic, session_timeout_ms=LONG_SESSION_MS)
     wait_for(lambda: second.held, "they share")
     (kept,), (moved,) = first.held, second.held
     second.close()
@@ -180,7 +181,7 @@ def test_member_begins_at_the_current_offset_of_what_it_was_given(
             }
             started_s = time.monotonic()
             with Consumer(topic, **options) as second:
-                assert time.monotonic() < started_s + 5
+                assert time.monotonic() < started_s + 15
                 for partition in (0, 1):
                     producer.send(topic, b"after", partition=partition).result(20)
                 records: list[Record] = []
@@ -206,7 +207,7 @@ def test_member_that_is_killed_is_replaced_with_the_next_record(
             wait_for(lambda: len(doomed.records) > seen + 20, "both read")
             doomed.send(signal.SIGKILL)
         took_s = wait_for(lambda: other.held == {0, 1}, "the other has all")
-        assert took_s < SESSION_MS / 1000 + 3
+        assert took_s < SESSION_MS / 1000 + 4, "less than with what a coordinator that is new to the group adds"
         wait_for(lambda: {0, 1} <= {partition for partition, _ in other.records}, "and reads it")
     wait_for(lambda: set(counted(other, doomed)) >= set(writing.all), "all was read")
     assert set(counted(other, doomed)) == set(writing.all)
@@ -226,11 +227,11 @@ def test_member_that_stands_still_hands_out_nothing_after_its_session(
         other = reader(topic)
         wait_for(lambda: other.held == {0, 1}, "the other has all")
         wait_for(lambda: len(other.records) > 20, "and reads")
-        before = len(frozen.events)
+        before, resumed_ns = len(frozen.events), time.monotonic_ns()
         frozen.send(signal.SIGCONT)
         wait_for(lambda: frozen.held and frozen.held != {0, 1}, "it is a member again")
-        first = frozen.events[before:][0]
-        assert first == ("lost", [[0], [1]]), frozen.events[before:][:3]
+        first = frozen.first_since(before, resumed_ns)
+        assert first == ("lost", [[0], [1]]), frozen.events[before:][:5]
         seen = len(frozen.records)
         wait_for(lambda: len(frozen.records) > seen, "and reads again")
     wait_for(lambda: set(counted(other, frozen)) >= set(writing.all), "all was read")
@@ -302,7 +303,7 @@ def test_member_that_does_not_poll_gives_its_share_to_others(
         away.subscribe([topic], on_lost=lost.extend)
         away.poll(0.1)
         other = reader(topic)
-        wait_for(lambda: other.held == {0, 1}, "the other has all", limit_s=10)
+        wait_for(lambda: other.held == {0, 1}, "the other has all", limit_s=25)
         with pytest.raises(errors.UnknownMemberIdError):
             away.commit({TopicPartition(topic, 0): 0})
         assert away.poll(0.1) == []
@@ -390,7 +391,7 @@ def test_member_is_refused_with_the_reason(cluster: LocalCluster, topic: str, gr
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_forked_child_of_a_member_is_not_the_member(cluster: LocalCluster, topic: str, group: str) -> None:
     """W24: the parent reads on; the child may subscribe as a member of its own."""
-    options = {"bootstrap_servers": cluster.bootstrap_servers, "group_id": group, "session_timeout_ms": SESSION_MS}
+    options = {"bootstrap_servers": cluster.bootstrap_servers, "group_id": group, "session_timeout_ms": LONG_SESSION_MS}
     with Consumer(topic, auto_offset_reset="earliest", **options) as consumer:
         member_id = consumer.group_metadata().member_id
         child = os.fork()

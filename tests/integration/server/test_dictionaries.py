@@ -43,6 +43,6 @@ def test_message_without_a_header_behind_a_dictionary_ends_no_broker(
         connection = Connection(server.port)
         for messages in ([opening, nothing], [opening, of_dictionary, nothing]):
             connection.call(method, messages)
-        assert connection.drain(5.0) == 0
+        assert connection.drain(30.0) == 0
         connection.close()
         assert server.is_alive

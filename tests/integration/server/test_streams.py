@@ -136,8 +136,9 @@ def test_refused_partition_of_a_fetch_holds_up_no_other(shared: Server, changes:
 def test_long_poll_answers_as_soon_as_there_is_data_and_shows_life_meanwhile(server: Server) -> None:
     """W16: a long poll answers as soon as there is data."""
     with server.connect() as client, ProduceStream(client) as produce, FetchSession(client) as fetch:
-        response, cells = fetch.fetch(partition(0), max_wait_ms=1_500)
-        assert (response.partitions, cells, fetch.heartbeats) == ((), [], 1)
+        response, cells = fetch.fetch(partition(0), max_wait_ms=3_500)
+        assert (response.partitions, cells) == ((), [])
+        assert 1 <= fetch.heartbeats <= 3, "one each second, fewer where the machine is busy"
         fetch.ask(partition(0), partition(0, 1), max_wait_ms=60_000)
         produce.produce([untyped_frame([b"now"])], partition=1)
         response, cells = fetch.answer()

@@ -16,7 +16,7 @@ def test_run_within_names_what_failed_and_what_has_not_ended():
 
     try:
         failed = run_within(
-            0.2, {"stands": lambda: goes_on.wait(LIMIT_S), "fails": fails, "ends": lambda: done.append(1)}
+            1.0, {"stands": lambda: goes_on.wait(LIMIT_S), "fails": fails, "ends": lambda: done.append(1)}
         )
     finally:
         goes_on.set()
