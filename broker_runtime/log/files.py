@@ -9,13 +9,18 @@ shortened in place: what must become shorter is written anew and renamed over th
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol, TypeVar
 
+_NO_DESCRIPTOR_LIMIT_S: Final = 3.0
+_NO_DESCRIPTOR_PAUSE_S: Final = 0.01
+_T = TypeVar("_T")
 _BUFFERS_PER_WRITE = 512  # below IOV_MAX (1024 on Linux and macOS)
 
 
@@ -110,7 +115,7 @@ class RealFiles:
 
     def open(self, path: Path, *, create: bool = False, read_only: bool = False) -> int:
         flags = os.O_RDONLY if read_only else os.O_RDWR
-        return os.open(path, flags | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
+        return _open(path, flags | (os.O_CREAT if create else 0))
 
     def close(self, descriptor: int) -> None:
         os.close(descriptor)
@@ -161,7 +166,7 @@ class RealFiles:
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def sync_directory(self, path: Path) -> None:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = _open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:
@@ -174,11 +179,11 @@ class RealFiles:
         path.unlink()
 
     def list(self, path: Path) -> list[str]:
-        with os.scandir(path) as entries:
+        with _with_a_descriptor(lambda: os.scandir(path)) as entries:
             return sorted(entry.name for entry in entries)
 
     def list_directories(self, path: Path) -> set[str]:
-        with os.scandir(path) as entries:
+        with _with_a_descriptor(lambda: os.scandir(path)) as entries:
             return {entry.name for entry in entries if entry.is_dir()}
 
     def file_size(self, path: Path) -> int | None:
@@ -283,3 +288,20 @@ def _without(buffers: list[memoryview], done_bytes: int) -> list[memoryview]:
             return [buffer.cast("B")[done_bytes:], *buffers[number + 1 :]]
         done_bytes -= buffer.nbytes
     return []
+
+
+def _open(path: Path, flags: int) -> int:
+    return _with_a_descriptor(lambda: os.open(path, flags | os.O_CLOEXEC, 0o644))
+
+
+def _with_a_descriptor(take: Callable[[], _T]) -> _T:
+    """What ``take`` gives. Where the process or the system has no descriptor left, others give theirs back soon: that
+    is waited for, `_NO_DESCRIPTOR_LIMIT_S` at most, as what is under way would be half done otherwise."""
+    deadline_s = time.monotonic() + _NO_DESCRIPTOR_LIMIT_S
+    while True:
+        try:
+            return take()
+        except OSError as error:
+            if error.errno not in {errno.EMFILE, errno.ENFILE} or time.monotonic() >= deadline_s:
+                raise
+        time.sleep(_NO_DESCRIPTOR_PAUSE_S)

@@ -89,8 +89,10 @@ def takes_until(first_sequence: int, received_bytes: int, credit_bytes: int) -> 
 
 
 _filtering_new = threading.Lock()
-_held: set[int] = set()  # ports, as `hold_new` says
+_held: set[tuple[int, str]] = set()  # ports, and why, as `hold_new` says
 _confined: set[int] = set()  # ports, as `confine_new` says
+_keeping = threading.Lock()
+_kept: list[int] = []  # a descriptor, as `keep_descriptor` says
 
 
 class PeerAddress(NamedTuple):
@@ -122,6 +124,24 @@ def allow_open_files(wanted: int) -> int:
     except (OSError, ValueError):  # macOS has a limit below the one it tells
         return soft
     return wanted
+
+
+def open_file_count(few: int) -> int | None:
+    """How many files this process has open; 0 where they are ``few`` at most, which is quicker to see, or where the
+    system does not tell (not Linux). None: there is no descriptor left to count with."""
+    if _system is None or _descriptor_limit() <= few:
+        return 0
+    try:
+        return sum(1 for _ in _DESCRIPTORS.iterdir())
+    except OSError:
+        return None
+
+
+def keep_descriptor() -> None:
+    """Keeps a descriptor with which `reset` and `reset_now` work when no other is left. Once for the process."""
+    with _keeping:
+        if not _kept:
+            _kept.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
 
 def parse_peer(peer: str) -> PeerAddress | None:
@@ -227,7 +247,7 @@ def _reset(system: ctypes.CDLL, descriptor: int, local_port: int, address: PeerA
     assert _system is not None
     own = _system.dup(descriptor)
     if own < 0:
-        return False
+        return _reset_without_another(descriptor, local_port, address)
     is_there = _peer_at(own, local_port) == address
     if is_there:
         # As connect(2) says: with AF_UNSPEC a connection is dissolved.
@@ -236,16 +256,34 @@ def _reset(system: ctypes.CDLL, descriptor: int, local_port: int, address: PeerA
     return is_there
 
 
-def hold_new(local_port: int, is_held: bool) -> None:
+def _reset_without_another(descriptor: int, local_port: int, address: PeerAddress) -> bool:
+    """The same with the descriptor that is kept. It is the connection's until the next time: nobody else waits for its
+    end, which the peer has been told."""
+    assert _system is not None
+    with _keeping:
+        if not _kept or _system.dup2(descriptor, _kept[0]) < 0:
+            return False
+        is_there = _peer_at(_kept[0], local_port) == address
+        if is_there:
+            _system.connect(_kept[0], _NOWHERE, len(_NOWHERE))
+        return is_there
+
+
+def hold_new(local_port: int, is_held: bool, *, why: str) -> None:
     """While held, nobody connects to ``local_port``: the kernel drops what would make a connection, and peers try again
-    after a second, then after two more, and so on. Does nothing where the system cannot (not Linux)."""
-    _filter_new(local_port, _held, is_held)
+    after a second, then after two more, and so on. Held for as long as anybody has a reason (``why``). Does nothing
+    where the system cannot (not Linux)."""
+    with _filtering_new:
+        (_held.add if is_held else _held.discard)((local_port, why))
+        _filter_new(local_port)
 
 
 def confine_new(local_port: int, is_confined: bool) -> None:
     """While confined, connections to ``local_port`` begin with `TAKES_SMALL`, and keep it until they get another
     filter. Does nothing where the system cannot (not Linux)."""
-    _filter_new(local_port, _confined, is_confined)
+    with _filtering_new:
+        (_confined.add if is_confined else _confined.discard)(local_port)
+        _filter_new(local_port)
 
 
 def save_first_sequences(local_port: int) -> None:
@@ -305,15 +343,11 @@ def _attach(descriptor: int, wanted: Filter | None) -> None:
     _system.setsockopt(descriptor, socket.SOL_SOCKET, option, packed, len(packed))
 
 
-def _filter_new(local_port: int, ports: set[int], is_filtered: bool) -> None:
-    with _filtering_new:
-        if is_filtered:
-            ports.add(local_port)
-        else:
-            ports.discard(local_port)
-        new = TAKES_SMALL if local_port in _confined else None
-        for descriptor in _listening_at(local_port):
-            _attach(descriptor, TAKES_NOTHING if local_port in _held else new)
+def _filter_new(local_port: int) -> None:
+    is_held = any(port == local_port for port, _ in _held)
+    new = TAKES_SMALL if local_port in _confined else None
+    for descriptor in _listening_at(local_port):
+        _attach(descriptor, TAKES_NOTHING if is_held else new)
 
 
 def _listening_at(local_port: int) -> Iterator[int]:
@@ -332,8 +366,8 @@ def _descriptor_limit() -> int:
     """All open descriptors are below."""
     assert _system is not None
     status = _system.open(_STATUS, os.O_RDONLY | os.O_CLOEXEC)
-    if status < 0:
-        raise OSError("no descriptor left to look with")
+    if status < 0:  # no descriptor is left
+        return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     text = ctypes.create_string_buffer(_STATUS_BYTES)
     _system.read(status, text, _STATUS_BYTES - 1)
     _system.close(status)

@@ -31,6 +31,7 @@ from broker_runtime.contract.flight import (
 from broker_runtime.contract.requests import ACTIONS
 from broker_runtime.ports import require_free_port
 from broker_runtime.server.boundary import answering, read_schema, wire_error
+from broker_runtime.server.connection_watch import ConnectionWatch
 from broker_runtime.server.connections import allow_open_files
 from broker_runtime.server.fetch_session import FetchSession
 from broker_runtime.server.memory_watch import MemoryWatch
@@ -47,7 +48,10 @@ from broker_runtime.services.read import ReadRange, ReadService
 
 _MAX_ACTIONS = 200  # at once
 _OTHER_THREADS = 150  # the broker's own, and refused calls'
-_OPEN_FILES_BESIDES = 4096  # logs, ZooKeeper, connections of actions
+_OPEN_FILES_BESIDES = 4096  # logs, ZooKeeper
+_CONNECTIONS_PER_STREAM = 4  # of those that are allowed: clients have some for actions, and idle ones
+_FEWEST_CONNECTIONS = 64
+_MORE_OPEN_FILES = 8192  # connections that come between two looks
 _GRACE_S = 0.5  # for answers under way, when the broker stops
 
 _log = logging.getLogger(__name__)
@@ -79,7 +83,7 @@ class PylogFlightServer(flight.FlightServerBase):
         ``memory_bytes``: what the process may take in all; connections that send more than fits are cut.
         """
         require_free_port(host, port)
-        allow_open_files(_OPEN_FILES_BESIDES + 2 * max_streams)  # the watchdog duplicates what it looks at
+        max_connections = _allow_connections(_CONNECTIONS_PER_STREAM * max_streams)
         unknown = set(services.actions) - set(ACTIONS)
         assert not unknown, f"actions that the protocol does not have: {sorted(unknown)}"
         self._services = services
@@ -95,9 +99,11 @@ class PylogFlightServer(flight.FlightServerBase):
         bracketed = f"[{host}]" if ":" in host else host
         super().__init__(f"grpc://{bracketed}:{port}", middleware={MIDDLEWARE: openings})
         self._streams.start(self.port)
+        self._connection_watch = ConnectionWatch(max_connections, streaming=lambda: self._streams.streaming())
         self._memory_watch = MemoryWatch(memory_bytes, taken_bytes=self._streams.taken_bytes)
         self._memory_watch.start(self.port)
         self._thread_watch.start(self.port)
+        self._connection_watch.start(self.port)
 
     @property
     def open_streams(self) -> list[str]:
@@ -120,6 +126,7 @@ class PylogFlightServer(flight.FlightServerBase):
         self._streams.stop()
         self._memory_watch.stop()
         self._thread_watch.stop()
+        self._connection_watch.stop()
         if ending.is_alive():
             _log.warning("stop calls_left=%d waited_s=%.1f", len(self._streams), timeout_s)
         return not ending.is_alive()
@@ -257,3 +264,10 @@ def _topic_of(descriptor: Any) -> str:
     if descriptor.descriptor_type != flight.DescriptorType.PATH:
         raise InvalidRequestError("topics are described by a path: [topic]")
     return parse_path(descriptor.path)[0]
+
+
+def _allow_connections(wanted: int) -> int:
+    """Sees to it that so many connections can be open beside the logs' files, or as many as the system lets us."""
+    # The watchdog duplicates what it looks at.
+    granted = allow_open_files(_OPEN_FILES_BESIDES + 2 * wanted + _MORE_OPEN_FILES)
+    return max(_FEWEST_CONNECTIONS, min(wanted, (granted - min(_OPEN_FILES_BESIDES, granted // 2)) // 2))

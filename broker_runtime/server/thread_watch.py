@@ -40,6 +40,7 @@ _MANY_BYTES: Final = 128 << 10  # about 800 calls, in a second
 _LEAST_BYTES: Final = 32 << 10  # about 200 calls; whoever has sent less is not the cause
 _ANSWERED_PART: Final = 16  # acknowledgements of what a client reads: at most such a part of it
 
+_WHY_HELD: Final = "threads"
 _NEW_BYTES: Final = 4 << 10  # of a connection made in the meantime
 
 log = logging.getLogger(__name__)
@@ -133,7 +134,7 @@ class ThreadWatch:
     def _hold_new(self, is_held: bool) -> None:
         """By whoever is looking. Where it fails it is tried again."""
         if is_held != self._is_held:
-            connections.hold_new(self._port, is_held)
+            connections.hold_new(self._port, is_held, why=_WHY_HELD)
             self._is_held = is_held
 
     def _look(self, now_s: float) -> int:

@@ -202,14 +202,14 @@ def test_connection_whose_first_packet_is_not_known_sends_little_beyond_its_shar
 def test_new_connections_are_held_and_confined_independently(served: Served) -> None:
     """Two watches look for different floods, and one may end before the other."""
     served.renew()
-    connections.hold_new(served.port, True)
-    connections.hold_new(served.port, False)
+    connections.hold_new(served.port, True, why="test")
+    connections.hold_new(served.port, False, why="test")
     with served.connected() as (client, server), sending(client):
         wait_until_refused(client)
         assert served.received_bytes(client) == 0
-        connections.hold_new(served.port, True)
+        connections.hold_new(served.port, True, why="test")
         served.credits.lift(connections.traffic(served.port))
         assert read(server, len(_DATA)) == _DATA
         with pytest.raises(TimeoutError):
             socket.create_connection((served.host, served.port), timeout=0.2)
-        connections.hold_new(served.port, False)
+        connections.hold_new(served.port, False, why="test")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import random
 from pathlib import Path
 
@@ -230,3 +231,33 @@ def test_bytes_written_again_after_a_failed_sync_reach_the_device():
     files.sync(descriptor)
     files.lose_power(random.Random(0))
     assert files.content(Path("/d/f")) == b"lost"
+
+
+def test_descriptor_is_waited_for_where_none_is_left(tmp_path, monkeypatch):
+    """Half of what a log does would be done otherwise. Not for long: the error comes then."""
+    files, left = RealFiles(), [3]
+    files.make_directory(tmp_path)
+    open_, scan = os.open, os.scandir
+
+    def failing(take):
+        def maybe(*args):
+            left[0] -= 1
+            if left[0] >= 0:
+                raise OSError(errno.EMFILE, "Too many open files")
+            return take(*args)
+
+        return maybe
+
+    monkeypatch.setattr(os, "open", failing(open_))
+    monkeypatch.setattr(os, "scandir", failing(scan))
+    files.close(files.open(tmp_path / "f", create=True))
+    for use in (lambda: files.list(tmp_path), lambda: files.sync_directory(tmp_path)):
+        left[0] = 3
+        use()
+    monkeypatch.setattr("broker_runtime.log.files._NO_DESCRIPTOR_LIMIT_S", 0.05)
+    left[0] = 1_000
+    with pytest.raises(OSError, match="Too many open files"):
+        files.open(tmp_path / "f")
+    left[0] = 0
+    with pytest.raises(FileNotFoundError):
+        files.open(tmp_path / "none")

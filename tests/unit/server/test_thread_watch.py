@@ -43,7 +43,7 @@ class World:
             del self.received[address]
             return True
 
-        def hold_new(port: int, is_held: bool) -> None:
+        def hold_new(port: int, is_held: bool, *, why: str) -> None:
             self.is_held = is_held
 
         monkeypatch.setattr(connections, "traffic", traffic)
@@ -100,7 +100,7 @@ def test_lifting_that_fails_is_tried_again(world: World, monkeypatch: pytest.Mon
     world.step(700, caller=40)
     hold_new = connections.hold_new
 
-    def fail(port: int, is_held: bool) -> None:
+    def fail(port: int, is_held: bool, *, why: str) -> None:
         raise OSError("no descriptor")
 
     monkeypatch.setattr(connections, "hold_new", fail)

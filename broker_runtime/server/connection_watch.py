@@ -1,0 +1,95 @@
+"""More connections than can be served: nobody connects any more until those without a stream are few again.
+
+Each connection is an open file, whatever is said on it, and a log that cannot open a file is out of order. Nothing in
+Flight or gRPC limits them.
+
+    connections beyond the limit ─▶ new ones are held up by the kernel
+                                    those without a stream are cut, until three quarters of the limit are left:
+                                    who has sent least first
+
+Rule: costs one small read every `_STEP_S` while few files are open. Connections with a stream are never cut; a client
+whose idle connection is cut connects anew with its next call. Does nothing where the system does not tell (not Linux).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection
+from typing import Final
+
+from broker_runtime.server import connections
+from broker_runtime.server.connections import PeerAddress
+
+_STEP_S: Final = 0.1
+_WHY_HELD: Final = "connections"
+
+log = logging.getLogger(__name__)
+
+
+class ConnectionWatch:
+    """`start` once, `stop` once. `step` is the thread's, or a test's."""
+
+    def __init__(
+        self,
+        limit: int,
+        *,
+        streaming: Callable[[], Collection[PeerAddress]],
+        open_files: Callable[[int], int | None] = connections.open_file_count,
+    ) -> None:
+        """``limit``: of connections. ``streaming``: those that have streams; it may not block for long.
+        ``open_files``: see `connections.open_file_count`."""
+        self._limit = limit
+        self._streaming = streaming
+        self._open_files = open_files
+        self._others = 0  # open files that were no connections, at the last look
+        self._is_held = False
+        self._port = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="connection-watch", daemon=True)
+
+    def start(self, port: int) -> None:
+        """Begins to look at connections to ``port``."""
+        self._port = port
+        connections.keep_descriptor()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread; waits up to a second for it."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(1.0)
+
+    def step(self) -> int:
+        """Looks at the connections if they may be too many; returns how many it cut."""
+        open_files = self._open_files(self._limit)
+        if open_files is not None and open_files - self._others <= self._limit and not self._is_held:
+            return 0
+        found = connections.traffic(self._port)
+        self._others = 0 if open_files is None else max(0, open_files - len(found))
+        if len(found) <= self._limit:
+            self._hold_new(False)
+            return 0
+        self._hold_new(True)
+        streaming = self._streaming()
+        idle = sorted((each.received_bytes, at) for at, each in found.items() if at not in streaming)
+        cut = idle[: len(found) - self._limit * 3 // 4]
+        for _, address in cut:
+            connections.reset_now(found[address].descriptor, self._port, address)
+        hosts = sorted({address.host for _, address in cut})
+        log.warning(
+            "cut idle connections count=%d of=%d limit=%d hosts=%s", len(cut), len(found), self._limit, hosts[:10]
+        )
+        return len(cut)
+
+    def _hold_new(self, is_held: bool) -> None:
+        if is_held != self._is_held:
+            connections.hold_new(self._port, is_held, why=_WHY_HELD)
+            self._is_held = is_held
+
+    def _run(self) -> None:
+        while not self._stop.wait(_STEP_S):
+            try:
+                self.step()
+            except (OSError, MemoryError) as error:  # nothing left to look with: there may be soon
+                log.warning("watch error=%r", error)
