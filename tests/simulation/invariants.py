@@ -97,6 +97,8 @@ class Invariants:
         """Partitions whose replicas in sync all lost their power without flush.mode=ack, until one of them leads: what
         the disk of each has left."""
         self._cut_short: set[tuple[Key, int]] = set()
+        # Who was away when records were lost rightly may come back with a high watermark of before.
+        self._known_before_loss: dict[tuple[int, Key], int] = {}
         """Producers of a partition of whom acknowledged records are lost, rightly."""
         self._was_damaged: set[tuple[int, TopicPartition]] = set()  # at any time
         self.without_log: set[tuple[int, TopicPartition]] = set()
@@ -248,7 +250,10 @@ class Invariants:
                     4, f"{at}: broker {node.broker_id} follows, its high watermark is {high_watermark}, and only what "
                     f"is below {durable_end} is on its device",
                 )  # fmt: skip
-            if high_watermark > committed.end:
+            known_before = self._known_before_loss.get((node.broker_id, key), 0)
+            if high_watermark <= committed.end:
+                self._known_before_loss.pop((node.broker_id, key), None)
+            elif high_watermark > known_before:
                 raise ViolationError(
                     4,
                     f"{at}: broker {node.broker_id}'s high watermark is {high_watermark}, committed {committed.end}",
@@ -302,7 +307,8 @@ class Invariants:
         ):
             raise ViolationError(6, f"{at}: another leader in the same epoch {after.leader_epoch}")
         is_decided = False
-        if before is not None and after.leader is not None and after.leader not in before.isr and key in self.decided:
+        is_chosen = before is not None and (after.leader not in before.isr or after.leader in before.lost)
+        if before is not None and after.leader is not None and is_chosen and key in self.decided:
             is_decided = True
             self.decided.discard(key)
             self._require_eligible_chosen(change, after.leader)
@@ -371,6 +377,8 @@ class Invariants:
 
     def _lost_rightly(self, key: Key, committed: Committed, frames: Sequence[StoredFrame]) -> None:
         """What the log with these frames lacks is lost, and what follows from that is right as well."""
+        away = [broker_id for broker_id, node in self._nodes.items() if not node.is_up]
+        self._known_before_loss.update({(broker_id, key): committed.end for broker_id in away})
         lost = committed.count_as(frames)
         acknowledged = [frame for frame in lost if frame.body in self._history.acknowledged]
         self._cut_short.update((key, frame.header.producer_id) for frame in acknowledged)

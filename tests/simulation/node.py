@@ -75,6 +75,7 @@ class Node:
         self.has_lost_power = False  # at the end of the last life
         self.is_retired = False
         self._is_stopping = False
+        self._is_closing = False  # its logs, with a clean mark at the end
         self.claimed_durable: dict[TopicPartition, int] = {}
         """What the last life said was on the device when it ended."""
         self._zookeeper = zookeeper
@@ -302,6 +303,9 @@ class Node:
         client = self._zookeeper.connect(self.actor)
         try:
             life = self.life = Life(self, client)
+            if self._is_closing and life.directory.was_clean:
+                self.was_unclean = False  # the last life ended behind its clean mark
+            self._is_closing = False
             life.client.on_news = self._step_soon
             life.member.join()
         except (PylogError, ZNodeError, OSError) as error:
@@ -353,10 +357,11 @@ class Node:
         self.trace.line(self.actor, "stops")
         self.is_up = False
         life.member.leave()
+        self._is_closing = True
         try:
             life.directory.close()
             self.claimed_durable = {}
-            self.was_unclean = False
+            self.was_unclean = self._is_closing = False
         except (PylogError, OSError) as error:
             self.trace.line(self.actor, f"stops without a clean mark: {error}")
             self.claimed_durable = self._claims()
