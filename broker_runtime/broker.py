@@ -38,7 +38,7 @@ from broker_runtime.controller.disk_work import DiskWorker
 from broker_runtime.controller.hosting import Hosting
 from broker_runtime.controller.isr_updater import IsrUpdater
 from broker_runtime.controller.own_disks import GenerationReport, OwnDisks
-from broker_runtime.log import LogDirectory
+from broker_runtime.log import BelievedClock, LogDirectory, uptime_ms
 from broker_runtime.log.files import RealFiles
 from broker_runtime.log.ownership import require_apart
 from broker_runtime.log.watched_files import WatchedFiles
@@ -170,6 +170,7 @@ class Broker:
         disk_work = {each.path: DiskWorker(each.path, on_late=lambda: member.wake()) for each in directories}
         disks = OwnDisks(directories, disk_work=disk_work)
         registry = PartitionRegistry()
+        clock = BelievedClock(wall_ms=wall_ms(), uptime_ms=uptime_ms())
         updater = IsrUpdater(
             client,
             registry,
@@ -200,6 +201,7 @@ class Broker:
             on_damage=lambda: member.wake(),
             stall_limit_s=settings.replica_lag_time_max_ms / 1_000,
             disk_work=disk_work,
+            clock=clock,
         )
         port = listen.port or choose_port(listen.host)
         advertised = settings.advertised_listeners or Address(listen.host, port)
@@ -235,7 +237,13 @@ class Broker:
         member.join(patience_s=_SESSIONS_OF_PATIENCE * settings.zookeeper_session_timeout_ms / 1_000)
         producer_ids = ProducerIdService(client)
         groups = BrokerGroups(
-            settings, client=client, member=member, refuses=port_refuses, steady_ms=_steady_ms, wall_ms=wall_ms
+            settings,
+            client=client,
+            member=member,
+            refuses=port_refuses,
+            steady_ms=_steady_ms,
+            wall_ms=wall_ms,
+            believed_ms=lambda: clock.believed_ms(wall_ms(), uptime_ms()),
         )
         services = make_services(
             settings,

@@ -8,8 +8,8 @@ import pytest
 
 from broker_runtime.contract.errors import LogStorageError
 from broker_runtime.log import BelievedClock, FlushMode, LogConfig
+from broker_runtime.log.believed_clock import LARGEST_STEP_MS
 from broker_runtime.log.faulty_files import FaultyFiles
-from broker_runtime.log.retention import LARGEST_STEP_MS
 from tests.unit.log.log_samples import SMALL, append, fill, frame, open_directory, open_log
 
 DAY_MS = 86_400_000
@@ -78,6 +78,30 @@ def test_believed_clock_follows_one_that_is_set_back_and_back_again():
     clock = BelievedClock(wall_ms=100 * DAY_MS, uptime_ms=0)
     assert clock.believed_ms(90 * DAY_MS, 1000) == 90 * DAY_MS
     assert clock.believed_ms(100 * DAY_MS + 2000, 2000) == 100 * DAY_MS + 2000
+
+
+def test_believed_clock_gains_no_more_than_a_thousandth_on_one_that_runs_away():
+    """However often and by however many it is looked at: each step alone is small enough."""
+    clock = BelievedClock(wall_ms=0, uptime_ms=0)
+    for uptime_ms in range(0, DAY_MS, 30_000):
+        believed_ms = clock.believed_ms(2 * uptime_ms, uptime_ms)
+        assert clock.believed_ms(2 * uptime_ms + 30_000, uptime_ms) - uptime_ms <= LARGEST_STEP_MS + uptime_ms // 1000
+        assert believed_ms - uptime_ms <= LARGEST_STEP_MS + uptime_ms // 1000
+
+
+def test_believed_clock_keeps_to_one_that_goes_a_little_faster():
+    """As the machine's own is kept in time, for months."""
+    clock = BelievedClock(wall_ms=0, uptime_ms=0)
+    for uptime_ms in range(0, 90 * DAY_MS, 300_000):
+        wall_ms = uptime_ms + uptime_ms // 2000
+        assert clock.believed_ms(wall_ms, uptime_ms) == wall_ms
+
+
+def test_believed_clock_follows_another_small_step_a_day_later():
+    clock = BelievedClock(wall_ms=0, uptime_ms=0)
+    assert clock.believed_ms(LARGEST_STEP_MS, 0) == LARGEST_STEP_MS
+    assert clock.believed_ms(2 * LARGEST_STEP_MS + 1000, 1000) == LARGEST_STEP_MS + 1000
+    assert clock.believed_ms(2 * LARGEST_STEP_MS + DAY_MS, DAY_MS) == 2 * LARGEST_STEP_MS + DAY_MS
 
 
 def test_believed_clock_says_once_that_it_does_not_follow(caplog):
