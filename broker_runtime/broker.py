@@ -53,8 +53,8 @@ from broker_runtime.server.threads import is_out_of_threads, may_start, run_with
 from broker_runtime.services.metadata import software_version
 from broker_runtime.services.producer_ids import ProducerIdService
 from broker_runtime.zookeeper.client import KazooZooKeeper
-from broker_runtime.zookeeper.membership import BrokerIdentity, note_stopped
-from broker_runtime.zookeeper.session import ZNodeError
+from broker_runtime.zookeeper.membership import BrokerIdentity, Membership, note_stopped, zookeepers_ms
+from broker_runtime.zookeeper.session import ZNodeError, ZooKeeperClient
 
 log = logging.getLogger(__name__)
 
@@ -234,7 +234,9 @@ class Broker:
         self._ending.callback(_in_bounds, "leave", member.leave, _LEAVE_S)
         for path, worker in disk_work.items():
             self._run(f"disk-work {path}", partial(worker.step, _STEP_S), wake=worker.wake)
+        began_ms = uptime_ms()
         member.join(patience_s=_SESSIONS_OF_PATIENCE * settings.zookeeper_session_timeout_ms / 1_000)
+        _compare_clocks(clock, client, member.membership, began_ms)
         producer_ids = ProducerIdService(client)
         groups = BrokerGroups(
             settings,
@@ -378,6 +380,14 @@ class Broker:
         self._threads.append(thread)
         if wake is not None:
             self._wakes.append(wake)
+
+
+def _compare_clocks(
+    clock: BelievedClock, client: ZooKeeperClient, membership: Membership | None, began_ms: int
+) -> None:
+    zookeeper_ms = None if membership is None else zookeepers_ms(client, membership)
+    if zookeeper_ms is not None:
+        clock.compare(zookeeper_ms, from_ms=began_ms, to_ms=uptime_ms())
 
 
 def _step_producer_ids(producer_ids: ProducerIdService, stopping: threading.Event) -> None:

@@ -112,6 +112,30 @@ def test_believed_clock_says_once_that_it_does_not_follow(caplog):
     assert [record.getMessage() for record in caplog.records] == [
         "clock was set ahead by_s=86400: retention does not follow before a restart"
     ]
+    clock.believed_ms(3000, 3000)
+    clock.believed_ms(DAY_MS, 4000)
+    assert len(caplog.records) == 2, "it was right meanwhile"
+
+
+@pytest.mark.parametrize("behind_ms", [-10 * DAY_MS, 0, LARGEST_STEP_MS])
+def test_believed_clock_is_as_it_was_found_where_zookeepers_is_no_more_than_a_minute_behind(behind_ms, caplog):
+    """One that is ahead proves nothing: records would go before their time."""
+    clock = BelievedClock(wall_ms=100 * DAY_MS, uptime_ms=500)
+    clock.compare(100 * DAY_MS + 500 - behind_ms, from_ms=1000, to_ms=2000)
+    assert clock.believed_ms(101 * DAY_MS, DAY_MS + 500) == 101 * DAY_MS
+    assert not caplog.records
+
+
+def test_believed_clock_begins_with_zookeepers_where_it_is_ahead_of_that(caplog):
+    """Of the time that it was set ahead while no broker ran nothing is believed, and that is said once."""
+    clock = BelievedClock(wall_ms=100 * DAY_MS, uptime_ms=500)
+    clock.compare(90 * DAY_MS, from_ms=1000, to_ms=2000)
+    assert clock.believed_ms(101 * DAY_MS, 2000 + DAY_MS) == 91 * DAY_MS
+    assert [record.getMessage() for record in caplog.records] == [
+        "clock is ahead of ZooKeeper's: retention believes that one "
+        "here=1970-04-11T00:00:00.500+00:00 zookeeper=1970-04-01T00:00:00.000+00:00"
+    ]
+    assert clock.believed_ms(91 * DAY_MS - 1, 2000 + DAY_MS) == 91 * DAY_MS - 1, "put right"
 
 
 def test_segments_stamped_ahead_of_the_clock_go_after_the_retention_time_all_the_same():
