@@ -38,7 +38,7 @@ from broker_runtime.controller.disk_work import DiskWorker
 from broker_runtime.controller.hosting import Hosting
 from broker_runtime.controller.isr_updater import IsrUpdater
 from broker_runtime.controller.own_disks import GenerationReport, OwnDisks
-from broker_runtime.log import LogDirectory
+from broker_runtime.log import BelievedClock, LogDirectory, uptime_ms
 from broker_runtime.log.files import RealFiles
 from broker_runtime.log.ownership import require_apart
 from broker_runtime.log.watched_files import WatchedFiles
@@ -53,8 +53,8 @@ from broker_runtime.server.threads import is_out_of_threads, may_start, run_with
 from broker_runtime.services.metadata import software_version
 from broker_runtime.services.producer_ids import ProducerIdService
 from broker_runtime.zookeeper.client import KazooZooKeeper
-from broker_runtime.zookeeper.membership import BrokerIdentity, note_stopped
-from broker_runtime.zookeeper.session import ZNodeError
+from broker_runtime.zookeeper.membership import BrokerIdentity, Membership, note_stopped, zookeepers_ms
+from broker_runtime.zookeeper.session import ZNodeError, ZooKeeperClient
 
 log = logging.getLogger(__name__)
 
@@ -170,6 +170,7 @@ class Broker:
         disk_work = {each.path: DiskWorker(each.path, on_late=lambda: member.wake()) for each in directories}
         disks = OwnDisks(directories, disk_work=disk_work)
         registry = PartitionRegistry()
+        clock = BelievedClock(wall_ms=wall_ms(), uptime_ms=uptime_ms())
         updater = IsrUpdater(
             client,
             registry,
@@ -200,6 +201,7 @@ class Broker:
             on_damage=lambda: member.wake(),
             stall_limit_s=settings.replica_lag_time_max_ms / 1_000,
             disk_work=disk_work,
+            clock=clock,
         )
         port = listen.port or choose_port(listen.host)
         advertised = settings.advertised_listeners or Address(listen.host, port)
@@ -232,10 +234,18 @@ class Broker:
         self._ending.callback(_in_bounds, "leave", member.leave, _LEAVE_S)
         for path, worker in disk_work.items():
             self._run(f"disk-work {path}", partial(worker.step, _STEP_S), wake=worker.wake)
+        began_ms = uptime_ms()
         member.join(patience_s=_SESSIONS_OF_PATIENCE * settings.zookeeper_session_timeout_ms / 1_000)
+        _compare_clocks(clock, client, member.membership, began_ms)
         producer_ids = ProducerIdService(client)
         groups = BrokerGroups(
-            settings, client=client, member=member, refuses=port_refuses, steady_ms=_steady_ms, wall_ms=wall_ms
+            settings,
+            client=client,
+            member=member,
+            refuses=port_refuses,
+            steady_ms=_steady_ms,
+            wall_ms=wall_ms,
+            believed_ms=lambda: clock.believed_ms(wall_ms(), uptime_ms()),
         )
         services = make_services(
             settings,
@@ -370,6 +380,14 @@ class Broker:
         self._threads.append(thread)
         if wake is not None:
             self._wakes.append(wake)
+
+
+def _compare_clocks(
+    clock: BelievedClock, client: ZooKeeperClient, membership: Membership | None, began_ms: int
+) -> None:
+    zookeeper_ms = None if membership is None else zookeepers_ms(client, membership)
+    if zookeeper_ms is not None:
+        clock.compare(zookeeper_ms, from_ms=began_ms, to_ms=uptime_ms())
 
 
 def _step_producer_ids(producer_ids: ProducerIdService, stopping: threading.Event) -> None:

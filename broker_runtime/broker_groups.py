@@ -40,8 +40,10 @@ class BrokerGroups:
         refuses: Callable[[str, int], bool],
         steady_ms: Callable[[], int],
         wall_ms: Callable[[], int],
+        believed_ms: Callable[[], int],
     ) -> None:
-        """``refuses``: whether a port refuses. ``steady_ms``: a clock that never jumps."""
+        """``refuses``: whether a port refuses. ``steady_ms``: a clock that never jumps. ``believed_ms``: the wall
+        clock, as far as `BelievedClock` goes."""
         retention_ms = settings.offsets_retention_minutes * 60_000
         claims = Claims(
             client,
@@ -74,7 +76,7 @@ class BrokerGroups:
             broker_id=settings.broker_id,
             retention_ms=retention_ms,
             steady_ms=steady_ms,
-            wall_ms=wall_ms,
+            believed_ms=believed_ms,
         )
         self.service = GroupService(
             client,

@@ -29,7 +29,7 @@ from broker_runtime.contract.settings import TopicSettings, resolve
 from broker_runtime.controller.disk_room import DiskRoom, PartitionWithRoom
 from broker_runtime.controller.disk_work import DiskWork, WorkInLine
 from broker_runtime.controller.partition_ranges import partition_ranges
-from broker_runtime.log import BelievedClock, FlushMode, LogConfig, LogDirectory, PartitionLog
+from broker_runtime.log import BelievedClock, FlushMode, LogConfig, LogDirectory, PartitionLog, uptime_ms
 from broker_runtime.replication import FollowerPlan, Leadership, Partition, PartitionRegistry, Role
 from broker_runtime.replication.divergence import last_epoch
 from broker_runtime.replication.hosted_replica import BUSY_S
@@ -58,11 +58,13 @@ class Hosting:
         on_damage: Callable[[], None] = lambda: None,
         stall_limit_s: float = 30.0,
         disk_work: Mapping[Path, DiskWork] | None = None,
+        clock: BelievedClock | None = None,
     ) -> None:
         """``min_free_bytes``: ``log.dir.min.free.bytes``. ``followers``: who fetches from the leaders that this broker
         follows (None: nobody). ``now_ms``: the clock of `Partition.follower_fetch`. ``on_in_sync_news``: see
         `Partition.on_in_sync_news`, ``on_damage``: see `PartitionLog.on_damage`, ``stall_limit_s``: see `DiskRoom`.
         ``disk_work``: who does what touches a directory, by its path; None: the caller, who waits for the disk.
+        ``clock``: how far retention believes the wall clock; None: as it is found here.
         Raises `OSError` where a directory cannot be looked at."""
         self._followers = followers
         self._now_ms = now_ms
@@ -78,7 +80,7 @@ class Hosting:
         self._disk_work: dict[Path, DiskWork] = {
             each.path: in_line if disk_work is None else disk_work[each.path] for each in self._directories
         }
-        self._clock = BelievedClock(wall_ms=time.time_ns() // 1_000_000, uptime_ms=_uptime_ms())
+        self._clock = clock or BelievedClock(wall_ms=time.time_ns() // 1_000_000, uptime_ms=uptime_ms())
         self._broker_id = broker_id
         self._schemas: dict[bytes, SchemaHistory] = {}
         self._hosted: dict[str, dict[int, Partition]] = {}
@@ -265,7 +267,7 @@ class Hosting:
 
     def apply_retention_in(self, directory: LogDirectory, now_ms: int) -> None:
         """As `apply_retention`, in one directory. Waits for that disk, and no other. Thread-safe."""
-        now_ms = self._clock.believed_ms(now_ms, _uptime_ms())
+        now_ms = self._clock.believed_ms(now_ms, uptime_ms())
         for partition in self._registry.hosted():
             at = TopicPartition(partition.topic, partition.partition)
             if not partition.is_leader or self._directory_of.get(at) is not directory:
@@ -553,13 +555,6 @@ def schema_history(record: TopicRecord) -> SchemaHistory:
         TopicSchema(schema_id=version.schema_id, arrow=schema_from_bytes(version.arrow), key=record.key)
         for version in record.schemas
     )
-
-
-def _uptime_ms() -> int:
-    """Goes on while the machine sleeps, where the system has such a clock, and is never set."""
-    if hasattr(time, "CLOCK_BOOTTIME"):
-        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
-    return time.monotonic_ns() // 1_000_000
 
 
 def _log_config(settings: TopicSettings) -> LogConfig:

@@ -66,10 +66,11 @@ class GroupRemoval:
         broker_id: int,
         retention_ms: int,
         steady_ms: Callable[[], int],
-        wall_ms: Callable[[], int],
+        believed_ms: Callable[[], int],
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """``retention_ms``: ``offsets.retention.minutes``. ``wall_ms``: the clock of commits."""
+        """``retention_ms``: ``offsets.retention.minutes``. ``believed_ms``: the clock of commits, as far as
+        `BelievedClock` goes."""
         self._client = client
         self._claims = claims
         self._groups = groups
@@ -77,7 +78,7 @@ class GroupRemoval:
         self._broker_id = broker_id
         self._retention_ms = retention_ms
         self._steady_ms = steady_ms
-        self._wall_ms = wall_ms
+        self._believed_ms = believed_ms
         self._sleep = sleep
         # Of `step` alone.
         self._not_before: dict[str, int] = {}  # when a group's offsets are too old, at the earliest
@@ -138,7 +139,7 @@ class GroupRemoval:
             if not is_ours or self._groups.find(name) is None:
                 self._groups.load(name, creates=False)  # so that its members' sessions end
             return
-        now_ms = self._wall_ms()
+        now_ms = self._believed_ms()
         if now_ms < self._not_before.get(name, now_ms):
             return
         last_ms = _last_use_ms(self._store.fetch(name, None), record)
@@ -163,7 +164,7 @@ class GroupRemoval:
                 for topic, node in offsets.items()
             }
             last_ms = _last_use_ms(found, self._members(hosted))
-            if last_ms is not None and self._wall_ms() - last_ms < self._retention_ms:
+            if last_ms is not None and self._believed_ms() - last_ms < self._retention_ms:
                 return
             self._remove(hosted, offsets)
             self._remove_claim(hosted)

@@ -11,15 +11,10 @@ that it goes some day.
 
 from __future__ import annotations
 
-import logging
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from broker_runtime.log.config import LogConfig
-
-LARGEST_STEP_MS = 60_000
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,38 +41,3 @@ def segments_to_remove(segments: Sequence[SegmentAge], config: LogConfig, *, bou
 def is_expired(segment: SegmentAge, config: LogConfig, now_ms: int) -> bool:
     """Whether the newest append in the segment is older than ``retention.ms``."""
     return config.retention_ms >= 0 and segment.last_append_ms < now_ms - config.retention_ms
-
-
-class BelievedClock:
-    """How much of the wall clock retention believes: no more time than has passed since this process began.
-
-    The clock is believed as it is found at the start. If it is then set ahead by more than `LARGEST_STEP_MS` between
-    two looks, the time goes on as if it had not been, and a warning says so; records stay longer by that much until the
-    broker is started anew, and no longer. Set back, it is followed at once, which deletes nothing. Smaller steps, as of
-    a clock that is kept in time, are followed. Thread-safe.
-    """
-
-    def __init__(self, *, wall_ms: int, uptime_ms: int) -> None:
-        """``uptime_ms``: of a clock that nobody sets, and that goes on while the machine sleeps."""
-        self._started_ms = wall_ms - uptime_ms
-        self._is_ahead = False
-        self._lock = threading.Lock()
-
-    def believed_ms(self, wall_ms: int, uptime_ms: int) -> int:
-        """The time that retention may act on, now."""
-        with self._lock:
-            return self._believed_ms(wall_ms, uptime_ms)
-
-    def _believed_ms(self, wall_ms: int, uptime_ms: int) -> int:
-        believed_ms = self._started_ms + uptime_ms
-        ahead_ms = wall_ms - believed_ms
-        if ahead_ms <= 0:
-            return wall_ms
-        is_ahead = ahead_ms > LARGEST_STEP_MS
-        if is_ahead and not self._is_ahead:
-            _log.warning("clock was set ahead by_s=%d: retention does not follow before a restart", ahead_ms // 1000)
-        self._is_ahead = is_ahead
-        if is_ahead:
-            return believed_ms
-        self._started_ms += ahead_ms
-        return wall_ms

@@ -301,4 +301,4 @@ def _watch(watch: Watch | None, path: str) -> _PathWatch | None:
 
 def _znode(found: Any) -> ZNode:
     data, stat = found
-    return ZNode(data, stat.version, stat.ephemeralOwner, stat.czxid)
+    return ZNode(data, stat.version, stat.ephemeralOwner, stat.czxid, stat.mtime)

@@ -112,6 +112,15 @@ def register(
     )
 
 
+def zookeepers_ms(client: ZooKeeperClient, membership: Membership) -> int | None:
+    """What ZooKeeper's clock said when the registration began; None: not known.
+
+    Raises `ZooKeeperUnavailableError`.
+    """
+    node = client.find(broker_epoch_path(membership.broker_id))
+    return node.modified_ms or None if node is not None and node.version == membership.epoch else None
+
+
 def mark_stopping(client: ZooKeeperClient, membership: Membership) -> None:
     """Tells the cluster that the broker stops: others take over what they can. May be repeated.
 

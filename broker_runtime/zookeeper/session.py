@@ -55,12 +55,14 @@ class SessionState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ZNode:
-    """A znode as read. ``owner``: the session an ephemeral one belongs to, else 0. ``created``: its zxid."""
+    """A znode as read. ``owner``: the session an ephemeral one belongs to, else 0. ``created``: its zxid.
+    ``modified_ms``: when it was last written, by ZooKeeper's clock; 0: not known."""
 
     data: bytes
     version: int
     owner: int = 0
     created: int = 0
+    modified_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,7 +155,8 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     # --- topic ------------------------------------------------------------------------------------------------
     Setting(name="retention.ms", scopes=("topic",), kind=Kind.DURATION, default=7 * _DAY, minimum=0,
             maximum=100 * _FOREVER_MS, unlimited=True, doc="How long records stay after they were appended. A broker's "
-            "clock that is set ahead while it runs is not believed before its restart."),
+            "clock that is set ahead while it runs is not believed before its restart, and then only if ZooKeeper's "
+            "agrees."),
     Setting(name="retention.bytes", scopes=("topic",), kind=Kind.SIZE, default=-1, minimum=0, maximum=1 << 60,
             unlimited=True, doc="How much of a partition stays; whole segments beyond it are removed, oldest first."),
     Setting(name="segment.bytes", scopes=("topic",), kind=Kind.SIZE, default=_GIB, minimum=4 * _KIB,

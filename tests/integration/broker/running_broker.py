@@ -36,6 +36,7 @@ class RunningBroker:
         self.directory = directory
         self.zookeeper = zookeeper
         self.settings = settings
+        self.program = ["-m", "broker_runtime"]
         self.port = 0
         self.process = None
         self.client = None
@@ -59,7 +60,7 @@ class RunningBroker:
         }
         config = self.directory / "broker.toml"
         config.write_text("".join(f"{json.dumps(name)} = {json.dumps(value)}\n" for name, value in settings.items()))
-        command = [sys.executable, "-P", "-m", "broker_runtime", "--config", config, "--ready-file", ready]
+        command = [sys.executable, "-P", *self.program, "--config", config, "--ready-file", ready]
         self.process = GuardedProcess(command, output=self.directory / "broker.out")
         return ready
 

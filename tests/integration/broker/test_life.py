@@ -2,15 +2,18 @@
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import time
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
 from broker_runtime.contract import errors
 from broker_runtime.zookeeper.client import KazooZooKeeper
+from tests.integration.broker import broker_ahead
 from tests.integration.broker.running_broker import wait_until
 
 
@@ -204,3 +207,23 @@ def test_start_loads_no_log(new_broker):
     assert not [path for path in opened if "/log/t-" in path]
     assert "recover log" not in broker.output.rpartition("open directory")[2]
     assert broker.consume("t", 7) == [b"x"]
+
+
+def test_clock_that_jumped_ahead_while_the_broker_was_stopped_deletes_nothing(new_broker):
+    """ZooKeeper's clock is believed where this one is ahead of it, and one line of the log names both times."""
+    broker = new_broker(**{"log.retention.check.interval.ms": 100}).start()
+    broker.call("create_topic", name="t", config={"retention.ms": str(86_400_000)})
+    broker.call("create_topic", name="u", config={"retention.ms": "1"})
+    broker.produce("t", [b"x"])
+    assert broker.stop() == 0
+    before_ms = time.time_ns() // 1_000_000
+    broker.program = [broker_ahead.__file__]
+    broker.start()
+    broker.produce("u", [b"y"])
+    wait_until(lambda: broker.topic("u", with_offsets=True).partitions[0].log_start == 1, "retention was applied")
+    assert broker.consume("t") == [b"x"]
+    (told,) = re.findall(r"clock is ahead of ZooKeeper's: .* here=(\S+) zookeeper=(\S+)", broker.output)
+    here_ms, zookeeper_ms = (round(datetime.fromisoformat(each).timestamp() * 1_000) for each in told)
+    assert 0 <= zookeeper_ms - before_ms < 60_000
+    assert 0 <= here_ms - before_ms - broker_ahead.AHEAD_MS < 60_000
+    assert "clock was set ahead" not in broker.output

@@ -45,6 +45,7 @@ def group_actions(topics: Mapping[str, tuple[uuid.UUID, int, object]]) -> dict[s
         refuses=lambda host, port: False,
         steady_ms=lambda: time.monotonic_ns() // 1_000_000,
         wall_ms=lambda: time.time_ns() // 1_000_000,
+        believed_ms=lambda: time.time_ns() // 1_000_000,
     )
     threading.Thread(target=_run, args=(groups,), daemon=True).start()
     return {name: getattr(groups.service, name) for name in ACTIONS if hasattr(groups.service, name)}

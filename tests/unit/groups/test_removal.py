@@ -32,7 +32,7 @@ def world():
             broker_id=broker.number,
             retention_ms=RETENTION_MS,
             steady_ms=lambda: world.now_ms,
-            wall_ms=lambda: world.now_ms,
+            believed_ms=lambda: world.now_ms,
             sleep=lambda s, broker=broker: broker.coordinator.step(),
         )
     return world

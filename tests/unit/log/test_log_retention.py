@@ -8,8 +8,8 @@ import pytest
 
 from broker_runtime.contract.errors import LogStorageError
 from broker_runtime.log import BelievedClock, FlushMode, LogConfig
+from broker_runtime.log.believed_clock import LARGEST_STEP_MS
 from broker_runtime.log.faulty_files import FaultyFiles
-from broker_runtime.log.retention import LARGEST_STEP_MS
 from tests.unit.log.log_samples import SMALL, append, fill, frame, open_directory, open_log
 
 DAY_MS = 86_400_000
@@ -80,6 +80,30 @@ def test_believed_clock_follows_one_that_is_set_back_and_back_again():
     assert clock.believed_ms(100 * DAY_MS + 2000, 2000) == 100 * DAY_MS + 2000
 
 
+def test_believed_clock_gains_no_more_than_a_thousandth_on_one_that_runs_away():
+    """However often and by however many it is looked at: each step alone is small enough."""
+    clock = BelievedClock(wall_ms=0, uptime_ms=0)
+    for uptime_ms in range(0, DAY_MS, 30_000):
+        believed_ms = clock.believed_ms(2 * uptime_ms, uptime_ms)
+        assert clock.believed_ms(2 * uptime_ms + 30_000, uptime_ms) - uptime_ms <= LARGEST_STEP_MS + uptime_ms // 1000
+        assert believed_ms - uptime_ms <= LARGEST_STEP_MS + uptime_ms // 1000
+
+
+def test_believed_clock_keeps_to_one_that_goes_a_little_faster():
+    """As the machine's own is kept in time, for months."""
+    clock = BelievedClock(wall_ms=0, uptime_ms=0)
+    for uptime_ms in range(0, 90 * DAY_MS, 300_000):
+        wall_ms = uptime_ms + uptime_ms // 2000
+        assert clock.believed_ms(wall_ms, uptime_ms) == wall_ms
+
+
+def test_believed_clock_follows_another_small_step_a_day_later():
+    clock = BelievedClock(wall_ms=0, uptime_ms=0)
+    assert clock.believed_ms(LARGEST_STEP_MS, 0) == LARGEST_STEP_MS
+    assert clock.believed_ms(2 * LARGEST_STEP_MS + 1000, 1000) == LARGEST_STEP_MS + 1000
+    assert clock.believed_ms(2 * LARGEST_STEP_MS + DAY_MS, DAY_MS) == 2 * LARGEST_STEP_MS + DAY_MS
+
+
 def test_believed_clock_says_once_that_it_does_not_follow(caplog):
     """An operator learns why records stay."""
     clock = BelievedClock(wall_ms=0, uptime_ms=0)
@@ -88,6 +112,30 @@ def test_believed_clock_says_once_that_it_does_not_follow(caplog):
     assert [record.getMessage() for record in caplog.records] == [
         "clock was set ahead by_s=86400: retention does not follow before a restart"
     ]
+    clock.believed_ms(3000, 3000)
+    clock.believed_ms(DAY_MS, 4000)
+    assert len(caplog.records) == 2, "it was right meanwhile"
+
+
+@pytest.mark.parametrize("behind_ms", [-10 * DAY_MS, 0, LARGEST_STEP_MS])
+def test_believed_clock_is_as_it_was_found_where_zookeepers_is_no_more_than_a_minute_behind(behind_ms, caplog):
+    """One that is ahead proves nothing: records would go before their time."""
+    clock = BelievedClock(wall_ms=100 * DAY_MS, uptime_ms=500)
+    clock.compare(100 * DAY_MS + 500 - behind_ms, from_ms=1000, to_ms=2000)
+    assert clock.believed_ms(101 * DAY_MS, DAY_MS + 500) == 101 * DAY_MS
+    assert not caplog.records
+
+
+def test_believed_clock_begins_with_zookeepers_where_it_is_ahead_of_that(caplog):
+    """Of the time that it was set ahead while no broker ran nothing is believed, and that is said once."""
+    clock = BelievedClock(wall_ms=100 * DAY_MS, uptime_ms=500)
+    clock.compare(90 * DAY_MS, from_ms=1000, to_ms=2000)
+    assert clock.believed_ms(101 * DAY_MS, 2000 + DAY_MS) == 91 * DAY_MS
+    assert [record.getMessage() for record in caplog.records] == [
+        "clock is ahead of ZooKeeper's: retention believes that one "
+        "here=1970-04-11T00:00:00.500+00:00 zookeeper=1970-04-01T00:00:00.000+00:00"
+    ]
+    assert clock.believed_ms(91 * DAY_MS - 1, 2000 + DAY_MS) == 91 * DAY_MS - 1, "put right"
 
 
 def test_segments_stamped_ahead_of_the_clock_go_after_the_retention_time_all_the_same():

@@ -19,7 +19,7 @@ def world():
         store = OffsetStore(broker.client)
         removal = GroupRemoval(
             broker.client, broker.claims, broker.groups, store, broker_id=broker.number, retention_ms=1_000,
-            steady_ms=lambda: world.now_ms, wall_ms=lambda: world.now_ms,
+            steady_ms=lambda: world.now_ms, believed_ms=lambda: world.now_ms,
             sleep=lambda s, broker=broker: broker.coordinator.step(),
         )  # fmt: skip
         broker.service = GroupService(
