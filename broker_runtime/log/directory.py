@@ -61,7 +61,7 @@ from broker_runtime.log.partition_files import PartitionFiles
 from broker_runtime.log.partition_log import PartitionLog
 from broker_runtime.log.recovery import StartState
 from broker_runtime.log.salvage import belongs_to
-from broker_runtime.log.set_aside import ASIDE_NAME, DAMAGED, DIVERGED, kept_copies, log_bytes, name_aside
+from broker_runtime.log.set_aside import ASIDE_NAME, DAMAGED, DIVERGED, kept_copies, name_aside
 
 CLEAN_NAME = "clean-shutdown"
 RECOVERY_POINT_NAME = "recovery-point-checkpoint"
@@ -279,28 +279,25 @@ class LogDirectory:
 
     def set_aside_damaged(self, topic_partition: TopicPartition) -> None:
         """Takes a log out of use that is damaged, or diverged (`PartitionLog.refuse_to_lose`); the next `log` makes
-        another, empty. Its files stay, until there are others of the same partition to be kept; those of another log
-        that lay in its place stay for ever. Durable when it returns. Raises `OSError`: then nothing has changed, or an
-        older copy is gone."""
+        another, empty. Its files stay: those of a damaged log until there is another of the same partition, those of a
+        diverged one, or of another log that lay in its place, for ever. Durable when it returns. Raises `OSError`: then
+        nothing has changed, or an older damaged copy is gone."""
         log = self._logs[topic_partition]
         if log.is_anothers:
             self._take_away([topic_partition], "stray")
             return
         suffix = DIVERGED if log.is_diverged else DAMAGED
         log.abandon(LogStorageError(f"{topic_partition} is {suffix}, and is set aside: another log takes its place"))
-        older = kept_copies(self.files, self.path, [topic_partition], [suffix])
-        if suffix == DIVERGED and any(log_bytes(self.files, each) > log_bytes(self.files, log.path) for each in older):
-            suffix, older = "deleted", []  # one that has more is kept already
+        # Of what diverged twice neither may be anywhere else, whichever is longer.
+        older = [] if log.is_diverged else kept_copies(self.files, self.path, [topic_partition], [DAMAGED])
         for each in older:
-            _log.warning("remove older %s log path=%s", suffix, each)
+            _log.warning("remove older damaged log path=%s", each)
             self.files.remove_tree(each)
         with self._lock:
             (target,) = self._rename_aside([topic_partition], suffix)
             del self._logs[topic_partition]
         self._save()
-        if suffix == "deleted":
-            self.files.remove_tree(target)
-        elif suffix == DIVERGED:
+        if log.is_diverged:
             _log.error(
                 "diverged log set aside partition=%s path=%s. What its leader has not may be nowhere else: keep it "
                 "until you know that those records are not needed, then delete the directory. pylog log dump reads it",

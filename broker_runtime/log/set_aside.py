@@ -43,12 +43,6 @@ def kept_copies(
     return found
 
 
-def log_bytes(files: FileSystem, directory: Path) -> int:
-    """How much a log has in its segments. Raises `OSError`."""
-    names = [name for name in files.list(directory) if name.endswith(".log")]
-    return sum(files.file_size(directory / name) or 0 for name in names)
-
-
 def _owner(files: FileSystem, directory: Path, name: str) -> str:
     """``topic-partition``; the directory's own name may be cut short."""
     try:

@@ -222,6 +222,24 @@ def test_one_damaged_copy_of_a_partition_is_kept():
     assert [name.split(".")[0] for name in names(files)] == ["t-1"]
 
 
+@pytest.mark.parametrize("counts", [(5, 2), (2, 5)])
+def test_every_diverged_copy_of_a_partition_is_kept(counts):
+    """What one has may be nowhere else, whichever has more; damage does not take them away either."""
+    files = FaultyFiles()
+    directory = open_directory(files)
+    for count in counts:
+        log = open_log(directory)
+        fill(log, count)
+        with pytest.raises(CorruptRecordError):
+            log.refuse_to_lose(0, 1)
+        directory.set_aside_damaged(T0)
+    diverged = set(names(files))
+    assert len(diverged) == 2
+    fill(open_log(directory), 1)
+    directory.set_aside_damaged(T0)
+    assert diverged < set(names(files))
+
+
 def test_damaged_copy_whose_name_was_cut_is_known_by_what_is_in_it():
     files = FaultyFiles()
     directory = open_directory(files)
