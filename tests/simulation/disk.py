@@ -130,11 +130,17 @@ class SimFiles(FaultyFiles):
         return b"" if inode is None else bytes(inode.content)
 
     def durable_bytes(self, path: Path) -> int:
-        """How much of the file's beginning a power failure leaves in any case."""
+        """How much of the file's beginning a power failure leaves in any case: what was written over it and did not
+        reach the device matters only where it is something else."""
         inode = self._durable_names.get(path)
         if inode is None:
             return 0
-        return min([len(inode.durable), *(start for start, _ in self._not_written.get(inode, ()))])
+        not_there = (
+            start
+            for start, end in self._not_written.get(inode, ())
+            if inode.durable[start:end] != inode.content[start:end]
+        )
+        return min([len(inode.durable), *not_there])
 
     # --- FileSystem -----------------------------------------------------------------------------------------------
 
