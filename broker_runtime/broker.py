@@ -177,7 +177,7 @@ class Broker:
             lambda: member.membership,
             lag_limit_ms=settings.replica_lag_time_max_ms,
             electorate=lambda: member.electorate,
-            report=DiskReport(client, lambda: hosting.troubles()),
+            report=DiskReport(client, lambda: hosting.troubles(), lambda: hosting.damaged_logs()),
         )
         fetching = ReplicaFetching(
             settings.broker_id,
@@ -198,7 +198,7 @@ class Broker:
             followers=fetching,
             now_ms=_steady_ms,
             on_in_sync_news=updater.wake,
-            on_damage=lambda: member.wake(),
+            on_damage=lambda: _wake(member, updater),
             stall_limit_s=settings.replica_lag_time_max_ms / 1_000,
             disk_work=disk_work,
             clock=clock,
@@ -441,6 +441,12 @@ def _address_of(member: ClusterMember, broker_id: int) -> Address | None:
 def _throttle(settings: BrokerSettings) -> ReplicationThrottle | None:
     rate = settings.replication_throttled_rate
     return None if rate == -1 else ReplicationThrottle(rate)
+
+
+def _wake(member: ClusterMember, updater: IsrUpdater) -> None:
+    """A log is damaged: its in-sync set is left where another can lead, and the cluster is told."""
+    member.wake()
+    updater.wake()
 
 
 def _report(member: ClusterMember, broker_id: int) -> None:

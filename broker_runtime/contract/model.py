@@ -95,6 +95,7 @@ class PartitionDescription:
     ``lost``: replicas that came back without the log that they were in sync with, and are not in sync again yet. One
     that is in ``isr`` as well was the last one in sync: nobody leads until its disk is back, or another is chosen.
     ``eligible``: replicas that are not in sync and have all that is committed (KIP-966's eligible leader replicas).
+    ``damaged``: replicas whose brokers, which are up, found their logs damaged.
     """
 
     partition: int
@@ -106,6 +107,7 @@ class PartitionDescription:
     high_watermark: int = -1
     lost: Sequence[int] = ()
     eligible: Sequence[int] = ()
+    damaged: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

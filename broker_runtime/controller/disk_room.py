@@ -9,7 +9,8 @@ before any leadership is given up for it, so that none goes back there.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import Final
 
 from broker_runtime.contract.errors import LogStorageError, ZooKeeperUnavailableError
@@ -20,12 +21,13 @@ from broker_runtime.replication import Partition
 from broker_runtime.zookeeper.membership import Membership
 from broker_runtime.zookeeper.session import ZNodeError, ZooKeeperClient
 from broker_runtime.zookeeper.unwritable_disks import tell_disks
-from broker_runtime.zookeeper.znodes import UnwritableDisks
+from broker_runtime.zookeeper.znodes import DiskTroubles
 
 log = logging.getLogger(__name__)
 
 _ROOM_AGAIN: Final = 1.1  # times the least that must be free: a disk at its limit does not change its mind each second
 _MOST_PARTITIONS: Final = 10_000  # that are named to the cluster
+_MOST_DAMAGED: Final = 1_000  # the same, of damaged logs
 
 
 class DiskRoom:
@@ -115,16 +117,22 @@ class PartitionWithRoom(Partition):
 class DiskReport:
     """What this broker told the cluster of its disks. Used by one thread."""
 
-    def __init__(self, client: ZooKeeperClient, troubles: Callable[[], dict[str, tuple[str, list[Partition]]]]) -> None:
-        """``troubles``: `Hosting.troubles`."""
+    def __init__(
+        self,
+        client: ZooKeeperClient,
+        troubles: Callable[[], dict[str, tuple[str, list[Partition]]]],
+        damaged: Callable[[], Sequence[Partition]],
+    ) -> None:
+        """``troubles``: `Hosting.troubles`, ``damaged``: `Hosting.damaged_logs`."""
         self._client = client
         self._troubles = troubles
-        self._told: tuple[int, UnwritableDisks | None] | None = None  # in which epoch; None: nothing in this process
+        self._damaged = damaged
+        self._told: tuple[int, DiskTroubles | None] | None = None  # in which epoch; None: nothing in this process
         self._is_doubtful = False  # whether what was told last has arrived
 
     def tell(self, membership: Membership) -> bool:
         """Tells what has changed; whether the cluster knows how it is now. Blocks for ZooKeeper, in bounds."""
-        present = membership.epoch, _describe(self._troubles(), membership.epoch)
+        present = membership.epoch, _describe(self._troubles(), self._damaged(), membership.epoch)
         if not self._is_doubtful:
             if self._told == present:
                 return True
@@ -138,24 +146,31 @@ class DiskReport:
             log.warning("cannot tell of disks broker=%d error=%s", membership.broker_id, error)
             return False
         self._told, self._is_doubtful = present, False
-        told = present[1]
-        log.warning("tell of disks broker=%d troubles=%s", membership.broker_id, told.directories if told else "none")
+        told = present[1] or DiskTroubles(epoch=membership.epoch)
+        log.warning(
+            "tell of disks broker=%d troubles=%s damaged=%s",
+            membership.broker_id, told.directories or "none", told.damaged or "none",
+        )  # fmt: skip
         return True
 
 
-def _describe(troubles: dict[str, tuple[str, list[Partition]]], epoch: int) -> UnwritableDisks | None:
-    if not troubles:
+def _describe(
+    troubles: dict[str, tuple[str, list[Partition]]], damaged: Sequence[Partition], epoch: int
+) -> DiskTroubles | None:
+    if not troubles and not damaged:
         return None
-    concerned: dict[str, list[int]] = {}
-    count = 0
-    for _, partitions in troubles.values():
-        count += len(partitions)
-        for partition in partitions:
-            concerned.setdefault(partition.topic, []).append(partition.partition)
-    return UnwritableDisks(
+    concerned = _by_topic(partition for _, partitions in troubles.values() for partition in partitions)
+    count = sum(map(len, concerned.values()))
+    return DiskTroubles(
         epoch=epoch,
         directories={path: reason for path, (reason, _) in sorted(troubles.items())},
-        partitions=None
-        if count > _MOST_PARTITIONS or len(concerned) > _MOST_PARTITIONS // 10
-        else {topic: tuple(sorted(numbers)) for topic, numbers in sorted(concerned.items())},
+        partitions=None if count > _MOST_PARTITIONS or len(concerned) > _MOST_PARTITIONS // 10 else concerned,
+        damaged=_by_topic(islice(damaged, _MOST_DAMAGED)),
     )
+
+
+def _by_topic(partitions: Iterable[Partition]) -> dict[str, tuple[int, ...]]:
+    found: dict[str, list[int]] = {}
+    for partition in partitions:
+        found.setdefault(partition.topic, []).append(partition.partition)
+    return {topic: tuple(sorted(numbers)) for topic, numbers in sorted(found.items())}

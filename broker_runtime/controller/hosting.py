@@ -62,7 +62,8 @@ class Hosting:
     ) -> None:
         """``min_free_bytes``: ``log.dir.min.free.bytes``. ``followers``: who fetches from the leaders that this broker
         follows (None: nobody). ``now_ms``: the clock of `Partition.follower_fetch`. ``on_in_sync_news``: see
-        `Partition.on_in_sync_news`, ``on_damage``: see `PartitionLog.on_damage`, ``stall_limit_s``: see `DiskRoom`.
+        `Partition.on_in_sync_news`; it is called, too, when `troubles` or `damaged_logs` may have become fewer.
+        ``on_damage``: see `PartitionLog.on_damage`, ``stall_limit_s``: see `DiskRoom`.
         ``disk_work``: who does what touches a directory, by its path; None: the caller, who waits for the disk.
         ``clock``: how far retention believes the wall clock; None: as it is found here.
         Raises `OSError` where a directory cannot be looked at."""
@@ -151,11 +152,7 @@ class Hosting:
                     damaged, opened = opened, self._open_instead_of_damaged(at, wanted_id, config, versions)
                     self._released.pop(damaged, None)
                 if partition is None or partition.log is not opened:
-                    room = self._rooms[self._directory_of[at].path]
-                    partition = hosted[number] = PartitionWithRoom(opened, room, broker_id=self._broker_id)
-                    partition.on_in_sync_news = self._on_in_sync_news
-                    opened.on_damage(self._on_damage)
-                    self._registry.host(partition)
+                    partition = hosted[number] = self._host(at, opened, instead_of=partition)
                 partition.min_in_sync_replicas = settings.min_in_sync(topic.replication_factor(number))
                 if self._set_role(partition, present, replicas, broker_epoch):
                     led.setdefault(present.state.leader_epoch, []).append(number)
@@ -188,6 +185,12 @@ class Hosting:
         damaged = [partition for partition in self._registry.hosted() if partition.log.is_damaged]
         return [partition for partition in damaged if partition.log not in self._released]
 
+    def damaged_logs(self) -> list[Partition]:
+        """The hosted partitions with records that cannot be read, until another log takes the place of theirs. Never
+        waits for a disk."""
+        hosted = self._registry.hosted()
+        return [partition for partition in hosted if partition.log.is_damaged and not partition.log.is_diverged]
+
     def release(self, partition: Partition, version: int) -> None:
         """From the state of this ``version`` on nothing rests on the partition's damaged log, if the state says so."""
         self._released[partition.log] = version
@@ -197,6 +200,7 @@ class Hosting:
         for partition in self._registry.forget_topic(name):
             self._unfollow(TopicPartition(partition.topic, partition.partition))
             self._schemas.pop(partition.topic_id, None)
+            self._no_more(partition)
         self._hosted.pop(name, None)
         self._applied.pop(name, None)
         self._failed.pop(name, None)
@@ -311,6 +315,22 @@ class Hosting:
     def directories(self) -> tuple[LogDirectory, ...]:
         """The data directories."""
         return self._directories
+
+    def _host(self, at: TopicPartition, opened: PartitionLog, *, instead_of: Partition | None) -> Partition:
+        """The partition, served from this log from now on."""
+        room = self._rooms[self._directory_of[at].path]
+        partition = PartitionWithRoom(opened, room, broker_id=self._broker_id)
+        partition.on_in_sync_news = self._on_in_sync_news
+        opened.on_damage(self._on_damage)
+        self._registry.host(partition)
+        if instead_of is not None:
+            self._no_more(instead_of)
+        return partition
+
+    def _no_more(self, partition: Partition) -> None:
+        """It is not hosted any more, and `damaged_logs` has it no more."""
+        if partition.log.is_damaged:
+            self._on_in_sync_news()
 
     def _present(
         self,
@@ -428,6 +448,7 @@ class Hosting:
         dropped = self._registry.drop(at)
         if dropped is not None:
             self._unfollow(at)
+            self._no_more(dropped)
         directory = self.directory_of(at)
         if directory is None:
             self._forget_missing([at])
