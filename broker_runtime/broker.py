@@ -64,6 +64,7 @@ _CONNECT_S: Final = 5.0
 _CHECKPOINT_S: Final = 5.0
 _ROLLED_LOOK_S: Final = 0.5  # no shorter: under many rolls each look writes checkpoints
 _DISK_LOOK_S: Final = 1.0
+_KEPT_LOOK_S: Final = 5.0
 _FLUSH_LOOK_S: Final = 0.1
 _PRODUCER_IDS_S: Final = 1.0
 _STEP_S: Final = 5.0
@@ -177,7 +178,9 @@ class Broker:
             lambda: member.membership,
             lag_limit_ms=settings.replica_lag_time_max_ms,
             electorate=lambda: member.electorate,
-            report=DiskReport(client, lambda: hosting.troubles(), lambda: hosting.damaged_logs()),
+            report=DiskReport(
+                client, lambda: hosting.troubles(), lambda: hosting.damaged_logs(), lambda: hosting.diverged()
+            ),
         )
         fetching = ReplicaFetching(
             settings.broker_id,
@@ -336,6 +339,7 @@ class Broker:
                 PeriodicTask(name="rolled segments", interval_s=_ROLLED_LOOK_S, run=directory.maybe_checkpoint),
                 PeriodicTask(name="flush", interval_s=_FLUSH_LOOK_S, run=lambda: directory.maybe_flush(wall_ms())),
                 PeriodicTask(name="room", interval_s=_DISK_LOOK_S, run=lambda: hosting.look_at_disk(directory)),
+                PeriodicTask(name="kept logs", interval_s=_KEPT_LOOK_S, run=lambda: hosting.look_at_kept(directory)),
                 PeriodicTask(
                     name="retention",
                     interval_s=retention_s,

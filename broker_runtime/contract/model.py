@@ -65,13 +65,15 @@ class GroupOffset(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerDescription:
     """One broker as registered: where clients reach it, and the epoch of its registration. ``disks``: of its data
-    directories, by path, those that take no records at present, and what is wrong with each."""
+    directories, by path, those that take no records at present, and what is wrong with each. ``diverged``: paths of
+    logs that it set aside, because they had records, perhaps committed ones, that their leaders had not."""
 
     broker_id: int
     host: str
     port: int
     epoch: int
     disks: Mapping[str, str] = field(default_factory=dict)
+    diverged: Sequence[str] = ()
 
     @property
     def address(self) -> str:

@@ -29,7 +29,7 @@ from broker_runtime.contract.requests import (
 from broker_runtime.log import LogDirectory
 from broker_runtime.replication import PartitionRegistry
 from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState
-from broker_runtime.zookeeper.znodes import DiskTroubles, TopicRecord
+from broker_runtime.zookeeper.znodes import BrokerRegistration, DiskTroubles, TopicRecord
 
 _BUSY_S: Final = 1.0  # that an answer waits for a partition in use, the first of a disk
 _AGAIN_BUSY_S: Final = 0.01  # and for each further one there: the disk may stand still
@@ -68,13 +68,7 @@ class MetadataService:
             cluster_id=self._cluster_id,
             controller_id=None if cluster.controller is None else cluster.controller.broker_id,
             brokers=tuple(
-                BrokerInfo(
-                    broker_id=broker_id,
-                    host=broker.host,
-                    port=broker.port,
-                    epoch=broker.epoch,
-                    disks=cluster.disks[broker_id].directories if broker_id in cluster.disks else {},
-                )
+                _broker(broker_id, broker, cluster.disks.get(broker_id))
                 for broker_id, broker in sorted(cluster.brokers.items())
             ),
             topics=tuple(
@@ -154,6 +148,17 @@ def topic_info(topic: TopicState, disks: Mapping[int, DiskTroubles] | None = Non
             )
         )
     return _info(topic.name, topic.record, tuple(partitions), dict(topic.config))
+
+
+def _broker(broker_id: int, broker: BrokerRegistration, disks: DiskTroubles | None) -> BrokerInfo:
+    return BrokerInfo(
+        broker_id=broker_id,
+        host=broker.host,
+        port=broker.port,
+        epoch=broker.epoch,
+        disks={} if disks is None else disks.directories,
+        diverged=() if disks is None else disks.diverged,
+    )
 
 
 def _damaged(topic: TopicState, disks: Mapping[int, DiskTroubles]) -> dict[int, tuple[int, ...]]:

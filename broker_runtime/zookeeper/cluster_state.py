@@ -75,7 +75,7 @@ class ClusterState:
 
     A topic that is being deleted is in ``topics`` no more. ``draining``: the brokers that are being emptied.
     ``deleted_logs``: logs that brokers still have to remove, by the topic's id. ``disks``: what live
-    brokers tell of disks that take no records at present, and of logs that are damaged.
+    brokers tell of disks that take no records at present, and of logs that are damaged, or kept as diverged.
     """
 
     brokers: Mapping[int, BrokerRegistration] = field(default_factory=dict)

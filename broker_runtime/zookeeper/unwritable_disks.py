@@ -1,5 +1,5 @@
-"""What a broker tells the cluster of its disks: which cannot take records at present, what is on them, and which logs
-are damaged.
+"""What a broker tells the cluster of its disks: which cannot take records at present, what is on them, which logs
+are damaged, and which are kept as diverged.
 
 Rule: told by the broker itself, under its epoch, so that what an earlier life told counts no more. Where all is well
 there is no znode.

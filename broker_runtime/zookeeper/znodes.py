@@ -7,7 +7,7 @@
     /brokers/disks/<id>                   `DiskRecord`: the data directories of its last     that broker
                                           registration, which have that one's epoch on disk
     /brokers/unwritable/<id>              `DiskTroubles`, where a disk takes no records,     that broker
-                                          or a log is damaged
+                                          a log is damaged, or one is kept
     /controller                ephemeral  `ControllerClaim`                                  the controller
     /controller_epoch                     a number; its version guards the controller's      a new controller
                                           other writes, all in one multi with a check of it
@@ -134,13 +134,14 @@ class DiskTroubles(Record, frozen=True, kw_only=True):
 
     ``epoch``: the registration in which that was told; of another it says nothing. ``damaged``: the partitions whose
     logs it found damaged, by topic; of very many, some. They concern nobody who elects: such a log is left by its
-    broker where another can lead.
+    broker where another can lead. ``diverged``: paths of logs that it set aside as such and keeps; of very many, some.
     """
 
     epoch: int
     directories: dict[str, str] = {}
     partitions: dict[str, tuple[int, ...]] | None = None
     damaged: dict[str, tuple[int, ...]] = {}
+    diverged: tuple[str, ...] = ()
 
     def concerns(self, topic: str, partition: int) -> bool:
         """Whether the broker should not lead the partition where another can."""

@@ -98,6 +98,8 @@ def health(invocation: Invocation) -> None:
             for row in rows:
                 if row["advice"]:
                     invocation.say(row["advice"])
+        for remark in found.remarks:
+            invocation.say(remark)
         invocation.say(_verdict(found))
     elif invocation.output in {OutputFormat.NAME, OutputFormat.JSONL}:
         print_rows(rows, _PROBLEM_COLUMNS, invocation.output, name="partition")
@@ -108,6 +110,7 @@ def health(invocation: Invocation) -> None:
             "brokers": sorted(found.cluster.brokers),
             "missing_brokers": list(found.missing_brokers),
             "disks": list(found.disks),
+            "remarks": list(found.remarks),
             "partitions": found.partitions,
             "problems": rows,
         }

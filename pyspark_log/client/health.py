@@ -44,6 +44,16 @@ class ClusterHealth:
             for path, what in sorted(broker.disks.items())
         )
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What is not wrong, and somebody should look at: logs with records that their leaders had not."""
+        return tuple(
+            f"broker {broker_id} keeps {path}: it has records that its leader had not, perhaps committed ones (see "
+            "pylog log dump). Delete it when you know that you need none of them"
+            for broker_id, broker in sorted(self.cluster.brokers.items())
+            for path in broker.diverged
+        )
+
 
 def check(cluster: Cluster) -> ClusterHealth:
     """Asks any broker. Raises as `Cluster.call`."""

@@ -17,6 +17,7 @@ class BrokerInfo(Message, frozen=True, kw_only=True):
     disks: dict[str, str] = msgspec.field(
         default_factory=dict
     )  # directories that take no records at present, by path: what is wrong
+    diverged: tuple[str, ...] = ()  # paths of logs that it set aside as such and keeps
 
 
 class PartitionInfo(Message, frozen=True, kw_only=True):

@@ -139,6 +139,14 @@ def test_cluster_without_a_controller_is_not_healthy() -> None:
     assert not health_of(cluster(1, controller_id=None), []).is_healthy
 
 
+def test_log_that_is_kept_as_diverged_is_a_remark_and_no_problem() -> None:
+    brokers = {1: BrokerDescription(broker_id=1, host="h", port=1, epoch=1, diverged=("/a/t-0.1.diverged",))}
+    found = health_of(ClusterDescription(cluster_id="c", controller_id=1, brokers=brokers), [])
+    assert found.is_healthy
+    (remark,) = found.remarks
+    assert remark.startswith("broker 1 keeps /a/t-0.1.diverged: ")
+
+
 def test_disk_that_takes_no_records_is_named() -> None:
     brokers = {1: BrokerDescription(broker_id=1, host="h", port=1, epoch=1, disks={"/b": "full", "/a": "failed"})}
     found = health_of(ClusterDescription(cluster_id="c", controller_id=1, brokers=brokers), [])
