@@ -64,6 +64,7 @@ _CONNECT_S: Final = 5.0
 _CHECKPOINT_S: Final = 5.0
 _ROLLED_LOOK_S: Final = 0.5  # no shorter: under many rolls each look writes checkpoints
 _DISK_LOOK_S: Final = 1.0
+_KEPT_LOOK_S: Final = 5.0
 _FLUSH_LOOK_S: Final = 0.1
 _PRODUCER_IDS_S: Final = 1.0
 _STEP_S: Final = 5.0
@@ -177,7 +178,9 @@ class Broker:
             lambda: member.membership,
             lag_limit_ms=settings.replica_lag_time_max_ms,
             electorate=lambda: member.electorate,
-            report=DiskReport(client, lambda: hosting.troubles()),
+            report=DiskReport(
+                client, lambda: hosting.troubles(), lambda: hosting.damaged_logs(), lambda: hosting.diverged()
+            ),
         )
         fetching = ReplicaFetching(
             settings.broker_id,
@@ -198,7 +201,7 @@ class Broker:
             followers=fetching,
             now_ms=_steady_ms,
             on_in_sync_news=updater.wake,
-            on_damage=lambda: member.wake(),
+            on_damage=lambda: _wake(member, updater),
             stall_limit_s=settings.replica_lag_time_max_ms / 1_000,
             disk_work=disk_work,
             clock=clock,
@@ -336,6 +339,7 @@ class Broker:
                 PeriodicTask(name="rolled segments", interval_s=_ROLLED_LOOK_S, run=directory.maybe_checkpoint),
                 PeriodicTask(name="flush", interval_s=_FLUSH_LOOK_S, run=lambda: directory.maybe_flush(wall_ms())),
                 PeriodicTask(name="room", interval_s=_DISK_LOOK_S, run=lambda: hosting.look_at_disk(directory)),
+                PeriodicTask(name="kept logs", interval_s=_KEPT_LOOK_S, run=lambda: hosting.look_at_kept(directory)),
                 PeriodicTask(
                     name="retention",
                     interval_s=retention_s,
@@ -441,6 +445,12 @@ def _address_of(member: ClusterMember, broker_id: int) -> Address | None:
 def _throttle(settings: BrokerSettings) -> ReplicationThrottle | None:
     rate = settings.replication_throttled_rate
     return None if rate == -1 else ReplicationThrottle(rate)
+
+
+def _wake(member: ClusterMember, updater: IsrUpdater) -> None:
+    """A log is damaged: its in-sync set is left where another can lead, and the cluster is told."""
+    member.wake()
+    updater.wake()
 
 
 def _report(member: ClusterMember, broker_id: int) -> None:

@@ -65,13 +65,15 @@ class GroupOffset(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerDescription:
     """One broker as registered: where clients reach it, and the epoch of its registration. ``disks``: of its data
-    directories, by path, those that take no records at present, and what is wrong with each."""
+    directories, by path, those that take no records at present, and what is wrong with each. ``diverged``: paths of
+    logs that it set aside, because they had records, perhaps committed ones, that their leaders had not."""
 
     broker_id: int
     host: str
     port: int
     epoch: int
     disks: Mapping[str, str] = field(default_factory=dict)
+    diverged: Sequence[str] = ()
 
     @property
     def address(self) -> str:
@@ -95,6 +97,7 @@ class PartitionDescription:
     ``lost``: replicas that came back without the log that they were in sync with, and are not in sync again yet. One
     that is in ``isr`` as well was the last one in sync: nobody leads until its disk is back, or another is chosen.
     ``eligible``: replicas that are not in sync and have all that is committed (KIP-966's eligible leader replicas).
+    ``damaged``: replicas whose brokers, which are up, found their logs damaged.
     """
 
     partition: int
@@ -106,6 +109,7 @@ class PartitionDescription:
     high_watermark: int = -1
     lost: Sequence[int] = ()
     eligible: Sequence[int] = ()
+    damaged: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

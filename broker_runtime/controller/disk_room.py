@@ -1,4 +1,4 @@
-"""Whether a data directory takes records: has room (``log.dir.min.free.bytes``), and answers.
+"""Whether a data directory takes records: has room (``log.dir.min.free.bytes``), and answers; what is to be told of it.
 
 Rules: room is looked at now and then, not at each append; with too little, appends are refused before they reach the
 log, so that a full disk costs an error and never a log that went offline. Reading goes on. Nobody waits for a disk to
@@ -9,27 +9,31 @@ before any leadership is given up for it, so that none goes back there.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import Final
 
 from broker_runtime.contract.errors import LogStorageError, ZooKeeperUnavailableError
 from broker_runtime.contract.settings import find_setting
 from broker_runtime.log import LogDirectory, PartitionLog
+from broker_runtime.log.set_aside import diverged_logs
 from broker_runtime.log.watched_files import WatchedFiles
 from broker_runtime.replication import Partition
 from broker_runtime.zookeeper.membership import Membership
 from broker_runtime.zookeeper.session import ZNodeError, ZooKeeperClient
 from broker_runtime.zookeeper.unwritable_disks import tell_disks
-from broker_runtime.zookeeper.znodes import UnwritableDisks
+from broker_runtime.zookeeper.znodes import DiskTroubles
 
 log = logging.getLogger(__name__)
 
 _ROOM_AGAIN: Final = 1.1  # times the least that must be free: a disk at its limit does not change its mind each second
 _MOST_PARTITIONS: Final = 10_000  # that are named to the cluster
+_MOST_DAMAGED: Final = 1_000  # the same, of damaged logs
+_MOST_DIVERGED: Final = 100  # the same, of logs that were set aside
 
 
 class DiskRoom:
-    """The state of one data directory. `look` by one thread, the rest by any, without waiting."""
+    """The state of one data directory. `look` and `look_at_kept` by one thread, the rest by any, without waiting."""
 
     def __init__(self, directory: LogDirectory, *, min_free_bytes: int, stall_limit_s: float) -> None:
         """``stall_limit_s``: how long one call may wait before the disk counts as standing still; only with
@@ -38,6 +42,7 @@ class DiskRoom:
         self._min_free_bytes = min_free_bytes
         self._stall_limit_s = stall_limit_s
         self._refusal: str | None = None
+        self._diverged: tuple[str, ...] = ()
         self.look()
 
     def look(self) -> None:
@@ -58,6 +63,17 @@ class DiskRoom:
                 "disk room path=%s usable_bytes=%d takes_appends=%s",
                 self._directory.path, usable, self._refusal is None,
             )  # fmt: skip
+
+    def look_at_kept(self) -> bool:
+        """Looks which logs are kept as diverged, and waits for the disk; whether that has changed. Raises `OSError`."""
+        had = self._diverged
+        self._diverged = tuple(map(str, diverged_logs(self._directory.files, self._directory.path)))
+        return self._diverged != had
+
+    @property
+    def diverged(self) -> tuple[str, ...]:
+        """Where logs are kept that were set aside as diverged, as last looked at."""
+        return self._diverged
 
     @property
     def stands_still(self) -> bool:
@@ -115,16 +131,25 @@ class PartitionWithRoom(Partition):
 class DiskReport:
     """What this broker told the cluster of its disks. Used by one thread."""
 
-    def __init__(self, client: ZooKeeperClient, troubles: Callable[[], dict[str, tuple[str, list[Partition]]]]) -> None:
-        """``troubles``: `Hosting.troubles`."""
+    def __init__(
+        self,
+        client: ZooKeeperClient,
+        troubles: Callable[[], dict[str, tuple[str, list[Partition]]]],
+        damaged: Callable[[], Sequence[Partition]],
+        diverged: Callable[[], Sequence[str]],
+    ) -> None:
+        """What `Hosting` has by these names; ``damaged``: `Hosting.damaged_logs`."""
         self._client = client
         self._troubles = troubles
-        self._told: tuple[int, UnwritableDisks | None] | None = None  # in which epoch; None: nothing in this process
+        self._damaged = damaged
+        self._diverged = diverged
+        self._told: tuple[int, DiskTroubles | None] | None = None  # in which epoch; None: nothing in this process
         self._is_doubtful = False  # whether what was told last has arrived
 
     def tell(self, membership: Membership) -> bool:
         """Tells what has changed; whether the cluster knows how it is now. Blocks for ZooKeeper, in bounds."""
-        present = membership.epoch, _describe(self._troubles(), membership.epoch)
+        found = _describe(self._troubles(), self._damaged(), self._diverged(), membership.epoch)
+        present = membership.epoch, found
         if not self._is_doubtful:
             if self._told == present:
                 return True
@@ -138,24 +163,32 @@ class DiskReport:
             log.warning("cannot tell of disks broker=%d error=%s", membership.broker_id, error)
             return False
         self._told, self._is_doubtful = present, False
-        told = present[1]
-        log.warning("tell of disks broker=%d troubles=%s", membership.broker_id, told.directories if told else "none")
+        told = present[1] or DiskTroubles(epoch=membership.epoch)
+        log.warning(
+            "tell of disks broker=%d troubles=%s damaged=%s diverged=%s",
+            membership.broker_id, told.directories or "none", told.damaged or "none", told.diverged or "none",
+        )  # fmt: skip
         return True
 
 
-def _describe(troubles: dict[str, tuple[str, list[Partition]]], epoch: int) -> UnwritableDisks | None:
-    if not troubles:
+def _describe(
+    troubles: dict[str, tuple[str, list[Partition]]], damaged: Sequence[Partition], diverged: Sequence[str], epoch: int
+) -> DiskTroubles | None:
+    if not (troubles or damaged or diverged):
         return None
-    concerned: dict[str, list[int]] = {}
-    count = 0
-    for _, partitions in troubles.values():
-        count += len(partitions)
-        for partition in partitions:
-            concerned.setdefault(partition.topic, []).append(partition.partition)
-    return UnwritableDisks(
+    concerned = _by_topic(partition for _, partitions in troubles.values() for partition in partitions)
+    count = sum(map(len, concerned.values()))
+    return DiskTroubles(
         epoch=epoch,
         directories={path: reason for path, (reason, _) in sorted(troubles.items())},
-        partitions=None
-        if count > _MOST_PARTITIONS or len(concerned) > _MOST_PARTITIONS // 10
-        else {topic: tuple(sorted(numbers)) for topic, numbers in sorted(concerned.items())},
+        partitions=None if count > _MOST_PARTITIONS or len(concerned) > _MOST_PARTITIONS // 10 else concerned,
+        damaged=_by_topic(islice(damaged, _MOST_DAMAGED)),
+        diverged=tuple(diverged[:_MOST_DIVERGED]),
     )
+
+
+def _by_topic(partitions: Iterable[Partition]) -> dict[str, tuple[int, ...]]:
+    found: dict[str, list[int]] = {}
+    for partition in partitions:
+        found.setdefault(partition.topic, []).append(partition.partition)
+    return {topic: tuple(sorted(numbers)) for topic, numbers in sorted(found.items())}

@@ -31,7 +31,7 @@ from typing import Final
 
 import msgspec
 
-from broker_runtime.zookeeper.znodes import PartitionState, UnwritableDisks
+from broker_runtime.zookeeper.znodes import DiskTroubles, PartitionState
 
 NOTHING: Final = (-1, 0)
 """How far a log without records goes: the leader epoch of its last one, and its end."""
@@ -49,7 +49,7 @@ class Electorate:
     live: Mapping[int, int]
     stopping: frozenset[int] = frozenset()
     suspects: frozenset[int] = frozenset()
-    disks: Mapping[int, UnwritableDisks] = field(default_factory=dict)
+    disks: Mapping[int, DiskTroubles] = field(default_factory=dict)
     unfit: frozenset[int] = frozenset()
 
     def at(self, topic: str, partition: int) -> Electorate:

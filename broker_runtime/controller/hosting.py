@@ -15,24 +15,23 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
-from broker_runtime.contract.errors import InconsistentTopicIdError, LogStorageError, PylogError, RequestTimedOutError
+from broker_runtime.contract.errors import InconsistentTopicIdError, LogStorageError, PylogError
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import LogEnd, PartitionKey
 from broker_runtime.contract.schema import SchemaHistory, TopicSchema, schema_from_bytes
 from broker_runtime.contract.settings import TopicSettings, resolve
 from broker_runtime.controller.disk_room import DiskRoom, PartitionWithRoom
 from broker_runtime.controller.disk_work import DiskWork, WorkInLine
+from broker_runtime.controller.log_ends import cannot_tell_end, ends_of
 from broker_runtime.controller.partition_ranges import partition_ranges
 from broker_runtime.log import BelievedClock, FlushMode, LogConfig, LogDirectory, PartitionLog, uptime_ms
 from broker_runtime.replication import FollowerPlan, Leadership, Partition, PartitionRegistry, Role
-from broker_runtime.replication.divergence import last_epoch
-from broker_runtime.replication.hosted_replica import BUSY_S
 from broker_runtime.replication.registry import KnownTopic
 from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState, VersionedState
 from broker_runtime.zookeeper.znodes import TopicRecord
@@ -62,7 +61,8 @@ class Hosting:
     ) -> None:
         """``min_free_bytes``: ``log.dir.min.free.bytes``. ``followers``: who fetches from the leaders that this broker
         follows (None: nobody). ``now_ms``: the clock of `Partition.follower_fetch`. ``on_in_sync_news``: see
-        `Partition.on_in_sync_news`, ``on_damage``: see `PartitionLog.on_damage`, ``stall_limit_s``: see `DiskRoom`.
+        `Partition.on_in_sync_news`; it is called, too, when what `DiskReport` tells may have changed.
+        ``on_damage``: see `PartitionLog.on_damage`, ``stall_limit_s``: see `DiskRoom`.
         ``disk_work``: who does what touches a directory, by its path; None: the caller, who waits for the disk.
         ``clock``: how far retention believes the wall clock; None: as it is found here.
         Raises `OSError` where a directory cannot be looked at."""
@@ -151,11 +151,7 @@ class Hosting:
                     damaged, opened = opened, self._open_instead_of_damaged(at, wanted_id, config, versions)
                     self._released.pop(damaged, None)
                 if partition is None or partition.log is not opened:
-                    room = self._rooms[self._directory_of[at].path]
-                    partition = hosted[number] = PartitionWithRoom(opened, room, broker_id=self._broker_id)
-                    partition.on_in_sync_news = self._on_in_sync_news
-                    opened.on_damage(self._on_damage)
-                    self._registry.host(partition)
+                    partition = hosted[number] = self._host(at, opened, instead_of=partition)
                 partition.min_in_sync_replicas = settings.min_in_sync(topic.replication_factor(number))
                 if self._set_role(partition, present, replicas, broker_epoch):
                     led.setdefault(present.state.leader_epoch, []).append(number)
@@ -188,6 +184,12 @@ class Hosting:
         damaged = [partition for partition in self._registry.hosted() if partition.log.is_damaged]
         return [partition for partition in damaged if partition.log not in self._released]
 
+    def damaged_logs(self) -> list[Partition]:
+        """The hosted partitions with records that cannot be read, until another log takes the place of theirs. Never
+        waits for a disk."""
+        hosted = self._registry.hosted()
+        return [partition for partition in hosted if partition.log.is_damaged and not partition.log.is_diverged]
+
     def release(self, partition: Partition, version: int) -> None:
         """From the state of this ``version`` on nothing rests on the partition's damaged log, if the state says so."""
         self._released[partition.log] = version
@@ -197,6 +199,7 @@ class Hosting:
         for partition in self._registry.forget_topic(name):
             self._unfollow(TopicPartition(partition.topic, partition.partition))
             self._schemas.pop(partition.topic_id, None)
+            self._no_more(partition)
         self._hosted.pop(name, None)
         self._applied.pop(name, None)
         self._failed.pop(name, None)
@@ -238,6 +241,15 @@ class Hosting:
         self._rooms[directory.path].look()
         if had_room != self._rooms[directory.path].takes_appends:
             self._on_in_sync_news()
+
+    def look_at_kept(self, directory: LogDirectory) -> None:
+        """Looks which logs are kept there as diverged. Waits for that disk, and no other. Raises `OSError`."""
+        if self._rooms[directory.path].look_at_kept():
+            self._on_in_sync_news()
+
+    def diverged(self) -> list[str]:
+        """Where logs are kept that were set aside as diverged, as last looked at. Never waits for a disk."""
+        return [path for room in self._rooms.values() for path in room.diverged]
 
     def troubles(self) -> dict[str, tuple[str, list[Partition]]]:
         """The directories that take no records, by path: what is wrong, and whose records those are. Never waits for a
@@ -291,13 +303,13 @@ class Hosting:
             try:
                 logs[key] = self._registry.find(key.topic, key.partition, key.topic_id).log
             except PylogError as error:
-                _cannot_tell_end(key, error)
+                cannot_tell_end(key, error)
         found: dict[PartitionKey, LogEnd] = {}
         for path, loading in self._loading.items():
             there = {key: each for key, each in logs.items() if each.data_directory == path}
             may_load = bool(there) and loading.acquire(blocking=False)
             try:
-                found.update(_ends_of(there, may_load=may_load))
+                found.update(ends_of(there, may_load=may_load))
             finally:
                 if may_load:
                     loading.release()
@@ -311,6 +323,22 @@ class Hosting:
     def directories(self) -> tuple[LogDirectory, ...]:
         """The data directories."""
         return self._directories
+
+    def _host(self, at: TopicPartition, opened: PartitionLog, *, instead_of: Partition | None) -> Partition:
+        """The partition, served from this log from now on."""
+        room = self._rooms[self._directory_of[at].path]
+        partition = PartitionWithRoom(opened, room, broker_id=self._broker_id)
+        partition.on_in_sync_news = self._on_in_sync_news
+        opened.on_damage(self._on_damage)
+        self._registry.host(partition)
+        if instead_of is not None:
+            self._no_more(instead_of)
+        return partition
+
+    def _no_more(self, partition: Partition) -> None:
+        """It is not hosted any more, and `damaged_logs` has it no more."""
+        if partition.log.is_damaged:
+            self._on_in_sync_news()
 
     def _present(
         self,
@@ -428,6 +456,7 @@ class Hosting:
         dropped = self._registry.drop(at)
         if dropped is not None:
             self._unfollow(at)
+            self._no_more(dropped)
         directory = self.directory_of(at)
         if directory is None:
             self._forget_missing([at])
@@ -524,27 +553,6 @@ def _made(
     schemas: Sequence[tuple[int, bytes]],
 ) -> PartitionLog:
     return directory.log(at.topic, at.partition, topic_id, config, schemas)
-
-
-def _ends_of(logs: Mapping[PartitionKey, PartitionLog], *, may_load: bool) -> Iterator[tuple[PartitionKey, LogEnd]]:
-    """How far those logs of one directory go that can tell. Without ``may_load``, those that are loaded."""
-    busy_s = BUSY_S
-    for key, each in logs.items():
-        if not each.is_loaded and not may_load:
-            continue
-        try:
-            extent = each.extent(busy_s) if each.is_loaded else each.extent()
-        except PylogError as error:
-            if isinstance(error, RequestTimedOutError):
-                busy_s = 0.0  # the disk may stand still: not so long for each log on it
-            _cannot_tell_end(key, error)
-            continue
-        epoch = last_epoch(extent.leader_epochs, extent.log_end)
-        yield key, LogEnd(topic=key.topic, partition=key.partition, leader_epoch=epoch, log_end=extent.log_end)
-
-
-def _cannot_tell_end(key: PartitionKey, error: PylogError) -> None:
-    log.warning("cannot tell log end topic=%s partition=%d error=%s", key.topic, key.partition, error)
 
 
 def schema_history(record: TopicRecord) -> SchemaHistory:

@@ -43,6 +43,12 @@ def kept_copies(
     return found
 
 
+def diverged_logs(files: FileSystem, path: Path) -> list[Path]:
+    """All that were set aside as diverged in the data directory ``path``. Raises `OSError`."""
+    matches = [(path / name, ASIDE_NAME.match(name)) for name in files.list(path)]
+    return [found for found, match in matches if match and match[2] == DIVERGED]
+
+
 def _owner(files: FileSystem, directory: Path, name: str) -> str:
     """``topic-partition``; the directory's own name may be cut short."""
     try:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -29,7 +29,7 @@ from broker_runtime.contract.requests import (
 from broker_runtime.log import LogDirectory
 from broker_runtime.replication import PartitionRegistry
 from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState
-from broker_runtime.zookeeper.znodes import TopicRecord
+from broker_runtime.zookeeper.znodes import BrokerRegistration, DiskTroubles, TopicRecord
 
 _BUSY_S: Final = 1.0  # that an answer waits for a partition in use, the first of a disk
 _AGAIN_BUSY_S: Final = 0.01  # and for each further one there: the disk may stand still
@@ -68,17 +68,11 @@ class MetadataService:
             cluster_id=self._cluster_id,
             controller_id=None if cluster.controller is None else cluster.controller.broker_id,
             brokers=tuple(
-                BrokerInfo(
-                    broker_id=broker_id,
-                    host=broker.host,
-                    port=broker.port,
-                    epoch=broker.epoch,
-                    disks=cluster.disks[broker_id].directories if broker_id in cluster.disks else {},
-                )
+                _broker(broker_id, broker, cluster.disks.get(broker_id))
                 for broker_id, broker in sorted(cluster.brokers.items())
             ),
             topics=tuple(
-                self._topic(cluster.topics[name], with_offsets=request.with_offsets)
+                self._topic(cluster.topics[name], cluster.disks, with_offsets=request.with_offsets)
                 for name in names
                 if name in cluster.topics
             ),
@@ -91,8 +85,8 @@ class MetadataService:
             broker_id=self._broker_id, log_dirs=tuple(_log_dir(directory) for directory in self._directories)
         )
 
-    def _topic(self, topic: TopicState, *, with_offsets: bool) -> TopicInfo:
-        info = topic_info(topic)
+    def _topic(self, topic: TopicState, disks: Mapping[int, DiskTroubles], *, with_offsets: bool) -> TopicInfo:
+        info = topic_info(topic, disks)
         if not with_offsets:
             return info
         waited_for: set[Path] = set()
@@ -131,11 +125,13 @@ class MetadataService:
             high_watermark=high_watermark,
             lost=info.lost,
             eligible=info.eligible,
+            damaged=info.damaged,
         )
 
 
-def topic_info(topic: TopicState) -> TopicInfo:
-    """A topic as clients are told of it, without offsets."""
+def topic_info(topic: TopicState, disks: Mapping[int, DiskTroubles] | None = None) -> TopicInfo:
+    """A topic as clients are told of it, without offsets. ``disks``: as `ClusterState.disks`."""
+    damaged = _damaged(topic, disks or {})
     partitions = []
     for number, replicas in enumerate(topic.record.assignment):
         present = topic.partitions[number] if number < len(topic.partitions) else None
@@ -148,9 +144,31 @@ def topic_info(topic: TopicState) -> TopicInfo:
                 isr=() if present is None else present.state.isr,
                 lost=() if present is None else present.state.lost,
                 eligible=() if present is None else present.state.eligible,
+                damaged=damaged.get(number, ()),
             )
         )
     return _info(topic.name, topic.record, tuple(partitions), dict(topic.config))
+
+
+def _broker(broker_id: int, broker: BrokerRegistration, disks: DiskTroubles | None) -> BrokerInfo:
+    return BrokerInfo(
+        broker_id=broker_id,
+        host=broker.host,
+        port=broker.port,
+        epoch=broker.epoch,
+        disks={} if disks is None else disks.directories,
+        diverged=() if disks is None else disks.diverged,
+    )
+
+
+def _damaged(topic: TopicState, disks: Mapping[int, DiskTroubles]) -> dict[int, tuple[int, ...]]:
+    """Of the topic's partitions the replicas whose logs are damaged, where there are any."""
+    found: dict[int, tuple[int, ...]] = {}
+    for broker_id, told in sorted(disks.items()):
+        for number in told.damaged.get(topic.name, ()):
+            if number < len(topic.record.assignment) and broker_id in topic.record.assignment[number]:
+                found[number] = (*found.get(number, ()), broker_id)
+    return found
 
 
 def planned_topic_info(name: str, record: TopicRecord, config: dict[str, str]) -> TopicInfo:

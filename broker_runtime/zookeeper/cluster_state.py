@@ -25,11 +25,11 @@ from broker_runtime.zookeeper.znodes import (
     BrokerRegistration,
     ControllerClaim,
     DeletedLogs,
+    DiskTroubles,
     PartitionState,
     Record,
     TopicConfig,
     TopicRecord,
-    UnwritableDisks,
     broker_path,
     broker_unwritable_path,
     from_json,
@@ -74,8 +74,8 @@ class ClusterState:
     """Live brokers by id, the controller, topics by name, and the names of those that are being deleted.
 
     A topic that is being deleted is in ``topics`` no more. ``draining``: the brokers that are being emptied.
-    ``deleted_logs``: logs that brokers still have to remove, by the topic's id. ``disks``: of live brokers, those that
-    take no records at present.
+    ``deleted_logs``: logs that brokers still have to remove, by the topic's id. ``disks``: what live
+    brokers tell of disks that take no records at present, and of logs that are damaged, or kept as diverged.
     """
 
     brokers: Mapping[int, BrokerRegistration] = field(default_factory=dict)
@@ -84,7 +84,7 @@ class ClusterState:
     deletions: frozenset[str] = frozenset()
     draining: frozenset[int] = frozenset()
     deleted_logs: Mapping[bytes, DeletedLogs] = field(default_factory=dict)
-    disks: Mapping[int, UnwritableDisks] = field(default_factory=dict)
+    disks: Mapping[int, DiskTroubles] = field(default_factory=dict)
 
     @property
     def placeable(self) -> dict[int, BrokerRegistration]:
@@ -123,7 +123,7 @@ def read_cluster(
     controller = _read_controller(client, watch)
     brokers = _find_records(client, {broker_id: broker_path(broker_id) for broker_id in broker_ids}, BrokerRegistration)
     told = {broker_id: broker_unwritable_path(broker_id) for broker_id in _numbers(client.children(BROKER_UNWRITABLE))}
-    disks = _find_records(client, told, UnwritableDisks) if told else {}
+    disks = _find_records(client, told, DiskTroubles) if told else {}
     deletions = frozenset(client.children(TOPIC_DELETIONS))
     names = client.children(TOPICS) if changed is None else sorted(changed)
     read = {

@@ -1,4 +1,5 @@
-"""What a broker tells the cluster of its disks: which cannot take records at present, and what is on them.
+"""What a broker tells the cluster of its disks: which cannot take records at present, what is on them, which logs
+are damaged, and which are kept as diverged.
 
 Rule: told by the broker itself, under its epoch, so that what an earlier life told counts no more. Where all is well
 there is no znode.
@@ -21,7 +22,7 @@ from broker_runtime.zookeeper.session import (
     ZooKeeperClient,
 )
 from broker_runtime.zookeeper.znodes import (
-    UnwritableDisks,
+    DiskTroubles,
     announcing,
     broker_epoch_path,
     broker_unwritable_path,
@@ -31,7 +32,7 @@ from broker_runtime.zookeeper.znodes import (
 _ATTEMPTS: Final = 3
 
 
-def tell_disks(client: ZooKeeperClient, membership: Membership, disks: UnwritableDisks | None) -> None:
+def tell_disks(client: ZooKeeperClient, membership: Membership, disks: DiskTroubles | None) -> None:
     """``disks`` None: all is well. May be repeated.
 
     Raises `BadVersionError` if a later life of the broker has begun, `ZooKeeperUnavailableError`.

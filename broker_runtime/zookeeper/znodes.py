@@ -6,7 +6,8 @@
     /brokers/epochs/<id>                  `BrokerEpoch`, counts the broker's registrations   that broker
     /brokers/disks/<id>                   `DiskRecord`: the data directories of its last     that broker
                                           registration, which have that one's epoch on disk
-    /brokers/unwritable/<id>              `UnwritableDisks`, where a disk takes no records   that broker
+    /brokers/unwritable/<id>              `DiskTroubles`, where a disk takes no records,     that broker
+                                          a log is damaged, or one is kept
     /controller                ephemeral  `ControllerClaim`                                  the controller
     /controller_epoch                     a number; its version guards the controller's      a new controller
                                           other writes, all in one multi with a check of it
@@ -127,16 +128,20 @@ class DiskRecord(Record, frozen=True, kw_only=True):
     older: tuple[str, ...] = ()
 
 
-class UnwritableDisks(Record, frozen=True, kw_only=True):
+class DiskTroubles(Record, frozen=True, kw_only=True):
     """The data directories of a broker that take no records at present: what is wrong, by path, and the partitions that
     are concerned, by topic (None: too many to name; count on none).
 
-    ``epoch``: the registration in which that was told; of another it says nothing.
+    ``epoch``: the registration in which that was told; of another it says nothing. ``damaged``: the partitions whose
+    logs it found damaged, by topic; of very many, some. They concern nobody who elects: such a log is left by its
+    broker where another can lead. ``diverged``: paths of logs that it set aside as such and keeps; of very many, some.
     """
 
     epoch: int
-    directories: dict[str, str]
+    directories: dict[str, str] = {}
     partitions: dict[str, tuple[int, ...]] | None = None
+    damaged: dict[str, tuple[int, ...]] = {}
+    diverged: tuple[str, ...] = ()
 
     def concerns(self, topic: str, partition: int) -> bool:
         """Whether the broker should not lead the partition where another can."""
@@ -352,7 +357,7 @@ def broker_disks_path(broker_id: int) -> str:
 
 
 def broker_unwritable_path(broker_id: int) -> str:
-    """What a broker tells of its disks that take no records."""
+    """What a broker tells of what is wrong with its disks."""
     return f"{BROKER_UNWRITABLE}/{broker_id}"
 
 

@@ -88,7 +88,7 @@ def describe(invocation: Invocation) -> None:
 
 
 def health(invocation: Invocation) -> None:
-    """Say whether the cluster is whole; exit 5 if not: no controller, or partitions without leader or replicas."""
+    """Say whether the cluster is whole; exit 5 if not: no controller, partitions without leader or replicas, damage."""
     with invocation.admin() as admin:
         found = admin.check_health()
     rows = _problem_rows(found)
@@ -98,6 +98,8 @@ def health(invocation: Invocation) -> None:
             for row in rows:
                 if row["advice"]:
                     invocation.say(row["advice"])
+        for remark in found.remarks:
+            invocation.say(remark)
         invocation.say(_verdict(found))
     elif invocation.output in {OutputFormat.NAME, OutputFormat.JSONL}:
         print_rows(rows, _PROBLEM_COLUMNS, invocation.output, name="partition")
@@ -108,6 +110,7 @@ def health(invocation: Invocation) -> None:
             "brokers": sorted(found.cluster.brokers),
             "missing_brokers": list(found.missing_brokers),
             "disks": list(found.disks),
+            "remarks": list(found.remarks),
             "partitions": found.partitions,
             "problems": rows,
         }
@@ -159,7 +162,7 @@ def _listed(brokers: Iterable[int]) -> str:
 
 
 def _problem_rows(found: ClusterHealth) -> list[dict[str, Any]]:
-    from pyspark_log.client.health import why_offline
+    from pyspark_log.client.health import advice
 
     return [
         {
@@ -170,7 +173,8 @@ def _problem_rows(found: ClusterHealth) -> list[dict[str, Any]]:
             "isr": list(partition.isr),
             "lost": list(partition.lost),
             "eligible": list(partition.eligible),
-            "advice": why_offline(at, partition),
+            "damaged": list(partition.damaged),
+            "advice": advice(at, partition),
         }
         for at, partition in sorted(found.described.items())
     ]

@@ -123,7 +123,7 @@ def list_topics(invocation: Invocation) -> None:
 def describe(invocation: Invocation, name: Annotated[str, _NAME]) -> None:
     """Show a topic's schema, settings and partitions with their offsets."""
     from broker_runtime.contract.model import TopicPartition
-    from pyspark_log.client.health import why_offline
+    from pyspark_log.client.health import advice
 
     with invocation.admin() as admin:
         topic = admin.describe_topic(name)
@@ -146,9 +146,9 @@ def describe(invocation: Invocation, name: Annotated[str, _NAME]) -> None:
     out.write("\n")
     print_rows(row["partitions"], _PARTITION_COLUMNS, invocation.output, name="partition")
     for partition in topic.partitions:
-        advice = why_offline(TopicPartition(topic.name, partition.partition), partition)
-        if advice is not None:
-            invocation.say(advice)
+        told = advice(TopicPartition(topic.name, partition.partition), partition)
+        if told is not None:
+            invocation.say(told)
 
 
 def alter(
@@ -287,6 +287,7 @@ def _partition_row(partition: Any) -> dict[str, Any]:
         "isr": list(partition.isr),
         "lost": list(partition.lost),
         "eligible": list(partition.eligible),
+        "damaged": list(partition.damaged),
         "log_start": partition.log_start if has_offsets else None,
         "high_watermark": partition.high_watermark if has_offsets else None,
         "records": partition.high_watermark - partition.log_start if has_offsets else None,

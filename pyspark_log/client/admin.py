@@ -290,7 +290,8 @@ class Admin:
         return self._cluster.describe()
 
     def check_health(self) -> ClusterHealth:
-        """Whether there is a controller, and which partitions lack a leader or replicas. Reads no data."""
+        """Whether there is a controller, which partitions lack a leader or replicas, and which logs brokers know to be
+        damaged. Reads no data: damage that nobody met is not known."""
         return health.check(self._cluster)
 
     # --- replicas and leaders -----------------------------------------------------------------------------------

@@ -451,5 +451,10 @@ def _from(addresses: Sequence[Address], turn: int) -> list[Address]:
 
 def _broker(told: BrokerInfo) -> BrokerDescription:
     return BrokerDescription(
-        broker_id=told.broker_id, host=told.host, port=told.port, epoch=told.epoch, disks=told.disks
+        broker_id=told.broker_id,
+        host=told.host,
+        port=told.port,
+        epoch=told.epoch,
+        disks=told.disks,
+        diverged=told.diverged,
     )

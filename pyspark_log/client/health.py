@@ -13,10 +13,11 @@ from broker_runtime.contract.model import ClusterDescription, PartitionDescripti
 from broker_runtime.contract.settings import resolve
 from pyspark_log.client.cluster import Cluster
 
-Problem = Literal["log-missing", "offline", "under-min-isr", "under-replicated"]
-"""No leader, because the last replica in sync came back without its log. No leader: neither read nor written. Fewer in
-sync than ``min.insync.replicas``: ``acks=all`` is refused. Not all replicas in sync: it works, with less in reserve.
-The worst that is true of a partition is told."""
+Problem = Literal["log-missing", "offline", "damaged", "under-min-isr", "under-replicated"]
+"""No leader, because the last replica in sync came back without its log. No leader: neither read nor written. A replica
+whose log its broker found damaged: where it is the last one in sync, what is damaged is refused until an operator
+decides. Fewer in sync than ``min.insync.replicas``: ``acks=all`` is refused. Not all replicas in sync: it works, with
+less in reserve. The worst that is true of a partition is told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,16 @@ class ClusterHealth:
             f"broker {broker_id}: {path} {'is full' if what == 'full' else what}"
             for broker_id, broker in sorted(self.cluster.brokers.items())
             for path, what in sorted(broker.disks.items())
+        )
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What is not wrong, and somebody should look at: logs with records that their leaders had not."""
+        return tuple(
+            f"broker {broker_id} keeps {path}: it has records that its leader had not, perhaps committed ones (see "
+            "pylog log dump). Delete it when you know that you need none of them"
+            for broker_id, broker in sorted(self.cluster.brokers.items())
+            for path in broker.diverged
         )
 
 
@@ -101,6 +112,45 @@ def why_offline(at: TopicPartition, partition: PartitionDescription) -> str | No
     )
 
 
+def why_damaged(at: TopicPartition, partition: PartitionDescription) -> str | None:
+    """Which of a partition's logs is damaged, what can be done about it, and what each choice costs; None where none
+    is, or there is no leader (`why_offline`)."""
+    if not partition.damaged or partition.leader is None:
+        return None
+    name = f"{at.topic}:{at.partition}"
+    if not _rests_on_damage(partition):
+        brokers = " and ".join(f"broker {broker_id}" for broker_id in partition.damaged)
+        return (
+            f"{name} is damaged on {brokers}, and whole on another that is in sync, or was the last to leave: the log "
+            "is fetched anew from there, nothing is lost, and nothing is to be done"
+        )
+    broker = f"broker {next(broker_id for broker_id in partition.isr if broker_id in partition.damaged)}"
+    others = [broker_id for broker_id in partition.replicas if broker_id not in {*partition.damaged, *partition.lost}]
+    choice = (
+        f"Or choose another replica ({', '.join(map(str, others))}): pylog partition elect --election unclean {name}; "
+        f"what it does not have is lost; then start {broker}. "
+        if others
+        else ""
+    )
+    return (
+        f"{name} is damaged on {broker}, the last one in sync: what cannot be read is refused, and no other replica is "
+        f"known to have all that was committed. Stop {broker}. If the log's directory is an older copy, or another "
+        f"log's, put the right one back, and start {broker}: nothing is lost. Or cut the log: pylog log repair "
+        f"DIR/{at} shows which offsets are lost, and asks; then start {broker}. {choice}Or delete the topic"
+    )
+
+
+def advice(at: TopicPartition, partition: PartitionDescription) -> str | None:
+    """What an operator should know of the partition: `why_offline`, or `why_damaged`."""
+    return why_offline(at, partition) or why_damaged(at, partition)
+
+
+def _rests_on_damage(partition: PartitionDescription) -> bool:
+    """Whether a damaged log is all there is of what was committed, as far as is known."""
+    whole = {*partition.isr, *partition.eligible}.difference(partition.damaged, partition.lost)
+    return not whole and not set(partition.isr).isdisjoint(partition.damaged)
+
+
 def _cost(partition: PartitionDescription) -> str:
     """What is lost if another replica is chosen to lead."""
     if not partition.eligible:
@@ -118,8 +168,12 @@ def _problem(partition: PartitionDescription, cluster: ClusterDescription, min_i
         return "log-missing"
     if partition.leader is None or partition.leader not in cluster.brokers:
         return "offline"
+    if not set(partition.isr).isdisjoint(partition.damaged):
+        return "damaged"
     if len(partition.isr) < min_in_sync:
         return "under-min-isr"
+    if partition.damaged:
+        return "damaged"
     if len(partition.isr) < len(partition.replicas):
         return "under-replicated"
     return None

@@ -100,6 +100,7 @@ class Topic:
                     high_watermark=p.high_watermark,
                     lost=p.lost,
                     eligible=p.eligible,
+                    damaged=p.damaged,
                 )
                 for p in self.info.partitions
             ),

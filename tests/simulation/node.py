@@ -226,6 +226,7 @@ class Node:
         self.trace.situation("log refused as damaged")
         if self.life is not None:
             self.life.member.wake()
+            self.life.isr_updater.wake()
             self._step_soon()
 
     def report(self, broker_id: int) -> None:

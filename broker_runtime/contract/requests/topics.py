@@ -17,6 +17,7 @@ class BrokerInfo(Message, frozen=True, kw_only=True):
     disks: dict[str, str] = msgspec.field(
         default_factory=dict
     )  # directories that take no records at present, by path: what is wrong
+    diverged: tuple[str, ...] = ()  # paths of logs that it set aside as such and keeps
 
 
 class PartitionInfo(Message, frozen=True, kw_only=True):
@@ -29,6 +30,7 @@ class PartitionInfo(Message, frozen=True, kw_only=True):
     high_watermark: Int64 = -1
     lost: tuple[Int32, ...] = ()  # replicas that came back without the log they were in sync with
     eligible: tuple[Int32, ...] = ()  # replicas that are not in sync and have all that is committed
+    damaged: tuple[Int32, ...] = ()  # replicas whose live brokers found their logs damaged
 
 
 class SchemaVersion(Message, frozen=True, kw_only=True):

@@ -11,7 +11,8 @@ from broker_runtime.contract.model import (
     TopicDescription,
     TopicPartition,
 )
-from pyspark_log.client.health import health_of, why_offline
+from pyspark_log.client.health import advice as advice_on
+from pyspark_log.client.health import health_of
 
 
 def cluster(*broker_ids: int, controller_id: int | None = 1) -> ClusterDescription:
@@ -25,10 +26,18 @@ def topic(
     replicas: tuple[int, ...] = (1, 2, 3),
     lost: tuple[int, ...] = (),
     eligible: tuple[int, ...] = (),
+    damaged: tuple[int, ...] = (),
     **config: str,
 ) -> TopicDescription:
     partition = PartitionDescription(
-        partition=0, leader=leader, leader_epoch=1, replicas=replicas, isr=isr, lost=lost, eligible=eligible
+        partition=0,
+        leader=leader,
+        leader_epoch=1,
+        replicas=replicas,
+        isr=isr,
+        lost=lost,
+        eligible=eligible,
+        damaged=damaged,
     )
     settings = {name.replace("_", "."): value for name, value in config.items()}
     return TopicDescription(name="t", topic_id=uuid.UUID(int=1), partitions=(partition,), config=settings)
@@ -50,7 +59,7 @@ def test_partition_without_a_leader_that_lives_is_offline() -> None:
 
 
 def advice(described: TopicDescription) -> str | None:
-    return why_offline(TopicPartition("t", 0), described.partitions[0])
+    return advice_on(TopicPartition("t", 0), described.partitions[0])
 
 
 def test_partition_whose_last_in_sync_replica_lost_its_log_is_told_with_what_each_choice_costs() -> None:
@@ -85,6 +94,34 @@ def test_partition_whose_in_sync_replicas_are_away_is_told_who_is_to_be_started(
     assert problem(topic(1, (1, 2), lost=(3,)), 1, 2, 3) == "under-replicated"
 
 
+def test_partition_whose_last_in_sync_log_is_damaged_is_told_with_what_each_choice_costs() -> None:
+    found = topic(1, (1,), damaged=(1,))
+    assert problem(found, 1, 2, 3) == "damaged"
+    told = advice(found)
+    assert told is not None
+    assert told.startswith("t:0 is damaged on broker 1, the last one in sync")
+    assert (
+        "put the right one back, and start broker 1: nothing is lost. Or cut the log: pylog log repair DIR/t-0" in told
+    )
+    assert "choose another replica (2, 3): pylog partition elect --election unclean t:0; what it does not have" in told
+    assert told.endswith("Or delete the topic")
+    alone = advice(topic(1, (1,), (1,), damaged=(1,)))
+    assert alone is not None
+    assert "unclean" not in alone
+
+
+def test_damage_that_another_replica_mends_is_told_until_it_is_mended() -> None:
+    for found in (
+        topic(1, (1, 2, 3), damaged=(1,)),
+        topic(1, (1,), damaged=(1,), eligible=(2,)),
+        topic(1, (1, 2), damaged=(3,)),
+    ):
+        assert problem(found, 1, 2, 3) == "damaged"
+        assert "nothing is to be done" in str(advice(found))
+    assert problem(topic(1, (1,), damaged=(3,)), 1, 2, 3) == "under-min-isr"
+    assert problem(topic(None, (1,), damaged=(1,)), 1, 2, 3) == "offline"
+
+
 def test_partition_with_fewer_in_sync_than_the_minimum_is_told_so() -> None:
     """`min.insync.replicas` is a majority from three replicas on, unless the topic says otherwise."""
     assert problem(topic(1, (1,)), 1, 2, 3) == "under-min-isr"
@@ -100,6 +137,14 @@ def test_brokers_that_hold_replicas_and_are_away_are_named() -> None:
 
 def test_cluster_without_a_controller_is_not_healthy() -> None:
     assert not health_of(cluster(1, controller_id=None), []).is_healthy
+
+
+def test_log_that_is_kept_as_diverged_is_a_remark_and_no_problem() -> None:
+    brokers = {1: BrokerDescription(broker_id=1, host="h", port=1, epoch=1, diverged=("/a/t-0.1.diverged",))}
+    found = health_of(ClusterDescription(cluster_id="c", controller_id=1, brokers=brokers), [])
+    assert found.is_healthy
+    (remark,) = found.remarks
+    assert remark.startswith("broker 1 keeps /a/t-0.1.diverged: ")
 
 
 def test_disk_that_takes_no_records_is_named() -> None:

@@ -47,6 +47,7 @@ class ReplicatedBroker(Broker):
             min_free_bytes=self.min_free_bytes,
             followers=self,
             now_ms=lambda: self.clock[0],
+            on_in_sync_news=lambda: self.rung.append(1),
             on_damage=lambda: self.member.wake(),
         )
         identity = BrokerIdentity(
@@ -66,7 +67,7 @@ class ReplicatedBroker(Broker):
             lambda: self.member.membership,
             lag_limit_ms=LAG_MS,
             electorate=lambda: self.member.electorate,
-            report=DiskReport(self.client, self.hosting.troubles),
+            report=DiskReport(self.client, self.hosting.troubles, self.hosting.damaged_logs, self.hosting.diverged),
         )
         self.service = FetchService(
             self.registry, max_bytes=1 << 20, budget=ByteBudget(1 << 20), monotonic_s=lambda: self.clock[0] / 1000

@@ -4,6 +4,7 @@ import pytest
 
 from broker_runtime.contract.errors import CorruptRecordError, NotLeaderOrFollowerError, ZooKeeperUnavailableError
 from broker_runtime.contract.requests import ElectLeadersRequest, FetchPartition, FetchRequest
+from broker_runtime.services.metadata import topic_info
 from broker_runtime.services.movement import MovementService
 from broker_runtime.zookeeper.memory import MemoryZooKeeper
 from tests.unit.controller.members import put_in_sync
@@ -69,6 +70,40 @@ def test_follower_whose_log_is_found_damaged_at_its_start_is_made_whole_from_its
     assert is_whole(brokers)
     assert len(brokers[3].set_aside()) == 1
     assert brokers[1].state("t")[:2] == (1, 0), "a log that told nothing needs no new leader epoch"
+    assert not brokers[1].member.state.disks
+
+
+def test_damage_is_told_to_the_cluster_until_the_log_is_set_aside(brokers, clock):
+    """Who tells it is rung when there is nothing to tell any more. It concerns nobody who elects."""
+    restart_damaged(brokers[3], clean=True)
+    with pytest.raises(CorruptRecordError):
+        brokers[3].log.log_end_offset  # noqa: B018
+    brokers[3].updater.step(clock[0])
+    brokers[1].member.step(0)
+    told = brokers[1].member.state.disks[3]
+    assert (told.damaged, told.directories, told.concerns("t", 0)) == ({"t": (0,)}, {}, False)
+    (info,) = topic_info(brokers[1].member.state.topics["t"], brokers[1].member.state.disks).partitions
+    assert info.damaged == (3,)
+    brokers[3].member.step(0)  # leaves the in-sync set
+    brokers[3].rung.clear()
+    brokers[3].member.step(0)
+    assert (len(brokers[3].set_aside()), bool(brokers[3].rung)) == (1, True)
+    brokers[3].updater.step(clock[0])
+    brokers[1].member.step(0)
+    assert not brokers[1].member.state.disks
+    live_on(brokers, clock)
+    assert is_whole(brokers)
+
+
+def test_damage_of_a_topic_that_is_gone_is_told_no_more(brokers, clock):
+    """Else another of its name, made soon after, would be taken for damaged."""
+    restart_damaged(brokers[3], clean=True)
+    with pytest.raises(CorruptRecordError):
+        brokers[3].log.log_end_offset  # noqa: B018
+    assert len(brokers[3].hosting.damaged_logs()) == 1
+    brokers[3].rung.clear()
+    brokers[3].hosting.forget_topic("t")
+    assert (brokers[3].hosting.damaged_logs(), bool(brokers[3].rung)) == ([], True)
 
 
 def test_damaged_follower_is_out_of_the_in_sync_set_before_its_log_is_set_aside(brokers, clock):
@@ -343,6 +378,7 @@ def test_partition_whose_only_replica_in_sync_is_damaged_is_had_back_from_anothe
         each.start()
     live_on(brokers, clock)
     assert brokers[2].state("t")[2] == (1,)
+    assert brokers[2].member.state.disks[1].damaged == {"t": (0,)}
     damaged = brokers.pop(1)
     damaged.stop()
     live_on(brokers, clock)

@@ -1,0 +1,88 @@
+"""What `Admin` says of a partition whose only log is damaged: nobody can mend it but the operator."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker_runtime.contract.errors import CorruptRecordError
+from broker_runtime.contract.model import TopicPartition
+from pyspark_log import Admin, Producer
+from pyspark_log.client.health import why_damaged
+from pyspark_log.testing import LocalCluster
+from tests.integration.cluster.replicas import eventually, numbers_in
+
+T0 = TopicPartition("t", 0)
+
+
+@pytest.fixture
+def one_broker() -> Iterator[LocalCluster]:
+    with LocalCluster() as cluster, Admin(cluster.bootstrap_servers) as admin:
+        admin.create_topic("t", partitions=1)
+        yield cluster
+
+
+def produce(cluster: LocalCluster, numbers: range) -> None:
+    with Producer(cluster.bootstrap_servers) as producer:
+        for number in numbers:
+            producer.send("t", b"%d" % number).result(20)
+
+
+def read_is_refused_as_damaged(cluster: LocalCluster) -> None:
+    with pytest.raises(CorruptRecordError):
+        numbers_in(cluster, "t")
+
+
+def problem(cluster: LocalCluster) -> str | None:
+    with Admin(cluster.bootstrap_servers) as admin:
+        return admin.check_health().problems.get(T0)
+
+
+def swap(one: Path, other: Path) -> None:
+    between = other.with_name("between")
+    one.rename(between)
+    other.rename(one)
+    between.rename(other)
+
+
+def test_older_copy_of_the_only_log_is_told_until_the_right_one_is_back(one_broker: LocalCluster) -> None:
+    directory = one_broker.log_dirs(1)[0]
+    log, copy = directory / "t-0", directory.with_name("copy")
+    produce(one_broker, range(20))
+    one_broker.stop(1)
+    shutil.copytree(log, copy)
+    one_broker.start(1)
+    one_broker.wait_until_ready()
+    produce(one_broker, range(20, 40))
+    assert problem(one_broker) is None
+    one_broker.stop(1)
+    swap(log, copy)
+    one_broker.start(1)
+    read_is_refused_as_damaged(one_broker)
+    eventually(lambda: problem(one_broker) == "damaged", "health tells of the damage", timeout_s=5.0)
+    with Admin(one_broker.bootstrap_servers) as admin:
+        partition = admin.describe_topic("t").partitions[0]
+        assert (partition.leader, partition.damaged, admin.check_health().is_healthy) == (1, (1,), False)
+        assert "put the right one back, and start broker 1: nothing is lost" in str(why_damaged(T0, partition))
+    one_broker.stop(1)
+    swap(log, copy)
+    one_broker.start(1)
+    one_broker.wait_until_ready()
+    assert numbers_in(one_broker, "t") == list(range(40))
+    assert problem(one_broker) is None
+
+
+def test_bit_that_flipped_in_the_only_log_is_told_when_a_reader_met_it(one_broker: LocalCluster) -> None:
+    produce(one_broker, range(40))
+    one_broker.stop(1)
+    (segment,) = (one_broker.log_dirs(1)[0] / "t-0").glob("*.log")
+    content = bytearray(segment.read_bytes())
+    content[len(content) // 2] ^= 0x10
+    segment.write_bytes(content)
+    one_broker.start(1)
+    one_broker.wait_until_ready()
+    read_is_refused_as_damaged(one_broker)
+    eventually(lambda: problem(one_broker) == "damaged", "health tells of the damage", timeout_s=5.0)
