@@ -23,6 +23,7 @@ from tests.simulation.world import World
 
 _LEADS_WITHIN_US = 15 * SECOND
 _AVAILABLE = 15
+_DECIDED_AFTER_US = 20 * SECOND
 
 
 class LostDisks:
@@ -35,9 +36,17 @@ class LostDisks:
         self._out: list[Callable[[], None]] = []
 
     def heal(self) -> None:
-        """Every disk that is to come back does."""
+        """Every disk that is to come back does. Where that of the only one in sync does not (those in sync with it died
+        before it was found out), an operator chooses."""
         for put_back in list(self._out):
             put_back()
+        for node in self._world.nodes.values():
+
+            def decide(node: Node = node) -> None:
+                self._decide(node, decide)
+
+            self._out.append(decide)
+            self._world.scheduler.after(_DECIDED_AFTER_US, "net", decide)
 
     # --- one of several ---------------------------------------------------------------------------------------------
 
