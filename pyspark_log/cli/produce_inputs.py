@@ -216,9 +216,11 @@ def _with_place(record: InputRecord, given: dict[str, Any]) -> InputRecord:
 
 
 def parquet_batches(file: Path) -> Iterator[pa.RecordBatch]:
-    """The rows of a Parquet file. Raises `SchemaMismatchError` if it is none."""
+    """The rows of a Parquet file; a file without a byte has none. Raises `SchemaMismatchError` for another kind."""
     import pyarrow.parquet as pq
 
+    if file.is_file() and not file.stat().st_size:
+        return
     with _arrow_errors(str(file)), pq.ParquetFile(file) as rows:
         yield from rows.iter_batches(batch_size=ROWS_PER_BATCH)
 

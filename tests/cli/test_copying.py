@@ -272,6 +272,16 @@ def test_empty_file_is_no_records(pylog: Pylog, tmp_path: Path, kind: str, conte
     assert "0 records" in pylog("produce", "empty-files", "--kind", kind, stdin=content).stderr
 
 
+def test_empty_parquet_file_is_no_records(pylog: Pylog, tmp_path: Path) -> None:
+    """Without a byte, as of the other kinds; one that is cut short is none."""
+    pylog("topic", "create", "empty-files", "--schema", "a int", "--if-not-exists")
+    file = tmp_path / "empty.parquet"
+    file.touch()
+    assert "0 records" in pylog("produce", "empty-files", "--file", str(file)).stderr
+    file.write_bytes(b"PAR1")
+    assert "SCHEMA_MISMATCH" in pylog("produce", "empty-files", "--file", str(file), status=1).stderr
+
+
 @pytest.mark.parametrize("content", ["key,value\nk,v\n", '{"key":"k","value":"v"}\n', "v\n"])
 def test_text_is_utf8_with_or_without_its_mark(pylog: Pylog, topic: str, content: str) -> None:
     """UTF-16, as editors on Windows save it, is refused by name; UTF-8's byte order mark is no part of the data."""
