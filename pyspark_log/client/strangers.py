@@ -108,7 +108,7 @@ _NOTHING = _Question(b"", {})
 
 
 def who_is_at(address: Address, *, limit_s: float = LIMIT_S) -> Peer:
-    """Looks, for ``limit_s`` and the time that looking up the name takes."""
+    """Looks, for ``limit_s`` and the time that looking up the name takes; once more at who closes at HTTP/2 only."""
     try:
         infos = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     except socket.gaierror as error:
@@ -117,12 +117,9 @@ def who_is_at(address: Address, *, limit_s: float = LIMIT_S) -> Peer:
     except OSError:
         return Peer.UNREACHABLE
     limit_s = min(limit_s, LIMIT_S)
-    end_s = time.monotonic() + limit_s
     peer = _look(infos, limit_s)
-    if peer is Peer.CLOSED_TO_HTTP2:  # a broker that ends, or has no time, may seem to do that once
-        left_s = end_s - time.monotonic()
-        peer = _look(infos, left_s) if left_s > 0 else Peer.CLOSED
-    return peer
+    # A broker that ends, or has no time, may seem to do that once.
+    return _look(infos, limit_s) if peer is Peer.CLOSED_TO_HTTP2 else peer
 
 
 def is_certain(peer: Peer) -> bool:
