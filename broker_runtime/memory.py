@@ -20,6 +20,7 @@ from typing import Final
 
 from broker_runtime.contract.errors import InvalidConfigError
 from broker_runtime.contract.settings import BrokerSettings
+from broker_runtime.contract.settings.kinds import Kind, show
 
 PRODUCE_BUDGET_BYTES: Final = 128 << 20
 """What all produce streams' frames hold between their arrival and the end of their append."""
@@ -53,8 +54,8 @@ def limit_bytes(settings: BrokerSettings, machine_bytes: int | None = None) -> i
         return max(least, min(max(quarter, _SMALLEST_DEFAULT_BYTES), _LARGEST_DEFAULT_BYTES))
     if given < least:
         raise InvalidConfigError(
-            f"memory.max.bytes={given} is too little: with fetch.max.bytes={settings.fetch_max_bytes} and "
-            f"replica.fetch.max.bytes={settings.replica_fetch_max_bytes} a broker needs {least}"
+            f"memory.max.bytes={_size(given)} is too little: with fetch.max.bytes={_size(settings.fetch_max_bytes)} "
+            f"and replica.fetch.max.bytes={_size(settings.replica_fetch_max_bytes)} a broker needs {_size(least)}"
         )
     return given
 
@@ -75,6 +76,10 @@ def bound_arrow(limit: int) -> bool:
         log.warning("memory.max.bytes does not bound Arrow: pyarrow was imported before")
         return False
     return True
+
+
+def _size(size_bytes: int) -> str:
+    return show(Kind.SIZE, size_bytes)
 
 
 def _machine_bytes() -> int:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import codeop
 import functools
 from pathlib import Path
 
@@ -39,11 +40,43 @@ def problem_of(named: NamedCommand) -> str | None:
     return f"{named.text!r}: no option {', '.join(missing)}" if missing else None
 
 
+def prompt_problem_of(program: str) -> str | None:
+    """What Python's prompt says against the lines, entered one by one and Enter behind them; None: it takes them."""
+    take = codeop.CommandCompiler()
+    entered: list[str] = []
+    for line in [*program.splitlines(), ""]:
+        entered.append(line)
+        try:
+            is_whole = take("\n".join(entered)) is not None
+        except SyntaxError as error:
+            return f"{error.msg}: {line}"
+        if is_whole:
+            entered.clear()
+    return f"it waits for more behind {entered[0]}" if entered else None
+
+
 @pytest.mark.parametrize("block", blocks(README), ids=lambda block: f"line-{block.line}")
 def test_block_says_what_it_is(block: Block) -> None:
     """A block without a language would not be run."""
     assert block.language in LANGUAGES
     assert block.text.strip()
+
+
+@pytest.mark.parametrize(
+    "block", [each for each in blocks(README) if each.language == "python"], ids=lambda block: f"line-{block.line}"
+)
+def test_python_block_can_be_pasted_at_the_prompt(block: Block) -> None:
+    """There an indented block ends with an empty line, and only there."""
+    assert prompt_problem_of(block.text) is None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    ["with a:\n    b\nc = 1", "def a():\n    b = 1\n\n    return b", "if a:\n    b\n\nelse:\n    c", "a = ("],
+)
+def test_block_that_cannot_be_pasted_would_be_noticed(wrong: str) -> None:
+    """Also where it is a whole program, or lacks its end."""
+    assert prompt_problem_of(wrong) is not None
 
 
 def test_blocks_that_are_not_run_are_there() -> None:

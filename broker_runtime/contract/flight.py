@@ -302,7 +302,7 @@ def from_flight_error(exc: BaseException, address: str) -> PylogError:
     if isinstance(exc, flight.FlightTimedOutError):
         return errors.RequestTimedOutError(f"{address} did not answer in time")
     if "Failed parsing HTTP/2" in text or "http1.x server" in text:
-        return errors.NotAPylogBrokerError(f"{address} answers, but not as pylog. Is it Kafka?")
+        return errors.NotAPylogBrokerError(f"{address} is another service, not a pylog broker")
     if isinstance(exc, flight.FlightUnavailableError) and ("failed to connect" in text or "resolving" in text):
         return errors.BrokerUnavailableError(f"{address} cannot be reached: {text}")
     return errors.NetworkError(f"the connection to {address} broke: {text}")

@@ -235,14 +235,15 @@ class _Lines:
         self._as_json = as_json
         self._is_default = form is None and not as_json
         self._unclear = 0
+        self._with_more = 0
 
     def batch(self, batch: ConsumedBatch) -> None:
         for record in _records(batch, self._keys):
             if self._as_json:
                 write_bytes(json_line(_json_row(record)).encode() + b"\n")
                 continue
-            if self._is_default and record.row is None and (record.value is None or b"\n" in record.value):
-                self._unclear += 1
+            if self._is_default:
+                self._note(record)
             write_bytes(self._form.show(record))
         sys.stdout.flush()
 
@@ -251,11 +252,23 @@ class _Lines:
 
     def remark(self, invocation: Invocation) -> None:
         """What a reader of the lines cannot tell from them."""
-        if self._unclear and not sys.stdout.isatty():
+        if sys.stdout.isatty():
+            return
+        if self._unclear:
             invocation.say(
                 f"{self._unclear:,} of the values are null or have line breaks, so the lines are not the records; "
                 "--raw and -o jsonl keep them apart"
             )
+        if self._with_more:
+            invocation.say(
+                f"{self._with_more:,} of the records have keys or headers, which the lines do not show; "
+                "--raw and -o jsonl have them"
+            )
+
+    def _note(self, record: Shown) -> None:
+        is_typed = record.row is not None  # then the key is a column, and JSON has neither nulls nor line breaks
+        self._unclear += not is_typed and (record.value is None or b"\n" in record.value)
+        self._with_more += bool(record.headers) or (not is_typed and record.key is not None)
 
 
 class _Raw:

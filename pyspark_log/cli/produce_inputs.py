@@ -9,6 +9,8 @@ from __future__ import annotations
 import codecs
 import io
 import itertools
+import os
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -65,7 +67,8 @@ def record_limit_bytes(topic: TopicDescription) -> int:
 def line_units(
     source: BinaryIO, limit_bytes: int, *, skips_blank: bool = False, may_be_bytes: bool = False
 ) -> Iterator[Unit]:
-    """The lines. ``may_be_bytes``: of any kind, so that what begins like UTF-16 is it only with its zeros.
+    """The lines. ``may_be_bytes``: of any kind, so that only a file has a byte order mark, and what begins like UTF-16
+    is it only with its zeros.
 
     Raises `RecordTooLargeError` for a line above the limit, `OptionError` for text that is not UTF-8 by its byte order
     mark.
@@ -86,11 +89,22 @@ def line_units(
 
 
 def _is_bytes(line: bytes, source: BinaryIO) -> bool:
-    """Whether the first line begins as UTF-16 does and is not: no zero byte is in it, nor right behind its newline."""
+    """Whether the first line is no text's beginning: it is no file's, or begins as UTF-16 does and is not, as no zero
+    byte is in it, nor right behind its newline."""
+    if not _is_file(source):
+        return True
     if b"\0" in line or line.startswith(codecs.BOM_UTF8):
         return False
     is_marked = line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     return is_marked and not (isinstance(source, io.BufferedReader) and source.peek(1)[:1] == b"\0")
+
+
+def _is_file(source: BinaryIO) -> bool:
+    """Also where something stands for one, without a descriptor."""
+    try:
+        return stat.S_ISREG(os.fstat(source.fileno()).st_mode)
+    except io.UnsupportedOperation:
+        return True
 
 
 def raw_units(source: BinaryIO, limit_bytes: int) -> Iterator[Unit]:
@@ -216,9 +230,11 @@ def _with_place(record: InputRecord, given: dict[str, Any]) -> InputRecord:
 
 
 def parquet_batches(file: Path) -> Iterator[pa.RecordBatch]:
-    """The rows of a Parquet file. Raises `SchemaMismatchError` if it is none."""
+    """The rows of a Parquet file; a file without a byte has none. Raises `SchemaMismatchError` for another kind."""
     import pyarrow.parquet as pq
 
+    if file.is_file() and not file.stat().st_size:
+        return
     with _arrow_errors(str(file)), pq.ParquetFile(file) as rows:
         yield from rows.iter_batches(batch_size=ROWS_PER_BATCH)
 

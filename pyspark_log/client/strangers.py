@@ -1,8 +1,10 @@
 """Who is at an address where no broker answered as one: ZooKeeper, Kafka, a web server, nobody …
 
-Each kind of server is spoken to in its own words, all at once over a connection each, and named by its answer; that is
-over within `LIMIT_S`. Rule: a broker is never taken for a stranger. What answers as gRPC does may be a broker that has
-no time, and what takes connections and says nothing may be one that is frozen: neither is named.
+Each kind of server is spoken to in its own words, all at once over a connection each, and named by its answer, or by
+its greeting; that is over within `LIMIT_S`. Rule: a broker is never taken for a stranger. What answers as gRPC does may
+be a broker that has no time, and what takes connections and says nothing may be one that is frozen. What closes them at
+once may be one that ends, or a proxy whose broker has not started yet. A stranger is who says anything else, and who
+closes only where HTTP/2 is spoken: a broker greets there, and on a connection where nothing is said.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import selectors
 import socket
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
@@ -25,12 +27,13 @@ LIMIT_S: Final = 0.8
 """How long strangers have to answer: more than a round trip to anywhere, and too short to annoy."""
 
 _TLS_LIMIT_S = 0.2  # what answered as a web server may still turn out to want TLS
+_CLOSED_LIMIT_S = 0.3  # what closes where HTTP/2 is spoken may do so everywhere, or answer in other words
 _DEFAULT_PORT = 9192
 _ANSWER_BYTES = 512
 _KAFKA_CORRELATION_ID = b"pyl0"
-_TLS_RECORDS = (b"\x15\x03", b"\x16\x03")  # an alert, a handshake
 _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04\0\0\0\0\0"
-_HTTP2_SETTINGS = b"\x04"
+_HTTP2_BEGINNINGS = (b"\x04\0\0\0\0\0", b"\x07\0\0\0\0\0")  # behind the length: SETTINGS, GOAWAY, of the connection
+_SSL_REQUEST = b"\0\0\0\x08\x04\xd2\x16\x2f"  # PostgreSQL's; the answer is a letter
 
 
 class Peer(Enum):
@@ -41,12 +44,17 @@ class Peer(Enum):
     UNREACHABLE = "unreachable"  # nothing came back, not even a refusal
     GRPC = "gRPC"  # a broker, most likely
     SILENT = "silent"  # a frozen broker looks like that
-    CLOSED = "closed"
+    CLOSED = "closed"  # a broker that ends looks like that, and a proxy without one
+    CLOSED_TO_HTTP2 = "closed to HTTP/2"
     OTHER = "other"
     TLS = "TLS"
     ZOOKEEPER = "ZooKeeper"
     KAFKA = "Kafka"
     SSH = "SSH"
+    MYSQL = "MySQL"
+    POSTGRESQL = "PostgreSQL"
+    REDIS = "Redis"
+    MAIL = "mail"
     HTTP = "HTTP"
 
 
@@ -55,7 +63,36 @@ _WHAT_IT_IS: Mapping[Peer, str] = {
     Peer.ZOOKEEPER: f"is ZooKeeper. Clients talk to brokers, which listen on port {_DEFAULT_PORT} by default",
     Peer.KAFKA: f"is Kafka, not pylog, whose brokers listen on port {_DEFAULT_PORT} by default",
     Peer.SSH: "is an SSH server, not a pylog broker",
+    Peer.MYSQL: "is MySQL or MariaDB, not a pylog broker",
+    Peer.POSTGRESQL: "is PostgreSQL, not a pylog broker",
+    Peer.REDIS: "is Redis, not a pylog broker",
+    Peer.MAIL: "is a mail or FTP server, not a pylog broker",
     Peer.HTTP: "is a web server, not a pylog broker",
+    Peer.OTHER: "is another service, not a pylog broker",
+    Peer.CLOSED_TO_HTTP2: "is another service, not a pylog broker",
+}
+
+# Whoever speaks gRPC is that, whatever it says to other words; a TLS port answers plain HTTP as well.
+_LEAVES_NO_DOUBT = (
+    Peer.GRPC, Peer.ZOOKEEPER, Peer.KAFKA, Peer.SSH, Peer.MYSQL, Peer.POSTGRESQL, Peer.REDIS, Peer.MAIL, Peer.TLS,
+)  # fmt: skip
+_BY_WEIGHT = (
+    *_LEAVES_NO_DOUBT, Peer.HTTP, Peer.OTHER, Peer.CLOSED_TO_HTTP2, Peer.CLOSED, Peer.SILENT, Peer.REFUSED,
+)  # fmt: skip
+
+# How what a server says begins, whatever it was told: greetings, and answers to what is not understood.
+_BEGINNINGS: Mapping[bytes, Peer] = {
+    b"SSH-": Peer.SSH,
+    b"HTTP/": Peer.HTTP,
+    b"\x15\x03": Peer.TLS,  # an alert
+    b"\x16\x03": Peer.TLS,  # a handshake
+    b"-ERR ": Peer.REDIS,
+    b"-NOAUTH ": Peer.REDIS,
+    b"-DENIED ": Peer.REDIS,
+    b"220 ": Peer.MAIL,
+    b"220-": Peer.MAIL,
+    b"+OK": Peer.MAIL,
+    b"* OK": Peer.MAIL,
 }
 
 
@@ -67,8 +104,11 @@ class _Question:
     answers: Mapping[bytes, Peer]
 
 
+_NOTHING = _Question(b"", {})
+
+
 def who_is_at(address: Address, *, limit_s: float = LIMIT_S) -> Peer:
-    """Looks, for ``limit_s`` and the time that looking up the name takes."""
+    """Looks, for ``limit_s`` and the time that looking up the name takes; once more at who closes at HTTP/2 only."""
     try:
         infos = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     except socket.gaierror as error:
@@ -76,16 +116,10 @@ def who_is_at(address: Address, *, limit_s: float = LIMIT_S) -> Peer:
         return Peer.UNREACHABLE if error.errno == socket.EAI_AGAIN else Peer.UNKNOWN_NAME
     except OSError:
         return Peer.UNREACHABLE
-    seen: set[Peer] = set()
-    for family, _, _, _, place in infos:
-        seen |= _ask(family, place, min(limit_s, LIMIT_S))
-        if seen - {Peer.REFUSED, Peer.UNREACHABLE}:
-            break
-    # Whoever speaks gRPC is that, whatever it says to other words; a TLS port answers plain HTTP as well.
-    for peer in (Peer.GRPC, Peer.ZOOKEEPER, Peer.KAFKA, Peer.SSH, Peer.TLS, Peer.HTTP, Peer.OTHER, Peer.CLOSED):
-        if peer in seen:
-            return peer
-    return next((peer for peer in (Peer.SILENT, Peer.REFUSED) if peer in seen), Peer.UNREACHABLE)
+    limit_s = min(limit_s, LIMIT_S)
+    peer = _look(infos, limit_s)
+    # A broker that ends, or has no time, may seem to do that once.
+    return _look(infos, limit_s) if peer is Peer.CLOSED_TO_HTTP2 else peer
 
 
 def is_certain(peer: Peer) -> bool:
@@ -97,8 +131,6 @@ def error_for(peer: Peer, address: Address, tried_s: float) -> PylogError:
     """What to tell who has tried for so long."""
     if peer in _WHAT_IT_IS:
         return NotAPylogBrokerError(f"{address} {_WHAT_IT_IS[peer]}")
-    if peer in {Peer.CLOSED, Peer.OTHER}:
-        return NotAPylogBrokerError(f"{address} answers, but not as pylog. Is it Kafka?")
     if peer is Peer.UNKNOWN_NAME:
         return BrokerUnavailableError(f"host name not found: {address.host}")
     if peer is Peer.REFUSED:
@@ -106,6 +138,10 @@ def error_for(peer: Peer, address: Address, tried_s: float) -> PylogError:
     if peer is Peer.SILENT:
         return BrokerUnavailableError(
             f"{address} takes connections but said nothing for {tried_s:.3g} s: a broker that hangs, or another service"
+        )
+    if peer is Peer.CLOSED:
+        return BrokerUnavailableError(
+            f"{address} closed each connection for {tried_s:.3g} s: a proxy without a broker, or another service"
         )
     if peer is Peer.GRPC:
         return BrokerUnavailableError(f"{address} is there, but did not answer within {tried_s:.3g} s: overloaded?")
@@ -119,8 +155,10 @@ def _questions(host: str) -> list[_Question]:
         _Question(_HTTP2_PREFACE, {}),
         _Question(b"srvr", {b"Zookeeper version": Peer.ZOOKEEPER, b"srvr is not executed": Peer.ZOOKEEPER}),
         _Question(len(kafka).to_bytes(4, "big") + kafka, {}),
-        _Question(_client_hello(host), dict.fromkeys(_TLS_RECORDS, Peer.TLS)),
+        _Question(_client_hello(host), {}),
         _Question(f"GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode(), {}),
+        _Question(_SSL_REQUEST, {}),
+        _NOTHING,  # the last: who serves one after the other waits there for words
     ]
 
 
@@ -135,9 +173,19 @@ def _client_hello(host: str) -> bytes:
     return outgoing.read()
 
 
+def _look(infos: Sequence[tuple[Any, ...]], limit_s: float) -> Peer:
+    seen: set[Peer] = set()
+    for family, _, _, _, place in infos:
+        seen |= _ask(family, place, limit_s)
+        if seen - {Peer.REFUSED, Peer.UNREACHABLE}:
+            break
+    return next((peer for peer in _BY_WEIGHT if peer in seen), Peer.UNREACHABLE)
+
+
 def _ask(family: int, place: tuple[Any, ...], limit_s: float) -> set[Peer]:
     """All questions at once, until all are answered or one answer leaves no doubt."""
     seen: set[Peer] = set()
+    closed_s: float | None = None  # when it closed where HTTP/2 was spoken
     with contextlib.ExitStack() as opened, selectors.DefaultSelector() as selector:
         for question in _questions(str(place[0])):
             connection = opened.enter_context(socket.socket(family, socket.SOCK_STREAM))
@@ -149,39 +197,60 @@ def _ask(family: int, place: tuple[Any, ...], limit_s: float) -> set[Peer]:
         end_s = time.monotonic() + limit_s
         while selector.get_map() and (left_s := end_s - time.monotonic()) > 0:
             for key, events in selector.select(left_s):
-                asked = key.fileobj
-                assert isinstance(asked, socket.socket)
-                try:
-                    if events & selectors.EVENT_WRITE:
-                        asked.sendall(key.data.words)
-                        selector.modify(asked, selectors.EVENT_READ, key.data)
-                        seen.add(Peer.SILENT)
-                        continue
-                    seen.add(_named(key.data, asked.recv(_ANSWER_BYTES)))
-                except OSError as error:
-                    if error.errno == errno.ECONNREFUSED:
-                        return {Peer.REFUSED}
-                    seen.add(Peer.CLOSED if isinstance(error, ConnectionError) else Peer.UNREACHABLE)
-                selector.unregister(asked)
-            if seen & {Peer.GRPC, Peer.ZOOKEEPER, Peer.KAFKA, Peer.SSH, Peer.TLS}:
+                peer = _step(selector, key, events)
+                if peer is Peer.REFUSED:
+                    return {peer}
+                seen.add(peer)
+                if peer is Peer.CLOSED and key.data.words is _HTTP2_PREFACE:
+                    closed_s = time.monotonic()
+            if seen.intersection(_LEAVES_NO_DOUBT):
                 break
             if Peer.HTTP in seen:
                 end_s = min(end_s, time.monotonic() + _TLS_LIMIT_S)
+            if closed_s is not None or Peer.OTHER in seen:
+                end_s = min(end_s, (closed_s or time.monotonic()) + _CLOSED_LIMIT_S)
+        if closed_s is not None and time.monotonic() >= closed_s + _CLOSED_LIMIT_S and _is_open(selector):
+            seen.add(Peer.CLOSED_TO_HTTP2)
     return seen
 
 
+def _step(selector: selectors.BaseSelector, key: selectors.SelectorKey, events: int) -> Peer:
+    """Says what is to be said on a connection that is made, or hears the answer."""
+    asked = key.fileobj
+    assert isinstance(asked, socket.socket)
+    try:
+        if events & selectors.EVENT_WRITE:
+            asked.sendall(key.data.words)
+            selector.modify(asked, selectors.EVENT_READ, key.data)
+            return Peer.SILENT
+        peer = _named(key.data, asked.recv(_ANSWER_BYTES))
+    except OSError as error:
+        if error.errno == errno.ECONNREFUSED:
+            return Peer.REFUSED
+        peer = Peer.CLOSED if isinstance(error, ConnectionError) else Peer.UNREACHABLE
+    selector.unregister(asked)
+    return peer
+
+
+def _is_open(selector: selectors.BaseSelector) -> bool:
+    """Whether the connection on which nothing is said was made and is still there."""
+    return any(key.data is _NOTHING and key.events == selectors.EVENT_READ for key in selector.get_map().values())
+
+
 def _named(question: _Question, answer: bytes) -> Peer:
-    for beginning, peer in question.answers.items():
-        if answer.startswith(beginning):
-            return peer
     if not answer:
         return Peer.CLOSED
-    if answer.startswith(b"SSH-"):
-        return Peer.SSH
-    if answer.startswith(b"HTTP/"):
-        return Peer.HTTP
-    if question.words is _HTTP2_PREFACE and answer[3:4] == _HTTP2_SETTINGS:
-        return Peer.GRPC
+    if answer[:1] == b"\0" and any(begin.startswith(answer[3:9]) for begin in _HTTP2_BEGINNINGS):
+        return Peer.GRPC  # also where it is not asked in HTTP/2, or not all of it is there yet
+    for beginning, peer in (*question.answers.items(), *_BEGINNINGS.items()):
+        if answer.startswith(beginning):
+            return peer
     if answer[4:8] == _KAFKA_CORRELATION_ID:
         return Peer.KAFKA
-    return Peer.OTHER
+    if answer[3:5] == b"\0\x0a" and answer[5:6].isdigit():
+        return Peer.MYSQL  # the first packet: protocol 10, and a version
+    if answer[3:5] == b"\0\xff" and int.from_bytes(answer[:3], "little") == len(answer) - 4:
+        return Peer.MYSQL  # the first packet: an error
+    is_postgresql = question.words is _SSL_REQUEST and answer in {b"S", b"N"}
+    is_postgresql |= answer.startswith(b"E\0") and b"FATAL\0" in answer
+    return Peer.POSTGRESQL if is_postgresql else Peer.OTHER

@@ -126,7 +126,29 @@ def test_values_leave_as_they_are(pylog: Pylog, topic: str) -> None:
 
 def test_lines_that_are_not_the_records_are_remarked_on(pylog: Pylog, untyped: str) -> None:
     """Who pipes bare values is told what they cannot say."""
-    assert "8 of the values are null or have line breaks" in pylog("consume", untyped, *ALL).stderr
+    said = pylog("consume", untyped, *ALL).stderr
+    assert "8 of the values are null or have line breaks" in said
+    assert "30 of the records have keys or headers, which the lines do not show; --raw and -o jsonl have them\n" in said
+    for shown in (["--raw"], ["-o", "jsonl"], ["-f", r"%v\n"]):
+        assert pylog("consume", untyped, *ALL, *shown).stderr == ""
+
+
+def test_first_value_goes_through_a_pipe_as_it_is(pylog: Pylog, pylog_cluster: LocalCluster, tmp_path: Path) -> None:
+    """A byte order mark belongs to a file's beginning, and a pipe of lines has none."""
+    servers = pylog_cluster.bootstrap_servers
+    for number, value in enumerate([b"\xef\xbb\xbfa", b"\xff\xfeA\0"]):
+        source, copy = f"marked-{number}", f"marked-{number}-copy"
+        pylog("topic", "create", source, "--if-not-exists")
+        pylog("topic", "create", copy, "--if-not-exists")
+        with Producer(servers) as producer:
+            producer.send(source, value)
+        command = shlex.join(COMMAND)
+        script = f"{command} consume {source} -b {servers} --from earliest -n 1 | {command} produce {copy} -b {servers}"
+        done = subprocess.run(
+            ["sh", "-c", script], env=clean_environment(tmp_path), capture_output=True, timeout=LIMIT_S, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, f"{copy}: 1 record\n".encode())
+        assert [record[3] for record in records(pylog_cluster, copy)] == [value]
 
 
 # --- what fails half way ------------------------------------------------------------------------------------------
@@ -270,6 +292,16 @@ def test_empty_file_is_no_records(pylog: Pylog, tmp_path: Path, kind: str, conte
     file.write_text(content)
     assert "0 records" in pylog("produce", "empty-files", "--file", str(file)).stderr
     assert "0 records" in pylog("produce", "empty-files", "--kind", kind, stdin=content).stderr
+
+
+def test_empty_parquet_file_is_no_records(pylog: Pylog, tmp_path: Path) -> None:
+    """Without a byte, as of the other kinds; one that is cut short is none."""
+    pylog("topic", "create", "empty-files", "--schema", "a int", "--if-not-exists")
+    file = tmp_path / "empty.parquet"
+    file.touch()
+    assert "0 records" in pylog("produce", "empty-files", "--file", str(file)).stderr
+    file.write_bytes(b"PAR1")
+    assert "SCHEMA_MISMATCH" in pylog("produce", "empty-files", "--file", str(file), status=1).stderr
 
 
 @pytest.mark.parametrize("content", ["key,value\nk,v\n", '{"key":"k","value":"v"}\n', "v\n"])

@@ -52,6 +52,16 @@ def test_lines_of_several_topics_say_which_on_a_terminal(
     assert _on_a_terminal(tmp_path, pylog_cluster, other) == ["b"]
 
 
+def test_keys_are_not_missed_on_a_terminal(
+    pylog: Pylog, topic: str, tmp_path: Path, pylog_cluster: LocalCluster
+) -> None:
+    """There somebody reads the values, and nothing goes on without the keys."""
+    pylog("produce", topic, "-f", r"%k=%v\n", stdin="k=v\n")
+    assert "1 of the records have keys or headers" in pylog("consume", topic, *ALL).stderr
+    assert pylog("consume", topic, *ALL, "-q").stderr == ""
+    assert _on_a_terminal(tmp_path, pylog_cluster, topic) == ["v"]
+
+
 def _on_a_terminal(home: Path, cluster: LocalCluster, *topics: str) -> list[str]:
     """What `pylog consume` prints where standard output is a terminal."""
     ours, its = pty.openpty()

@@ -26,10 +26,20 @@ def test_default_is_a_quarter_of_the_machine_within_bounds(machine_gib: float, l
     assert limit_bytes(settings(), int(machine_gib * _GIB)) == limit_gib * _GIB
 
 
+def test_least_limit_that_is_allowed_is_the_least_that_suffices() -> None:
+    """What the reference and the error say is what a broker starts with, with any of the other settings."""
+    with pytest.raises(InvalidConfigError, match=r"memory\.max\.bytes='831MiB': must be 832MiB to 1TiB"):
+        settings(memory_max_bytes="831MiB")
+    for others in ({}, {"fetch_max_bytes": "1MiB", "replica_fetch_max_bytes": "1"}):
+        least = settings(memory_max_bytes="832MiB", **others)
+        assert limit_bytes(least) == least_bytes(least) == 832 << 20
+
+
 def test_limit_below_what_the_settings_need_is_refused_with_the_number() -> None:
     """One clear error at the start."""
-    with pytest.raises(InvalidConfigError, match=r"memory\.max\.bytes=268435456 is too little: .*needs 872415232"):
-        limit_bytes(settings(memory_max_bytes="256MiB"))
+    told = r"memory\.max\.bytes=1GiB is too little: with fetch\.max\.bytes=1GiB .*bytes=10MiB a broker needs 2324MiB"
+    with pytest.raises(InvalidConfigError, match=told):
+        limit_bytes(settings(memory_max_bytes="1GiB", fetch_max_bytes="1GiB"))
 
 
 def test_large_fetches_raise_the_default() -> None:

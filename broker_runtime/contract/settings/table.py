@@ -130,10 +130,11 @@ SETTINGS: Final[tuple[Setting, ...]] = (
             maximum=1 << 50, kafka="none", doc="With less room than this on its disk, a directory takes no appends."),
     Setting(name="max.connections", scopes=("broker",), kind=Kind.INTEGER, default=1_000, minimum=8, maximum=10_000,
             kafka="2147483647", doc="Streams served at once; further ones are refused and may try again."),
-    Setting(name="memory.max.bytes", scopes=("broker",), kind=Kind.SIZE, minimum=256 * _MIB, maximum=1 << 40,
+    Setting(name="memory.max.bytes", scopes=("broker",), kind=Kind.SIZE, minimum=832 * _MIB, maximum=1 << 40,
             kafka="none", doc="The resident memory that a broker keeps to: it cuts connections that send more than "
-            "fits. What may pass it for a moment is told in Guarantees and limits. Without it a quarter of the "
-            "machine's, from 1 GiB to 4 GiB."),
+            "fits. What may pass it for a moment is told in Guarantees and limits. A large `fetch.max.bytes` or "
+            "`replica.fetch.max.bytes` needs more; the broker says how much. Without it a quarter of the machine's, "
+            "from 1 GiB to 4 GiB."),
     Setting(name="fetch.max.bytes", scopes=("broker",), kind=Kind.SIZE, default=55 * _MIB, minimum=_MIB,
             maximum=_GIB, doc="The most that one fetch is answered with."),
     Setting(name="replica.lag.time.max.ms", scopes=("broker",), kind=Kind.DURATION, default=30 * _SECOND,

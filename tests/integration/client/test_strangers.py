@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
@@ -16,16 +17,22 @@ from pyspark_log.client import cluster as module
 from pyspark_log.client.strangers import Peer, who_is_at
 from pyspark_log.testing import LocalCluster
 
-Serve = Callable[[Callable[[bytes], bytes | None]], Address]
+Serve = Callable[..., Address]
+Answer = Callable[[bytes], bytes | None]
+
+MYSQL = b"\x4a\0\0\0\x0a8.0.36\0" + bytes(66)
+MYSQL_REFUSAL = b"\x16\0\0\0\xff\x6a\x04Host is not allowed"
+SETTINGS = b"\0\0\x06\x04\0\0\0\0\0\0\x03\0\0\0\x64"
 
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    """Starts a server that answers the first words of each connection; None: it says nothing and keeps it open."""
+    """Starts a server that greets, and answers the first words of each connection; None: it says nothing and keeps it
+    open."""
     servers: list[socket.socket] = []
     kept: list[socket.socket] = []
 
-    def start(answer: Callable[[bytes], bytes | None]) -> Address:
+    def start(answer: Answer, greeting: bytes = b"") -> Address:
         server = socket.create_server(("127.0.0.1", 0))
         servers.append(server)
 
@@ -33,6 +40,7 @@ def serve() -> Iterator[Serve]:
             while True:
                 try:
                     connection, _ = server.accept()
+                    connection.sendall(greeting)
                     said = answer(connection.recv(4096))
                     if said is None:
                         kept.append(connection)
@@ -65,26 +73,139 @@ def tls(words: bytes) -> bytes:
     return b"\x15\x03\x03\0\x02\x02\x28" if words.startswith(b"\x16\x03") else b"\x15\x03\x01\0\x02\x02\x0a"
 
 
+def postgresql(words: bytes) -> bytes:
+    """Answers who asks for TLS; closes what is too long for a beginning."""
+    return b"N" if words == b"\0\0\0\x08\x04\xd2\x16\x2f" else b""
+
+
+def old_postgresql(words: bytes) -> bytes:
+    """Takes other words for a version that it does not have."""
+    return b"E\0\0\0\x26SFATAL\0C0A000\0Munsupported\0\0" if words[4:6] == b"\0\x12" else b""
+
+
+def nothing(_: bytes) -> bytes:
+    """Closes, whatever it is told."""
+    return b""
+
+
 @pytest.mark.parametrize(
-    ("answer", "peer", "told"),
+    ("answer", "greeting", "peer", "told"),
     [
-        (kafka, Peer.KAFKA, "is Kafka"),
-        (tls, Peer.TLS, "expects TLS"),
-        (lambda _: b"SSH-2.0-OpenSSH_9.6\r\n", Peer.SSH, "is an SSH server"),
-        (lambda words: b"" if words != b"srvr" else b"Zookeeper version: 3.9.3\n", Peer.ZOOKEEPER, "is ZooKeeper"),
-        (lambda words: b"srvr is not executed because it is not in the whitelist.\n", Peer.ZOOKEEPER, "is ZooKeeper"),
+        (kafka, b"", Peer.KAFKA, "is Kafka"),
+        (tls, b"", Peer.TLS, "expects TLS"),
+        (nothing, b"SSH-2.0-OpenSSH_9.6\r\n", Peer.SSH, "is an SSH server"),
+        (lambda words: b"Zookeeper version: 3.9.3\n" if words == b"srvr" else b"", b"", Peer.ZOOKEEPER, "is ZooKeeper"),
+        (lambda _: b"srvr is not executed because it is not in the whitelist.\n", b"", Peer.ZOOKEEPER, "is ZooKeeper"),
+        (nothing, MYSQL, Peer.MYSQL, "is MySQL or MariaDB"),
+        (nothing, MYSQL_REFUSAL, Peer.MYSQL, "is MySQL or MariaDB"),
+        (postgresql, b"", Peer.POSTGRESQL, "is PostgreSQL"),
+        (old_postgresql, b"", Peer.POSTGRESQL, "is PostgreSQL"),
+        (lambda _: b"-ERR unknown command 'PRI'\r\n", b"", Peer.REDIS, "is Redis"),
+        (nothing, b"-DENIED Redis is running in protected mode\r\n", Peer.REDIS, "is Redis"),
+        (lambda _: b"500 what?\r\n", b"220 mail.example.com ESMTP\r\n", Peer.MAIL, "is a mail or FTP server"),
+        (lambda _: b"who are you?\r\n", b"", Peer.OTHER, "is another service, not a pylog broker"),
+        (nothing, b"", Peer.CLOSED_TO_HTTP2, "is another service, not a pylog broker"),
     ],
 )
 def test_stranger_is_named_within_a_second(
-    serve: Serve, answer: Callable[[bytes], bytes | None], peer: Peer, told: str
+    serve: Serve, answer: Answer, greeting: bytes, peer: Peer, told: str
 ) -> None:
-    """What answers in its own words is called by its name."""
-    address = serve(answer)
+    """What greets, or answers in its own words, is called by its name, and what only closes is another service."""
+    address = serve(answer, greeting)
     assert who_is_at(address) is peer
     began_s = time.monotonic()
     with Admin(str(address)) as admin, pytest.raises(errors.NotAPylogBrokerError, match=told):
         admin.list_topics()
     assert time.monotonic() - began_s < 8, "of which all but one are for a busy machine"
+
+
+@pytest.mark.parametrize("greeting", [SETTINGS, SETTINGS[:9], SETTINGS[:4], SETTINGS[:2]])
+def test_what_begins_as_a_broker_does_may_be_one(serve: Serve, greeting: bytes) -> None:
+    """Also where it has not come to the connection that speaks HTTP/2, and says the same to other words."""
+    assert who_is_at(serve(lambda words: None if words.startswith(b"PRI") else greeting)) is Peer.GRPC
+    assert who_is_at(serve(nothing, greeting)) is Peer.GRPC
+
+
+class Proxy:
+    """In front of a broker. ``is_open``: what connects is closed until it is set, as where there is no broker."""
+
+    def __init__(self, broker: Address) -> None:
+        self.is_open = threading.Event()
+        self._broker = broker
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.address = Address(*self._server.getsockname())
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def close(self) -> None:
+        """Takes nothing more."""
+        self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+
+    def _run(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._server.accept()
+                if not self.is_open.is_set():
+                    connection.close()
+                    continue
+                broker = socket.create_connection(self._broker)
+                for pair in ((connection, broker), (broker, connection)):
+                    threading.Thread(target=self._carry, args=pair, daemon=True).start()
+
+    @staticmethod
+    def _carry(source: socket.socket, to: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while piece := source.recv(1 << 16):
+                to.sendall(piece)
+        with contextlib.suppress(OSError):
+            to.shutdown(socket.SHUT_RDWR)
+
+
+def test_broker_that_starts_behind_a_proxy_is_waited_for(pylog_cluster: LocalCluster) -> None:
+    """Such a port closes at once what connects, until the broker is there: no proof that there is none."""
+    proxy = Proxy(parse_address(pylog_cluster.bootstrap_servers.split(",")[0]))
+    assert who_is_at(proxy.address) is Peer.CLOSED
+    timer = threading.Timer(1.5, proxy.is_open.set)
+    timer.start()
+    with Admin(str(proxy.address)) as admin:
+        assert admin.describe_cluster().brokers
+    timer.join(5)
+    proxy.close()
+
+
+def test_port_that_closes_what_connects_may_be_a_broker(
+    pylog_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the end it is said what was seen."""
+    monkeypatch.setattr(module, "BOOTSTRAP_LIMIT_S", 1.0)
+    proxy = Proxy(parse_address(pylog_cluster.bootstrap_servers.split(",")[0]))
+    told = "closed each connection for 1 s: a proxy without a broker, or another service"
+    with Admin(str(proxy.address)) as admin, pytest.raises(errors.BrokerUnavailableError, match=told):
+        admin.list_topics()
+    proxy.close()
+
+
+def test_broker_that_starts_ends_or_is_killed_is_no_stranger() -> None:
+    """Whenever somebody looks."""
+    seen: set[Peer] = set()
+    is_over = threading.Event()
+    with LocalCluster() as cluster:
+        address = parse_address(cluster.bootstrap_servers)
+
+        def look() -> None:
+            while not is_over.is_set():
+                seen.add(who_is_at(address))
+
+        lookers = [threading.Thread(target=look) for _ in range(2)]
+        for looker in lookers:
+            looker.start()
+        for end in (cluster.stop, cluster.kill):
+            end(1)
+            cluster.start(1)
+        is_over.set()
+        for looker in lookers:
+            looker.join(10)
+    assert {Peer.GRPC, Peer.REFUSED} <= seen <= {Peer.GRPC, Peer.REFUSED, Peer.CLOSED, Peer.SILENT, Peer.UNREACHABLE}
 
 
 def test_web_server_is_named() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import codecs
 import io
+import os
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.csv
@@ -41,6 +43,36 @@ def test_lines_of_wide_text_are_told_from_lines_of_bytes(text: str, encoding: st
         assert [unit.content for unit in line_units(source, 1000, may_be_bytes=True)] == value.split(b"\n")
         with pytest.raises(OptionError):
             list(line_units(io.BytesIO(value), 1000))
+
+
+@pytest.mark.parametrize(
+    "value", [b"\xef\xbb\xbfa", b"\xff\xfeA\0", b"\xfe\xff\0A", b"\xff\xfe\0\0A\0\0\0", b"\xef\xbb\xbf"]
+)
+def test_lines_of_bytes_in_a_pipe_have_no_mark(value: bytes, tmp_path: Path) -> None:
+    """There the first value is as any other; the beginning of a file is a text's beginning."""
+    out, into = os.pipe()
+    with os.fdopen(into, "wb") as given:
+        given.write(value + b"\nb\n")
+    with os.fdopen(out, "rb") as source:
+        assert [unit.content for unit in line_units(source, 1000, may_be_bytes=True)] == [value, b"b"]
+    file = tmp_path / "lines"
+    file.write_bytes(value + b"\nb\n")
+    with file.open("rb") as source:
+        if value.startswith(codecs.BOM_UTF8):
+            lines = [unit.content for unit in line_units(source, 1000, may_be_bytes=True)]
+            assert lines == [value.removeprefix(codecs.BOM_UTF8), b"b"]
+        else:
+            with pytest.raises(OptionError, match="must be UTF-8"):
+                list(line_units(source, 1000, may_be_bytes=True))
+
+
+def test_lines_of_json_in_a_pipe_are_text() -> None:
+    """Rows of a typed topic are JSON, which is UTF-8 wherever it comes from."""
+    out, into = os.pipe()
+    with os.fdopen(into, "wb") as given:
+        given.write(codecs.BOM_UTF8 + b"{}\n")
+    with os.fdopen(out, "rb") as source:
+        assert [unit.content for unit in line_units(source, 1000)] == [b"{}"]
 
 
 def open_quote(content: bytes, piece_bytes: int = 1 << 20) -> int | None:

@@ -401,6 +401,12 @@ def test_last_try_that_may_have_been_carried_out_is_not_told_as_one_that_was_not
         (Peer.HTTP, NotAPylogBrokerError, "dead:1 is a web server"),
         (Peer.SSH, NotAPylogBrokerError, "dead:1 is an SSH server"),
         (Peer.TLS, NotAPylogBrokerError, "dead:1 expects TLS"),
+        (Peer.MYSQL, NotAPylogBrokerError, "dead:1 is MySQL or MariaDB"),
+        (Peer.POSTGRESQL, NotAPylogBrokerError, "dead:1 is PostgreSQL"),
+        (Peer.REDIS, NotAPylogBrokerError, "dead:1 is Redis"),
+        (Peer.MAIL, NotAPylogBrokerError, "dead:1 is a mail or FTP server"),
+        (Peer.OTHER, NotAPylogBrokerError, "dead:1 is another service, not a pylog broker"),
+        (Peer.CLOSED_TO_HTTP2, NotAPylogBrokerError, "dead:1 is another service, not a pylog broker"),
     ],
 )
 def test_stranger_is_named_at_once(
@@ -422,7 +428,7 @@ def test_stranger_is_named_at_once(
     ("peer", "error", "told"),
     [
         (Peer.REFUSED, BrokerUnavailableError, "dead:1 refused for 10 s. Start one: pylog up"),
-        (Peer.CLOSED, NotAPylogBrokerError, "dead:1 answers, but not as pylog. Is it Kafka?"),
+        (Peer.CLOSED, BrokerUnavailableError, "dead:1 closed each connection for 10 s: a proxy without a broker, or"),
         (Peer.SILENT, BrokerUnavailableError, "dead:1 takes connections but said nothing for 10 s"),
         (Peer.GRPC, BrokerUnavailableError, "dead:1 is there, but did not answer within 10 s"),
         (Peer.UNREACHABLE, BrokerUnavailableError, "no answer from dead:1 within 10 s"),
