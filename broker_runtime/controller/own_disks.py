@@ -3,8 +3,8 @@ told of them while it lasts.
 
 A generation is raised by a checkpoint (`LogDirectory.checkpoint`, each 5 s on a thread of each directory's own), and
 told by `GenerationReport` as often, on another thread. So 10 s after records were appended, at the most, ZooKeeper
-knows that a copy from before them is older; later where it is away or the disk stands still, and nothing else waits for
-that. Where the broker was killed before, such a copy is not noticed.
+knows that a snapshot from before them is older; later where it is away or the disk stands still, and nothing else waits
+for that. A copy is known by its inode number, however new (`LogDirectory.is_copy`).
 """
 
 from __future__ import annotations
@@ -64,8 +64,9 @@ class OwnDisks:
         return {each.disk.disk_id: each.disk.epoch for each in self._directories if each.disk.is_stopped}
 
     def generations(self) -> Mapping[str, Generation]:
-        """See `Disks`. Never waits."""
-        return {disk.disk_id: Generation(disk.epoch, disk.generation) for disk in [d.disk for d in self._directories]}
+        """See `Disks`. Never waits. A copy is older than any that ZooKeeper knows of in its epoch."""
+        found = ((each.disk, each.is_copy) for each in self._directories)
+        return {disk.disk_id: Generation(disk.epoch, -1 if is_copy else disk.generation) for disk, is_copy in found}
 
     def remember(self, epoch: int, outdated: Collection[str]) -> Mapping[str, int]:
         """See `Disks`."""
@@ -106,7 +107,7 @@ class GenerationReport:
     def tell(self, membership: Membership | None) -> None:
         """Tells what is new since the last time, in one small write; what fails is told the next time. Touches no disk.
         Blocks for ZooKeeper, in bounds. Raises nothing; without ``membership`` nothing happens."""
-        found = {each: there for each, there in self._disks.generations().items() if there.number}
+        found = {each: there for each, there in self._disks.generations().items() if there.number > 0}
         if membership is None or not found or self._told == (membership.epoch, found):
             return
         try:

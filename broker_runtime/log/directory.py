@@ -109,6 +109,7 @@ class LogDirectory:
         self._put_back: dict[TopicPartition, int] = {}
         self._verified: set[TopicPartition] = set()  # those of _put_back that were loaded
         self._may_forget_put_back = False  # `forget_put_back` was called
+        self.is_copy = False  # of a directory whose broker was running: what it lacks nobody knows
         self.was_clean = False  # the last stop closed every log in order; not so if there was none
         # It was registered, and no checkpoint told at the start which logs it had; none does until it registers again.
         self.has_lost_names = False
@@ -138,9 +139,10 @@ class LogDirectory:
         files.make_directory(path)
         descriptor = lock_directory(files, path)
         try:
+            was_claimed = files.file_size(path / META_NAME) is not None  # else its inode is a new one
             identity = claim_directory(files, path, DirectoryIdentity(cluster_id=cluster_id, broker_id=broker_id))
             directory = cls(path, identity, files, descriptor, max_open_files=max_open_files)
-            directory._read_start()
+            directory._read_start(may_be_copy=was_claimed)
         except BaseException:  # a KeyboardInterrupt too: whoever catches it finds the directory unlocked
             files.close(descriptor)
             raise
@@ -206,9 +208,11 @@ class LogDirectory:
         before, or as it should be."""
         with self._save_lock:
             self._require_own()
-            disk = DiskIdentity(disk_id=str(uuid.uuid4()) if is_outdated else self.disk.disk_id, epoch=epoch)
+            disk_id = str(uuid.uuid4()) if is_outdated else self.disk.disk_id
+            disk = DiskIdentity(disk_id=disk_id, epoch=epoch, inode=self._inode())
             disk.write(self.files, self.path)
             self.disk = disk
+            self.is_copy = False
             self._is_registered = True
         if self.has_lost_names:
             self._save()  # what it misses is known to the cluster by now
@@ -385,8 +389,8 @@ class LogDirectory:
 
     # --- within ---------------------------------------------------------------------------------------------------
 
-    def _read_start(self) -> None:
-        self._read_disk()
+    def _read_start(self, *, may_be_copy: bool) -> None:
+        self._read_disk(may_be_copy=may_be_copy)
         foreign = []
         directories = self.files.list_directories(self.path)
         for name in self.files.list(self.path):
@@ -476,7 +480,7 @@ class LogDirectory:
         if self._is_given_up:
             raise LogStorageError(f"{self.path} is closed")
 
-    def _read_disk(self) -> None:
+    def _read_disk(self, *, may_be_copy: bool) -> None:
         try:
             found = DiskIdentity.read(self.files, self.path)
         except CorruptRecordError as error:
@@ -486,6 +490,12 @@ class LogDirectory:
             self.disk.write(self.files, self.path)
         else:
             self.disk = found
+            self.is_copy = may_be_copy and not found.is_stopped and found.inode not in {0, self._inode()}
+        if self.is_copy:
+            _log.error("data directory is a copy that was made while its broker was running path=%s", self.path)
+
+    def _inode(self) -> int:
+        return self.files.inode(self.path / META_NAME) or 0
 
     def _first_offset(self, key: TopicPartition) -> int:
         """Where a log begins whose start no checkpoint tells."""

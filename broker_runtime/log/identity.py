@@ -59,12 +59,14 @@ class DirectoryIdentity:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskIdentity:
     """Which disk a data directory is, and how new: a copy that was made earlier has an earlier epoch, an earlier
-    generation in the same epoch, or is not stopped though the broker was."""
+    generation in the same epoch, or is not stopped though the broker was. ``inode``: of ``meta.json``, which is written
+    once; a copy has another. 0: not known."""
 
     disk_id: str
     epoch: int = -1
     is_stopped: bool = False
     generation: int = 0
+    inode: int = 0
 
     def write(self, files: FileSystem, directory: Path) -> None:
         """Durable when it returns. Raises `OSError`."""
@@ -73,6 +75,7 @@ class DiskIdentity:
             "epoch": self.epoch,
             "is_stopped": self.is_stopped,
             "generation": self.generation,
+            "inode": self.inode,
         }
         _write(files, directory / DISK_NAME, content)
 
@@ -87,6 +90,7 @@ class DiskIdentity:
             epoch=int(content["epoch"]),
             is_stopped=bool(content.get("is_stopped", False)),
             generation=int(content.get("generation", 0)),
+            inode=int(content.get("inode", 0)),
         )
 
 

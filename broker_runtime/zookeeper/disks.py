@@ -10,15 +10,15 @@ Compared with what is found at a start, a directory is
                  as new as when it went missing
     outdated    older than the record says (a copy was put back), or not in the record at all. One of the same epoch is
                  older if its generation is, or if that registration was stopped in order, and the directory does not
-                 say so
+                 say so; or if it is known to be a copy that was made while its broker ran (`LogDirectory.is_copy`)
     lost         in the record, and not found, or found outdated
 
 A log that is missed (`PartitionState.lost`) is back with the directory that returns, but for one that was registered
 with such a log before, which was not taken for it then (`older`): it may go and return as well.
 
-Not noticed is a copy, put back after a kill, that has the newest generation ZooKeeper knows of: it lacks only what was
-written in the last two periods before, if ZooKeeper was there (`controller.own_disks`). A copy counts as being as new
-as its ``disk.json``, whenever its logs were read.
+Not noticed is a snapshot, put back after a kill, whose files have the inode numbers of before and that has the newest
+generation ZooKeeper knows of: it lacks only what was written in the last two periods before, if ZooKeeper was there
+(`controller.own_disks`). It counts as being as new as its ``disk.json``, whenever its logs were read.
 
 Pure, but for what `Disks` does.
 """

@@ -7,10 +7,11 @@ disk until `revive`. What is truly on the device, and which logs changed, can be
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from broker_runtime.log.faulty_files import FaultyFiles, _Inode, _write_at
@@ -26,6 +27,7 @@ class Copy:
     below: Path
     names: dict[Path, bytes]
     directories: frozenset[Path]
+    inode: int = 0  # of every file there, where it is no copy, but the disk itself
 
 
 class SimFiles(FaultyFiles):
@@ -33,6 +35,8 @@ class SimFiles(FaultyFiles):
 
     def __init__(self, wait: Callable[[Path], None], on_crash: Callable[[], None]) -> None:
         super().__init__()
+        self._disk_inodes = itertools.count(1)
+        self._disk_inode = next(self._disk_inodes)
         self._wait = wait
         self._on_crash = on_crash
         self.is_dead = False
@@ -90,7 +94,8 @@ class SimFiles(FaultyFiles):
 
     def take_out(self, below: Path) -> Copy:
         """Everything below a directory goes, as with a disk that is taken out; for `put_in`."""
-        taken = self.copy(below)
+        taken = replace(self.copy(below), inode=self._disk_inode)
+        self._disk_inode = next(self._disk_inodes)
         for path in taken.names:
             self._touch(path, 0)
             del self._names[path]
@@ -101,6 +106,7 @@ class SimFiles(FaultyFiles):
     def put_in(self, copy: Copy) -> None:
         """What lies below the copy's directory is what was there when it was made."""
         self.take_out(copy.below)
+        self._disk_inode = copy.inode or self._disk_inode
         for path, content in copy.names.items():
             self._names[path] = self._durable_names[path] = _Inode(bytearray(content), bytearray(content))
             self._touch(path, 0)
@@ -113,6 +119,9 @@ class SimFiles(FaultyFiles):
             {path: bytes(inode.content) for path, inode in self._names.items() if below in path.parents},
             frozenset(path for path in self._directories if below in (path, *path.parents)),
         )
+
+    def inode(self, path: Path) -> int | None:
+        return None if super().inode(path) is None else self._disk_inode
 
     def is_syncing(self, directory: str) -> bool:
         """Whether an fsync of one of the log's files there is under way."""

@@ -7,13 +7,10 @@ knows what is lost by them: all lose their power without fsyncs, and an operator
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import ElectLeadersRequest
-from broker_runtime.log.identity import DISK_NAME
-from broker_runtime.zookeeper.znodes import DiskRecord, broker_disks_path, from_json
 from tests.simulation.committed import ViolationError
 from tests.simulation.disk import Copy
 from tests.simulation.life import DATA
@@ -68,8 +65,7 @@ class LostDisks:
         return True
 
     def restore(self, node: Node) -> None:
-        """A broker's disk is replaced by a copy that was made of it some time ago, while it was stopped or running. Of
-        the latter only what ZooKeeper knows to be older: no other is noticed."""
+        """A broker's disk is replaced by a copy that was made of it some time ago, while it was stopped or running."""
         if not self._may_lose(node):
             return
         copies = []
@@ -85,9 +81,6 @@ class LostDisks:
                 self._end(node, put_in)
 
         def put_in() -> None:
-            if is_running and not self._is_known_to_be_older(node, copies[0]):
-                node.start()
-                return
             self._put_in_older(node, copies[0])
             node.start(self._rng.randrange(SECOND))
 
@@ -113,8 +106,6 @@ class LostDisks:
         world = self._world
         is_quiet = world.scheduler.now_us < world.quiet_until_us  # they have not come back since they last ended
         if is_quiet or world.is_recovering or not world.invariants.is_durable_by_ack or not self._may_lose(node):
-            return
-        if copy is not None and not self._is_known_to_be_older(node, copy):
             return
         nodes = [each for each in world.nodes.values() if each.should_run]
         self._rng.shuffle(nodes)
@@ -322,16 +313,6 @@ class LostDisks:
         self._lost(node, [path.name for path in node.files.copy(DATA).directories])
         node.files.put_in(copy)
         node.claimed_durable = {}
-
-    def _is_known_to_be_older(self, node: Node, copy: Copy) -> bool:
-        path = broker_disks_path(node.broker_id)
-        known = self._world.zookeeper.find(path)
-        content = copy.names.get(DATA / DISK_NAME)
-        if known is None or content is None:
-            return False
-        record, disk = from_json(known.data, DiskRecord, path), json.loads(content)["content"]
-        newest = record.directories.get(disk["disk_id"], -1), record.generations.get(disk["disk_id"], 0)
-        return (disk["epoch"], disk["generation"]) < newest
 
     def _end(self, node: Node, then: Callable[[], None]) -> None:
         """The broker is killed, or stopped in order, and then."""

@@ -145,6 +145,25 @@ def test_copy_made_while_the_broker_was_running_does_not_lead_after_all_were_kil
         assert _log_bytes(cluster, broker_id) > written
 
 
+def test_copy_of_a_moment_ago_does_not_lead_after_all_were_killed(cluster: LocalCluster) -> None:
+    """It may lack what was acknowledged since, however little time that was."""
+    (path,) = cluster.log_dirs(1)
+    copy = path.with_name(path.name + "-copy")
+    shutil.copytree(path, copy, ignore=shutil.ignore_patterns("*.tmp"))
+    with Producer(cluster.bootstrap_servers) as producer:
+        for number in range(COUNT, 2 * COUNT):
+            producer.send("t", b"%d" % number)
+    kill_all(cluster)
+    shutil.rmtree(path)
+    copy.rename(path)
+    cluster.start(1)
+    _eventually(lambda: leader_and_in_sync(cluster, "t") == (None, (2, 3)), "the others are waited for")
+    for broker_id in (2, 3):
+        cluster.start(broker_id)
+    cluster.wait_until_ready()
+    assert sorted(numbers_in(cluster, "t")) == list(range(2 * COUNT))
+
+
 @pytest.mark.parametrize("first", [1, 3])
 def test_first_that_comes_back_after_all_were_killed_leads_at_once(cluster: LocalCluster, first: int) -> None:
     """It has all that was acknowledged. With the second, as many as ``min.insync.replicas`` asks for are there."""

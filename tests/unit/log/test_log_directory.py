@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import uuid
 from pathlib import Path
 
@@ -385,3 +386,29 @@ def test_directory_knows_whether_its_last_stop_was_clean(tmp_path):
         return was_clean
 
     assert [reopened(clean) for clean in (True, False, True, True)] == [False, True, False, True]
+
+
+@pytest.mark.parametrize("is_stopped", [True, False])
+def test_copy_of_a_data_directory_whose_broker_was_running_is_known_as_one(tmp_path, is_stopped):
+    """By its inode numbers; one of a broker that was stopped in order has everything."""
+    original, copy, moved = tmp_path / "original", tmp_path / "copy", tmp_path / "moved"
+    directory = LogDirectory.open(original, cluster_id="c", broker_id=1)
+    assert not directory.is_copy
+    directory.remember_epoch(3)
+    assert not directory.is_copy
+    directory.close(clean=is_stopped)
+    shutil.copytree(original, copy)
+    original.rename(moved)
+
+    def is_copy(path):
+        with LogDirectory.open(path, cluster_id="c", broker_id=1) as opened:
+            found = opened.is_copy
+            opened.remember_epoch(4)
+            assert not opened.is_copy
+            return found
+
+    assert is_copy(copy) == (not is_stopped)
+    assert not is_copy(copy)
+    assert not is_copy(moved)
+    (moved / "meta.json").unlink()  # as its damage asks for
+    assert not is_copy(moved)
