@@ -311,6 +311,7 @@ class Invariants:
         if before is not None and after.leader is not None and is_chosen and key in self.decided:
             is_decided = True
             self.decided.discard(key)
+            self.without_log.discard((after.leader, at))  # what it has counts, and be it nothing
             self._require_eligible_chosen(change, after.leader)
             self._lost_rightly(key, committed, self._on_the_device(self._nodes[after.leader], at))
         self._look_at_first_after_power_loss(change, committed)
