@@ -14,7 +14,7 @@ TRIED_FIRST = {
     "counts_its_own_log_end": [3, 17],
     "counts_the_in_sync_set_as_written": [82, 276],
     "elects_anybody_after_a_power_loss": [19, 49],
-    "fences_no_leader_epochs": [15, 21],
+    "follows_from_its_logs_end": [4, 9],
     "in_sync_without_broker_epoch": [21, 61],
     "leaves_sets_to_members_that_are_gone": [40, 73],
     "looks_at_nothing_behind_a_bad_frame": [20, 50],
