@@ -15,6 +15,7 @@ from unittest import mock
 from broker_runtime.contract.errors import RequestTimedOutError
 from broker_runtime.controller import isr_updater, unproven
 from broker_runtime.controller.controller import Controller
+from broker_runtime.controller.own_disks import OwnDisks
 from broker_runtime.log import LogExtent, PartitionLog, group_commit, recovery
 from broker_runtime.log.group_commit import GroupCommit
 from broker_runtime.log.leader_epochs import LeaderEpochs
@@ -280,6 +281,17 @@ def waits_for_what_was_cut() -> Patches:
 def takes_any_disk_for_its_own() -> Patches:
     """A broker whose disk was replaced, or lost a directory, counts as holding what it was in sync with."""
     yield mock.patch.object(disks.DiskNews, "has_log", return_value=True)
+
+
+@variant
+def takes_a_copy_for_the_disk() -> Patches:
+    """A copy that was made while its broker ran counts as being as new as it says."""
+
+    def generations(self: OwnDisks) -> dict[str, disks.Generation]:
+        found = [each.disk for each in self._directories]
+        return {disk.disk_id: disks.Generation(disk.epoch, disk.generation) for disk in found}
+
+    yield mock.patch.object(OwnDisks, "generations", generations)
 
 
 @variant
