@@ -113,7 +113,7 @@ class Opening(Enum):
     READ = ("read", requests.ReadRequest)
     PLAIN = ("plain", requests.PlainTicket)
 
-    def __init__(self, word: str, message: type[requests.Message]) -> None:
+    def __init__(self, word: str, message: type[requests.Request]) -> None:
         self.word = word
         self.message = message
 
@@ -188,6 +188,8 @@ def decode_action(name: str, body: Any) -> requests.Message:
     action = requests.ACTIONS.get(name)
     if action is None:
         raise InvalidRequestError(f"no action {name[:64]!r}. Allowed: {', '.join(sorted(requests.ACTIONS))}")
+    if body is not None:
+        requests.check_size(memoryview(body), action.request)
     envelope = message_of(body, requests.ActionRequest)
     check_protocol_version(envelope.protocol_version)
     return decode(envelope.body, action.request)
