@@ -20,6 +20,7 @@ from broker_runtime.contract.flight import error_of
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import (
     HEARTBEAT_INTERVAL_S,
+    MOST_COLUMN_IDS,
     MOST_ENTRIES,
     PEER_SILENCE_LIMIT_S,
     FetchedPartition,
@@ -35,7 +36,6 @@ from pyspark_log.client.retry import Backoff
 from pyspark_log.client.topics import Topic
 
 _RESPONSE_BYTES = 8 << 20  # small enough that decoding one overlaps with fetching the next
-_MOST_COLUMN_IDS = 200_000  # in one request, so that it stays below its bound in bytes
 _TURN_MS = 50  # that a request waits for data while there are partitions that it has no room for
 _JOIN_LIMIT_S = 12.0
 _SILENCE_S = 2 * HEARTBEAT_INTERVAL_S  # a broker that owes an answer says something each interval
@@ -318,7 +318,7 @@ class Fetcher:
 
 def _most_of(partitions: Iterable[FetchPartition]) -> int:
     """How many of these one request takes."""
-    return min(MOST_ENTRIES, _MOST_COLUMN_IDS // max(1, *(len(each.columns or ()) for each in partitions)))
+    return min(MOST_ENTRIES, MOST_COLUMN_IDS // max(1, *(len(each.columns or ()) for each in partitions)))
 
 
 def _at(wanted: FetchPartition) -> TopicPartition:

@@ -39,6 +39,7 @@ from broker_runtime.contract.requests.groups import (
 from broker_runtime.contract.requests.message import (
     HEARTBEAT_INTERVAL_S,
     MAX_SERVER_WAIT_S,
+    MOST_COLUMN_IDS,
     MOST_ENTRIES,
     MOST_IN_ONE,
     PEER_SILENCE_LIMIT_S,
@@ -174,6 +175,7 @@ __all__ = [
     "LogEndsRequest",
     "LogEndsResponse",
     "Message",
+    "MOST_COLUMN_IDS",
     "MOST_ENTRIES",
     "MOST_IN_ONE",
     "Request",

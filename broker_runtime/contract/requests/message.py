@@ -30,6 +30,8 @@ MOST_IN_ONE: Final = 10_000
 """Of a list that must be: a topic's partitions, a subscription, moves that are checked together."""
 MOST_COLUMNS: Final = 4_098
 """Of a topic, with the two of the system."""
+MOST_COLUMN_IDS: Final = 50_000
+"""Of all partitions that a fetch names together: the request is kept while it waits for data."""
 MOST_REPLICAS: Final = 64
 """Of a partition."""
 _MAX_ERROR_CHARS = 600  # gRPC refuses trailers above 8 KiB, and the text is in them three times

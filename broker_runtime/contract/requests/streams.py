@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar
 import msgspec
 
 from broker_runtime.contract.requests.message import (
+    MOST_COLUMN_IDS,
     PROTOCOL_VERSION,
     ByteCount,
     Columns,
@@ -112,6 +113,11 @@ class FetchRequest(Request, frozen=True, kw_only=True):
     heartbeat: bool = False
     is_incremental: bool = False
     forgotten: Entries[tuple[Name, PartitionNumber]] = ()
+
+    def __post_init__(self) -> None:
+        named = sum(len(each.columns) for each in self.partitions if each.columns is not None)
+        if named > MOST_COLUMN_IDS:
+            raise ValueError(f"partitions name {named} columns in all; at most {MOST_COLUMN_IDS} are allowed")
 
 
 class FetchedPartition(Message, frozen=True, kw_only=True):
