@@ -113,7 +113,7 @@ class Opening(Enum):
     READ = ("read", requests.ReadRequest)
     PLAIN = ("plain", requests.PlainTicket)
 
-    def __init__(self, word: str, message: type[requests.Message]) -> None:
+    def __init__(self, word: str, message: type[requests.Request]) -> None:
         self.word = word
         self.message = message
 
@@ -183,11 +183,19 @@ def encode_action(name: str, request: requests.Message, *, client_id: str = "") 
     return flight.Action(name, encode(envelope))
 
 
-def decode_action(name: str, body: Any) -> requests.Message:
-    """The request in an action's body (a `pa.Buffer`, or None). Raises as `decode_opening`."""
+def check_action(name: str, body: Any) -> requests.Action:
+    """The action's kinds. Raises `InvalidRequestError` if there is none of that name, or its body is too large."""
     action = requests.ACTIONS.get(name)
     if action is None:
         raise InvalidRequestError(f"no action {name[:64]!r}. Allowed: {', '.join(sorted(requests.ACTIONS))}")
+    if body is not None:
+        requests.check_size(memoryview(body), action.request)
+    return action
+
+
+def decode_action(name: str, body: Any) -> requests.Message:
+    """The request in an action's body (a `pa.Buffer`, or None). Raises as `decode_opening`."""
+    action = check_action(name, body)
     envelope = message_of(body, requests.ActionRequest)
     check_protocol_version(envelope.protocol_version)
     return decode(envelope.body, action.request)

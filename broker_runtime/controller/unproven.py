@@ -22,7 +22,7 @@ from typing import Final
 import msgspec
 
 from broker_runtime.contract.model import TopicPartition
-from broker_runtime.contract.requests import LogEndsRequest, LogEndsResponse, PartitionKey
+from broker_runtime.contract.requests import LogEndsRequest, LogEndsResponse, PartitionKey, portions
 from broker_runtime.controller.controller import Decision
 from broker_runtime.controller.election import Electorate, elect_most_complete
 from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState, VersionedState
@@ -98,10 +98,12 @@ class UnprovenReplicas:
         """Of each broker that answers how far its logs go."""
         answers: dict[int, dict[TopicPartition, tuple[int, int]]] = {}
 
-        def ask(broker_id: int, epoch: int, request: LogEndsRequest) -> None:
-            response = self._ask(broker_id, request)
-            if response is not None and response.broker_epoch == epoch:
-                answers[broker_id] = {
+        def ask(broker_id: int, epoch: int, keys: Collection[PartitionKey]) -> None:
+            for some in portions(keys):
+                response = self._ask(broker_id, LogEndsRequest(partitions=some))
+                if response is None or response.broker_epoch != epoch:
+                    return
+                answers[broker_id] = answers.get(broker_id, {}) | {
                     TopicPartition(each.topic, each.partition): (each.leader_epoch, each.log_end)
                     for each in response.partitions
                 }
@@ -112,7 +114,7 @@ class UnprovenReplicas:
             if registered is None:
                 continue
             keys = tuple(_key(cluster.topics[at.topic], at) for at, ids in asked.items() if broker_id in ids)
-            calls[f"log-ends-{broker_id}"] = partial(ask, broker_id, registered.epoch, LogEndsRequest(partitions=keys))
+            calls[f"log-ends-{broker_id}"] = partial(ask, broker_id, registered.epoch, keys)
         if calls:
             self._run_all(calls)
         return dict(answers)  # one that comes too late changes nothing

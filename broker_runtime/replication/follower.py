@@ -6,7 +6,8 @@ One request at a time, for all partitions that are followed there. It tells wher
 durable: `handle` appends what came for all, then makes it durable, so the next request tells it. (Where the replica is
 far behind, the disk has the time in which the next answer comes: `flush_while_asking`.) In a session (`begin_session`)
 the leader remembers, and a request tells what is new alone: an exchange then costs what happened, not how many
-partitions there are.
+partitions there are. A request that has no room for all that is new (`MOST_ENTRIES`) waits for no data: the
+next tells the rest.
 
 Rule: an answer counts only if it is to the request that is out, for a partition that is still followed in the same
 leader epoch and whose log still ends where it was last said to end. So answers that come twice, late or not at all do
@@ -32,7 +33,13 @@ from broker_runtime.contract.errors import (
     error_from_code,
 )
 from broker_runtime.contract.model import TopicPartition
-from broker_runtime.contract.requests import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
+from broker_runtime.contract.requests import (
+    MOST_ENTRIES,
+    FetchedPartition,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+)
 from broker_runtime.log import FlushMode, PartitionLog
 from broker_runtime.replication.follower_log import (
     LogPosition,
@@ -196,7 +203,11 @@ class FollowerFetcher:
         forgotten: list[TopicPartition] = []
         if session is not None:
             self._waiting = {at: None for at in candidates if at not in asked and at in self._followed}
-            forgotten = [at for at in candidates if at not in asked and session.forget(at)]
+            forgotten = [at for at in candidates if at not in asked and session.get(at) is not None]
+            if _put_off(session, asked, forgotten):
+                wait_ms = 0
+            for at in forgotten:
+                session.forget(at)
             for at, each in asked.items():
                 session.say(at, each, now_ms)
         if not (asked or forgotten or session):
@@ -429,6 +440,18 @@ class FollowerFetcher:
                 "cannot follow topic=%s partition=%d leader=%d leader_epoch=%d error=%s",
                 each.replica.topic, each.replica.partition, self.leader_id, each.leader_epoch, error,
             )  # fmt: skip
+
+
+def _put_off(
+    session: ToldPartitions[_Asked], asked: dict[TopicPartition, _Asked], forgotten: list[TopicPartition]
+) -> bool:
+    """Takes out what one request has no room for, so that the next tells it before all else; whether that is any."""
+    put_off = [*list(asked)[MOST_ENTRIES:], *forgotten[MOST_ENTRIES:]]
+    for at in put_off:
+        asked.pop(at, None)
+    del forgotten[MOST_ENTRIES:]
+    session.unsaid = {**dict.fromkeys(put_off), **session.unsaid}
+    return bool(put_off)
 
 
 def _no_memory(error: MemoryError) -> BrokerOverloadedError:

@@ -17,12 +17,18 @@ from typing import Any
 from pyarrow import flight
 
 from broker_runtime.contract import requests
-from broker_runtime.contract.errors import InvalidRequestError, NotSupportedError, TooManyStreamsError
+from broker_runtime.contract.errors import (
+    BrokerOverloadedError,
+    InvalidRequestError,
+    NotSupportedError,
+    TooManyStreamsError,
+)
 from broker_runtime.contract.flight import (
     FRAMES_SCHEMA,
     PLAIN_PAUSE_LIMIT_S,
     READER_PAUSE_LIMIT_S,
     Opening,
+    check_action,
     decode_action,
     decode_opening,
     frames_batch,
@@ -47,6 +53,9 @@ from broker_runtime.services.produce import ProduceService
 from broker_runtime.services.read import ReadRange, ReadService
 
 _MAX_ACTIONS = 200  # at once
+_ACTION_BYTES = 16 << 20  # of large requests of actions under way: each takes several times as much
+_SMALL_ACTION_BYTES = 64 << 10  # waits for no room
+_ROOM_WAIT_S = 5.0
 _OTHER_THREADS = 150  # the broker's own, and refused calls'
 _OPEN_FILES_BESIDES = 4096  # logs, ZooKeeper
 _CONNECTIONS_PER_STREAM = 4  # of those that are allowed: clients have some for actions, and idle ones
@@ -95,6 +104,7 @@ class PylogFlightServer(flight.FlightServerBase):
         openings = Openings(max_streams, is_broker=services.is_broker, is_full=self._thread_watch.is_full)
         self._streams = StreamTable(max_streams, patience=openings.patience)
         self._action_slots = threading.Semaphore(_MAX_ACTIONS)
+        self._action_budget = ByteBudget(_ACTION_BYTES)
         self._plain = PlainDialect(services.plain, services.actions["metadata"])
         bracketed = f"[{host}]" if ":" in host else host
         super().__init__(f"grpc://{bracketed}:{port}", middleware={MIDDLEWARE: openings})
@@ -140,13 +150,15 @@ class PylogFlightServer(flight.FlightServerBase):
     def do_action(self, context: Any, action: Any) -> list[Any]:
         """One request, one response."""
         name, body, peer = action.type, action.body, context.peer()
-        acting = self._streams.acting(peer, 0 if body is None else body.size)
+        size_bytes = 0 if body is None else body.size
+        acting = self._streams.acting(peer, size_bytes)
         with answering(f"action {name[:64]}", peer), acting, self._one_more_action():
-            request = decode_action(name, body)
+            check_action(name, body)
             handler = self._services.actions.get(name)
             if handler is None:
                 raise NotSupportedError(f"this broker does not serve the action {name!r}")
-            return [flight.Result(metadata(handler(request)))]
+            with self._room_for(size_bytes):
+                return [flight.Result(metadata(handler(decode_action(name, body))))]
 
     @contextmanager
     def _one_more_action(self) -> Iterator[None]:
@@ -157,6 +169,17 @@ class PylogFlightServer(flight.FlightServerBase):
             yield
         finally:
             self._action_slots.release()
+
+    @contextmanager
+    def _room_for(self, size_bytes: int) -> Iterator[None]:
+        """Bounds what is made of large requests."""
+        held_bytes = size_bytes if size_bytes > _SMALL_ACTION_BYTES else 0
+        if held_bytes and not self._action_budget.acquire(held_bytes, _ROOM_WAIT_S):
+            raise BrokerOverloadedError(f"{_ACTION_BYTES >> 20} MiB of requests are under way on this broker")
+        try:
+            yield
+        finally:
+            self._action_budget.release(held_bytes)
 
     # --- streams ---
 

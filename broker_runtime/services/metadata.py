@@ -58,7 +58,7 @@ class MetadataService:
         cluster = self._cluster()
         names = sorted(cluster.topics) if request.topics is None else list(dict.fromkeys(request.topics))
         errors = {
-            name: ErrorInfo.of(UnknownTopicOrPartitionError(f"no topic {name!r}"))
+            name: ErrorInfo.saying(UnknownTopicOrPartitionError, f"no topic {name!r}")
             for name in names
             if name not in cluster.topics
         }

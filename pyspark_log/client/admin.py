@@ -299,7 +299,8 @@ class Admin:
     def reassign_partitions(self, moves: Mapping[TopicPartition | tuple[str, int], Sequence[int] | None]) -> None:
         """Begins to move each partition to the brokers named, the preferred leader first; None ends its move.
 
-        Returns when the moves are begun; they go on by themselves (`list_reassignments`). All are checked first.
+        Returns when the moves are begun; they go on by themselves (`list_reassignments`). All are checked first,
+        so that one call takes 10,000 at most.
         Raises `InvalidReplicaAssignmentError` (unknown or repeated brokers), `UnknownTopicOrPartitionError`,
         `NoReassignmentInProgressError`.
         """

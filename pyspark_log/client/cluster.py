@@ -48,7 +48,7 @@ from pyspark_log.client.channel import Channel
 from pyspark_log.client.coordinator import Coordinator, Coordinators
 from pyspark_log.client.retry import Backoff, Deadline
 from pyspark_log.client.strangers import LIMIT_S, Peer, error_for, is_certain, who_is_at
-from pyspark_log.client.topics import Topic
+from pyspark_log.client.topics import Topic, as_one, portions_of_names
 
 _log = logging.getLogger(__name__)
 
@@ -135,7 +135,13 @@ class Cluster:
     ) -> list[Topic]:
         """Asks for topics (None: all), and remembers them. Raises the error of the first that cannot be described."""
         wanted = None if names is None else tuple(names)
-        response = self.call("metadata", MetadataRequest(topics=wanted), MetadataResponse, timeout_s=timeout_s, to=to)
+        deadline = Deadline(self.request_timeout_s if timeout_s is None else timeout_s)
+        response = as_one(
+            self.call(
+                "metadata", MetadataRequest(topics=some), MetadataResponse, timeout_s=deadline.remaining_s(), to=to
+            )
+            for some in portions_of_names(wanted)
+        )
         with self._lock:
             for name in response.errors:
                 self._topics.pop(name, None)

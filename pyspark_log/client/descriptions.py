@@ -23,7 +23,7 @@ from broker_runtime.contract.requests import (
 )
 from pyspark_log.client.cluster import Cluster
 from pyspark_log.client.retry import Backoff, Deadline
-from pyspark_log.client.topics import Topic
+from pyspark_log.client.topics import Topic, as_one, portions_of_names
 
 _OFFSETS_LIMIT_S = 5.0
 _ANSWER_LIMIT_S = 2.0
@@ -81,12 +81,15 @@ def _ask_leader(
     cluster: Cluster, leader: int, names: Iterable[str], deadline: Deadline
 ) -> dict[tuple[bytes, int], PartitionInfo]:
     try:
-        response = cluster.call(
-            "metadata",
-            MetadataRequest(topics=tuple(sorted(names)), with_offsets=True),
-            MetadataResponse,
-            to=leader,
-            timeout_s=deadline.remaining_s(_ANSWER_LIMIT_S),
+        response = as_one(
+            cluster.call(
+                "metadata",
+                MetadataRequest(topics=some, with_offsets=True),
+                MetadataResponse,
+                to=leader,
+                timeout_s=deadline.remaining_s(_ANSWER_LIMIT_S),
+            )
+            for some in portions_of_names(sorted(names))
         )
     except (RetriableError, NotAPylogBrokerError):
         return {}

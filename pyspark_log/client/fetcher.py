@@ -20,6 +20,8 @@ from broker_runtime.contract.flight import error_of
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import (
     HEARTBEAT_INTERVAL_S,
+    MOST_COLUMN_IDS,
+    MOST_ENTRIES,
     PEER_SILENCE_LIMIT_S,
     FetchedPartition,
     FetchHello,
@@ -34,6 +36,7 @@ from pyspark_log.client.retry import Backoff
 from pyspark_log.client.topics import Topic
 
 _RESPONSE_BYTES = 8 << 20  # small enough that decoding one overlaps with fetching the next
+_TURN_MS = 50  # that a request waits for data while there are partitions that it has no room for
 _JOIN_LIMIT_S = 12.0
 _SILENCE_S = 2 * HEARTBEAT_INTERVAL_S  # a broker that owes an answer says something each interval
 _LOOK_S = 1.0
@@ -232,16 +235,20 @@ class Fetcher:
             )
             generations[state.at] = state.generation
         if partitions:
-            first = turn % len(partitions)  # who is asked for first may fill the answer: in turns
-            partitions = [*partitions[first:], *partitions[:first]]
+            most = _most_of(partitions)
+            # Who is asked for first may fill the answer, and what one request has no room for is left out: in turns.
+            first = (turn if len(partitions) <= most else turn * most) % len(partitions)
+            partitions = [*partitions[first:], *partitions[:first]][:most]
+            generations = {at: generations[at] for each in partitions if (at := _at(each))}
         return partitions, generations, wait_s
 
     def request(self, request_id: int, partitions: list[FetchPartition]) -> FetchRequest:
-        """One request for these."""
+        """One request for these. If there are more, they are to have their turn soon."""
+        is_all = len(partitions) < _most_of(partitions)
         return FetchRequest(
             request_id=request_id,
             partitions=tuple(partitions),
-            max_wait_ms=self._max_wait_ms,
+            max_wait_ms=self._max_wait_ms if is_all else min(self._max_wait_ms, _TURN_MS),
             max_bytes=max(1, min(_RESPONSE_BYTES, self._max_bytes // 2)),
         )
 
@@ -307,6 +314,15 @@ class Fetcher:
         self.condition.notify_all()
         for thread in self._threads.values():
             thread.nudge()
+
+
+def _most_of(partitions: Iterable[FetchPartition]) -> int:
+    """How many of these one request takes."""
+    return min(MOST_ENTRIES, MOST_COLUMN_IDS // max(1, *(len(each.columns or ()) for each in partitions)))
+
+
+def _at(wanted: FetchPartition) -> TopicPartition:
+    return TopicPartition(wanted.topic, wanted.partition)
 
 
 class _BrokerThread:

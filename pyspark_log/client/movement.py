@@ -24,6 +24,7 @@ from broker_runtime.contract.requests import (
     PartitionMove,
     PartitionProgress,
     ReassignPartitionsRequest,
+    portions,
 )
 from pyspark_log.client.cluster import Cluster
 
@@ -33,7 +34,8 @@ _PROGRESS_LIMIT_S = 5.0
 
 
 def reassign(cluster: Cluster, moves: Mapping[TopicPartition, Sequence[int] | None]) -> None:
-    """Begins to move each partition to the brokers named, or ends its move (None). All are checked first.
+    """Begins to move each partition to the brokers named, or ends its move (None). All are checked first: of more than
+    `MOST_IN_ONE` the broker refuses.
 
     Raises `InvalidReplicaAssignmentError`, `UnknownTopicOrPartitionError`, `NoReassignmentInProgressError`.
     """
@@ -78,13 +80,18 @@ def elect(
     cluster: Cluster, partitions: Collection[TopicPartition] | None, election: Election
 ) -> dict[TopicPartition, int]:
     """Chooses leaders; returns those that changed, by partition. Raises the first refusal among those named."""
-    named = None if partitions is None else tuple((at.topic, at.partition) for at in partitions)
-    told = cluster.call(
-        "elect_leaders", ElectLeadersRequest(partitions=named, election=election), ElectLeadersResponse, to="controller"
-    )
-    for refusal in told.errors.values():
+    told = [
+        cluster.call(
+            "elect_leaders",
+            ElectLeadersRequest(partitions=named, election=election),
+            ElectLeadersResponse,
+            to="controller",
+        )
+        for named in ([None] if partitions is None else portions((at.topic, at.partition) for at in partitions))
+    ]
+    for refusal in (refusal for each in told for refusal in each.errors.values()):
         raise error_of(refusal)
-    return {TopicPartition(topic, partition): leader for topic, partition, leader in told.elected}
+    return {TopicPartition(topic, partition): leader for each in told for topic, partition, leader in each.elected}
 
 
 def decommission(cluster: Cluster, broker_id: int, *, cancel: bool) -> int:
@@ -104,9 +111,9 @@ def _progress(cluster: Cluster, partitions: Collection[TopicPartition]) -> dict[
         if leader is not None:
             by_leader.setdefault(leader, []).append(at)
     found = {}
-    for leader, led in by_leader.items():
+    for leader, some in ((leader, some) for leader, led in by_leader.items() for some in portions(led)):
         request = DescribeReplicasRequest(
-            partitions=tuple(cluster.topic(at.topic).partition_key(at.partition) for at in led)
+            partitions=tuple(cluster.topic(at.topic).partition_key(at.partition) for at in some)
         )
         try:
             told = cluster.call(

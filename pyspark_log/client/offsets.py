@@ -29,6 +29,7 @@ from broker_runtime.contract.requests import (
     OffsetQuery,
     PartitionKey,
     RecordDeletion,
+    portions,
 )
 from pyspark_log.client.cluster import Cluster
 from pyspark_log.client.coordinator import Coordinator
@@ -138,7 +139,8 @@ def write_each(
     while left:
         again: list[TopicPartition] = []
         failure: PylogError | None = None
-        for at, info in zip(left, ask(left, deadline.remaining_s()).errors, strict=True):
+        told = [info for some in portions(left) for info in ask(list(some), deadline.remaining_s()).errors]
+        for at, info in zip(left, told, strict=True):
             error = None if info is None else error_of(info)
             if isinstance(error, RetriableError):
                 failure = failure or error
@@ -167,15 +169,18 @@ def committed(
     ``topic_ids``: as `commit`.
     """
     known = topic_ids or {}
-    keys = None if partitions is None else tuple(_key(cluster, at, known) for at in partitions)
-    response = cluster.call(
-        "fetch_offsets",
-        FetchOffsetsRequest(group_id=group_id, partitions=keys),
-        FetchOffsetsResponse,
-        to=Coordinator(group_id),
-        timeout_s=timeout_s,
-    )
-    return {TopicPartition(entry.at.topic, entry.at.partition): entry.offset for entry in response.offsets}
+    deadline = Deadline(cluster.request_timeout_s if timeout_s is None else timeout_s)
+    found: dict[TopicPartition, int] = {}
+    for keys in [None] if partitions is None else portions(_key(cluster, at, known) for at in partitions):
+        response = cluster.call(
+            "fetch_offsets",
+            FetchOffsetsRequest(group_id=group_id, partitions=keys),
+            FetchOffsetsResponse,
+            to=Coordinator(group_id),
+            timeout_s=deadline.remaining_s(),
+        )
+        found.update({TopicPartition(entry.at.topic, entry.at.partition): entry.offset for entry in response.offsets})
+    return found
 
 
 def _key(cluster: Cluster, at: TopicPartition, topic_ids: Mapping[TopicPartition, bytes]) -> PartitionKey:
@@ -235,7 +240,7 @@ def _ask_leaders(
                 failure = LeaderNotAvailableError(f"{at} has no leader at present")
             else:
                 by_leader.setdefault(leader, []).append(at)
-        for leader, partitions in by_leader.items():
+        for leader, partitions in ((leader, some) for leader, led in by_leader.items() for some in portions(led)):
             asked = [(cluster.topic(at.topic), at.partition, wanted[at]) for at in partitions]
             try:
                 answers = ask(leader, asked, min(_ATTEMPT_LIMIT_S, deadline.remaining_s()))

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import msgspec
 import pyarrow as pa
 
 from broker_runtime.contract.errors import CorruptRecordError, UnknownTopicOrPartitionError
 from broker_runtime.contract.frame import DecodedFrame, FrameHeader, decode_frame
 from broker_runtime.contract.model import PartitionDescription, TopicDescription
-from broker_runtime.contract.requests import PartitionInfo, PartitionKey, TopicInfo
+from broker_runtime.contract.requests import MetadataResponse, PartitionInfo, PartitionKey, TopicInfo, portions
 from broker_runtime.contract.schema import SchemaHistory, TopicSchema, schema_history_from_info
 
 
@@ -108,3 +109,18 @@ class Topic:
             key=self.info.key,
             config=dict(self.info.config),
         )
+
+
+def portions_of_names(names: Iterable[str] | None) -> Sequence[tuple[str, ...] | None]:
+    """The topics (None: all) that one question about the cluster after the other is to name."""
+    return [None] if names is None else portions(names)
+
+
+def as_one(told: Iterable[MetadataResponse]) -> MetadataResponse:
+    """The answers to such questions as if there had been one; of brokers and the controller the newest tells."""
+    answers = list(told)
+    return msgspec.structs.replace(
+        answers[-1],
+        topics=tuple(topic for each in answers for topic in each.topics),
+        errors={name: error for each in answers for name, error in each.errors.items()},
+    )

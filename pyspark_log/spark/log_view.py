@@ -1,8 +1,8 @@
 """What topics, partitions and offsets there are now, and what a group has committed: asked from the brokers.
 
-One request per broker that leads something, however many partitions: a streaming query asks every few milliseconds
-while it is idle. It is asked each time, not answered from a cache, because `processAllAvailable` and `availableNow`
-promise what was there when they were called. Only which topics match a pattern is kept, for a second.
+One request per broker that leads something and per 2,000 topics, however many partitions: a streaming query asks every
+few milliseconds while it is idle. It is asked each time, not answered from a cache, because `processAllAvailable` and
+`availableNow` promise what was there when they were called. Only which topics match a pattern is kept, for a second.
 
 Transient errors (a broker that restarts, a partition without a leader) are tried again for as long as ``patience_s``,
 since any exception ends the query. Offsets of a leader of an older epoch than one already seen are not believed: it
@@ -39,6 +39,7 @@ from broker_runtime.contract.requests import (
     PartitionInfo,
     PartitionKey,
     TopicInfo,
+    portions,
 )
 from broker_runtime.contract.schema import TopicSchema, schema_history_from_info
 from broker_runtime.contract.settings import parse_duration
@@ -46,6 +47,7 @@ from pyspark_log.client import groups
 from pyspark_log.client.cluster import Cluster
 from pyspark_log.client.coordinator import Coordinator
 from pyspark_log.client.retry import Backoff, Deadline
+from pyspark_log.client.topics import as_one, portions_of_names
 from pyspark_log.spark.offsets import SourceOffset
 from pyspark_log.spark.options import SourceOptions
 from pyspark_log.spark.query_offsets import LogSnapshot
@@ -108,14 +110,18 @@ class BrokerLogView:
         """See `LogView`."""
         assert self._group_id is not None
         keys = tuple(PartitionKey(topic=one.topic, partition=one.partition) for one in partitions)
-        response = self._cluster.call(
-            "fetch_offsets",
-            FetchOffsetsRequest(group_id=self._group_id, partitions=keys),
-            FetchOffsetsResponse,
-            to=Coordinator(self._group_id),
-            timeout_s=self._patience_s,
-        )
-        return {TopicPartition(one.at.topic, one.at.partition): one.offset for one in response.offsets}
+        deadline = Deadline(self._patience_s)
+        found: SourceOffset = {}
+        for some in portions(keys):
+            response = self._cluster.call(
+                "fetch_offsets",
+                FetchOffsetsRequest(group_id=self._group_id, partitions=some),
+                FetchOffsetsResponse,
+                to=Coordinator(self._group_id),
+                timeout_s=deadline.remaining_s(),
+            )
+            found.update({TopicPartition(one.at.topic, one.at.partition): one.offset for one in response.offsets})
+        return found
 
     def commit(self, offset: SourceOffset, only_forward: bool, member: tuple[str, int]) -> None:
         """Makes ``offset`` the group's committed offsets, in ZooKeeper, as its ``member`` (id, epoch).
@@ -124,24 +130,27 @@ class BrokerLogView:
         error: `FencedError` when the membership is over.
         """
         assert self._group_id is not None
-        response = self._cluster.call(
-            "commit_offsets",
-            CommitOffsetsRequest(
-                group_id=self._group_id,
-                offsets=tuple(
-                    CommittedOffset(at=PartitionKey(topic=one.topic, partition=one.partition), offset=position)
-                    for one, position in offset.items()
+        deadline, sequence = Deadline(_COMMIT_LIMIT_S), next(self._sequence)
+        failures: list[PylogError] = []
+        for some in portions(offset.items()):
+            response = self._cluster.call(
+                "commit_offsets",
+                CommitOffsetsRequest(
+                    group_id=self._group_id,
+                    offsets=tuple(
+                        CommittedOffset(at=PartitionKey(topic=one.topic, partition=one.partition), offset=position)
+                        for one, position in some
+                    ),
+                    member_id=member[0],
+                    member_epoch=member[1],
+                    sequence=sequence,
+                    only_forward=only_forward,
                 ),
-                member_id=member[0],
-                member_epoch=member[1],
-                sequence=next(self._sequence),
-                only_forward=only_forward,
-            ),
-            CommitOffsetsResponse,
-            to=Coordinator(self._group_id),
-            timeout_s=_COMMIT_LIMIT_S,
-        )
-        failures: list[PylogError] = [error_of(error) for error in response.errors if error is not None]
+                CommitOffsetsResponse,
+                to=Coordinator(self._group_id),
+                timeout_s=deadline.remaining_s(),
+            )
+            failures += [error_of(error) for error in response.errors if error is not None]
         for failure in failures:
             if not isinstance(failure, UnknownTopicOrPartitionError):
                 raise failure
@@ -217,12 +226,15 @@ class BrokerLogView:
         leaders = {leader for one in unknown if (leader := spans[one].leader) is not None}
         names = tuple(sorted({one.topic for one in unknown}))
         for leader in sorted(leaders):
-            answer = self._cluster.call(
-                "metadata",
-                MetadataRequest(topics=names, with_offsets=True),
-                MetadataResponse,
-                to=leader,
-                timeout_s=deadline.remaining_s(_LEADER_LIMIT_S),
+            answer = as_one(
+                self._cluster.call(
+                    "metadata",
+                    MetadataRequest(topics=some, with_offsets=True),
+                    MetadataResponse,
+                    to=leader,
+                    timeout_s=deadline.remaining_s(_LEADER_LIMIT_S),
+                )
+                for some in portions_of_names(names)
             )
             for info in answer.topics:
                 for one in info.partitions:
@@ -253,11 +265,15 @@ class BrokerLogView:
         return self._matching if self._matching and is_fresh else None
 
     def _ask(self, names: Sequence[str] | None, *, with_offsets: bool) -> MetadataResponse:
-        response = self._cluster.call(
-            "metadata",
-            MetadataRequest(topics=None if names is None else tuple(names), with_offsets=with_offsets),
-            MetadataResponse,
-            timeout_s=self._patience_s,
+        deadline = Deadline(self._patience_s)
+        response = as_one(
+            self._cluster.call(
+                "metadata",
+                MetadataRequest(topics=some, with_offsets=with_offsets),
+                MetadataResponse,
+                timeout_s=deadline.remaining_s(),
+            )
+            for some in portions_of_names(names)
         )
         if names is None:
             self._matching = tuple(info.name for info in self._selected(response.topics))

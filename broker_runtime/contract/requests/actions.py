@@ -20,7 +20,7 @@ from broker_runtime.contract.requests.groups import (
     ListGroupsResponse,
     RemoveGroupMembersRequest,
 )
-from broker_runtime.contract.requests.message import PROTOCOL_VERSION, Message
+from broker_runtime.contract.requests.message import PROTOCOL_VERSION, Message, Request
 from broker_runtime.contract.requests.movement import (
     DecommissionBrokerRequest,
     DecommissionBrokerResponse,
@@ -62,7 +62,7 @@ from broker_runtime.contract.requests.topics import (
 
 
 class Action(NamedTuple):
-    request: type[Message]
+    request: type[Request]
     response: type[Message]
 
 
@@ -98,7 +98,8 @@ ACTIONS: dict[str, Action] = {
 
 
 class ActionRequest(Message, frozen=True, kw_only=True):
-    """The envelope of every action's body; ``body`` is the encoded request of the action's own type."""
+    """The envelope of every action's body; ``body`` is the encoded request of the action's own type. Its bound in bytes
+    is that of the envelope, too."""
 
     protocol_version: int = PROTOCOL_VERSION
     client_id: str = ""

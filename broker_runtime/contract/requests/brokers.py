@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from broker_runtime.contract.requests.message import Int32, Int64, Message, Name, PartitionNumber
+from broker_runtime.contract.requests.message import Entries, Int32, Int64, Message, Name, PartitionNumber, Request
 from broker_runtime.contract.requests.offsets import PartitionKey
 
 
-class ReportBrokerRequest(Message, frozen=True, kw_only=True):
+class ReportBrokerRequest(Request, frozen=True, kw_only=True):
     """To the controller: this broker's port refused. The controller looks for itself."""
 
     broker_id: Int32
 
 
-class LogEndsRequest(Message, frozen=True, kw_only=True):
+class LogEndsRequest(Request, frozen=True, kw_only=True):
     """From the controller, after a power loss: how far this broker's logs of these partitions go."""
 
-    partitions: tuple[PartitionKey, ...]
+    partitions: Entries[PartitionKey]
 
 
 class LogEnd(Message, frozen=True, kw_only=True):

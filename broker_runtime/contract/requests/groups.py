@@ -7,11 +7,21 @@ when it sent the last heartbeat that was answered without an error.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
-from broker_runtime.contract.requests.message import Int32, Message, Name, PartitionNumber, Uuid, WaitMs
+from broker_runtime.contract.requests.message import (
+    Entries,
+    Int32,
+    Message,
+    Name,
+    PartitionNumber,
+    Request,
+    Uuid,
+    WaitMs,
+    Whole,
+)
 from broker_runtime.contract.requests.offsets import CommittedOffset
 
 JOINS = 0
@@ -32,7 +42,7 @@ class AssignedPartitions(Message, frozen=True, kw_only=True):
     partitions: tuple[PartitionNumber, ...]
 
 
-class FindCoordinatorRequest(Message, frozen=True, kw_only=True):
+class FindCoordinatorRequest(Request, frozen=True, kw_only=True):
     group_id: str
 
 
@@ -42,11 +52,13 @@ class FindCoordinatorResponse(Message, frozen=True, kw_only=True):
     broker_id: Int32
 
 
-class GroupHeartbeatRequest(Message, frozen=True, kw_only=True):
+class GroupHeartbeatRequest(Request, frozen=True, kw_only=True):
     """``member_id``: chosen by the client for one stay in the group, never used again. ``topics``: the subscription,
     None: as told before. ``kind`` spark: a query that takes all partitions by itself and is alone in its group.
     ``rebalance_timeout_ms``: how long the member may take to release what it is told to (``max.poll.interval.ms``).
     """
+
+    MOST_BYTES: ClassVar[int] = 3 << 20
 
     group_id: str
     member_id: MemberId
@@ -55,7 +67,7 @@ class GroupHeartbeatRequest(Message, frozen=True, kw_only=True):
     kind: MemberKind = "consumer"
     client_host: Annotated[str, msgspec.Meta(max_length=255)] = ""
     client_id: Annotated[str, msgspec.Meta(max_length=255)] = ""
-    topics: Annotated[tuple[Name, ...], msgspec.Meta(max_length=10_000)] | None = None
+    topics: Whole[Name] | None = None
     session_timeout_ms: WaitMs = 45_000
     rebalance_timeout_ms: WaitMs = 300_000
 
@@ -81,7 +93,7 @@ class GroupInfo(Message, frozen=True, kw_only=True):
     coordinator: Int32  # -1: none at present
 
 
-class ListGroupsRequest(Message, frozen=True, kw_only=True):
+class ListGroupsRequest(Request, frozen=True, kw_only=True):
     pass
 
 
@@ -105,7 +117,7 @@ class MemberInfo(Message, frozen=True, kw_only=True):
     last_heartbeat_ms: int  # how long ago
 
 
-class DescribeGroupRequest(Message, frozen=True, kw_only=True):
+class DescribeGroupRequest(Request, frozen=True, kw_only=True):
     group_id: str
 
 
@@ -117,21 +129,23 @@ class DescribeGroupResponse(Message, frozen=True, kw_only=True):
     members: tuple[MemberInfo, ...]
 
 
-class AlterGroupOffsetsRequest(Message, frozen=True, kw_only=True):
+class AlterGroupOffsetsRequest(Request, frozen=True, kw_only=True):
     """Answered with a `CommitOffsetsResponse`. Refused while the group has members."""
 
     group_id: str
-    offsets: tuple[CommittedOffset, ...]
+    offsets: Entries[CommittedOffset]
 
 
-class DeleteGroupRequest(Message, frozen=True, kw_only=True):
+class DeleteGroupRequest(Request, frozen=True, kw_only=True):
     """Refused while the group has members."""
 
     group_id: str
 
 
-class RemoveGroupMembersRequest(Message, frozen=True, kw_only=True):
+class RemoveGroupMembersRequest(Request, frozen=True, kw_only=True):
     """By member id or instance id. What they hold is free when their leases have ended."""
 
+    MOST_BYTES: ClassVar[int] = 4 << 20
+
     group_id: str
-    members: tuple[str, ...]
+    members: Whole[str]

@@ -3,11 +3,22 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import msgspec
 
-from broker_runtime.contract.requests.message import ErrorInfo, Int32, Int64, Message, Name, PartitionNumber
+from broker_runtime.contract.requests.message import (
+    Entries,
+    ErrorInfo,
+    Int32,
+    Int64,
+    Message,
+    Name,
+    PartitionNumber,
+    Replicas,
+    Request,
+    Whole,
+)
 from broker_runtime.contract.requests.offsets import PartitionKey
 
 
@@ -16,16 +27,18 @@ class PartitionMove(Message, frozen=True, kw_only=True):
 
     topic: Name
     partition: PartitionNumber
-    replicas: tuple[Int32, ...] | None
+    replicas: Replicas | None
 
 
-class ReassignPartitionsRequest(Message, frozen=True, kw_only=True):
+class ReassignPartitionsRequest(Request, frozen=True, kw_only=True):
     """All moves are checked before the first is begun."""
 
-    moves: tuple[PartitionMove, ...]
+    MOST_BYTES: ClassVar[int] = 5 << 20
+
+    moves: Whole[PartitionMove]
 
 
-class ListReassignmentsRequest(Message, frozen=True, kw_only=True):
+class ListReassignmentsRequest(Request, frozen=True, kw_only=True):
     pass
 
 
@@ -45,10 +58,10 @@ class ListReassignmentsResponse(Message, frozen=True, kw_only=True):
     draining: tuple[Int32, ...] = ()
 
 
-class DescribeReplicasRequest(Message, frozen=True, kw_only=True):
+class DescribeReplicasRequest(Request, frozen=True, kw_only=True):
     """How far the replicas of these partitions are, as their leader knows."""
 
-    partitions: tuple[PartitionKey, ...]
+    partitions: Entries[PartitionKey]
 
 
 class ReplicaProgress(Message, frozen=True, kw_only=True):
@@ -74,11 +87,11 @@ class DescribeReplicasResponse(Message, frozen=True, kw_only=True):
     partitions: tuple[PartitionProgress, ...]
 
 
-class ElectLeadersRequest(Message, frozen=True, kw_only=True):
+class ElectLeadersRequest(Request, frozen=True, kw_only=True):
     """``preferred``: the first replica, which must be in sync. ``unclean``: for a partition without a leader, the first
     live replica, whatever it lacks. ``partitions`` None: all that need it."""
 
-    partitions: tuple[tuple[Name, PartitionNumber], ...] | None = None
+    partitions: Entries[tuple[Name, PartitionNumber]] | None = None
     election: Literal["preferred", "unclean"] = "preferred"
 
 
@@ -90,7 +103,7 @@ class ElectLeadersResponse(Message, frozen=True, kw_only=True):
     errors: dict[str, ErrorInfo] = msgspec.field(default_factory=dict)
 
 
-class DecommissionBrokerRequest(Message, frozen=True, kw_only=True):
+class DecommissionBrokerRequest(Request, frozen=True, kw_only=True):
     """Everything the broker holds is moved to others, and it gets nothing new. ``cancel``: no longer."""
 
     broker_id: Int32

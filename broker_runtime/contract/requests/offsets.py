@@ -6,7 +6,17 @@ from typing import Annotated
 
 import msgspec
 
-from broker_runtime.contract.requests.message import ErrorInfo, Int32, Int64, Message, Name, PartitionNumber, Uuid
+from broker_runtime.contract.requests.message import (
+    Entries,
+    ErrorInfo,
+    Int32,
+    Int64,
+    Message,
+    Name,
+    PartitionNumber,
+    Request,
+    Uuid,
+)
 
 
 class PartitionKey(Message, frozen=True, kw_only=True):
@@ -32,8 +42,8 @@ class OffsetAnswer(Message, frozen=True, kw_only=True):
     error: ErrorInfo | None = None
 
 
-class ListOffsetsRequest(Message, frozen=True, kw_only=True):
-    queries: tuple[OffsetQuery, ...]
+class ListOffsetsRequest(Request, frozen=True, kw_only=True):
+    queries: Entries[OffsetQuery]
 
 
 class ListOffsetsResponse(Message, frozen=True, kw_only=True):
@@ -49,8 +59,8 @@ class RecordDeletion(Message, frozen=True, kw_only=True):
     offset: Int64
 
 
-class DeleteRecordsRequest(Message, frozen=True, kw_only=True):
-    deletions: tuple[RecordDeletion, ...]
+class DeleteRecordsRequest(Request, frozen=True, kw_only=True):
+    deletions: Entries[RecordDeletion]
 
 
 class DeleteRecordsResponse(Message, frozen=True, kw_only=True):
@@ -68,7 +78,7 @@ class CommittedOffset(Message, frozen=True, kw_only=True):
     metadata: Annotated[str, msgspec.Meta(max_length=4096)] = ""
 
 
-class CommitOffsetsRequest(Message, frozen=True, kw_only=True):
+class CommitOffsetsRequest(Request, frozen=True, kw_only=True):
     """``member_id``: of a member of the group, empty for who is none. ``member_epoch``: the last one the member was
     told. ``sequence``: counts the member's commits (a commit that is sent again keeps it), so that one which arrives
     late takes nothing back.
@@ -77,7 +87,7 @@ class CommitOffsetsRequest(Message, frozen=True, kw_only=True):
     """
 
     group_id: str
-    offsets: tuple[CommittedOffset, ...]
+    offsets: Entries[CommittedOffset]
     member_id: Annotated[str, msgspec.Meta(max_length=64)] = ""
     member_epoch: Int32 = -1
     sequence: Int64 = -1
@@ -90,11 +100,11 @@ class CommitOffsetsResponse(Message, frozen=True, kw_only=True):
     errors: tuple[ErrorInfo | None, ...]
 
 
-class FetchOffsetsRequest(Message, frozen=True, kw_only=True):
+class FetchOffsetsRequest(Request, frozen=True, kw_only=True):
     """``partitions=None``: all that the group has."""
 
     group_id: str
-    partitions: tuple[PartitionKey, ...] | None = None
+    partitions: Entries[PartitionKey] | None = None
 
 
 class FetchOffsetsResponse(Message, frozen=True, kw_only=True):
@@ -109,7 +119,7 @@ class LogDirInfo(Message, frozen=True, kw_only=True):
     error: str | None = None
 
 
-class DescribeLogDirsRequest(Message, frozen=True, kw_only=True):
+class DescribeLogDirsRequest(Request, frozen=True, kw_only=True):
     pass
 
 

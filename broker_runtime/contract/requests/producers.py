@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from broker_runtime.contract.requests.message import Int32, Int64, Message
+from broker_runtime.contract.requests.message import Int32, Int64, Message, Request
 
 
-class InitProducerIdRequest(Message, frozen=True, kw_only=True):
+class InitProducerIdRequest(Request, frozen=True, kw_only=True):
     """Asks any broker for an id that nobody else has or had."""
 
 

@@ -2,37 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 
 from broker_runtime.contract.requests.message import (
+    MOST_COLUMN_IDS,
     PROTOCOL_VERSION,
     ByteCount,
+    Columns,
+    Entries,
     ErrorInfo,
     Int32,
     Int64,
     Message,
     Name,
     PartitionNumber,
+    Request,
     Uuid,
     WaitMs,
 )
 
 
-class ProduceHello(Message, frozen=True, kw_only=True):
+class ProduceHello(Request, frozen=True, kw_only=True):
     """The descriptor's command: opens a produce stream."""
 
     protocol_version: int = PROTOCOL_VERSION
     client_id: str = ""
 
 
-class ProduceRequest(Message, frozen=True, kw_only=True):
+class ProduceRequest(Request, frozen=True, kw_only=True):
     """Beside a record batch of one row whose only cell is the frame. ``request_id`` rises by one in a stream.
 
     ``acks``: 0 no response, 1 the leader has it (durable as ``flush.mode`` says), -1 all in-sync replicas have it.
     ``leader_epoch`` -1: the client does not know it. Without a frame (a metadata-only message) it is a heartbeat.
     """
+
+    MOST_BYTES: ClassVar[int] = 64 << 10
 
     request_id: Int64
     topic: Name = "-"
@@ -55,7 +61,7 @@ class ProduceResponse(Message, frozen=True, kw_only=True):
     error: ErrorInfo | None = None
 
 
-class FetchHello(Message, frozen=True, kw_only=True):
+class FetchHello(Request, frozen=True, kw_only=True):
     """The descriptor's command: opens a fetch session. ``replica_id`` and its epoch are a follower's; -1 a consumer.
 
     ``secret``: of the follower's registration, by which it proves that it is that broker.
@@ -81,12 +87,12 @@ class FetchPartition(Message, frozen=True, kw_only=True):
     leader_epoch: Int32 = -1
     last_fetched_epoch: Int32 = -1
     max_bytes: ByteCount = 16 << 20
-    columns: tuple[Int32, ...] | None = None
+    columns: Columns | None = None
     durable_end: Int64 = -1
     log_start: Int64 = -1
 
 
-class FetchRequest(Message, frozen=True, kw_only=True):
+class FetchRequest(Request, frozen=True, kw_only=True):
     """All partitions the session wants now. Answered with ``min_bytes`` there, an error, or after ``max_wait_ms``.
 
     ``is_incremental`` (followers only): those of the session's earlier requests that are neither here nor ``forgotten``
@@ -96,15 +102,22 @@ class FetchRequest(Message, frozen=True, kw_only=True):
     ``isolation_level``: 0 read_uncommitted, 1 read_committed.
     """
 
+    MOST_BYTES: ClassVar[int] = 2 << 20
+
     request_id: Int64
-    partitions: tuple[FetchPartition, ...] = ()
+    partitions: Entries[FetchPartition] = ()
     max_wait_ms: WaitMs = 500
     min_bytes: ByteCount = 1
     max_bytes: ByteCount = 50 << 20
     isolation_level: Annotated[int, msgspec.Meta(ge=0, le=1)] = 1
     heartbeat: bool = False
     is_incremental: bool = False
-    forgotten: tuple[tuple[Name, PartitionNumber], ...] = ()
+    forgotten: Entries[tuple[Name, PartitionNumber]] = ()
+
+    def __post_init__(self) -> None:
+        named = sum(len(each.columns) for each in self.partitions if each.columns is not None)
+        if named > MOST_COLUMN_IDS:
+            raise ValueError(f"partitions name {named} columns in all; at most {MOST_COLUMN_IDS} are allowed")
 
 
 class FetchedPartition(Message, frozen=True, kw_only=True):
@@ -139,7 +152,7 @@ class FetchResponse(Message, frozen=True, kw_only=True):
     partitions: tuple[FetchedPartition, ...] = ()
 
 
-class ReadRequest(Message, frozen=True, kw_only=True):
+class ReadRequest(Request, frozen=True, kw_only=True):
     """A ticket: frames of ``[start, end)`` of one partition, as batches of one row with frames back to back.
 
     ``end`` -1: the high watermark at the time of the call. ``start`` -2: the log's start.
@@ -153,7 +166,7 @@ class ReadRequest(Message, frozen=True, kw_only=True):
     leader_epoch: Int32 = -1
     start: Int64
     end: Int64 = -1
-    columns: tuple[Int32, ...] | None = None
+    columns: Columns | None = None
     isolation_level: Annotated[int, msgspec.Meta(ge=0, le=1)] = 1
     batch_bytes: ByteCount = 4 << 20
 
@@ -167,7 +180,7 @@ class ReadResponse(Message, frozen=True, kw_only=True):
     aborted: tuple[tuple[Int64, Int64], ...] = ()
 
 
-class PlainTicket(Message, frozen=True, kw_only=True):
+class PlainTicket(Request, frozen=True, kw_only=True):
     """A ticket that GetFlightInfo hands out, opaque to its holder: records of ``[start, end)`` as ordinary batches.
 
     ``start`` -2: the log's start when it is redeemed; ``end`` -1: the high watermark then.

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 
-from broker_runtime.contract.requests.message import ErrorInfo, Int32, Int64, Message, Name, PartitionNumber, Uuid
+from broker_runtime.contract.requests.message import (
+    Entries,
+    ErrorInfo,
+    Int32,
+    Int64,
+    Message,
+    Name,
+    PartitionNumber,
+    Replicas,
+    Request,
+    Settings,
+    Uuid,
+    Whole,
+)
 
 
 class BrokerInfo(Message, frozen=True, kw_only=True):
@@ -49,10 +62,10 @@ class TopicInfo(Message, frozen=True, kw_only=True):
     config: dict[str, str] = msgspec.field(default_factory=dict)
 
 
-class MetadataRequest(Message, frozen=True, kw_only=True):
+class MetadataRequest(Request, frozen=True, kw_only=True):
     """``topics=None``: all. ``with_offsets``: fill log start and high watermark for led partitions."""
 
-    topics: tuple[str, ...] | None = None
+    topics: Entries[str] | None = None
     with_offsets: bool = False
 
 
@@ -68,16 +81,18 @@ class MetadataResponse(Message, frozen=True, kw_only=True):
     errors: dict[str, ErrorInfo] = msgspec.field(default_factory=dict)
 
 
-class CreateTopicRequest(Message, frozen=True, kw_only=True):
+class CreateTopicRequest(Request, frozen=True, kw_only=True):
     """``schema``: Arrow IPC bytes of a typed topic. None for partitions or factor: the broker's default."""
+
+    MOST_BYTES: ClassVar[int] = 2 << 20
 
     name: str
     partitions: Int32 | None = None
     replication_factor: Int32 | None = None
     schema: bytes | None = None
     key: str | None = None
-    config: dict[str, str] = msgspec.field(default_factory=dict)
-    replica_assignment: tuple[tuple[Int32, ...], ...] | None = None
+    config: Settings[str] = msgspec.field(default_factory=dict)
+    replica_assignment: Whole[Replicas] | None = None
     validate_only: bool = False
 
 
@@ -85,18 +100,18 @@ class TopicResponse(Message, frozen=True, kw_only=True):
     topic: TopicInfo
 
 
-class DeleteTopicRequest(Message, frozen=True, kw_only=True):
+class DeleteTopicRequest(Request, frozen=True, kw_only=True):
     name: str
 
 
-class CreatePartitionsRequest(Message, frozen=True, kw_only=True):
+class CreatePartitionsRequest(Request, frozen=True, kw_only=True):
     """``total``: how many the topic has afterwards; only more than now."""
 
     name: str
     total: Int32
 
 
-class AddColumnsRequest(Message, frozen=True, kw_only=True):
+class AddColumnsRequest(Request, frozen=True, kw_only=True):
     """``schema``: Arrow IPC bytes of the new nullable columns alone."""
 
     name: str
@@ -107,7 +122,7 @@ class AddColumnsResponse(Message, frozen=True, kw_only=True):
     schema_id: int
 
 
-class DescribeConfigRequest(Message, frozen=True, kw_only=True):
+class DescribeConfigRequest(Request, frozen=True, kw_only=True):
     """Exactly one of both."""
 
     topic: str | None = None
@@ -125,11 +140,11 @@ class DescribeConfigResponse(Message, frozen=True, kw_only=True):
     entries: dict[str, ConfigEntry]
 
 
-class AlterConfigRequest(Message, frozen=True, kw_only=True):
+class AlterConfigRequest(Request, frozen=True, kw_only=True):
     """A value of None takes the topic's own setting away."""
 
     topic: str
-    changes: dict[str, str | None]
+    changes: Settings[str | None]
 
 
 class Empty(Message, frozen=True, kw_only=True):

@@ -15,14 +15,28 @@ from pyarrow import flight
 
 from broker_runtime.contract.errors import PylogError
 from broker_runtime.contract.flight import (
+    CONNECTION_OPTIONS,
     FRAMES_SCHEMA,
     STREAM_OPTIONS,
+    encode_action,
     fetch_descriptor,
     from_flight_error,
     metadata,
     produce_descriptor,
 )
-from broker_runtime.contract.requests import FetchHello, ProduceHello, ProduceRequest
+from broker_runtime.contract.requests import (
+    MOST_ENTRIES,
+    MOST_IN_ONE,
+    FetchHello,
+    ListOffsetsRequest,
+    MetadataRequest,
+    OffsetQuery,
+    PartitionKey,
+    PartitionMove,
+    ProduceHello,
+    ProduceRequest,
+    ReassignPartitionsRequest,
+)
 from pyspark_log import Admin, Producer, read
 from pyspark_log.testing import LocalCluster
 
@@ -97,6 +111,54 @@ def test_decompression_bombs_are_refused_and_the_limit_holds(
     assert {refusal.code for refusal in refusals if refusal} == {"BROKER_OVERLOADED"}, refusals
     assert peak_bytes(cluster) < LIMIT_BYTES
     assert read("t", bootstrap_servers=cluster.bootstrap_servers).read_all().num_rows >= 20
+
+
+NOWHERE = tuple(f"{number:0249d}" for number in range(MOST_ENTRIES))
+FULL = [
+    encode_action("metadata", MetadataRequest(topics=NOWHERE)),
+    encode_action(
+        "list_offsets",
+        ListOffsetsRequest(
+            queries=tuple(
+                OffsetQuery(at=PartitionKey(topic=topic, partition=0, topic_id=bytes(16)), timestamp=-1)
+                for topic in NOWHERE
+            )
+        ),
+    ),
+    encode_action(
+        "reassign_partitions",
+        ReassignPartitionsRequest(
+            moves=(PartitionMove(topic="none", partition=0, replicas=tuple(range(1000, 1064))),) * MOST_IN_ONE
+        ),
+    ),
+]
+ANSWERS = ["OK", "OK", "UNKNOWN_TOPIC_OR_PARTITION"]
+
+
+def test_requests_that_are_as_large_as_they_may_be_stay_below_the_limit(cluster: LocalCluster) -> None:
+    """Forty of each kind at once, and some far beyond: what is made of them is bounded, and a producer is served."""
+    address = cluster.bootstrap_servers
+    many_names = encode_action("metadata", MetadataRequest(topics=("none",) * 3_500_000))
+
+    def attack(action: Any) -> str:
+        with flight.FlightClient(f"grpc://{address}", generic_options=CONNECTION_OPTIONS) as client:
+            try:
+                list(client.do_action(action, flight.FlightCallOptions(timeout=60)))
+            except (flight.FlightError, pa.ArrowException) as error:
+                return from_flight_error(error, address).code
+        return "OK"
+
+    with ThreadPoolExecutor(40) as pool, Producer(address) as producer:
+        far_beyond = list(pool.map(attack, [many_names] * 2))
+        for action, code in zip(FULL, ANSWERS, strict=True):
+            attacks = pool.map(attack, [action] * 40)
+            for number in range(20):
+                producer.send("t", str(number).encode()).result(30)
+            answers = set(attacks)
+            assert code in answers
+            assert answers <= {code, "BROKER_OVERLOADED"}
+    assert far_beyond == ["INVALID_REQUEST"] * 2
+    assert peak_bytes(cluster) < LIMIT_BYTES
 
 
 @pytest.mark.parametrize("kind", ["put", "exchange", "action"])

@@ -96,7 +96,20 @@ def serve(directory: str, max_streams: int) -> None:
 
     def open_streams(request: requests.DescribeConfigRequest) -> requests.DescribeConfigResponse:
         kinds = ",".join(server.open_streams)
-        return requests.DescribeConfigResponse(entries={"open": requests.ConfigEntry(value=kinds, source="test")})
+        told = {"open": kinds, "most_at_work": str(most_at_work[0])}
+        return requests.DescribeConfigResponse(
+            entries={name: requests.ConfigEntry(value=value, source="test") for name, value in told.items()}
+        )
+
+    at_work: list[int] = []
+    most_at_work = [0]
+
+    def work(request: requests.CreatePartitionsRequest) -> requests.Empty:
+        at_work.append(len(request.name))
+        most_at_work[0] = max(most_at_work[0], sum(at_work))
+        time.sleep(request.total / 1000)
+        at_work.remove(len(request.name))
+        return requests.Empty()
 
     def admit_replica(hello: requests.FetchHello) -> ReplicaIdentity:
         if hello.replica_id != 2:
@@ -118,6 +131,7 @@ def serve(directory: str, max_streams: int) -> None:
                 "metadata": metadata,
                 "describe_log_dirs": defect,
                 "describe_config": open_streams,
+                "create_partitions": work,
                 **group_actions(TOPICS),
             },
             admit_replica=admit_replica,
@@ -179,9 +193,16 @@ class Server:
 
     def open_streams(self) -> list[str]:
         """The kinds of the streams that are open, sorted."""
+        return [kind for kind in self._told("open").split(",") if kind]
+
+    def most_at_work_bytes(self) -> int:
+        """How much the requests of actions that were worked on at once had at most (``create_partitions``)."""
+        return int(self._told("most_at_work"))
+
+    def _told(self, name: str) -> str:
         response = self.act("describe_config", requests.DescribeConfigRequest(broker_id=1))
         assert isinstance(response, requests.DescribeConfigResponse)
-        return [kind for kind in response.entries["open"].value.split(",") if kind]
+        return response.entries[name].value
 
     def stored_bytes(self) -> dict[str, bytes]:
         """Content of every segment file that has any (loading a log makes an empty one)."""

@@ -7,7 +7,16 @@ import pytest
 
 from broker_runtime.contract.errors import BrokerUnavailableError
 from broker_runtime.contract.model import TopicPartition
-from broker_runtime.contract.requests import FetchedPartition, FetchResponse, PartitionInfo, TopicInfo
+from broker_runtime.contract.requests import (
+    FetchedPartition,
+    FetchRequest,
+    FetchResponse,
+    PartitionInfo,
+    TopicInfo,
+    decode,
+    encode,
+)
+from broker_runtime.contract.requests.message import MOST_COLUMNS
 from broker_runtime.contract.settings import Address
 from pyspark_log.client.fetch_session import Fetched
 from pyspark_log.client.fetcher import Fetcher, _BrokerThread
@@ -147,3 +156,41 @@ def test_log_start_that_goes_back_with_another_leader_changes_nothing_for_a_read
     assert [arrived.next_offset for arrived in state.arrived] == [30, 40]
     assert state.error is None
     assert asked(fetcher)[0] == {0: 40}
+
+
+def test_partitions_that_a_request_has_no_room_for_have_their_turn_soon(
+    fetcher: Fetcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All are asked for within as few requests as can be, which do not wait long for data meanwhile."""
+    monkeypatch.setattr("pyspark_log.client.fetcher.MOST_ENTRIES", 2)
+    fetcher.set_assignment(map(reading, range(3)))
+    seen = []
+    for turn in range(3):
+        with fetcher.condition:
+            partitions, generations, _ = fetcher.wanted(1, turn)
+        seen.append([each.partition for each in partitions])
+        assert [at.partition for at in generations] == seen[-1]
+        assert fetcher.request(turn, partitions).max_wait_ms < 100
+    assert seen == [[0, 1], [2, 0], [1, 2]]
+    fetcher.set_assignment([reading(0)])
+    with fetcher.condition:
+        partitions, _, _ = fetcher.wanted(1, 3)
+    assert fetcher.request(3, partitions).max_wait_ms == 500
+
+
+def test_request_with_many_columns_of_many_partitions_is_not_too_large(fetcher: Fetcher) -> None:
+    """The ids are most of it: as many partitions are named as the broker takes."""
+    infos = tuple(PartitionInfo(partition=p, leader=1, leader_epoch=0, replicas=(1,), isr=(1,)) for p in range(900))
+    topic = Topic.from_info(TopicInfo(name="t" * 249, topic_id=bytes(16), partitions=infos))
+    columns = tuple(range(61_000, 61_000 + MOST_COLUMNS))
+    fetcher.set_assignment([PartitionState(topic, number, 0, columns) for number in range(900)])
+    seen = set()
+    for turn in range(900):
+        with fetcher.condition:
+            partitions, _, _ = fetcher.wanted(1, turn)
+        seen.update(each.partition for each in partitions)
+        if turn == 0:
+            decode(encode(fetcher.request(turn, partitions)), FetchRequest)
+        if len(seen) == 900:
+            break
+    assert turn < 100

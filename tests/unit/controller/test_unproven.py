@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from broker_runtime.contract.requests import LogEnd, LogEndsResponse
+from broker_runtime.contract.requests import LogEnd, LogEndsResponse, message
 from broker_runtime.controller.election import Electorate
-from broker_runtime.controller.unproven import PATIENCE_MS, RETRY_MS, UnprovenReplicas
+from broker_runtime.controller.unproven import PATIENCE_MS, RETRY_MS, UnprovenReplicas, in_line
 from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState, VersionedState
 from broker_runtime.zookeeper.znodes import BrokerRegistration, PartitionState, TopicRecord
 
@@ -157,3 +157,29 @@ def test_they_stay_while_the_leader_does_not_answer():
     cluster.live.pop(3)
     assert cluster.decide(PATIENCE_MS + 1)[0] is None, "the time runs from the end of the leadership"
     assert cluster.decide(2 * PATIENCE_MS)[0] == (2, (2,), ())
+
+
+def test_broker_is_asked_for_many_partitions_in_several_requests(monkeypatch):
+    """It takes no longer list; what it does not answer is missing from what is decided, and nothing else."""
+    monkeypatch.setattr(message, "MOST_ENTRIES", 2)
+    asked = []
+
+    def ask(broker_id, request):
+        asked.append([key.partition for key in request.partitions])
+        if len(asked) > 2:
+            return None
+        ends = [LogEnd(topic="t", partition=key.partition, leader_epoch=4, log_end=1) for key in request.partitions]
+        return LogEndsResponse(broker_epoch=11, partitions=tuple(ends))
+
+    state = PartitionState(leader=None, leader_epoch=5, isr=(1,), controller_epoch=1, unproven=(1,))
+    topic = TopicState(
+        name="t",
+        record=TopicRecord(topic_id=b"t" * 16, assignment=((1,),) * 5),
+        version=0,
+        partitions=(VersionedState(state=state, version=4),) * 5,
+    )
+    brokers = {1: BrokerRegistration(host="h", port=1, epoch=11, instance="i", pid=1)}
+    cluster = ClusterState(brokers=brokers, topics={"t": topic})
+    decided, _ = UnprovenReplicas(ask, in_line).decide(cluster, Electorate({1: 11}), 7, 0)
+    assert asked == [[0, 1], [2, 3], [4]]
+    assert [each.partition for each in decided] == [0, 1, 2, 3]

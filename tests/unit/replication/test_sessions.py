@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 import pytest
 
 from broker_runtime.contract.errors import NetworkError
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import FetchRequest, FetchResponse
 from broker_runtime.log.faulty_files import Fault
-from broker_runtime.replication import FollowerFetcher, ReplicationThrottle, Role
+from broker_runtime.replication import FollowerFetcher, ReplicationThrottle, Role, follower
 from broker_runtime.replication.follower import FIRST_RETRY_MS
 from broker_runtime.replication.told_partitions import RETELL_MS
 from broker_runtime.services.fetch import ReplicaIdentity
@@ -87,6 +88,45 @@ def test_each_partition_is_told_again_after_a_while():
         told += connection.numbers()[0]
     assert sorted(told) == list(range(40))
     assert connection.numbers()[0] == []
+
+
+def test_what_a_request_has_no_room_for_the_next_tells_at_once(monkeypatch: pytest.MonkeyPatch):
+    """The leader takes no longer list; and what was put off is neither forgotten nor told last."""
+    monkeypatch.setattr(follower, "MOST_ENTRIES", 2)
+    leader, followed = Replica(1, 5), Replica(2, 5)
+    leader.lead(led_by(1, 1, replicas=(1, 2)))
+    followed.follow(led_by(1, 1, replicas=(1, 2)))
+    assert all(each.log.log_end_offset == 0 for each in followed.partitions)  # loaded
+    connection = Connection(followed, leader)
+    connection.fetcher._max_wait_ms = 500
+    for told, wait_ms in (([0, 1], 0), ([2, 3], 0), ([4], 500), ([], 500)):
+        request = connection.fetcher.next_request(followed.broker_epoch, followed.now_ms)
+        assert request is not None
+        assert ([each.partition for each in request.partitions], request.forgotten) == (told, ())
+        assert request.max_wait_ms == wait_ms
+        answer = connection.session.fetch(msgspec.structs.replace(request, max_wait_ms=0))
+        answer.close()
+        connection.fetcher.handle(answer.response, answer.cells, followed.now_ms)
+    connection.fetcher._max_wait_ms = 0
+    for number in range(5):
+        leader.append(b"a", partition=number)
+    assert connection.numbers() == ([], [0, 1, 2, 3, 4])
+    assert [connection.numbers()[0] for _ in range(3)] == [[0, 1], [2, 3], [4]]
+    assert [each.log.high_watermark for each in leader.partitions] == [1] * 5
+
+
+def test_what_is_to_be_forgotten_and_has_no_room_is_forgotten_with_the_next_request(monkeypatch: pytest.MonkeyPatch):
+    _, _, connection = _connected(count=5)
+    monkeypatch.setattr(follower, "MOST_ENTRIES", 2)
+    for number in range(5):
+        connection.fetcher.unfollow(TopicPartition("t", number))
+    told = []
+    for _ in range(3):
+        request, _ = connection.exchange() or pytest.fail("nothing was asked")
+        assert not request.partitions
+        told.append(len(request.forgotten))
+    assert told == [2, 2, 1]
+    assert connection.exchange() is None
 
 
 def test_partition_that_fails_is_forgotten_by_the_leader_and_asked_for_again():

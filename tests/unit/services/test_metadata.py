@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+import tracemalloc
 
-from broker_runtime.contract.requests import MetadataRequest, PartitionInfo
+from broker_runtime.contract.requests import MOST_ENTRIES, MetadataRequest, PartitionInfo
 from broker_runtime.services.metadata import MetadataService
 from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState, VersionedState
 from broker_runtime.zookeeper.znodes import PartitionState, TopicRecord
@@ -63,3 +64,19 @@ def test_answer_waits_for_one_busy_partition_of_a_disk_and_tells_the_others():
     (info,) = service.metadata(MetadataRequest(with_offsets=True)).topics
     assert time.monotonic() - began_s < 10
     assert [each.high_watermark for each in info.partitions] == [-1] * 29 + [0]
+
+
+def test_answer_about_names_that_are_no_topics_costs_little_more_than_what_it_says():
+    """As many as a request may have."""
+    service = MetadataService(Hosted().registry, ClusterState, cluster_id="c", broker_id=1, directories=())
+    request = MetadataRequest(topics=tuple(f"{number:0249d}" for number in range(MOST_ENTRIES)))
+    tracemalloc.start()
+    try:
+        answer = service.metadata(request)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert answer.topics == ()
+    assert {each.code for each in answer.errors.values()} == {"UNKNOWN_TOPIC_OR_PARTITION"}
+    said_bytes = sum(len(each.message) for each in answer.errors.values())
+    assert peak_bytes < 2 * said_bytes
