@@ -76,10 +76,11 @@ class ConnectionWatch:
         cut = idle[: len(found) - self._limit * 3 // 4]
         for _, address in cut:
             connections.reset_now(found[address].descriptor, self._port, address)
-        hosts = sorted({address.host for _, address in cut})
-        log.warning(
-            "cut idle connections count=%d of=%d limit=%d hosts=%s", len(cut), len(found), self._limit, hosts[:10]
-        )
+        if cut:
+            hosts = sorted({address.host for _, address in cut})
+            log.warning(
+                "cut idle connections count=%d of=%d limit=%d hosts=%s", len(cut), len(found), self._limit, hosts[:10]
+            )
         return len(cut)
 
     def _hold_new(self, is_held: bool) -> None:
