@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 from broker_runtime.contract.errors import (
+    CoordinatorNotAvailableError,
     FencedInstanceIdError,
     GroupInUseError,
     GroupMaxSizeReachedError,
@@ -209,16 +210,18 @@ class Group:
     ) -> list[PylogError | None]:  # fmt: skip
         """Which offsets may be written: None for those. Until `end_commit` nothing of the member's is given on.
 
-        Raises `UnknownMemberIdError`, `NonEmptyGroupError` (no member, and the group has some, or a commit of one that
-        has left is under way); then there is nothing to end.
+        Raises `UnknownMemberIdError`, and where it is of no member `NonEmptyGroupError` (the group has some) and
+        `CoordinatorNotAvailableError` (commits of those that have left are under way, or it is not written yet that
+        they have); then there is nothing to end.
         """
         if not member_id:
             if present := self.present:
                 names = ", ".join(member.member_id for member in present)
                 raise NonEmptyGroupError(f"group {self.group_id!r} has members ({names}); only they can commit")
-            if any(member.commits_under_way for member in self._members.values()):
-                raise NonEmptyGroupError(
-                    f"a commit of a member that has left group {self.group_id!r} is under way. Try again"
+            if self._members:
+                # A successor would take them for members, and what they committed before they left for later.
+                raise CoordinatorNotAvailableError(
+                    f"the last members of group {self.group_id!r} have just left. Try again"
                 )
             self._strangers_commits += 1
             return [None] * len(partitions)
