@@ -132,7 +132,7 @@ class GroupCoordinator:
         finally:
             with hosted.lock:
                 hosted.commits_under_way -= 1
-                hosted.group.end_commit(member_id)
+                hosted.group.end_commit(member_id, partitions)
                 is_due = hosted.group.is_due(self._steady_ms())
             if is_due:
                 self._touch(hosted)

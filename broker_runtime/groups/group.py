@@ -6,11 +6,11 @@ answered from memory; what changes is planned, written into ZooKeeper by the coo
     heartbeat*  →  plan  →  (the plan's record is written)  →  adopt  →  heartbeats tell it
 
 Rules: a partition is given to a member only when no other may hold it: its last owner said that it has released it, or
-left, or its last lease has ended (and none of its commits is under way). A member's heartbeat in epoch e says that it
-holds exactly what it was told in e. A member id is used for one stay; who comes again takes another. The ideas are
-Kafka's (KIP-848: member epochs, incremental release; KIP-345: static members), with one difference: a static member
-that is replaced while its lease lasts keeps what it holds until it has left or the lease has ended, so that no two
-processes ever hold one partition.
+left, or its last lease has ended, and none of that one's commits of it is under way. A member's heartbeat in epoch e
+says that it holds exactly what it was told in e. A member id is used for one stay; who comes again takes another. The
+ideas are Kafka's (KIP-848: member epochs, incremental release; KIP-345: static members), with one difference: a static
+member that is replaced while its lease lasts keeps what it holds until it has left or the lease has ended, so that no
+two processes ever hold one partition.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 from broker_runtime.contract.errors import (
+    CoordinatorNotAvailableError,
     FencedInstanceIdError,
     GroupInUseError,
     GroupMaxSizeReachedError,
@@ -181,7 +182,8 @@ class Group:
         if request.topics is not None and frozenset(request.topics) != member.topics:
             member.topics = frozenset(request.topics)
             self._is_dirty = True
-        if request.member_epoch == member.epoch > 0 and member.acknowledge():
+        # Said again by every heartbeat: what is put off here is for one of the next.
+        if request.member_epoch == member.epoch > 0 and not member.still_writes and member.acknowledge():
             self._is_dirty = True
         return self._answer(member, request.member_epoch)
 
@@ -208,16 +210,18 @@ class Group:
     ) -> list[PylogError | None]:  # fmt: skip
         """Which offsets may be written: None for those. Until `end_commit` nothing of the member's is given on.
 
-        Raises `UnknownMemberIdError`, `NonEmptyGroupError` (no member, and the group has some, or a commit of one that
-        has left is under way); then there is nothing to end.
+        Raises `UnknownMemberIdError`, and where it is of no member `NonEmptyGroupError` (the group has some) and
+        `CoordinatorNotAvailableError` (commits of those that have left are under way, or it is not written yet that
+        they have); then there is nothing to end.
         """
         if not member_id:
             if present := self.present:
                 names = ", ".join(member.member_id for member in present)
                 raise NonEmptyGroupError(f"group {self.group_id!r} has members ({names}); only they can commit")
-            if any(member.commits_under_way for member in self._members.values()):
-                raise NonEmptyGroupError(
-                    f"a commit of a member that has left group {self.group_id!r} is under way. Try again"
+            if self._members:
+                # A successor would take them for members, and what they committed before they left for later.
+                raise CoordinatorNotAvailableError(
+                    f"the last members of group {self.group_id!r} have just left. Try again"
                 )
             self._strangers_commits += 1
             return [None] * len(partitions)
@@ -227,7 +231,7 @@ class Group:
         self._require_live(member, now_ms)
         is_late = 0 <= sequence < member.last_sequence
         member.last_sequence = max(sequence, member.last_sequence)
-        member.commits_under_way += 1
+        member.begin_commit(_places(partitions))
         if member.kind == "spark" and not is_late and member_epoch <= member.epoch:
             return [None] * len(partitions)
         by_name = {(held.topic, held.number): (held.topic_id, epoch) for held, epoch in member.granted.items()}
@@ -247,15 +251,15 @@ class Group:
                 answers.append(None)
         return answers
 
-    def end_commit(self, member_id: str) -> None:
-        """What `begin_commit` allowed was written, or will not be."""
+    def end_commit(self, member_id: str, partitions: Sequence[tuple[str, bytes | None, int]]) -> None:
+        """What `begin_commit` allowed, for the same ``partitions``, was written, or will not be."""
         if not member_id:
             self._strangers_commits -= 1
             self._is_dirty = True
             return
         member = self._members.get(member_id)
         if member is not None:
-            member.commits_under_way -= 1
+            member.end_commit(_places(partitions))
             if member.state is MemberState.AWAY and not member.commits_under_way:
                 member.drop_all()
             if not member.is_live:
@@ -450,3 +454,7 @@ class Group:
         if member.state is MemberState.GONE or is_slow:
             return member.record(state=MemberState.FENCED)  # its commits end, or its lease
         return member.record()
+
+
+def _places(partitions: Sequence[tuple[str, bytes | None, int]]) -> list[tuple[str, int]]:
+    return [(topic, number) for topic, _, number in partitions]

@@ -14,13 +14,14 @@
 
 Live states go → away (static members); they and away go → fenced (replaced, removed, too slow); any state → gone.
 
-Rule: what a member may hold only grows by `tell`, and only shrinks when it has said so, or is gone. Times are ms of one
-steady clock.
+Rule: what a member may hold only grows by `tell`, and only shrinks when it has said so, or is gone, and no commit of it
+is under way. Times are ms of one steady clock.
 """
 
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -88,6 +89,7 @@ class Member:
     release_ends_ms: int | None = None
     was_replaced: bool = False  # another process took its instance id
     commits_under_way: int = 0
+    _writing: Counter[tuple[str, int]] = field(default_factory=Counter)  # by those, by topic and number
     last_sequence: int = -1
 
     @classmethod
@@ -170,6 +172,12 @@ class Member:
         return not self.commits_under_way and (self.state is MemberState.GONE or self.is_over(now_ms))
 
     @property
+    def still_writes(self) -> bool:
+        """Whether a commit is under way of something that it was told to release: it may have given that one up, and
+        have released by now."""
+        return any((partition.topic, partition.number) in self._writing for partition in self.releasing)
+
+    @property
     def deadlines(self) -> list[int]:
         """When its session and its time to release end, where they matter."""
         found = []
@@ -183,6 +191,16 @@ class Member:
         """Its lease begins anew."""
         self.heard_ms = now_ms
         self.session_ends_ms = now_ms + self.session_timeout_ms
+
+    def begin_commit(self, partitions: Collection[tuple[str, int]]) -> None:
+        """A commit of these, by topic and number, is under way."""
+        self.commits_under_way += 1
+        self._writing.update(partitions)
+
+    def end_commit(self, partitions: Collection[tuple[str, int]]) -> None:
+        """One of the same is no more."""
+        self.commits_under_way -= 1
+        self._writing -= Counter(partitions)
 
     def tell(self, epoch: int, granted: Mapping[Partition, int], releasing: Collection[Partition], now_ms: int) -> None:
         """It is to hold ``granted`` without ``releasing``, from ``epoch`` on."""

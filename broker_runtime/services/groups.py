@@ -195,7 +195,8 @@ class GroupService:
         return described
 
     def alter_group_offsets(self, request: AlterGroupOffsetsRequest) -> CommitOffsetsResponse:
-        """As a commit of nobody: raises `NonEmptyGroupError` while there are members."""
+        """As a commit of nobody: raises `NonEmptyGroupError` while there are members, `CoordinatorNotAvailableError`
+        until it is written that the last has left."""
         return self.commit_offsets(CommitOffsetsRequest(group_id=request.group_id, offsets=request.offsets))
 
     def delete_group(self, request: DeleteGroupRequest) -> Empty:

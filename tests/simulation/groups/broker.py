@@ -25,6 +25,7 @@ from broker_runtime.groups.claims import Claims
 from broker_runtime.groups.coordinator import GroupCoordinator
 from broker_runtime.groups.group import Limits
 from broker_runtime.groups.hosted import HostedGroup, HostedGroups
+from broker_runtime.groups.member import Partition
 from broker_runtime.groups.offsets import OffsetStore
 from broker_runtime.groups.removal import GroupRemoval
 from broker_runtime.services.groups import GroupService
@@ -212,6 +213,11 @@ class Broker:
     def coordinates(self, group_id: str) -> bool:
         """Whether it takes itself for the group's coordinator."""
         return self.life is not None and self.life.groups.find(group_id) is not None
+
+    def waits_for_release(self, group_id: str, partition: Partition) -> bool:
+        """Whether it has told a member of the group to release the partition, and the member has not said so yet."""
+        groups = [each.group for each in self.hosted if each.group_id == group_id]
+        return any(partition in member.releasing for group in groups for member in group._members.values())
 
     def epoch_of(self, group_id: str) -> int:
         """Of the claim under which it has the group in memory; -1: it has not."""

@@ -2,7 +2,7 @@
 
     1  no two clients would both hand out records of one partition now (W24)
     2  a group's committed offset of a partition goes back only when a client rewound it, and then once, or an
-       administrator reset it, while no member held it
+       administrator reset it, while no member held it, as ZooKeeper has it
     3  a commit passes only records that some client of the group has finished
     4  who begins with a partition begins at what was committed when it was told to hold it, or behind
     5  what is acknowledged was in ZooKeeper
@@ -184,11 +184,10 @@ def _place(path: str) -> tuple[str, str, str]:
 
 
 def _held(record: GroupMembers) -> dict[Partition, str]:
-    """What takes part, and holds: who is fenced may have ended already, and says so to nobody."""
+    """Also by those that have left, or ended, until that is written: a successor takes them for members."""
     return {
         Partition(held.topic, held.topic_id, number): member.client_id
         for member in record.members
-        if member.state != "fenced"
         for held in member.held
         for number in held.granted
     }

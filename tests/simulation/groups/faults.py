@@ -23,6 +23,7 @@ from tests.simulation.groups.calls import Coordination
 from tests.simulation.groups.checker import told
 from tests.simulation.groups.client import Client, Process
 from tests.simulation.groups.ensemble import Hold
+from tests.simulation.groups.positions import LIMIT_US
 from tests.simulation.groups.situations import HELD_BACK, RESET_WITH_CHANGE, is_commit
 from tests.simulation.groups.world import World
 from tests.simulation.scheduler import MS, SECOND
@@ -56,6 +57,7 @@ class Faults:
             "zookeeper lags": self._lag,
             "stands still in a call": self._stand_still_in_a_call,
             "commit held back": self._hold_a_commit_back,
+            "release held back": self._hold_a_release_back,
             "succeeded unawares": self._succeed_unawares,
         }
         clients: dict[str, Callable[[Process], None]] = {
@@ -288,6 +290,25 @@ class Faults:
             self._later(self._between(0, SECOND), self._join_one)
 
         self._hold(broker, Hold(picks, began, lambda: self._is_over or self._has_begun(written, before), limit_us))
+
+    def _hold_a_release_back(self, broker: Broker) -> None:
+        """Somebody joins; the commit of a member that has to release something for that one stands still right before
+        the write, until the member has given it up and somebody else begins, or nobody can."""
+        written: list[tuple[str, Partition]] = []
+        before: list[Client] = []
+
+        def picks(operations: Sequence[Operation]) -> bool:
+            news = self._world.checker.news_in(operations) if is_commit(operations) else []
+            return any(broker.waits_for_release(*each) for each in news)
+
+        def began(operations: Sequence[Operation]) -> None:
+            written.extend(self._world.checker.news_in(operations))
+            before.extend(client for each in written for client in self._holders(*each))
+            self._fault("release held back", broker.actor)
+
+        limit_us = LIMIT_US + self._between(SECOND, 3 * SECOND)
+        self._hold(broker, Hold(picks, began, lambda: self._is_over or self._has_begun(written, before), limit_us))
+        self._join_one()
 
     def _hold_a_reset_back(self) -> None:
         """All of a group have left; an administrator's reset stands still right before it is written, another broker

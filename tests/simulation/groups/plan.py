@@ -14,7 +14,7 @@ _KINDS = (
     "broker isolated", "client cut off", "join", "leave", "client killed", "freeze", "slow release", "no polls",
     "rewind", "other topics", "twin", "partitions added", "topic made anew", "member removed",
     "death at a write", "offsets reset", "port refuses", "zookeeper lags", "stands still in a call",
-    "commit held back", "succeeded unawares", "reset held back", "commit arrives again",
+    "commit held back", "release held back", "succeeded unawares", "reset held back", "commit arrives again",
 )  # fmt: skip
 
 

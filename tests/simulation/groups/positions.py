@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 _THREAD = "poll"
 _CALL_US = SECOND
-_LIMIT_US = 4 * SECOND
+LIMIT_US = 4 * SECOND
+"""How long one thing is asked for before it is given up."""
 
 
 class Positions:
@@ -95,7 +96,7 @@ class Positions:
                 wanted = tuple(_key(each) for each in partitions if (each.topic, each.topic_id) == topics[0])
                 self._coordination.insist(
                     FetchOffsetsRequest(group_id=self._client.group_id, partitions=wanted),
-                    on_answer=answered, on_failure=failed, timeout_us=_CALL_US, limit_us=_LIMIT_US, thread=_THREAD,
+                    on_answer=answered, on_failure=failed, timeout_us=_CALL_US, limit_us=LIMIT_US, thread=_THREAD,
                 )  # fmt: skip
             else:
                 self._write(missing, lambda written: then(found | written))
@@ -152,7 +153,7 @@ class Positions:
             then({})
 
         self._coordination.insist(
-            request, on_answer=answered, on_failure=failed, timeout_us=_CALL_US, limit_us=_LIMIT_US, thread=_THREAD,
+            request, on_answer=answered, on_failure=failed, timeout_us=_CALL_US, limit_us=LIMIT_US, thread=_THREAD,
             is_good=_is_final,
         )  # fmt: skip
 

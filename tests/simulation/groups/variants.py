@@ -32,6 +32,8 @@ def variant(make: Callable[[], Patches]) -> Callable[[], Patches]:
 _FAULTS = {
     "commits_without_the_guard_of_the_claim": ("reset held back", "commit held back"),
     "member_is_gone_though_its_commit_is_under_way": ("commit held back",),
+    "released_though_a_commit_is_under_way": ("release held back",),
+    "resets_before_it_is_written_that_members_have_left": ("offsets reset",),
     "accepts_commits_that_come_late": ("commit arrives again",),
     "successor_adds_no_grace": ("succeeded unawares",),
     "deposed_coordinator_goes_on": ("cut from zookeeper", "join"),
@@ -111,6 +113,25 @@ def member_is_gone_though_its_commit_is_under_way() -> Patches:
         return self.state is MemberState.GONE or self.is_over(now_ms)
 
     yield mock.patch.object(Member, "has_ended", has_ended)
+
+
+@variant
+def released_though_a_commit_is_under_way() -> Patches:
+    """What a member says that it has released is given on while a commit of it may still be written."""
+    yield mock.patch.object(Member, "still_writes", new=False)
+
+
+@variant
+def resets_before_it_is_written_that_members_have_left() -> Patches:
+    """Members that have left hold up no reset, though a successor would still take them for members."""
+    real = Group.begin_commit
+
+    def begin_commit(self: Group, member_id: str, *args: Any) -> Any:
+        left = {} if member_id or self.present else self._members
+        with mock.patch.object(self, "_members", {} if left else self._members):
+            return real(self, member_id, *args)
+
+    yield mock.patch.object(Group, "begin_commit", begin_commit)
 
 
 @variant

@@ -17,6 +17,10 @@ SESSION_MS = 10_000
 LIMITS = Limits(min_session_ms=1_000, max_session_ms=60_000, max_members=5)
 
 
+def partitions(*numbers: int) -> list[tuple[str, bytes | None, int]]:
+    return [("t", None, number) for number in numbers]
+
+
 class Client:
     """A member's client: it remembers the last epoch it was told and carries out what it is told when asked to."""
 
@@ -56,9 +60,12 @@ class Client:
             self.name,
             self.told_epoch if epoch is None else epoch,
             sequence,
-            [("t", None, number) for number in numbers],
+            partitions(*numbers),
             self.world.now_ms,
         )
+
+    def end_commit(self, *numbers: int) -> None:
+        self.world.group.end_commit(self.name, partitions(*numbers))
 
 
 class World:
@@ -76,6 +83,9 @@ class World:
         self.clients.append(client)
         client.beat()
         return client
+
+    def stranger_commits(self, *numbers: int) -> list[PylogError | None]:
+        return self.group.begin_commit("", -1, -1, partitions(*numbers), self.now_ms)
 
     def plan(self) -> None:
         for _ in range(10):

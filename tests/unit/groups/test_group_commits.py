@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker_runtime.contract.errors import (
+    CoordinatorNotAvailableError,
     NonEmptyGroupError,
     StaleMemberEpochError,
     UnknownMemberIdError,
@@ -12,7 +13,7 @@ from broker_runtime.contract.errors import (
 from broker_runtime.contract.requests import LEAVES_FOR_A_WHILE, GroupHeartbeatRequest
 from broker_runtime.groups.group import Group
 from broker_runtime.groups.member import Event, Member, MemberState
-from tests.unit.groups.group_world import LIMITS, SESSION_MS, Client, World
+from tests.unit.groups.group_world import LIMITS, SESSION_MS, Client, World, partitions
 
 # --- commits --------------------------------------------------------------------------------------------------------
 
@@ -28,16 +29,16 @@ def test_commit_counts_for_what_the_member_holds_in_the_epoch_it_says():
     a.beat()
     releasing = a.held - a.told
     assert a.commit(*releasing) == [None, None]
-    world.group.end_commit("a")
+    a.end_commit(*releasing)
     assert a.commit(*releasing, epoch=old) == [None, None], "the answer may still be on its way"
-    world.group.end_commit("a")
+    a.end_commit(*releasing)
     a.carry_out()
     world.settle(a, b)
     refused = a.commit(*releasing, min(a.held))
-    world.group.end_commit("a")
+    a.end_commit(*releasing, min(a.held))
     assert [type(each) for each in refused] == [StaleMemberEpochError, StaleMemberEpochError, type(None)]
     assert [type(each) for each in b.commit(*releasing, epoch=old)] == [StaleMemberEpochError] * 2
-    world.group.end_commit("b")
+    b.end_commit(*releasing)
 
 
 def test_commit_that_arrives_late_is_refused():
@@ -61,9 +62,33 @@ def test_partition_is_not_given_on_while_a_commit_of_its_last_owner_is_under_way
     assert b.held == set()
     with pytest.raises(UnknownMemberIdError):
         a.commit(0)
-    world.group.end_commit("a")
+    a.end_commit(0)
     world.settle(b)
     assert b.held == {0, 1, 2, 3}
+
+
+def test_released_partition_is_not_given_on_while_a_commit_of_it_is_under_way():
+    """The caller gave the commit up before it released; others of its commits hold up nothing."""
+    world = World()
+    a = world.client("a")
+    world.settle(a)
+    b = world.client("b")
+    world.plan()
+    a.beat()
+    kept, (released, other) = min(a.told), sorted(a.held - a.told)
+    assert a.commit(kept, released) == [None, None]
+    assert a.commit(released, sequence=0) == [None], "sent again"
+    a.carry_out()
+    a.end_commit(kept, released)
+    for _ in range(3):
+        world.settle(a, b)
+        assert b.held == set()
+        assert not a.beat().is_settled, "it is asked again soon"
+    a.end_commit(released)
+    assert a.commit(kept) == [None]
+    world.settle(a, b)
+    assert b.held == {released, other}
+    assert [type(each) for each in a.commit(released)] == [StaleMemberEpochError]
 
 
 def test_static_member_that_left_for_a_while_with_a_commit_under_way():
@@ -75,35 +100,40 @@ def test_static_member_that_left_for_a_while_with_a_commit_under_way():
     again = world.client("a2", instance_id="a")
     world.settle(again)
     assert again.held == set()
-    world.group.end_commit("a1")
+    a.end_commit(0)
     world.settle(again)
     assert again.held == {0, 1, 2, 3}
 
 
 def test_who_is_no_member_commits_only_while_there_are_none():
     world = World()
-    assert world.group.begin_commit("", -1, -1, [("t", None, 0)], 0) == [None]
+    assert world.stranger_commits(0) == [None]
     a = world.client("a")
     world.settle(a)
     assert a.held == set(), "a commit of somebody else is under way"
-    world.group.end_commit("")
+    world.group.end_commit("", partitions(0))
     world.settle(a)
     assert a.held == {0, 1, 2, 3}
     with pytest.raises(NonEmptyGroupError, match="members"):
-        world.group.begin_commit("", -1, -1, [("t", None, 0)], world.now_ms)
+        world.stranger_commits(0)
 
 
-def test_who_is_no_member_waits_for_the_commits_of_members_that_have_left():
-    """Else a reset could be acknowledged and then undone by what a member committed before it left."""
+def test_who_is_no_member_waits_until_it_is_written_that_members_have_left():
+    """Else a reset could be acknowledged and then undone by what a member committed before it left: a successor would
+    still take it for a member."""
     world = World()
     a = world.client("a")
     world.settle(a)
     assert a.commit(0) == [None]
     a.leave()
-    with pytest.raises(NonEmptyGroupError, match="under way"):
-        world.group.begin_commit("", -1, -1, [("t", None, 0)], world.now_ms)
-    world.group.end_commit("a")
-    assert world.group.begin_commit("", -1, -1, [("t", None, 0)], world.now_ms) == [None]
+    with pytest.raises(CoordinatorNotAvailableError, match="left"):
+        world.stranger_commits(0)
+    a.end_commit(0)
+    with pytest.raises(CoordinatorNotAvailableError, match="left"):
+        world.stranger_commits(0)
+    world.plan()
+    assert world.written.members == ()
+    assert world.stranger_commits(0) == [None]
 
 
 # --- successors -----------------------------------------------------------------------------------------------------

@@ -115,7 +115,7 @@ def test_spark_query_has_its_group_for_itself():
         with pytest.raises(GroupInUseError, match="member q"):
             world.client("r", kind=kind)
     assert query.commit(0, 3) == [None, None]
-    world.group.end_commit("q")
+    query.end_commit(0, 3)
     world.now_ms += SESSION_MS
     world.client("r", kind="spark")
 

@@ -175,9 +175,30 @@ def test_administrators_change_groups_without_members_only(world):
     with pytest.raises(errors.UnknownMemberIdError):
         join(world)
     call(world, "group_heartbeat", group_id="g", member_id="m", member_epoch=-1)
+    world.brokers[1].coordinator.step()
     call(world, "alter_group_offsets", group_id="g", offsets=(entry(2, 8),))
     call(world, "alter_group_offsets", group_id="g", offsets=(entry(2, 3),))
     assert committed(world) == {("t", 2): 3}
+
+
+def test_reset_is_not_undone_by_a_late_commit_of_a_member_that_has_left(world):
+    """Whoever takes the group over has its members from ZooKeeper."""
+    signed = {"member_id": "m", "member_epoch": join(world)}
+    assert commit(world, entry(0, 9), sequence=0, **signed) == [None]
+    call(world, "group_heartbeat", group_id="g", member_id="m", member_epoch=-1)
+
+    def reset():
+        call(world, "alter_group_offsets", group_id="g", offsets=(entry(0, 3),))
+
+    with pytest.raises(errors.CoordinatorNotAvailableError, match="left"):
+        reset()
+    world.brokers[1].coordinator.step()
+    reset()
+    world.brokers[1].leave()
+    with pytest.raises(errors.UnknownMemberIdError):
+        call(world, "commit_offsets", to=2, group_id="g", offsets=(entry(0, 12),), sequence=1, **signed)
+    answer = call(world, "fetch_offsets", to=2, group_id="g")
+    assert [found.offset for found in answer.offsets] == [3]
 
 
 def test_unknown_groups_are_not_found(world):
