@@ -118,7 +118,7 @@ class Life:
         store = OffsetStore(client)
         removal = GroupRemoval(
             client, self.claims, self.groups, store, broker_id=broker.broker_id, retention_ms=86_400_000,
-            steady_ms=broker.steady_ms, wall_ms=broker.wall_ms,
+            steady_ms=broker.steady_ms, believed_ms=broker.wall_ms,
         )  # fmt: skip
         self.service = GroupService(
             client,
