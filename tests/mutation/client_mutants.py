@@ -142,4 +142,12 @@ CLIENT: Final = (
         tests=("tests/unit/client/test_membership.py",),
         simulation="groups",
     ),
+    Mutant(
+        name="frame_of_a_topic_given_up_goes_round",
+        file="pyspark_log/client/accumulator.py",
+        old="            failed = self._take_given_up(dict.fromkeys(queues))\n",
+        new="            failed: list[tuple[Outgoing, PylogError]] = []\n",
+        breaks="What is in flight when its topic is given up fails when it comes back.",
+        tests=("tests/unit/client/test_accumulator.py",),
+    ),
 )

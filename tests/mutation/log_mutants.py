@@ -322,4 +322,20 @@ LOG: Final = (
         breaks="The directory of another log is kept: what is in it may be nowhere else.",
         tests=("tests/unit/log/test_log_directory.py",),
     ),
+    Mutant(
+        name="copy_is_taken_for_the_disk",
+        file="broker_runtime/log/directory.py",
+        old="self.is_copy = may_be_copy and not found.is_stopped",
+        new="self.is_copy = False and not found.is_stopped",
+        breaks="A copy that was made while its broker ran does not count as the disk.",
+        tests=("tests/unit/log/test_log_directory.py",),
+    ),
+    Mutant(
+        name="shorter_diverged_log_is_removed",
+        file="broker_runtime/log/directory.py",
+        old="older = [] if log.is_diverged else kept_copies(self.files, self.path, [topic_partition], [DAMAGED])",
+        new="older = kept_copies(self.files, self.path, [topic_partition], [suffix])",
+        breaks="Of what diverged twice neither may be anywhere else.",
+        tests=("tests/unit/log/test_log_damage.py",),
+    ),
 )
