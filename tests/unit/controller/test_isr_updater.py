@@ -3,6 +3,7 @@
 import time
 import uuid
 from pathlib import Path
+from unittest import mock
 
 import msgspec
 import pytest
@@ -361,6 +362,24 @@ def test_last_in_sync_whose_log_is_offline_hands_over_to_those_that_are_eligible
         assert state == eligible
     else:
         assert (state.leader, state.leader_epoch, state.eligible) == (None, 1, ())
+
+
+def test_last_in_sync_whose_disk_is_full_stays_though_others_are_eligible():
+    """It has what is not committed yet, too, and may have room again."""
+    leader = Leader(in_sync=(1,))
+    eligible = msgspec.structs.replace(leader.state(), eligible=(2, 3))
+    leader.client.set(partition_state_path("t", 0), to_json(eligible), version=-1)
+    leader.look()
+    leader.updater = IsrUpdater(
+        leader.client,
+        leader.registry,
+        lambda: leader.memberships.get(1),
+        lag_limit_ms=LAG_MS,
+        electorate=lambda: Electorate(dict.fromkeys((1, 2, 3), 1)),
+    )
+    with mock.patch.object(type(leader.partition()), "is_fit_to_lead", property(lambda self: False)):
+        leader.updater.step(1)
+    assert leader.state() == eligible
 
 
 def test_wait_ends_when_it_was_woken_and_never_blocks_with_zero():
