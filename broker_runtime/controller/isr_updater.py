@@ -6,9 +6,9 @@ leader may not have heard yet that a move ended): the same transaction checks al
 answer was lost is not guessed: the partition counts with both, until the next news or the next write tell.
 
 A leader whose log went offline, or whose disk is full or stands still, gives its leadership up here, where another
-in-sync replica can take it and has a disk that takes records; where none has, it stays, but for an offline log that
-replicas have which are eligible (`PartitionState`). The cluster is told of the disk first (disk_room.py). Of a damaged
-log that is for the cluster member (damaged_replicas.py).
+in-sync replica can take it and has a disk that takes records. Where none has, it stays; only a log that is offline is
+handed over to the replicas that are `PartitionState.eligible`. The cluster is told of the disk first (disk_room.py).
+Damaged logs are the cluster member's business (damaged_replicas.py).
 """
 
 from __future__ import annotations
@@ -272,7 +272,7 @@ def _is_to_be_given_up(partition: Partition, own_id: int, brokers: Electorate | 
         return bool(others)
     there = brokers.at(partition.topic, partition.partition)
     if not others:
-        # Who is eligible has all that is committed; but want of room may end, and then the leader loses nothing at all.
+        # The eligible have all that is committed. A full disk may have room again, and then nothing at all is lost.
         return partition.log.is_offline and any(there.can_lead(each) for each in partition.eligible)
     # An offline log serves nobody. One on a full disk is read on, so it goes only to who takes appends.
     return any(there.can_lead(other) and (partition.log.is_offline or other not in there.unfit) for other in others)

@@ -4,8 +4,8 @@ Each connection is an open file, whatever is said on it, and a log that cannot o
 Flight or gRPC limits them.
 
     connections beyond the limit ─▶ new ones are held up by the kernel
-                                    those without a stream are cut, until three quarters of the limit are left:
-                                    who has sent least first
+                                    idle ones (without a stream) are cut, those that have sent least first, until
+                                    three quarters of the limit are left
 
 Rule: costs one small read every `_STEP_S` while few files are open. Connections with a stream are never cut; a client
 whose idle connection is cut connects anew with its next call. Does nothing where the system does not tell (not Linux).
