@@ -209,7 +209,8 @@ class LogDirectory:
         with self._save_lock:
             self._require_own()
             disk_id = str(uuid.uuid4()) if is_outdated else self.disk.disk_id
-            disk = DiskIdentity(disk_id=disk_id, epoch=epoch, inode=self._inode())
+            inode, born_ns = self._made()
+            disk = DiskIdentity(disk_id=disk_id, epoch=epoch, inode=inode, born_ns=born_ns)
             disk.write(self.files, self.path)
             self.disk = disk
             self.is_copy = False
@@ -490,12 +491,13 @@ class LogDirectory:
             self.disk.write(self.files, self.path)
         else:
             self.disk = found
-            self.is_copy = may_be_copy and not found.is_stopped and found.inode not in {0, self._inode()}
+            self.is_copy = may_be_copy and not found.is_stopped and not found.is_of(*self._made())
         if self.is_copy:
             _log.error("data directory is a copy that was made while its broker was running path=%s", self.path)
 
-    def _inode(self) -> int:
-        return self.files.inode(self.path / META_NAME) or 0
+    def _made(self) -> tuple[int, int]:
+        path = self.path / META_NAME
+        return self.files.inode(path) or 0, self.files.born_ns(path)
 
     def _first_offset(self, key: TopicPartition) -> int:
         """Where a log begins whose start no checkpoint tells."""

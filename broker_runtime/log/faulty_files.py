@@ -224,6 +224,9 @@ class FaultyFiles:
         with self._lock:
             return 0 if path in self._names else None  # nothing here makes copies
 
+    def born_ns(self, path: Path) -> int:
+        return 0
+
     def file_size(self, path: Path) -> int | None:
         with self._lock:
             inode = self._names.get(path)

@@ -18,6 +18,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
+from broker_runtime.log.birth_time import birth_time_ns
+
 _NO_DESCRIPTOR_LIMIT_S: Final = 3.0
 _NO_DESCRIPTOR_PAUSE_S: Final = 0.01
 _T = TypeVar("_T")
@@ -89,6 +91,10 @@ class FileSystem(Protocol):
 
     def inode(self, path: Path) -> int | None:
         """The number that the file has on its disk, which a copy of it has not; None where there is no such file."""
+        ...
+
+    def born_ns(self, path: Path) -> int:
+        """When the file was made; 0 where that is not known. Another file with the same inode number has another."""
         ...
 
     def is_directory(self, path: Path) -> bool: ...
@@ -203,6 +209,9 @@ class RealFiles:
             return path.stat().st_ino
         except FileNotFoundError:
             return None
+
+    def born_ns(self, path: Path) -> int:
+        return birth_time_ns(path)
 
     def is_directory(self, path: Path) -> bool:
         return path.is_dir()

@@ -59,14 +59,19 @@ class DirectoryIdentity:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskIdentity:
     """Which disk a data directory is, and how new: a copy that was made earlier has an earlier epoch, an earlier
-    generation in the same epoch, or is not stopped though the broker was. ``inode``: of ``meta.json``, which is written
-    once; a copy has another. 0: not known."""
+    generation in the same epoch, or is not stopped though the broker was. ``inode`` and ``born_ns``: of ``meta.json``,
+    which is written once; a copy has others. 0: not known."""
 
     disk_id: str
     epoch: int = -1
     is_stopped: bool = False
     generation: int = 0
     inode: int = 0
+    born_ns: int = 0
+
+    def is_of(self, inode: int, born_ns: int) -> bool:
+        """Whether that may be the file that was meant, as far as is known."""
+        return self.inode in {0, inode} and (0 in {self.born_ns, born_ns} or self.born_ns == born_ns)
 
     def write(self, files: FileSystem, directory: Path) -> None:
         """Durable when it returns. Raises `OSError`."""
@@ -76,6 +81,7 @@ class DiskIdentity:
             "is_stopped": self.is_stopped,
             "generation": self.generation,
             "inode": self.inode,
+            "born_ns": self.born_ns,
         }
         _write(files, directory / DISK_NAME, content)
 
@@ -91,6 +97,7 @@ class DiskIdentity:
             is_stopped=bool(content.get("is_stopped", False)),
             generation=int(content.get("generation", 0)),
             inode=int(content.get("inode", 0)),
+            born_ns=int(content.get("born_ns", 0)),
         )
 
 

@@ -105,6 +105,9 @@ class WatchedFiles:
     def inode(self, path: Path) -> int | None:
         return self._files.inode(path)
 
+    def born_ns(self, path: Path) -> int:
+        return self._files.born_ns(path)
+
     def is_directory(self, path: Path) -> bool:
         return self._files.is_directory(path)
 

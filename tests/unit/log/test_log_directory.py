@@ -412,3 +412,19 @@ def test_copy_of_a_data_directory_whose_broker_was_running_is_known_as_one(tmp_p
     assert not is_copy(moved)
     (moved / "meta.json").unlink()  # as its damage asks for
     assert not is_copy(moved)
+
+
+def test_copy_is_known_though_its_files_have_the_inode_numbers_of_before(tmp_path):
+    """A file system gives numbers that became free to the next files."""
+    path, backup = tmp_path / "data", tmp_path / "backup"
+    directory = LogDirectory.open(path, cluster_id="c", broker_id=1)
+    directory.remember_epoch(3)
+    directory.close(clean=False)
+    if not RealFiles().born_ns(path / "meta.json"):
+        pytest.skip("the file system does not tell when a file was made")
+    shutil.copytree(path, backup)
+    for _ in range(5):
+        shutil.rmtree(path)
+        shutil.copytree(backup, path)
+        with LogDirectory.open(path, cluster_id="c", broker_id=1) as opened:
+            assert opened.is_copy
