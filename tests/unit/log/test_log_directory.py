@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -415,16 +416,19 @@ def test_copy_of_a_data_directory_whose_broker_was_running_is_known_as_one(tmp_p
 
 
 def test_copy_is_known_though_its_files_have_the_inode_numbers_of_before(tmp_path):
-    """A file system gives numbers that became free to the next files."""
+    """A file system gives numbers that became free to the next files; when they were made is another matter."""
     path, backup = tmp_path / "data", tmp_path / "backup"
     directory = LogDirectory.open(path, cluster_id="c", broker_id=1)
     directory.remember_epoch(3)
+    disk, born_ns = directory.disk, RealFiles().born_ns(path / "meta.json")
     directory.close(clean=False)
-    if not RealFiles().born_ns(path / "meta.json"):
-        pytest.skip("the file system does not tell when a file was made")
+    assert disk.born_ns == born_ns
+    assert disk.is_of(disk.inode, born_ns)
+    assert not replace(disk, born_ns=7).is_of(disk.inode, 8)
+    assert replace(disk, born_ns=7).is_of(disk.inode, 0)  # a file system that does not tell
+    assert replace(disk, inode=0, born_ns=0).is_of(5, 6)  # written by an earlier version
     shutil.copytree(path, backup)
-    for _ in range(5):
-        shutil.rmtree(path)
-        shutil.copytree(backup, path)
-        with LogDirectory.open(path, cluster_id="c", broker_id=1) as opened:
-            assert opened.is_copy
+    shutil.rmtree(path)
+    shutil.copytree(backup, path)
+    with LogDirectory.open(path, cluster_id="c", broker_id=1) as opened:
+        assert opened.is_copy or not born_ns
