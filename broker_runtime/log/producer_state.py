@@ -4,22 +4,26 @@
 
     bytes    type   field
     0–3      4s     ``PSNP``
-    4–5      u16    version (2)
-    6–9      u32    CRC-32C of all bytes behind this field
-    10–17    i64    the log's time then (ms): its newest append time, of whatever frame (-1: no frame)
+    4–5      u16    version (3)
+    6–9      u32    CRC-32C of the version and of all bytes behind this field
+    10–17    i64    append time of the last frame, of whatever producer (ms; -1: no frame)
     18–21    u32    number of producers; each, by rising producer id:
-      i64 producer id · i16 epoch · i64 first offset of its open transaction (-1: none) · i64 the log's time at its last
-      frame (ms) · u8 number of batches; each:
+      i64 producer id · i16 epoch · i64 first offset of its open transaction (-1: none) · i64 age: how much of the log's
+      time (ms) has passed since its last frame · u8 number of batches; each:
         i32 base sequence · i32 last sequence · i64 base offset · i64 last offset · i64 append time (ms)
+
+Version 2, which is read as well, has the newest append time in place of the last one's, and of each producer what that
+time was at its last frame, in place of the age. Its CRC-32C is of the bytes behind that field alone.
 
 Rule: the state follows from the frames alone, so a follower's is its leader's, and a truncated log's that of what is
 left. A snapshot is written when a segment is closed (named by the next one's base offset) and when the log is closed; a
 damaged one is ignored and the frames are read again.
 
-A producer is forgotten when the log's time is `EXPIRY_MS` beyond what it was at the producer's last frame. That, too,
-follows from the frames alone, so that all replicas forget alike, whatever their clocks say and whenever they look; an
-idle log forgets nobody. The log's time never falls: where a leader's clock went back, its frames are as new as the
-newest before them.
+A producer is forgotten when the log's time is `EXPIRY_MS` beyond what it was at the producer's last frame. The log's
+time is the sum of what passed between each frame's append time and the next one's: nothing where a leader's clock went
+back, and `LARGEST_STEP_MS` at most, so that a clock that jumps ahead makes nobody forgotten whose retry is on its way.
+That, too, follows from the frames alone, so that all replicas forget alike, whatever their clocks say and whenever they
+look; an idle log forgets nobody.
 
     sequence, as a circle of 2^31:   … ─ not remembered ─┬─ up to five batches ─┬─ expected ─┬─ gap …
                                        refused            repeated: must equal    appended     refused
@@ -55,15 +59,19 @@ BATCHES_REMEMBERED = 5
 """As many as a producer may have in flight."""
 EXPIRY_MS = 86_400_000
 """A producer without a frame for so long is forgotten; longer than any frame is tried (``delivery.timeout.ms``)."""
+LARGEST_STEP_MS = EXPIRY_MS // 24
+"""How far one frame moves the log's time at most."""
 _FORGET_EVERY_MS = EXPIRY_MS // 24
 _MAX_SEQUENCE = (1 << 31) - 1
 _HALF_CIRCLE = 1 << 30
 
 _HEAD = struct.Struct("<4sHI")
+_CHECKED_VERSION = struct.Struct("<H")
 _COUNT = struct.Struct("<qI")
 _PRODUCER = struct.Struct("<qhqqB")
 _BATCH = struct.Struct("<iiqqq")
-_MAGIC, _VERSION = b"PSNP", 2
+_MAGIC, _VERSION = b"PSNP", 3
+_VERSION_OF_APPEND_TIMES = 2
 
 
 class ProducerBatch(NamedTuple):
@@ -92,7 +100,7 @@ class ProducerEntry:
 
     epoch: int
     transaction_first_offset: int = -1
-    log_time_ms: int = -1  # the log's time at its last frame
+    log_time_ms: int = 0  # the log's time at its last frame
     batches: tuple[ProducerBatch, ...] = ()
 
     @property
@@ -112,10 +120,12 @@ class ProducerState:
     log's time; those count as never seen, and `encode` leaves them out.
     """
 
-    def __init__(self, producers: dict[int, ProducerEntry] | None = None, log_time_ms: int = -1) -> None:
+    def __init__(self, producers: dict[int, ProducerEntry] | None = None, last_append_ms: int = -1) -> None:
+        """``producers``: their `log_time_ms` is counted from now, so it is 0 or less."""
         self.producers = producers if producers is not None else {}
-        self.log_time_ms = log_time_ms
-        self._forgot_at_ms = log_time_ms
+        self.log_time_ms = 0
+        self._last_append_ms = last_append_ms
+        self._forgot_at_ms = 0
 
     def check(self, header: FrameHeader) -> RepeatedFrame | None:
         """Whether the frame of an idempotent producer is the next one (None) or was appended before (where).
@@ -150,7 +160,10 @@ class ProducerState:
 
     def add(self, header: FrameHeader) -> None:
         """A stamped frame was appended."""
-        before_ms, self.log_time_ms = self.log_time_ms, max(self.log_time_ms, header.append_time_ms)
+        before_ms = self.log_time_ms
+        if self._last_append_ms >= 0:
+            self.log_time_ms += min(max(header.append_time_ms - self._last_append_ms, 0), LARGEST_STEP_MS)
+        self._last_append_ms = header.append_time_ms
         if self.log_time_ms - self._forgot_at_ms > _FORGET_EVERY_MS:
             self._forget_expired(before_ms)
         if header.producer_id < 0:
@@ -174,13 +187,14 @@ class ProducerState:
     def encode(self) -> bytes:
         """The snapshot's bytes."""
         known = [item for item in sorted(self.producers.items()) if not item[1].is_expired(self.log_time_ms)]
-        parts = [_COUNT.pack(self.log_time_ms, len(known))]
+        parts = [_COUNT.pack(self._last_append_ms, len(known))]
         for producer_id, entry in known:
-            fields = (producer_id, entry.epoch, entry.transaction_first_offset, entry.log_time_ms, len(entry.batches))
+            age_ms = self.log_time_ms - entry.log_time_ms
+            fields = (producer_id, entry.epoch, entry.transaction_first_offset, age_ms, len(entry.batches))
             parts.append(_PRODUCER.pack(*fields))
             parts.extend(_BATCH.pack(*batch) for batch in entry.batches)
         body = b"".join(parts)
-        return _HEAD.pack(_MAGIC, _VERSION, crc32c.crc32c(body)) + body
+        return _HEAD.pack(_MAGIC, _VERSION, _checksum(_VERSION, body)) + body
 
     @classmethod
     def decode(cls, data: bytes) -> ProducerState:
@@ -188,19 +202,23 @@ class ProducerState:
         if len(data) < _HEAD.size + _COUNT.size:
             raise CorruptRecordError(f"a snapshot has at least {_HEAD.size + _COUNT.size} bytes, not {len(data)}")
         magic, version, checksum = _HEAD.unpack_from(data)
-        if (magic, version) != (_MAGIC, _VERSION) or checksum != crc32c.crc32c(data[_HEAD.size :]):
+        is_of_append_times = version == _VERSION_OF_APPEND_TIMES
+        is_known = is_of_append_times or version == _VERSION
+        if magic != _MAGIC or not is_known or checksum != _checksum(version, data[_HEAD.size :]):
             raise CorruptRecordError("the snapshot's head or checksum does not fit its content")
-        log_time_ms, count = _COUNT.unpack_from(data, _HEAD.size)
+        last_append_ms, count = _COUNT.unpack_from(data, _HEAD.size)
         position = _HEAD.size + _COUNT.size
         producers: dict[int, ProducerEntry] = {}
         for _ in range(count):
-            producer_id, epoch, transaction_first_offset, entry_ms, batch_count = _PRODUCER.unpack_from(data, position)
+            producer_id, epoch, transaction_first_offset, age_ms, batch_count = _PRODUCER.unpack_from(data, position)
+            if is_of_append_times:
+                age_ms = last_append_ms - age_ms
             position += _PRODUCER.size
             end = position + batch_count * _BATCH.size
             batches = tuple(ProducerBatch(*fields) for fields in _BATCH.iter_unpack(data[position:end]))
-            producers[producer_id] = ProducerEntry(epoch, transaction_first_offset, entry_ms, batches)
+            producers[producer_id] = ProducerEntry(epoch, transaction_first_offset, -age_ms, batches)
             position = end
-        return cls(producers, log_time_ms)
+        return cls(producers, last_append_ms)
 
     def _forget_expired(self, log_time_ms: int) -> None:
         """Gives up the memory of those that count as never seen."""
@@ -217,6 +235,12 @@ def snapshot_path(directory: Path, offset: int) -> Path:
 def write_snapshot(files: FileSystem, directory: Path, offset: int, state: ProducerState) -> None:
     """Durable when it returns. Raises `OSError`."""
     replace_file(files, snapshot_path(directory, offset), state.encode())
+
+
+def _checksum(version: int, body: bytes) -> int:
+    start = 0 if version == _VERSION_OF_APPEND_TIMES else crc32c.crc32c(_CHECKED_VERSION.pack(version))
+    checksum: int = crc32c.crc32c(body, start)
+    return checksum
 
 
 def _repeated(batches: tuple[ProducerBatch, ...], header: FrameHeader) -> RepeatedFrame:

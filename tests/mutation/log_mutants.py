@@ -307,6 +307,14 @@ LOG: Final = (
         simulation="cluster",
     ),
     Mutant(
+        name="a_clock_that_jumps_makes_producers_forgotten",
+        file="broker_runtime/log/producer_state.py",
+        old="min(max(header.append_time_ms - self._last_append_ms, 0), LARGEST_STEP_MS)",
+        new="max(header.append_time_ms - self._last_append_ms, 0)",
+        breaks="One frame that is stamped a day ahead makes no producer forgotten whose retry is on its way.",
+        tests=("tests/unit/log/test_producer_state.py",),
+    ),
+    Mutant(
         name="another_logs_directory_is_replaced",
         file="broker_runtime/log/directory.py",
         old="if is_counted_on and state.start.was_found:",

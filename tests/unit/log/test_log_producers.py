@@ -15,7 +15,7 @@ from broker_runtime.contract.errors import (
 )
 from broker_runtime.log import LogConfig, PartitionLog
 from broker_runtime.log.faulty_files import FaultyFiles
-from broker_runtime.log.producer_state import EXPIRY_MS, ProducerState
+from broker_runtime.log.producer_state import EXPIRY_MS, LARGEST_STEP_MS, ProducerState
 from tests.unit.log.log_samples import ROOT, append, frame, open_directory, open_log, read_frames
 
 TINY = LogConfig(segment_bytes=4 << 10, index_interval_bytes=1 << 10)
@@ -181,7 +181,7 @@ def test_truncated_frame_may_be_appended_again():
 
 
 def test_producers_outlive_their_records_but_not_a_day_of_the_log():
-    """Retention takes frames, not the memory of who sent them; that goes with a frame that is a day newer."""
+    """Retention takes frames, not the memory of who sent them; that goes when a day has passed in the log."""
     config = LogConfig(segment_bytes=4 << 10, retention_ms=1000)
     with open_directory() as directory:
         log = open_log(directory, config)
@@ -194,7 +194,10 @@ def test_producers_outlive_their_records_but_not_a_day_of_the_log():
         log = open_log(again, config)
         log.apply_retention(1001 + 5 * EXPIRY_MS)
         assert log.append_as_leader([numbered(1, 38, size=200)], leader_epoch=0, now_ms=10_000).is_duplicate
-        append(log, frame(), now_ms=1001 + EXPIRY_MS)
+        append(log, frame(), now_ms=1001 + 5 * EXPIRY_MS)
+        assert log.append_as_leader([numbered(1, 38, size=200)], leader_epoch=0, now_ms=10_000).is_duplicate
+        for hour in range(25):
+            append(log, frame(), now_ms=1001 + 5 * EXPIRY_MS + hour * LARGEST_STEP_MS)
         with pytest.raises(UnknownProducerIdError):
             log.append_as_leader([numbered(1, 38, size=200)], leader_epoch=0, now_ms=10_000)
 
@@ -206,11 +209,11 @@ def test_followers_forget_the_producers_that_their_leader_forgets():
     directory = open_directory(files)
     follower = open_log(directory, TINY)
     for number in range(120):
-        append(leader, numbered(number, 0, size=100), now_ms=number * EXPIRY_MS // 10)
+        append(leader, numbered(number, 0, size=100), now_ms=number * EXPIRY_MS // 30)
         if number % 10 == 9:
             follower.append_as_follower(b"".join(data for _, data in read_frames(leader, follower.log_end_offset)))
         if number % 30 == 29:
-            leader.apply_retention(number * EXPIRY_MS // 10)
+            leader.apply_retention(number * EXPIRY_MS // 30)
             follower.flush()
             directory.close(clean=number % 60 == 29)
             files.kill()
@@ -218,11 +221,11 @@ def test_followers_forget_the_producers_that_their_leader_forgets():
             follower = open_log(directory, TINY)
             assert follower.log_end_offset == 2 * number + 2
             assert follower._state.producers.encode() == leader._state.producers.encode()
-            assert len(follower._state.producers.producers) <= len(leader._state.producers.producers) <= 12
+            assert len(follower._state.producers.producers) <= len(leader._state.producers.producers) <= 34
     for name in files.list(ROOT / "t-0"):
         if name.endswith(".snapshot"):
             saved = ProducerState.decode(files.content(ROOT / "t-0" / name)).producers
-            assert len(saved) <= 11, "snapshots hold nobody who is forgotten"
+            assert len(saved) <= 31, "snapshots hold nobody who is forgotten"
 
 
 @pytest.mark.parametrize("seed", range(40))

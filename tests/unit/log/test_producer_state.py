@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass, field
 
+import crc32c
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -17,7 +19,7 @@ from broker_runtime.contract.errors import (
     UnknownProducerIdError,
 )
 from broker_runtime.contract.frame import FrameHeader, parse_header
-from broker_runtime.log.producer_state import EXPIRY_MS, ProducerState, RepeatedFrame
+from broker_runtime.log.producer_state import EXPIRY_MS, LARGEST_STEP_MS, ProducerState, RepeatedFrame
 from tests.unit.log.log_samples import frame
 
 CIRCLE = 1 << 31
@@ -57,6 +59,11 @@ class Log:
         self.state.add(msgspec.structs.replace(sent, base_offset=offset))
         self.end += count
         return offset
+
+    def pass_time(self, from_ms: int, to_ms: int) -> None:
+        """Another producer's frames, none so far behind the one before that the log's time would not follow."""
+        for number, at_ms in enumerate(range(from_ms, to_ms + LARGEST_STEP_MS, LARGEST_STEP_MS)):
+            self.append(number, producer=99, now_ms=min(at_ms, to_ms))
 
 
 def test_producer_begins_at_sequence_zero_and_goes_on_without_a_gap():
@@ -140,15 +147,43 @@ def test_producer_is_forgotten_a_day_after_its_last_frame():
     log = Log()
     log.append(0, 2, now_ms=1000)
     log.append(2, 2, now_ms=2000)
-    log.append(0, now_ms=2000 + EXPIRY_MS, producer=2)
+    log.pass_time(2000, 2000 + EXPIRY_MS)
     assert log.append(2, 2) == RepeatedFrame(2, 4, 2000)
     late_ms = 2001 + EXPIRY_MS
-    log.append(1, now_ms=late_ms, producer=2)
+    log.append(0, now_ms=late_ms, producer=2)
     with pytest.raises(UnknownProducerIdError):
         log.append(4, now_ms=late_ms)
-    assert log.append(0, 2, now_ms=late_ms) == 6
-    assert log.append(0, 2, now_ms=late_ms) == RepeatedFrame(6, 8, late_ms)
-    assert log.append(2, 2, now_ms=late_ms) == 8
+    anew = log.append(0, 2, now_ms=late_ms)
+    assert isinstance(anew, int)
+    assert log.append(0, 2, now_ms=late_ms) == RepeatedFrame(anew, anew + 2, late_ms)
+    assert log.append(2, 2, now_ms=late_ms) == anew + 2
+
+
+def test_retry_is_known_after_a_clock_jumped_ahead():
+    """Another producer's frame is stamped a day ahead, or several in turn by clocks that differ: no time passed."""
+    log = Log()
+    log.append(0, 2, now_ms=1000)
+    log.append(0, now_ms=1000 + 2 * EXPIRY_MS, producer=2)
+    assert log.append(0, 2, now_ms=1000) == RepeatedFrame(0, 2, 1000)
+    for number in range(10):
+        log.append(1 + number, now_ms=(1 + number % 2 * 2 * EXPIRY_MS), producer=2)
+    assert log.append(0, 2, now_ms=1000) == RepeatedFrame(0, 2, 1000)
+    assert ProducerState.decode(log.state.encode()).check(header(0, 2)) == RepeatedFrame(0, 2, 1000)
+
+
+def test_snapshot_of_before_is_read():
+    """Version 2 has the newest append time, and what that was at each producer's last frame."""
+    body = (
+        struct.pack("<qI", 5000, 1) + struct.pack("<qhqqB", 7, 0, -1, 2000, 1) + struct.pack("<iiqqq", 0, 1, 0, 1, 2000)
+    )
+    state = ProducerState.decode(struct.pack("<4sHI", b"PSNP", 2, crc32c.crc32c(body)) + body)
+    assert state.check(header(0, 2, producer=7)) == RepeatedFrame(0, 2, 2000)
+    for number in range(24):
+        state.add(header(number, producer=8, now_ms=5000 + number * LARGEST_STEP_MS))
+    state.add(header(24, producer=8, now_ms=2000 + EXPIRY_MS))
+    assert state.check(header(0, 2, producer=7)) == RepeatedFrame(0, 2, 2000)
+    state.add(header(25, producer=8, now_ms=2001 + EXPIRY_MS))
+    assert state.check(header(0, 2, producer=7)) is None, "forgotten: it may begin anew"
 
 
 def test_idle_log_forgets_nobody_and_its_producers_go_on():
