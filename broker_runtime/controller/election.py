@@ -11,8 +11,10 @@ A broker whose disk takes no records of the partition comes last: it leads only 
 
 Beyond Kafka's: a replica that has lost its log (`PartitionState.lost`) is elected only where an operator asks for an
 unclean election and nobody else lives; with no other in sync the partition has no leader. Where one alone stays in
-sync, those that left with all that is committed are `PartitionState.eligible`: an unclean election prefers them, and
-then loses nothing; if that one's log turns out to be damaged, they are in sync again. A leader counts only in
+sync, those that left with all that is committed are `PartitionState.eligible` (KIP-966). When nobody in sync is
+registered any more, the first of them that lives leads, and it alone is in sync; those that were in sync are eligible
+then. If the log of the one in sync turns out to be damaged, they are in sync again; if it is known to be gone, an
+operator's choice prefers them, and loses nothing. A leader counts only in
 the registration (broker epoch) it was elected in; one that registered anew is elected anew, in a higher leader epoch.
 A member whose machine lost power may lack what was acknowledged (`PartitionState.unproven`): another leads where one is
 registered; where none is, `elect` leaves the partition without a leader, and `unproven` finds out who has most
@@ -119,7 +121,11 @@ def elect(
         left = current if current.unproven else current.with_in_sync(candidates, whole=proven)
         return led_by(brokers.first(candidates), left, brokers, controller_epoch)
     unproven = brokers.of([broker_id for broker_id in with_log if broker_id in current.unproven])[:1]
-    eligible = brokers.of([broker_id for broker_id in proven if broker_id in current.eligible])[:1]
+    eligible = brokers.of([broker_id for broker_id in proven if broker_id in current.eligible])
+    eligible = (brokers.first(eligible),) if eligible else ()
+    if eligible and _is_left_by_all_in_sync(current, brokers):
+        left = current.with_in_sync(eligible, whole=proven)
+        return led_by(eligible[0], left, brokers, controller_epoch)
     if is_loss_accepted:
         candidates = eligible or unproven or brokers.of(with_log)[:1] or brokers.of(replicas)[:1]
     elif is_unclean_allowed and not unproven:
@@ -177,6 +183,16 @@ def led_by(leader: int, current: PartitionState, brokers: Electorate, controller
         lost=tuple(broker_id for broker_id in current.lost if broker_id not in current.isr),
         unproven=tuple(broker_id for broker_id in current.unproven if broker_id != leader),
     )
+
+
+def _is_left_by_all_in_sync(current: PartitionState, brokers: Electorate) -> bool:
+    """Whether nobody in sync is registered, nor known to have come back without its log or its power.
+
+    A leader commits nothing while others are eligible. So whoever was in sync has no more than they have but what was
+    never committed, and with ``acks=1`` alone counted as acknowledged.
+    """
+    doubtful = {*current.lost, *current.unproven, *brokers.live}
+    return doubtful.isdisjoint(current.isr)
 
 
 def _alone(leader: int, current: PartitionState, brokers: Electorate, controller_epoch: int) -> PartitionState:

@@ -199,8 +199,9 @@ class PartitionState(Record, frozen=True, kw_only=True):
     sync, such a broker stays in ``isr``: it is its log that is missed. ``unproven``: members of ``isr`` whose machine
     lost power, so that their logs may lack what was acknowledged without being flushed. ``eligible``: replicas that
     left ``isr`` and have all that is committed; a leader commits nothing while there are any (KIP-966's eligible leader
-    replicas). Where the log of the one that was left alone in sync turns out to be damaged, they are in sync again;
-    where it is gone, an operator's choice among them loses nothing. Invariants: leader ∈ isr ⊆ replicas; leader ∉ lost;
+    replicas). Where nobody in sync is registered any more, one of them leads; where the log of the one that was left
+    alone in sync turns out to be damaged, they are in sync again; where it is gone, an operator's choice among them
+    loses nothing. Invariants: leader ∈ isr ⊆ replicas; leader ∉ lost;
     lost ∩ isr is empty or is isr; unproven ⊆ isr; leader ∉ unproven; eligible ⊆ replicas; eligible ∩ isr is empty; the
     leader epoch only rises.
     """

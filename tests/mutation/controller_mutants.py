@@ -240,6 +240,15 @@ CONTROLLER: Final = (
         simulation="cluster",
     ),
     Mutant(
+        name="eligible_leads_beside_one_in_sync",
+        file="broker_runtime/controller/election.py",
+        old="doubtful = {*current.lost, *current.unproven, *brokers.live}",
+        new="doubtful = {*current.lost, *current.unproven}",
+        breaks="Who is in sync and may live keeps its partition, though others are eligible.",
+        tests=("tests/unit/controller/test_election.py",),
+        simulation="cluster",
+    ),
+    Mutant(
         name="unclean_election_ignores_the_eligible",
         file="broker_runtime/controller/election.py",
         old="candidates = eligible or brokers.of(with_log)[:1]",

@@ -308,6 +308,9 @@ class Invariants:
             raise ViolationError(6, f"{at}: another leader in the same epoch {after.leader_epoch}")
         is_decided = False
         is_chosen = before is not None and (after.leader not in before.isr or after.leader in before.lost)
+        if is_chosen and self._is_rightly_eligible(change):
+            is_chosen = False
+            self._situation("eligible one leads, as nobody in sync is there")
         if before is not None and after.leader is not None and is_chosen and key in self.decided:
             is_decided = True
             self.decided.discard(key)
@@ -458,12 +461,21 @@ class Invariants:
     def _elected(self, change: StateChange, is_decided: bool) -> None:
         leader = change.after.leader
         assert leader is not None
-        if change.before is not None and leader not in change.before.isr and not is_decided:
+        is_due = is_decided or self._is_rightly_eligible(change)
+        if change.before is not None and leader not in change.before.isr and not is_due:
             raise ViolationError(7, f"{change.at}: broker {leader} was elected, in-sync were {change.before.isr}")
         node = self._nodes[leader]
         if self._takes_part(leader):
             self.may_lack.discard((leader, change.at))  # else it is not known yet to have died
         self._require(7, node, change.at, change.key, 0, self.of(change.key, change.at).end)
+
+    @staticmethod
+    def _is_rightly_eligible(change: StateChange) -> bool:
+        """Whether the new leader had all that is committed, and nobody in sync was there, or is missed for its log."""
+        before = change.before
+        if before is None or change.after.leader not in before.eligible:
+            return False
+        return not set(before.isr) & {*change.registered, *before.lost, *before.unproven}
 
     def _takes_part(self, broker_id: int) -> bool:
         """Whether its present life has registered."""

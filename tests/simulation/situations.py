@@ -34,6 +34,7 @@ SITUATIONS = (
     "log refused as damaged",
     "log of the only one in sync damaged, and others had all",
     "leader rules the eligible out",
+    "eligible one leads, as nobody in sync is there",
     "disk lost by the only one in sync",
     "all ended, and one never comes back",
     "power lost by all in sync but one, without fsyncs",

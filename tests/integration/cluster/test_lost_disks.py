@@ -298,3 +298,16 @@ def test_operator_can_choose_a_replica_whose_last_in_sync_member_lost_its_disk(c
         ((_, leader),) = admin.elect_leaders([("t", 0)], election="unclean").items()
     assert leader == 3
     _require_everything(cluster)
+
+
+def test_eligible_replica_leads_when_the_last_one_in_sync_does_not_come_back(cluster: LocalCluster) -> None:
+    """It has all that was committed. The one that comes back later, be it with an empty disk, joins it."""
+    _stop_all(cluster, last=1)
+    for broker_id in (2, 3):
+        cluster.start(broker_id)
+    _eventually(lambda: leader_and_in_sync(cluster, "t")[0] == 3, "the one that left last leads")
+    _require_everything(cluster)
+    _empty_disk(cluster, 1)
+    cluster.start(1)
+    _eventually(lambda: set(leader_and_in_sync(cluster, "t")[1]) == {1, 2, 3}, "the third one has fetched everything")
+    _require_everything(cluster)

@@ -33,15 +33,43 @@ def test_those_that_leave_the_in_sync_set_to_one_alone_are_eligible():
     assert lost == state(1, 4, (1,), 7, 3, lost=(3,), eligible=(2,))
 
 
-def test_leader_that_dies_alone_is_waited_for_though_others_are_eligible():
-    """It may have more, which was acknowledged with ``acks=1``; an operator's choice loses no more than that."""
-    alone = state(1, 4, (1,), 7, eligible=(3,))
-    live = Electorate({2: 8, 3: 9})
-    assert elect(alone, (1, 2, 3), live, 3) == state(None, 5, (1,), -1, 3, eligible=(3,))
-    for choice in ({"is_unclean_allowed": True}, {"is_loss_accepted": True}):
-        assert elect(alone, (1, 2, 3), live, 3, **choice) == state(3, 5, (3,), 9, 3)
+def test_eligible_replica_leads_when_the_last_one_in_sync_is_gone():
+    """It has all that was committed, and so has the one that is gone: that one is eligible in its turn."""
+    alone = state(1, 4, (1,), 7, eligible=(2, 3))
+    assert elect(alone, (1, 2, 3), Electorate({3: 9}), 3) == state(3, 5, (3,), 9, 3, eligible=(1, 2))
+    assert elect(alone, (1, 2, 3), Electorate({2: 8, 3: 9}), 3) == state(2, 5, (2,), 8, 3, eligible=(1, 3))
+    waiting = state(None, 5, (1,), eligible=(3,))
+    assert elect(waiting, (1, 2, 3), Electorate({3: 9}), 3) == state(3, 6, (3,), 9, 3, eligible=(1,))
+    full = Electorate({2: 8, 3: 9}, unfit=frozenset({2}))
+    assert elect(alone, (1, 2, 3), full, 3) == state(3, 5, (3,), 9, 3, eligible=(1, 2))
+
+
+@pytest.mark.parametrize(
+    ("case", "current", "brokers"),
+    [
+        ("it lives", state(1, 4, (1,), 7, eligible=(3,)), Electorate({1: 7, 3: 9})),
+        ("it may live", state(1, 4, (1,), 7, eligible=(3,)), Electorate({1: 7, 3: 9}, suspects=frozenset({1}))),
+        ("another may live", state(None, 4, (1, 2), eligible=(3,)), Electorate({2: 8, 3: 9}, suspects=frozenset({2}))),
+        ("its log is gone", state(None, 4, (1,), lost=(1,), eligible=(3,)), Electorate({3: 9})),
+        ("it lost its power", state(None, 4, (1,), unproven=(1,), eligible=(3,)), Electorate({3: 9})),
+        ("they have lost theirs", state(None, 4, (1,), lost=(3,), eligible=(3,)), Electorate({3: 9})),
+        ("they are suspected", state(None, 4, (1,), eligible=(3,)), Electorate({3: 9}, suspects=frozenset({3}))),
+    ],
+)
+def test_last_one_in_sync_is_not_replaced_where(case, current, brokers):
+    """Whoever may still lead keeps the partition; what is known to be lost is an operator's decision."""
+    assert elect(current, (1, 2, 3), brokers, 3) is None, case
+
+
+def test_nobody_leads_where_the_last_one_in_sync_is_gone_and_nobody_is_eligible():
+    """Nor does one that lost its log, unless an unclean election is allowed, and then another comes first."""
     gone = state(1, 4, (1,), 7, lost=(3,), eligible=())
+    live = Electorate({2: 8, 3: 9})
+    assert elect(gone, (1, 2, 3), live, 3) == state(None, 5, (1,), -1, 3, lost=(3,))
     assert elect(gone, (1, 2, 3), live, 3, is_unclean_allowed=True) == state(2, 5, (2,), 8, 3, lost=(3,))
+    missed = state(None, 4, (1,), lost=(1,), eligible=(3,))
+    for choice in ({"is_unclean_allowed": True}, {"is_loss_accepted": True}):
+        assert elect(missed, (1, 2, 3), live, 3, **choice) == state(3, 5, (3,), 9, 3, lost=(1,))
 
 
 def test_replica_that_lost_its_log_is_not_elected_though_it_was_the_last_in_sync():
