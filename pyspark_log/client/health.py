@@ -89,14 +89,15 @@ def why_offline(at: TopicPartition, partition: PartitionDescription) -> str | No
     """Why a partition has no leader, what can be done about it, and what each choice costs; None where it has one."""
     if partition.leader is not None:
         return None
-    in_sync = ", ".join(map(str, partition.isr))
     name = f"{at.topic}:{at.partition}"
     unclean = f"pylog partition elect --election unclean {name}"
     missing = [broker_id for broker_id in partition.isr if broker_id in partition.lost]
     if not missing:
+        whole = ", ".join(map(str, [*partition.isr, *partition.eligible]))
         return (
-            f"{name} has no leader: the brokers in sync ({in_sync}) are away, or just starting. Start one of them: "
-            f"nothing is lost. If none comes back: {unclean} lets another replica lead; {_cost(partition)}"
+            f"{name} has no leader: the brokers that have everything ({whole}) are away, or just starting. Start one "
+            f"of them: nothing is lost. If none comes back: {unclean} lets another replica lead; what it does not have "
+            "is lost"
         )
     broker = f"broker {missing[0]}"
     others = [broker_id for broker_id in partition.replicas if broker_id not in partition.lost]

@@ -76,14 +76,21 @@ def test_partition_whose_last_in_sync_replica_lost_its_log_is_told_with_what_eac
 
 
 def test_replica_that_has_all_that_was_committed_is_told_as_the_choice_that_costs_nothing() -> None:
-    for described in (topic(None, (3,), lost=(3,), eligible=(2,)), topic(None, (3,), eligible=(2,))):
-        told = advice(described)
-        assert told is not None
-        assert "unclean t:0" in told
-        assert "broker 2 has all that was committed and comes first: while it is up, nothing is lost" in told
-    told = advice(topic(None, (3,), eligible=(1, 2)))
+    missed = advice(topic(None, (3,), lost=(3,), eligible=(2,)))
+    assert missed is not None
+    assert "unclean t:0" in missed
+    assert "broker 2 has all that was committed and comes first: while it is up, nothing is lost" in missed
+    told = advice(topic(None, (3,), lost=(3,), eligible=(1, 2)))
     assert told is not None
     assert "each of the brokers 1, 2 has all that was committed and comes first: while one is up, nothing is" in told
+
+
+def test_brokers_that_are_waited_for_are_those_that_have_everything() -> None:
+    """In sync or eligible: whoever of them comes back leads."""
+    waiting = advice(topic(None, (3,), eligible=(2,)))
+    assert waiting is not None
+    assert "the brokers that have everything (3, 2) are away" in waiting
+    assert "unclean t:0 lets another replica lead; what it does not have is lost" in waiting
 
 
 def test_partition_whose_in_sync_replicas_are_away_is_told_who_is_to_be_started() -> None:
