@@ -32,7 +32,7 @@ from bench.harness import Figure, Promise, at_least
 from bench.topics import BATCH_ROWS, fill, temporary_topic
 from bench.workspace import Workspace
 from broker_runtime.contract.flight import CONNECTION_OPTIONS, read_ticket
-from broker_runtime.contract.requests import ReadRequest
+from broker_runtime.contract.streams import ReadRequest
 
 ROWS = 20_000_000
 PARTITIONS = 2

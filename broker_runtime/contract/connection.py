@@ -27,8 +27,8 @@ from broker_runtime.contract.flight import (
     message_of,
     metadata,
 )
-from broker_runtime.contract.requests import FetchHello, FetchRequest, FetchResponse
 from broker_runtime.contract.settings import Address
+from broker_runtime.contract.streams import FetchHello, FetchRequest, FetchResponse
 
 _T = TypeVar("_T")
 

@@ -61,7 +61,7 @@ import msgspec
 import pyarrow as pa
 from pyarrow import flight
 
-from broker_runtime.contract import errors, requests
+from broker_runtime.contract import errors, requests, streams
 from broker_runtime.contract.errors import InvalidRequestError, PylogError, UnsupportedVersionError
 from broker_runtime.contract.requests import PROTOCOL_VERSION, ErrorInfo, decode, encode
 
@@ -108,10 +108,10 @@ _M = TypeVar("_M", bound=msgspec.Struct)
 class Opening(Enum):
     """The kinds of opening: the word on the wire and the message that follows it."""
 
-    PRODUCE = ("produce", requests.ProduceHello)
-    FETCH = ("fetch", requests.FetchHello)
-    READ = ("read", requests.ReadRequest)
-    PLAIN = ("plain", requests.PlainTicket)
+    PRODUCE = ("produce", streams.ProduceHello)
+    FETCH = ("fetch", streams.FetchHello)
+    READ = ("read", streams.ReadRequest)
+    PLAIN = ("plain", streams.PlainTicket)
 
     def __init__(self, word: str, message: type[requests.Request]) -> None:
         self.word = word
@@ -152,24 +152,24 @@ def check_protocol_version(version: int) -> None:
         raise UnsupportedVersionError(f"the peer speaks protocol version {version}, this side {PROTOCOL_VERSION}")
 
 
-def produce_descriptor(hello: requests.ProduceHello) -> Any:
+def produce_descriptor(hello: streams.ProduceHello) -> Any:
     """The descriptor that opens a produce stream."""
     return flight.FlightDescriptor.for_command(encode_opening(Opening.PRODUCE, hello))
 
 
-def fetch_descriptor(hello: requests.FetchHello) -> Any:
+def fetch_descriptor(hello: streams.FetchHello) -> Any:
     """The descriptor that opens a fetch session."""
     return flight.FlightDescriptor.for_command(encode_opening(Opening.FETCH, hello))
 
 
-def fetch_call_options(hello: requests.FetchHello) -> Any:
+def fetch_call_options(hello: streams.FetchHello) -> Any:
     """The options of the call that opens a fetch session: a follower says in a header who it is, too."""
     if hello.replica_id < 0:
         return flight.FlightCallOptions()
     return flight.FlightCallOptions(headers=[(BROKER_HEADER.encode(), f"{hello.replica_id}:{hello.secret}".encode())])
 
 
-def read_ticket(request: requests.ReadRequest) -> Any:
+def read_ticket(request: streams.ReadRequest) -> Any:
     """The ticket of a read."""
     return flight.Ticket(encode_opening(Opening.READ, request))
 

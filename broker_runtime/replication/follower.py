@@ -33,13 +33,8 @@ from broker_runtime.contract.errors import (
     error_from_code,
 )
 from broker_runtime.contract.model import TopicPartition
-from broker_runtime.contract.requests import (
-    MOST_ENTRIES,
-    FetchedPartition,
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
-)
+from broker_runtime.contract.requests import MOST_ENTRIES
+from broker_runtime.contract.streams import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
 from broker_runtime.log import FlushMode, PartitionLog
 from broker_runtime.replication.follower_log import (
     LogPosition,

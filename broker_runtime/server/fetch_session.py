@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from broker_runtime.contract.flight import FRAMES_SCHEMA, frames_batch, message_of, metadata
-from broker_runtime.contract.requests import FetchRequest, FetchResponse
+from broker_runtime.contract.streams import FetchRequest, FetchResponse
 from broker_runtime.server.boundary import read_chunk, write
 from broker_runtime.server.streams import OpenStream
 from broker_runtime.services.fetch import FetchService, ReplicaIdentity

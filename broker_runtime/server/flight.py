@@ -16,7 +16,7 @@ from typing import Any
 
 from pyarrow import flight
 
-from broker_runtime.contract import requests
+from broker_runtime.contract import streams
 from broker_runtime.contract.errors import (
     BrokerOverloadedError,
     InvalidRequestError,
@@ -78,7 +78,7 @@ class Services:
     read: ReadService
     plain: PlainService
     actions: Mapping[str, Callable[[Any], Any]]
-    admit_replica: Callable[[requests.FetchHello], ReplicaIdentity]
+    admit_replica: Callable[[streams.FetchHello], ReplicaIdentity]
     produce_budget: ByteBudget  # for frames between their arrival and the end of their append
     is_broker: Callable[[Headers], bool] = lambda headers: False  # whether a call's headers prove that it is a broker's
 
@@ -219,7 +219,7 @@ class PylogFlightServer(flight.FlightServerBase):
         peer = context.peer()
         with answering("exchange", peer):
             _, hello = decode_opening(descriptor.command, Opening.FETCH)
-            assert isinstance(hello, requests.FetchHello)
+            assert isinstance(hello, streams.FetchHello)
             replica = None if hello.replica_id < 0 else self._services.admit_replica(hello)
             # A broker that is full of clients still feeds its followers: without them nothing is committed.
             stream = self._streams.open("fetch" if replica is None else "follower", peer, is_limited=replica is None)
@@ -237,10 +237,10 @@ class PylogFlightServer(flight.FlightServerBase):
         peer = context.peer()
         with answering("get", peer):
             kind, request = decode_opening(ticket.ticket, Opening.READ, Opening.PLAIN)
-            if isinstance(request, requests.ReadRequest):
+            if isinstance(request, streams.ReadRequest):
                 pieces = self._read_pieces(self._services.read.plan(request))
                 return flight.GeneratorStream(FRAMES_SCHEMA, self._watched("read", peer, READER_PAUSE_LIMIT_S, pieces))
-            assert isinstance(request, requests.PlainTicket), kind
+            assert isinstance(request, streams.PlainTicket), kind
             schema, batches = self._services.plain.read(request)
             return flight.GeneratorStream(schema, self._watched("plain-get", peer, PLAIN_PAUSE_LIMIT_S, batches))
 

@@ -18,8 +18,9 @@ from typing import Final
 from broker_runtime.contract.connection import FetchExchange
 from broker_runtime.contract.errors import BrokerOverloadedError, BrokerUnavailableError, NetworkError, PylogError
 from broker_runtime.contract.model import TopicPartition
-from broker_runtime.contract.requests import HEARTBEAT_INTERVAL_S, PEER_SILENCE_LIMIT_S, FetchHello, FetchRequest
+from broker_runtime.contract.requests import HEARTBEAT_INTERVAL_S, PEER_SILENCE_LIMIT_S
 from broker_runtime.contract.settings import Address
+from broker_runtime.contract.streams import FetchHello, FetchRequest
 from broker_runtime.replication import FollowerFetcher, Partition
 from broker_runtime.server.threads import is_out_of_threads, may_start
 

@@ -18,7 +18,8 @@ from typing import Any
 
 from broker_runtime.contract.errors import PylogError, RequestTimedOutError
 from broker_runtime.contract.flight import frames_of, message_of, metadata
-from broker_runtime.contract.requests import HEARTBEAT_INTERVAL_S, ProduceRequest, ProduceResponse
+from broker_runtime.contract.requests import HEARTBEAT_INTERVAL_S
+from broker_runtime.contract.streams import ProduceRequest, ProduceResponse
 from broker_runtime.server.boundary import PeerGoneError, defect, read_chunk, write_put_metadata
 from broker_runtime.server.streams import OpenStream
 from broker_runtime.services.byte_budget import ByteBudget

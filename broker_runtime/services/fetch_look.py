@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from broker_runtime.contract.errors import OffsetOutOfRangeError, PylogError
-from broker_runtime.contract.requests import ErrorInfo, FetchedPartition, FetchPartition, FetchResponse
+from broker_runtime.contract.requests import ErrorInfo
+from broker_runtime.contract.streams import FetchedPartition, FetchPartition, FetchResponse
 from broker_runtime.log import LogSlice
 from broker_runtime.replication import FollowerFetch, Partition
 from broker_runtime.services.byte_budget import ByteBudget

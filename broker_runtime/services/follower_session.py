@@ -23,7 +23,8 @@ from typing import Protocol, TypeAlias
 
 from broker_runtime.contract.errors import PylogError
 from broker_runtime.contract.model import TopicPartition
-from broker_runtime.contract.requests import HEARTBEAT_INTERVAL_S, MAX_SERVER_WAIT_S, FetchPartition, FetchRequest
+from broker_runtime.contract.requests import HEARTBEAT_INTERVAL_S, MAX_SERVER_WAIT_S
+from broker_runtime.contract.streams import FetchPartition, FetchRequest
 from broker_runtime.replication import FetchWaiter, Partition, PartitionRegistry
 from broker_runtime.services.fetch_look import FetchAnswer, Look, ReplicaIdentity, close_looks, is_enough
 

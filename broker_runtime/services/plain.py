@@ -16,8 +16,8 @@ import pyarrow as pa
 from broker_runtime.contract.errors import InvalidPartitionsError, NotSupportedError, PylogError, RequestTimedOutError
 from broker_runtime.contract.flight import error_of
 from broker_runtime.contract.frame import decode_frame, iter_frames, split_into_frames
-from broker_runtime.contract.requests import PlainPutResult, PlainTicket, ProduceRequest, ReadRequest
 from broker_runtime.contract.schema import SchemaHistory, cast_to_topic
+from broker_runtime.contract.streams import PlainPutResult, PlainTicket, ProduceRequest, ReadRequest
 from broker_runtime.replication import PartitionRegistry
 from broker_runtime.services.produce import MAX_TIMEOUT_S, PendingProduce, ProduceService
 from broker_runtime.services.read import ReadRange, ReadService

@@ -21,8 +21,9 @@ from broker_runtime.contract.errors import (
     SchemaMismatchError,
 )
 from broker_runtime.contract.frame import FrameHeader, SoundFrame, check_frame_schema, sound_frame
-from broker_runtime.contract.requests import ErrorInfo, ProduceRequest, ProduceResponse
+from broker_runtime.contract.requests import ErrorInfo
 from broker_runtime.contract.schema import SchemaHistory
+from broker_runtime.contract.streams import ProduceRequest, ProduceResponse
 from broker_runtime.replication import Partition, PartitionRegistry, PendingAppend
 
 MAX_TIMEOUT_S = 120.0

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from broker_runtime.contract.errors import OffsetOutOfRangeError, RequestTimedOutError
 from broker_runtime.contract.model import EARLIEST, LATEST
-from broker_runtime.contract.requests import ReadRequest, ReadResponse
+from broker_runtime.contract.streams import ReadRequest, ReadResponse
 from broker_runtime.replication import Partition, PartitionRegistry
 from broker_runtime.services.byte_budget import ByteBudget
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from broker_runtime.contract.errors import StaleBrokerEpochError
 from broker_runtime.contract.flight import BROKER_HEADER
-from broker_runtime.contract.requests import FetchHello
+from broker_runtime.contract.streams import FetchHello
 from broker_runtime.services.fetch import ReplicaIdentity
 from broker_runtime.zookeeper.znodes import BrokerRegistration
 

@@ -44,7 +44,7 @@ from typing import Annotated, Final, TypeVar
 import msgspec
 
 from broker_runtime.contract.errors import CorruptRecordError
-from broker_runtime.contract.requests.message import Int32, Int64, PartitionNumber, Uuid, WaitMs
+from broker_runtime.contract.requests import Int32, Int64, PartitionNumber, Uuid, WaitMs
 from broker_runtime.zookeeper.session import ANY_VERSION, MAX_REQUEST_BYTES, Set
 
 CLUSTER_ID: Final = "/cluster/id"
@@ -434,7 +434,7 @@ _ZLIB: Final = b"\x78"  # JSON begins otherwise
 
 _R = TypeVar("_R", bound=Record)
 _encoder = msgspec.json.Encoder()
-# Made before any thread decodes, as msgspec asks for (see `requests.message.make_decoders`).
+# Made before any thread decodes, as msgspec asks for (see `requests.make_decoders`).
 _decoders: dict[type[Record], msgspec.json.Decoder[Record]] = {
     kind: msgspec.json.Decoder(kind) for kind in Record.__subclasses__()
 }

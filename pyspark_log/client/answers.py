@@ -22,7 +22,7 @@ from broker_runtime.contract.errors import (
     UnknownTopicOrPartitionError,
 )
 from broker_runtime.contract.flight import error_of
-from broker_runtime.contract.requests import ProduceResponse
+from broker_runtime.contract.streams import ProduceResponse
 from pyspark_log.client.accumulator import Accumulator
 from pyspark_log.client.partition_queue import Outgoing
 

@@ -6,8 +6,8 @@ Rule: requests and responses go in lockstep, from one thread; any thread may `ca
 from __future__ import annotations
 
 from broker_runtime.contract.connection import Fetched, FetchExchange
-from broker_runtime.contract.requests import FetchHello, FetchRequest
 from broker_runtime.contract.settings import Address
+from broker_runtime.contract.streams import FetchHello, FetchRequest
 from pyspark_log.client import forking
 from pyspark_log.client.channel import abandon
 

@@ -18,17 +18,9 @@ import pyarrow as pa
 from broker_runtime.contract.errors import ClosedError, PylogError, RetriableError
 from broker_runtime.contract.flight import error_of
 from broker_runtime.contract.model import TopicPartition
-from broker_runtime.contract.requests import (
-    HEARTBEAT_INTERVAL_S,
-    MOST_COLUMN_IDS,
-    MOST_ENTRIES,
-    PEER_SILENCE_LIMIT_S,
-    FetchedPartition,
-    FetchHello,
-    FetchPartition,
-    FetchRequest,
-)
+from broker_runtime.contract.requests import HEARTBEAT_INTERVAL_S, MOST_COLUMN_IDS, MOST_ENTRIES, PEER_SILENCE_LIMIT_S
 from broker_runtime.contract.settings import Address
+from broker_runtime.contract.streams import FetchedPartition, FetchHello, FetchPartition, FetchRequest
 from pyspark_log.client.cluster import Cluster
 from pyspark_log.client.fetch_session import Fetched, FetchSession
 from pyspark_log.client.partition_state import Arrived, PartitionState

@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from broker_runtime.contract.connection import FLIGHT_ERRORS, StreamConnection, translate
 from broker_runtime.contract.flight import CONNECTION_OPTIONS, frames_of, message_of, read_ticket
-from broker_runtime.contract.requests import ReadRequest, ReadResponse
 from broker_runtime.contract.settings import Address
+from broker_runtime.contract.streams import ReadRequest, ReadResponse
 from pyspark_log.client import forking
 from pyspark_log.client.channel import abandon
 

@@ -23,8 +23,8 @@ from broker_runtime.contract.flight import (
     metadata,
     produce_descriptor,
 )
-from broker_runtime.contract.requests import ProduceHello, ProduceRequest, ProduceResponse
 from broker_runtime.contract.settings import Address
+from broker_runtime.contract.streams import ProduceHello, ProduceRequest, ProduceResponse
 from pyspark_log.client import forking
 from pyspark_log.client.channel import abandon
 

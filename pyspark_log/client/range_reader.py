@@ -24,8 +24,8 @@ from broker_runtime.contract.errors import (
     RetriableError,
 )
 from broker_runtime.contract.frame import DecodedFrame, FrameHeader, iter_frames
-from broker_runtime.contract.requests import ReadRequest
 from broker_runtime.contract.settings import Address
+from broker_runtime.contract.streams import ReadRequest
 from pyspark_log.client.cluster import Cluster
 from pyspark_log.client.frame_stream import FrameStream
 from pyspark_log.client.retry import Backoff, Deadline

@@ -14,8 +14,9 @@ from collections import deque
 from collections.abc import Callable
 
 from broker_runtime.contract.errors import NetworkError, PylogError, RetriableError
-from broker_runtime.contract.requests import HEARTBEAT_INTERVAL_S, ProduceHello, ProduceRequest, ProduceResponse
+from broker_runtime.contract.requests import HEARTBEAT_INTERVAL_S
 from broker_runtime.contract.settings import Address
+from broker_runtime.contract.streams import ProduceHello, ProduceRequest, ProduceResponse
 from pyspark_log.client.accumulator import Accumulator
 from pyspark_log.client.answers import settle
 from pyspark_log.client.partition_queue import NO_LEADER, Outgoing

@@ -14,18 +14,15 @@ import pyarrow as pa
 
 from broker_runtime.contract.frame import encode_frame
 from broker_runtime.contract.model import EARLIEST, LATEST, TopicPartition
-from broker_runtime.contract.requests import (
+from broker_runtime.contract.requests import ListOffsetsRequest, ListOffsetsResponse, OffsetQuery, PartitionKey
+from broker_runtime.contract.schema import TopicSchema
+from broker_runtime.contract.streams import (
     FetchedPartition,
     FetchPartition,
     FetchRequest,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    OffsetQuery,
-    PartitionKey,
     ProduceRequest,
     ProduceResponse,
 )
-from broker_runtime.contract.schema import TopicSchema
 from tests.simulation.history import Batch, body_of
 from tests.simulation.node import EPOCH_MS
 from tests.simulation.scheduler import MS, SECOND

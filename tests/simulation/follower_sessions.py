@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from broker_runtime.contract.errors import BrokerUnavailableError
-from broker_runtime.contract.requests import FetchRequest
+from broker_runtime.contract.streams import FetchRequest
 from broker_runtime.services.fetch import FetchService, ReplicaIdentity
 from broker_runtime.services.follower_session import FollowerSession
 from tests.simulation.scheduler import MS, SECOND, Scheduler

@@ -40,14 +40,8 @@ from crc32c import crc32c
 from broker_runtime.contract.errors import PylogError
 from broker_runtime.contract.frame import iter_frames, verify_frame
 from broker_runtime.contract.model import EARLIEST, LATEST, TopicPartition
-from broker_runtime.contract.requests import (
-    ErrorInfo,
-    FetchRequest,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ProduceRequest,
-    ProduceResponse,
-)
+from broker_runtime.contract.requests import ErrorInfo, ListOffsetsRequest, ListOffsetsResponse
+from broker_runtime.contract.streams import FetchRequest, ProduceRequest, ProduceResponse
 from broker_runtime.replication import Partition
 from tests.simulation.committed import Committed, ViolationError, missing
 from tests.simulation.disk import LOG_SUFFIX

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from broker_runtime.contract.errors import PylogError
 from broker_runtime.contract.model import TopicPartition
-from broker_runtime.contract.requests import FetchHello, FetchRequest, LogEndsRequest, LogEndsResponse
+from broker_runtime.contract.requests import LogEndsRequest, LogEndsResponse
 from broker_runtime.contract.settings import BrokerSettings, resolve
+from broker_runtime.contract.streams import FetchHello, FetchRequest
 from broker_runtime.services.replicas import admit_replica
 from broker_runtime.zookeeper.session import ZNodeError
 from tests.simulation.disk import SimFiles

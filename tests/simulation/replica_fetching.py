@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from broker_runtime.contract.errors import BrokerUnavailableError
 from broker_runtime.contract.model import TopicPartition
-from broker_runtime.contract.requests import FetchHello
+from broker_runtime.contract.streams import FetchHello
 from broker_runtime.replication import FollowerFetcher, Leadership, Partition
 from tests.simulation.scheduler import MS, SECOND, Scheduler
 from tests.simulation.serving import FETCH_BYTES, Fetched

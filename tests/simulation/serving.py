@@ -16,14 +16,8 @@ from typing import Protocol
 import pyarrow as pa
 
 from broker_runtime.contract.errors import PylogError
-from broker_runtime.contract.requests import (
-    FetchRequest,
-    FetchResponse,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ProduceRequest,
-    ProduceResponse,
-)
+from broker_runtime.contract.requests import ListOffsetsRequest, ListOffsetsResponse
+from broker_runtime.contract.streams import FetchRequest, FetchResponse, ProduceRequest, ProduceResponse
 from broker_runtime.replication import FetchWaiter, Partition, PartitionRegistry
 from broker_runtime.services.byte_budget import ByteBudget
 from broker_runtime.services.fetch import FetchService

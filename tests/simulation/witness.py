@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from broker_runtime.contract.requests import (
-    FetchRequest,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ProduceRequest,
-    ProduceResponse,
-)
+from broker_runtime.contract.requests import ListOffsetsRequest, ListOffsetsResponse
+from broker_runtime.contract.streams import FetchRequest, ProduceRequest, ProduceResponse
 from tests.simulation.history import History, body_of
 from tests.simulation.invariants import Invariants
 from tests.simulation.node import Node

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from broker_runtime.contract import requests
-from broker_runtime.contract.requests import Message, message
+from broker_runtime.contract import requests, streams
+from broker_runtime.contract.requests import Message
 from broker_runtime.zookeeper import znodes
 
 
@@ -19,7 +19,7 @@ def _all_kinds(base: type[msgspec.Struct]) -> Iterator[type[msgspec.Struct]]:
 
 
 @pytest.mark.parametrize(
-    ("base", "decoders"), [(Message, message._decoders), (znodes.Record, znodes._decoders)], ids=["messages", "znodes"]
+    ("base", "decoders"), [(Message, requests._decoders), (znodes.Record, znodes._decoders)], ids=["messages", "znodes"]
 )
 def test_every_kind_has_its_decoder_as_soon_as_it_is_imported(
     base: type[msgspec.Struct], decoders: dict[type, object]
@@ -32,6 +32,6 @@ def test_every_kind_has_its_decoder_as_soon_as_it_is_imported(
 
 def test_decoding_makes_no_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is decoded first, and by whom."""
-    data = message.encode(requests.FetchHello(client_id="c"))
+    data = requests.encode(streams.FetchHello(client_id="c"))
     monkeypatch.setattr(msgspec.msgpack, "Decoder", None)
-    assert requests.decode(data, requests.FetchHello) == requests.FetchHello(client_id="c")
+    assert requests.decode(data, streams.FetchHello) == streams.FetchHello(client_id="c")

@@ -27,16 +27,14 @@ from broker_runtime.contract.flight import (
 from broker_runtime.contract.requests import (
     MOST_ENTRIES,
     MOST_IN_ONE,
-    FetchHello,
     ListOffsetsRequest,
     MetadataRequest,
     OffsetQuery,
     PartitionKey,
     PartitionMove,
-    ProduceHello,
-    ProduceRequest,
     ReassignPartitionsRequest,
 )
+from broker_runtime.contract.streams import FetchHello, ProduceHello, ProduceRequest
 from pyspark_log import Admin, Producer, read
 from pyspark_log.testing import LocalCluster
 

@@ -9,8 +9,9 @@ from broker_runtime.contract.connection import FetchExchange
 from broker_runtime.contract.errors import StaleBrokerEpochError
 from broker_runtime.contract.flight import CONNECTION_OPTIONS, encode_action
 from broker_runtime.contract.model import TopicPartition
-from broker_runtime.contract.requests import FetchHello, FetchPartition, FetchRequest, MetadataRequest
+from broker_runtime.contract.requests import MetadataRequest
 from broker_runtime.contract.settings import Address
+from broker_runtime.contract.streams import FetchHello, FetchPartition, FetchRequest
 from pyspark_log import Admin, Producer
 from pyspark_log.testing import LocalCluster
 from tests.integration.cluster.replicas import eventually

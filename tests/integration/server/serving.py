@@ -19,7 +19,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import flight
 
-from broker_runtime.contract import requests
+from broker_runtime.contract import requests, streams
 from broker_runtime.contract.flight import STREAM_OPTIONS, decode_result, encode_action, from_flight_error
 from broker_runtime.contract.frame import encode_frame
 from broker_runtime.contract.schema import SchemaHistory, TopicSchema
@@ -111,7 +111,7 @@ def serve(directory: str, max_streams: int) -> None:
         at_work.remove(len(request.name))
         return requests.Empty()
 
-    def admit_replica(hello: requests.FetchHello) -> ReplicaIdentity:
+    def admit_replica(hello: streams.FetchHello) -> ReplicaIdentity:
         if hello.replica_id != 2:
             raise StaleBrokerEpochError(f"broker {hello.replica_id} is not registered here")
         return ReplicaIdentity(broker_id=hello.replica_id, broker_epoch=hello.broker_epoch)

@@ -9,7 +9,7 @@ from types import TracebackType
 import pyarrow as pa
 from pyarrow import flight
 
-from broker_runtime.contract import requests
+from broker_runtime.contract import streams
 from broker_runtime.contract.errors import PylogError
 from broker_runtime.contract.flight import (
     FRAMES_SCHEMA,
@@ -29,8 +29,8 @@ OPTIONS = flight.FlightCallOptions(timeout=60)
 class ProduceStream:
     """One produce stream."""
 
-    def __init__(self, client: flight.FlightClient, hello: requests.ProduceHello | None = None) -> None:
-        descriptor = produce_descriptor(hello or requests.ProduceHello())
+    def __init__(self, client: flight.FlightClient, hello: streams.ProduceHello | None = None) -> None:
+        descriptor = produce_descriptor(hello or streams.ProduceHello())
         self.writer, self.reader = client.do_put(descriptor, FRAMES_SCHEMA, OPTIONS)
         self.sent = 0
 
@@ -44,20 +44,20 @@ class ProduceStream:
 
     def send(self, frames: Sequence[pa.Buffer], topic: str = "untyped", partition: int = 0, **fields: object) -> int:
         self.sent += 1
-        request = requests.ProduceRequest(request_id=self.sent, topic=topic, partition=partition, **fields)
+        request = streams.ProduceRequest(request_id=self.sent, topic=topic, partition=partition, **fields)
         try:
             self.writer.write_with_metadata(frames_batch(frames), metadata(request))
         except (flight.FlightError, pa.ArrowException) as error:
             raise from_flight_error(error, "server") from None
         return self.sent
 
-    def answer(self) -> requests.ProduceResponse:
+    def answer(self) -> streams.ProduceResponse:
         """The next answer that is not a heartbeat; the stream's error where it has ended."""
         while True:
             message = self.reader.read()
             if message is None:
                 raise self.end()
-            response = message_of(message, requests.ProduceResponse)
+            response = message_of(message, streams.ProduceResponse)
             if response.request_id != -1:
                 return response
 
@@ -69,7 +69,7 @@ class ProduceStream:
             return from_flight_error(error, "server")
         raise AssertionError("the stream ended without an error")
 
-    def produce(self, frames: Sequence[pa.Buffer], **fields: object) -> requests.ProduceResponse:
+    def produce(self, frames: Sequence[pa.Buffer], **fields: object) -> streams.ProduceResponse:
         self.send(frames, **fields)
         return self.answer()
 
@@ -77,8 +77,8 @@ class ProduceStream:
 class FetchSession:
     """One fetch session."""
 
-    def __init__(self, client: flight.FlightClient, hello: requests.FetchHello | None = None) -> None:
-        self.writer, self.reader = client.do_exchange(fetch_descriptor(hello or requests.FetchHello()), OPTIONS)
+    def __init__(self, client: flight.FlightClient, hello: streams.FetchHello | None = None) -> None:
+        self.writer, self.reader = client.do_exchange(fetch_descriptor(hello or streams.FetchHello()), OPTIONS)
         with suppress(flight.FlightError, pa.ArrowException):  # it was refused already: `ask` finds out why
             self.writer.begin(FRAMES_SCHEMA)
         self.sent = 0
@@ -92,40 +92,40 @@ class FetchSession:
     ) -> None:
         self.writer.close()
 
-    def ask(self, *partitions: requests.FetchPartition, **fields: object) -> None:
+    def ask(self, *partitions: streams.FetchPartition, **fields: object) -> None:
         self.sent += 1
-        request = requests.FetchRequest(request_id=self.sent, partitions=partitions, **fields)
+        request = streams.FetchRequest(request_id=self.sent, partitions=partitions, **fields)
         try:
             self.writer.write_metadata(metadata(request))
         except (flight.FlightError, pa.ArrowException) as error:
             raise from_flight_error(error, "server") from None
 
     def heartbeat(self) -> None:
-        self.writer.write_metadata(metadata(requests.FetchRequest(request_id=-1, heartbeat=True)))
+        self.writer.write_metadata(metadata(streams.FetchRequest(request_id=-1, heartbeat=True)))
 
-    def answer(self) -> tuple[requests.FetchResponse, list[pa.Buffer]]:
+    def answer(self) -> tuple[streams.FetchResponse, list[pa.Buffer]]:
         while True:
             try:
                 chunk = self.reader.read_chunk()
             except (flight.FlightError, pa.ArrowException) as error:
                 raise from_flight_error(error, "server") from None
-            response = message_of(chunk.app_metadata, requests.FetchResponse)
+            response = message_of(chunk.app_metadata, streams.FetchResponse)
             if response.request_id == self.sent:
                 return response, frames_of(chunk.data)
             assert response.request_id == -1
             self.heartbeats += 1
 
     def fetch(
-        self, *partitions: requests.FetchPartition, **fields: object
-    ) -> tuple[requests.FetchResponse, list[pa.Buffer]]:
+        self, *partitions: streams.FetchPartition, **fields: object
+    ) -> tuple[streams.FetchResponse, list[pa.Buffer]]:
         self.ask(*partitions, **fields)
         return self.answer()
 
 
-def read(client: flight.FlightClient, **fields: object) -> list[tuple[requests.ReadResponse, list[pa.Buffer]]]:
+def read(client: flight.FlightClient, **fields: object) -> list[tuple[streams.ReadResponse, list[pa.Buffer]]]:
     """All pieces of a read."""
     try:
-        reader = client.do_get(read_ticket(requests.ReadRequest(**fields)), OPTIONS)
-        return [(message_of(chunk.app_metadata, requests.ReadResponse), frames_of(chunk.data)) for chunk in reader]
+        reader = client.do_get(read_ticket(streams.ReadRequest(**fields)), OPTIONS)
+        return [(message_of(chunk.app_metadata, streams.ReadResponse), frames_of(chunk.data)) for chunk in reader]
     except (flight.FlightError, pa.ArrowException) as error:
         raise from_flight_error(error, "server") from None

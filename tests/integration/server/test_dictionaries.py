@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from broker_runtime.contract.flight import FRAMES_SCHEMA, fetch_descriptor, produce_descriptor
-from broker_runtime.contract.requests import FetchHello, ProduceHello
+from broker_runtime.contract.streams import FetchHello, ProduceHello
 from tests.integration.server.raw_grpc import Connection, bytes_field
 from tests.integration.server.serving import serving
 

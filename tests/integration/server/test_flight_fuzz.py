@@ -19,9 +19,10 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from broker_runtime.contract import requests
+from broker_runtime.contract import requests, streams
 from broker_runtime.contract.flight import FRAMES_SCHEMA, Opening, encode_opening, frames_batch
-from broker_runtime.contract.requests import FetchPartition, encode
+from broker_runtime.contract.requests import encode
+from broker_runtime.contract.streams import FetchPartition
 from tests.integration.server.raw_grpc import WINDOW_BYTES, Connection, bytes_field, varint_field
 from tests.integration.server.serving import TOPICS, Server, serving, untyped_frame
 from tests.integration.server.streams import FetchSession, ProduceStream
@@ -240,21 +241,21 @@ def _get(rng: random.Random) -> Call:
     if rng.random() < 0.5:
         columns = rng.choice((None, (0,), (0xFFFF, 7, -1)))
         offset = rng.choice((0, -2, 50, 2**60, -(2**63)))
-        message = requests.ReadRequest(
+        message = streams.ReadRequest(
             topic="untyped", partition=0, start=offset, end=rng.choice((-1, 10, 2**62)), columns=columns
         )
         ticket = encode_opening(Opening.READ, message)
     else:
-        message = requests.PlainTicket(topic=rng.choice(("untyped", "typed")), partition=0, topic_id=None)
+        message = streams.PlainTicket(topic=rng.choice(("untyped", "typed")), partition=0, topic_id=None)
         ticket = encode_opening(Opening.PLAIN, message)
     return "DoGet", [bytes_field(1, _maybe(rng, ticket))]
 
 
 def _produce(rng: random.Random) -> Call:
-    hello = _maybe(rng, encode_opening(Opening.PRODUCE, requests.ProduceHello(client_id="fuzz")))
+    hello = _maybe(rng, encode_opening(Opening.PRODUCE, streams.ProduceHello(client_id="fuzz")))
     messages = [_flight_data(_maybe(rng, _FRAMES_HEADER), b"", b"", _command(hello))]
     for number in range(rng.randrange(1, 5)):
-        request = requests.ProduceRequest(
+        request = streams.ProduceRequest(
             request_id=number,
             topic=rng.choice(("untyped", "typed", "elsewhere")),
             partition=rng.randrange(2),
@@ -302,17 +303,17 @@ def _bomb(rng: random.Random) -> Call:
     if kind == 0:
         descriptor, app_metadata = _path(b"untyped", b"0"), b""
     elif kind == 1:
-        descriptor = _command(encode_opening(Opening.PRODUCE, requests.ProduceHello()))
-        app_metadata = encode(requests.ProduceRequest(request_id=0, topic="untyped", partition=0, timeout_ms=100))
+        descriptor = _command(encode_opening(Opening.PRODUCE, streams.ProduceHello()))
+        app_metadata = encode(streams.ProduceRequest(request_id=0, topic="untyped", partition=0, timeout_ms=100))
     else:
-        descriptor = _command(encode_opening(Opening.FETCH, requests.FetchHello()))
-        app_metadata = encode(requests.FetchRequest(request_id=0, max_wait_ms=10))
+        descriptor = _command(encode_opening(Opening.FETCH, streams.FetchHello()))
+        app_metadata = encode(streams.FetchRequest(request_id=0, max_wait_ms=10))
     messages = [_flight_data(schema, b"", b"", descriptor), _flight_data(_maybe(rng, header), body, app_metadata)]
     return "DoExchange" if kind == 2 else "DoPut", messages
 
 
 def _fetch(rng: random.Random) -> Call:
-    hello = _maybe(rng, encode_opening(Opening.FETCH, requests.FetchHello()))
+    hello = _maybe(rng, encode_opening(Opening.FETCH, streams.FetchHello()))
     messages = [_flight_data(b"", b"", b"", _command(hello))]
     for number in range(rng.randrange(1, 4)):
         wanted = FetchPartition(
@@ -323,7 +324,7 @@ def _fetch(rng: random.Random) -> Call:
             leader_epoch=rng.choice((-1, 2, 3, 4)),
             columns=rng.choice((None, (1,), (0xFFFE, -5))),
         )
-        request = requests.FetchRequest(request_id=number, partitions=(wanted,) * rng.randrange(4), max_wait_ms=10)
+        request = streams.FetchRequest(request_id=number, partitions=(wanted,) * rng.randrange(4), max_wait_ms=10)
         header, body = rng.choice(((b"", b""), _FRAMES))
         messages.append(_flight_data(_maybe(rng, header), _maybe(rng, body), _maybe(rng, encode(request))))
     return "DoExchange", messages

@@ -14,7 +14,7 @@ import pytest
 from pyarrow import flight
 
 from broker_runtime.contract.flight import STREAM_OPTIONS, read_ticket
-from broker_runtime.contract.requests import FetchPartition, ReadRequest
+from broker_runtime.contract.streams import FetchPartition, ReadRequest
 from tests.integration.server.serving import TOPICS, Server, big_frame, eventually, serving, untyped_frame
 from tests.integration.server.streams import FetchSession, ProduceStream
 

@@ -13,8 +13,8 @@ from pyarrow import flight
 from broker_runtime.contract import errors, requests
 from broker_runtime.contract.flight import FRAMES_SCHEMA, frames_batch, from_flight_error, metadata
 from broker_runtime.contract.frame import decode_frame, encode_frame, iter_frames
-from broker_runtime.contract.requests import FetchHello, FetchPartition, ProduceHello, ProduceRequest
 from broker_runtime.contract.schema import SchemaHistory
+from broker_runtime.contract.streams import FetchHello, FetchPartition, ProduceHello, ProduceRequest
 from tests.integration.server.serving import TOPICS, TYPED, Server, big_frame, eventually, serving, untyped_frame
 from tests.integration.server.streams import OPTIONS, FetchSession, ProduceStream, read
 

@@ -7,8 +7,9 @@ import pytest
 from pyarrow import flight
 
 from broker_runtime.contract.errors import NetworkError
-from broker_runtime.contract.requests import MetadataRequest, MetadataResponse, ProduceHello
+from broker_runtime.contract.requests import MetadataRequest, MetadataResponse
 from broker_runtime.contract.settings import Address
+from broker_runtime.contract.streams import ProduceHello
 from pyspark_log.client.channel import Channel
 from pyspark_log.client.produce_stream import ProduceStream
 

@@ -23,8 +23,9 @@ from broker_runtime.contract.errors import (
     RequestTimedOutError,
 )
 from broker_runtime.contract.frame import FrameHeader, decode_frame, encode_frame, parse_header
-from broker_runtime.contract.requests import ErrorInfo, ProduceResponse
+from broker_runtime.contract.requests import ErrorInfo
 from broker_runtime.contract.schema import UNTYPED, SchemaHistory
+from broker_runtime.contract.streams import ProduceResponse
 from broker_runtime.log.producer_state import ProducerState
 from pyspark_log.client.accumulator import Accumulator
 from pyspark_log.client.answers import settle

@@ -7,17 +7,9 @@ import pytest
 
 from broker_runtime.contract.errors import BrokerUnavailableError
 from broker_runtime.contract.model import TopicPartition
-from broker_runtime.contract.requests import (
-    FetchedPartition,
-    FetchRequest,
-    FetchResponse,
-    PartitionInfo,
-    TopicInfo,
-    decode,
-    encode,
-)
-from broker_runtime.contract.requests.message import MOST_COLUMNS
+from broker_runtime.contract.requests import MOST_COLUMNS, PartitionInfo, TopicInfo, decode, encode
 from broker_runtime.contract.settings import Address
+from broker_runtime.contract.streams import FetchedPartition, FetchRequest, FetchResponse
 from pyspark_log.client.fetch_session import Fetched
 from pyspark_log.client.fetcher import Fetcher, _BrokerThread
 from pyspark_log.client.partition_state import PartitionState

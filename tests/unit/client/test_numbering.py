@@ -21,8 +21,9 @@ from broker_runtime.contract.errors import (
     ZooKeeperUnavailableError,
 )
 from broker_runtime.contract.frame import encode_frame, parse_header, verify_frame
-from broker_runtime.contract.requests import ErrorInfo, ProduceResponse
+from broker_runtime.contract.requests import ErrorInfo
 from broker_runtime.contract.schema import UNTYPED
+from broker_runtime.contract.streams import ProduceResponse
 from pyspark_log.client.accumulator import Accumulator
 from pyspark_log.client.answers import settle
 from pyspark_log.client.delivery import Delivery

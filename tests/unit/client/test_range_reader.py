@@ -10,9 +10,10 @@ import pytest
 
 from broker_runtime.contract.errors import NetworkError, RequestTimedOutError
 from broker_runtime.contract.frame import encode_frame, parse_header, stamp
-from broker_runtime.contract.requests import PartitionInfo, ReadRequest, ReadResponse, TopicInfo
+from broker_runtime.contract.requests import PartitionInfo, TopicInfo
 from broker_runtime.contract.schema import TopicSchema
 from broker_runtime.contract.settings import Address
+from broker_runtime.contract.streams import ReadRequest, ReadResponse
 from pyspark_log.client import range_reader
 from pyspark_log.client.frame_stream import FramesRead
 from pyspark_log.client.range_reader import read_range

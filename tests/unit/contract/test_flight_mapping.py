@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import flight
 
-from broker_runtime.contract import errors, requests
+from broker_runtime.contract import errors, requests, streams
 from broker_runtime.contract.flight import (
     FRAMES_SCHEMA,
     Opening,
@@ -68,13 +68,13 @@ def test_foreign_exceptions_are_translated_and_name_the_address(foreign: Excepti
 
 def test_openings_say_kind_and_version_in_plain_sight() -> None:
     """Other protocol versions are told by name."""
-    request = requests.ReadRequest(topic="t", partition=1, start=5)
+    request = streams.ReadRequest(topic="t", partition=1, start=5)
     ticket = read_ticket(request).ticket
     assert ticket.startswith(b"pylog.read.1")
     assert decode_opening(ticket, Opening.PLAIN, Opening.READ) == (Opening.READ, request)
     with pytest.raises(errors.UnsupportedVersionError, match="version 2, this side 1"):
         decode_opening(ticket.replace(b"read.1", b"read.2", 1), Opening.READ)
-    later = encode_opening(Opening.FETCH, requests.FetchHello(protocol_version=3))
+    later = encode_opening(Opening.FETCH, streams.FetchHello(protocol_version=3))
     with pytest.raises(errors.UnsupportedVersionError, match="version 3, this side 1"):
         decode_opening(later, Opening.FETCH)
 

@@ -12,14 +12,21 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from broker_runtime.contract import requests
+from broker_runtime.contract import requests, streams
 from broker_runtime.contract.errors import InvalidRequestError
 from broker_runtime.contract.flight import Opening, decode_action, encode_action, message_of
 from broker_runtime.contract.frame.header import MAX_CHUNKS
-from broker_runtime.contract.requests import ACTIONS, MOST_COLUMN_IDS, MOST_ENTRIES, Message, Request, message, portions
-from broker_runtime.contract.requests.message import MOST_COLUMNS
+from broker_runtime.contract.requests import (
+    ACTIONS,
+    MOST_COLUMN_IDS,
+    MOST_COLUMNS,
+    MOST_ENTRIES,
+    Message,
+    Request,
+    portions,
+)
 
-STREAMED = [requests.ProduceRequest, requests.FetchRequest]
+STREAMED = [streams.ProduceRequest, streams.FetchRequest]
 RECEIVED = sorted(
     {*(kinds.request for kinds in ACTIONS.values()), *(kind.message for kind in Opening), *STREAMED},
     key=lambda kind: kind.__name__,
@@ -27,7 +34,7 @@ RECEIVED = sorted(
 _LARGEST_REQUEST_BYTES = 5 << 20
 _LARGEST_ENTRIES = {
     requests.CommittedOffset: {"metadata": ""},  # our clients send none
-    requests.FetchPartition: {"columns": None},
+    streams.FetchPartition: {"columns": None},
 }
 
 
@@ -181,19 +188,19 @@ def _largest(hint: Any, meta: msgspec.Meta | None = None) -> Any:
 
 
 def _is_replicas(hint: Any, count: int) -> bool:
-    return typing.get_args(hint)[0] == message.Int32 and count == message.MOST_REPLICAS
+    return typing.get_args(hint)[0] == requests.Int32 and count == requests.MOST_REPLICAS
 
 
 def test_fetch_names_no_more_columns_than_allowed_of_all_partitions_together() -> None:
     """Broker and client keep the request while it waits, and each id takes ten times what it has on the wire."""
-    partition = requests.FetchPartition(topic="t", partition=0, topic_id=bytes(16), offset=0, columns=tuple(range(100)))
-    full = requests.FetchRequest(request_id=1, partitions=(partition,) * (MOST_COLUMN_IDS // 100))
+    partition = streams.FetchPartition(topic="t", partition=0, topic_id=bytes(16), offset=0, columns=tuple(range(100)))
+    full = streams.FetchRequest(request_id=1, partitions=(partition,) * (MOST_COLUMN_IDS // 100))
     data = requests.encode(full)
-    assert requests.decode(data, requests.FetchRequest) == full
+    assert requests.decode(data, streams.FetchRequest) == full
     more = msgspec.msgpack.decode(data)
     more["partitions"].append(more["partitions"][0])
     with pytest.raises(InvalidRequestError, match="partitions name 50100 columns in all; at most 50000 are allowed"):
-        requests.decode(msgspec.msgpack.encode(more), requests.FetchRequest)
+        requests.decode(msgspec.msgpack.encode(more), streams.FetchRequest)
 
 
 def test_column_ids_have_room_for_all_that_a_frame_may_have() -> None:

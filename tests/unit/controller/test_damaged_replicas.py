@@ -3,7 +3,8 @@
 import pytest
 
 from broker_runtime.contract.errors import CorruptRecordError, NotLeaderOrFollowerError, ZooKeeperUnavailableError
-from broker_runtime.contract.requests import ElectLeadersRequest, FetchPartition, FetchRequest
+from broker_runtime.contract.requests import ElectLeadersRequest
+from broker_runtime.contract.streams import FetchPartition, FetchRequest
 from broker_runtime.services.metadata import topic_info
 from broker_runtime.services.movement import MovementService
 from broker_runtime.zookeeper.memory import MemoryZooKeeper

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker_runtime.contract.requests import LogEnd, LogEndsResponse, message
+from broker_runtime.contract import requests
+from broker_runtime.contract.requests import LogEnd, LogEndsResponse
 from broker_runtime.controller.election import Electorate
 from broker_runtime.controller.unproven import PATIENCE_MS, RETRY_MS, UnprovenReplicas, in_line
 from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState, VersionedState
@@ -161,7 +162,7 @@ def test_they_stay_while_the_leader_does_not_answer():
 
 def test_broker_is_asked_for_many_partitions_in_several_requests(monkeypatch):
     """It takes no longer list; what it does not answer is missing from what is decided, and nothing else."""
-    monkeypatch.setattr(message, "MOST_ENTRIES", 2)
+    monkeypatch.setattr(requests, "MOST_ENTRIES", 2)
     asked = []
 
     def ask(broker_id, request):

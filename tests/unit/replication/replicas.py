@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from broker_runtime.contract.model import TopicPartition
-from broker_runtime.contract.requests import FetchRequest, FetchResponse
 from broker_runtime.contract.schema import SchemaHistory, TopicSchema
+from broker_runtime.contract.streams import FetchRequest, FetchResponse
 from broker_runtime.log import LogConfig, LogDirectory, PartitionLog
 from broker_runtime.log.faulty_files import FaultyFiles
 from broker_runtime.replication import FollowerFetcher, Leadership, Partition, PartitionRegistry, ReplicationThrottle

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from broker_runtime.contract.errors import NotLeaderOrFollowerError, PylogError
-from broker_runtime.contract.requests import FetchResponse
+from broker_runtime.contract.streams import FetchResponse
 from broker_runtime.replication import FollowerFetcher, InSyncChange, Leadership, Partition, PendingAppend, Role
 from tests.unit.replication.partitions import NOW_MS, frame
 from tests.unit.replication.replicas import Replica, led_by

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from broker_runtime.contract.errors import FencedLeaderEpochError, LogStorageError, RequestTimedOutError
-from broker_runtime.contract.requests import ProduceRequest
+from broker_runtime.contract.streams import ProduceRequest
 from broker_runtime.replication import FollowerFetch, Role
 from broker_runtime.replication.role_lock import RoleLock
 from broker_runtime.services.produce import ProduceService

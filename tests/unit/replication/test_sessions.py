@@ -9,7 +9,7 @@ import pytest
 
 from broker_runtime.contract.errors import NetworkError
 from broker_runtime.contract.model import TopicPartition
-from broker_runtime.contract.requests import FetchRequest, FetchResponse
+from broker_runtime.contract.streams import FetchRequest, FetchResponse
 from broker_runtime.log.faulty_files import Fault
 from broker_runtime.replication import FollowerFetcher, ReplicationThrottle, Role, follower
 from broker_runtime.replication.follower import FIRST_RETRY_MS

@@ -8,7 +8,7 @@ import pytest
 from pyarrow import flight
 
 from broker_runtime.contract.flight import metadata
-from broker_runtime.contract.requests import ProduceRequest
+from broker_runtime.contract.streams import ProduceRequest
 from broker_runtime.server import produce_stream
 from broker_runtime.server.produce_stream import ProduceStream
 from broker_runtime.server.streams import OpenStream

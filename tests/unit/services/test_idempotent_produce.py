@@ -8,8 +8,9 @@ import pytest
 
 from broker_runtime.contract.errors import ZooKeeperUnavailableError
 from broker_runtime.contract.frame import encode_frame
-from broker_runtime.contract.requests import InitProducerIdRequest, ProduceRequest, ProduceResponse
+from broker_runtime.contract.requests import InitProducerIdRequest
 from broker_runtime.contract.schema import TopicSchema
+from broker_runtime.contract.streams import ProduceRequest, ProduceResponse
 from broker_runtime.services.produce import ProduceService
 from broker_runtime.services.producer_ids import BLOCK_SIZE, ProducerIdService
 from broker_runtime.zookeeper.memory import MemoryZooKeeper

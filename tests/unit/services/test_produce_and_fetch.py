@@ -8,8 +8,8 @@ import pytest
 
 from broker_runtime.contract import errors
 from broker_runtime.contract.frame import encode_frame, parse_header
-from broker_runtime.contract.requests import FetchPartition, FetchRequest, ProduceRequest, ReadRequest
 from broker_runtime.contract.schema import TopicSchema
+from broker_runtime.contract.streams import FetchPartition, FetchRequest, ProduceRequest, ReadRequest
 from broker_runtime.log.faulty_files import Fault
 from broker_runtime.services.byte_budget import ByteBudget
 from broker_runtime.services.fetch import FetchAnswer, FetchService

@@ -9,14 +9,12 @@ from broker_runtime.contract.frame import parse_header
 from broker_runtime.contract.model import EARLIEST, LATEST, MAX_TIMESTAMP
 from broker_runtime.contract.requests import (
     DeleteRecordsRequest,
-    FetchPartition,
-    FetchRequest,
     ListOffsetsRequest,
     OffsetQuery,
     PartitionKey,
-    ReadRequest,
     RecordDeletion,
 )
+from broker_runtime.contract.streams import FetchPartition, FetchRequest, ReadRequest
 from broker_runtime.log.faulty_files import Fault
 from broker_runtime.replication import Partition
 from broker_runtime.services.byte_budget import ByteBudget

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker_runtime.contract.errors import StaleBrokerEpochError
-from broker_runtime.contract.requests import FetchHello
+from broker_runtime.contract.streams import FetchHello
 from broker_runtime.services.fetch import ReplicaIdentity
 from broker_runtime.services.replicas import admit_replica, is_broker
 from broker_runtime.zookeeper.znodes import BrokerRegistration

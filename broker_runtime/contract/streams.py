@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 
 import msgspec
 
-from broker_runtime.contract.requests.message import (
+from broker_runtime.contract.requests import (
     MOST_COLUMN_IDS,
     PROTOCOL_VERSION,
     ByteCount,
@@ -21,6 +21,7 @@ from broker_runtime.contract.requests.message import (
     Request,
     Uuid,
     WaitMs,
+    make_decoders,
 )
 
 
@@ -199,3 +200,6 @@ class PlainPutResult(Message, frozen=True, kw_only=True):
 
     rows: Int64
     slices: tuple[tuple[PartitionNumber, Int64], ...]  # (partition, offset of the slice's first row)
+
+
+make_decoders()
