@@ -16,7 +16,7 @@ from typing import Final
 from broker_runtime.contract.errors import LogStorageError, ZooKeeperUnavailableError
 from broker_runtime.contract.settings import find_setting
 from broker_runtime.log import LogDirectory, PartitionLog
-from broker_runtime.log.set_aside import diverged_logs
+from broker_runtime.log.directory import diverged_logs
 from broker_runtime.log.watched_files import WatchedFiles
 from broker_runtime.replication import Partition
 from broker_runtime.zookeeper.membership import Membership

@@ -24,12 +24,11 @@ ZooKeeper.
 """
 
 from broker_runtime.log.appending import AppendResult
-from broker_runtime.log.believed_clock import BelievedClock, uptime_ms
 from broker_runtime.log.config import FlushMode, LogConfig
 from broker_runtime.log.directory import LogDirectory
-from broker_runtime.log.log_extent import LogExtent
-from broker_runtime.log.log_slice import LogSlice
-from broker_runtime.log.partition_log import PartitionLog
+from broker_runtime.log.partition_log import LogExtent, PartitionLog
+from broker_runtime.log.reading import LogSlice
+from broker_runtime.log.retention import BelievedClock, uptime_ms
 
 __all__ = [
     "AppendResult",

@@ -23,6 +23,9 @@ in memory is made durable by the first use, before anything is acknowledged, and
 with those of all others made by then: a log that they name and that is not there was lost, and is not forgotten before
 another takes its place. One that is put back is verified as a whole, and damaged if it ends before what is known of it:
 an older copy is not served. Unknown files are ignored, and told once.
+
+The name of a log that is set aside is new each time. One that is too long for a file system loses the end of the
+topic's name, never its own.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ import os
 import re
 import threading
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -47,21 +50,14 @@ from broker_runtime.contract.model import TopicPartition
 from broker_runtime.log.checkpoint import OffsetCheckpoint, encode_entries, read_entries
 from broker_runtime.log.config import LogConfig
 from broker_runtime.log.files import FileSystem, RealFiles, replace_file
-from broker_runtime.log.identity import (
-    DISK_NAME,
-    META_NAME,
-    DirectoryIdentity,
-    DiskIdentity,
-    PartitionIdentity,
-)
+from broker_runtime.log.identity import DISK_NAME, META_NAME, DirectoryIdentity, DiskIdentity, PartitionIdentity
 from broker_runtime.log.log_state import LogState
 from broker_runtime.log.open_files import OpenFiles
 from broker_runtime.log.ownership import LOCK_NAME, claim_directory, lock_directory
 from broker_runtime.log.partition_files import PartitionFiles
 from broker_runtime.log.partition_log import PartitionLog
 from broker_runtime.log.recovery import StartState
-from broker_runtime.log.salvage import belongs_to
-from broker_runtime.log.set_aside import ASIDE_NAME, DAMAGED, DIVERGED, kept_copies, name_aside
+from broker_runtime.log.scan import belongs_to
 
 CLEAN_NAME = "clean-shutdown"
 RECOVERY_POINT_NAME = "recovery-point-checkpoint"
@@ -74,6 +70,10 @@ _KNOWN_FILES = {
 }  # fmt: skip
 _LOG_NAME = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9]\d{0,5})\Z")
 _log = logging.getLogger(__name__)
+
+ASIDE_NAME = re.compile(r"(.*)\.[0-9a-f]{32}\.(stray|damaged|diverged|deleted)\Z")
+DAMAGED, DIVERGED = KEPT = ("damaged", "diverged")
+_LONGEST_NAME = 255
 
 
 class LogDirectory:
@@ -652,3 +652,36 @@ class LogDirectory:
             self._log_starts.write(
                 {key: start.log_start_offset for key, start in starts.items() if start.log_start_offset}
             )
+
+
+def name_aside(name: str, suffix: str) -> str:
+    """Another name for the directory ``name``."""
+    ending = f".{uuid.uuid4().hex}.{suffix}"
+    return name[: _LONGEST_NAME - len(ending)] + ending
+
+
+def kept_copies(
+    files: FileSystem, path: Path, logs: Collection[TopicPartition], suffixes: Collection[str] = KEPT
+) -> list[Path]:
+    """The logs of these partitions that were set aside to be kept in the data directory ``path``. Raises `OSError`."""
+    found: list[Path] = []
+    for name in files.list(path):
+        match = ASIDE_NAME.match(name)
+        if match and match[2] in suffixes and _owner(files, path / name, match[1]) in {str(each) for each in logs}:
+            found.append(path / name)
+    return found
+
+
+def diverged_logs(files: FileSystem, path: Path) -> list[Path]:
+    """All that were set aside as diverged in the data directory ``path``. Raises `OSError`."""
+    matches = [(path / name, ASIDE_NAME.match(name)) for name in files.list(path)]
+    return [found for found, match in matches if match and match[2] == DIVERGED]
+
+
+def _owner(files: FileSystem, directory: Path, name: str) -> str:
+    """``topic-partition``; the directory's own name may be cut short."""
+    try:
+        identity = PartitionIdentity.read(files, directory)
+    except CorruptRecordError:
+        identity = None
+    return name if identity is None else f"{identity.topic}-{identity.partition}"

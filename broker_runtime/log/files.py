@@ -9,21 +9,29 @@ shortened in place: what must become shorter is written anew and renamed over th
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import os
 import shutil
+import struct
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
-from broker_runtime.log.birth_time import birth_time_ns
-
 _NO_DESCRIPTOR_LIMIT_S: Final = 3.0
 _NO_DESCRIPTOR_PAUSE_S: Final = 0.01
 _T = TypeVar("_T")
 _BUFFERS_PER_WRITE = 512  # below IOV_MAX (1024 on Linux and macOS)
+
+_AT_FDCWD: Final = -100
+_STATX_BTIME: Final = 0x800
+_STATX_BYTES: Final = 256
+_BIRTH_AT: Final = 80  # seconds, nanoseconds
+
+_statx = getattr(ctypes.CDLL(None, use_errno=True), "statx", None) if sys.platform == "linux" else None
 
 
 class FileSystem(Protocol):
@@ -314,3 +322,15 @@ def _with_a_descriptor(take: Callable[[], _T]) -> _T:
             if error.errno not in {errno.EMFILE, errno.ENFILE} or time.monotonic() >= deadline_s:
                 raise
         time.sleep(_NO_DESCRIPTOR_PAUSE_S)
+
+
+def birth_time_ns(path: Path) -> int:
+    """Since 1970; 0 where the system or the file system does not tell, or there is no such file."""
+    if _statx is None:
+        return 0
+    found = ctypes.create_string_buffer(_STATX_BYTES)
+    if _statx(_AT_FDCWD, os.fsencode(path), 0, _STATX_BTIME, found):
+        return 0
+    (mask,) = struct.unpack_from("=I", found)
+    seconds, nanoseconds = struct.unpack_from("=qI", found, _BIRTH_AT)
+    return int(seconds) * 1_000_000_000 + int(nanoseconds) if mask & _STATX_BTIME else 0

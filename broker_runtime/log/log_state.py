@@ -3,7 +3,20 @@
     log start ≤ high watermark ≤ log end;   durable end ≤ log end
 
 Rule: one lock per log. Every use goes through `using`, which loads the log the first time and takes it offline for
-good when an `OSError` comes out. partition_log.py and shortening.py are built on it; nobody else sees it.
+good when an `OSError` comes out. `PartitionLog` is built on it, and so are the functions below, which change it: a
+follower's append, what makes a log shorter or begin again elsewhere, and what notes damage. Nobody else sees it.
+
+    follower's append   the leader's bytes, unchanged, behind what is there. Nothing is written unless it continues the
+                        log: by offset, by leader epoch, and not by a leader that was not the one to write it.
+    shorter             truncation at the end; deletion of records and retention at the start. The checkpoints are
+                        durable before a file goes, so that a crash between the two leaves nothing that looks like
+                        damage. Readers keep what they hold.
+    begin again         empty, at an offset that may lie anywhere: first the intention, ``restart-offset`` (a checkpoint
+                        file with one number), then the deed. The intention is durable before a file goes, and goes
+                        itself only when all else is durable. A load that finds it carries it out. So a crash leaves
+                        the old log or the new one, and nothing in between.
+    damage              what one read met may be a stale position or a file that was replaced meanwhile. Damage is what
+                        the log's present segment shows when it is read again from its beginning, checksums and all.
 """
 
 from __future__ import annotations
@@ -11,7 +24,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, TypeVar
@@ -19,27 +34,35 @@ from typing import NoReturn, TypeVar
 from broker_runtime.contract.errors import (
     CorruptRecordError,
     LogStorageError,
+    OffsetOutOfRangeError,
     PylogError,
     RequestTimedOutError,
     UnsupportedVersionError,
 )
-from broker_runtime.log import restart
+from broker_runtime.log import log_state as restart
+from broker_runtime.log.appending import MAX_TIMESTAMP_AHEAD_MS, VerifiedFrame
+from broker_runtime.log.checkpoint import encode_entries, read_entries
 from broker_runtime.log.config import LogConfig
+from broker_runtime.log.files import FileSystem, replace_file
 from broker_runtime.log.group_commit import GroupCommit
 from broker_runtime.log.identity import PartitionIdentity
-from broker_runtime.log.leader_epochs import LeaderEpochs
+from broker_runtime.log.leader_epochs import EPOCHS_NAME, LeaderEpochs
 from broker_runtime.log.open_files import OpenFiles
-from broker_runtime.log.producer_recovery import load_producers, remove_snapshots
-from broker_runtime.log.producer_state import ProducerState, write_snapshot
-from broker_runtime.log.read_positions import ReadPositions
+from broker_runtime.log.partition_files import RESTART_NAME, PartitionFiles
+from broker_runtime.log.producer_state import ProducerState, load_producers, remove_snapshots, write_snapshot
 from broker_runtime.log.recovery import Recovery, StartState
-from broker_runtime.log.segment import Segment
-from broker_runtime.log.segment_chain import SegmentChain, StampedFrame
+from broker_runtime.log.retention import is_expired, segments_to_remove
+from broker_runtime.log.scan import LOG_SUFFIX, verified_frames
+from broker_runtime.log.segment import SEGMENT_SUFFIXES, Segment, SegmentChain, StampedFrame
 
 SHORTEST_WAIT_S = 0.05  # for a log that is in use, whatever the time that is left
 _LOOK_S = 0.05  # how often who waits for the lock looks whether it is over
 _Found = TypeVar("_Found")
 _log = logging.getLogger(__name__)
+
+_REMEMBERED = 64
+
+_LONGEST_FSYNC_S = 60.0
 
 
 class _Use:
@@ -338,3 +361,340 @@ class LogState:
 
 def _nobody() -> None:
     """Nobody waits for news."""
+
+
+class ReadPositions:
+    """Offset → (segment's base offset, position) of frames' begins. Thread-safe; bounded; may forget anything."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._positions: OrderedDict[int, tuple[int, int]] = OrderedDict()
+
+    def remember(self, offset: int, base_offset: int, position: int) -> None:
+        """The frame that begins with ``offset`` lies, or will lie, at ``position`` of the segment."""
+        with self._lock:
+            self._positions[offset] = (base_offset, position)
+            self._positions.move_to_end(offset)
+            if len(self._positions) > _REMEMBERED:
+                self._positions.popitem(last=False)
+
+    def find(self, offset: int, base_offset: int) -> int | None:
+        """The position, if it is remembered and in that segment."""
+        with self._lock:
+            base, position = self._positions.get(offset, (-1, -1))
+            return position if base == base_offset else None
+
+    def clear(self) -> None:
+        """Forgets all: positions may mean other frames now."""
+        with self._lock:
+            self._positions.clear()
+
+
+# --- a follower's append ----------------------------------------------------------------------------------------------
+
+
+def append_from_leader(state: LogState, frames: Sequence[VerifiedFrame], leader_epoch: int | None) -> tuple[int, int]:
+    """See `PartitionLog.append_as_follower`. The offsets [first, next) that were written. Call outside `using`."""
+    with state.using("append"):
+        end = state.segments.end_offset
+        _check_epochs(state, frames, leader_epoch, end)
+        news = [frame for frame in frames if frame.header.next_offset > end]
+        if not news:
+            return end, end
+        first, last = news[0].header, news[-1].header
+        if first.base_offset > end or (first.base_offset < end and not _is_empty(state)):
+            raise CorruptRecordError(
+                f"frames from the leader begin with offset {first.base_offset}, the log ends at {end}"
+            )
+        if first.leader_epoch < state.epochs.latest:  # one that began here, and then wrote nothing
+            state.epochs.truncate_from_end(end)
+        for frame in news:
+            state.epochs.assign(frame.header.leader_epoch, frame.header.base_offset)
+        if first.base_offset < end:  # the leader's log starts within this frame
+            _begin_lower(state, first.base_offset)
+        state.append([([frame.buffer], frame.header) for frame in news], last.append_time_ms)
+    return first.base_offset, last.next_offset
+
+
+def lies_across(state: LogState, frames: Sequence[VerifiedFrame], leader_start: int) -> bool:
+    """Whether the log ends within the first frame that is new, and all it holds is below the leader's start.
+
+    Its last records are of another history than the leader's, which was cut to the leader's start, or ended there: what
+    the leader has deleted cannot be compared.
+    """
+    with state.using("append"):
+        end = state.segments.end_offset
+        first = next((frame.header for frame in frames if frame.header.next_offset > end), None)
+        return first is not None and first.base_offset < end <= leader_start and not _is_empty(state)
+
+
+def _check_epochs(state: LogState, frames: Sequence[VerifiedFrame], leader_epoch: int | None, end: int) -> None:
+    """Epochs never fall along a log, none is newer than the leader's own, and what is here is what comes again."""
+    entries = [entry for entry in state.epochs.entries if entry[1] < end]  # those with records
+    newest = entries[-1][0] if entries else -1
+    for frame in frames:
+        header = frame.header
+        if header.next_offset <= end:
+            known = next((epoch for epoch, start in reversed(entries) if start <= header.base_offset), None)
+            if known is not None and known != header.leader_epoch:
+                raise CorruptRecordError(
+                    f"offset {header.base_offset} is of leader epoch {known} here, of {header.leader_epoch} in what "
+                    "the leader sent again"
+                )
+        elif header.leader_epoch < newest or (leader_epoch is not None and header.leader_epoch > leader_epoch):
+            raise CorruptRecordError(
+                f"offset {header.base_offset} is of leader epoch {header.leader_epoch}, behind records of epoch "
+                f"{newest}, from a leader in epoch {leader_epoch}"
+            )
+        else:
+            newest = header.leader_epoch
+
+
+def _is_empty(state: LogState) -> bool:
+    return len(state.segments) == 1 and not state.segments.active.size_bytes
+
+
+def _begin_lower(state: LogState, offset: int) -> None:
+    """The log is empty; its only segment begins at ``offset`` from now on, below its start, which stays.
+
+    After a crash in between the next load begins at the start again, empty.
+    """
+    state.commit.begin_at(offset)
+    state.save()  # first: a log that ends below its recovery point is damaged
+    above = state.segments.active
+    segment = Segment(
+        state.open_files,
+        state.directory,
+        offset,
+        index_interval_bytes=state.config.index_interval_bytes,
+        is_closed=False,
+    )
+    segment.create()
+    above.delete()
+    state.files.sync_directory(state.directory)
+    state.begin_with(segment)
+
+
+# --- shorter ----------------------------------------------------------------------------------------------------------
+
+
+def truncate_to(state: LogState, offset: int) -> int:
+    """See `PartitionLog.truncate_to`, which flushes afterwards."""
+    with state.using("truncate"):
+        commit = state.commit
+    with commit.held_back(_LONGEST_FSYNC_S), state.using("truncate"):
+        end = state.segments.end_offset
+        if offset >= end:
+            state.epochs.truncate_from_end(end)  # an epoch that began here has no record
+            return end
+        if offset < state.log_start_offset:
+            raise OffsetOutOfRangeError(f"offset {offset} is below the log's start, {state.log_start_offset}")
+        segment = state.segments.find(offset)
+        with segment.hold() as held:
+            _, header = state.with_sound_index(segment, lambda: segment.locate(held, segment.extent, offset))
+        offset = header.base_offset
+        commit.truncated(offset)
+        state.high_watermark = min(state.high_watermark, offset)
+        state.log_start_offset = min(state.log_start_offset, offset)
+        state.save()
+        state.positions.clear()
+        state.segments.truncate(offset, state.config.index_interval_bytes)
+        state.epochs.truncate_from_end(offset)
+        state.reload_producers(offset)
+    return offset
+
+
+def restart_at(state: LogState, offset: int) -> None:
+    """See `PartitionLog.restart_at`."""
+    with state.using("restart"):
+        commit = state.commit
+    with commit.held_back(_LONGEST_FSYNC_S), state.using("restart"):
+        restart.intend(state.files, state.directory, offset)
+        state.segments.release()
+        segment = restart.carry_out(state.open_files, state.directory, offset, state.config.index_interval_bytes)
+        state.begin_with(segment)
+        state.epochs.replace([])
+        state.producers = ProducerState()
+        state.log_start_offset = state.high_watermark = offset
+        state.save()
+        restart.forget(state.files, state.directory)
+
+
+def delete_records(state: LogState, offset: int, timeout_s: float = -1) -> int:
+    """See `PartitionLog.delete_records`."""
+    with state.using("delete records", timeout_s):
+        if not 0 <= offset <= state.high_watermark:
+            raise OffsetOutOfRangeError(
+                f"records of {state.name} can be deleted up to the high watermark, {state.high_watermark}, "
+                f"not to {offset}"
+            )
+        if offset > state.log_start_offset:
+            state.remove_oldest(sum(base <= offset for base in state.segments.base_offsets[1:]), offset)
+        return state.log_start_offset
+
+
+def apply_retention(state: LogState, now_ms: int) -> int:
+    """See `PartitionLog.apply_retention`."""
+    with state.using("apply retention"):
+        maybe_roll(state, now_ms)
+        ages = state.segments.ages(now_ms)
+        if ages[-1].size_bytes and is_expired(ages[-1], state.config, now_ms):
+            state.roll()
+            ages = state.segments.ages(now_ms)
+        count = segments_to_remove(ages, state.config, bound=state.high_watermark, now_ms=now_ms)
+        if count:
+            start = max(state.segments.base_offsets[count], state.log_start_offset)
+            state.remove_oldest(count, start)
+        return count
+
+
+def is_retained_whole(state: LogState, now_ms: int) -> bool:
+    """Whether the sizes and times of its files rule out that retention removes anything of a log that is not loaded.
+
+    A file's time is that of its last append or later (a restored copy's is later, and keeps the segment longer). One
+    that is ahead of the clock rules out nothing.
+    """
+    if state.offline is not None:
+        return False
+    try:
+        bases = PartitionFiles.find(state.files, state.directory).base_offsets
+        paths = [state.directory / f"{base:020d}{LOG_SUFFIX}" for base in bases]
+        size = sum(state.files.file_size(path) or 0 for path in paths)
+        oldest_ms = state.files.modified_ms(paths[0]) if paths else None
+    except FileNotFoundError:
+        return False  # it was set aside or deleted meanwhile
+    except OSError as error:
+        state.fail("apply retention", error)
+    if not size:
+        return True
+    is_young = (
+        oldest_ms is not None and now_ms - state.config.retention_ms <= oldest_ms <= now_ms + MAX_TIMESTAMP_AHEAD_MS
+    )
+    return (state.config.retention_ms < 0 or is_young) and not 0 <= state.config.retention_bytes < size
+
+
+def maybe_roll(state: LogState, now_ms: int) -> bool:
+    """See `PartitionLog.maybe_roll`."""
+    with state.using("roll"):
+        active = state.segments.find(state.segments.end_offset)
+        if not active.size_bytes or now_ms - active.first_append_ms < state.config.segment_ms:
+            return False
+        state.roll()
+        return True
+
+
+# --- begin again ------------------------------------------------------------------------------------------------------
+
+
+def intend(files: FileSystem, directory: Path, offset: int) -> None:
+    """From here on the log is the one that begins at ``offset``. Durable when it returns. Raises `OSError`."""
+    replace_file(files, directory / RESTART_NAME, encode_entries([(offset,)]))
+
+
+def intended(files: FileSystem, directory: Path) -> int | None:
+    """The offset of an intention that was not carried out. Raises `CorruptRecordError` where it cannot be read,
+    `OSError`."""
+    path = directory / RESTART_NAME
+    if files.file_size(path) is None:
+        return None
+    rows = read_entries(files, path, field_count=1)
+    if not rows:
+        raise CorruptRecordError(f"{path} is damaged: the log was about to begin anew, and where is not known")
+    return int(rows[0][0])
+
+
+def carry_out(open_files: OpenFiles, directory: Path, offset: int, index_interval_bytes: int) -> Segment:
+    """Removes everything but the identity, and makes an empty segment at ``offset``. Durable. Raises `OSError`.
+
+    Nothing else is done to the log meanwhile, and nothing of it is held for an fsync; readers keep what they hold.
+    """
+    files = open_files.files
+    found = PartitionFiles.find(files, directory)
+    remove_snapshots(files, directory, found.snapshot_offsets)
+    names = [f"{base:020d}{suffix}" for base in found.base_offsets for suffix in SEGMENT_SUFFIXES]
+    for name in (*names, *found.leftovers, EPOCHS_NAME):
+        if files.file_size(directory / name) is not None:
+            files.unlink(directory / name)
+    open_files.forget_below({directory})
+    segment = Segment(open_files, directory, offset, index_interval_bytes=index_interval_bytes, is_closed=False)
+    segment.create()
+    return segment
+
+
+def forget(files: FileSystem, directory: Path) -> None:
+    """The intention is carried out, and the checkpoints say so. Durable when it returns. Raises `OSError`."""
+    files.unlink(directory / RESTART_NAME)
+    files.sync_directory(directory)
+
+
+# --- damage -----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def noting_damage(state: LogState, offset: int | None = None) -> Iterator[None]:
+    """What is done inside reads the record ``offset`` (None: any): if it meets something corrupt, and the log is at
+    fault, that is noted. The error goes on in any case."""
+    try:
+        yield
+    except CorruptRecordError as error:
+        note_damage(state, error, offset)
+        raise
+
+
+def note_damage(state: LogState, suspicion: CorruptRecordError, offset: int | None = None) -> None:
+    """Looks whether the log is damaged where ``offset`` is (None: in headers, anywhere), and notes it.
+
+    Blocks while a segment is read. Raises nothing: a disk that fails takes the log offline.
+    """
+    if state.damage is not None:
+        return
+    try:
+        found = _first_bad_segment(state) if offset is None else _damage_at(state, offset)
+    except PylogError as error:  # offline, by now
+        _log.warning("cannot look for damage log=%s reason=%s error=%s", state.name, suspicion.message, error)
+        return
+    if found is None:
+        _log.warning("no damage found log=%s offset=%s suspicion=%s", state.name, offset, suspicion.message)
+    else:
+        state.note_damage(found)
+
+
+def _damage_at(state: LogState, offset: int) -> CorruptRecordError | None:
+    try:
+        with state.using("look for damage"):
+            if not state.log_start_offset <= offset < state.segments.end_offset:
+                return None
+            segment = state.segments.find(offset)
+            size_bytes, held = segment.size_bytes, segment.hold()
+    except CorruptRecordError as error:  # its headers do not follow each other
+        return error
+    found: CorruptRecordError | None = None
+    with held:
+        try:
+            for _ in verified_frames(
+                state.files,
+                held.descriptor,
+                segment.path,
+                size_bytes=size_bytes,
+                base_offset=segment.base_offset,
+                identity=state.identity,
+            ):
+                pass
+        except CorruptRecordError as error:
+            found = error
+        except OSError as error:
+            if not isinstance(error, PylogError):
+                state.fail("look for damage", error)
+            raise
+    with state.lock:
+        return found if segment in state.segments else None
+
+
+def _first_bad_segment(state: LogState) -> CorruptRecordError | None:
+    with state.using("look for damage"):
+        for base_offset in state.segments.base_offsets:
+            try:
+                state.segments.find(base_offset)
+            except CorruptRecordError as error:
+                return error
+    return None

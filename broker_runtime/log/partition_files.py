@@ -14,7 +14,8 @@ from pathlib import Path
 from broker_runtime.log.files import FileSystem
 from broker_runtime.log.identity import PARTITION_NAME
 from broker_runtime.log.leader_epochs import EPOCHS_NAME
-from broker_runtime.log.segment import LOG_SUFFIX, SEGMENT_SUFFIXES
+from broker_runtime.log.scan import LOG_SUFFIX
+from broker_runtime.log.segment import SEGMENT_SUFFIXES
 
 _OFFSET_NAME = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)\Z")
 RESTART_NAME = "restart-offset"

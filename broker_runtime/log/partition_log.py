@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from broker_runtime.contract.errors import (
     CorruptRecordError,
@@ -28,7 +28,7 @@ from broker_runtime.contract.errors import (
     RequestTimedOutError,
 )
 from broker_runtime.contract.frame import HEADER_BYTES, STAMP_BYTES
-from broker_runtime.log import shortening
+from broker_runtime.log import log_state as shortening
 from broker_runtime.log.appending import (
     AppendResult,
     VerifiedFrame,
@@ -38,18 +38,34 @@ from broker_runtime.log.appending import (
     verify_for_leader,
 )
 from broker_runtime.log.config import FlushMode, LogConfig
-from broker_runtime.log.damage import note_damage, noting_damage
-from broker_runtime.log.follower_append import append_from_leader, lies_across
-from broker_runtime.log.log_extent import LogExtent
-from broker_runtime.log.log_slice import LogSlice
-from broker_runtime.log.log_state import SHORTEST_WAIT_S, LogState
+from broker_runtime.log.log_state import (
+    SHORTEST_WAIT_S,
+    LogState,
+    append_from_leader,
+    lies_across,
+    note_damage,
+    noting_damage,
+)
+from broker_runtime.log.reading import LogSlice, SegmentView, TimeLookup
 from broker_runtime.log.recovery import StartState
-from broker_runtime.log.segment_view import SegmentView
-from broker_runtime.log.time_lookup import TimeLookup
 
 _LONGEST_FSYNC_S = 60.0
 _READ_ATTEMPTS = 3
 _log = logging.getLogger(__name__)
+
+
+class LogExtent(NamedTuple):
+    """Offsets of one log, taken under its lock.
+
+    ``log_start`` ≤ ``high_watermark`` ≤ ``log_end``; ``durable_end`` ≤ ``log_end``. ``leader_epochs``: (epoch, first
+    offset) of all in the log, rising.
+    """
+
+    log_start: int
+    high_watermark: int
+    durable_end: int
+    log_end: int
+    leader_epochs: tuple[tuple[int, int], ...]
 
 
 class PartitionLog:
@@ -448,7 +464,7 @@ class PartitionLog:
         with self._state.using("look up an epoch"):
             return self._state.epochs.end_offset(leader_epoch, self._state.segments.end_offset)
 
-    # --- what shortens the log (shortening.py) ----------------------------------------------------------------------
+    # --- what shortens the log (log_state.py) -----------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> int:
         """Removes all records at and behind ``offset``, and those in one frame with it; returns the new end.

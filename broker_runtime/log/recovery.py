@@ -18,15 +18,13 @@ from pathlib import Path
 from broker_runtime.contract.errors import CorruptRecordError
 from broker_runtime.contract.frame import STAMP_BYTES, check_stamp
 from broker_runtime.log.files import copy_prefix
-from broker_runtime.log.frame_walk import damaged
 from broker_runtime.log.identity import PARTITION_NAME, PartitionIdentity
-from broker_runtime.log.index_builder import IndexBuilder
+from broker_runtime.log.indexes import IndexBuilder
 from broker_runtime.log.leader_epochs import EPOCHS_NAME, LeaderEpochs
 from broker_runtime.log.open_files import OpenFiles
 from broker_runtime.log.partition_files import PartitionFiles
-from broker_runtime.log.producer_recovery import load_producers
-from broker_runtime.log.producer_state import ProducerState
-from broker_runtime.log.salvage import BadFrame, verified_frames, watermark_behind
+from broker_runtime.log.producer_state import ProducerState, load_producers
+from broker_runtime.log.scan import BadFrame, damaged, verified_frames, watermark_behind
 from broker_runtime.log.segment import Segment
 
 _log = logging.getLogger(__name__)

@@ -25,10 +25,10 @@ from broker_runtime.log.files import FileSystem, RealFiles, copy_prefix
 from broker_runtime.log.identity import META_NAME, PARTITION_NAME, DirectoryIdentity, PartitionIdentity
 from broker_runtime.log.leader_epochs import EPOCHS_NAME, LeaderEpochs
 from broker_runtime.log.partition_files import PartitionFiles
-from broker_runtime.log.producer_recovery import remove_snapshots
+from broker_runtime.log.producer_state import remove_snapshots
 from broker_runtime.log.recovery import StartState
-from broker_runtime.log.salvage import frames_anywhere, verified_frames
-from broker_runtime.log.segment import LOG_SUFFIX, SEGMENT_SUFFIXES
+from broker_runtime.log.scan import LOG_SUFFIX, frames_anywhere, verified_frames
+from broker_runtime.log.segment import SEGMENT_SUFFIXES
 
 _log = logging.getLogger(__name__)
 

@@ -173,7 +173,7 @@ def _named_partition(directory: Path) -> TopicPartition:
 
 
 def _compare(invocation: Invocation, directories: list[Path]) -> None:
-    from broker_runtime.log.compare import compare_replicas
+    from broker_runtime.log.inspect import compare_replicas
 
     replicas: dict[str, list[Path]] = {}
     for directory in directories:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from broker_runtime.log.compare import compare_replicas
+from broker_runtime.log.inspect import compare_replicas
 from pyspark_log import Admin, TopicPartition, read
 from pyspark_log.errors import PylogError
 from tests.chaos.cluster import ChaosCluster

@@ -9,7 +9,7 @@ from tests.mutation.harness import Mutant
 LOG: Final = (
     Mutant(
         name="closed_segment_is_never_fsynced",
-        file="broker_runtime/log/segment_chain.py",
+        file="broker_runtime/log/segment.py",
         old="        self._closed_unsynced.append(closed)\n",
         new="",
         breaks="What was appended to a segment before it was closed is made durable by the next fsync.",
@@ -21,7 +21,7 @@ LOG: Final = (
     ),
     Mutant(
         name="truncation_keeps_producer_state",
-        file="broker_runtime/log/shortening.py",
+        file="broker_runtime/log/log_state.py",
         old="        state.reload_producers(offset)\n",
         new="",
         breaks="A truncation takes the memory of producers back as well.",
@@ -33,7 +33,7 @@ LOG: Final = (
     ),
     Mutant(
         name="truncation_keeps_leader_epochs",
-        file="broker_runtime/log/shortening.py",
+        file="broker_runtime/log/log_state.py",
         old="        state.epochs.truncate_from_end(offset)\n",
         new="",
         breaks="A truncation forgets the leader epochs that began behind it.",
@@ -45,7 +45,7 @@ LOG: Final = (
     ),
     Mutant(
         name="truncation_before_its_checkpoint",
-        file="broker_runtime/log/shortening.py",
+        file="broker_runtime/log/log_state.py",
         old=("        state.save()\n        state.positions.clear()\n"),
         new="        state.positions.clear()\n",
         breaks="The checkpoints are durable before a truncation removes anything.",
@@ -57,7 +57,7 @@ LOG: Final = (
     ),
     Mutant(
         name="snapshots_behind_a_truncation_stay",
-        file="broker_runtime/log/producer_recovery.py",
+        file="broker_runtime/log/producer_state.py",
         old="    remove_snapshots(files, directory, stale)\n",
         new="",
         breaks="A snapshot of producers that tells of records that are no more is removed.",
@@ -67,8 +67,8 @@ LOG: Final = (
     Mutant(
         name="name_of_a_new_segment_is_not_durable",
         file="broker_runtime/log/segment.py",
-        old="        self._open_files.files.sync_directory(self._directory)\n",
-        new="",
+        old="            index.create()\n        self._open_files.files.sync_directory(self._directory)\n",
+        new="            index.create()\n",
         breaks="A segment's name is durable before the first record in it is acknowledged.",
         tests=(
             "tests/unit/log/test_log_faults.py",
@@ -177,7 +177,7 @@ LOG: Final = (
     ),
     Mutant(
         name="retention_passes_the_high_watermark",
-        file="broker_runtime/log/shortening.py",
+        file="broker_runtime/log/log_state.py",
         old="bound=state.high_watermark",
         new="bound=state.segments.end_offset",
         breaks="Retention removes nothing that is not committed.",
@@ -266,7 +266,7 @@ LOG: Final = (
     ),
     Mutant(
         name="follower_appends_older_epochs",
-        file="broker_runtime/log/follower_append.py",
+        file="broker_runtime/log/log_state.py",
         old="header.leader_epoch < newest or (",
         new="(",
         breaks="Leader epochs never fall along a log.",

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker_runtime.contract.model import PartitionDescription
-from broker_runtime.log.compare import compare_replicas
-from broker_runtime.log.inspect import iterate_frames, verify_directory
+from broker_runtime.log.inspect import compare_replicas, iterate_frames, verify_directory
 from pyspark_log import Admin, Producer
 from pyspark_log.testing import LocalCluster
 from tests.integration.cluster.replicas import eventually, numbers_in

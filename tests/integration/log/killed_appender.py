@@ -25,8 +25,8 @@ import pyarrow as pa
 from broker_runtime.contract.frame import encode_frame, iter_frames, verify_frame
 from broker_runtime.contract.schema import TopicSchema
 from broker_runtime.log import LogConfig, LogDirectory, PartitionLog
-from broker_runtime.log.frame_walk import walk_headers
-from broker_runtime.log.index_builder import IndexBuilder
+from broker_runtime.log.indexes import IndexBuilder
+from broker_runtime.log.scan import walk_headers
 
 TOPIC_ID = uuid.UUID("0b8f4c5e-3a52-4b6e-9c58-6b1b6a0f2d11")
 INTERVAL_BYTES = 2048

@@ -9,8 +9,8 @@ import pytest
 
 from broker_runtime.contract.errors import CorruptRecordError
 from broker_runtime.log import LogConfig
-from broker_runtime.log.compare import compare_replicas
 from broker_runtime.log.faulty_files import FaultyFiles
+from broker_runtime.log.inspect import compare_replicas
 from tests.unit.log.log_samples import SMALL, TOPIC_ID, append, fill, frame, open_directory, open_log, read_frames
 
 LEADER, FOLLOWER = Path("/leader"), Path("/follower")

@@ -12,8 +12,8 @@ from broker_runtime.contract.frame import CHUNK_PER_COLUMN_BYTES, encode_frame, 
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.schema import TopicSchema
 from broker_runtime.log import LogConfig, PartitionLog
-from broker_runtime.log.damage import note_damage
 from broker_runtime.log.faulty_files import Fault, FaultyFiles
+from broker_runtime.log.log_state import note_damage
 from tests.unit.log.log_samples import (
     ROOT,
     append,

@@ -209,7 +209,7 @@ def test_index_is_mended_as_often_as_it_is_met_damaged_without_a_look_at_the_row
     def refuse(*args, **fields):
         raise AssertionError("the whole segment is read")
 
-    monkeypatch.setattr("broker_runtime.log.damage.verified_frames", refuse)
+    monkeypatch.setattr("broker_runtime.log.log_state.verified_frames", refuse)
     files = FaultyFiles()
     with open_directory(files) as directory:
         log = open_log(directory)

@@ -8,8 +8,8 @@ import pytest
 
 from broker_runtime.contract.errors import LogStorageError
 from broker_runtime.log import BelievedClock, FlushMode, LogConfig
-from broker_runtime.log.believed_clock import LARGEST_STEP_MS
 from broker_runtime.log.faulty_files import FaultyFiles
+from broker_runtime.log.retention import LARGEST_STEP_MS
 from tests.unit.log.log_samples import SMALL, append, fill, frame, open_directory, open_log
 
 DAY_MS = 86_400_000

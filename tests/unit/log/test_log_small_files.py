@@ -17,12 +17,10 @@ from broker_runtime.contract.model import TopicPartition
 from broker_runtime.log.checkpoint import OffsetCheckpoint, decode_entries, encode_entries
 from broker_runtime.log.faulty_files import FaultyFiles
 from broker_runtime.log.group_commit import GroupCommit
+from broker_runtime.log.indexes import NO_TIMESTAMP, AbortedTransaction, OffsetIndex, TimeIndex, TransactionIndex
 from broker_runtime.log.leader_epochs import LeaderEpochs
-from broker_runtime.log.offset_index import OffsetIndex
 from broker_runtime.log.open_files import OpenFiles
 from broker_runtime.log.producer_state import ProducerState
-from broker_runtime.log.time_index import NO_TIMESTAMP, TimeIndex
-from broker_runtime.log.transaction_index import AbortedTransaction, TransactionIndex
 from tests.unit.log.log_samples import append, frame, open_directory, open_log, read_frames
 
 ROOT = Path("/d")

@@ -1,13 +1,20 @@
-"""Reading a segment that may be damaged: frames as far as they are good, and what good ones lie behind a bad one.
+"""From frame to frame through a segment's file, whole or damaged: the only code that scans.
 
-Rule: reads only. A frame counts as good if all its checksums hold, the stamp's for this very topic id and partition.
+    `walk_headers`      from header to header, with few reads for many small frames. A frame's successor is at its end
+                        and continues its offsets; whatever breaks that is `CorruptRecordError` with file and position,
+                        and nothing behind it is believed.
+    `verified_frames`   the same with all checksums, up to the first bad frame. A frame counts as good if all its
+                        checksums hold, the stamp's for this very topic id and partition.
+    `frames_anywhere`   good frames behind a bad one.
+
+Rule: reads only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from broker_runtime.contract.errors import CorruptRecordError, UnsupportedVersionError
 from broker_runtime.contract.frame import (
@@ -19,15 +26,70 @@ from broker_runtime.contract.frame import (
     verify_frame,
 )
 from broker_runtime.log.files import FileSystem
-from broker_runtime.log.frame_walk import header_at, walk_headers
 from broker_runtime.log.identity import PartitionIdentity
 from broker_runtime.log.open_files import OpenFiles
-from broker_runtime.log.segment import LOG_SUFFIX, Segment
 
-_WINDOW_BYTES = 1 << 20
+if TYPE_CHECKING:
+    from broker_runtime.log.segment import Segment
+
+LOG_SUFFIX = ".log"
+"""Of a segment's file of frames."""
+WINDOW_BYTES = 256 << 10
+_LARGE_FRAME_BYTES = 64 << 10  # from here on a window would mostly hold bytes that nobody asked for
+
+_SEARCH_BYTES = 1 << 20
 _ALIGNMENT_BYTES = 64
 _MAGIC = b"PLOG"
 _MAGIC_POSITION = STAMP_BYTES  # the producer's part of the header begins with it
+
+
+def walk_headers(
+    files: FileSystem, descriptor: int, path: Path, *, position: int, end_position: int, offset: int
+) -> Iterator[tuple[int, FrameHeader]]:
+    """(position, header) of the frames in [position, end_position); the first must begin with ``offset``.
+
+    Headers are checked for form and for dense offsets, not against their checksums. Raises `CorruptRecordError`,
+    also where the last frame passes ``end_position``, and `OSError`.
+    """
+    window = b""
+    window_position = position
+    window_bytes = min(WINDOW_BYTES, 4096)  # grows with what turns out to be useful
+    while position < end_position:
+        if position + HEADER_BYTES > window_position + len(window):
+            window = files.read(descriptor, min(window_bytes, end_position - position), position)
+            window_position = position
+        header = header_at(window, position - window_position, path, position, end_position, offset)
+        yield position, header
+        window_bytes = HEADER_BYTES if header.frame_bytes >= _LARGE_FRAME_BYTES else WINDOW_BYTES
+        position += header.frame_bytes
+        offset = header.next_offset
+
+
+def header_at(
+    buffer: bytes | memoryview, at: int, path: Path, position: int, end_position: int, offset: int
+) -> FrameHeader:
+    """The header of the frame at ``buffer[at]``, which lies at ``position`` in the file and must begin ``offset``.
+
+    Raises `CorruptRecordError` with file, position and offset.
+    """
+    try:
+        header = parse_header(buffer, at)
+    except CorruptRecordError as error:
+        raise damaged(path, position, offset, error.message) from None
+    if header.base_offset != offset:
+        raise damaged(path, position, offset, f"the frame there begins with offset {header.base_offset}")
+    if header.is_pruned:
+        raise damaged(path, position, offset, "the frame there says that parts of it are left out")
+    if position + header.frame_bytes > end_position:
+        raise damaged(
+            path, position, offset, f"the frame there has {header.frame_bytes} bytes, the file ends at {end_position}"
+        )
+    return header
+
+
+def damaged(path: Path, position: int, offset: int, reason: str) -> CorruptRecordError:
+    """The error for bad bytes at ``position`` of ``path`` where the record ``offset`` should begin."""
+    return CorruptRecordError(f"{path} is damaged at position {position}, offset {offset}: {reason}")
 
 
 class BadFrame(NamedTuple):
@@ -67,10 +129,10 @@ def verified_frames(
     while position < size_bytes:
         at = position - window_position
         if at + HEADER_BYTES > len(window):
-            window, window_position, at = _read(files, descriptor, position, _WINDOW_BYTES), position, 0
+            window, window_position, at = _read(files, descriptor, position, _SEARCH_BYTES), position, 0
         header = _header(window, at, path, position, size_bytes, offset)
         if at + header.frame_bytes > len(window):
-            length = max(_WINDOW_BYTES, header.frame_bytes)
+            length = max(_SEARCH_BYTES, header.frame_bytes)
             window, window_position, at = _read(files, descriptor, position, length), position, 0
         frame = window[at : at + header.frame_bytes]
         verify_frame(frame, topic_id=identity.topic_id.bytes, partition=identity.partition)
@@ -150,14 +212,14 @@ def _good_frame(
 def _next_candidate(files: FileSystem, descriptor: int, position: int, size_bytes: int) -> int:
     """The next multiple of 64 where a frame's magic stands; ``size_bytes`` where there is none."""
     while position < size_bytes:
-        window = files.read(descriptor, _WINDOW_BYTES, position)
+        window = files.read(descriptor, _SEARCH_BYTES, position)
         at = window.find(_MAGIC)
         while at >= 0:
             start = at - _MAGIC_POSITION
             if start >= 0 and start % _ALIGNMENT_BYTES == 0:
                 return position + start
             at = window.find(_MAGIC, at + 1)
-        position += _WINDOW_BYTES - _ALIGNMENT_BYTES  # a magic may lie across two windows
+        position += _SEARCH_BYTES - _ALIGNMENT_BYTES  # a magic may lie across two windows
     return size_bytes
 
 

@@ -1,0 +1,311 @@
+"""The indexes of a segment: files of entries of one size, each with its own checksum.
+
+    bytes          content
+    0 … n-5        the entry's fields, little endian, n the entry's size
+    n-4 … n-1      CRC-32C (u32) of those fields, seeded with the segment's base offset (8 bytes, little endian)
+
+    .index      `OffsetIndex`        where some frames begin
+    .timeindex  `TimeIndex`          how far the timestamps had risen there
+    .txnindex   `TransactionIndex`   the aborted transactions that ended in the segment
+
+Rule: an entry is only believed after its checksum. Nothing is kept in memory and nothing is read at start: look-ups
+read single entries through the cache of open files. Indexes can be thrown away at any time: the log has all that
+stands in them, and `IndexBuilder` makes the same entries from the frames' headers. They are fsynced when their segment
+is closed, and not before.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import crc32c
+
+from broker_runtime.contract.errors import CorruptRecordError
+from broker_runtime.contract.frame import FrameHeader
+from broker_runtime.log.files import read_file, replace_file
+from broker_runtime.log.open_files import OpenFiles
+
+_CHECKSUM = struct.Struct("<I")
+
+_OFFSET, _POSITION = 0, 1
+
+NO_TIMESTAMP = -(1 << 63)
+"""Below every timestamp: the maximum over no records."""
+
+_TIMESTAMP = 0
+
+
+class IndexFile:
+    """Fixed-size checked entries. Not thread-safe against writers: the log's lock guards those.
+
+    ``count`` is None until the file was looked at. Readers see entries below the ``count`` they read.
+    """
+
+    __slots__ = ("_count", "_fields", "_open_files", "_seed", "entry_bytes", "path")
+
+    def __init__(self, open_files: OpenFiles, path: Path, fields: str, base_offset: int) -> None:
+        self._open_files = open_files
+        self.path = path
+        self._fields = struct.Struct(fields)
+        self.entry_bytes = self._fields.size + _CHECKSUM.size
+        self._seed = crc32c.crc32c(base_offset.to_bytes(8, "little"))
+        self._count: int | None = None
+
+    def __len__(self) -> int:
+        """Entries in the file. Raises `CorruptRecordError` where it is missing or ends inside an entry, `OSError`."""
+        if self._count is None:
+            size = self._open_files.files.file_size(self.path)
+            if size is None or size % self.entry_bytes:
+                raise CorruptRecordError(f"{self.path} has {size} bytes, which are not whole entries")
+            self._count = size // self.entry_bytes
+        return self._count
+
+    def encode(self, fields: Sequence[int]) -> bytes:
+        """One entry's bytes."""
+        body = self._fields.pack(*fields)
+        return body + _CHECKSUM.pack(crc32c.crc32c(body, self._seed))
+
+    def append(self, fields: Sequence[int]) -> None:
+        """Writes one entry behind the last. Raises `OSError`; then the entry is not there."""
+        count = len(self)
+        with self._open_files.hold(self.path, create=True) as held:
+            self._open_files.files.write(held.descriptor, [self.encode(fields)], count * self.entry_bytes)
+        self._count = count + 1
+
+    def entry(self, number: int) -> tuple[int, ...]:
+        """The fields of one entry. Raises `CorruptRecordError`, `OSError`."""
+        with self._open_files.hold(self.path) as held:
+            data = self._open_files.files.read(held.descriptor, self.entry_bytes, number * self.entry_bytes)
+        return self._decode(data, number)
+
+    def entries(self) -> Iterator[tuple[int, ...]]:
+        """All entries in order. Raises `CorruptRecordError` at the first bad one, `OSError`."""
+        count = len(self)
+        with self._open_files.hold(self.path) as held:
+            data = self._open_files.files.read(held.descriptor, count * self.entry_bytes, 0)
+        for number in range(count):
+            yield self._decode(data[number * self.entry_bytes : (number + 1) * self.entry_bytes], number)
+
+    def last_at_most(self, field: int, value: int) -> int:
+        """The number of the last entry whose ``field`` is ≤ ``value``, or -1. The field must not fall."""
+        low, high = 0, len(self)
+        while low < high:
+            middle = (low + high) // 2
+            if self.entry(middle)[field] <= value:
+                low = middle + 1
+            else:
+                high = middle
+        return low - 1
+
+    def create(self) -> None:
+        """An empty file, if there is none. Raises `OSError`."""
+        self._open_files.hold(self.path, create=True).release()
+
+    def replace(self, entries: Sequence[Sequence[int]], *, is_durable: bool = True) -> None:
+        """Makes ``entries`` the whole content. Raises `OSError`.
+
+        What is written is durable, unless that is left to the caller (`replace_file`). A file that has it already is
+        left as it is; or, where the caller syncs it, written once more in its place: what is read need not be on the
+        device, nor be dirty any more (recovery.py).
+        """
+        data = b"".join(map(self.encode, entries))
+        if not self._has(data):
+            replace_file(self._open_files.files, self.path, data, is_durable=is_durable)
+            self._open_files.forget(self.path)
+        elif data and not is_durable:
+            with self._open_files.hold(self.path) as held:
+                self._open_files.files.write(held.descriptor, [data], 0)
+        self._count = len(entries)
+
+    def delete(self) -> None:
+        """Unlinks the file, if it is there. Raises `OSError`."""
+        if self._open_files.files.file_size(self.path) is not None:
+            self._open_files.files.unlink(self.path)
+        self._open_files.forget(self.path)
+        self._count = None
+
+    def _has(self, data: bytes) -> bool:
+        files = self._open_files.files
+        if files.file_size(self.path) != len(data):
+            return False
+        try:
+            return read_file(files, self.path) == data
+        except OSError:  # one that cannot be read is replaced as one that is wrong
+            return False
+
+    def _decode(self, data: bytes, number: int) -> tuple[int, ...]:
+        if len(data) != self.entry_bytes:
+            raise CorruptRecordError(f"{self.path} ends inside entry {number}")
+        body = data[: self._fields.size]
+        if _CHECKSUM.unpack_from(data, self._fields.size)[0] != crc32c.crc32c(body, self._seed):
+            raise CorruptRecordError(f"{self.path}: entry {number} fails its checksum")
+        return self._fields.unpack(body)
+
+
+class OffsetIndex:
+    """``<base offset>.index``: where in the segment some of its frames begin.
+
+        bytes    type   field
+        0–3      u32    offset of the frame's first record, less the segment's base offset
+        4–7      u32    the frame's position in the segment
+        8–11     u32    checksum
+
+    Rule: sparse. A frame at position P has an entry if P lies at least ``index.interval.bytes`` behind the last entry's
+    position (behind 0, where there is none). So the entries follow from the frames alone: a rebuilt index equals the
+    one written live, byte by byte.
+
+    Offset → position. Not thread-safe against writers.
+    """
+
+    __slots__ = ("_base_offset", "file")
+
+    def __init__(self, open_files: OpenFiles, directory: Path, base_offset: int) -> None:
+        self._base_offset = base_offset
+        self.file = IndexFile(open_files, directory / f"{base_offset:020d}.index", "<II", base_offset)
+
+    def append(self, offset: int, position: int) -> None:
+        """The frame with first offset ``offset`` begins at ``position``. Raises `OSError`."""
+        self.file.append((offset - self._base_offset, position))
+
+    def floor(self, offset: int) -> tuple[int, int]:
+        """(offset, position) of the last entry at or before ``offset``; the segment's begin where there is none."""
+        return self._entry(self.file.last_at_most(_OFFSET, offset - self._base_offset))
+
+    def floor_position(self, position: int) -> tuple[int, int]:
+        """(offset, position) of the last entry at or before ``position``; the segment's begin where there is none."""
+        return self._entry(self.file.last_at_most(_POSITION, position))
+
+    def last(self) -> tuple[int, int]:
+        """(offset, position) of the last entry; the segment's begin where there is none."""
+        return self._entry(len(self.file) - 1)
+
+    def _entry(self, number: int) -> tuple[int, int]:
+        if number < 0:
+            return self._base_offset, 0
+        relative_offset, position = self.file.entry(number)
+        return self._base_offset + relative_offset, position
+
+
+class TimeIndex:
+    """``<base offset>.timeindex``: how far the timestamps had risen, at some of the segment's frames.
+
+        bytes    type   field
+        0–7      i64    largest timestamp (ms) of all the segment's records before the offset
+        8–11     u32    that offset, less the segment's base offset
+        12–15    u32    checksum
+
+    Rule: an entry is written with an offset index entry, before its frame, if the maximum rose since the last entry;
+    and a last one, for the segment's end, when the segment is closed. So timestamps in the file rise strictly, a closed
+    segment's last entry has its maximum, and the entries follow from the frames alone.
+
+    Timestamp → offset before which no record is younger. Not thread-safe against writers.
+    """
+
+    __slots__ = ("_base_offset", "_last_timestamp_ms", "file")
+
+    def __init__(self, open_files: OpenFiles, directory: Path, base_offset: int) -> None:
+        self._base_offset = base_offset
+        self.file = IndexFile(open_files, directory / f"{base_offset:020d}.timeindex", "<qI", base_offset)
+        self._last_timestamp_ms: int | None = None  # None: not read yet. Kept, so that an append only writes
+
+    def maybe_append(self, max_timestamp_ms: int, offset: int) -> None:
+        """All records before ``offset`` have timestamps ≤ ``max_timestamp_ms``; declines where that is no news."""
+        if max_timestamp_ms > self.last_timestamp():
+            self.file.append((max_timestamp_ms, offset - self._base_offset))
+            self._last_timestamp_ms = max_timestamp_ms
+
+    def last_timestamp(self) -> int:
+        """The last entry's timestamp, or `NO_TIMESTAMP`. Raises `CorruptRecordError`, `OSError`, the first time."""
+        if self._last_timestamp_ms is None:
+            count = len(self.file)
+            self._last_timestamp_ms = self.file.entry(count - 1)[_TIMESTAMP] if count else NO_TIMESTAMP
+        return self._last_timestamp_ms
+
+    def replace(self, entries: Sequence[tuple[int, int]], *, is_durable: bool = True) -> None:
+        """Makes (timestamp, relative offset) ``entries`` the whole content, as `IndexFile.replace`."""
+        self.file.replace(entries, is_durable=is_durable)
+        self._last_timestamp_ms = None
+
+    def offset_before(self, timestamp_ms: int) -> int:
+        """An offset before which no record has a timestamp ≥ ``timestamp_ms``: where to begin to look."""
+        number = self.file.last_at_most(_TIMESTAMP, timestamp_ms - 1)
+        return self._base_offset if number < 0 else self._base_offset + self.file.entry(number)[1]
+
+
+class AbortedTransaction(NamedTuple):
+    """The range [first_offset, last_offset] of one producer whose records nobody who reads committed ones may see."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+class TransactionIndex:
+    """``<base offset>.txnindex``: the aborted transactions that ended in the segment (Kafka's AbortedTxn).
+
+        bytes    type   field
+        0–7      i64    producer id
+        8–15     i64    offset of the transaction's first record
+        16–23    i64    offset of its abort marker
+        24–31    i64    last stable offset when the marker was written
+        32–35    u32    checksum
+
+    Rule: appended when an abort marker is, so the last two fields rise. Nothing aborts yet.
+
+    Aborted transactions by rising marker offset. Not thread-safe against writers.
+    """
+
+    __slots__ = ("file",)
+
+    def __init__(self, open_files: OpenFiles, directory: Path, base_offset: int) -> None:
+        self.file = IndexFile(open_files, directory / f"{base_offset:020d}.txnindex", "<qqqq", base_offset)
+
+    def append(self, aborted: AbortedTransaction) -> None:
+        """Raises `OSError`."""
+        self.file.append(aborted)
+
+    def overlapping(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """Those with records in [start_offset, end_offset). Raises `CorruptRecordError`, `OSError`."""
+        found = [AbortedTransaction(*fields) for fields in self.file.entries()]
+        return [
+            aborted for aborted in found if aborted.first_offset < end_offset and aborted.last_offset >= start_offset
+        ]
+
+
+class IndexBuilder:
+    """Gathers entries, and the figures of a segment, frame by frame."""
+
+    def __init__(self, base_offset: int, index_interval_bytes: int) -> None:
+        self._base_offset = base_offset
+        self._interval_bytes = index_interval_bytes
+        self.offset_entries: list[tuple[int, int]] = []
+        self.time_entries: list[tuple[int, int]] = []
+        self.next_offset = base_offset
+        self.last_indexed_position = 0
+        self.max_timestamp_ms = NO_TIMESTAMP
+        self.first_append_ms = -1
+        self.last_append_ms = -1
+
+    def add(self, position: int, header: FrameHeader) -> None:
+        """The next frame, which begins at ``position``."""
+        if position - self.last_indexed_position >= self._interval_bytes:
+            self.offset_entries.append((header.base_offset - self._base_offset, position))
+            self._add_time(header.base_offset)
+            self.last_indexed_position = position
+        self.max_timestamp_ms = max(self.max_timestamp_ms, header.latest_timestamp_ms)
+        if self.first_append_ms < 0:
+            self.first_append_ms = header.append_time_ms
+        self.last_append_ms = header.append_time_ms
+        self.next_offset = header.next_offset
+
+    def close(self) -> None:
+        """The segment takes no more frames: its maximum timestamp gets an entry."""
+        self._add_time(self.next_offset)
+
+    def _add_time(self, offset: int) -> None:
+        if self.max_timestamp_ms > (self.time_entries[-1][0] if self.time_entries else NO_TIMESTAMP):
+            self.time_entries.append((self.max_timestamp_ms, offset - self._base_offset))
