@@ -54,6 +54,7 @@ from tests.simulation.serving import Fetched
 from tests.simulation.states import StateChange
 
 Key = tuple[bytes, int]
+_NEWS_LIMIT_US = 3_000_000  # by then a controller knows who has registered
 
 
 class Invariants:
@@ -463,13 +464,18 @@ class Invariants:
             self.may_lack.discard((leader, change.at))  # else it is not known yet to have died
         self._require(7, node, change.at, change.key, 0, self.of(change.key, change.at).end)
 
-    @staticmethod
-    def _is_rightly_eligible(change: StateChange) -> bool:
-        """Whether the new leader had all that is committed, and nobody in sync was there, or is missed for its log."""
+    def _is_rightly_eligible(self, change: StateChange) -> bool:
+        """Whether the new leader had all that is committed, and nobody in sync was there, as far as a controller can
+        have known, or is missed for its log. One that has just registered again may not be known to have."""
         before = change.before
         if before is None or change.after.leader not in before.eligible:
             return False
-        return not set(before.isr) & {*change.registered, *before.lost, *before.unproven}
+        known = {
+            broker_id
+            for broker_id in change.registered
+            if self._nodes[broker_id].scheduler.now_us - self._registered_at_us[broker_id] > _NEWS_LIMIT_US
+        }
+        return not set(before.isr) & {*known, *before.lost, *before.unproven}
 
     def _takes_part(self, broker_id: int) -> bool:
         """Whether its present life has registered."""
