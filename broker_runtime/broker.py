@@ -32,24 +32,25 @@ from broker_runtime.cluster_identity import boot_id, cluster_id, instance_id
 from broker_runtime.contract.errors import BrokerUnavailableError, PylogError, SetupError
 from broker_runtime.contract.requests import Empty, LogEndsRequest, LogEndsResponse, ReportBrokerRequest
 from broker_runtime.contract.settings import Address, BrokerSettings
-from broker_runtime.controller.cluster_member import ClusterMember
-from broker_runtime.controller.disk_room import DiskReport
-from broker_runtime.controller.disk_work import DiskWorker
-from broker_runtime.controller.hosting import Hosting
-from broker_runtime.controller.isr_updater import IsrUpdater
-from broker_runtime.controller.own_disks import GenerationReport, OwnDisks
+from broker_runtime.contract.threads import is_out_of_threads, may_start, run_within
+from broker_runtime.following.follower import ReplicationThrottle
+from broker_runtime.following.peers import broker_answers, call_peer, port_refuses
+from broker_runtime.following.replica_fetching import ReplicaFetching
 from broker_runtime.log import BelievedClock, LogDirectory, uptime_ms
 from broker_runtime.log.files import RealFiles
 from broker_runtime.log.ownership import require_apart
 from broker_runtime.log.watched_files import WatchedFiles
+from broker_runtime.membership.cluster_member import ClusterMember
+from broker_runtime.membership.disk_room import DiskReport
+from broker_runtime.membership.disk_work import DiskWorker
+from broker_runtime.membership.hosting import Hosting
+from broker_runtime.membership.isr_updater import IsrUpdater
+from broker_runtime.membership.own_disks import GenerationReport, OwnDisks
 from broker_runtime.memory import limit_bytes
 from broker_runtime.periodic import PeriodicTask, Schedule
 from broker_runtime.ports import choose_port, require_free_port
-from broker_runtime.replication import PartitionRegistry, ReplicationThrottle
+from broker_runtime.replication import PartitionRegistry
 from broker_runtime.server.flight import PylogFlightServer
-from broker_runtime.server.peers import broker_answers, call_peer, port_refuses
-from broker_runtime.server.replica_fetching import ReplicaFetching
-from broker_runtime.server.threads import is_out_of_threads, may_start, run_within
 from broker_runtime.services.metadata import software_version
 from broker_runtime.services.producer_ids import ProducerIdService
 from broker_runtime.zookeeper.client import KazooZooKeeper

@@ -12,13 +12,13 @@ from typing import Final
 
 from broker_runtime.contract.errors import PylogError
 from broker_runtime.contract.settings import BrokerSettings
-from broker_runtime.controller.cluster_member import ClusterMember
 from broker_runtime.groups.claims import Claims
 from broker_runtime.groups.coordinator import GroupCoordinator
 from broker_runtime.groups.group import Limits
 from broker_runtime.groups.hosted import HostedGroups
 from broker_runtime.groups.offsets import REFRESH_MS, OffsetStore
 from broker_runtime.groups.removal import GroupRemoval
+from broker_runtime.membership.cluster_member import ClusterMember
 from broker_runtime.services.groups import GroupService
 from broker_runtime.zookeeper.session import ZooKeeperClient
 

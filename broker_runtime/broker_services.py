@@ -11,12 +11,11 @@ from typing import Any, TypeVar
 
 from broker_runtime.contract.requests import Empty, ReportBrokerRequest
 from broker_runtime.contract.settings import BrokerSettings
-from broker_runtime.controller.cluster_member import ClusterMember
 from broker_runtime.log import LogDirectory
+from broker_runtime.membership.cluster_member import ClusterMember
 from broker_runtime.memory import ANSWER_BUDGET_BYTES, PRODUCE_BUDGET_BYTES
 from broker_runtime.replication import PartitionRegistry
 from broker_runtime.server.flight import Services
-from broker_runtime.server.peer_beliefs import PeerBeliefs
 from broker_runtime.services.byte_budget import ByteBudget
 from broker_runtime.services.configs import ConfigService
 from broker_runtime.services.fetch import FetchService
@@ -24,6 +23,7 @@ from broker_runtime.services.groups import GroupService
 from broker_runtime.services.metadata import MetadataService
 from broker_runtime.services.movement import MovementService
 from broker_runtime.services.offsets import LogOffsetService
+from broker_runtime.services.peer_beliefs import PeerBeliefs
 from broker_runtime.services.plain import PlainService
 from broker_runtime.services.produce import ProduceService
 from broker_runtime.services.producer_ids import ProducerIdService

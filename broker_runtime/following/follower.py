@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -35,17 +35,11 @@ from broker_runtime.contract.errors import (
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import MOST_ENTRIES
 from broker_runtime.contract.streams import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
+from broker_runtime.following.follower_log import LogPosition, adopt_marks, begin_anew, cut_to_common_part, position_of
 from broker_runtime.log import FlushMode, PartitionLog
-from broker_runtime.replication.follower_log import (
-    LogPosition,
-    adopt_marks,
-    begin_anew,
-    cut_to_common_part,
-    position_of,
-)
 from broker_runtime.replication.hosted_replica import HostedReplica
-from broker_runtime.replication.throttle import ReplicationThrottle
-from broker_runtime.replication.told_partitions import ToldPartitions
+from broker_runtime.replication.leadership import Leadership
+from broker_runtime.replication.partition import Partition
 
 FIRST_RETRY_MS: Final = 50
 LONGEST_RETRY_MS: Final = 1_000
@@ -53,6 +47,11 @@ _LONGEST_FLUSH_OF_ANOTHER_S: Final = 1.0
 _NEVER_MS: Final = 1 << 62
 _LOADS_PER_REQUEST: Final = 8  # so that logs that are loaded, or recovered, hold up the others a little only
 _log = logging.getLogger(__name__)
+
+REPORT_AGAIN_MS: Final = 2_000
+_SMALLEST_SHARE: Final = 16
+
+_Request = TypeVar("_Request")
 
 
 @dataclass(slots=True, eq=False)
@@ -108,7 +107,7 @@ class FollowerFetcher:
         self._followed: dict[TopicPartition, _Followed] = {}
         self._request_id = 0
         self._asked: dict[TopicPartition, _Asked] | None = None  # of the request that is out; None: none is
-        self._session: ToldPartitions[_Asked] | None = None  # None: each request tells everything
+        self._session: ReportedPartitions[_Asked] | None = None  # None: each request tells everything
         # Ordered sets: what is done in which order depends on nothing but what happened.
         self._waiting: dict[TopicPartition, None] = {}  # in a session: what is left out for a while
         self._touched: dict[TopicPartition, None] = {}  # follow and unfollow were called since the last request
@@ -169,10 +168,10 @@ class FollowerFetcher:
     def begin_session(self) -> None:
         """From now on the leader remembers what it is told, until `failed` or the next call of this: a new connection,
         whose first request tells everything."""
-        self._session = ToldPartitions()
+        self._session = ReportedPartitions()
         self._waiting.clear()
         with self._lock:
-            self._session.unsaid.update(dict.fromkeys(self._followed))
+            self._session.unreported.update(dict.fromkeys(self._followed))
 
     def next_request(
         self, broker_epoch: int, now_ms: int, *, longest_wait_ms: int | None = None
@@ -190,7 +189,7 @@ class FollowerFetcher:
             touched, self._touched = self._touched, {}
             candidates = dict.fromkeys(self._followed) if session is None else touched
         if session is not None:
-            candidates = {**session.take_unsaid(now_ms), **touched, **self._waiting}
+            candidates = {**session.take_unreported(now_ms), **touched, **self._waiting}
             candidates.update(dict.fromkeys(self._held_back(session, now_ms)))
         asked, wait_ms = self._look(candidates, now_ms)
         if longest_wait_ms is not None:
@@ -204,7 +203,7 @@ class FollowerFetcher:
             for at in forgotten:
                 session.forget(at)
             for at, each in asked.items():
-                session.say(at, each, now_ms)
+                session.report(at, each, now_ms)
         if not (asked or forgotten or session):
             return None
         self._request_id += 1
@@ -272,7 +271,7 @@ class FollowerFetcher:
             except PylogError as error:
                 self._fails(each, error, now_ms)
             if self._session is not None:
-                self._session.unsaid[at] = None
+                self._session.unreported[at] = None
 
     def failed(self, error: PylogError, now_ms: int) -> None:
         """The connection broke, or was not made: no answer will come, and nothing is asked for a while."""
@@ -324,13 +323,13 @@ class FollowerFetcher:
                 asked[at] = _Asked(followed=each, position=position)
         return asked, wait_ms
 
-    def _held_back(self, session: ToldPartitions[_Asked], now_ms: int) -> list[TopicPartition]:
+    def _held_back(self, session: ReportedPartitions[_Asked], now_ms: int) -> list[TopicPartition]:
         """What the leader knows and must leave out while the throttle holds it up."""
         if self._throttle is None or not self._throttle.wait_ms(now_ms):
             return []
         return [at for at in session if (known := session.get(at)) and not known.followed.replica.is_in_sync]
 
-    def _note_what_moved(self, session: ToldPartitions[_Asked], response: FetchResponse) -> None:
+    def _note_what_moved(self, session: ReportedPartitions[_Asked], response: FetchResponse) -> None:
         """What is not as the leader knows it is told next."""
         for told in response.partitions:
             at = TopicPartition(told.topic, told.partition)
@@ -343,7 +342,7 @@ class FollowerFetcher:
             except PylogError:
                 is_as_told = False
             if not is_as_told or known.followed.failures:
-                session.unsaid[at] = None
+                session.unreported[at] = None
 
     def _position(self, at: TopicPartition, each: _Followed, now_ms: int) -> LogPosition | None:
         try:
@@ -438,14 +437,14 @@ class FollowerFetcher:
 
 
 def _put_off(
-    session: ToldPartitions[_Asked], asked: dict[TopicPartition, _Asked], forgotten: list[TopicPartition]
+    session: ReportedPartitions[_Asked], asked: dict[TopicPartition, _Asked], forgotten: list[TopicPartition]
 ) -> bool:
     """Takes out what one request has no room for, so that the next tells it before all else; whether that is any."""
     put_off = [*list(asked)[MOST_ENTRIES:], *forgotten[MOST_ENTRIES:]]
     for at in put_off:
         asked.pop(at, None)
     del forgotten[MOST_ENTRIES:]
-    session.unsaid = {**dict.fromkeys(put_off), **session.unsaid}
+    session.unreported = {**dict.fromkeys(put_off), **session.unreported}
     return bool(put_off)
 
 
@@ -455,3 +454,100 @@ def _no_memory(error: MemoryError) -> BrokerOverloadedError:
 
 def _delay_ms(failures: int) -> int:
     return min(FIRST_RETRY_MS << min(failures - 1, 10), LONGEST_RETRY_MS)
+
+
+@dataclass(slots=True)
+class _Reported(Generic[_Request]):
+    asked: _Request
+    at_ms: int
+
+
+class ReportedPartitions(Generic[_Request]):
+    """What the follower has reported to its leader in one fetch session, and which partitions to report next.
+
+    Rule: nothing is lost. A partition is reported when it begins to be followed, when its log has moved since it was
+    last reported, when it may be fetched again after a failure, and every `REPORT_AGAIN_MS` though nothing happened:
+    leaders go by when they last heard of a follower, and learn that way what no other message says. Not thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._reported: dict[TopicPartition, _Reported[_Request]] = {}  # the one that was told longest ago comes first
+        self.unreported: dict[TopicPartition, None] = {}  # of these there is, or may be, something to tell
+
+    def __len__(self) -> int:
+        return len(self._reported)
+
+    def get(self, at: TopicPartition) -> _Request | None:
+        """What the leader knows of it; None: nothing."""
+        known = self._reported.get(at)
+        return None if known is None else known.asked
+
+    def __iter__(self) -> Iterator[TopicPartition]:
+        return iter(self._reported)
+
+    def report(self, at: TopicPartition, asked: _Request, now_ms: int) -> None:
+        """The next request tells this of it."""
+        self._reported.pop(at, None)
+        self._reported[at] = _Reported(asked, now_ms)
+
+    def forget(self, at: TopicPartition) -> bool:
+        """The leader is to leave it out; whether it knew of it."""
+        return self._reported.pop(at, None) is not None
+
+    def take_unreported(self, now_ms: int) -> dict[TopicPartition, None]:
+        """What is to be looked at for the next request: the unreported, and a share of what was told long ago."""
+        unreported, self.unreported = self.unreported, {}
+        share = max(_SMALLEST_SHARE, len(self._reported) // 4)
+        for (at, known), _ in zip(self._reported.items(), range(share), strict=False):
+            if now_ms - known.at_ms < REPORT_AGAIN_MS:
+                break
+            unreported[at] = None
+        return unreported
+
+
+class ReplicationThrottle:
+    """A rate in bytes per second, shared by all fetchers of a broker. Thread-safe; time is an argument.
+
+    How fast a broker fetches partitions it is not in sync with (``replication.throttled.rate``), so that moving
+    partitions leaves room for those who produce and consume. In-sync replicas are never held up.
+
+    Rule: what came is spent, even beyond what there was; then nothing is asked for until the debt is paid.
+    """
+
+    def __init__(self, bytes_per_s: int) -> None:
+        assert bytes_per_s > 0
+        self._bytes_per_s = bytes_per_s
+        self._lock = threading.Lock()
+        self._left_bytes = float(bytes_per_s)  # Invariant: at most what one second gives
+        self._at_ms: int | None = None
+
+    def wait_ms(self, now_ms: int) -> int:
+        """In how many ms more may be asked for; 0: now."""
+        with self._lock:
+            self._earn(now_ms)
+            return 0 if self._left_bytes > 0 else int(-self._left_bytes * 1000 / self._bytes_per_s) + 1
+
+    def spend(self, size_bytes: int, now_ms: int) -> None:
+        """So many bytes came."""
+        with self._lock:
+            self._earn(now_ms)
+            self._left_bytes -= size_bytes
+
+    def _earn(self, now_ms: int) -> None:
+        if self._at_ms is not None and now_ms > self._at_ms:
+            earned = (now_ms - self._at_ms) * self._bytes_per_s / 1000
+            self._left_bytes = min(self._left_bytes + earned, float(self._bytes_per_s))
+        self._at_ms = now_ms if self._at_ms is None else max(self._at_ms, now_ms)
+
+
+class FollowerPlan(Protocol):
+    """Told after the partition took its role. Thread-safe, never blocks for the network, raises nothing."""
+
+    def follow(self, partition: Partition, leadership: Leadership) -> None:
+        """Fetch the partition from ``leadership.leader`` (a broker, not this one) in its leader epoch.
+
+        Again with the same epoch: news of it (the in-sync set, an address); what backs off tries again at once.
+        """
+
+    def unfollow(self, at: TopicPartition) -> None:
+        """Fetch it no more. One that is not followed is fine."""

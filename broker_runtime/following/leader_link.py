@@ -21,8 +21,9 @@ from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import HEARTBEAT_INTERVAL_S, PEER_SILENCE_LIMIT_S
 from broker_runtime.contract.settings import Address
 from broker_runtime.contract.streams import FetchHello, FetchRequest
-from broker_runtime.replication import FollowerFetcher, Partition
-from broker_runtime.server.threads import is_out_of_threads, may_start
+from broker_runtime.contract.threads import is_out_of_threads, may_start
+from broker_runtime.following.follower import FollowerFetcher
+from broker_runtime.replication import Partition
 
 _SHORTEST_PAUSE_S: Final = 0.01
 _INTERRUPT_AFTER_S: Final = 0.05  # a request that waits longer than this has no answer on its way

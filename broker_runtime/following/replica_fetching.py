@@ -24,9 +24,10 @@ from typing import Final
 from broker_runtime.contract.errors import PylogError
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.settings import Address
-from broker_runtime.replication import FollowerFetcher, Leadership, Partition, ReplicationThrottle
-from broker_runtime.server.leader_link import LeaderLink
-from broker_runtime.server.threads import may_start
+from broker_runtime.contract.threads import may_start
+from broker_runtime.following.follower import FollowerFetcher, ReplicationThrottle
+from broker_runtime.following.leader_link import LeaderLink
+from broker_runtime.replication import Leadership, Partition
 
 _LOOK_S: Final = 1.0
 _LOOK_AT_NEWS_S: Final = 0.05

@@ -22,15 +22,15 @@ from typing import Final
 from broker_runtime.contract.errors import LogStorageError, PylogError, SetupError, ZooKeeperUnavailableError
 from broker_runtime.contract.requests import LogEndsRequest, LogEndsResponse
 from broker_runtime.controller.controller import Controller
-from broker_runtime.controller.damaged_replicas import DamagedReplicas
 from broker_runtime.controller.decisions import Decisions, in_sync_with_others
 from broker_runtime.controller.election import Electorate
-from broker_runtime.controller.hosting import Hosting
 from broker_runtime.controller.movement import MovementWriter
-from broker_runtime.controller.news import NewsBoard
 from broker_runtime.controller.suspicion import Probe, Suspicions
 from broker_runtime.controller.topics import TopicWriter
 from broker_runtime.controller.unproven import AskLogEnds, RunAll, in_line
+from broker_runtime.membership.damaged_replicas import DamagedReplicas
+from broker_runtime.membership.hosting import Hosting
+from broker_runtime.membership.news import NewsBoard
 from broker_runtime.zookeeper.changes import ChangeFeed
 from broker_runtime.zookeeper.cluster_state import (
     ClusterState,

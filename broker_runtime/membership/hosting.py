@@ -15,23 +15,25 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
-from broker_runtime.contract.errors import InconsistentTopicIdError, LogStorageError, PylogError
+from broker_runtime.contract.errors import InconsistentTopicIdError, LogStorageError, PylogError, RequestTimedOutError
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import LogEnd, PartitionKey
 from broker_runtime.contract.schema import SchemaHistory, TopicSchema, schema_from_bytes
 from broker_runtime.contract.settings import TopicSettings, resolve
-from broker_runtime.controller.disk_room import DiskRoom, PartitionWithRoom
-from broker_runtime.controller.disk_work import DiskWork, WorkInLine
-from broker_runtime.controller.log_ends import cannot_tell_end, ends_of
 from broker_runtime.controller.partition_ranges import partition_ranges
+from broker_runtime.following.follower import FollowerPlan
 from broker_runtime.log import BelievedClock, FlushMode, LogConfig, LogDirectory, PartitionLog, uptime_ms
-from broker_runtime.replication import FollowerPlan, Leadership, Partition, PartitionRegistry, Role
+from broker_runtime.membership.disk_room import DiskRoom, PartitionWithRoom
+from broker_runtime.membership.disk_work import DiskWork, WorkInLine
+from broker_runtime.replication import Leadership, Partition, PartitionRegistry, Role
+from broker_runtime.replication.divergence import last_epoch
+from broker_runtime.replication.hosted_replica import BUSY_S
 from broker_runtime.replication.registry import KnownTopic
 from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState, VersionedState
 from broker_runtime.zookeeper.znodes import TopicRecord
@@ -577,3 +579,25 @@ def _log_config(settings: TopicSettings) -> LogConfig:
         flush_ms=settings.flush_ms,
         is_log_append_time=settings.message_timestamp_type == "LogAppendTime",
     )
+
+
+def ends_of(logs: Mapping[PartitionKey, PartitionLog], *, may_load: bool) -> Iterator[tuple[PartitionKey, LogEnd]]:
+    """How far those logs of one directory go that can tell. Without ``may_load``, those that are loaded."""
+    busy_s = BUSY_S
+    for key, each in logs.items():
+        if not each.is_loaded and not may_load:
+            continue
+        try:
+            extent = each.extent(busy_s) if each.is_loaded else each.extent()
+        except PylogError as error:
+            if isinstance(error, RequestTimedOutError):
+                busy_s = 0.0  # the disk may stand still: not so long for each log on it
+            cannot_tell_end(key, error)
+            continue
+        epoch = last_epoch(extent.leader_epochs, extent.log_end)
+        yield key, LogEnd(topic=key.topic, partition=key.partition, leader_epoch=epoch, log_end=extent.log_end)
+
+
+def cannot_tell_end(key: PartitionKey, error: PylogError) -> None:
+    """Says in the log that the answer leaves this one out."""
+    log.warning("cannot tell log end topic=%s partition=%d error=%s", key.topic, key.partition, error)

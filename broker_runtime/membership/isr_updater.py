@@ -23,8 +23,8 @@ from typing import Final, TypeVar
 import msgspec
 
 from broker_runtime.contract.errors import CorruptRecordError, RequestTimedOutError, ZooKeeperUnavailableError
-from broker_runtime.controller.disk_room import DiskReport
 from broker_runtime.controller.election import Electorate
+from broker_runtime.membership.disk_room import DiskReport
 from broker_runtime.replication import InSyncChange, Partition, PartitionRegistry
 from broker_runtime.replication.hosted_replica import BUSY_S
 from broker_runtime.zookeeper.membership import Membership

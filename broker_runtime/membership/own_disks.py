@@ -16,8 +16,8 @@ from pathlib import Path
 
 from broker_runtime.contract.errors import LogStorageError, PylogError, SetupError
 from broker_runtime.contract.model import TopicPartition
-from broker_runtime.controller.disk_work import DiskWork
 from broker_runtime.log import LogDirectory
+from broker_runtime.membership.disk_work import DiskWork
 from broker_runtime.zookeeper.disks import Generation, Place
 from broker_runtime.zookeeper.membership import Membership, note_generations
 from broker_runtime.zookeeper.session import ZNodeError, ZooKeeperClient

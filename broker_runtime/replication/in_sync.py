@@ -25,8 +25,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from broker_runtime.contract.errors import NotLeaderOrFollowerError, StaleBrokerEpochError
-from broker_runtime.replication.follower_fetch import FollowerFetch
-from broker_runtime.replication.high_watermark import advanced_high_watermark
+from broker_runtime.log import LogSlice
 from broker_runtime.replication.leadership import Leadership
 
 JOIN_WAIT_MS: Final = 3_000
@@ -362,3 +361,53 @@ class InSyncSet:
             known = self._followers.get(broker_id)
             if known is not None:
                 known.is_close, known.log_end_then, known.end = False, -1, _UNKNOWN_END
+
+
+def advanced_high_watermark(
+    current: int, replicated_ends: Mapping[int, int], in_sync: Collection[int], *, min_in_sync: int = 1
+) -> int:
+    """The high watermark after what is now known; ``current`` where nothing lets it advance.
+
+    ``replicated_ends``: broker id → the offset up to which that replica holds the log (its durable end under
+    ``flush.mode=ack``, else its log end), the leader included. A replica of ``in_sync`` that has not told its end
+    holds the high watermark where it is; so does an in-sync set below ``min_in_sync``.
+
+    How far a partition is committed: a pure function of what its replicas hold.
+
+    Kafka's rule (`Partition.maybeIncrementLeaderHW`), over durable ends instead of log ends where ``flush.mode=ack``:
+    the high watermark is the minimum over the maximal in-sync set, and never goes back within one leadership.
+    """
+    if not in_sync or len(in_sync) < min_in_sync:
+        return current
+    if any(broker_id not in replicated_ends for broker_id in in_sync):
+        return current
+    return max(current, min(replicated_ends[broker_id] for broker_id in in_sync))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowerFetch:
+    """What a follower says of its log, and with that what it wants: all from ``offset`` on."""
+
+    broker_id: int
+    broker_epoch: int  # of the follower's registration
+    offset: int  # its log's end
+    durable_end: int  # ≤ offset; all below counts as durable there, as ``flush.mode`` says
+    leader_epoch: int  # in which it follows
+    last_fetched_epoch: int  # of its last record; -1: it has none
+    log_start: int = -1  # of its log; -1: it does not say
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowerAnswer:
+    """What the leader says. The caller closes ``found``.
+
+    ``diverging``: (epoch, end): the follower has records that the leader has not; epoch is the largest the leader
+    knows up to the follower's last, end where it ended. Then there is nothing else for it.
+    """
+
+    found: LogSlice | None
+    high_watermark: int
+    log_start: int
+    log_end: int
+    leader_epoch: int
+    diverging: tuple[int, int] | None = None

@@ -30,10 +30,8 @@ from broker_runtime.contract.errors import (
 from broker_runtime.contract.frame import SoundFrame
 from broker_runtime.log import FlushMode, LogSlice
 from broker_runtime.replication.divergence import NO_EPOCH, diverging_point
-from broker_runtime.replication.follower_fetch import FollowerAnswer, FollowerFetch
-from broker_runtime.replication.hosted_replica import HostedReplica, marks_of
-from broker_runtime.replication.in_sync import InSyncSet
-from broker_runtime.replication.waiters import FetchWaiter
+from broker_runtime.replication.hosted_replica import FetchWaiter, HostedReplica, marks_of
+from broker_runtime.replication.in_sync import FollowerAnswer, FollowerFetch, InSyncSet
 
 ACKS_ALL = -1
 _JOINING_LOOK_S = 1.0

@@ -23,7 +23,7 @@ from broker_runtime.contract.errors import (
 )
 from broker_runtime.contract.flight import to_flight_error
 from broker_runtime.contract.schema import check_text
-from broker_runtime.server.threads import is_out_of_threads
+from broker_runtime.contract.threads import is_out_of_threads
 
 NO_MEMORY = "the broker has no memory left for this (memory.max.bytes); others may be done with theirs soon"
 

@@ -25,9 +25,9 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
+from broker_runtime.contract.threads import thread_count
 from broker_runtime.server import connections
 from broker_runtime.server.connections import PeerAddress, Traffic
-from broker_runtime.server.threads import thread_count
 
 _STEP_S: Final = 0.05
 _COUNT_EVERY_S: Final = 0.002

@@ -38,9 +38,9 @@ from broker_runtime.contract.requests import (
 )
 from broker_runtime.controller import reassignment
 from broker_runtime.controller.assignment import loads
-from broker_runtime.controller.cluster_member import ClusterMember
 from broker_runtime.controller.election import elect, prefer
 from broker_runtime.controller.reassignment import ReassignmentStep
+from broker_runtime.membership.cluster_member import ClusterMember
 from broker_runtime.replication import PartitionRegistry
 from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState
 from broker_runtime.zookeeper.session import BadVersionError

@@ -16,7 +16,7 @@ from typing import Final
 from broker_runtime.contract.errors import PylogError
 from broker_runtime.contract.requests import MetadataRequest, MetadataResponse, TopicInfo
 from broker_runtime.contract.settings import Address
-from broker_runtime.server.peers import call_peer
+from broker_runtime.following.peers import call_peer
 from broker_runtime.services.metadata import topic_info
 from broker_runtime.zookeeper.cluster_state import ClusterState
 

@@ -32,8 +32,8 @@ from broker_runtime.contract.requests import (
 )
 from broker_runtime.contract.settings import BrokerSettings
 from broker_runtime.controller.assignment import loads
-from broker_runtime.controller.cluster_member import ClusterMember
 from broker_runtime.controller.topic_plans import plan_columns, plan_config, plan_partitions, plan_topic
+from broker_runtime.membership.cluster_member import ClusterMember
 from broker_runtime.services.metadata import planned_topic_info, topic_info
 from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState
 from broker_runtime.zookeeper.session import BadVersionError, NodeExistsError

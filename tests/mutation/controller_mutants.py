@@ -9,7 +9,7 @@ from tests.mutation.harness import Mutant
 CONTROLLER: Final = (
     Mutant(
         name="joins_without_its_broker_epoch",
-        file="broker_runtime/controller/isr_updater.py",
+        file="broker_runtime/membership/isr_updater.py",
         old="for check in (Check(broker_epoch_path(broker_id), epoch), Check(broker_path(broker_id), 0))",
         new="for check in (Check(broker_path(broker_id), 0),)",
         breaks="A broker joins the in-sync set only in the registration in which it fetched.",
@@ -18,7 +18,7 @@ CONTROLLER: Final = (
     ),
     Mutant(
         name="in_sync_sets_written_in_any_session",
-        file="broker_runtime/controller/isr_updater.py",
+        file="broker_runtime/membership/isr_updater.py",
         old="[*checks, *sets, announcement], session=membership.session)",
         new="[*checks, *sets, announcement])",
         breaks="A leader changes in-sync sets in the session of its registration alone.",
@@ -184,7 +184,7 @@ CONTROLLER: Final = (
     ),
     Mutant(
         name="full_disk_keeps_its_leaderships",
-        file="broker_runtime/controller/isr_updater.py",
+        file="broker_runtime/membership/isr_updater.py",
         old="proposed += [(partition, None) for partition in led if _is_to_be_given_up(partition, own_id, brokers)]",
         new="pass",
         breaks="A leader whose disk takes no records gives the partition up.",
@@ -223,7 +223,7 @@ CONTROLLER: Final = (
     ),
     Mutant(
         name="eligible_log_is_set_aside",
-        file="broker_runtime/controller/hosting.py",
+        file="broker_runtime/membership/hosting.py",
         old="self._broker_id in (*state.isr, *state.eligible)",
         new="self._broker_id in state.isr",
         breaks="A damaged log is set aside only when nothing rests on it.",

@@ -102,7 +102,7 @@ REPLICATION: Final = (
     ),
     Mutant(
         name="follower_tells_its_log_end_as_durable",
-        file="broker_runtime/replication/follower_log.py",
+        file="broker_runtime/following/follower_log.py",
         old="durable_end=extent.durable_end,",
         new="durable_end=extent.log_end,",
         breaks="A follower tells its leader what its device has.",
@@ -114,7 +114,7 @@ REPLICATION: Final = (
     ),
     Mutant(
         name="follower_is_committed_beyond_its_device",
-        file="broker_runtime/replication/follower_log.py",
+        file="broker_runtime/following/follower_log.py",
         old="told = min(high_watermark, extent.durable_end)",
         new="told = min(high_watermark, extent.log_end)",
         breaks="A follower's high watermark never passes what its device has.",
@@ -126,7 +126,7 @@ REPLICATION: Final = (
     ),
     Mutant(
         name="follower_cuts_what_is_committed",
-        file="broker_runtime/replication/follower_log.py",
+        file="broker_runtime/following/follower_log.py",
         old="        log.refuse_to_lose(offset, leader_epoch)\n",
         new="        pass\n",
         breaks="A follower deletes nothing that it knows to be committed.",

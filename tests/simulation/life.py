@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from broker_runtime.cluster_identity import cluster_id, instance_id
 from broker_runtime.contract.errors import ZooKeeperUnavailableError
-from broker_runtime.controller.cluster_member import ClusterMember
-from broker_runtime.controller.disk_room import DiskReport
-from broker_runtime.controller.hosting import Hosting
-from broker_runtime.controller.isr_updater import IsrUpdater
-from broker_runtime.controller.own_disks import GenerationReport, OwnDisks
 from broker_runtime.log import LogDirectory
+from broker_runtime.membership.cluster_member import ClusterMember
+from broker_runtime.membership.disk_room import DiskReport
+from broker_runtime.membership.hosting import Hosting
+from broker_runtime.membership.isr_updater import IsrUpdater
+from broker_runtime.membership.own_disks import GenerationReport, OwnDisks
 from broker_runtime.replication import FetchWaiter, Partition, PartitionRegistry
 from broker_runtime.services.movement import MovementService
 from broker_runtime.services.topics import TopicService

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from broker_runtime.contract.errors import BrokerUnavailableError
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.streams import FetchHello
-from broker_runtime.replication import FollowerFetcher, Leadership, Partition
+from broker_runtime.following.follower import FollowerFetcher
+from broker_runtime.replication import Leadership, Partition
 from tests.simulation.scheduler import MS, SECOND, Scheduler
 from tests.simulation.serving import FETCH_BYTES, Fetched
 

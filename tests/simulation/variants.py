@@ -13,15 +13,17 @@ from typing import Any
 from unittest import mock
 
 from broker_runtime.contract.errors import RequestTimedOutError
-from broker_runtime.controller import isr_updater, unproven
+from broker_runtime.controller import unproven
 from broker_runtime.controller.controller import Controller
-from broker_runtime.controller.own_disks import OwnDisks
+from broker_runtime.following import follower
 from broker_runtime.log import LogExtent, PartitionLog, group_commit, recovery
 from broker_runtime.log.group_commit import GroupCommit
 from broker_runtime.log.leader_epochs import LeaderEpochs
 from broker_runtime.log.log_state import LogState
 from broker_runtime.log.recovery import StartState
-from broker_runtime.replication import HostedReplica, InSyncSet, Leadership, follower, partition
+from broker_runtime.membership import isr_updater
+from broker_runtime.membership.own_disks import OwnDisks
+from broker_runtime.replication import HostedReplica, InSyncSet, Leadership, partition
 from broker_runtime.zookeeper import disks, membership, returning
 from broker_runtime.zookeeper.session import ANY_VERSION, Check
 from broker_runtime.zookeeper.znodes import TOPICS, broker_path

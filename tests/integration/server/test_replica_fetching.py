@@ -14,10 +14,11 @@ import pytest
 
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.settings import Address
+from broker_runtime.following.follower import FollowerFetcher
+from broker_runtime.following.replica_fetching import ReplicaFetching
 from broker_runtime.log import LogConfig, LogDirectory
 from broker_runtime.log.files import RealFiles
-from broker_runtime.replication import FollowerFetcher, Leadership, Partition
-from broker_runtime.server.replica_fetching import ReplicaFetching
+from broker_runtime.replication import Leadership, Partition
 from tests.integration.server.serving import TOPICS, Server, eventually, serving, untyped_frame
 from tests.integration.server.streams import ProduceStream
 

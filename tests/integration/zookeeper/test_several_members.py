@@ -8,8 +8,8 @@ import pytest
 
 from broker_runtime.contract.requests import CreateTopicRequest
 from broker_runtime.controller.assignment import loads
-from broker_runtime.controller.cluster_member import ClusterMember
 from broker_runtime.controller.topic_plans import plan_topic
+from broker_runtime.membership.cluster_member import ClusterMember
 from broker_runtime.zookeeper.client import KazooZooKeeper
 from broker_runtime.zookeeper.membership import BrokerIdentity
 from broker_runtime.zookeeper.znodes import broker_path

@@ -6,13 +6,14 @@ from pathlib import Path
 
 from broker_runtime.contract.errors import PylogError
 from broker_runtime.contract.model import TopicPartition
-from broker_runtime.controller.cluster_member import ClusterMember
-from broker_runtime.controller.disk_room import DiskReport
-from broker_runtime.controller.hosting import Hosting
-from broker_runtime.controller.isr_updater import IsrUpdater
+from broker_runtime.following.follower import FollowerFetcher
 from broker_runtime.log import LogDirectory
 from broker_runtime.log.faulty_files import FaultyFiles
-from broker_runtime.replication import FollowerFetcher, PartitionRegistry
+from broker_runtime.membership.cluster_member import ClusterMember
+from broker_runtime.membership.disk_room import DiskReport
+from broker_runtime.membership.hosting import Hosting
+from broker_runtime.membership.isr_updater import IsrUpdater
+from broker_runtime.replication import PartitionRegistry
 from broker_runtime.services.byte_budget import ByteBudget
 from broker_runtime.services.fetch import FetchService, ReplicaIdentity
 from broker_runtime.zookeeper.membership import BrokerIdentity

@@ -9,10 +9,10 @@ import pytest
 
 from broker_runtime.contract.errors import CorruptRecordError, LogStorageError, NotLeaderOrFollowerError
 from broker_runtime.contract.model import TopicPartition
-from broker_runtime.controller.disk_work import DiskWorker
-from broker_runtime.controller.hosting import Hosting
-from broker_runtime.controller.own_disks import OwnDisks
 from broker_runtime.log import LogDirectory
+from broker_runtime.membership.disk_work import DiskWorker
+from broker_runtime.membership.hosting import Hosting
+from broker_runtime.membership.own_disks import OwnDisks
 from broker_runtime.replication import PartitionRegistry
 from tests.unit.controller.test_hosting import EPOCH, cluster, topic
 from tests.unit.controller.test_hosting_roles import topic as replicated_topic

@@ -14,8 +14,8 @@ from broker_runtime.contract.errors import (
 )
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import LogEnd, PartitionKey
-from broker_runtime.controller.hosting import Hosting
 from broker_runtime.log import LogDirectory
+from broker_runtime.membership.hosting import Hosting
 from broker_runtime.replication import PartitionRegistry
 from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState, VersionedState
 from broker_runtime.zookeeper.znodes import PartitionState, TopicRecord

@@ -7,9 +7,9 @@ import pytest
 
 from broker_runtime.contract.errors import CorruptRecordError, NotLeaderOrFollowerError
 from broker_runtime.contract.model import TopicPartition
-from broker_runtime.controller.hosting import Hosting
 from broker_runtime.log import LogDirectory
 from broker_runtime.log.faulty_files import FaultyFiles
+from broker_runtime.membership.hosting import Hosting
 from broker_runtime.replication import PartitionRegistry, Role
 from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState, VersionedState
 from broker_runtime.zookeeper.znodes import PartitionState, ReassignmentRecord, TopicRecord

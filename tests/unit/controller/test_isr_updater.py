@@ -10,10 +10,10 @@ import pytest
 
 from broker_runtime.contract.errors import LogStorageError, ZooKeeperUnavailableError
 from broker_runtime.controller.election import Electorate
-from broker_runtime.controller.hosting import Hosting
-from broker_runtime.controller.isr_updater import IsrUpdater
 from broker_runtime.log import LogDirectory
 from broker_runtime.log.faulty_files import FaultyFiles
+from broker_runtime.membership.hosting import Hosting
+from broker_runtime.membership.isr_updater import IsrUpdater
 from broker_runtime.replication import FollowerFetch, PartitionRegistry
 from broker_runtime.replication.hosted_replica import BUSY_S
 from broker_runtime.replication.in_sync import RETRY_MS

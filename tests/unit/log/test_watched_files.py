@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from broker_runtime.controller.disk_room import DiskRoom
 from broker_runtime.log import LogDirectory
 from broker_runtime.log.watched_files import WatchedFiles
+from broker_runtime.membership.disk_room import DiskRoom
 from tests.unit.standing_disk import LIMIT_S, StandingFiles
 
 LIMIT_OF_STALL_S = 30.0

@@ -11,9 +11,10 @@ import pyarrow as pa
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.schema import SchemaHistory, TopicSchema
 from broker_runtime.contract.streams import FetchRequest, FetchResponse
+from broker_runtime.following.follower import FollowerFetcher, ReplicationThrottle
 from broker_runtime.log import LogConfig, LogDirectory, PartitionLog
 from broker_runtime.log.faulty_files import FaultyFiles
-from broker_runtime.replication import FollowerFetcher, Leadership, Partition, PartitionRegistry, ReplicationThrottle
+from broker_runtime.replication import Leadership, Partition, PartitionRegistry
 from broker_runtime.replication.registry import KnownTopic
 from broker_runtime.services.byte_budget import ByteBudget
 from broker_runtime.services.fetch import FetchService, ReplicaIdentity

@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 
 from broker_runtime.contract import errors
+from broker_runtime.following import follower
+from broker_runtime.following.follower_log import adopt_marks
 from broker_runtime.log import FlushMode
 from broker_runtime.log.directory import RECOVERY_POINT_NAME
 from broker_runtime.log.faulty_files import FaultyFiles
-from broker_runtime.replication import FetchWaiter, Partition, PendingAppend, follower
+from broker_runtime.replication import FetchWaiter, Partition, PendingAppend
 from broker_runtime.replication import partition as leader
-from broker_runtime.replication.follower_log import adopt_marks
 from tests.unit.replication.partitions import NOW_MS, Hosted, frame, leadership
 
 LIMIT_S = 20.0

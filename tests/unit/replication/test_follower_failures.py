@@ -11,11 +11,10 @@ import pytest
 from broker_runtime.contract.errors import LogStorageError, NetworkError
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import ErrorInfo
+from broker_runtime.following.follower import FIRST_RETRY_MS, LONGEST_RETRY_MS, ReplicationThrottle
 from broker_runtime.log import PartitionLog
 from broker_runtime.log.appending import AppendResult
 from broker_runtime.log.faulty_files import Fault
-from broker_runtime.replication import ReplicationThrottle
-from broker_runtime.replication.follower import FIRST_RETRY_MS, LONGEST_RETRY_MS
 from tests.unit.replication.replicas import Replica, led_by
 
 

@@ -8,10 +8,10 @@ import pytest
 
 from broker_runtime.contract import errors
 from broker_runtime.contract.model import TopicPartition
+from broker_runtime.following.follower_log import adopt_marks
 from broker_runtime.log.config import FlushMode
 from broker_runtime.log.faulty_files import Fault
 from broker_runtime.replication import FetchWaiter, Partition
-from broker_runtime.replication.follower_log import adopt_marks
 from tests.unit.replication.partitions import NOW_MS, TOPIC_ID, Hosted, frame, leadership, tells
 
 

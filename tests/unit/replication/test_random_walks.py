@@ -15,7 +15,8 @@ import pytest
 
 from broker_runtime.contract.errors import NotLeaderOrFollowerError, PylogError
 from broker_runtime.contract.streams import FetchResponse
-from broker_runtime.replication import FollowerFetcher, InSyncChange, Leadership, Partition, PendingAppend, Role
+from broker_runtime.following.follower import FollowerFetcher
+from broker_runtime.replication import InSyncChange, Leadership, Partition, PendingAppend, Role
 from tests.unit.replication.partitions import NOW_MS, frame
 from tests.unit.replication.replicas import Replica, led_by
 

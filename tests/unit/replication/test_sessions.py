@@ -10,10 +10,10 @@ import pytest
 from broker_runtime.contract.errors import NetworkError
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.streams import FetchRequest, FetchResponse
+from broker_runtime.following import follower
+from broker_runtime.following.follower import FIRST_RETRY_MS, REPORT_AGAIN_MS, FollowerFetcher, ReplicationThrottle
 from broker_runtime.log.faulty_files import Fault
-from broker_runtime.replication import FollowerFetcher, ReplicationThrottle, Role, follower
-from broker_runtime.replication.follower import FIRST_RETRY_MS
-from broker_runtime.replication.told_partitions import RETELL_MS
+from broker_runtime.replication import Role
 from broker_runtime.services.fetch import ReplicaIdentity
 from broker_runtime.services.follower_session import FollowerSession
 from tests.unit.replication.replicas import Replica, led_by
@@ -82,7 +82,7 @@ def test_each_partition_is_told_again_after_a_while():
     for _ in range(2):
         connection.exchange()
     leader.lead(third)
-    _passes(RETELL_MS, leader, follower)
+    _passes(REPORT_AGAIN_MS, leader, follower)
     told: list[int] = []
     for _ in range(3):
         told += connection.numbers()[0]
@@ -279,7 +279,7 @@ def test_many_partitions_end_up_equal_whatever_happened_in_between(seed: int) ->
         elif happening == "limit":
             leader.service._max_bytes = rng.choice([1, 500, 1 << 20])
         elif happening == "time":
-            _passes(rng.choice([10, 600, RETELL_MS]), leader, follower)
+            _passes(rng.choice([10, 600, REPORT_AGAIN_MS]), leader, follower)
         elif happening == "break":
             connection.fetcher.failed(NetworkError("broke"), follower.now_ms)
             connection.session.close()

@@ -9,9 +9,9 @@ import pytest
 from broker_runtime.contract.errors import BrokerUnavailableError
 from broker_runtime.contract.requests import MetadataResponse, TopicInfo
 from broker_runtime.contract.settings import Address
-from broker_runtime.server import peer_beliefs as module
-from broker_runtime.server.peer_beliefs import PeerBeliefs
+from broker_runtime.services import peer_beliefs as module
 from broker_runtime.services.metadata import topic_info
+from broker_runtime.services.peer_beliefs import PeerBeliefs
 from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState, VersionedState
 from broker_runtime.zookeeper.znodes import BrokerRegistration, PartitionState, TopicRecord
 

@@ -3,7 +3,7 @@
 import threading
 import time
 
-from broker_runtime.server.threads import run_within
+from broker_runtime.contract.threads import run_within
 from tests.unit.standing_disk import LIMIT_S
 
 

@@ -5,9 +5,9 @@ import pytest
 from broker_runtime.contract.errors import LeaderNotAvailableError
 from broker_runtime.contract.requests import CreateTopicRequest
 from broker_runtime.contract.settings import resolve
-from broker_runtime.controller.cluster_member import ClusterMember
-from broker_runtime.controller.hosting import Hosting
 from broker_runtime.log import LogDirectory
+from broker_runtime.membership.cluster_member import ClusterMember
+from broker_runtime.membership.hosting import Hosting
 from broker_runtime.replication import PartitionRegistry
 from broker_runtime.services.topics import TopicService
 from broker_runtime.zookeeper.membership import BrokerIdentity

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from broker_runtime.contract.model import TopicPartition
-from broker_runtime.controller.own_disks import GenerationReport, OwnDisks
 from broker_runtime.log import LogConfig, LogDirectory
 from broker_runtime.log.faulty_files import FaultyFiles
+from broker_runtime.membership.own_disks import GenerationReport, OwnDisks
 from broker_runtime.zookeeper.membership import BrokerIdentity, note_stopped, register
 from broker_runtime.zookeeper.memory import MemoryZooKeeper
 from broker_runtime.zookeeper.znodes import (

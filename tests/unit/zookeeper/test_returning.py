@@ -10,9 +10,9 @@ import crc32c
 import pytest
 
 from broker_runtime.contract.errors import SetupError, ZooKeeperUnavailableError
-from broker_runtime.controller.own_disks import OwnDisks
 from broker_runtime.log import LogConfig
 from broker_runtime.log.faulty_files import Fault
+from broker_runtime.membership.own_disks import OwnDisks
 from broker_runtime.zookeeper.membership import BrokerIdentity, note_stopped, register
 from broker_runtime.zookeeper.znodes import (
     DiskRecord,
