@@ -25,10 +25,10 @@ if TYPE_CHECKING:
         TopicPartition,
     )
     from pyspark_log import errors
-    from pyspark_log.client.admin import Admin
-    from pyspark_log.client.consumer import Consumer
-    from pyspark_log.client.producer import Producer
-    from pyspark_log.client.read import read
+    from pyspark_log.client.admin.admin import Admin
+    from pyspark_log.client.consumer.consumer import Consumer
+    from pyspark_log.client.producer.producer import Producer
+    from pyspark_log.client.reading.read import read
     from pyspark_log.client.records import BatchMetadata, ConsumedBatch, Record, RecordMetadata
     from pyspark_log.spark.offsets_behind import OffsetsBehind, offsets_behind
     from pyspark_log.spark.source import DefaultSource
@@ -48,10 +48,10 @@ _MODEL = "broker_runtime.contract.model"
 _RECORDS = "pyspark_log.client.records"
 _BEHIND = "pyspark_log.spark.offsets_behind"
 _HOME = {
-    "Admin": "pyspark_log.client.admin",
-    "Producer": "pyspark_log.client.producer",
-    "Consumer": "pyspark_log.client.consumer",
-    "read": "pyspark_log.client.read",
+    "Admin": "pyspark_log.client.admin.admin",
+    "Producer": "pyspark_log.client.producer.producer",
+    "Consumer": "pyspark_log.client.consumer.consumer",
+    "read": "pyspark_log.client.reading.read",
     "Record": _RECORDS,
     "ConsumedBatch": _RECORDS,
     "RecordMetadata": _RECORDS,

@@ -16,7 +16,7 @@ from pyspark_log.cli.partition import watch_moves
 
 if TYPE_CHECKING:
     from broker_runtime.contract.model import ClusterDescription, TopicDescription
-    from pyspark_log.client.health import ClusterHealth
+    from pyspark_log.client.admin.health import ClusterHealth
 
 _BROKER_COLUMNS = [
     Column("broker", "BROKER"),
@@ -162,7 +162,7 @@ def _listed(brokers: Iterable[int]) -> str:
 
 
 def _problem_rows(found: ClusterHealth) -> list[dict[str, Any]]:
-    from pyspark_log.client.health import advice
+    from pyspark_log.client.admin.health import advice
 
     return [
         {

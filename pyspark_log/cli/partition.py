@@ -16,7 +16,7 @@ from pyspark_log.cli.output import Column, OutputFormat, counted, print_rows
 
 if TYPE_CHECKING:
     from broker_runtime.contract.model import Reassignment, TopicDescription, TopicPartition
-    from pyspark_log.client.admin import Admin
+    from pyspark_log.client.admin.admin import Admin
 
 _WATCH_INTERVAL_S = 0.5
 _PARTITION = typer.Argument(help="The partition.", metavar="TOPIC:PARTITION", show_default=False)
@@ -143,7 +143,7 @@ def _row(at: TopicPartition, each: Reassignment) -> dict[str, Any]:
 def choices(topics: Iterable[TopicDescription], named: Collection[TopicPartition] | None) -> list[str]:
     """Of each partition without a leader (of those ``named``, if any): why, what can be done, and what that costs."""
     from broker_runtime.contract.model import TopicPartition
-    from pyspark_log.client.health import why_offline
+    from pyspark_log.client.admin.health import why_offline
 
     without = [
         (TopicPartition(topic.name, partition.partition), partition)

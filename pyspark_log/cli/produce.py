@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from broker_runtime.contract.model import TopicDescription
     from pyspark_log import Producer
     from pyspark_log.cli.produce_inputs import Parse, Unit
-    from pyspark_log.client.delivery import Delivery, RecordFuture
+    from pyspark_log.client.producer.delivery import Delivery, RecordFuture
 
 _KINDS = ("parquet", "csv", "jsonl")
 _KIND_OF_SUFFIX = {".parquet": "parquet", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
@@ -310,7 +310,7 @@ class _Sending:
         self._acknowledged.add(number)
 
     def _settle_batch(self) -> None:
-        from pyspark_log.client.delivery import wait_for
+        from pyspark_log.client.producer.delivery import wait_for
 
         numbers, deliveries = self._batches[0]
         wait_for(deliveries, None)

@@ -24,7 +24,7 @@ from broker_runtime.contract.schema.topic import nearest
 from pyspark_log.cli.json_values import load_json, parse_bytes, parse_timestamp_ms, row_parser
 from pyspark_log.cli.raw_records import read_raw, unpack_record
 from pyspark_log.cli.text_input import CsvSource, without_mark
-from pyspark_log.client.column_values import value_check
+from pyspark_log.client.producer.column_values import value_check
 
 if TYPE_CHECKING:
     from broker_runtime.contract.model import TopicDescription

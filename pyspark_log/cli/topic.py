@@ -123,7 +123,7 @@ def list_topics(invocation: Invocation) -> None:
 def describe(invocation: Invocation, name: Annotated[str, _NAME]) -> None:
     """Show a topic's schema, settings and partitions with their offsets."""
     from broker_runtime.contract.model import TopicPartition
-    from pyspark_log.client.health import advice
+    from pyspark_log.client.admin.health import advice
 
     with invocation.admin() as admin:
         topic = admin.describe_topic(name)

@@ -32,10 +32,10 @@ from broker_runtime.contract.errors import (
     SchemaMismatchError,
     UnknownTopicOrPartitionError,
 )
-from pyspark_log.client.cluster import Cluster
-from pyspark_log.client.range_reader import read_range
-from pyspark_log.client.rows import RowAssembler
-from pyspark_log.client.topics import Topic
+from pyspark_log.client.connection.cluster import Cluster
+from pyspark_log.client.connection.topics import Topic
+from pyspark_log.client.reading.range_reader import read_range
+from pyspark_log.client.reading.rows import RowAssembler
 from pyspark_log.spark.log_view import QUERY_PATIENCE_S, BrokerLogView
 from pyspark_log.spark.options import SourceOptions
 from pyspark_log.spark.query_offsets import LogSnapshot, PlannedRange, report_loss

@@ -23,9 +23,9 @@ from pyspark.sql.types import StructType
 from broker_runtime.contract.errors import OverwriteRefusedError, SchemaMismatchError
 from broker_runtime.contract.frame import HEADERS_TYPE
 from broker_runtime.contract.schema import cast_to_topic
-from pyspark_log.client.cluster import Cluster
-from pyspark_log.client.delivery import BatchFuture
-from pyspark_log.client.producer import Producer
+from pyspark_log.client.connection.cluster import Cluster
+from pyspark_log.client.producer.delivery import BatchFuture
+from pyspark_log.client.producer.producer import Producer
 from pyspark_log.spark.options import SinkOptions
 from pyspark_log.spark.sink_columns import RecordColumns, find_record_columns
 

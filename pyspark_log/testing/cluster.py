@@ -17,7 +17,7 @@ from typing import Final
 from broker_runtime.contract.errors import BrokerUnavailableError, InvalidConfigError, RetriableError
 from broker_runtime.contract.requests import MetadataRequest, MetadataResponse
 from broker_runtime.zookeeper.bundled import BundledZooKeeper
-from pyspark_log.client.channel import Channel
+from pyspark_log.client.connection.channel import Channel
 from pyspark_log.local.broker_process import BrokerProcess
 from pyspark_log.local.ensemble import ZooKeeperEnsemble
 from pyspark_log.local.starting import start_together

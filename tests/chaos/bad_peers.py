@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 MOST_THREADS: Final = 1_000
 _SETTLED_S: Final = 5.0
 _LIMIT_S: Final = 10.0
-_FIRST_LIMIT_S: Final = 30.0
+_FIRST_LIMIT_S: Final = 60.0  # a process that starts beside many others
 _POLL_S: Final = 0.1
 
 

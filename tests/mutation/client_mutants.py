@@ -105,7 +105,7 @@ CLIENT: Final = (
     ),
     Mutant(
         name="doubtful_batch_gets_another_number",
-        file="pyspark_log/client/numbering.py",
+        file="pyspark_log/client/producer/accumulator.py",
         old=("        if outgoing.is_doubtful:\n            return False\n"),
         new="",
         breaks="A batch that may be in the log is never sent under another number.",
@@ -116,7 +116,7 @@ CLIENT: Final = (
     ),
     Mutant(
         name="batches_are_repeated_in_the_order_they_came_back",
-        file="pyspark_log/client/accumulator.py",
+        file="pyspark_log/client/producer/accumulator.py",
         old="for outgoing in sorted(queue.to_repeat, key=lambda outgoing: outgoing.serial):",
         new="for outgoing in queue.to_repeat:",
         breaks="What is sent again goes in the order of its first sending.",
@@ -127,7 +127,7 @@ CLIENT: Final = (
     ),
     Mutant(
         name="older_metadata_replaces_newer",
-        file="pyspark_log/client/cluster.py",
+        file="pyspark_log/client/connection/cluster.py",
         old="new.leader_epoch < old.leader_epoch for new",
         new="False for new",
         breaks="A client never goes back to an older leader epoch.",
@@ -135,7 +135,7 @@ CLIENT: Final = (
     ),
     Mutant(
         name="lease_counts_from_the_answer",
-        file="pyspark_log/client/membership.py",
+        file="pyspark_log/client/consumer/membership.py",
         old="lease_until_s = sent.sent_s + response",
         new="lease_until_s = now_s + response",
         breaks="A member's lease begins when its heartbeat was sent.",
@@ -144,7 +144,7 @@ CLIENT: Final = (
     ),
     Mutant(
         name="frame_of_a_topic_given_up_goes_round",
-        file="pyspark_log/client/accumulator.py",
+        file="pyspark_log/client/producer/accumulator.py",
         old="            failed = self._take_given_up(dict.fromkeys(queues))\n",
         new="            failed: list[tuple[Outgoing, PylogError]] = []\n",
         breaks="What is in flight when its topic is given up fails when it comes back.",

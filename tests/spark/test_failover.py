@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_log import Admin, Producer, read
-from pyspark_log.client.delivery import BatchFuture
+from pyspark_log.client.producer.delivery import BatchFuture
 from pyspark_log.testing import LocalCluster
 from tests.spark.conftest import FRUGAL_JAVA
 from tests.spark.queries import LIMIT_S

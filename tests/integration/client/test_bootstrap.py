@@ -9,7 +9,7 @@ import pytest
 from pyarrow import flight
 
 from pyspark_log import Admin, Producer, errors
-from pyspark_log.client import cluster
+from pyspark_log.client.connection import cluster
 
 
 @pytest.fixture

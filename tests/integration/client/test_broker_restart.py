@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 
 from pyspark_log import Admin, Consumer, Producer, TopicPartition, errors, read
-from pyspark_log.client.delivery import RecordFuture
+from pyspark_log.client.producer.delivery import RecordFuture
 from pyspark_log.testing import LocalCluster
 
 

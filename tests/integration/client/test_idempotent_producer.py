@@ -12,8 +12,8 @@ import pytest
 
 from broker_runtime.contract.settings import Address
 from pyspark_log import Admin, Producer, errors, read
-from pyspark_log.client.cluster import Cluster
-from pyspark_log.client.delivery import RecordFuture
+from pyspark_log.client.connection.cluster import Cluster
+from pyspark_log.client.producer.delivery import RecordFuture
 from pyspark_log.testing import LocalCluster
 from tests.integration.client.lossy_proxy import LossyProxy
 

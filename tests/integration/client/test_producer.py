@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_log import Admin, Producer, RecordMetadata, errors, read
-from pyspark_log.client.partitioner import partition_for_key
+from pyspark_log.client.producer.partitioner import partition_for_key
 
 
 def values(topic: str) -> list[bytes]:

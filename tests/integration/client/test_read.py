@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 
 from pyspark_log import Admin, Producer, TopicPartition, errors, read
-from pyspark_log.client import range_reader
-from pyspark_log.client.cluster import Cluster
-from pyspark_log.client.frame_stream import FrameStream
+from pyspark_log.client.connection.cluster import Cluster
+from pyspark_log.client.reading import range_reader
+from pyspark_log.client.reading.frame_stream import FrameStream
 
 
 def fill(topic: str, count: int, **options: object) -> None:

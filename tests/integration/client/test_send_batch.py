@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_log import Producer, errors, read
-from pyspark_log.client.partitioner import partitions_for_keys
+from pyspark_log.client.producer.partitioner import partitions_for_keys
 
 DELAYS = pa.table({"carrier": ["UA", "AA", "DL"] * 100, "delay": list(range(300))})
 

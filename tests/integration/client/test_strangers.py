@@ -13,8 +13,8 @@ import pytest
 
 from broker_runtime.contract.settings import Address, parse_address
 from pyspark_log import Admin, errors
-from pyspark_log.client import cluster as module
-from pyspark_log.client.strangers import Peer, who_is_at
+from pyspark_log.client.connection import cluster as module
+from pyspark_log.client.connection.strangers import Peer, who_is_at
 from pyspark_log.testing import LocalCluster
 
 Serve = Callable[..., Address]

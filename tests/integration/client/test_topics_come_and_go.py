@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_log import Admin, Consumer, Producer, Record, TopicPartition, errors, read
-from pyspark_log.client.fetch_session import FetchSession
+from pyspark_log.client.consumer.fetcher import FetchSession
 
 LIMIT_S = 30.0
 

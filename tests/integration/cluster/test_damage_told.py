@@ -11,7 +11,7 @@ import pytest
 from broker_runtime.contract.errors import CorruptRecordError
 from broker_runtime.contract.model import TopicPartition
 from pyspark_log import Admin, Producer
-from pyspark_log.client.health import why_damaged
+from pyspark_log.client.admin.health import why_damaged
 from pyspark_log.testing import LocalCluster
 from tests.integration.cluster.replicas import eventually, numbers_in
 

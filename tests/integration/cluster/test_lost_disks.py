@@ -16,7 +16,7 @@ from broker_runtime.log.identity import DiskIdentity
 from broker_runtime.zookeeper.client import KazooZooKeeper
 from broker_runtime.zookeeper.znodes import DiskRecord, broker_disks_path, from_json
 from pyspark_log import Admin, Producer
-from pyspark_log.client.health import why_offline
+from pyspark_log.client.admin.health import why_offline
 from pyspark_log.errors import PylogError
 from pyspark_log.testing import LocalCluster
 from tests.integration.cluster.replicas import (

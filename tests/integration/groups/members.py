@@ -21,7 +21,7 @@ from broker_runtime.contract.requests import (
     Message,
     PartitionKey,
 )
-from pyspark_log.client.cluster import Cluster
+from pyspark_log.client.connection.cluster import Cluster
 
 LIMIT_S = 60.0
 ATTEMPT_S = 5.0

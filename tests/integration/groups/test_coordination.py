@@ -20,7 +20,7 @@ from broker_runtime.contract.requests import (
     RemoveGroupMembersRequest,
 )
 from pyspark_log import Admin
-from pyspark_log.client.cluster import Cluster
+from pyspark_log.client.connection.cluster import Cluster
 from pyspark_log.testing import LocalCluster
 from tests.integration.groups.members import GroupCaller, Member, entries, refused, settle
 

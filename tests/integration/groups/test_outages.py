@@ -11,7 +11,7 @@ from broker_runtime.contract.errors import RetriableError
 from broker_runtime.contract.requests import GroupHeartbeatRequest, GroupHeartbeatResponse
 from broker_runtime.contract.settings import Address
 from pyspark_log import Admin
-from pyspark_log.client.cluster import Cluster
+from pyspark_log.client.connection.cluster import Cluster
 from pyspark_log.testing import LocalCluster
 from tests.integration.groups.members import Member, settle
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from broker_runtime.contract.errors import NetworkError, PylogError, error_from_code
 from broker_runtime.contract.requests import GroupHeartbeatResponse
-from pyspark_log.client.membership import Membership, Sent
+from pyspark_log.client.consumer.membership import Membership, Sent
 from tests.simulation.groups.calls import Coordination
 from tests.simulation.scheduler import SECOND, Event, Scheduler
 

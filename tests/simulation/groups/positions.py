@@ -19,7 +19,7 @@ from broker_runtime.contract.requests import (
     PartitionKey,
 )
 from broker_runtime.groups.member import Partition
-from pyspark_log.client.membership import Membership
+from pyspark_log.client.consumer.membership import Membership
 from tests.simulation.groups.calls import RETRIABLE, Coordination
 from tests.simulation.groups.checker import told
 from tests.simulation.scheduler import SECOND

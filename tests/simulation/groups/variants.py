@@ -16,7 +16,7 @@ from broker_runtime.groups import hosted, offsets
 from broker_runtime.groups.group import Group
 from broker_runtime.groups.member import Member, MemberState, Partition
 from broker_runtime.zookeeper.session import Operation
-from pyspark_log.client.membership import Membership, Phase
+from pyspark_log.client.consumer.membership import Membership, Phase
 from tests.simulation.groups import ensemble, situations
 
 Patches = Iterator[Any]

@@ -5,7 +5,7 @@ import pytest
 from broker_runtime.contract.errors import DeliveryTimeoutError, NotEnoughReplicasError, PylogError, RecordTooLargeError
 from pyspark_log.cli.produce import _Sending
 from pyspark_log.cli.skip import parse_skip
-from pyspark_log.client.delivery import Delivery, RecordFuture
+from pyspark_log.client.producer.delivery import Delivery, RecordFuture
 
 
 class NoProducer:

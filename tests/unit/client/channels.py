@@ -8,7 +8,7 @@ import pytest
 
 from broker_runtime.contract.requests import Message
 from broker_runtime.contract.settings import Address
-from pyspark_log.client import cluster as module
+from pyspark_log.client.connection import cluster as module
 
 Answer = Callable[[Address, str, Message, float], Message]
 """From the address that is asked, the call's name, its request and its time limit in seconds."""

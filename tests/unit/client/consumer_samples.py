@@ -27,17 +27,17 @@ from broker_runtime.contract.requests import (
     TopicInfo,
 )
 from broker_runtime.contract.settings import resolve
-from pyspark_log.client.assignment import Assignment, Callbacks
-from pyspark_log.client.commits import Commits
-from pyspark_log.client.fetcher import Fetcher
-from pyspark_log.client.group_share import GroupShare
-from pyspark_log.client.handout import Handout
-from pyspark_log.client.heartbeats import Heartbeats, stay_of
-from pyspark_log.client.partition_state import PartitionState
+from pyspark_log.client.connection.topics import Topic
+from pyspark_log.client.consumer.assignment import Assignment, Callbacks
+from pyspark_log.client.consumer.committer import Commits
+from pyspark_log.client.consumer.fetcher import Fetcher
+from pyspark_log.client.consumer.group_share import GroupShare
+from pyspark_log.client.consumer.handout import Handout
+from pyspark_log.client.consumer.heartbeats import Heartbeats, stay_of
+from pyspark_log.client.consumer.partition_state import PartitionState
+from pyspark_log.client.consumer.start_positions import StartPositions
+from pyspark_log.client.consumer.subscription import Subscription
 from pyspark_log.client.records import ConsumedBatch
-from pyspark_log.client.start_positions import StartPositions
-from pyspark_log.client.subscription import Subscription
-from pyspark_log.client.topics import Topic
 
 
 def make_topic(name: str, *, topic_id: int = 1, partitions: int = 1) -> Topic:

@@ -16,9 +16,9 @@ from broker_runtime.contract.errors import (
 )
 from broker_runtime.contract.frame import decode_frame
 from broker_runtime.contract.schema import UNTYPED, SchemaHistory
-from pyspark_log.client.accumulator import MAX_IN_FLIGHT, Accumulator
-from pyspark_log.client.delivery import Delivery
-from pyspark_log.client.partition_queue import NO_LEADER, Outgoing, PartitionQueue
+from pyspark_log.client.producer.accumulator import MAX_IN_FLIGHT, Accumulator
+from pyspark_log.client.producer.delivery import Delivery
+from pyspark_log.client.producer.partition_queue import NO_LEADER, Outgoing, PartitionQueue
 
 LEADER = 7
 

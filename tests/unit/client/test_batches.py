@@ -12,9 +12,9 @@ from broker_runtime.contract.errors import InvalidTimestampError, SchemaMismatch
 from broker_runtime.contract.frame import parse_header
 from broker_runtime.contract.requests import PartitionInfo, SchemaVersion, TopicInfo
 from broker_runtime.contract.schema import parse_schema, schema_to_bytes
-from pyspark_log.client.batches import batch_frames
-from pyspark_log.client.lanes import Lane
-from pyspark_log.client.topics import Topic
+from pyspark_log.client.connection.topics import Topic
+from pyspark_log.client.producer.batches import batch_frames
+from pyspark_log.client.producer.lanes import Lane
 
 ROWS = pa.table({"a": [1, 2, 3], "b": ["x", "y", "z"]}, schema=pa.schema([("a", pa.int64()), ("b", pa.string())]))
 

@@ -12,13 +12,13 @@ from broker_runtime.contract.errors import BrokerUnavailableError, ClosedError, 
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import GroupHeartbeatResponse
 from pyspark_log import Producer
-from pyspark_log.client.cluster import Cluster
-from pyspark_log.client.fetcher import Fetcher
-from pyspark_log.client.heartbeats import Heartbeats
-from pyspark_log.client.keeper import IDLE_REFRESH_S, REFRESH_S, Keeper
-from pyspark_log.client.membership import Phase, Stay
-from pyspark_log.client.partition_state import PartitionState
-from pyspark_log.client.topics import Topic
+from pyspark_log.client.connection.cluster import Cluster
+from pyspark_log.client.connection.topics import Topic
+from pyspark_log.client.consumer.committer import IDLE_REFRESH_S, REFRESH_S, Keeper
+from pyspark_log.client.consumer.fetcher import Fetcher
+from pyspark_log.client.consumer.heartbeats import Heartbeats
+from pyspark_log.client.consumer.membership import Phase, Stay
+from pyspark_log.client.consumer.partition_state import PartitionState
 from tests.unit.client.consumer_samples import MemoryCluster, Parts, make_topic
 
 LIMIT_S = 20.0

@@ -13,8 +13,8 @@ from broker_runtime.contract.errors import (
     UnknownTopicOrPartitionError,
 )
 from broker_runtime.contract.model import TopicPartition
-from pyspark_log.client import commit_queue
-from pyspark_log.client.commit_queue import CommitQueue, Offsets
+from pyspark_log.client.consumer import committer as commit_queue
+from pyspark_log.client.consumer.committer import CommitQueue, Offsets
 
 A, B, GONE = TopicPartition("a", 0), TopicPartition("b", 0), TopicPartition("gone", 0)
 

@@ -10,8 +10,8 @@ from broker_runtime.contract.errors import NetworkError
 from broker_runtime.contract.requests import MetadataRequest, MetadataResponse
 from broker_runtime.contract.settings import Address
 from broker_runtime.contract.streams import ProduceHello
-from pyspark_log.client.channel import Channel
-from pyspark_log.client.produce_stream import ProduceStream
+from pyspark_log.client.connection.channel import Channel
+from pyspark_log.client.producer.produce_stream import ProduceStream
 
 NOWHERE = Address("127.0.0.1", 1)
 

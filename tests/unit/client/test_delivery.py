@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from broker_runtime.contract.errors import ClientTimeoutError, NotEnoughReplicasError
-from pyspark_log.client.delivery import BatchFuture, Delivery, RecordFuture
+from pyspark_log.client.producer.delivery import BatchFuture, Delivery, RecordFuture
 
 
 def test_record_future_knows_its_records_place() -> None:

@@ -27,10 +27,10 @@ from broker_runtime.contract.requests import ErrorInfo
 from broker_runtime.contract.schema import UNTYPED, SchemaHistory
 from broker_runtime.contract.streams import ProduceResponse
 from broker_runtime.log.producer_state import ProducerState
-from pyspark_log.client.accumulator import Accumulator
-from pyspark_log.client.answers import settle
-from pyspark_log.client.delivery import Delivery
-from pyspark_log.client.partition_queue import Outgoing, PartitionQueue
+from pyspark_log.client.producer.accumulator import Accumulator
+from pyspark_log.client.producer.delivery import Delivery
+from pyspark_log.client.producer.partition_queue import Outgoing, PartitionQueue
+from pyspark_log.client.producer.sender import settle
 
 LEADER = 1
 

@@ -10,10 +10,9 @@ from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import MOST_COLUMNS, PartitionInfo, TopicInfo, decode, encode
 from broker_runtime.contract.settings import Address
 from broker_runtime.contract.streams import FetchedPartition, FetchRequest, FetchResponse
-from pyspark_log.client.fetch_session import Fetched
-from pyspark_log.client.fetcher import Fetcher, _BrokerThread
-from pyspark_log.client.partition_state import PartitionState
-from pyspark_log.client.topics import Topic
+from pyspark_log.client.connection.topics import Topic
+from pyspark_log.client.consumer.fetcher import Fetched, Fetcher, _BrokerThread
+from pyspark_log.client.consumer.partition_state import PartitionState
 
 NO_CLUSTER: Any = None  # no thread is started here
 FRAMES = pa.py_buffer(b"frames")
@@ -96,7 +95,7 @@ def test_fetcher_asks_others_who_leads_while_a_broker_is_silent(monkeypatch: pyt
 
     monkeypatch.setattr(_BrokerThread, "_run", lambda self: None)
     now_s = [100.0]
-    monkeypatch.setattr("pyspark_log.client.fetcher.time.monotonic", lambda: now_s[0])
+    monkeypatch.setattr("pyspark_log.client.consumer.fetcher.time.monotonic", lambda: now_s[0])
     cluster: Any = Asked()
     asked_for_leaders: list[float] = []
     fetcher = Fetcher(cluster, max_bytes=1 << 20, max_wait_ms=500, on_stale=lambda: asked_for_leaders.append(now_s[0]))
@@ -122,7 +121,7 @@ def test_fetcher_pauses_once_for_all_partitions_of_a_broker_that_cannot_be_asked
 ) -> None:
     """Many partitions of a broker that is gone make no more attempts than one."""
     now_s = 100.0
-    monkeypatch.setattr("pyspark_log.client.fetcher.time.monotonic", lambda: now_s)
+    monkeypatch.setattr("pyspark_log.client.consumer.fetcher.time.monotonic", lambda: now_s)
     fetcher.set_assignment(map(reading, range(3)))
     attempts = 0
     while now_s < 130.0:
@@ -154,7 +153,7 @@ def test_partitions_that_a_request_has_no_room_for_have_their_turn_soon(
     fetcher: Fetcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All are asked for within as few requests as can be, which do not wait long for data meanwhile."""
-    monkeypatch.setattr("pyspark_log.client.fetcher.MOST_ENTRIES", 2)
+    monkeypatch.setattr("pyspark_log.client.consumer.fetcher.MOST_ENTRIES", 2)
     fetcher.set_assignment(map(reading, range(3)))
     seen = []
     for turn in range(3):

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 import pytest
 
 from broker_runtime.contract.errors import NotEnoughReplicasError
-from pyspark_log.client.delivery import BatchFuture, Delivery, RecordFuture
+from pyspark_log.client.producer.delivery import BatchFuture, Delivery, RecordFuture
 
 MAKERS: list[Callable[[Delivery], Future]] = [
     lambda delivery: RecordFuture((delivery, 0)),

@@ -11,8 +11,8 @@ from broker_runtime.contract.model import (
     TopicDescription,
     TopicPartition,
 )
-from pyspark_log.client.health import advice as advice_on
-from pyspark_log.client.health import health_of
+from pyspark_log.client.admin.health import advice as advice_on
+from pyspark_log.client.admin.health import health_of
 
 
 def cluster(*broker_ids: int, controller_id: int | None = 1) -> ClusterDescription:

@@ -8,7 +8,7 @@ import pytest
 
 from broker_runtime.contract.requests import BrokerInfo, MetadataResponse, PartitionInfo, TopicInfo
 from broker_runtime.contract.settings import Address
-from pyspark_log.client.cluster import Cluster
+from pyspark_log.client.connection.cluster import Cluster
 from tests.unit.client.channels import answer_by
 
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from broker_runtime.contract.errors import InvalidPartitionsError, SchemaMismatchError
 from broker_runtime.contract.requests import PartitionInfo, SchemaVersion, TopicInfo
 from broker_runtime.contract.schema import parse_schema, schema_to_bytes
-from pyspark_log.client.lanes import Lane, key_column
-from pyspark_log.client.partitioner import partition_for_key
-from pyspark_log.client.topics import Topic
+from pyspark_log.client.connection.topics import Topic
+from pyspark_log.client.producer.lanes import Lane, key_column
+from pyspark_log.client.producer.partitioner import partition_for_key
 
 
 def topic(partitions: int, schema: str | None = None, key: str | None = None) -> Topic:

@@ -35,8 +35,9 @@ from broker_runtime.contract.requests import (
 )
 from broker_runtime.contract.settings import Address
 from pyspark_log import Admin, TopicPartition
-from pyspark_log.client import descriptions, offsets
-from pyspark_log.client.cluster import Cluster
+from pyspark_log.client.admin import descriptions
+from pyspark_log.client.connection import offsets
+from pyspark_log.client.connection.cluster import Cluster
 from pyspark_log.spark.log_view import BrokerLogView
 from pyspark_log.spark.options import parse_source_options
 from tests.unit.client.channels import answer_by

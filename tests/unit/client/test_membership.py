@@ -22,8 +22,8 @@ from broker_runtime.contract.errors import (
 )
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import AssignedPartitions, GroupHeartbeatResponse
-from pyspark_log.client.membership import Granted, Membership, Phase, Sent, Stay, Told
-from pyspark_log.client.retry import Backoff
+from pyspark_log.client.connection.retry import Backoff
+from pyspark_log.client.consumer.membership import Granted, Membership, Phase, Sent, Stay, Told
 
 TOPIC_ID = b"t" * 16
 SESSION_S = 6.0

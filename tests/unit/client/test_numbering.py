@@ -24,11 +24,11 @@ from broker_runtime.contract.frame import encode_frame, parse_header, verify_fra
 from broker_runtime.contract.requests import ErrorInfo
 from broker_runtime.contract.schema import UNTYPED
 from broker_runtime.contract.streams import ProduceResponse
-from pyspark_log.client.accumulator import Accumulator
-from pyspark_log.client.answers import settle
-from pyspark_log.client.delivery import Delivery
-from pyspark_log.client.partition_queue import Outgoing, PartitionQueue
-from pyspark_log.client.sequence import FrameNumber, Sequence
+from pyspark_log.client.producer.accumulator import Accumulator
+from pyspark_log.client.producer.delivery import Delivery
+from pyspark_log.client.producer.partition_queue import Outgoing, PartitionQueue
+from pyspark_log.client.producer.sender import settle
+from pyspark_log.client.producer.sequence import FrameNumber, Sequence
 
 LEADER = 7
 ID = 40

@@ -14,10 +14,10 @@ from broker_runtime.contract.requests import PartitionInfo, TopicInfo
 from broker_runtime.contract.schema import TopicSchema
 from broker_runtime.contract.settings import Address
 from broker_runtime.contract.streams import ReadRequest, ReadResponse
-from pyspark_log.client import range_reader
-from pyspark_log.client.frame_stream import FramesRead
-from pyspark_log.client.range_reader import read_range
-from pyspark_log.client.topics import Topic
+from pyspark_log.client.connection.topics import Topic
+from pyspark_log.client.reading import range_reader
+from pyspark_log.client.reading.frame_stream import FramesRead
+from pyspark_log.client.reading.range_reader import read_range
 
 INFO = PartitionInfo(partition=0, leader=1, leader_epoch=0, replicas=(1,), isr=(1,))
 TOPIC = Topic.from_info(TopicInfo(name="t", topic_id=bytes(16), partitions=(INFO,)))

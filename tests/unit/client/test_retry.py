@@ -2,7 +2,7 @@
 
 import random
 
-from pyspark_log.client.retry import Backoff, Deadline
+from pyspark_log.client.connection.retry import Backoff, Deadline
 
 
 def test_deadline_counts_down_to_zero() -> None:

@@ -33,11 +33,11 @@ from broker_runtime.contract.requests import (
     MetadataResponse,
 )
 from broker_runtime.contract.settings import Address
-from pyspark_log.client import cluster as module
-from pyspark_log.client.cluster import Cluster
-from pyspark_log.client.coordinator import Coordinator
-from pyspark_log.client.retry import Deadline
-from pyspark_log.client.strangers import LIMIT_S, Peer
+from pyspark_log.client.connection import cluster as module
+from pyspark_log.client.connection.cluster import Cluster
+from pyspark_log.client.connection.coordinator import Coordinator
+from pyspark_log.client.connection.retry import Deadline
+from pyspark_log.client.connection.strangers import LIMIT_S, Peer
 from tests.unit.client.channels import answer_by
 
 DEAD, ONE, TWO = Address("dead", 1), Address("one", 1), Address("two", 1)
@@ -160,7 +160,7 @@ def test_silent_addresses_do_not_hide_one_that_answers(brokers: Brokers, monkeyp
     """Brokers that take connections and say nothing (frozen ones) cost time, and no more."""
     now_s = [0.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now_s[0])
-    monkeypatch.setattr("pyspark_log.client.retry.time.monotonic", lambda: now_s[0])
+    monkeypatch.setattr("pyspark_log.client.connection.retry.time.monotonic", lambda: now_s[0])
     silent = [Address(f"silent-{number}", 1) for number in range(4)]
     answer = brokers.answer
 
@@ -315,7 +315,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time in seconds, which each wait moves on."""
     now_s = [0.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now_s[0])
-    monkeypatch.setattr("pyspark_log.client.retry.time.monotonic", lambda: now_s[0])
+    monkeypatch.setattr("pyspark_log.client.connection.retry.time.monotonic", lambda: now_s[0])
 
     def sleep(seconds: float) -> None:
         now_s[0] += seconds

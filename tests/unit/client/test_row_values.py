@@ -14,7 +14,7 @@ import pytest
 
 from broker_runtime.contract.errors import SchemaMismatchError
 from broker_runtime.contract.schema import TopicSchema, check_topic_schema, parse_schema
-from pyspark_log.client.row_check import RowCheck
+from pyspark_log.client.producer.row_check import RowCheck
 
 UTC = dt.UTC
 NOON = dt.datetime(2026, 1, 31, 12, tzinfo=UTC)

@@ -23,7 +23,7 @@ from broker_runtime.contract.requests import (
     GroupInfo,
 )
 from broker_runtime.groups.group import Group, Limits
-from pyspark_log.client.groups import described
+from pyspark_log.client.admin.groups import described
 from pyspark_log.spark.query_member import QueryMember
 
 LIMITS = Limits(min_session_ms=6_000, max_session_ms=60_000, max_members=10)

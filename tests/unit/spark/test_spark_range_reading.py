@@ -17,7 +17,7 @@ from broker_runtime.contract.errors import (
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import PartitionInfo, TopicInfo
 from broker_runtime.contract.schema import UNTYPED
-from pyspark_log.client.topics import Topic
+from pyspark_log.client.connection.topics import Topic
 from pyspark_log.spark import range_reading
 from pyspark_log.spark.options import parse_source_options
 from pyspark_log.spark.planning import OffsetRange

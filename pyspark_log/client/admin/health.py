@@ -1,0 +1,180 @@
+"""Whether a cluster is whole: a controller, disks that take records, for each partition a leader and all in sync.
+
+Rule: a pure function of what one broker says of the cluster; how far groups lag is not asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from broker_runtime.contract.model import ClusterDescription, PartitionDescription, TopicDescription, TopicPartition
+from broker_runtime.contract.settings import resolve
+from pyspark_log.client.connection.cluster import Cluster
+
+Problem = Literal["log-missing", "offline", "damaged", "under-min-isr", "under-replicated"]
+"""No leader, because the last replica in sync came back without its log. No leader: neither read nor written. A replica
+whose log its broker found damaged: where it is the last one in sync, what is damaged is refused until an operator
+decides. Fewer in sync than ``min.insync.replicas``: ``acks=all`` is refused. Not all replicas in sync: it works, with
+less in reserve. The worst that is true of a partition is told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterHealth:
+    """What is wrong. ``missing_brokers`` hold replicas and are not in the cluster."""
+
+    cluster: ClusterDescription
+    partitions: int
+    problems: Mapping[TopicPartition, Problem]
+    described: Mapping[TopicPartition, PartitionDescription]  # those with problems
+    missing_brokers: tuple[int, ...]
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether there is nothing wrong."""
+        return not self.problems and self.cluster.controller_id is not None and not self.disks
+
+    @property
+    def disks(self) -> tuple[str, ...]:
+        """The directories that take no records, each with its broker and what is wrong."""
+        return tuple(
+            f"broker {broker_id}: {path} {'is full' if what == 'full' else what}"
+            for broker_id, broker in sorted(self.cluster.brokers.items())
+            for path, what in sorted(broker.disks.items())
+        )
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What is not wrong, and somebody should look at: logs with records that their leaders had not."""
+        return tuple(
+            f"broker {broker_id} keeps {path}: it has records that its leader had not, perhaps committed ones (see "
+            "pylog log dump). Delete it when you know that you need none of them"
+            for broker_id, broker in sorted(self.cluster.brokers.items())
+            for path in broker.diverged
+        )
+
+
+def check(cluster: Cluster) -> ClusterHealth:
+    """Asks any broker. Raises as `Cluster.call`."""
+    topics = [topic.describe() for topic in cluster.fetch_topics()]
+    return health_of(cluster.describe(), topics)
+
+
+def health_of(cluster: ClusterDescription, topics: Iterable[TopicDescription]) -> ClusterHealth:
+    """The health of what is described."""
+    problems: dict[TopicPartition, Problem] = {}
+    described: dict[TopicPartition, PartitionDescription] = {}
+    replicas: set[int] = set()
+    count = 0
+    for topic in topics:
+        settings = resolve("topic", topic.config)
+        for partition in topic.partitions:
+            count += 1
+            replicas.update(partition.replicas)
+            problem = _problem(partition, cluster, settings.min_in_sync(len(partition.replicas)))
+            if problem is not None:
+                at = TopicPartition(topic.name, partition.partition)
+                problems[at], described[at] = problem, partition
+    return ClusterHealth(
+        cluster=cluster,
+        partitions=count,
+        problems=problems,
+        described=described,
+        missing_brokers=tuple(sorted(replicas - set(cluster.brokers))),
+    )
+
+
+def why_offline(at: TopicPartition, partition: PartitionDescription) -> str | None:
+    """Why a partition has no leader, what can be done about it, and what each choice costs; None where it has one."""
+    if partition.leader is not None:
+        return None
+    name = f"{at.topic}:{at.partition}"
+    unclean = f"pylog partition elect --election unclean {name}"
+    missing = [broker_id for broker_id in partition.isr if broker_id in partition.lost]
+    if not missing:
+        whole = ", ".join(map(str, [*partition.isr, *partition.eligible]))
+        return (
+            f"{name} has no leader: the brokers that have everything ({whole}) are away, or just starting. Start one "
+            f"of them: nothing is lost. If none comes back: {unclean} lets another replica lead; what it does not have "
+            "is lost"
+        )
+    broker = f"broker {missing[0]}"
+    others = [broker_id for broker_id in partition.replicas if broker_id not in partition.lost]
+    choice = (
+        f"Or choose another replica ({', '.join(map(str, others))}): {unclean}; {_cost(partition)}"
+        if others
+        else f"Or begin with an empty log: {unclean}; all its records are lost"
+    )
+    return (
+        f"{name} has no leader: {broker} was the last one in sync, and came back without its log (another disk, an "
+        f"older copy, or a directory that is gone). Stop {broker}, put the disk or the directory back, and start it: "
+        f"nothing is lost. {choice}. Or delete the topic"
+    )
+
+
+def why_damaged(at: TopicPartition, partition: PartitionDescription) -> str | None:
+    """Which of a partition's logs is damaged, what can be done about it, and what each choice costs; None where none
+    is, or there is no leader (`why_offline`)."""
+    if not partition.damaged or partition.leader is None:
+        return None
+    name = f"{at.topic}:{at.partition}"
+    if not _rests_on_damage(partition):
+        brokers = " and ".join(f"broker {broker_id}" for broker_id in partition.damaged)
+        return (
+            f"{name} is damaged on {brokers}, and whole on another that is in sync, or was the last to leave: the log "
+            "is fetched anew from there, nothing is lost, and nothing is to be done"
+        )
+    broker = f"broker {next(broker_id for broker_id in partition.isr if broker_id in partition.damaged)}"
+    others = [broker_id for broker_id in partition.replicas if broker_id not in {*partition.damaged, *partition.lost}]
+    choice = (
+        f"Or choose another replica ({', '.join(map(str, others))}): pylog partition elect --election unclean {name}; "
+        f"what it does not have is lost; then start {broker}. "
+        if others
+        else ""
+    )
+    return (
+        f"{name} is damaged on {broker}, the last one in sync: what cannot be read is refused, and no other replica is "
+        f"known to have all that was committed. Stop {broker}. If the log's directory is an older copy, or another "
+        f"log's, put the right one back, and start {broker}: nothing is lost. Or cut the log: pylog log repair "
+        f"DIR/{at} shows which offsets are lost, and asks; then start {broker}. {choice}Or delete the topic"
+    )
+
+
+def advice(at: TopicPartition, partition: PartitionDescription) -> str | None:
+    """What an operator should know of the partition: `why_offline`, or `why_damaged`."""
+    return why_offline(at, partition) or why_damaged(at, partition)
+
+
+def _rests_on_damage(partition: PartitionDescription) -> bool:
+    """Whether a damaged log is all there is of what was committed, as far as is known."""
+    whole = {*partition.isr, *partition.eligible}.difference(partition.damaged, partition.lost)
+    return not whole and not set(partition.isr).isdisjoint(partition.damaged)
+
+
+def _cost(partition: PartitionDescription) -> str:
+    """What is lost if another replica is chosen to lead."""
+    if not partition.eligible:
+        return "what it does not have is lost"
+    whole, is_one = ", ".join(map(str, partition.eligible)), len(partition.eligible) == 1
+    return (
+        f"{f'broker {whole} has' if is_one else f'each of the brokers {whole} has'} all that was committed and comes "
+        f"first: while {'it' if is_one else 'one'} is up, nothing is lost that was acknowledged with acks=all; else "
+        "what the one chosen does not have is lost"
+    )
+
+
+def _problem(partition: PartitionDescription, cluster: ClusterDescription, min_in_sync: int) -> Problem | None:
+    if partition.leader is None and set(partition.isr) & set(partition.lost):
+        return "log-missing"
+    if partition.leader is None or partition.leader not in cluster.brokers:
+        return "offline"
+    if not set(partition.isr).isdisjoint(partition.damaged):
+        return "damaged"
+    if len(partition.isr) < min_in_sync:
+        return "under-min-isr"
+    if partition.damaged:
+        return "damaged"
+    if len(partition.isr) < len(partition.replicas):
+        return "under-replicated"
+    return None

@@ -1,0 +1,134 @@
+"""Moving partitions between brokers, choosing leaders, emptying a broker: questions to the controller.
+
+Rule: the controller begins what is asked for and answers; the move itself goes on by itself and outlives the client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Literal
+
+from broker_runtime.contract.errors import NoReassignmentInProgressError, PylogError
+from broker_runtime.contract.flight import error_of
+from broker_runtime.contract.model import Reassignment, TopicPartition
+from broker_runtime.contract.requests import (
+    DecommissionBrokerRequest,
+    DecommissionBrokerResponse,
+    DescribeReplicasRequest,
+    DescribeReplicasResponse,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    Empty,
+    ListReassignmentsRequest,
+    ListReassignmentsResponse,
+    PartitionMove,
+    PartitionProgress,
+    ReassignPartitionsRequest,
+    portions,
+)
+from pyspark_log.client.connection.cluster import Cluster
+
+Election = Literal["preferred", "unclean"]
+
+_PROGRESS_LIMIT_S = 5.0
+
+
+def reassign(cluster: Cluster, moves: Mapping[TopicPartition, Sequence[int] | None]) -> None:
+    """Begins to move each partition to the brokers named, or ends its move (None). All are checked first: of more than
+    `MOST_IN_ONE` the broker refuses.
+
+    Raises `InvalidReplicaAssignmentError`, `UnknownTopicOrPartitionError`, `NoReassignmentInProgressError`.
+    """
+    request = ReassignPartitionsRequest(
+        moves=tuple(
+            PartitionMove(
+                topic=at.topic, partition=at.partition, replicas=None if replicas is None else tuple(replicas)
+            )
+            for at, replicas in moves.items()
+        )
+    )
+    # Topics are changed one after the other, so that of several some may not have been reached by an earlier try.
+    is_one = len({at.topic for at in moves}) == 1
+    cluster.call(
+        "reassign_partitions",
+        request,
+        Empty,
+        to="controller",
+        done_if=NoReassignmentInProgressError if is_one else None,
+    )
+
+
+def reassignments(cluster: Cluster) -> dict[TopicPartition, Reassignment]:
+    """The partitions that move now, and how far they are as their leaders know."""
+    told = cluster.call("list_reassignments", ListReassignmentsRequest(), ListReassignmentsResponse, to="controller")
+    moving = {TopicPartition(each.topic, each.partition): each for each in told.moves}
+    progress = _progress(cluster, moving)
+    found = {}
+    for at, each in moving.items():
+        plain = Reassignment(target=each.target, original=each.original)
+        found[at] = Reassignment(target=each.target, original=each.original, lag=_lag(progress.get(at), plain.adding))
+    return found
+
+
+def draining(cluster: Cluster) -> tuple[int, ...]:
+    """The brokers that are being emptied."""
+    told = cluster.call("list_reassignments", ListReassignmentsRequest(), ListReassignmentsResponse, to="controller")
+    return told.draining
+
+
+def elect(
+    cluster: Cluster, partitions: Collection[TopicPartition] | None, election: Election
+) -> dict[TopicPartition, int]:
+    """Chooses leaders; returns those that changed, by partition. Raises the first refusal among those named."""
+    told = [
+        cluster.call(
+            "elect_leaders",
+            ElectLeadersRequest(partitions=named, election=election),
+            ElectLeadersResponse,
+            to="controller",
+        )
+        for named in ([None] if partitions is None else portions((at.topic, at.partition) for at in partitions))
+    ]
+    for refusal in (refusal for each in told for refusal in each.errors.values()):
+        raise error_of(refusal)
+    return {TopicPartition(topic, partition): leader for each in told for topic, partition, leader in each.elected}
+
+
+def decommission(cluster: Cluster, broker_id: int, *, cancel: bool) -> int:
+    """Begins to empty a broker, or ends that; returns how many partitions begin to move.
+
+    Raises `InvalidReplicaAssignmentError` where the others cannot take what it holds.
+    """
+    request = DecommissionBrokerRequest(broker_id=broker_id, cancel=cancel)
+    return cluster.call("decommission_broker", request, DecommissionBrokerResponse, to="controller").moves
+
+
+def _progress(cluster: Cluster, partitions: Collection[TopicPartition]) -> dict[TopicPartition, PartitionProgress]:
+    """What the leaders say; partitions whose leader does not answer in time are left out."""
+    by_leader: dict[int, list[TopicPartition]] = {}
+    for at in partitions:
+        leader = cluster.topic(at.topic).partition(at.partition).leader
+        if leader is not None:
+            by_leader.setdefault(leader, []).append(at)
+    found = {}
+    for leader, some in ((leader, some) for leader, led in by_leader.items() for some in portions(led)):
+        request = DescribeReplicasRequest(
+            partitions=tuple(cluster.topic(at.topic).partition_key(at.partition) for at in some)
+        )
+        try:
+            told = cluster.call(
+                "describe_replicas", request, DescribeReplicasResponse, to=leader, timeout_s=_PROGRESS_LIMIT_S
+            )
+        except PylogError:
+            continue  # a description without its progress is better than none
+        found.update({TopicPartition(each.topic, each.partition): each for each in told.partitions})
+    return found
+
+
+def _lag(progress: PartitionProgress | None, adding: Collection[int]) -> int:
+    if progress is None or progress.error is not None:
+        return -1
+    ends = {replica.broker_id: replica.replicated_end for replica in progress.replicas}
+    if any(ends.get(broker_id, -1) < 0 for broker_id in adding):
+        return progress.log_end - progress.log_start
+    return max((progress.log_end - ends[broker_id] for broker_id in adding), default=0)

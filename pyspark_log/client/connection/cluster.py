@@ -1,0 +1,466 @@
+"""The cluster as one client sees it: brokers, topics, who leads what; calls that find their broker and are retried.
+
+Rule: a `RetriableError` means that what was known is old: refresh, wait a little (`Backoff`), try again until the
+deadline; then the last error is raised as it is. Everything else is raised at once. Until a first broker answered,
+trying ends after `BOOTSTRAP_LIMIT_S` with an error that says what to do; at once where it is certain that there is no
+broker at any of the addresses (no such name, another service). A leader of an older epoch than one already
+seen is never believed.
+
+Thread-safe; no lock is held while a broker is asked. Each client has its own `Cluster`, and each `Cluster` its own
+connections, which `close` ends.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from typing import TypeVar, overload
+
+from broker_runtime.contract.errors import (
+    BrokerUnavailableError,
+    ClosedError,
+    LeaderNotAvailableError,
+    NetworkError,
+    NotAPylogBrokerError,
+    PylogError,
+    RequestTimedOutError,
+    RetriableError,
+    UnknownTopicOrPartitionError,
+    ZooKeeperUnavailableError,
+)
+from broker_runtime.contract.flight import error_of
+from broker_runtime.contract.model import BrokerDescription, ClusterDescription, check_topic_name
+from broker_runtime.contract.requests import (
+    ACTIONS,
+    BrokerInfo,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    Message,
+    MetadataRequest,
+    MetadataResponse,
+)
+from broker_runtime.contract.settings import Address, AdminSettings, resolve
+from pyspark_log.client.connection import forking
+from pyspark_log.client.connection.channel import Channel
+from pyspark_log.client.connection.coordinator import Coordinator, Coordinators
+from pyspark_log.client.connection.retry import Backoff, Deadline
+from pyspark_log.client.connection.strangers import LIMIT_S, Peer, error_for, is_certain, who_is_at
+from pyspark_log.client.connection.topics import Topic, as_one, portions_of_names
+
+_log = logging.getLogger(__name__)
+
+BOOTSTRAP_LIMIT_S = 10.0
+"""How long the first connection is tried, with the look at who is there; never longer than ``request.timeout.ms``."""
+_ATTEMPT_LIMIT_S = 5.0  # one try at one broker, when there may be others
+_QUICK_ATTEMPT_LIMIT_S = 2.0  # the same, for the first try at what every broker can tell at once
+_FIRST_ATTEMPT_LIMIT_S = 3.0  # the same, before any has answered
+_SHORTEST_ATTEMPT_S = 0.05  # the same: less would be no try
+_EARLY_S = 0.1  # so much before its time an attempt may end
+_TELLING_ATTEMPT_S = 1.0  # a connection, an election or a busy moment take as long: silence in less tells nothing
+
+_DISTRUST_S = 10.0
+_MAY_BE_DONE = (NetworkError, RequestTimedOutError, ZooKeeperUnavailableError, LeaderNotAvailableError)
+_CONNECTION_FAILED = (BrokerUnavailableError, NetworkError, RequestTimedOutError, NotAPylogBrokerError)
+
+Target = int | str | Coordinator
+"""A broker's id, ``"any"``, ``"controller"``, or a group's coordinator."""
+
+_M = TypeVar("_M", bound=Message)
+
+
+class Cluster:
+    """Metadata and routing for one client."""
+
+    def __init__(
+        self,
+        bootstrap_servers: Sequence[Address],
+        *,
+        client_id: str = "pylog",
+        request_timeout_ms: int = 30_000,
+        uses_proxy: bool = False,
+    ) -> None:
+        """Connects to nothing yet. ``uses_proxy``: ``enable.http.proxy``, of all the client's connections."""
+        self.bootstrap_servers = tuple(bootstrap_servers)
+        self.client_id = client_id
+        self.uses_proxy = uses_proxy
+        self.request_timeout_s = request_timeout_ms / 1000
+        self._lock = threading.Lock()
+        self._channels: dict[Address, Channel] = {}
+        self._brokers: dict[int, BrokerDescription] = {}
+        self._cluster_id = ""
+        self._controller_id: int | None = None
+        self._topics: dict[str, Topic] = {}
+        self._coordinators = Coordinators()
+        self._turn = itertools.count()
+        self._failed_s: dict[Address, float] = {}  # addresses whose last call found no broker, and when
+        self._strangers: dict[Address, Peer | None] = {}  # addresses that were looked at; None: there may be a broker
+        self._is_connected = False
+        self._is_closed = False
+        forking.register(self)
+
+    @classmethod
+    def from_settings(cls, settings: AdminSettings) -> Cluster:
+        """The cluster that a client's settings name."""
+        return cls(
+            settings.bootstrap_servers,
+            client_id=settings.client_id,
+            request_timeout_ms=settings.request_timeout_ms,
+            uses_proxy=settings.enable_http_proxy,
+        )
+
+    @classmethod
+    def at(cls, bootstrap_servers: str | Sequence[str] | None = None, *, client_id: str = "pylog") -> Cluster:
+        """The cluster at ``host:port`` (several, as a list or with commas; None: the default)."""
+        return cls.from_settings(
+            resolve("admin", None, {"bootstrap_servers": bootstrap_servers, "client_id": client_id})
+        )
+
+    # --- what is known ----------------------------------------------------------------------------------------
+
+    def topic(self, name: str, *, max_age: Topic | None = None, timeout_s: float | None = None) -> Topic:
+        """The topic, from the cache if it is there. With ``max_age``: asked anew if the cache still has that one.
+
+        Raises `UnknownTopicOrPartitionError`, `InvalidTopicError`, and what `call` raises.
+        """
+        cached = self._topics.get(name)
+        if cached is not None and cached is not max_age:
+            return cached
+        return self.fetch_topics([check_topic_name(name)], timeout_s=timeout_s)[0]
+
+    def fetch_topics(
+        self, names: Iterable[str] | None = None, *, timeout_s: float | None = None, to: int | str = "any"
+    ) -> list[Topic]:
+        """Asks for topics (None: all), and remembers them. Raises the error of the first that cannot be described."""
+        wanted = None if names is None else tuple(names)
+        deadline = Deadline(self.request_timeout_s if timeout_s is None else timeout_s)
+        response = as_one(
+            self.call(
+                "metadata", MetadataRequest(topics=some), MetadataResponse, timeout_s=deadline.remaining_s(), to=to
+            )
+            for some in portions_of_names(wanted)
+        )
+        with self._lock:
+            for name in response.errors:
+                self._topics.pop(name, None)
+        for info in response.errors.values():
+            raise error_of(info)
+        found = [self._newer(Topic.from_info(info)) for info in response.topics]
+        if wanted is not None:
+            by_name = {topic.name: topic for topic in found}
+            missing = [name for name in wanted if name not in by_name]
+            if missing:
+                raise UnknownTopicOrPartitionError(f"the cluster has no topic {missing[0]!r}")
+            found = [by_name[name] for name in wanted]
+        return found
+
+    def describe(self, *, timeout_s: float | None = None) -> ClusterDescription:
+        """The cluster's id, controller and live brokers, asked anew."""
+        response = self.call("metadata", MetadataRequest(topics=()), MetadataResponse, timeout_s=timeout_s)
+        return ClusterDescription(
+            cluster_id=response.cluster_id,
+            controller_id=response.controller_id,
+            brokers={b.broker_id: _broker(b) for b in response.brokers},
+        )
+
+    def leader(self, topic: Topic, partition: int) -> tuple[Address, int]:
+        """Where the partition's leader listens, and its epoch. Raises `LeaderNotAvailableError` (retriable)."""
+        info = topic.partition(partition)
+        broker = None if info.leader is None else self._brokers.get(info.leader)
+        if broker is None:
+            raise LeaderNotAvailableError(f"{topic.name}-{partition} has no leader at present")
+        return Address(broker.host, broker.port), info.leader_epoch
+
+    def address_of(self, broker_id: int) -> Address:
+        """Where a broker listens; raises `BrokerUnavailableError` if it is not registered."""
+        broker = self._brokers.get(broker_id)
+        if broker is None:
+            raise BrokerUnavailableError(f"broker {broker_id} is not in the cluster at present")
+        return Address(broker.host, broker.port)
+
+    @property
+    def controller_id(self) -> int | None:
+        """The controller as last heard."""
+        return self._controller_id
+
+    # --- calls ------------------------------------------------------------------------------------------------
+
+    @overload
+    def call(
+        self, action: str, request: Message, response: type[_M], *,
+        timeout_s: float | None = ..., to: Target = ...,
+    ) -> _M: ...  # fmt: skip
+    @overload
+    def call(
+        self, action: str, request: Message, response: type[_M], *,
+        timeout_s: float | None = ..., to: Target = ..., done_if: type[PylogError] | None,
+    ) -> _M | None: ...  # fmt: skip
+    def call(
+        self,
+        action: str,
+        request: Message,
+        response: type[_M],
+        *,
+        timeout_s: float | None = None,
+        to: Target = "any",
+        done_if: type[PylogError] | None = None,
+    ) -> _M | None:
+        """Does an action at ``to``: ``"any"`` broker, the ``"controller"``, a broker's id, a group's `Coordinator`;
+        retries as the module says.
+
+        ``done_if``: this error, after a try whose outcome is unknown, means that that try succeeded, or that somebody
+        else was quicker: returns None.
+        Blocks at most ``timeout_s`` (default ``request.timeout.ms``). Raises what the broker answered, or the last
+        network error; at once where a broker that was named refuses: who leads, say, may be another by now. What was
+        answered before a last try with less than a second left, which timed out, is raised and not that.
+        """
+        assert ACTIONS[action].response is response
+        deadline = Deadline(self.request_timeout_s if timeout_s is None else timeout_s)
+        if not self._is_connected and action != "metadata":
+            # Whether anybody is there is asked with what is answered at once; the call itself may take its time.
+            self.call("metadata", MetadataRequest(topics=()), MetadataResponse, timeout_s=deadline.remaining_s())
+        backoff = Backoff()
+        started_s = time.monotonic()
+        is_ambiguous = False
+        tried: set[Address] = set()
+        said: PylogError | None = None
+        while said is None or not self._is_connected or not deadline.expired:
+            address, limit_s = None, 0.0 if said is None else deadline.remaining_s()
+            try:
+                address = self._pick(to, deadline)
+                limit_s = self._attempt_s(to, deadline, is_quick=action == "metadata" and not tried)
+                if not self._is_connected and tried.issuperset(self.bootstrap_servers[1:]):
+                    limit_s = self._last_attempts_s(limit_s, started_s, deadline)
+                if said is not None and self._is_connected and limit_s <= 0:
+                    break
+                tried.add(address)
+                answer = self._ask(address, action, request, response, timeout_s=limit_s)
+            except (RetriableError, NotAPylogBrokerError) as error:
+                failure: PylogError = error
+            except PylogError as error:
+                if is_ambiguous and done_if is not None and isinstance(error, done_if):
+                    return None
+                raise
+            else:
+                self._is_connected = True
+                if isinstance(answer, MetadataResponse):
+                    self._remember(answer)
+                return answer
+            if isinstance(to, Coordinator):
+                self._coordinators.forget(to)
+            is_ambiguous = is_ambiguous or isinstance(failure, _MAY_BE_DONE)
+            if said is not None and isinstance(failure, RequestTimedOutError) and limit_s < _TELLING_ATTEMPT_S:
+                # What was sent may have been done: an error that denies it does not stand for this one.
+                failure = said if address is None or isinstance(said, _MAY_BE_DONE) else failure
+            self._raise_if_hopeless(failure, address, tried, started_s, deadline)
+            if isinstance(to, int) and isinstance(failure, BrokerUnavailableError):
+                raise failure
+            said = failure
+            pause_s = deadline.remaining_s(backoff.next_s())
+            time.sleep(pause_s if self._is_connected else min(pause_s, self._bootstrap_left_s(started_s, deadline)))
+            if action != "metadata" and to != "any":
+                self.refresh(timeout_s=deadline.remaining_s(_ATTEMPT_LIMIT_S))
+        raise said  # and not that there was no time left to ask again
+
+    def refresh(self, *, timeout_s: float = _ATTEMPT_LIMIT_S) -> None:
+        """Asks one broker once for the list of brokers; a failure is left to the call that follows."""
+        if timeout_s <= 0:
+            return
+        try:
+            response = self._ask(
+                self._any(), "metadata", MetadataRequest(topics=()), MetadataResponse, timeout_s=timeout_s
+            )
+        except (RetriableError, NotAPylogBrokerError):
+            return
+        self._remember(response)
+
+    def distrust(self, address: Address) -> None:
+        """A broker there owes somebody an answer: others are asked first for a while."""
+        self._failed_s[address] = time.monotonic()
+
+    def forget_coordinator(self, of: Coordinator) -> None:
+        """Whoever answers as the group's coordinator is not the one any more."""
+        self._coordinators.forget(of)
+
+    def close(self) -> None:
+        """Ends all connections. Calls after it raise `ClosedError`. May be called again."""
+        with self._lock:
+            self._is_closed = True
+            channels = list(self._channels.values())
+            self._channels.clear()
+        for channel in channels:
+            channel.close()
+        forking.unregister(self)
+
+    def _interrupt_for_fork(self) -> None:
+        """See `forking`."""
+
+    def _drop_for_fork(self) -> None:
+        """See `forking`: channels do it."""
+
+    def _after_fork_in_child(self) -> None:
+        """See `forking`."""
+        self._lock = threading.Lock()
+
+    # --- private ----------------------------------------------------------------------------------------------
+
+    def _pick(self, to: Target, deadline: Deadline) -> Address:
+        if isinstance(to, int):
+            return self.address_of(to)
+        if isinstance(to, Coordinator):
+            return self.address_of(self._coordinators.broker_id(to, lambda group: self._find(group, deadline)))
+        if to == "controller" and self._controller_id in self._brokers:
+            return self.address_of(self._controller_id)
+        return self._any()
+
+    def _find(self, group_id: str, deadline: Deadline) -> int:
+        request = FindCoordinatorRequest(group_id=group_id)
+        limit_s = deadline.remaining_s(_QUICK_ATTEMPT_LIMIT_S)
+        return self._ask(self._any(), "find_coordinator", request, FindCoordinatorResponse, timeout_s=limit_s).broker_id
+
+    def _any(self) -> Address:
+        turn = next(self._turn)
+        known = [Address(broker.host, broker.port) for broker in self._brokers.values()]
+        others = [address for address in self.bootstrap_servers if address not in known]
+        candidates = [*_from(known, turn), *_from(others, turn)]
+        # Who failed lately comes last, and the one that failed longest ago first among those.
+        lately_s = time.monotonic() - _DISTRUST_S
+        return min(candidates, key=lambda address: max(self._failed_s.get(address, 0.0), lately_s))
+
+    def _ask(self, address: Address, action: str, request: Message, response: type[_M], *, timeout_s: float) -> _M:
+        try:
+            answer = self._channel(address).call(action, request, response, timeout_s=timeout_s)
+        except _CONNECTION_FAILED:
+            self._failed_s[address] = time.monotonic()
+            raise
+        self._failed_s.pop(address, None)
+        return answer
+
+    def _channel(self, address: Address) -> Channel:
+        with self._lock:
+            if self._is_closed:
+                raise ClosedError("the client was closed")
+            channel = self._channels.get(address)
+            if channel is None:
+                channel = self._channels[address] = Channel(
+                    address, client_id=self.client_id, uses_proxy=self.uses_proxy
+                )
+            return channel
+
+    def _attempt_s(self, to: Target, deadline: Deadline, *, is_quick: bool) -> float:
+        if not self._is_connected and len(self.bootstrap_servers) > 1:
+            return deadline.remaining_s(_FIRST_ATTEMPT_LIMIT_S)
+        if not self._is_connected or (to == "any" and len(self._brokers) > 1):
+            is_quick = is_quick and self._is_connected
+            return deadline.remaining_s(_QUICK_ATTEMPT_LIMIT_S if is_quick else _ATTEMPT_LIMIT_S)
+        if (to == "controller" or isinstance(to, Coordinator)) and len(self._brokers) > 1:
+            # It may be frozen; when its session has ended there is another.
+            return deadline.remaining_s(max(_ATTEMPT_LIMIT_S, 0.4 * deadline.remaining_s()))
+        return deadline.remaining_s()
+
+    def _bootstrap_s(self, deadline: Deadline) -> float:
+        limit_s = min(BOOTSTRAP_LIMIT_S, self.request_timeout_s)
+        return limit_s if deadline.timeout_s is None else min(limit_s, deadline.timeout_s)
+
+    def _bootstrap_left_s(self, started_s: float, deadline: Deadline) -> float:
+        return max(0.0, self._bootstrap_s(deadline) - (time.monotonic() - started_s))
+
+    def _last_attempts_s(self, limit_s: float, started_s: float, deadline: Deadline) -> float:
+        """Cuts an attempt so that all of them, and the look at who is silent, end when they are said to."""
+        left_s, look_s = self._bootstrap_left_s(started_s, deadline), _look_s(self._bootstrap_s(deadline))
+        return min(limit_s, max(left_s - (look_s if left_s > look_s else look_s / 2), _SHORTEST_ATTEMPT_S))
+
+    def _raise_if_hopeless(
+        self, failure: PylogError, address: Address | None, tried: set[Address], started_s: float, deadline: Deadline
+    ) -> None:
+        tried_s = time.monotonic() - started_s
+        if self._is_connected:
+            if deadline.expired:
+                raise failure
+            return
+        limit_s = self._bootstrap_s(deadline)
+        if address is not None and isinstance(failure, _CONNECTION_FAILED):
+            self._look_for_stranger(address, failure, deadline)
+        if all(self._strangers.get(each) for each in self.bootstrap_servers):
+            raise self._strangers_error(limit_s)
+        if isinstance(failure, NotAPylogBrokerError) and len(self.bootstrap_servers) == 1:
+            raise failure
+        look_s = _look_s(limit_s)
+        may_be_silent = isinstance(failure, RequestTimedOutError)
+        if tried_s + (look_s + _EARLY_S if may_be_silent else 0.0) < limit_s or (
+            not tried.issuperset(self.bootstrap_servers) and not deadline.expired
+        ):
+            return  # one that is silent must not hide another that would answer
+        if not isinstance(failure, _CONNECTION_FAILED):
+            raise failure
+        said_s = limit_s if len(self.bootstrap_servers) == 1 else max(limit_s, round(tried_s))
+        names = [each for each in self.bootstrap_servers if not self._strangers.get(each)]
+        for each in names:
+            peer = who_is_at(each, limit_s=max(limit_s - tried_s, look_s / 2))
+            if peer is Peer.REFUSED:
+                continue  # the one that is there, of several, is the one to mend
+            if peer is not Peer.SILENT and time.monotonic() - started_s < limit_s:
+                return  # it answered the look at once: there is time for another try
+            raise error_for(peer, each, said_s)
+        raise BrokerUnavailableError(f"{', '.join(map(str, names))} refused for {said_s:.3g} s. Start one: pylog up")
+
+    def _look_for_stranger(self, address: Address, failure: PylogError, deadline: Deadline) -> None:
+        """Finds out, once, who is at an address where no broker has answered yet."""
+        if address in self._strangers or address not in self.bootstrap_servers:
+            return
+        if isinstance(failure, RequestTimedOutError):
+            return  # a broker may be slow, and what is silent is waited for
+        peer = who_is_at(address, limit_s=deadline.remaining_s())
+        self._strangers[address] = peer if is_certain(peer) else None
+        if is_certain(peer) and len(self.bootstrap_servers) > 1:
+            _log.warning("%s; other brokers are asked", error_for(peer, address, 0.0).message)
+
+    def _strangers_error(self, limit_s: float) -> PylogError:
+        found = [error_for(peer, each, limit_s) for each, peer in self._strangers.items() if peer is not None]
+        self._strangers.clear()  # the next call looks again
+        return type(found[0])("; ".join(error.message for error in found))
+
+    def _remember(self, response: MetadataResponse) -> None:
+        with self._lock:
+            self._cluster_id = response.cluster_id
+            self._controller_id = response.controller_id
+            self._brokers = {b.broker_id: _broker(b) for b in response.brokers}
+
+    def _newer(self, topic: Topic) -> Topic:
+        """Remembers the topic, unless an answer with newer epochs came first."""
+        with self._lock:
+            known = self._topics.get(topic.name)
+            if known is not None and known.topic_id == topic.topic_id and _is_older(topic, known):
+                return known
+            self._topics[topic.name] = topic
+            return topic
+
+
+def _look_s(limit_s: float) -> float:
+    """How long the look at who is silent may take, of all the time there is."""
+    return min(LIMIT_S, limit_s / 4)
+
+
+def _is_older(topic: Topic, known: Topic) -> bool:
+    return len(topic.partitions) < len(known.partitions) or any(
+        new.leader_epoch < old.leader_epoch for new, old in zip(topic.partitions, known.partitions, strict=False)
+    )
+
+
+def _from(addresses: Sequence[Address], turn: int) -> list[Address]:
+    """All of them, each time beginning with another."""
+    start = turn % len(addresses) if addresses else 0
+    return [*addresses[start:], *addresses[:start]]
+
+
+def _broker(told: BrokerInfo) -> BrokerDescription:
+    return BrokerDescription(
+        broker_id=told.broker_id,
+        host=told.host,
+        port=told.port,
+        epoch=told.epoch,
+        disks=told.disks,
+        diverged=told.diverged,
+    )

@@ -1,0 +1,263 @@
+"""Offsets as brokers know them: where logs begin and end, what was when, what groups committed.
+
+Rule: a query goes to its partition's leader, together with all others for that broker; what was retriable is asked
+again after new metadata, until the deadline. Partitions are named with their topic's id, so that no answer is about
+another topic of the same name.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import TypeAlias
+
+from broker_runtime.contract.errors import InvalidRequestError, LeaderNotAvailableError, PylogError, RetriableError
+from broker_runtime.contract.flight import error_of
+from broker_runtime.contract.model import EARLIEST, LATEST, MAX_TIMESTAMP, OffsetAndTimestamp, TopicPartition
+from broker_runtime.contract.requests import (
+    CommitOffsetsRequest,
+    CommitOffsetsResponse,
+    CommittedOffset,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    FetchOffsetsRequest,
+    FetchOffsetsResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetAnswer,
+    OffsetQuery,
+    PartitionKey,
+    RecordDeletion,
+    portions,
+)
+from pyspark_log.client.connection.cluster import Cluster
+from pyspark_log.client.connection.coordinator import Coordinator
+from pyspark_log.client.connection.retry import Backoff, Deadline
+from pyspark_log.client.connection.topics import Topic
+from pyspark_log.client.consumer.membership import Signature
+from pyspark_log.client.records import timestamp_ms_of
+
+_ATTEMPT_LIMIT_S = 5.0
+_WORDS = {"earliest": EARLIEST, "latest": LATEST, "max_timestamp": MAX_TIMESTAMP}
+
+_NO_MEMBER = Signature("", -1, -1)
+
+_Asked: TypeAlias = list[tuple[Topic, int, int]]  # partition of a topic, and the number that goes with it
+
+
+def wire_timestamp(moment: str | datetime | int) -> int:
+    """What a query says for a word, an aware datetime, or ms. Raises `InvalidRequestError`, `InvalidTimestampError`."""
+    if isinstance(moment, str):
+        if moment not in _WORDS:
+            raise InvalidRequestError(f"{moment!r} is no place in a log; allowed: {', '.join(_WORDS)}, a time")
+        return _WORDS[moment]
+    return timestamp_ms_of(moment)
+
+
+def check_offset(at: TopicPartition, offset: object) -> int:
+    """The same, if it can be the next offset of a partition. Raises `InvalidRequestError`."""
+    if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset < 1 << 63:
+        raise InvalidRequestError(f"{at}: an offset is a number from 0 on, not {offset!r}")
+    return offset
+
+
+def list_offsets(
+    cluster: Cluster, wanted: Mapping[TopicPartition, int], *, timeout_s: float | None = None
+) -> dict[TopicPartition, OffsetAndTimestamp]:
+    """For each partition the offset at a wire timestamp (`wire_timestamp`); offset -1: no such record.
+
+    Blocks at most ``timeout_s`` (default ``request.timeout.ms``). Raises `UnknownTopicOrPartitionError`, the last
+    `RetriableError`.
+    """
+    answers = _ask_leaders(
+        cluster, wanted, timeout_s, lambda broker_id, asked, left_s: _list(cluster, broker_id, asked, left_s)
+    )
+    return {at: OffsetAndTimestamp(a.offset, a.timestamp, a.leader_epoch) for at, a in answers.items()}
+
+
+def delete_records(
+    cluster: Cluster, wanted: Mapping[TopicPartition, int], *, timeout_s: float | None = None
+) -> dict[TopicPartition, int]:
+    """Moves each log's start to an offset (-1: its end); returns the starts afterwards. Errors as `list_offsets`."""
+    answers = _ask_leaders(
+        cluster, wanted, timeout_s, lambda broker_id, asked, left_s: _delete(cluster, broker_id, asked, left_s)
+    )
+    return {at: answer.offset for at, answer in answers.items()}
+
+
+def commit(
+    cluster: Cluster,
+    group_id: str,
+    offsets: Mapping[TopicPartition, int],
+    *,
+    only_forward: bool = False,
+    topic_ids: Mapping[TopicPartition, bytes] | None = None,
+    signature: Signature | None = None,
+    timeout_s: float | None = None,
+) -> None:
+    """Writes a group's next offsets, through its coordinator. When it returns they are in ZooKeeper.
+
+    ``signature``: the member's that commits; without one only a group that has no members takes them. Raises
+    `NonEmptyGroupError`, `UnknownMemberIdError`, `StaleMemberEpochError` (a partition that the member does not hold).
+
+    ``topic_ids``: which topics the offsets are of, where the caller knows; else the cluster's of that name now. An
+    offset of a topic that is gone is refused, never written as one of its successor. What is refused for one partition
+    holds up no other; the first refusal is raised in the end.
+    """
+    known = topic_ids or {}
+    signed = signature or _NO_MEMBER
+
+    def ask(asked: list[TopicPartition], left_s: float) -> CommitOffsetsResponse:
+        request = CommitOffsetsRequest(
+            group_id=group_id,
+            offsets=tuple(CommittedOffset(at=_key(cluster, at, known), offset=offsets[at]) for at in asked),
+            member_id=signed.member_id,
+            member_epoch=signed.member_epoch,
+            sequence=signed.sequence,
+            only_forward=only_forward,
+        )
+        return cluster.call(
+            "commit_offsets", request, CommitOffsetsResponse, to=Coordinator(group_id), timeout_s=left_s
+        )
+
+    write_each(offsets, ask, Deadline(cluster.request_timeout_s if timeout_s is None else timeout_s))
+
+
+def write_each(
+    partitions: Iterable[TopicPartition],
+    ask: Callable[[list[TopicPartition], float], CommitOffsetsResponse],
+    deadline: Deadline,
+) -> None:
+    """Asks a group's coordinator, at most so many seconds, until it has said something final of every partition.
+
+    Raises the first refusal in the end, and what was retriable when the time is over.
+    """
+    backoff = Backoff()
+    left = list(partitions)
+    refused: PylogError | None = None
+    while left:
+        again: list[TopicPartition] = []
+        failure: PylogError | None = None
+        told = [info for some in portions(left) for info in ask(list(some), deadline.remaining_s()).errors]
+        for at, info in zip(left, told, strict=True):
+            error = None if info is None else error_of(info)
+            if isinstance(error, RetriableError):
+                failure = failure or error
+                again.append(at)
+            else:
+                refused = refused or error
+        left = again
+        if failure is not None:
+            if deadline.expired:
+                raise failure
+            time.sleep(deadline.remaining_s(backoff.next_s()))
+    if refused is not None:
+        raise refused
+
+
+def committed(
+    cluster: Cluster,
+    group_id: str,
+    partitions: Iterable[TopicPartition] | None,
+    *,
+    topic_ids: Mapping[TopicPartition, bytes] | None = None,
+    timeout_s: float | None = None,
+) -> dict[TopicPartition, int]:
+    """What a group committed for these partitions (None: all it has); those without are left out.
+
+    ``topic_ids``: as `commit`.
+    """
+    known = topic_ids or {}
+    deadline = Deadline(cluster.request_timeout_s if timeout_s is None else timeout_s)
+    found: dict[TopicPartition, int] = {}
+    for keys in [None] if partitions is None else portions(_key(cluster, at, known) for at in partitions):
+        response = cluster.call(
+            "fetch_offsets",
+            FetchOffsetsRequest(group_id=group_id, partitions=keys),
+            FetchOffsetsResponse,
+            to=Coordinator(group_id),
+            timeout_s=deadline.remaining_s(),
+        )
+        found.update({TopicPartition(entry.at.topic, entry.at.partition): entry.offset for entry in response.offsets})
+    return found
+
+
+def _key(cluster: Cluster, at: TopicPartition, topic_ids: Mapping[TopicPartition, bytes]) -> PartitionKey:
+    if at in topic_ids:
+        return PartitionKey(topic=at.topic, partition=at.partition, topic_id=topic_ids[at])
+    return cluster.topic(at.topic).partition_key(at.partition)
+
+
+def _list(cluster: Cluster, broker_id: int, asked: _Asked, left_s: float) -> list[OffsetAnswer]:
+    queries = tuple(
+        OffsetQuery(
+            at=topic.partition_key(partition),
+            timestamp=timestamp,
+            leader_epoch=topic.partition(partition).leader_epoch,
+        )
+        for topic, partition, timestamp in asked
+    )
+    response = cluster.call(
+        "list_offsets", ListOffsetsRequest(queries=queries), ListOffsetsResponse, to=broker_id, timeout_s=left_s
+    )
+    return list(response.answers)
+
+
+def _delete(cluster: Cluster, broker_id: int, asked: _Asked, left_s: float) -> list[OffsetAnswer]:
+    deletions = tuple(
+        RecordDeletion(at=topic.partition_key(partition), offset=offset) for topic, partition, offset in asked
+    )
+    response = cluster.call(
+        "delete_records",
+        DeleteRecordsRequest(deletions=deletions),
+        DeleteRecordsResponse,
+        to=broker_id,
+        timeout_s=left_s,
+    )
+    return list(response.answers)
+
+
+def _ask_leaders(
+    cluster: Cluster,
+    wanted: Mapping[TopicPartition, int],
+    timeout_s: float | None,
+    ask: Callable[[int, _Asked, float], list[OffsetAnswer]],
+) -> dict[TopicPartition, OffsetAnswer]:
+    deadline = Deadline(cluster.request_timeout_s if timeout_s is None else timeout_s)
+    backoff = Backoff()
+    found: dict[TopicPartition, OffsetAnswer] = {}
+    stale: dict[str, Topic] = {}
+    while True:
+        failure: RetriableError | None = None
+        by_leader: dict[int, list[TopicPartition]] = {}
+        for at in wanted:
+            if at in found:
+                continue
+            topic = cluster.topic(at.topic, max_age=stale.get(at.topic), timeout_s=deadline.remaining_s())
+            leader = topic.partition(at.partition).leader
+            if leader is None:
+                failure = LeaderNotAvailableError(f"{at} has no leader at present")
+            else:
+                by_leader.setdefault(leader, []).append(at)
+        for leader, partitions in ((leader, some) for leader, led in by_leader.items() for some in portions(led)):
+            asked = [(cluster.topic(at.topic), at.partition, wanted[at]) for at in partitions]
+            try:
+                answers = ask(leader, asked, min(_ATTEMPT_LIMIT_S, deadline.remaining_s()))
+            except RetriableError as error:
+                failure = error
+                continue
+            for at, answer in zip(partitions, answers, strict=True):
+                refusal = None if answer.error is None else error_of(answer.error)
+                if refusal is None:
+                    found[at] = answer
+                elif isinstance(refusal, RetriableError):
+                    failure = refusal
+                else:
+                    raise refusal
+        if failure is None:
+            return found
+        if deadline.expired:
+            raise failure
+        time.sleep(deadline.remaining_s(backoff.next_s()))
+        stale = {at.topic: cluster.topic(at.topic) for at in wanted if at not in found}

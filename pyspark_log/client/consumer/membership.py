@@ -1,0 +1,431 @@
+"""One consumer's membership of its group, as a machine: what to send to the coordinator next and when, what an answer
+means, how long the member may hand out what it was given.
+
+Pure: no thread, no lock, no clock; every time is an argument, in seconds of one steady clock (`heartbeats` has them).
+
+    phase      what it means                                          goes on to
+    out        no member                                              joining (`join`)
+    joining    has not been told anything yet                         member, refused, lost (idle), leaving
+    member     holds what it was told                                 lost, refused, leaving
+    lost       the lease ended, the group forgot the member, or the   joining, as a new member (`join_anew`), leaving
+               caller was away for too long: nothing may be handed
+               out, and the caller has not been told yet
+    refused    the group will not have it: the caller is told why     leaving
+    leaving    says so until it is answered                           out
+
+Rules. What the caller holds only shrinks with the caller's word (`carried_out`), and an epoch is acknowledged only when
+all that the caller may hold is in what was told in that epoch. A lease counts from when the heartbeat that was answered
+was sent; once it was found to have ended, no answer brings it back. A member id serves for one stay.
+"""
+
+from __future__ import annotations
+
+import enum
+import uuid
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from math import inf
+from typing import Final, NamedTuple
+
+from broker_runtime.contract.errors import (
+    FencedError,
+    FencedInstanceIdError,
+    PylogError,
+    RetriableError,
+    UnknownMemberIdError,
+    UnknownServerError,
+)
+from broker_runtime.contract.model import TopicPartition
+from broker_runtime.contract.requests import (
+    JOINS,
+    LEAVES,
+    LEAVES_FOR_A_WHILE,
+    AssignedPartitions,
+    GroupHeartbeatRequest,
+    GroupHeartbeatResponse,
+)
+from pyspark_log.client.connection.retry import Backoff
+
+_LEAST_INTERVAL_S: Final = 0.05
+_REQUEST_LIMIT_S: Final = 5.0
+_LONGEST_WAIT_S: Final = 5.0
+
+
+class Phase(enum.Enum):
+    OUT = "out"
+    JOINING = "joining"
+    MEMBER = "member"
+    LOST = "lost"
+    REFUSED = "refused"
+    LEAVING = "leaving"
+
+
+class Granted(NamedTuple):
+    """A partition of one topic, which has one id."""
+
+    at: TopicPartition
+    topic_id: bytes
+
+
+class Told(NamedTuple):
+    """All that the member is to hold in an epoch."""
+
+    epoch: int
+    partitions: frozenset[Granted]
+
+
+class Sent(NamedTuple):
+    """A request to the coordinator, and when it was (or soon will be) sent."""
+
+    serial: int
+    request: GroupHeartbeatRequest
+    sent_s: float
+
+
+class Signature(NamedTuple):
+    """Whose a commit is."""
+
+    member_id: str
+    member_epoch: int
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stay:
+    """What a member says of itself, and does not change."""
+
+    group_id: str
+    instance_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    session_timeout_ms: int = 45_000
+    max_poll_interval_ms: int = 300_000
+
+
+_NOTHING: Final[frozenset[Granted]] = frozenset()
+
+
+class Membership:
+    """See the module. Not thread-safe but for what it says; `Heartbeats` guards it."""
+
+    member_id: str
+    member_epoch: int  # acknowledged: what heartbeats say
+    refusal: PylogError | None
+    failure: PylogError | None  # of the last try
+    why: str  # it is no member at present
+    _told: Told
+    _held: frozenset[Granted]  # Invariant: all that the caller holds, or may begin, is in it
+    _first_sent_s: float | None
+
+    def __init__(
+        self,
+        stay: Stay,
+        *,
+        new_member_id: Callable[[], str] = lambda: uuid.uuid4().hex,
+        backoff: Backoff | None = None,
+    ) -> None:
+        self._stay = stay
+        self._new_member_id = new_member_id
+        self._session_s = stay.session_timeout_ms / 1000
+        self._idle_limit_s = stay.max_poll_interval_ms / 1000
+        self._backoff = backoff or Backoff(first_s=0.05, limit_s=min(1.0, self._session_s / 10))
+        self._serial = 0
+        self._topics: tuple[str, ...] = ()
+        self._farewell: GroupHeartbeatRequest | None = None
+        self._farewell_until_s = 0.0
+        self.phase = Phase.OUT
+        # Any thread may read these four; the caller's thread writes the last two without a lock.
+        self.lease_until_s = inf
+        """Nothing is handed out from this moment on. Infinite where there is nothing to lose."""
+        self.has_news = False
+        """Whether the caller has something to carry out, or to be told."""
+        self.polled_s = 0.0
+        self.is_polling = False
+        self._begin_stay("", 0.0)
+
+    # --- what it is -------------------------------------------------------------------------------------------
+
+    @property
+    def request_limit_s(self) -> float:
+        """How long one heartbeat may take: below a third of the session, so that one that fails is not the last."""
+        return min(_REQUEST_LIMIT_S, 0.3 * self._session_s)
+
+    @property
+    def pending(self) -> Told | None:
+        """What the caller has to carry out."""
+        is_pending = self.phase is Phase.MEMBER and self._told.epoch != self._carried_epoch
+        return self._told if is_pending else None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the coordinator says that nothing is to come, and all that it told is carried out."""
+        return self._is_settled and self.phase is Phase.MEMBER and self._told.epoch == self._carried_epoch
+
+    @property
+    def has_been_told(self) -> bool:
+        """Whether the member has been given its first assignment, be it empty."""
+        return self.phase is Phase.MEMBER
+
+    @property
+    def was_answered(self) -> bool:
+        """Whether the coordinator has taken the member in, be it without telling anything yet."""
+        return self._answered_serial > 0
+
+    @property
+    def identity(self) -> tuple[str, int]:
+        """Member id and the epoch told last; empty and -1 of who is no member at present."""
+        return (self.member_id, self._told.epoch) if self.phase is Phase.MEMBER else ("", -1)
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The subscription."""
+        return self._topics
+
+    # --- what the caller wants --------------------------------------------------------------------------------
+
+    def join(self, topics: Collection[str], now_s: float) -> None:
+        """A first stay, or another one. The caller holds nothing."""
+        self._topics = tuple(sorted(topics))
+        self.polled_s = now_s
+        self._begin_stay(self._new_member_id(), now_s)
+        self._enter(Phase.JOINING, inf)
+
+    def join_anew(self, now_s: float) -> None:
+        """The caller knows that all is lost, and holds nothing any more."""
+        if self.phase is Phase.LOST:
+            self.join(self._topics, now_s)
+
+    def subscribe_to(self, topics: Collection[str], now_s: float) -> None:
+        """The subscription is another from now on."""
+        wanted = tuple(sorted(topics))
+        if wanted != self._topics:
+            self._topics = wanted
+            self._due_s = now_s
+
+    def carried_out(self, told: Told, now_s: float) -> bool:
+        """The caller holds nothing any more that is not in ``told``. Whether it may begin what is: there is no newer.
+
+        What it is allowed to begin it may begin at any time until it carries out the next.
+        """
+        if self.phase is not Phase.MEMBER:
+            return False
+        is_newest = told.epoch == self._told.epoch
+        self._carried_epoch = told.epoch
+        self._held = told.partitions if is_newest else self._held & told.partitions
+        self._acknowledge(now_s)
+        self._enter(Phase.MEMBER, self.lease_until_s)
+        return is_newest
+
+    def leave(self, now_s: float) -> None:
+        """The caller holds nothing any more. A static member's share waits for it."""
+        is_known = self.phase in (Phase.JOINING, Phase.MEMBER) and self._first_sent_s is not None
+        if is_known:
+            self._say_farewell(for_good=False, now_s=now_s)
+        self._enter(Phase.LEAVING if self._farewell is not None else Phase.OUT, inf)
+
+    def give_up_leaving(self) -> None:
+        """Nobody answers: the session ends by itself."""
+        if self.phase is Phase.LEAVING:
+            self._farewell = None
+            self._enter(Phase.OUT, inf)
+
+    def signature(self) -> Signature | None:
+        """Of a commit that is made now; None: of who is no member. Each has the next number.
+
+        Raises `UnknownMemberIdError` while what the member held is lost, and why the group refused it.
+        """
+        if self.phase is Phase.OUT:
+            return None
+        if self.phase is Phase.REFUSED:
+            assert self.refusal is not None
+            raise self.refusal
+        if self.phase in (Phase.LOST, Phase.LEAVING):
+            raise UnknownMemberIdError(f"this consumer is no member of group {self._stay.group_id!r} now: {self.why}")
+        self._sequence += 1
+        return Signature(self.member_id, self._told.epoch, self._sequence)
+
+    # --- time -------------------------------------------------------------------------------------------------
+
+    def check(self, now_s: float) -> None:
+        """Notices that the lease has ended, or that the caller was away for too long."""
+        if self.phase not in (Phase.JOINING, Phase.MEMBER):
+            return
+        if now_s >= self.lease_until_s:
+            self._lose(f"it was not heard of for {self._session_s:g} s (session.timeout.ms)", now_s, says_so=True)
+        elif self._is_idle(now_s):
+            lease_until_s, self.lease_until_s = self.lease_until_s, -inf
+            # The caller writes what is read here, then reads the lease: one of both sees the other.
+            if self._is_idle(now_s):
+                why = f"the caller did not poll for {self._idle_limit_s:g} s (max.poll.interval.ms)"
+                self._lose(why, now_s, says_so=True)
+            else:
+                self.lease_until_s = lease_until_s
+
+    def wait_s(self, now_s: float) -> float:
+        """How long there is nothing to do."""
+        until_s = self.lease_until_s if self.phase is Phase.MEMBER else inf
+        if self._sends_something:
+            until_s = min(until_s, self._due_s)
+        if self.phase in (Phase.JOINING, Phase.MEMBER) and not self.is_polling:
+            until_s = min(until_s, self.polled_s + self._idle_limit_s)
+        return min(max(0.0, until_s - now_s), _LONGEST_WAIT_S)
+
+    # --- requests and answers ---------------------------------------------------------------------------------
+
+    def next_request(self, now_s: float) -> Sent | None:
+        """What is to be sent now, if anything. One at a time."""
+        self.check(now_s)
+        if self._farewell is not None and now_s >= self._farewell_until_s:
+            self._said_farewell()
+        if not self._sends_something or now_s < self._due_s:
+            return None
+        self._serial += 1
+        if self._farewell is not None:
+            return Sent(self._serial, self._farewell, now_s)
+        if self._first_sent_s is None:
+            self._first_sent_s = now_s
+        return Sent(self._serial, self._request(self.member_epoch), now_s)
+
+    def answered(self, sent: Sent, response: GroupHeartbeatResponse, now_s: float) -> bool:
+        """An answer without an error. False: it is not the coordinator's, but one's that was it before."""
+        if sent.request.member_epoch < 0:
+            self._said_farewell_if(sent, now_s)
+            return True
+        if not self._is_awaited(sent):
+            return True
+        if response.member_epoch < self._told.epoch:
+            # What is told was written before: who coordinates knows it. (And may have given on what was released.)
+            self._due_s = now_s + self._backoff.next_s()
+            return False
+        self._answered_serial = sent.serial
+        self._backoff.reset()
+        self.failure = None
+        self._is_settled = response.is_settled
+        interval_s = min(response.heartbeat_interval_ms / 1000, self._session_s / 3)
+        self._due_s = max(sent.sent_s + interval_s, now_s + _LEAST_INTERVAL_S)
+        if sent.request.topics != self._topics:
+            self._due_s = now_s
+        if response.member_epoch > self._told.epoch and response.assignment is not None:
+            self._told = Told(response.member_epoch, _granted(response.assignment))
+        if self._told.epoch == JOINS:
+            return True
+        lease_until_s = sent.sent_s + response.session_timeout_ms / 1000
+        if self.phase is Phase.MEMBER:
+            lease_until_s = max(self.lease_until_s, lease_until_s)
+        self._acknowledge(now_s)
+        self._enter(Phase.MEMBER, lease_until_s)
+        self.check(now_s)  # it may have taken that long
+        return True
+
+    def failed(self, sent: Sent, error: PylogError, now_s: float) -> None:
+        """An answer that is an error, or none."""
+        is_transient = isinstance(error, (RetriableError, UnknownServerError))
+        if sent.request.member_epoch < 0:
+            if is_transient:
+                self._due_s = now_s + self._backoff.next_s()
+            else:
+                self._said_farewell_if(sent, now_s)
+            return
+        if not self._is_awaited(sent):
+            return
+        self._due_s = now_s + self._backoff.next_s()
+        if is_transient:
+            self.failure = error
+            self.check(now_s)
+        elif isinstance(error, FencedError) and not isinstance(error, FencedInstanceIdError):
+            if self.phase is Phase.JOINING:
+                due_s = self._due_s
+                self._begin_stay(self._new_member_id(), now_s)
+                self._due_s = due_s
+            else:
+                self._lose(error.message, now_s, says_so=False)
+        else:
+            self.refusal = error
+            self.why = error.message
+            self._enter(Phase.REFUSED, -inf)
+
+    # --- private ----------------------------------------------------------------------------------------------
+
+    def _begin_stay(self, member_id: str, now_s: float) -> None:
+        self.member_id = member_id
+        self.member_epoch = JOINS
+        self.refusal = None
+        self.failure = None
+        self.why = "it has not joined"
+        self._told = Told(JOINS, _NOTHING)
+        self._held = _NOTHING
+        self._carried_epoch = JOINS
+        self._is_settled = False
+        self._first_sent_s = None
+        self._answered_serial = 0
+        self._sequence = -1
+        self._due_s = now_s
+
+    def _enter(self, phase: Phase, lease_until_s: float) -> None:
+        self.phase = phase
+        self.lease_until_s = lease_until_s
+        self.has_news = phase in (Phase.LOST, Phase.REFUSED) or self.pending is not None
+
+    def _lose(self, why: str, now_s: float, *, says_so: bool) -> None:
+        self.why = why
+        if says_so and self._first_sent_s is not None:
+            self._say_farewell(for_good=True, now_s=now_s)
+        self._enter(Phase.LOST, -inf)
+
+    def _acknowledge(self, now_s: float) -> None:
+        """Says that it holds what it was told, if it holds nothing else. (What is only added needs no caller.)"""
+        if self.member_epoch != self._told.epoch and self._held <= self._told.partitions:
+            self.member_epoch = self._told.epoch
+            self._due_s = now_s
+
+    def _say_farewell(self, *, for_good: bool, now_s: float) -> None:
+        returns = self._stay.instance_id is not None and not for_good
+        self._farewell = self._request(LEAVES_FOR_A_WHILE if returns else LEAVES)
+        self._farewell_until_s = now_s + self._session_s  # then it is over anyway
+        self._due_s = now_s
+
+    def _said_farewell_if(self, sent: Sent, now_s: float) -> None:
+        if self._farewell is sent.request:
+            self._due_s = now_s
+            self._said_farewell()
+
+    def _said_farewell(self) -> None:
+        self._farewell = None
+        self._backoff.reset()
+        if self.phase is Phase.LEAVING:
+            self._enter(Phase.OUT, inf)
+
+    @property
+    def _sends_something(self) -> bool:
+        return self._farewell is not None or self.phase in (Phase.JOINING, Phase.MEMBER)
+
+    def _is_awaited(self, sent: Sent) -> bool:
+        """Whether it is the newest request of this very stay."""
+        return (
+            self.phase in (Phase.JOINING, Phase.MEMBER)
+            and sent.request.member_id == self.member_id
+            and sent.serial == self._serial
+        )
+
+    def _is_idle(self, now_s: float) -> bool:
+        return not self.is_polling and now_s - self.polled_s >= self._idle_limit_s
+
+    def _request(self, epoch: int) -> GroupHeartbeatRequest:
+        stay = self._stay
+        return GroupHeartbeatRequest(
+            group_id=stay.group_id,
+            member_id=self.member_id,
+            member_epoch=epoch,
+            instance_id=stay.instance_id,
+            client_host=stay.client_host,
+            client_id=stay.client_id,
+            topics=self._topics,  # always: a successor may not have heard of the last change
+            session_timeout_ms=stay.session_timeout_ms,
+            rebalance_timeout_ms=stay.max_poll_interval_ms,
+        )
+
+
+def _granted(assignment: Collection[AssignedPartitions]) -> frozenset[Granted]:
+    return frozenset(
+        Granted(TopicPartition(each.topic, number), each.topic_id) for each in assignment for number in each.partitions
+    )

@@ -1,0 +1,65 @@
+"""One partition as a consumer has it: where it reads, what arrived, what was decoded, what went wrong.
+
+Rule: plain state. The fetcher's lock guards all but ``position``, ``finished`` and ``batches``, which are the caller's.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from broker_runtime.contract.errors import PylogError
+from broker_runtime.contract.model import TopicPartition
+from pyspark_log.client.connection.retry import Backoff
+from pyspark_log.client.connection.topics import Topic
+from pyspark_log.client.records import ConsumedBatch
+
+_generations = itertools.count()  # never the same twice, so that a partition assigned anew is told from its predecessor
+
+
+class Arrived(NamedTuple):
+    """Frames of one partition, back to back, not decoded yet."""
+
+    generation: int
+    buffer: pa.Buffer
+    next_offset: int
+
+
+class PartitionState:
+    """One assigned partition. Changed under the fetcher's lock; ``batches``, ``position`` by the caller only."""
+
+    __slots__ = (  # noqa: RUF023 — by subject
+        "at", "topic", "columns",
+        "position", "finished", "batches",
+        "fetch_offset", "generation", "arrived", "is_paused", "error", "not_before_s", "backoff",
+        "high_watermark", "log_start",
+    )  # fmt: skip
+
+    def __init__(self, topic: Topic, partition: int, position: int, columns: tuple[int, ...] | None) -> None:
+        self.at = TopicPartition(topic.name, partition)
+        self.topic = topic
+        self.columns = columns
+        self.position = position  # the next record the caller gets
+        self.finished = position  # the caller is done with all before it. Invariant: finished ≤ position
+        self.batches: deque[ConsumedBatch] = deque()  # decoded, not given to the caller yet
+        self.fetch_offset = position
+        self.generation = next(_generations)
+        self.arrived: deque[Arrived] = deque()
+        self.is_paused = False
+        self.error: PylogError | None = None
+        self.not_before_s = 0.0
+        self.backoff = Backoff()
+        self.high_watermark = -1
+        self.log_start = -1
+
+    def begin_generation(self) -> None:
+        """What was asked for until now is not wanted any more."""
+        self.generation = next(_generations)
+
+    @property
+    def has_something(self) -> bool:
+        """Whether the caller can be given something, an error included."""
+        return not self.is_paused and bool(self.batches or self.arrived or self.error)

@@ -1,0 +1,164 @@
+"""A producer's view of one topic: a queue per partition, and whose turn it is.
+
+Rule: records without a key go round robin, exactly: two records, two partitions, one each; rows of a batch are shared
+out in contiguous slices whose sizes differ by one at most, and the turn goes on where the last one ended.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from broker_runtime.contract.schema import TopicSchema
+from broker_runtime.contract.settings import parse_size, resolve
+from pyspark_log.client.connection.topics import Topic
+from pyspark_log.client.producer.partition_queue import PartitionQueue
+from pyspark_log.client.producer.partitioner import (
+    PartitionFunction,
+    check_partition,
+    partition_for_key,
+    partitions_for_keys,
+)
+from pyspark_log.client.producer.row_check import RowCheck
+
+_KEYS_REMEMBERED = 16_384
+_FRAME_OVERHEAD_BYTES = 4 << 10  # header, directory and Arrow's own, of a frame of records
+
+
+class Lane:
+    """One topic. Changed under the accumulator's lock only, but for `partition_of`'s memory of keys."""
+
+    def __init__(self, topic: Topic, partitioner: str | PartitionFunction, batch_bytes: int) -> None:
+        self.topic = topic
+        self.max_message_bytes = max_message_bytes(topic)
+        self._wanted_bytes = batch_bytes
+        self.queues: list[PartitionQueue] = []
+        self.turns: Iterator[PartitionQueue] = iter(())
+        self.rows = RowCheck(topic.name, topic.schema) if topic.is_typed else None
+        self._partitioner = partitioner
+        self._turn = 0
+        self._was_opened = False  # sticky: the first list is opened where the turn begins
+        self._known_keys: dict[bytes, int] = {}
+        self.grow(topic)
+
+    def grow(self, topic: Topic) -> list[PartitionQueue]:
+        """Takes a newer description of the same topic; returns the new queues. No list is open if the schema is new."""
+        if topic.schema is not self.topic.schema and topic.is_typed:
+            self.rows = RowCheck(topic.name, topic.schema)
+        for queue in self.queues:
+            queue.schema = topic.schema
+        self.topic = topic
+        self.max_message_bytes = max_message_bytes(topic)
+        batch_bytes = max(1, min(self._wanted_bytes, self.max_message_bytes - _FRAME_OVERHEAD_BYTES))
+        for queue in self.queues:
+            queue.batch_bytes = batch_bytes
+        new = [
+            PartitionQueue(topic.name, topic.topic_id, partition, topic.schema, batch_bytes)
+            for partition in range(len(self.queues), len(topic.partitions))
+        ]
+        if new:
+            self.queues = [*self.queues, *new]
+            self._known_keys = {}
+            self.turn_from(self._turn)
+        return new
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether bytes without a key need nothing but the next turn."""
+        return self.rows is None and self._partitioner == "round_robin"
+
+    def turn_on_opening(self, queue: PartitionQueue) -> PartitionQueue:
+        """A list is about to be opened in ``queue``, whose turn it is: sticky partitioning takes the next instead."""
+        if self._partitioner != "sticky":
+            return queue
+        self.turn_from(queue.partition + (1 if self._was_opened else 0))
+        self._was_opened = True
+        return self.queues[self._turn]
+
+    def turn_from(self, partition: int) -> None:
+        """Records without a key go on with this partition (sticky: stay with it)."""
+        count = len(self.queues)
+        self._turn = partition % count
+        if self._partitioner == "sticky":
+            self.turns = itertools.repeat(self.queues[self._turn])
+        else:
+            order = [*self.queues[self._turn :], *self.queues[: self._turn]]
+            self.turns = itertools.cycle(order)
+
+    def partition_of(self, key: bytes | None, partition: int | None) -> PartitionQueue | None:
+        """The queue of a record with this key or explicit partition; None: whoever's turn it is."""
+        queues = self.queues
+        if partition is not None:
+            return queues[check_partition(self.topic.name, partition, len(queues))]
+        if callable(self._partitioner):
+            chosen = self._partitioner(self.topic.name, key, len(queues))
+            return queues[check_partition(self.topic.name, chosen, len(queues))]
+        if key is None:
+            return None
+        known = self._known_keys
+        found = known.get(key)
+        if found is None:
+            if len(known) >= _KEYS_REMEMBERED:
+                self._known_keys = known = {}
+            found = known[key] = partition_for_key(key, len(queues))
+        return queues[found]
+
+    def shares(
+        self, batch: pa.RecordBatch, keys: pa.Array | None, partition: int | None
+    ) -> list[tuple[PartitionQueue, np.ndarray | slice]]:
+        """Who gets which rows of ``batch``: indices, or a slice where they lie together."""
+        queues, rows = self.queues, batch.num_rows
+        if partition is not None:
+            return [(queues[check_partition(self.topic.name, partition, len(queues))], slice(0, rows))]
+        if keys is not None and (callable(self._partitioner) or keys.null_count < rows):
+            return [(queues[p], which) for p, which in self._by_key(keys, len(queues))]
+        return [(queues[p], which) for p, which in self._slices(rows, len(queues))]
+
+    def _by_key(self, keys: pa.Array, count: int) -> list[tuple[int, np.ndarray | slice]]:
+        if callable(self._partitioner):
+            name = self.topic.name
+            chosen = [check_partition(name, self._partitioner(name, k, count), count) for k in keys.to_pylist()]
+            found = np.array(chosen, np.int32)
+        else:
+            found = partitions_for_keys(keys, count)
+            nulls = np.flatnonzero(found < 0)
+            if len(nulls):
+                found = found.copy()
+                first = next(self.turns).partition
+                found[nulls] = (first + np.arange(len(nulls))) % count
+                self.turn_from(first + len(nulls))
+        order = np.argsort(found, kind="stable")  # stable: rows of one partition keep their order
+        bounds = np.searchsorted(found[order], np.arange(count + 1))
+        return [(p, order[bounds[p] : bounds[p + 1]]) for p in range(count) if bounds[p] < bounds[p + 1]]
+
+    def _slices(self, rows: int, count: int) -> list[tuple[int, np.ndarray | slice]]:
+        first = next(self.turns).partition
+        if self._partitioner == "sticky":
+            self.turn_from(first + 1)
+            return [(first, slice(0, rows))]
+        each, over = divmod(rows, count)
+        shared: list[tuple[int, np.ndarray | slice]] = []
+        start = 0
+        for i in range(count):
+            length = each + (1 if i < over else 0)
+            if length:
+                shared.append(((first + i) % count, slice(start, start + length)))
+            start += length
+        self.turn_from(first + over)
+        return shared
+
+
+def key_column(batch: pa.RecordBatch, schema: TopicSchema) -> pa.Array | None:
+    """The column that chooses partitions, if the batch has it."""
+    name = schema.key if schema.is_typed else "key"
+    return batch.column(name) if name is not None and name in batch.schema.names else None
+
+
+def max_message_bytes(topic: Topic) -> int:
+    """The largest frame that the topic takes: ``max.message.bytes``, and never above a whole segment."""
+    own, usual = topic.info.config, resolve("topic")
+    largest = own.get("max.message.bytes", usual.max_message_bytes)
+    return min(parse_size(largest), parse_size(own.get("segment.bytes", usual.segment_bytes)))
