@@ -41,13 +41,17 @@ _TIMESTAMP = 0
 class IndexFile:
     """Fixed-size checked entries. Not thread-safe against writers: the log's lock guards those.
 
-    ``count`` is None until the file was looked at. Readers see entries below the ``count`` they read.
+    ``count`` is None until the file was looked at. Readers see entries below the ``count`` they read. ``is_optional``:
+    there need be no file while there is no entry.
     """
 
-    __slots__ = ("_count", "_fields", "_open_files", "_seed", "entry_bytes", "path")
+    __slots__ = ("_count", "_fields", "_is_optional", "_open_files", "_seed", "entry_bytes", "path")
 
-    def __init__(self, open_files: OpenFiles, path: Path, fields: str, base_offset: int) -> None:
+    def __init__(
+        self, open_files: OpenFiles, path: Path, fields: str, base_offset: int, *, is_optional: bool = False
+    ) -> None:
         self._open_files = open_files
+        self._is_optional = is_optional
         self.path = path
         self._fields = struct.Struct(fields)
         self.entry_bytes = self._fields.size + _CHECKSUM.size
@@ -58,6 +62,8 @@ class IndexFile:
         """Entries in the file. Raises `CorruptRecordError` where it is missing or ends inside an entry, `OSError`."""
         if self._count is None:
             size = self._open_files.files.file_size(self.path)
+            if size is None and self._is_optional:
+                size = 0
             if size is None or size % self.entry_bytes:
                 raise CorruptRecordError(f"{self.path} has {size} bytes, which are not whole entries")
             self._count = size // self.entry_bytes
@@ -84,6 +90,8 @@ class IndexFile:
     def entries(self) -> Iterator[tuple[int, ...]]:
         """All entries in order. Raises `CorruptRecordError` at the first bad one, `OSError`."""
         count = len(self)
+        if not count:
+            return
         with self._open_files.hold(self.path) as held:
             data = self._open_files.files.read(held.descriptor, count * self.entry_bytes, 0)
         for number in range(count):
@@ -254,7 +262,8 @@ class TransactionIndex:
         24–31    i64    last stable offset when the marker was written
         32–35    u32    checksum
 
-    Rule: appended when an abort marker is, so the last two fields rise. Nothing aborts yet.
+    Rule: appended when an abort marker is, so the last two fields rise. There is no file before the first entry.
+    Nothing aborts yet; earlier versions made an empty file with every segment.
 
     Aborted transactions by rising marker offset. Not thread-safe against writers.
     """
@@ -262,7 +271,9 @@ class TransactionIndex:
     __slots__ = ("file",)
 
     def __init__(self, open_files: OpenFiles, directory: Path, base_offset: int) -> None:
-        self.file = IndexFile(open_files, directory / f"{base_offset:020d}.txnindex", "<qqqq", base_offset)
+        self.file = IndexFile(
+            open_files, directory / f"{base_offset:020d}.txnindex", "<qqqq", base_offset, is_optional=True
+        )
 
     def append(self, aborted: AbortedTransaction) -> None:
         """Raises `OSError`."""

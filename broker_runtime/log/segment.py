@@ -88,7 +88,7 @@ class Segment:
     def create(self) -> None:
         """Makes the files, empty; their names are durable when it returns. Raises `OSError`."""
         self._open_files.hold(self.path, create=True).release()
-        for index in (self.offset_index.file, self.time_index.file, self.transaction_index.file):
+        for index in (self.offset_index.file, self.time_index.file):
             index.create()
         self._open_files.files.sync_directory(self._directory)
         self.is_loaded = True
@@ -139,7 +139,7 @@ class Segment:
             builder.close()
         self.offset_index.file.replace(builder.offset_entries, is_durable=is_durable)
         self.time_index.replace(builder.time_entries, is_durable=is_durable)
-        self.transaction_index.file.create()
+        self.transaction_index.file.delete()
         self.size_bytes = size_bytes
         self.next_offset = builder.next_offset
         self.last_indexed_position = builder.last_indexed_position
@@ -191,7 +191,9 @@ class Segment:
 
     def hold_indexes(self) -> list[HeldFile]:
         """The index files, to be fsynced and released. Raises `OSError`."""
-        files = (self.offset_index.file, self.time_index.file, self.transaction_index.file)
+        files = [self.offset_index.file, self.time_index.file]
+        if len(self.transaction_index.file):
+            files.append(self.transaction_index.file)
         return [self._open_files.hold(index.path, create=True) for index in files]
 
     def sync_indexes(self) -> None:

@@ -236,7 +236,7 @@ def test_indexes_of_a_closed_segment_are_durable_before_the_next_segment_is_ther
     files.calls.clear()
     assert log.maybe_roll(1 << 60)
     created = max(n for n, call in enumerate(files.calls) if call == ("sync_directory", ROOT / "t-0"))
-    for suffix in (".index", ".timeindex", ".txnindex"):
+    for suffix in (".index", ".timeindex"):
         assert ("sync", ROOT / "t-0" / f"{0:020d}{suffix}") in files.calls[:created]
     if flushed:
         files.lose_power(random.Random(1))

@@ -158,7 +158,7 @@ def test_every_flipped_bit_of_an_acknowledged_log_is_refused_or_harmless():
     assert len(read_frames(reopened(files))) == 4
 
 
-@pytest.mark.parametrize("suffix", [".index", ".timeindex", ".txnindex", ".snapshot"])
+@pytest.mark.parametrize("suffix", [".index", ".timeindex", ".snapshot"])
 @pytest.mark.parametrize("is_clean", [True, False])
 def test_bits_flipped_in_derived_files_change_nothing_that_is_read(suffix, is_clean):
     """Indexes and snapshots are built anew when they fail their checks, after a clean stop as after a crash."""
@@ -182,6 +182,30 @@ def test_bits_flipped_in_derived_files_change_nothing_that_is_read(suffix, is_cl
                     assert piece.start_offset == offset - offset % 3
             for time in range(1000, 1060):
                 assert log.offset_for_timestamp(time) == ((time - 1000) * 3, time)
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+@pytest.mark.parametrize("content", [b"", b"x" * 35, b"x" * 36])
+def test_transaction_index_of_before_is_no_trouble(content, is_clean):
+    """Earlier versions made an empty one with every segment; no segment has one now, as nothing is in it."""
+    files, frames = crashed(lambda log: fill(log, 60, rows=3))
+    with open_directory(files) as directory:
+        assert open_log(directory).log_end_offset == 180
+    bases = sorted(name[:20] for name in files.list(ROOT / "t-0") if name.endswith(".log"))
+    assert len(bases) > 1
+    assert not [name for name in files.list(ROOT / "t-0") if name.endswith(".txnindex")]
+    for base in bases:
+        files.overwrite(ROOT / "t-0" / f"{base}.txnindex", content)
+    if not is_clean:
+        files.unlink(ROOT / "clean-shutdown")
+    files.kill()
+    with open_directory(files) as directory:
+        log = open_log(directory)
+        assert [data for _, data in read_frames(log)] == frames
+        assert append(log, frame()) == 181
+        log.delete_records(181)
+    left = [name[:20] for name in files.list(ROOT / "t-0") if name.endswith(".txnindex")]
+    assert left in ([], bases[-1:]), "it goes with its segment, or when the indexes are rebuilt"
 
 
 def test_bits_flipped_in_the_index_while_the_log_is_open_are_noticed_and_mended():

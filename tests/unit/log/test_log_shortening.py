@@ -113,7 +113,7 @@ def test_delete_records_moves_the_start_removes_whole_segments_and_survives_rest
     assert len(log.segment_base_offsets) == 1
     assert append(log, frame()) == 181
     names = [name for name in files.list(ROOT / "t-0") if name.endswith((".log", ".index", ".timeindex", ".txnindex"))]
-    assert len(names) == 4
+    assert len(names) == 3
 
 
 def test_crash_between_the_new_start_and_the_removal_leaves_no_damage():
