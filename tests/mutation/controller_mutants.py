@@ -80,19 +80,19 @@ CONTROLLER: Final = (
     ),
     Mutant(
         name="anybody_fetches_as_a_replica",
-        file="broker_runtime/services/replicas.py",
+        file="broker_runtime/services/caller.py",
         old="    if not _is_secret_of(known, hello.secret):\n",
         new="    if False:\n",
         breaks="A follower's fetches prove that it is that broker.",
-        tests=("tests/unit/services/test_replicas.py",),
+        tests=("tests/unit/services/test_caller.py",),
     ),
     Mutant(
         name="registration_without_a_secret_proves",
-        file="broker_runtime/services/replicas.py",
+        file="broker_runtime/services/caller.py",
         old="return bool(known.secret) and hmac",
         new="return hmac",
         breaks="A registration without a secret proves nothing.",
-        tests=("tests/unit/services/test_replicas.py",),
+        tests=("tests/unit/services/test_caller.py",),
     ),
     Mutant(
         name="producer_id_that_nobody_gave_out",
