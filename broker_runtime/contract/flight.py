@@ -20,7 +20,8 @@ its messages look like.
                     DoGet            ticket pylog.plain.1 PlainTicket       ordinary record batches, no metadata
                     DoPut            path [topic] or [topic, "3"]           ordinary record batches, answered by one
                                                                             metadata message per batch: `PlainPutResult`
-    all of it may carry the header `CLIENT_HEADER`
+Names. Openings and actions have a field for what the client calls itself (``client_id``); calls of the plain dialect
+may say it in the header `CLIENT_HEADER`. It is for the broker's log.
 
 Produce stream. The client calls ``do_put(produce_descriptor(hello), FRAMES_SCHEMA)``. Each request is
 ``write_with_metadata(frames_batch([frame]), metadata(ProduceRequest))``: ONE frame in one row. The server answers in

@@ -1,4 +1,6 @@
-"""What a broker does: produce, fetch, read, topics, settings, metadata, offsets. Typed requests in, responses out.
+"""What a broker does: produce, fetch, read, topics, settings, metadata, offsets. A caller and a typed request in, a
+response out.
 
-Rule: knows nothing of Flight nor of streams, so that another listener can stand beside it.
+Rule: every method begins with its `Caller` (`caller`). Knows nothing of Flight nor of streams, so that another listener
+can stand beside it.
 """

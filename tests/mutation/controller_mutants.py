@@ -87,6 +87,22 @@ CONTROLLER: Final = (
         tests=("tests/unit/services/test_caller.py",),
     ),
     Mutant(
+        name="name_of_a_client_makes_two_lines",
+        file="broker_runtime/contract/events.py",
+        old="if _PLAIN.fullmatch(text) and text.isprintable():",
+        new="if True:",
+        breaks="No client id breaks or forges a line of the broker's log.",
+        tests=("tests/unit/contract/test_events.py", "tests/unit/server/test_boundary.py"),
+    ),
+    Mutant(
+        name="caller_forgets_the_client",
+        file="broker_runtime/server/boundary.py",
+        old="            self.caller = Caller(client_id=client_id, address=self.caller.address)\n",
+        new="            pass\n",
+        breaks="Services and log lines are given whose call it is.",
+        tests=("tests/unit/server/test_boundary.py",),
+    ),
+    Mutant(
         name="registration_without_a_secret_proves",
         file="broker_runtime/services/caller.py",
         old="return bool(known.secret) and hmac",
