@@ -228,7 +228,7 @@ class Broker:
             steady_ms=_steady_ms,
             probe=port_refuses,
             answers=broker_answers,
-            report=lambda broker_id: _report(member, broker_id),
+            report=lambda broker_id: _report(member, settings.broker_id, broker_id),
             ask_log_ends=lambda broker_id, request: _ask_log_ends(member, settings.broker_id, broker_id, request),
             run_all=_run_all,
             rebalances_leaders=settings.auto_leader_rebalance_enable,
@@ -454,14 +454,15 @@ def _wake(member: ClusterMember, updater: IsrUpdater) -> None:
     updater.wake()
 
 
-def _report(member: ClusterMember, broker_id: int) -> None:
+def _report(member: ClusterMember, own_id: int, broker_id: int) -> None:
     """Tells the controller of a broker whose port refuses. It looks itself sooner or later: an error is only logged."""
     controller = member.state.controller
     address = None if controller is None else _address_of(member, controller.broker_id)
     if address is None:
         return
     try:
-        call_peer(address, "report_broker", ReportBrokerRequest(broker_id=broker_id), Empty, timeout_s=_REPORT_LIMIT_S)
+        request = ReportBrokerRequest(broker_id=broker_id)
+        call_peer(address, "report_broker", request, Empty, timeout_s=_REPORT_LIMIT_S, broker_id=own_id)
     except PylogError as error:
         log.info("cannot report broker=%d controller=%s error=%s", broker_id, address, error)
 
@@ -475,7 +476,7 @@ def _ask_log_ends(
     if address is None:
         return None
     try:
-        return call_peer(address, "log_ends", request, LogEndsResponse, timeout_s=_LOG_ENDS_LIMIT_S)
+        return call_peer(address, "log_ends", request, LogEndsResponse, timeout_s=_LOG_ENDS_LIMIT_S, broker_id=own_id)
     except PylogError as error:
         log.info("cannot ask for log ends broker=%d address=%s error=%s", broker_id, address, error)
         return None

@@ -5,11 +5,13 @@ Rule: objects are made and given to each other; nothing is decided, started or w
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from broker_runtime.contract.requests import Empty, ReportBrokerRequest
+from broker_runtime.contract.events import event
+from broker_runtime.contract.requests import Empty, LogEndsRequest, LogEndsResponse, ReportBrokerRequest
 from broker_runtime.contract.settings import BrokerSettings
 from broker_runtime.log import LogDirectory
 from broker_runtime.membership.cluster_member import ClusterMember
@@ -17,6 +19,7 @@ from broker_runtime.memory import ANSWER_BUDGET_BYTES, PRODUCE_BUDGET_BYTES
 from broker_runtime.replication import PartitionRegistry
 from broker_runtime.server.flight import Services
 from broker_runtime.services.byte_budget import ByteBudget
+from broker_runtime.services.caller import Caller, admit_replica, is_broker
 from broker_runtime.services.configs import ConfigService
 from broker_runtime.services.fetch import FetchService
 from broker_runtime.services.groups import GroupService
@@ -28,8 +31,9 @@ from broker_runtime.services.plain import PlainService
 from broker_runtime.services.produce import ProduceService
 from broker_runtime.services.producer_ids import ProducerIdService
 from broker_runtime.services.read import ReadService
-from broker_runtime.services.replicas import admit_replica, is_broker
 from broker_runtime.services.topics import TopicService
+
+_logger = logging.getLogger(__name__)
 
 _Request = TypeVar("_Request")
 _Response = TypeVar("_Response")
@@ -63,19 +67,25 @@ def make_services(
 
     beliefs = PeerBeliefs(settings.broker_id, lambda: member.state)
 
-    def heard(change: Callable[[_Request], _Response], topic_of: Callable[[_Request], str]) -> Callable[[Any], Any]:
-        def handle(request: _Request) -> _Response:
-            response = change(request)
+    def heard(
+        change: Callable[[Caller, _Request], _Response], topic_of: Callable[[_Request], str]
+    ) -> Callable[[Caller, Any], Any]:
+        def handle(caller: Caller, request: _Request) -> _Response:
+            response = change(caller, request)
             beliefs.wait_until_heard(topic_of(request))
             return response
 
         return handle
 
-    def report_broker(request: ReportBrokerRequest) -> Empty:
+    def report_broker(caller: Caller, request: ReportBrokerRequest) -> Empty:
+        event(_logger, "report broker", broker=request.broker_id, **caller.log_fields)
         member.suspect(request.broker_id)
         return Empty()
 
-    actions: dict[str, Callable[[Any], Any]] = {
+    def log_ends(caller: Caller, request: LogEndsRequest) -> LogEndsResponse:
+        return member.log_ends(request)
+
+    actions: dict[str, Callable[[Caller, Any], Any]] = {
         "metadata": metadata.metadata,
         "create_topic": heard(topics.create_topic, lambda request: request.name),
         "delete_topic": heard(topics.delete_topic, lambda request: request.name),
@@ -102,7 +112,7 @@ def make_services(
         "elect_leaders": movements.elect_leaders,
         "decommission_broker": movements.decommission_broker,
         "report_broker": report_broker,
-        "log_ends": member.log_ends,
+        "log_ends": log_ends,
     }
     return Services(
         produce=produce,
@@ -110,7 +120,7 @@ def make_services(
         read=read,
         plain=PlainService(registry, produce=produce, read=read, now_ms=wall_ms),
         actions=actions,
-        admit_replica=lambda hello: admit_replica(hello, member.state.brokers),
+        admit_replica=lambda caller, hello: admit_replica(caller, hello, member.state.brokers),
         is_broker=lambda headers: is_broker(headers, member.state.brokers),
         produce_budget=ByteBudget(PRODUCE_BUDGET_BYTES),
     )

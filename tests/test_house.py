@@ -73,6 +73,36 @@ def test_tests_are_neither_skipped_nor_expected_to_fail() -> None:
     assert found == []
 
 
+# The modules whose log lines are written as `broker_runtime.contract.events` says; the others follow one by one.
+WITH_EVENTS = ("broker_runtime/server", "broker_runtime/services", "broker_runtime/contract")
+LOG_METHODS = {"debug", "info", "warning", "error", "exception", "critical", "log"}
+OTHER_NAMES_OF_FIELDS = {"peer", "client", "host", "broker_id", "group_id", "partition_id", "at", "exception", "reason"}
+
+
+def test_log_lines_are_events() -> None:
+    """One logger by one name in each module, one function for all lines, one name for each field."""
+    found, events = [], 0
+    for path in sources(*WITH_EVENTS):
+        for node in ast.walk(ast.parse(path.read_text())):
+            place = f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
+            if isinstance(node, ast.Assign) and "getLogger" in ast.unparse(node.value):
+                if ast.unparse(node) != "_logger = logging.getLogger(__name__)":
+                    found.append(f"{place}: {ast.unparse(node)}")
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                is_logger = ast.unparse(node.func.value).lstrip("_") in {"log", "logger", "logging"}
+                if is_logger and node.func.attr in LOG_METHODS and path.name != "events.py":
+                    found.append(f"{place}: {ast.unparse(node)}")
+            elif isinstance(node, ast.Call) and ast.unparse(node.func) == "event":
+                events += 1
+                text = node.args[1]
+                if isinstance(text, ast.Constant) and not re.fullmatch(r"[a-z]+( [a-z'-]+)+", str(text.value)):
+                    found.append(f"{place}: {text.value!r} is no verb with its object")
+                wrong = OTHER_NAMES_OF_FIELDS & {each.arg for each in node.keywords}
+                found += [f"{place}: {name} has another name as a field" for name in sorted(map(str, wrong))]
+    assert found == []
+    assert events > 20
+
+
 @pytest.mark.parametrize(
     "module", ["pyspark_log", "broker_runtime", "pyspark_log.testing.plugin", "pyspark_log.cli.app"]
 )

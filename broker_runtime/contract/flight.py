@@ -20,6 +20,8 @@ its messages look like.
                     DoGet            ticket pylog.plain.1 PlainTicket       ordinary record batches, no metadata
                     DoPut            path [topic] or [topic, "3"]           ordinary record batches, answered by one
                                                                             metadata message per batch: `PlainPutResult`
+Names. Openings and actions have a field for what the client calls itself (``client_id``); calls of the plain dialect
+may say it in the header `CLIENT_HEADER`. It is for the broker's log.
 
 Produce stream. The client calls ``do_put(produce_descriptor(hello), FRAMES_SCHEMA)``. Each request is
 ``write_with_metadata(frames_batch([frame]), metadata(ProduceRequest))``: ONE frame in one row. The server answers in
@@ -55,7 +57,7 @@ import re
 from array import array
 from collections.abc import Sequence
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -96,6 +98,9 @@ while it has nothing to say, as under a reader that pauses.
 
 BROKER_HEADER = "pylog-broker"
 """A broker's calls to others carry it: its id, a colon, its registration's secret."""
+
+CLIENT_HEADER = "pylog-client-id"
+"""What a client calls itself, in calls whose messages have no room for it: those of the plain dialect. Optional."""
 
 _OPENING = re.compile(rb"pylog\.([a-z]{1,16})\.([0-9]{1,9})")
 _MAX_OPENING_BYTES = 1 << 20
@@ -193,12 +198,19 @@ def check_action(name: str, body: Any) -> requests.Action:
     return action
 
 
-def decode_action(name: str, body: Any) -> requests.Message:
-    """The request in an action's body (a `pa.Buffer`, or None). Raises as `decode_opening`."""
+class ActionCall(NamedTuple):
+    """What an action's body holds. ``client_id``: what the client calls itself."""
+
+    client_id: str
+    request: requests.Message
+
+
+def decode_action(name: str, body: Any) -> ActionCall:
+    """The call in an action's body (a `pa.Buffer`, or None). Raises as `decode_opening`."""
     action = check_action(name, body)
     envelope = message_of(body, requests.ActionRequest)
     check_protocol_version(envelope.protocol_version)
-    return decode(envelope.body, action.request)
+    return ActionCall(envelope.client_id, decode(envelope.body, action.request))
 
 
 def decode_result(name: str, body: Any) -> requests.Message:

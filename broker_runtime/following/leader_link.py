@@ -17,12 +17,14 @@ from typing import Final
 
 from broker_runtime.contract.connection import FetchExchange
 from broker_runtime.contract.errors import BrokerOverloadedError, BrokerUnavailableError, NetworkError, PylogError
+from broker_runtime.contract.events import event
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import HEARTBEAT_INTERVAL_S, PEER_SILENCE_LIMIT_S
 from broker_runtime.contract.settings import Address
 from broker_runtime.contract.streams import FetchHello, FetchRequest
 from broker_runtime.contract.threads import is_out_of_threads, may_start
 from broker_runtime.following.follower import FollowerFetcher
+from broker_runtime.following.peers import broker_client_id
 from broker_runtime.replication import Partition
 
 _SHORTEST_PAUSE_S: Final = 0.01
@@ -32,7 +34,7 @@ _IDLE_LIMIT_S: Final = 10.0
 _WAIT_WHILE_MORE_COMES_MS: Final = 100
 _HEARTBEAT: Final = FetchRequest(request_id=-1, heartbeat=True)
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 class LeaderLink:
@@ -143,7 +145,9 @@ class LeaderLink:
             self._close()
             if not self._is_ended:
                 # Only a defect; it goes to the log with its traceback.
-                log.critical("loop ended name=%s", self._thread.name)
+                event(
+                    _logger, "end loop", level=logging.CRITICAL, thread=self._thread.name, broker=self.fetcher.leader_id
+                )
                 self._on_failure()
 
     def _step_in_short_supply(self) -> None:
@@ -223,7 +227,7 @@ class LeaderLink:
         broker_id = self.fetcher.broker_id
         exchange.open(
             FetchHello(
-                client_id=f"broker-{broker_id}",
+                client_id=broker_client_id(broker_id),
                 replica_id=broker_id,
                 broker_epoch=epoch,
                 secret=self._broker_secret(),

@@ -21,6 +21,11 @@ PROBE_LIMIT_S: Final = 1.0
 _M = TypeVar("_M", bound=Message)
 
 
+def broker_client_id(broker_id: int) -> str:
+    """What a broker calls itself where it is another's client."""
+    return f"broker-{broker_id}"
+
+
 def port_refuses(host: str, port: int) -> bool:
     """Whether nobody listens there: the process is dead, not merely slow or out of reach. Blocks `PROBE_LIMIT_S`."""
     try:
@@ -44,13 +49,20 @@ def broker_answers(host: str, port: int) -> bool:
     return True
 
 
-def call_peer(address: Address, name: str, request: Message, response: type[_M], *, timeout_s: float) -> _M:
-    """Does one action at another broker. Raises what it answered, or a network error."""
+def call_peer(
+    address: Address, name: str, request: Message, response: type[_M], *, timeout_s: float, broker_id: int | None = None
+) -> _M:
+    """Does one action at another broker. Raises what it answered, or a network error.
+
+    ``broker_id``: who asks, for the other's log.
+    """
+    client_id = "" if broker_id is None else broker_client_id(broker_id)
     options = flight.FlightCallOptions(timeout=timeout_s)
     client: Any = None
     try:
         client = connect(address, CONNECTION_OPTIONS)
-        bodies = [result.body for result in client.do_action(encode_action(name, request), options)]
+        action = encode_action(name, request, client_id=client_id)
+        bodies = [result.body for result in client.do_action(action, options)]
     except FLIGHT_ERRORS as error:
         translated = translate(error, address)
     else:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from broker_runtime.contract.errors import PylogError
+from broker_runtime.contract.events import event
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.settings import Address
 from broker_runtime.contract.threads import may_start
@@ -33,7 +34,7 @@ _LOOK_S: Final = 1.0
 _LOOK_AT_NEWS_S: Final = 0.05
 _LOADING_THREADS: Final = 6  # they wait for disks, above all, where logs are recovered
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +140,7 @@ class ReplicaFetching:
             thread.join(max(0.0, deadline_s - time.monotonic()))
             ended.append(not thread.is_alive())
         if not all(ended):
-            log.warning("stop threads_left=%d waited_s=%.1f", ended.count(False), timeout_s)
+            event(_logger, "stop fetching", level=logging.WARNING, threads_left=ended.count(False), waited_s=timeout_s)
         return all(ended)
 
     # --- private; the lock is held, but in the threads ------------------------------------------------------------
@@ -196,7 +197,7 @@ class ReplicaFetching:
             _ = partition.log.log_end_offset
         except PylogError as error:
             # The fetcher meets it as well, and knows what to do about it.
-            log.warning("cannot load partition=%s error=%s", at, error)
+            event(_logger, "load log", level=logging.WARNING, topic=at.topic, partition=at.partition, error=error)
         with self._lock:
             wanted = self._wanted.get(at)
             if wanted is not None and wanted.partition is partition:

@@ -1,7 +1,7 @@
 """The broker's Flight server: translates between streams and the services, and watches over peers.
 
     flight            which Flight call is which service
-    boundary          errors of every kind → what the wire may see
+    boundary          a call → its `Caller`; errors of every kind → what the wire may see
     openings          calls before their first message
     produce_stream    DoPut of frames: one thread reads and appends, one acknowledges, in order
     fetch_session     DoExchange: a fetch at a time, with signs of life while it waits

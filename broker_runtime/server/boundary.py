@@ -1,7 +1,8 @@
-"""Where errors of every kind become what the wire may see: a code and a sentence, never a traceback.
+"""Where calls come in: each gets its `Caller`, and what it raises becomes what the wire may see, a code and a sentence,
+never a traceback.
 
-Rule: this is the one place where any exception at all is caught. What is not a `PylogError` here is a defect of
-ours: the broker's log gets the traceback, the peer `UnknownServerError`.
+Rule: this is the one place where a `Caller` is made (`Call`), and the one place where any exception at all is caught.
+What is not a `PylogError` here is a defect of ours: the broker's log gets the traceback, the peer `UnknownServerError`.
 """
 
 from __future__ import annotations
@@ -21,46 +22,77 @@ from broker_runtime.contract.errors import (
     PylogError,
     UnknownServerError,
 )
+from broker_runtime.contract.events import event
 from broker_runtime.contract.flight import to_flight_error
 from broker_runtime.contract.schema import check_text
+from broker_runtime.contract.settings import Address
 from broker_runtime.contract.threads import is_out_of_threads
+from broker_runtime.server.connections import parse_peer
+from broker_runtime.server.openings import client_id_of
+from broker_runtime.services.caller import Caller
 
 NO_MEMORY = "the broker has no memory left for this (memory.max.bytes); others may be done with theirs soon"
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 class PeerGoneError(Exception):
     """The peer's connection ended, or its call was cancelled: there is nobody to answer."""
 
 
+class Call:
+    """One call of a peer, from its beginning to its end. Its thread's alone."""
+
+    def __init__(self, kind: str, peer: str, *, header: str = "") -> None:
+        """``kind``: for the log. ``peer``: gRPC's name of it. ``header``: what the client calls itself in the call's
+        headers (`CLIENT_HEADER`), "" if it does not."""
+        self.kind = kind
+        self.peer = parse_peer(peer)
+        address = peer if self.peer is None else str(Address(*self.peer))
+        self.caller = Caller(client_id=header, address=address)
+
+    def made_by(self, client_id: str) -> Caller:
+        """Whose call it is, now that its first message has been decoded, in which the client calls itself so."""
+        if client_id:
+            self.caller = Caller(client_id=client_id, address=self.caller.address)
+        return self.caller
+
+
 @contextmanager
-def answering(call: str, peer: str) -> Iterator[None]:
-    """Around everything a call does: raises only Flight exceptions that the peer may see."""
+def answering(kind: str, context: Any) -> Iterator[Call]:
+    """Around everything a call does: raises only Flight exceptions that the peer may see.
+
+    ``context``: Flight's `ServerCallContext`.
+    """
+    call = Call(kind, context.peer(), header=client_id_of(context))
     try:
-        yield
+        yield call
     except Exception as error:  # noqa: BLE001 - the boundary: a defect must not show a peer our insides
-        raise wire_error(error, call, peer) from None
+        raise wire_error(error, call.kind, call.caller) from None
 
 
-def wire_error(error: Exception, call: str, peer: str) -> Any:
-    """The Flight exception that the peer of ``call`` may see instead of ``error``; logs it if it is a defect."""
+def wire_error(error: Exception, kind: str, caller: Caller) -> Any:
+    """The Flight exception that ``caller`` may see instead of ``error``; logs it."""
+    if isinstance(error, MemoryError):
+        error = BrokerOverloadedError(NO_MEMORY)
+    elif is_out_of_threads(error):
+        error = BrokerOverloadedError("the system has no thread left for this call")
     if isinstance(error, PylogError):
+        event(_logger, "refuse call", level=logging.DEBUG, kind=kind, **caller.log_fields, error=error)
         return to_flight_error(error)
     if isinstance(error, PeerGoneError):
         return flight.FlightCancelledError("the peer is gone")
     if isinstance(error, flight.FlightError):
         return error
-    if isinstance(error, MemoryError):
-        return to_flight_error(BrokerOverloadedError(NO_MEMORY))
-    if is_out_of_threads(error):
-        return to_flight_error(BrokerOverloadedError("the system has no thread left for this call"))
-    return defect(error, call, peer)
+    return defect(error, kind, caller)
 
 
-def defect(error: Exception, call: str, peer: str) -> Any:
+def defect(error: Exception, kind: str, caller: Caller) -> Any:
     """Logs an unexpected error with its traceback; returns the Flight exception that stands for it."""
-    _log.error("fail call=%s peer=%s error=%s", call, peer, type(error).__name__, exc_info=error)
+    kind_of_error = type(error).__name__  # its text is in the traceback
+    event(
+        _logger, "fail call", level=logging.ERROR, kind=kind, **caller.log_fields, error=kind_of_error, exc_info=error
+    )
     return to_flight_error(UnknownServerError(f"a defect of the broker ({type(error).__name__}); see its log"))
 
 

@@ -18,13 +18,14 @@ import threading
 from collections.abc import Callable, Collection
 from typing import Final
 
+from broker_runtime.contract.events import event
 from broker_runtime.server import connections
 from broker_runtime.server.connections import PeerAddress
 
 _STEP_S: Final = 0.1
 _WHY_HELD: Final = "connections"
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 class ConnectionWatch:
@@ -78,8 +79,14 @@ class ConnectionWatch:
             connections.reset_now(found[address].descriptor, self._port, address)
         if cut:
             hosts = sorted({address.host for _, address in cut})
-            log.warning(
-                "cut idle connections count=%d of=%d limit=%d hosts=%s", len(cut), len(found), self._limit, hosts[:10]
+            event(
+                _logger,
+                "cut idle connections",
+                level=logging.WARNING,
+                count=len(cut),
+                of=len(found),
+                limit=self._limit,
+                hosts=",".join(hosts[:10]),
             )
         return len(cut)
 
@@ -93,4 +100,4 @@ class ConnectionWatch:
             try:
                 self.step()
             except (OSError, MemoryError) as error:  # nothing left to look with: there may be soon
-                log.warning("watch error=%r", error)
+                event(_logger, "look at connections", level=logging.WARNING, error=error)

@@ -14,7 +14,8 @@ from broker_runtime.contract.flight import FRAMES_SCHEMA, frames_batch, message_
 from broker_runtime.contract.streams import FetchRequest, FetchResponse
 from broker_runtime.server.boundary import read_chunk, write
 from broker_runtime.server.streams import OpenStream
-from broker_runtime.services.fetch import FetchService, ReplicaIdentity
+from broker_runtime.services.caller import BrokerCaller
+from broker_runtime.services.fetch import FetchService
 
 _HEARTBEAT = metadata(FetchResponse(request_id=-1))
 
@@ -29,14 +30,14 @@ class FetchSession:
         *,
         service: FetchService,
         stream: OpenStream,
-        replica: ReplicaIdentity | None = None,
     ) -> None:
-        """``replica``: the follower whose session it is; None: a consumer's."""
+        """Of ``stream``'s caller: a follower's if that is a broker, else a consumer's."""
         self._reader = reader
         self._writer = writer
         self._service = service
         self._stream = stream
-        self._follower = None if replica is None else service.follower_session(replica)
+        caller = self._caller = stream.caller
+        self._follower = service.follower_session(caller) if isinstance(caller, BrokerCaller) else None
         self._asked = 0
 
     def serve(self) -> None:
@@ -58,7 +59,7 @@ class FetchSession:
         if self._follower is not None:
             answer = self._follower.fetch(request, self._say_alive)
         else:
-            answer = self._service.fetch(request, rotation=self._asked, still_waiting=self._say_alive)
+            answer = self._service.fetch(self._caller, request, rotation=self._asked, still_waiting=self._say_alive)
         try:
             batch = frames_batch(answer.cells) if answer.cells else None
             with self._stream.writing:

@@ -23,6 +23,7 @@ from broker_runtime.contract.errors import (
     NotSupportedError,
     TooManyStreamsError,
 )
+from broker_runtime.contract.events import event
 from broker_runtime.contract.flight import (
     FRAMES_SCHEMA,
     PLAIN_PAUSE_LIMIT_S,
@@ -36,7 +37,7 @@ from broker_runtime.contract.flight import (
 )
 from broker_runtime.contract.requests import ACTIONS
 from broker_runtime.ports import require_free_port
-from broker_runtime.server.boundary import answering, read_schema, wire_error
+from broker_runtime.server.boundary import Call, answering, read_schema, wire_error
 from broker_runtime.server.connection_watch import ConnectionWatch
 from broker_runtime.server.connections import allow_open_files
 from broker_runtime.server.fetch_session import FetchSession
@@ -47,7 +48,8 @@ from broker_runtime.server.produce_stream import ProduceStream
 from broker_runtime.server.streams import OpenStream, StreamTable
 from broker_runtime.server.thread_watch import ThreadWatch
 from broker_runtime.services.byte_budget import ByteBudget
-from broker_runtime.services.fetch import FetchService, ReplicaIdentity
+from broker_runtime.services.caller import BrokerCaller, Caller
+from broker_runtime.services.fetch import FetchService
 from broker_runtime.services.plain import PlainService
 from broker_runtime.services.produce import ProduceService
 from broker_runtime.services.read import ReadRange, ReadService
@@ -63,12 +65,12 @@ _FEWEST_CONNECTIONS = 64
 _MORE_OPEN_FILES = 8192  # connections that come between two looks
 _GRACE_S = 0.5  # for answers under way, when the broker stops
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """What the server translates for. ``actions``: by name in `requests.ACTIONS`, from its request to its response.
+    """What the server translates for. ``actions``: by name in `requests.ACTIONS`, from caller and request to response.
 
     ``admit_replica``: which broker a hello with a replica id is of; raises `StaleBrokerEpochError` if it is of none.
     """
@@ -77,8 +79,8 @@ class Services:
     fetch: FetchService
     read: ReadService
     plain: PlainService
-    actions: Mapping[str, Callable[[Any], Any]]
-    admit_replica: Callable[[streams.FetchHello], ReplicaIdentity]
+    actions: Mapping[str, Callable[[Caller, Any], Any]]
+    admit_replica: Callable[[Caller, streams.FetchHello], BrokerCaller]
     produce_budget: ByteBudget  # for frames between their arrival and the end of their append
     is_broker: Callable[[Headers], bool] = lambda headers: False  # whether a call's headers prove that it is a broker's
 
@@ -138,7 +140,7 @@ class PylogFlightServer(flight.FlightServerBase):
         self._thread_watch.stop()
         self._connection_watch.stop()
         if ending.is_alive():
-            _log.warning("stop calls_left=%d waited_s=%.1f", len(self._streams), timeout_s)
+            event(_logger, "stop server", level=logging.WARNING, calls_left=len(self._streams), waited_s=timeout_s)
         return not ending.is_alive()
 
     # --- actions ---
@@ -149,16 +151,20 @@ class PylogFlightServer(flight.FlightServerBase):
 
     def do_action(self, context: Any, action: Any) -> list[Any]:
         """One request, one response."""
-        name, body, peer = action.type, action.body, context.peer()
+        name, body = action.type, action.body
         size_bytes = 0 if body is None else body.size
-        acting = self._streams.acting(peer, size_bytes)
-        with answering(f"action {name[:64]}", peer), acting, self._one_more_action():
+        with (
+            answering(f"action {name[:64]}", context) as call,
+            self._streams.acting(call.peer, size_bytes),
+            self._one_more_action(),
+        ):
             check_action(name, body)
             handler = self._services.actions.get(name)
             if handler is None:
                 raise NotSupportedError(f"this broker does not serve the action {name!r}")
             with self._room_for(size_bytes):
-                return [flight.Result(metadata(handler(decode_action(name, body))))]
+                client_id, request = decode_action(name, body)
+                return [flight.Result(metadata(handler(call.made_by(client_id), request)))]
 
     @contextmanager
     def _one_more_action(self) -> Iterator[None]:
@@ -186,19 +192,16 @@ class PylogFlightServer(flight.FlightServerBase):
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """A produce stream, or ordinary batches for a topic."""
         opened(context)
-        peer = context.peer()
-        with answering("put", peer):
+        with answering("put", context) as call:
             if descriptor.descriptor_type == flight.DescriptorType.PATH:
                 parse_path(descriptor.path)
-                stream = self._streams.open("plain-put", peer, read_limit_s=PLAIN_PAUSE_LIMIT_S)
-                try:
+                with self._open("plain-put", call, read_limit_s=PLAIN_PAUSE_LIMIT_S) as stream:
                     self._plain.put(descriptor.path, reader, writer, stream)
-                finally:
-                    self._streams.close(stream)
                 return
-            decode_opening(descriptor.command, Opening.PRODUCE)
-            stream = self._streams.open("produce", peer)
-            try:
+            _, hello = decode_opening(descriptor.command, Opening.PRODUCE)
+            assert isinstance(hello, streams.ProduceHello)
+            call.made_by(hello.client_id)
+            with self._open("produce", call) as stream:
                 with stream.reading:
                     schema = read_schema(reader)
                 if schema != FRAMES_SCHEMA:
@@ -210,77 +213,83 @@ class PylogFlightServer(flight.FlightServerBase):
                     budget=self._services.produce_budget,
                     stream=stream,
                 ).serve()
-            finally:
-                self._streams.close(stream)
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """A fetch session, of a consumer or a follower."""
         opened(context)
-        peer = context.peer()
-        with answering("exchange", peer):
+        with answering("exchange", context) as call:
             _, hello = decode_opening(descriptor.command, Opening.FETCH)
             assert isinstance(hello, streams.FetchHello)
-            replica = None if hello.replica_id < 0 else self._services.admit_replica(hello)
+            caller = call.made_by(hello.client_id)
+            is_follower = hello.replica_id >= 0
+            if is_follower:
+                call.caller = self._services.admit_replica(caller, hello)
             # A broker that is full of clients still feeds its followers: without them nothing is committed.
-            stream = self._streams.open("fetch" if replica is None else "follower", peer, is_limited=replica is None)
-            try:
+            with self._open("follower" if is_follower else "fetch", call, is_limited=not is_follower) as stream:
                 with stream.reading:
                     schema = read_schema(reader)
                 if schema != FRAMES_SCHEMA:
                     raise InvalidRequestError("a fetch session's schema is one binary column 'frames', not null")
-                FetchSession(reader, writer, service=self._services.fetch, stream=stream, replica=replica).serve()
-            finally:
-                self._streams.close(stream)
+                FetchSession(reader, writer, service=self._services.fetch, stream=stream).serve()
 
     def do_get(self, context: Any, ticket: Any) -> Any:
         """A read, or a partition as ordinary batches."""
-        peer = context.peer()
-        with answering("get", peer):
+        with answering("get", context) as call:
             kind, request = decode_opening(ticket.ticket, Opening.READ, Opening.PLAIN)
             if isinstance(request, streams.ReadRequest):
-                pieces = self._read_pieces(self._services.read.plan(request))
-                return flight.GeneratorStream(FRAMES_SCHEMA, self._watched("read", peer, READER_PAUSE_LIMIT_S, pieces))
+                caller = call.made_by(request.client_id)
+                pieces = self._read_pieces(caller, self._services.read.plan(caller, request))
+                return flight.GeneratorStream(FRAMES_SCHEMA, self._watched("read", call, READER_PAUSE_LIMIT_S, pieces))
             assert isinstance(request, streams.PlainTicket), kind
-            schema, batches = self._services.plain.read(request)
-            return flight.GeneratorStream(schema, self._watched("plain-get", peer, PLAIN_PAUSE_LIMIT_S, batches))
+            schema, batches = self._services.plain.read(call.caller, request)
+            return flight.GeneratorStream(schema, self._watched("plain-get", call, PLAIN_PAUSE_LIMIT_S, batches))
 
-    def _read_pieces(self, plan: ReadRange) -> Generator[Any, None, None]:
-        with closing(self._services.read.pieces(plan)) as pieces:
+    @contextmanager
+    def _open(self, kind: str, call: Call, **limits: Any) -> Iterator[OpenStream]:
+        """A stream of the call's caller, in the table while it is open; ``limits``: see `StreamTable.open`."""
+        stream = self._streams.open(kind, call.caller, call.peer, **limits)
+        try:
+            yield stream
+        except Exception as error:
+            self._streams.close(stream, error)
+            raise
+        finally:
+            self._streams.close(stream)
+
+    def _read_pieces(self, caller: Caller, plan: ReadRange) -> Generator[Any, None, None]:
+        with closing(self._services.read.pieces(caller, plan)) as pieces:
             for told, frames in pieces:
                 yield frames_batch([] if frames is None else [frames]), metadata(told)
 
-    def _watched(self, kind: str, peer: str, pause_limit_s: float, items: Generator[Any, None, None]) -> Iterator[Any]:
+    def _watched(self, kind: str, call: Call, pause_limit_s: float, items: Generator[Any, None, None]) -> Iterator[Any]:
         """``items``, as a stream under watch. Flight asks for the next when the peer has taken the last."""
-        stream: OpenStream | None = None
         try:
-            stream = self._streams.open(kind, peer, write_limit_s=pause_limit_s)
-            for item in items:
-                with stream.writing:
-                    yield item
-                del item
+            with self._open(kind, call, write_limit_s=pause_limit_s) as stream:
+                for item in items:
+                    with stream.writing:
+                        yield item
+                    del item
         except Exception as error:  # noqa: BLE001 - the boundary, for a generator
-            raise wire_error(error, kind, peer) from None
+            raise wire_error(error, kind, call.caller) from None
         finally:
-            if stream is not None:
-                self._streams.close(stream)
             items.close()
 
     # --- the plain dialect's descriptions ---
 
     def list_flights(self, context: Any, criteria: bytes) -> Iterator[Any]:
         """All topics."""
-        with answering("list flights", context.peer()):
-            return iter(list(self._plain.list_topics()))
+        with answering("list flights", context) as call:
+            return iter(list(self._plain.list_topics(call.caller)))
 
     def get_flight_info(self, context: Any, descriptor: Any) -> Any:
         """A topic's columns, and an endpoint for each partition."""
-        with answering("flight info", context.peer()):
-            return self._plain.describe(_topic_of(descriptor))
+        with answering("flight info", context) as call:
+            return self._plain.describe(call.caller, _topic_of(descriptor))
 
     def get_schema(self, context: Any, descriptor: Any) -> Any:
         """A topic's columns."""
-        with answering("schema", context.peer()):
-            return flight.SchemaResult(self._services.plain.schema(_topic_of(descriptor)))
+        with answering("schema", context) as call:
+            return flight.SchemaResult(self._services.plain.schema(call.caller, _topic_of(descriptor)))
 
 
 def _topic_of(descriptor: Any) -> str:

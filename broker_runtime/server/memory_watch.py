@@ -32,6 +32,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Final
 
+from broker_runtime.contract.events import event
+from broker_runtime.contract.settings import Address
 from broker_runtime.contract.settings.table import MAX_MESSAGE_BYTES_LIMIT
 from broker_runtime.server import connections
 from broker_runtime.server.connections import PeerAddress, Traffic
@@ -64,7 +66,7 @@ _CONNECTION_BYTES: Final = 32 << 10  # what it takes, whatever comes on it
 _FREED_WITHIN_S: Final = 0.1  # the memory of a connection that was cut
 _STATM: Final = Path("/proc/self/statm")
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -205,7 +207,7 @@ class MemoryWatch:
             self._cut.append((now_s, size_bytes))
         self._give_credit(found, room_bytes, now_s)
         for address, size_bytes in cut:  # not before: writing may wait
-            log.warning("cut peer=%s:%d untaken_bytes=%d", address.host, address.port, size_bytes)
+            event(_logger, "cut connection", level=logging.WARNING, address=Address(*address), untaken_bytes=size_bytes)
         return len(cut), is_quiet
 
     def _give_credit(self, found: Mapping[PeerAddress, Traffic], room_bytes: int, now_s: float) -> None:
@@ -272,7 +274,7 @@ class MemoryWatch:
             try:
                 self._orders.get()()
             except (OSError, MemoryError) as error:  # nothing left to do it with: the next look orders it again
-                log.warning("watch error=%r", error)
+                event(_logger, "cut what grew", level=logging.WARNING, error=error)
 
     def _end(self, address: PeerAddress) -> None:
         try:
@@ -285,7 +287,7 @@ class MemoryWatch:
             try:
                 self.step()
             except (OSError, MemoryError) as error:  # nothing left to look with: there may be soon
-                log.warning("watch error=%r", error)
+                event(_logger, "look at memory", level=logging.WARNING, error=error)
 
 
 def _resident_bytes() -> int | None:

@@ -21,7 +21,7 @@ from typing import Any, Final
 from pyarrow import flight
 
 from broker_runtime.contract.errors import BrokerOverloadedError, BrokerUnavailableError, TooManyStreamsError
-from broker_runtime.contract.flight import to_flight_error
+from broker_runtime.contract.flight import CLIENT_HEADER, to_flight_error
 
 MIDDLEWARE: Final = "openings"
 _SILENT_METHODS: Final = frozenset({flight.FlightMethod.DO_PUT, flight.FlightMethod.DO_EXCHANGE})
@@ -47,12 +47,14 @@ class Patience:
 
 
 class OpeningCall(flight.ServerMiddleware):
-    """One call, from its beginning to its end. ``since_s`` None: it is not, or no longer, counted."""
+    """One call, from its beginning to its end. ``since_s`` None: it is not, or no longer, counted. ``client_id``: what
+    the client calls itself in the call's headers, "" if it does not."""
 
-    def __init__(self, openings: Openings, since_s: float | None) -> None:
+    def __init__(self, openings: Openings, since_s: float | None, client_id: str) -> None:
         super().__init__()
         self._openings = openings
         self.since_s = since_s
+        self.client_id = client_id
 
     def opened(self) -> None:
         """Its first message has come."""
@@ -101,7 +103,7 @@ class Openings(flight.ServerMiddlewareFactory):
             if self._is_full() and not self._is_broker(headers):
                 raise to_flight_error(BrokerOverloadedError(_TOO_MANY_CALLS))
             is_counted = info.method in _SILENT_METHODS and not self._is_broker(headers)
-            call = OpeningCall(self, self._monotonic_s() if is_counted else None)
+            call = OpeningCall(self, self._monotonic_s() if is_counted else None, _client_id_in(headers))
             if not is_counted:
                 return call
             with self._lock:
@@ -150,3 +152,13 @@ def opened(context: Any) -> None:
     call = context.get_middleware(MIDDLEWARE)
     if call is not None:
         call.opened()
+
+
+def client_id_of(context: Any) -> str:
+    """What the client of this handler's call calls itself in the call's headers; "" if it does not."""
+    call = context.get_middleware(MIDDLEWARE)
+    return "" if call is None else str(call.client_id)
+
+
+def _client_id_in(headers: Headers) -> str:
+    return next((value for value in headers.get(CLIENT_HEADER, ()) if isinstance(value, str)), "")

@@ -16,21 +16,22 @@ from broker_runtime.contract.flight import Opening, encode_opening, metadata
 from broker_runtime.contract.requests import MetadataRequest, MetadataResponse
 from broker_runtime.server.boundary import read_chunk, read_schema, refuse_dictionaries, validated, write_put_metadata
 from broker_runtime.server.streams import OpenStream
+from broker_runtime.services.caller import Caller
 from broker_runtime.services.plain import PlainService
 
 
 class PlainDialect:
     """GetFlightInfo, ListFlights and DoPut of ordinary batches. Thread-safe."""
 
-    def __init__(self, service: PlainService, cluster: Callable[[MetadataRequest], MetadataResponse]) -> None:
+    def __init__(self, service: PlainService, cluster: Callable[[Caller, MetadataRequest], MetadataResponse]) -> None:
         """``cluster`` tells where leaders are (the metadata service)."""
         self._service = service
         self._cluster = cluster
 
-    def describe(self, topic: str) -> Any:
+    def describe(self, caller: Caller, topic: str) -> Any:
         """The topic's `FlightInfo`. Raises `UnknownTopicOrPartitionError`."""
-        schema = self._service.schema(topic)
-        told = self._cluster(MetadataRequest(topics=(topic,)))
+        schema = self._service.schema(caller, topic)
+        told = self._cluster(caller, MetadataRequest(topics=(topic,)))
         addresses = {broker.broker_id: (broker.host, broker.port) for broker in told.brokers}
         leaders = {
             partition.partition: partition.leader
@@ -39,7 +40,7 @@ class PlainDialect:
             for partition in info.partitions
         }
         endpoints, records = [], 0
-        for number, ticket, count in self._service.partitions(topic):
+        for number, ticket, count in self._service.partitions(caller, topic):
             leader = leaders.get(number)
             where = addresses.get(leader) if leader is not None else None
             locations = [flight.Location.for_grpc_tcp(*where)] if where is not None else []
@@ -47,18 +48,19 @@ class PlainDialect:
             records = -1 if count < 0 or records < 0 else records + count
         return flight.FlightInfo(schema, flight.FlightDescriptor.for_path(topic), endpoints, records, -1)
 
-    def list_topics(self) -> Iterator[Any]:
+    def list_topics(self, caller: Caller) -> Iterator[Any]:
         """The `FlightInfo` of every topic."""
-        for topic in self._service.topic_names():
+        for topic in self._service.topic_names(caller):
             try:
-                yield self.describe(topic)
+                yield self.describe(caller, topic)
             except PylogError:
                 continue  # deleted meanwhile
 
     def put(self, path: list[bytes], reader: Any, writer: Any, stream: OpenStream) -> None:
         """Appends what the client sends, one answer per batch, until its end."""
+        caller = stream.caller
         topic, partition = parse_path(path)
-        self._service.schema(topic)
+        self._service.schema(caller, topic)
         with stream.reading:
             refuse_dictionaries(read_schema(reader))
         while True:
@@ -69,7 +71,7 @@ class PlainDialect:
             try:
                 if chunk.data is None:
                     continue
-                result = self._service.put(topic, partition, validated(chunk.data))
+                result = self._service.put(caller, topic, partition, validated(chunk.data))
             finally:
                 stream.took(chunk)  # not before: until now the broker holds it
             with stream.writing:

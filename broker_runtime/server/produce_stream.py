@@ -52,7 +52,7 @@ class ProduceStream:
         self._failure: Exception | None = None  # of the acknowledging thread
         self._is_peer_gone = False
         self._acknowledger = threading.Thread(
-            target=self._acknowledge_all, name=f"produce-ack-{stream.peer}", daemon=True
+            target=self._acknowledge_all, name=f"produce-ack-{stream.caller.address}", daemon=True
         )
 
     def serve(self) -> None:
@@ -97,12 +97,12 @@ class ProduceStream:
             self._enqueue(PendingProduce(request_id=request.request_id, acks=request.acks, deadline_s=0.0, error=busy))
             return
         try:
-            pending = self._service.append(request, frames)
+            pending = self._service.append(self._stream.caller, request, frames)
         finally:
             self._budget.release(size_bytes)
         is_alone = waited_s >= _LOCKSTEP_AFTER_S and self._enqueued == self._acknowledged
         if is_alone and size_bytes <= _LOCKSTEP_MOST_BYTES:
-            response = self._service.complete(pending, _LOCKSTEP_WAIT_S)
+            response = self._service.complete(self._stream.caller, pending, _LOCKSTEP_WAIT_S)
             if response is not None:
                 self._answer(pending, response)
                 return
@@ -134,7 +134,7 @@ class ProduceStream:
         except PylogError as error:
             self._fail(error)
         except Exception as error:  # noqa: BLE001 - a thread of ours: the boundary is here, and `serve` raises it
-            self._fail(defect(error, "produce", self._stream.peer))
+            self._fail(defect(error, self._stream.kind, self._stream.caller))
 
     def _fail(self, error: Exception) -> None:
         self._failure = error
@@ -144,7 +144,7 @@ class ProduceStream:
         if pending.request_id == -1:
             self._write(_HEARTBEAT)
             return
-        while (response := self._service.complete(pending, HEARTBEAT_INTERVAL_S)) is None:
+        while (response := self._service.complete(self._stream.caller, pending, HEARTBEAT_INTERVAL_S)) is None:
             self._write(_HEARTBEAT)
         self._answer(pending, response)
 

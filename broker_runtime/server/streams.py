@@ -13,17 +13,19 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from broker_runtime.contract.errors import BrokerUnavailableError, TooManyStreamsError
+from broker_runtime.contract.events import event
 from broker_runtime.contract.requests import PEER_SILENCE_LIMIT_S
 from broker_runtime.server import connections
-from broker_runtime.server.connections import PeerAddress, parse_peer
+from broker_runtime.server.connections import PeerAddress
 from broker_runtime.server.openings import Patience
 from broker_runtime.server.thread_watch import Streaming
+from broker_runtime.services.caller import BrokerCaller, Caller
 
 MAX_WRITE_S = 300.0
 """No single write lasts longer, even to a peer that takes a byte now and then."""
@@ -36,10 +38,11 @@ _HEARD_S = 60.0
 _MAX_ACTION_S = 8.0  # for so long an action under way excuses a connection while there are many silent calls
 _ENVELOPE_BYTES = 1 << 10  # what a message is sent in, at most
 _COLUMN_BYTES = 256  # its part of a message, without its values
+_ONE_REQUEST = frozenset({"read", "plain-get"})
 _STEP_S = 1.0
 _STEPS_PER_SWEEP = 60
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
@@ -66,13 +69,24 @@ class OpenStream:
     """A stream under watch: ``with stream.reading: …`` around each read of the network, likewise ``writing``."""
 
     kind: str
-    peer: str
+    caller: Caller
     address: PeerAddress | None
     reading: Phase
     writing: Phase
     is_limited: bool = True
     opened_s: float = field(default_factory=time.monotonic)
     taken_bytes: int = 0
+
+    @property
+    def log_level(self) -> int:
+        """Of the lines about its beginning and its end: a range that is read is one request of a client."""
+        return logging.DEBUG if self.kind in _ONE_REQUEST else logging.INFO
+
+    @property
+    def log_fields(self) -> Mapping[str, Any]:
+        """For log lines about it. ``broker``: the follower that has proved that it is this one."""
+        broker = self.caller.broker_id if isinstance(self.caller, BrokerCaller) else None
+        return {"kind": self.kind, "broker": broker, **self.caller.log_fields}
 
     def took(self, chunk: Any) -> None:
         """A message has been read, and what it asks for is done: its bytes are not needed any more."""
@@ -115,15 +129,17 @@ class StreamTable:
     def open(
         self,
         kind: str,
-        peer: str,
+        caller: Caller,
+        address: PeerAddress | None,
         *,
         read_limit_s: float = PEER_SILENCE_LIMIT_S,
         write_limit_s: float = PEER_SILENCE_LIMIT_S,
         is_limited: bool = True,
     ) -> OpenStream:
-        """Registers a stream; `close` it. Raises `TooManyStreamsError` (but for one that is not ``is_limited``: other
+        """Registers a stream of ``caller``, on the connection from ``address`` (None: it is no TCP connection, and
+        cannot be cut); `close` it. Raises `TooManyStreamsError` (but for one that is not ``is_limited``: other
         brokers', which are few), `BrokerUnavailableError` when stopping."""
-        stream = OpenStream(kind, peer, parse_peer(peer), Phase(read_limit_s), Phase(write_limit_s), is_limited)
+        stream = OpenStream(kind, caller, address, Phase(read_limit_s), Phase(write_limit_s), is_limited)
         with self._lock:
             if self._is_stopping:
                 raise BrokerUnavailableError("the broker is stopping")
@@ -131,15 +147,19 @@ class StreamTable:
                 raise TooManyStreamsError(f"{self._limited} streams are open, max.connections is {self._max_streams}")
             self._open.add(stream)
             self._limited += is_limited
+        event(_logger, "open stream", level=stream.log_level, **stream.log_fields)
         return stream
 
-    def close(self, stream: OpenStream) -> None:
-        """The stream has ended. Again is fine."""
+    def close(self, stream: OpenStream, error: Exception | None = None) -> None:
+        """The stream has ended, by ``error`` if there is one. Again is fine."""
         with self._lock:
-            if stream in self._open:
-                self._open.remove(stream)
-                self._limited -= stream.is_limited
-                self._ended(stream.address, stream.taken_bytes + _ENVELOPE_BYTES)
+            if stream not in self._open:
+                return
+            self._open.remove(stream)
+            self._limited -= stream.is_limited
+            self._ended(stream.address, stream.taken_bytes + _ENVELOPE_BYTES)
+        open_s = time.monotonic() - stream.opened_s
+        event(_logger, "close stream", level=stream.log_level, **stream.log_fields, open_s=open_s, error=error)
 
     def kinds(self) -> list[str]:
         """The kind of every open stream, sorted."""
@@ -168,7 +188,7 @@ class StreamTable:
         for connection in idle.values():
             connection.close()
         if cut:
-            _log.info("cut idle_connections=%d", len(cut))
+            event(_logger, "cut idle connections", count=len(cut))
         return len(cut)
 
     def step(self) -> int:
@@ -188,7 +208,7 @@ class StreamTable:
                     continue
                 silent_s = now_s - max(since_s, phase.moved_s)
                 if silent_s > phase.limit_s:
-                    _log.info("cut peer=%s stream=%s silent_s=%.1f", stream.peer, stream.kind, silent_s)
+                    event(_logger, "cut connection", **stream.log_fields, silent_s=silent_s)
                     connections.cut(connection)
                     phase.moved_s = now_s
                     assert stream.address is not None
@@ -199,10 +219,9 @@ class StreamTable:
         return len(cut)
 
     @contextmanager
-    def acting(self, peer: str, size_bytes: int = 0) -> Iterator[None]:
+    def acting(self, address: PeerAddress | None, size_bytes: int = 0) -> Iterator[None]:
         """Around an action of that peer, with so many bytes: its connection has something to show, during it and for
         a while after."""
-        address = parse_peer(peer)
         with self._lock:
             self._acting[address] += 1
         try:
@@ -276,7 +295,7 @@ class StreamTable:
         for connection in found.values():
             connection.close()
         if cut:
-            _log.info("cut silent_connections=%d", len(cut))
+            event(_logger, "cut silent connections", count=len(cut))
         return len(cut)
 
     def refuse_new(self) -> None:
@@ -323,7 +342,7 @@ class StreamTable:
                 if steps % _STEPS_PER_SWEEP == 0:
                     self.sweep(self._port)
             except OSError as error:  # no file descriptor left to look with: there may be one in a second
-                _log.warning("watch error=%s", error)
+                event(_logger, "look at streams", level=logging.WARNING, error=error)
 
 
 def _sent_bytes(size_bytes: int) -> int:

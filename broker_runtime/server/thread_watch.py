@@ -25,6 +25,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
+from broker_runtime.contract.events import event
+from broker_runtime.contract.settings import Address
 from broker_runtime.contract.threads import thread_count
 from broker_runtime.server import connections
 from broker_runtime.server.connections import PeerAddress, Traffic
@@ -43,7 +45,7 @@ _ANSWERED_PART: Final = 16  # acknowledgements of what a client reads: at most s
 _WHY_HELD: Final = "threads"
 _NEW_BYTES: Final = 4 << 10  # of a connection made in the meantime
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 class Streaming(NamedTuple):
@@ -179,10 +181,17 @@ class ThreadWatch:
             try:
                 self.step()
             except (OSError, MemoryError) as error:  # nothing left to look with: there may be soon
-                log.warning("watch error=%r", error)
+                event(_logger, "look at threads", level=logging.WARNING, error=error)
             while self._cut:
                 address, size_bytes, threads = self._cut.popleft()
-                log.warning("cut peer=%s:%d call_bytes=%d threads=%d", address.host, address.port, size_bytes, threads)
+                event(
+                    _logger,
+                    "cut connection",
+                    level=logging.WARNING,
+                    address=Address(*address),
+                    call_bytes=size_bytes,
+                    threads=threads,
+                )
 
 
 def _is_broker(streaming: Streaming | None) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from broker_runtime.contract.errors import InvalidRequestError, UnknownTopicOrPartitionError
 from broker_runtime.contract.requests import ConfigEntry, DescribeConfigRequest, DescribeConfigResponse
 from broker_runtime.contract.settings import BrokerSettings, resolve, settings_of
+from broker_runtime.services.caller import Caller
 from broker_runtime.zookeeper.cluster_state import ClusterState
 
 
@@ -18,7 +19,7 @@ class ConfigService:
         self._cluster = cluster
         self._settings = settings
 
-    def describe_config(self, request: DescribeConfigRequest) -> DescribeConfigResponse:
+    def describe_config(self, caller: Caller, request: DescribeConfigRequest) -> DescribeConfigResponse:
         """Every setting of the topic or the broker. A value is as a user would type it; "" is no value.
 
         Raises `InvalidRequestError` unless exactly one of both is asked for, or for another broker;

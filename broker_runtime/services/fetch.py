@@ -9,21 +9,23 @@ nothing of streams; rows are never decoded.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Collection, Sequence
 
 import pyarrow as pa
 
 from broker_runtime.contract.errors import PylogError
+from broker_runtime.contract.events import event
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import HEARTBEAT_INTERVAL_S, MAX_SERVER_WAIT_S
 from broker_runtime.contract.streams import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
 from broker_runtime.replication import FetchWaiter, Partition, PartitionRegistry
 from broker_runtime.services.byte_budget import ByteBudget
+from broker_runtime.services.caller import BrokerCaller, Caller
 from broker_runtime.services.fetch_look import (
     FetchAnswer,
     Look,
-    ReplicaIdentity,
     close_looks,
     is_enough,
     load_slice,
@@ -33,10 +35,12 @@ from broker_runtime.services.fetch_look import (
 )
 from broker_runtime.services.follower_session import FollowerSession
 
-__all__ = ["FetchAnswer", "FetchService", "ReplicaIdentity"]
+__all__ = ["FetchAnswer", "FetchService"]
 
 _MAX_BUDGET_WAIT_S = 20.0
 _REPLICA_BUDGET_BYTES = 64 << 20
+
+_logger = logging.getLogger(__name__)
 
 
 class FetchService:
@@ -64,39 +68,39 @@ class FetchService:
 
     def fetch(
         self,
+        caller: Caller,
         request: FetchRequest,
         *,
-        replica: ReplicaIdentity | None = None,
         rotation: int = 0,
         still_waiting: Callable[[], None] = lambda: None,
     ) -> FetchAnswer:
         """Answers as soon as ``min_bytes`` are there or a partition has an error, else after ``max_wait_ms``.
 
-        ``replica``: the follower that asks; None: a consumer. ``rotation`` says which of the partitions is looked at
-        first; raise it by one per request so that a byte limit starves none. ``still_waiting`` is called each
+        A `BrokerCaller` is a follower, any other caller a consumer. ``rotation`` says which of the partitions is looked
+        at first; raise it by one per request so that a byte limit starves none. ``still_waiting`` is called each
         `HEARTBEAT_INTERVAL_S` of a wait; what it raises ends the fetch. The first partition that has data gives at
         least one frame, however large.
         """
         deadline_s = self._monotonic_s() + min(request.max_wait_ms / 1000, MAX_SERVER_WAIT_S)
         start = rotation % len(request.partitions) if request.partitions else 0
         wanted = request.partitions[start:] + request.partitions[:start]
-        looks = self._look(request, wanted, replica)
+        looks = self._look(caller, request, wanted)
         try:
             if not is_enough(looks, request.min_bytes) and self._monotonic_s() < deadline_s:
-                looks = self._wait(request, wanted, replica, looks, deadline_s, still_waiting)
-            return self._load(request, looks, replica, still_waiting)
+                looks = self._wait(caller, request, wanted, looks, deadline_s, still_waiting)
+            return self._load(caller, request, looks, still_waiting)
         finally:
             close_looks(looks)
 
-    def follower_session(self, replica: ReplicaIdentity) -> FollowerSession:
+    def follower_session(self, caller: BrokerCaller) -> FollowerSession:
         """For all fetches of a follower over one connection. Close it."""
-        return FollowerSession(replica, self._registry, look=self._look, load=self._load, monotonic_s=self._monotonic_s)
+        return FollowerSession(caller, self._registry, look=self._look, load=self._load, monotonic_s=self._monotonic_s)
 
     def _look(
         self,
+        caller: Caller,
         request: FetchRequest,
         wanted: Sequence[FetchPartition],
-        replica: ReplicaIdentity | None,
         *,
         is_first_look: bool = True,
         told: Collection[TopicPartition] | None = None,
@@ -112,12 +116,12 @@ class FetchService:
                 partition = look.partition = self._registry.find(each.topic, each.partition, each.topic_id)
                 look.leader_epoch = partition.leader_epoch
                 room_bytes = min(each.max_bytes, max(left_bytes, 0))
-                if replica is None:
-                    look_for_consumer(look, room_bytes, is_first=is_first)
-                else:
+                if isinstance(caller, BrokerCaller):
                     now_ms = int(self._monotonic_s() * 1000)
                     tells = is_first_look if told is None else (each.topic, each.partition) in told
-                    look_for_follower(look, room_bytes, replica, now_ms, is_first=is_first, tells=tells)
+                    look_for_follower(look, room_bytes, caller, now_ms, is_first=is_first, tells=tells)
+                else:
+                    look_for_consumer(look, room_bytes, is_first=is_first)
             except PylogError as error:
                 look.error = error if look.partition is None else look.partition.refusal(error)
             if look.found is not None:
@@ -127,9 +131,9 @@ class FetchService:
 
     def _wait(
         self,
+        caller: Caller,
         request: FetchRequest,
         wanted: Sequence[FetchPartition],
-        replica: ReplicaIdentity | None,
         looks: list[Look],
         deadline_s: float,
         still_waiting: Callable[[], None],
@@ -146,7 +150,7 @@ class FetchService:
                 # Also those that came to be hosted while we waited.
                 fresh = {look.partition for look in looks if look.partition is not None} - rung_by
                 for partition in fresh:
-                    partition.add_waiter(waiter, at_append=replica is not None)
+                    partition.add_waiter(waiter, at_append=isinstance(caller, BrokerCaller))
                 rung_by |= fresh
                 while not fresh and not waiter.wait(min(deadline_s, next_sign_s) - now_s):
                     now_s = self._monotonic_s()
@@ -156,19 +160,20 @@ class FetchService:
                         still_waiting()
                         next_sign_s = now_s + HEARTBEAT_INTERVAL_S
                 # Looking after adding the waiter: what came in between is seen here, what comes later rings.
-                looks = self._look(request, wanted, replica, is_first_look=False)
+                looks = self._look(caller, request, wanted, is_first_look=False)
         finally:
             for partition in rung_by:
                 partition.remove_waiter(waiter)
 
     def _load(
         self,
+        caller: Caller,
         request: FetchRequest,
         looks: list[Look],
-        replica: ReplicaIdentity | None,
         still_waiting: Callable[[], None],
     ) -> FetchAnswer:
-        budget = self._budget if replica is None else self._replica_budget
+        is_replica = isinstance(caller, BrokerCaller)
+        budget = self._replica_budget if is_replica else self._budget
         held_bytes = sum(look.found.size_bytes for look in looks if look.found is not None)
         if not self._acquire(budget, held_bytes, still_waiting):
             close_looks(looks)  # no room for an answer: an empty one, and the client asks again
@@ -184,9 +189,11 @@ class FetchService:
                     look.error, cell = look.partition.refusal(error), None
                 if cell is not None:
                     cells.append(cell)
-                answer = tell(look, row=len(cells) - 1 if cell is not None else -1, is_replica=replica is not None)
+                answer = tell(look, row=len(cells) - 1 if cell is not None else -1, is_replica=is_replica)
                 if answer is not None:
                     told.append(answer)
+                    if look.error is not None:
+                        _log_failure(caller, look.wanted, look.error)
         except BaseException:
             budget.release(held_bytes)
             raise
@@ -200,3 +207,15 @@ class FetchService:
                 return False
             still_waiting()
         return True
+
+
+def _log_failure(caller: Caller, wanted: FetchPartition, error: PylogError) -> None:
+    event(
+        _logger,
+        "fetch partition",
+        level=logging.DEBUG,
+        topic=wanted.topic,
+        partition=wanted.partition,
+        **caller.log_fields,
+        error=error,
+    )

@@ -16,14 +16,7 @@ from broker_runtime.contract.streams import FetchedPartition, FetchPartition, Fe
 from broker_runtime.log import LogSlice
 from broker_runtime.replication import FollowerFetch, Partition
 from broker_runtime.services.byte_budget import ByteBudget
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaIdentity:
-    """The broker behind a fetch session: a follower, in the registration it says it is in."""
-
-    broker_id: int
-    broker_epoch: int
+from broker_runtime.services.caller import BrokerCaller
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,14 +65,14 @@ def look_for_consumer(look: Look, room_bytes: int, *, is_first: bool) -> None:
 
 
 def look_for_follower(
-    look: Look, room_bytes: int, replica: ReplicaIdentity, now_ms: int, *, is_first: bool, tells: bool
+    look: Look, room_bytes: int, follower: BrokerCaller, now_ms: int, *, is_first: bool, tells: bool
 ) -> None:
     """Raises as `Partition.follower_fetch`; what was found out until then is in ``look``."""
     wanted, partition = look.wanted, look.partition
     assert partition is not None
     fetch = FollowerFetch(
-        broker_id=replica.broker_id,
-        broker_epoch=replica.broker_epoch,
+        broker_id=follower.broker_id,
+        broker_epoch=follower.broker_epoch,
         offset=wanted.offset,
         durable_end=wanted.durable_end,
         leader_epoch=wanted.leader_epoch,

@@ -26,7 +26,8 @@ from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import HEARTBEAT_INTERVAL_S, MAX_SERVER_WAIT_S
 from broker_runtime.contract.streams import FetchPartition, FetchRequest
 from broker_runtime.replication import FetchWaiter, Partition, PartitionRegistry
-from broker_runtime.services.fetch_look import FetchAnswer, Look, ReplicaIdentity, close_looks, is_enough
+from broker_runtime.services.caller import BrokerCaller, Caller
+from broker_runtime.services.fetch_look import FetchAnswer, Look, close_looks, is_enough
 
 _Looks: TypeAlias = list[Look]
 
@@ -36,9 +37,9 @@ class LookAt(Protocol):
 
     def __call__(
         self,
+        caller: Caller,
         request: FetchRequest,
         wanted: Sequence[FetchPartition],
-        replica: ReplicaIdentity | None,
         *,
         told: Collection[TopicPartition],
     ) -> _Looks: ...
@@ -49,9 +50,9 @@ class Load(Protocol):
 
     def __call__(
         self,
+        caller: Caller,
         request: FetchRequest,
         looks: _Looks,
-        replica: ReplicaIdentity | None,
         still_waiting: Callable[[], None],
     ) -> FetchAnswer: ...
 
@@ -61,14 +62,14 @@ class FollowerSession:
 
     def __init__(
         self,
-        replica: ReplicaIdentity,
+        caller: BrokerCaller,
         registry: PartitionRegistry,
         *,
         look: LookAt,
         load: Load,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._replica = replica
+        self._caller = caller
         self._registry = registry
         self._look_at = look
         self._load = load
@@ -159,7 +160,7 @@ class FollowerSession:
         wanted = [each for at in seen if (each := self._wanted.get(at)) is not None]
         for each in wanted:
             self._watch(each)
-        return self._look_at(self._request, wanted, self._replica, told=told)
+        return self._look_at(self._caller, self._request, wanted, told=told)
 
     def _answer(self, looks: _Looks, still_waiting: Callable[[], None]) -> FetchAnswer:
         lacking = {
@@ -167,7 +168,7 @@ class FollowerSession:
             for look in looks
             if look.error is None and look.diverging is None and look.wanted.offset < look.log_end
         }
-        answer = self._load(self._request, looks, self._replica, still_waiting)
+        answer = self._load(self._caller, self._request, looks, still_waiting)
         for each in answer.response.partitions:
             at = TopicPartition(each.topic, each.partition)
             self._owed.pop(at, None)

@@ -7,6 +7,7 @@ with it.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
@@ -46,6 +47,7 @@ from broker_runtime.groups.coordinator import GroupCoordinator
 from broker_runtime.groups.member import MemberState
 from broker_runtime.groups.offsets import OffsetStore
 from broker_runtime.groups.removal import GroupRemoval
+from broker_runtime.services.caller import Caller, logged_change
 from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState
 from broker_runtime.zookeeper.session import MAX_REQUEST_BYTES, ZNode, ZooKeeperClient
 from broker_runtime.zookeeper.znodes import (
@@ -58,6 +60,8 @@ from broker_runtime.zookeeper.znodes import (
 )
 
 _MOVING = frozenset({MemberState.JOINING.value, MemberState.FENCED.value})
+
+_logger = logging.getLogger(__name__)
 
 
 class GroupService:
@@ -89,11 +93,11 @@ class GroupService:
 
     # --- members ----------------------------------------------------------------------------------------------
 
-    def find_coordinator(self, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
+    def find_coordinator(self, caller: Caller, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
         """The broker to ask. Any broker tells. Raises `CoordinatorNotAvailableError` if there is none."""
         return FindCoordinatorResponse(broker_id=self._claims.find_coordinator(check_group_id(request.group_id)))
 
-    def group_heartbeat(self, request: GroupHeartbeatRequest) -> GroupHeartbeatResponse:
+    def group_heartbeat(self, caller: Caller, request: GroupHeartbeatRequest) -> GroupHeartbeatResponse:
         """See `GroupCoordinator.heartbeat`. Raises `InvalidTopicError`, `InvalidRequestError` for topics that cannot
         be, and names that are too much for ZooKeeper."""
         check_group_id(request.group_id)
@@ -102,7 +106,7 @@ class GroupService:
 
     # --- offsets ----------------------------------------------------------------------------------------------
 
-    def commit_offsets(self, request: CommitOffsetsRequest) -> CommitOffsetsResponse:
+    def commit_offsets(self, caller: Caller, request: CommitOffsetsRequest) -> CommitOffsetsResponse:
         """Writes the offsets: of a member, or of nobody while there are no members.
 
         Raises `UnknownMemberIdError`, `NonEmptyGroupError`, `InvalidRequestError` for a partition that is there twice:
@@ -135,7 +139,7 @@ class GroupService:
             self._write(request, topics, guard, errors)
         return CommitOffsetsResponse(errors=tuple(errors))
 
-    def fetch_offsets(self, request: FetchOffsetsRequest) -> FetchOffsetsResponse:
+    def fetch_offsets(self, caller: Caller, request: FetchOffsetsRequest) -> FetchOffsetsResponse:
         """The offsets the group has, of topics that exist. Those of an earlier topic of the same name are none. They
         are those that ZooKeeper has now: what was acknowledged before is among them.
 
@@ -172,7 +176,7 @@ class GroupService:
 
     # --- administrators ---------------------------------------------------------------------------------------
 
-    def list_groups(self, request: ListGroupsRequest) -> ListGroupsResponse:
+    def list_groups(self, caller: Caller, request: ListGroupsRequest) -> ListGroupsResponse:
         """All groups that have members or offsets, sorted; as ZooKeeper has them, so who just joined or left may be
         missing or left over. Any broker tells."""
         names = self._client.children(CONSUMERS)
@@ -186,7 +190,7 @@ class GroupService:
                 found.append(info)
         return ListGroupsResponse(groups=tuple(found))
 
-    def describe_group(self, request: DescribeGroupRequest) -> DescribeGroupResponse:
+    def describe_group(self, caller: Caller, request: DescribeGroupRequest) -> DescribeGroupResponse:
         """Its members and what they hold. Raises `GroupIdNotFoundError` if it has neither members nor offsets."""
         group_id = check_group_id(request.group_id)
         described = self._coordinator.describe(group_id)
@@ -194,22 +198,30 @@ class GroupService:
             raise GroupIdNotFoundError(f"no group {group_id!r}")
         return described
 
-    def alter_group_offsets(self, request: AlterGroupOffsetsRequest) -> CommitOffsetsResponse:
+    def alter_group_offsets(self, caller: Caller, request: AlterGroupOffsetsRequest) -> CommitOffsetsResponse:
         """As a commit of nobody: raises `NonEmptyGroupError` while there are members, `CoordinatorNotAvailableError`
         until it is written that the last has left."""
-        return self.commit_offsets(CommitOffsetsRequest(group_id=request.group_id, offsets=request.offsets))
+        commit = CommitOffsetsRequest(group_id=request.group_id, offsets=request.offsets)
+        wanted = ",".join(f"{each.at.topic}-{each.at.partition}:{each.offset}" for each in request.offsets)
+        with logged_change(_logger, "alter group offsets", caller, group=request.group_id, to=wanted) as failed:
+            response = self.commit_offsets(caller, commit)
+            failed += [error for error in response.errors if error is not None]
+        return response
 
-    def delete_group(self, request: DeleteGroupRequest) -> Empty:
+    def delete_group(self, caller: Caller, request: DeleteGroupRequest) -> Empty:
         """See `GroupRemoval.delete`."""
-        self._removal.delete(check_group_id(request.group_id))
+        with logged_change(_logger, "delete group", caller, group=request.group_id):
+            self._removal.delete(check_group_id(request.group_id))
         return Empty()
 
-    def remove_group_members(self, request: RemoveGroupMembersRequest) -> Empty:
+    def remove_group_members(self, caller: Caller, request: RemoveGroupMembersRequest) -> Empty:
         """See `Group.remove`. Raises `UnknownMemberIdError`, `GroupIdNotFoundError`, `InvalidRequestError` for none."""
-        check_group_id(request.group_id)
-        if not request.members:
-            raise InvalidRequestError("members is empty: name the members to remove")
-        self._coordinator.remove_members(request.group_id, request.members)
+        named = ",".join(request.members)
+        with logged_change(_logger, "remove group members", caller, group=request.group_id, members=named):
+            check_group_id(request.group_id)
+            if not request.members:
+                raise InvalidRequestError("members is empty: name the members to remove")
+            self._coordinator.remove_members(request.group_id, request.members)
         return Empty()
 
     # --- private ----------------------------------------------------------------------------------------------

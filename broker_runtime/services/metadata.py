@@ -28,6 +28,7 @@ from broker_runtime.contract.requests import (
 )
 from broker_runtime.log import LogDirectory
 from broker_runtime.replication import PartitionRegistry
+from broker_runtime.services.caller import Caller
 from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState
 from broker_runtime.zookeeper.znodes import BrokerRegistration, DiskTroubles, TopicRecord
 
@@ -53,7 +54,7 @@ class MetadataService:
         self._broker_id = broker_id
         self._directories = tuple(directories)
 
-    def metadata(self, request: MetadataRequest) -> MetadataResponse:
+    def metadata(self, caller: Caller, request: MetadataRequest) -> MetadataResponse:
         """The cluster, and all its topics or those asked for."""
         cluster = self._cluster()
         names = sorted(cluster.topics) if request.topics is None else list(dict.fromkeys(request.topics))
@@ -79,7 +80,7 @@ class MetadataService:
             errors=errors,
         )
 
-    def describe_log_dirs(self, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
+    def describe_log_dirs(self, caller: Caller, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
         """The data directories of this broker, what is in them and what room is left."""
         return DescribeLogDirsResponse(
             broker_id=self._broker_id, log_dirs=tuple(_log_dir(directory) for directory in self._directories)

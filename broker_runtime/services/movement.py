@@ -7,6 +7,7 @@ by itself: the controller's loop finishes a move when its target is in sync, who
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -42,11 +43,14 @@ from broker_runtime.controller.election import elect, prefer
 from broker_runtime.controller.reassignment import ReassignmentStep
 from broker_runtime.membership.cluster_member import ClusterMember
 from broker_runtime.replication import PartitionRegistry
+from broker_runtime.services.caller import Caller, logged_change
 from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState
 from broker_runtime.zookeeper.session import BadVersionError
 from broker_runtime.zookeeper.znodes import PartitionState
 
 _ATTEMPTS: Final = 5
+
+_logger = logging.getLogger(__name__)
 
 _Moves = Mapping[int, tuple[int, ...] | None]  # by partition; None: end the move
 
@@ -63,16 +67,17 @@ class MovementService:
         self._registry = registry
         self._now_ms = now_ms
 
-    def reassign_partitions(self, request: ReassignPartitionsRequest) -> Empty:
+    def reassign_partitions(self, caller: Caller, request: ReassignPartitionsRequest) -> Empty:
         """Begins or ends moves. Raises as `reassignment.begin` and `cancel`, `UnknownTopicOrPartitionError`."""
         by_topic: dict[str, dict[int, tuple[int, ...] | None]] = {}
         for move in request.moves:
             by_topic.setdefault(move.topic, {})[move.partition] = move.replicas
-        with self._member.changing() as cluster:
+        wanted = ",".join(f"{each.topic}-{each.partition}:{_target(each.replicas)}" for each in request.moves)
+        with logged_change(_logger, "reassign partitions", caller, to=wanted), self._member.changing() as cluster:
             self._begin(cluster, by_topic)
         return Empty()
 
-    def list_reassignments(self, request: ListReassignmentsRequest) -> ListReassignmentsResponse:
+    def list_reassignments(self, caller: Caller, request: ListReassignmentsRequest) -> ListReassignmentsResponse:
         """The partitions that move, and the brokers that are being emptied, as last read."""
         state = self._member.state
         return ListReassignmentsResponse(
@@ -84,7 +89,7 @@ class MovementService:
             draining=tuple(sorted(state.draining)),
         )
 
-    def elect_leaders(self, request: ElectLeadersRequest) -> ElectLeadersResponse:
+    def elect_leaders(self, caller: Caller, request: ElectLeadersRequest) -> ElectLeadersResponse:
         """Chooses leaders; partitions that are named and cannot be led as asked for are told, the others go on."""
         elected: list[tuple[str, int, int]] = []
         errors: dict[str, ErrorInfo] = {}
@@ -93,7 +98,13 @@ class MovementService:
             named = {}
             for topic, number in request.partitions:
                 named.setdefault(topic, set()).add(number)
-        with self._member.changing() as cluster:
+        asked_for = (
+            None if named is None else ",".join(f"{topic}-{number}" for topic, number in request.partitions or ())
+        )
+        with (
+            logged_change(_logger, "elect leaders", caller, election=request.election, of=asked_for) as failed,
+            self._member.changing() as cluster,
+        ):
             for name in sorted(cluster.topics) if named is None else sorted(named):
                 wanted = None if named is None else named[name]
                 try:
@@ -102,12 +113,14 @@ class MovementService:
                     chosen, refused = {}, dict.fromkeys(wanted or (), error)
                 elected += [(name, number, leader) for number, leader in sorted(chosen.items())]
                 errors.update({str(TopicPartition(name, n)): ErrorInfo.of(error) for n, error in refused.items()})
+            failed += errors.values()
         return ElectLeadersResponse(elected=tuple(elected), errors=errors)
 
-    def decommission_broker(self, request: DecommissionBrokerRequest) -> DecommissionBrokerResponse:
+    def decommission_broker(self, caller: Caller, request: DecommissionBrokerRequest) -> DecommissionBrokerResponse:
         """Begins to empty a broker. Raises `InvalidReplicaAssignmentError` where others cannot take what it holds."""
         broker_id = request.broker_id
-        with self._member.changing() as cluster:
+        what = "end decommissioning" if request.cancel else "decommission broker"
+        with logged_change(_logger, what, caller, broker=broker_id), self._member.changing() as cluster:
             holds = any(broker_id in replicas for t in cluster.topics.values() for replicas in t.record.assignment)
             if broker_id not in cluster.brokers and not holds:
                 raise InvalidReplicaAssignmentError(
@@ -129,7 +142,7 @@ class MovementService:
             self._member.wake()  # what is being emptied is read anew
         return DecommissionBrokerResponse(moves=len(moves))
 
-    def describe_replicas(self, request: DescribeReplicasRequest) -> DescribeReplicasResponse:
+    def describe_replicas(self, caller: Caller, request: DescribeReplicasRequest) -> DescribeReplicasResponse:
         """How far the replicas of partitions led here are."""
         return DescribeReplicasResponse(partitions=tuple(self._progress(key) for key in request.partitions))
 
@@ -228,6 +241,10 @@ class MovementService:
             )
         except PylogError as error:
             return PartitionProgress(topic=key.topic, partition=key.partition, error=ErrorInfo.of(error))
+
+
+def _target(replicas: tuple[int, ...] | None) -> str:
+    return "cancel" if replicas is None else "/".join(map(str, replicas))
 
 
 def _existing(cluster: ClusterState, name: str) -> TopicState:

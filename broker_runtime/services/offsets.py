@@ -5,13 +5,11 @@ Rule: each of a request's entries has its own answer; one that fails takes no ot
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 
-from broker_runtime.contract.errors import (
-    InvalidRequestError,
-    PylogError,
-)
+from broker_runtime.contract.errors import InvalidRequestError, PylogError
 from broker_runtime.contract.model import EARLIEST, LATEST, MAX_TIMESTAMP
 from broker_runtime.contract.requests import (
     DeleteRecordsRequest,
@@ -24,9 +22,12 @@ from broker_runtime.contract.requests import (
     RecordDeletion,
 )
 from broker_runtime.replication import Partition, PartitionRegistry
+from broker_runtime.services.caller import Caller, logged_change
 
 _HIGH_WATERMARK = -1
 _DELETION_LIMIT_S = 10.0
+
+_logger = logging.getLogger(__name__)
 
 
 class LogOffsetService:
@@ -36,17 +37,19 @@ class LogOffsetService:
         self._registry = registry
         self._monotonic_s = monotonic_s
 
-    def list_offsets(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
+    def list_offsets(self, caller: Caller, request: ListOffsetsRequest) -> ListOffsetsResponse:
         """Where a log begins, where its committed part ends, or the first record at or after a time."""
         return ListOffsetsResponse(answers=tuple(_answer(lambda q=q: self._look_up(q)) for q in request.queries))  # type: ignore[misc]
 
-    def delete_records(self, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+    def delete_records(self, caller: Caller, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
         """Moves logs' starts. An answer without an error is durable, on all in-sync replicas. Blocks for
         `_DELETION_LIMIT_S` in all; what is not done then is answered with `REQUEST_TIMED_OUT`."""
         end_s = self._monotonic_s() + _DELETION_LIMIT_S
-        return DeleteRecordsResponse(
-            answers=tuple(_answer(lambda d=d: self._delete(d, end_s)) for d in request.deletions)  # type: ignore[misc]
-        )
+        wanted = ",".join(f"{each.at.topic}-{each.at.partition}:{each.offset}" for each in request.deletions)
+        with logged_change(_logger, "delete records", caller, before=wanted) as failed:
+            answers = [_answer(lambda d=d: self._delete(d, end_s)) for d in request.deletions]  # type: ignore[misc]
+            failed += [answer.error for answer in answers if answer.error is not None]
+        return DeleteRecordsResponse(answers=tuple(answers))
 
     def _look_up(self, query: OffsetQuery) -> OffsetAnswer:
         at = query.at

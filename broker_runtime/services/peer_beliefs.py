@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from broker_runtime.contract.errors import PylogError
+from broker_runtime.contract.events import event
 from broker_runtime.contract.requests import MetadataRequest, MetadataResponse, TopicInfo
 from broker_runtime.contract.settings import Address
 from broker_runtime.following.peers import call_peer
@@ -24,7 +25,7 @@ LIMIT_S: Final = 2.0
 _ANSWER_LIMIT_S: Final = 1.0
 _PAUSES_S: Final = (0.005, 0.05)  # the first, and the longest
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 class PeerBeliefs:
@@ -45,16 +46,17 @@ class PeerBeliefs:
             try:
                 while not self._agrees(address, name, deadline_s):
                     if time.monotonic() >= deadline_s:
-                        log.info("unheard topic=%s broker=%d waited_s=%.1f", name, broker_id, limit_s)
+                        event(_logger, "leave peer that has not heard", topic=name, broker=broker_id, waited_s=limit_s)
                         return
                     time.sleep(pause_s)
                     pause_s = min(2 * pause_s, _PAUSES_S[1])
             except PylogError as error:
-                log.info("cannot ask topic=%s broker=%d error=%s", name, broker_id, error)
+                event(_logger, "ask peer", topic=name, broker=broker_id, error=error)
 
     def _agrees(self, address: Address, name: str, deadline_s: float) -> bool:
         left_s = max(0.01, min(_ANSWER_LIMIT_S, deadline_s - time.monotonic()))
-        answer = call_peer(address, "metadata", MetadataRequest(topics=(name,)), MetadataResponse, timeout_s=left_s)
+        request = MetadataRequest(topics=(name,))
+        answer = call_peer(address, "metadata", request, MetadataResponse, timeout_s=left_s, broker_id=self._broker_id)
         known = self._state().topics.get(name)
         theirs = next(iter(answer.topics), None)
         if known is None or theirs is None:

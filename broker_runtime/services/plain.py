@@ -19,6 +19,7 @@ from broker_runtime.contract.frame import decode_frame, iter_frames, split_into_
 from broker_runtime.contract.schema import SchemaHistory, cast_to_topic
 from broker_runtime.contract.streams import PlainPutResult, PlainTicket, ProduceRequest, ReadRequest
 from broker_runtime.replication import PartitionRegistry
+from broker_runtime.services.caller import Caller
 from broker_runtime.services.produce import MAX_TIMEOUT_S, PendingProduce, ProduceService
 from broker_runtime.services.read import ReadRange, ReadService
 
@@ -37,15 +38,15 @@ class PlainService:
         self._now_ms = now_ms
         self._turn = itertools.count()
 
-    def topic_names(self) -> list[str]:
+    def topic_names(self, caller: Caller) -> list[str]:
         """All topics of the cluster, sorted."""
         return self._registry.topic_names()
 
-    def schema(self, topic: str) -> pa.Schema:
+    def schema(self, caller: Caller, topic: str) -> pa.Schema:
         """The topic's columns in their newest version. Raises `UnknownTopicOrPartitionError`."""
         return self._registry.topic(topic).schemas.latest.arrow
 
-    def partitions(self, topic: str) -> list[tuple[int, PlainTicket, int]]:
+    def partitions(self, caller: Caller, topic: str) -> list[tuple[int, PlainTicket, int]]:
         """The topic's partitions: number, ticket, and the records it has now where this broker leads it (else -1)."""
         known = self._registry.topic(topic)
         found = []
@@ -59,18 +60,20 @@ class PlainService:
             found.append((number, ticket, records))
         return found
 
-    def read(self, ticket: PlainTicket) -> tuple[pa.Schema, Generator[pa.RecordBatch, None, None]]:
+    def read(self, caller: Caller, ticket: PlainTicket) -> tuple[pa.Schema, Generator[pa.RecordBatch, None, None]]:
         """The ticket's records as batches of the topic's columns. Raises as `ReadService.plan`."""
         schemas = self._registry.topic(ticket.topic, ticket.topic_id).schemas
         request = ReadRequest(
             topic=ticket.topic, partition=ticket.partition, topic_id=ticket.topic_id, start=ticket.start, end=ticket.end
         )
-        return schemas.latest.arrow, self._batches(self._read.plan(request), schemas)
+        return schemas.latest.arrow, self._batches(caller, self._read.plan(caller, request), schemas)
 
-    def _batches(self, plan: ReadRange, schemas: SchemaHistory) -> Generator[pa.RecordBatch, None, None]:
+    def _batches(
+        self, caller: Caller, plan: ReadRange, schemas: SchemaHistory
+    ) -> Generator[pa.RecordBatch, None, None]:
         columns = tuple(range(len(schemas.latest.arrow)))
         partition, start, end = plan.partition, plan.start, plan.end
-        with closing(self._read.pieces(plan)) as pieces:
+        with closing(self._read.pieces(caller, plan)) as pieces:
             for _, frames in pieces:
                 for header, frame in iter_frames(frames) if frames is not None else ():
                     if header.is_control or header.next_offset <= start or header.base_offset >= end:
@@ -82,7 +85,7 @@ class PlainService:
                     last = min(header.record_count, end - header.base_offset)
                     yield decoded.batch.slice(first, last - first)
 
-    def put(self, topic: str, partition: int | None, batch: pa.RecordBatch) -> PlainPutResult:
+    def put(self, caller: Caller, topic: str, partition: int | None, batch: pa.RecordBatch) -> PlainPutResult:
         """Appends a batch of the topic's columns (matched by name, safely cast); returns when all is committed.
 
         ``partition=None``: contiguous slices, dealt to the topic's partitions in turn. Timestamps are the broker's
@@ -113,13 +116,13 @@ class PlainService:
                 request = ProduceRequest(
                     request_id=0, topic=topic, partition=number, topic_id=known.topic_id, acks=_ACKS_ALL
                 )
-                waiting.append((number, self._produce.append(request, [frame])))
+                waiting.append((number, self._produce.append(caller, request, [frame])))
         return PlainPutResult(
-            rows=rows.num_rows, slices=tuple((number, self._committed(pending)) for number, pending in waiting)
+            rows=rows.num_rows, slices=tuple((number, self._committed(caller, pending)) for number, pending in waiting)
         )
 
-    def _committed(self, pending: PendingProduce) -> int:
-        response = self._produce.complete(pending, MAX_TIMEOUT_S)
+    def _committed(self, caller: Caller, pending: PendingProduce) -> int:
+        response = self._produce.complete(caller, pending, MAX_TIMEOUT_S)
         if response is None:
             raise RequestTimedOutError("rows were appended, but not committed in time")
         if response.error is not None:

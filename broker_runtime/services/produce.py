@@ -6,6 +6,7 @@ of arrival, and `complete`, which waits. An error of one request is that request
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,16 +21,20 @@ from broker_runtime.contract.errors import (
     RequestTimedOutError,
     SchemaMismatchError,
 )
+from broker_runtime.contract.events import event
 from broker_runtime.contract.frame import FrameHeader, SoundFrame, check_frame_schema, sound_frame
 from broker_runtime.contract.requests import ErrorInfo
 from broker_runtime.contract.schema import SchemaHistory
 from broker_runtime.contract.streams import ProduceRequest, ProduceResponse
 from broker_runtime.replication import Partition, PartitionRegistry, PendingAppend
+from broker_runtime.services.caller import Caller
 
 MAX_TIMEOUT_S = 120.0
 """The longest a request waits for its acknowledgement, whatever it asks for."""
 ACKS_NONE = 0
 _SHORTEST_WAIT_S = 0.05  # for a partition that is in use, whatever the request's time
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +66,7 @@ class ProduceService:
         self._now_ms = now_ms
         self._monotonic_s = monotonic_s
 
-    def append(self, request: ProduceRequest, frames: Sequence[pa.Buffer]) -> PendingProduce:
+    def append(self, caller: Caller, request: ProduceRequest, frames: Sequence[pa.Buffer]) -> PendingProduce:
         """Appends the request's only frame. Blocks for the write, not for the disk, and no longer than the request's
         time for a partition that others use; the frame is not kept.
 
@@ -86,6 +91,15 @@ class ProduceService:
                 timeout_s=max(_SHORTEST_WAIT_S, deadline_s - self._monotonic_s()),
             )
         except PylogError as error:
+            event(
+                _logger,
+                "append frame",
+                level=logging.DEBUG,
+                topic=request.topic,
+                partition=request.partition,
+                **caller.log_fields,
+                error=error,
+            )
             return PendingProduce(request_id=request.request_id, acks=request.acks, deadline_s=deadline_s, error=error)
         return PendingProduce(
             request_id=request.request_id,
@@ -95,7 +109,7 @@ class ProduceService:
             appended=appended,
         )
 
-    def complete(self, pending: PendingProduce, wait_s: float) -> ProduceResponse | None:
+    def complete(self, caller: Caller, pending: PendingProduce, wait_s: float) -> ProduceResponse | None:
         """The answer; None: not within ``wait_s``, call again. Also for ``acks=0``, whose answer nobody sees.
 
         An answer without an error means: durable as ``flush.mode`` says, and for ``acks=-1`` held by all in-sync

@@ -22,7 +22,9 @@ from broker_runtime.contract.errors import (
     PylogError,
     ZooKeeperUnavailableError,
 )
+from broker_runtime.contract.events import event
 from broker_runtime.contract.requests import InitProducerIdRequest, InitProducerIdResponse
+from broker_runtime.services.caller import Caller
 from broker_runtime.zookeeper.session import BadVersionError, NodeExistsError, ZNodeError, ZooKeeperClient
 from broker_runtime.zookeeper.znodes import PRODUCER_ID_BLOCK, ProducerIdBlock, from_json, to_json
 
@@ -31,7 +33,7 @@ RESERVE: Final = BLOCK_SIZE // 2
 _ATTEMPTS: Final = 20
 _LOOK_PAUSE_S: Final = 0.1
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 class ProducerIdService:
@@ -47,7 +49,7 @@ class ProducerIdService:
         self._lock = threading.Lock()
         self._ids: deque[int] = deque()
 
-    def init_producer_id(self, request: InitProducerIdRequest) -> InitProducerIdResponse:
+    def init_producer_id(self, caller: Caller, request: InitProducerIdRequest) -> InitProducerIdResponse:
         """An id that no producer of the cluster had before. Raises `ZooKeeperUnavailableError`."""
         producer_id = self._take()
         if producer_id is None:
@@ -71,7 +73,7 @@ class ProducerIdService:
                 if len(self._ids) < RESERVE:
                     self._add(self._claim())
         except (PylogError, ZNodeError) as error:
-            _log.warning("cannot claim producer ids error=%r", error)
+            event(_logger, "claim producer ids", level=logging.WARNING, error=error)
 
     def require_given_out(self, producer_id: int) -> None:
         """Raises `InvalidRequestError` for an id that no broker of the cluster has given out.
@@ -120,7 +122,7 @@ class ProducerIdService:
                     self._client.set(PRODUCER_ID_BLOCK, claimed, version=found.version)
             except (BadVersionError, NodeExistsError):
                 continue  # another broker was quicker
-            _log.info("claim producer ids first=%d count=%d", first, BLOCK_SIZE)
+            event(_logger, "claim producer ids", first=first, count=BLOCK_SIZE)
             self._know(first + BLOCK_SIZE)
             return range(first, first + BLOCK_SIZE)
         raise ZooKeeperUnavailableError(f"{PRODUCER_ID_BLOCK} changed {_ATTEMPTS} times while a block was claimed")

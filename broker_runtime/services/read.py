@@ -17,6 +17,7 @@ from broker_runtime.contract.model import EARLIEST, LATEST
 from broker_runtime.contract.streams import ReadRequest, ReadResponse
 from broker_runtime.replication import Partition, PartitionRegistry
 from broker_runtime.services.byte_budget import ByteBudget
+from broker_runtime.services.caller import Caller
 
 _MAX_PIECE_BYTES = 16 << 20
 _MAX_BUDGET_WAIT_S = 20.0
@@ -42,7 +43,7 @@ class ReadService:
         self._registry = registry
         self._budget = budget
 
-    def plan(self, request: ReadRequest) -> ReadRange:
+    def plan(self, caller: Caller, request: ReadRequest) -> ReadRange:
         """The range that ``request`` means now. Raises as `PartitionRegistry.find` and `Partition.require_leader`;
         `OffsetOutOfRangeError` unless log start ≤ start ≤ end ≤ high watermark; `OffsetNotAvailableError` where a new
         leader does not know yet whether that much is committed.
@@ -73,7 +74,7 @@ class ReadService:
             leader_epoch=request.leader_epoch,
         )
 
-    def pieces(self, plan: ReadRange) -> Generator[tuple[ReadResponse, pa.Buffer | None], None, None]:
+    def pieces(self, caller: Caller, plan: ReadRange) -> Generator[tuple[ReadResponse, pa.Buffer | None], None, None]:
         """The range's frames, up to ``piece_bytes`` at a time (at least one frame), each with where it leads.
 
         Always at least one piece; that of an empty range has no frames (None). Close the iterator to let go early.

@@ -6,6 +6,7 @@ came of it: after `create_topic` the topic's partitions here are led and take re
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
 from collections.abc import Callable
@@ -34,11 +35,14 @@ from broker_runtime.contract.settings import BrokerSettings
 from broker_runtime.controller.assignment import loads
 from broker_runtime.controller.topic_plans import plan_columns, plan_config, plan_partitions, plan_topic
 from broker_runtime.membership.cluster_member import ClusterMember
+from broker_runtime.services.caller import Caller, logged_change
 from broker_runtime.services.metadata import planned_topic_info, topic_info
 from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState
 from broker_runtime.zookeeper.session import BadVersionError, NodeExistsError
 
 _ATTEMPTS: Final = 5
+
+_logger = logging.getLogger(__name__)
 
 
 class TopicService:
@@ -60,12 +64,18 @@ class TopicService:
         self._now_ms = now_ms
         self._new_id = new_id
 
-    def create_topic(self, request: CreateTopicRequest) -> TopicResponse:
+    def create_topic(self, caller: Caller, request: CreateTopicRequest) -> TopicResponse:
         """Makes a topic, or with ``validate_only`` says what it would be.
 
         Raises `TopicAlreadyExistsError`, `LeaderNotAvailableError` (it was made, but some partition has no leader yet,
         or cannot be opened here) and as `plan_topic`.
         """
+        if request.validate_only:
+            return self._create(request)
+        with logged_change(_logger, "create topic", caller, topic=request.name):
+            return self._create(request)
+
+    def _create(self, request: CreateTopicRequest) -> TopicResponse:
         check_topic_name(request.name)
         with self._member.changing() as cluster:
             if request.name in cluster.topics:
@@ -94,26 +104,17 @@ class TopicService:
                 )
             return TopicResponse(topic=topic_info(made))
 
-    def delete_topic(self, request: DeleteTopicRequest) -> Empty:
+    def delete_topic(self, caller: Caller, request: DeleteTopicRequest) -> Empty:
         """Deletes a topic with its records and its groups' offsets.
 
         Raises `PolicyViolationError` if the broker forbids it, `UnknownTopicOrPartitionError`. After any other error
         the topic may be gone from sight already; the deletion then goes on by itself, and asking again is fine.
         """
-        if not self._settings.delete_topic_enable:
-            raise PolicyViolationError(f"{request.name} cannot be deleted: the broker has delete.topic.enable=false")
-        with self._member.changing() as cluster:
-            if request.name not in cluster.deletions:
-                self._member.topics.mark_for_deletion(_existing(cluster, request.name))
-            try:
-                self._member.finish_deletion(request.name)
-            except NotControllerError as error:
-                raise ZooKeeperUnavailableError(
-                    f"{request.name} is being deleted, and the next controller goes on with it: {error.message}"
-                ) from None
+        with logged_change(_logger, "delete topic", caller, topic=request.name):
+            self._delete(request.name)
         return Empty()
 
-    def create_partitions(self, request: CreatePartitionsRequest) -> Empty:
+    def create_partitions(self, caller: Caller, request: CreatePartitionsRequest) -> Empty:
         """Adds partitions; none moves. Raises `InvalidPartitionsError` unless they become more."""
 
         def change(topic: TopicState, cluster: ClusterState) -> None:
@@ -122,19 +123,21 @@ class TopicService:
             record = plan_partitions(topic.name, topic.record, request.total, brokers, suspects=suspects)
             self._member.topics.change(topic, record)
 
-        self._change(request.name, change)
+        with logged_change(_logger, "add partitions", caller, topic=request.name, total=request.total):
+            self._change(request.name, change)
         return Empty()
 
-    def add_columns(self, request: AddColumnsRequest) -> AddColumnsResponse:
+    def add_columns(self, caller: Caller, request: AddColumnsRequest) -> AddColumnsResponse:
         """Adds nullable columns as a new version of the schema. Raises `InvalidSchemaError`."""
 
         def change(topic: TopicState, cluster: ClusterState) -> None:
             self._member.topics.change(topic, plan_columns(topic.name, topic.record, request.schema))
 
-        changed = self._change(request.name, change)
+        with logged_change(_logger, "add columns", caller, topic=request.name):
+            changed = self._change(request.name, change)
         return AddColumnsResponse(schema_id=changed.record.schemas[-1].schema_id)
 
-    def alter_config(self, request: AlterConfigRequest) -> Empty:
+    def alter_config(self, caller: Caller, request: AlterConfigRequest) -> Empty:
         """Sets and takes away the topic's own settings; they act at once. Raises `InvalidConfigError`."""
 
         def change(topic: TopicState, cluster: ClusterState) -> None:
@@ -142,8 +145,23 @@ class TopicService:
             if config != dict(topic.config):
                 self._member.topics.change_config(topic, config)
 
-        self._change(request.topic, change)
+        named = ",".join(sorted(request.changes))
+        with logged_change(_logger, "alter config", caller, topic=request.topic, settings=named):
+            self._change(request.topic, change)
         return Empty()
+
+    def _delete(self, name: str) -> None:
+        if not self._settings.delete_topic_enable:
+            raise PolicyViolationError(f"{name} cannot be deleted: the broker has delete.topic.enable=false")
+        with self._member.changing() as cluster:
+            if name not in cluster.deletions:
+                self._member.topics.mark_for_deletion(_existing(cluster, name))
+            try:
+                self._member.finish_deletion(name)
+            except NotControllerError as error:
+                raise ZooKeeperUnavailableError(
+                    f"{name} is being deleted, and the next controller goes on with it: {error.message}"
+                ) from None
 
     def _change(self, name: str, change: Callable[[TopicState, ClusterState], None]) -> TopicState:
         with self._member.changing() as cluster:

@@ -13,6 +13,7 @@ from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import ElectLeadersRequest, PartitionMove, ReassignPartitionsRequest
 from broker_runtime.zookeeper.session import Create, Operation, Set
 from broker_runtime.zookeeper.znodes import CONTROLLER_EPOCH, PartitionState, from_json
+from tests.callers import CLIENT
 from tests.simulation.log_view import LogView
 from tests.simulation.node import Node
 from tests.simulation.scheduler import MS, SECOND
@@ -46,13 +47,13 @@ class Directed:
 
         def elect(answer: object) -> None:
             self._world.call_controller(
-                lambda life: life.movements.elect_leaders(ElectLeadersRequest()),
+                lambda life: life.movements.elect_leaders(CLIENT, ElectLeadersRequest()),
                 on_answer=lambda answer: None,
                 on_failure=lambda reason: None,
             )
 
         self._world.call_controller(
-            lambda life: life.movements.reassign_partitions(ReassignPartitionsRequest(moves=(move,))),
+            lambda life: life.movements.reassign_partitions(CLIENT, ReassignPartitionsRequest(moves=(move,))),
             on_answer=elect,
             on_failure=elect,
         )
@@ -202,7 +203,7 @@ class Directed:
             world.network.mend(spare.actor, leader.actor)
 
         world.call_controller(
-            lambda life: life.movements.reassign_partitions(ReassignPartitionsRequest(moves=(move,))),
+            lambda life: life.movements.reassign_partitions(CLIENT, ReassignPartitionsRequest(moves=(move,))),
             on_answer=lambda answer: None,
             on_failure=lambda reason: None,
         )

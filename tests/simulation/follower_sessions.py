@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from broker_runtime.contract.errors import BrokerUnavailableError
 from broker_runtime.contract.streams import FetchRequest
-from broker_runtime.services.fetch import FetchService, ReplicaIdentity
+from broker_runtime.services.caller import BrokerCaller
+from broker_runtime.services.fetch import FetchService
 from broker_runtime.services.follower_session import FollowerSession
 from tests.simulation.scheduler import MS, SECOND, Scheduler
 from tests.simulation.serving import Fetched
@@ -38,17 +39,17 @@ class FollowerSessions:
         self._service = service
         self._sessions: dict[str, _Session] = {}
 
-    def open(self, key: str, replica: ReplicaIdentity) -> None:
+    def open(self, key: str, caller: BrokerCaller) -> None:
         """A follower connects."""
         for known, session in list(self._sessions.items()):
-            if session.broker_id == replica.broker_id:
+            if session.broker_id == caller.broker_id:
                 self._scheduler.after(
                     self._scheduler.between(*_LINGERS_US),
                     self._actor,
                     lambda known=known: self._close(known),
                     thread=session.thread,
                 )
-        self._sessions[key] = _Session(self._service.follower_session(replica), replica.broker_id, f"session {key}")
+        self._sessions[key] = _Session(self._service.follower_session(caller), caller.broker_id, f"session {key}")
 
     def fetch(self, key: str, request: FetchRequest, reply: Callable[[Fetched], None]) -> None:
         """Answers when there is something, else after the request's ``max_wait_ms``.

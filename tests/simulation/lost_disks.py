@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import ElectLeadersRequest
+from tests.callers import CLIENT
 from tests.simulation.committed import ViolationError
 from tests.simulation.disk import Copy
 from tests.simulation.life import DATA
@@ -298,7 +299,9 @@ class LostDisks:
             world.scheduler.after(SECOND, "net", again)
 
         world.call_controller(
-            lambda life: life.movements.elect_leaders(ElectLeadersRequest(election="unclean", partitions=partitions)),
+            lambda life: life.movements.elect_leaders(
+                CLIENT, ElectLeadersRequest(election="unclean", partitions=partitions)
+            ),
             on_answer=over,
             on_failure=over,
         )

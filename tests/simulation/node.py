@@ -13,7 +13,7 @@ from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import LogEndsRequest, LogEndsResponse
 from broker_runtime.contract.settings import BrokerSettings, resolve
 from broker_runtime.contract.streams import FetchHello, FetchRequest
-from broker_runtime.services.replicas import admit_replica
+from broker_runtime.services.caller import Caller, admit_replica
 from broker_runtime.zookeeper.session import ZNodeError
 from tests.simulation.disk import SimFiles
 from tests.simulation.life import DATA, LAG_LIMIT_MS, Life, NodeObserver, Peers
@@ -184,7 +184,8 @@ class Node:
 
         def handle(life: Life, reply: Callable[[object], None]) -> None:
             if hello is not None:
-                life.followers.open(session, admit_replica(hello, life.member.state.brokers))
+                caller = Caller(client_id=hello.client_id, address=self.actor)
+                life.followers.open(session, admit_replica(caller, hello, life.member.state.brokers))
             life.followers.fetch(session, request, reply)
 
         self.peers.call(

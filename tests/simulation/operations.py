@@ -11,6 +11,7 @@ from collections.abc import Callable
 from broker_runtime.contract.errors import PylogError, RequestTimedOutError
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import ElectLeadersRequest, PartitionMove, ReassignPartitionsRequest
+from tests.callers import CLIENT
 from tests.simulation.committed import Committed
 from tests.simulation.life import Life
 from tests.simulation.node import Node
@@ -50,7 +51,7 @@ class Operations:
     def elect(self, node: Node) -> None:
         """Leaderships go back to the first replicas."""
         self._world.trace.fault("election asked for", "adm")
-        self._ask(lambda life: life.movements.elect_leaders(ElectLeadersRequest()))
+        self._ask(lambda life: life.movements.elect_leaders(CLIENT, ElectLeadersRequest()))
 
     def delete_records(self, node: Node) -> None:
         """The older half of a partition goes."""
@@ -106,7 +107,7 @@ class Operations:
     def _move(self, at: TopicPartition, target: tuple[int, ...] | None) -> None:
         move = PartitionMove(topic=at.topic, partition=at.partition, replicas=target)
         request = ReassignPartitionsRequest(moves=(move,))
-        self._ask(lambda life: life.movements.reassign_partitions(request))
+        self._ask(lambda life: life.movements.reassign_partitions(CLIENT, request))
 
     def _choose(self) -> tuple[TopicPartition, tuple[int, ...]]:
         states = self._world.states

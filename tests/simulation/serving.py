@@ -23,6 +23,7 @@ from broker_runtime.services.byte_budget import ByteBudget
 from broker_runtime.services.fetch import FetchService
 from broker_runtime.services.offsets import LogOffsetService
 from broker_runtime.services.produce import PendingProduce, ProduceService
+from tests.callers import CLIENT
 from tests.simulation.committed import ViolationError
 from tests.simulation.scheduler import MS, SECOND, Event, Scheduler
 from tests.simulation.stacks import OWN_THREAD, SpinError
@@ -54,7 +55,7 @@ class LookingFetchService(FetchService):
         """What there is now for a consumer."""
         start = rotation % len(request.partitions)
         wanted = request.partitions[start:] + request.partitions[:start]
-        answer = self._load(request, self._look(request, wanted, None), None, lambda: None)
+        answer = self._load(CLIENT, request, self._look(CLIENT, request, wanted), lambda: None)
         answer.close()
         return Fetched(answer.response, tuple(answer.cells))
 
@@ -156,7 +157,7 @@ class Serving:
 
     def produce(self, request: ProduceRequest, frame: pa.Buffer, reply: Callable[[ProduceResponse], None]) -> None:
         """Appends now; answers when the append counts, a little later."""
-        pending = self.produce_service.append(request, [frame])
+        pending = self.produce_service.append(CLIENT, request, [frame])
         if pending.error is not None or pending.partition is None:
             self._complete(pending, request, frame, reply, 0)
             return
@@ -214,7 +215,7 @@ class Serving:
 
     def list_offsets(self, request: ListOffsetsRequest, reply: Callable[[ListOffsetsResponse], None]) -> None:
         """Answers now."""
-        answer = self.offset_service.list_offsets(request)
+        answer = self.offset_service.list_offsets(CLIENT, request)
         self._observer.offsets_told(self._broker_id, request, answer)
         reply(answer)
 
@@ -317,7 +318,7 @@ class Serving:
             self._observer.situation("in-sync set may be smaller than written, and a produce waits")
         self.acknowledging[at] = self.acknowledging.get(at, 0) + 1
         try:
-            answer = self.produce_service.complete(pending, wait_s)
+            answer = self.produce_service.complete(CLIENT, pending, wait_s)
         except SpinError as error:
             raise ViolationError(
                 _BOUNDED, f"broker {self._broker_id}: {request.topic}-{request.partition}: a request spins, and "

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import ElectLeadersRequest, PartitionMove, ReassignPartitionsRequest
+from tests.callers import CLIENT
 from tests.simulation.clients import Consumer, Producer
 from tests.simulation.committed import ViolationError
 from tests.simulation.disk import Copy
@@ -274,7 +275,7 @@ class Story:
         request = ElectLeadersRequest(election="unclean", partitions=((topic, int(number)),))
         elected: list[object] = []
         self.world.call_controller(
-            lambda life: life.movements.elect_leaders(request),
+            lambda life: life.movements.elect_leaders(CLIENT, request),
             on_answer=elected.append,
             on_failure=lambda reason: None,
         )
@@ -287,7 +288,7 @@ class Story:
         )
         begun: list[object] = []
         self.world.call_controller(
-            lambda life: life.movements.reassign_partitions(request),
+            lambda life: life.movements.reassign_partitions(CLIENT, request),
             on_answer=begun.append,
             on_failure=lambda reason: None,
         )

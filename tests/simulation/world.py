@@ -13,6 +13,7 @@ from unittest import mock
 from broker_runtime.contract.errors import PylogError
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import CreateTopicRequest
+from tests.callers import CLIENT
 from tests.simulation.history import History
 from tests.simulation.invariants import Invariants
 from tests.simulation.lagging import LaggingZooKeeper
@@ -190,7 +191,7 @@ class World:
                 on_failure(reason)
 
         self.call_controller(
-            lambda life: life.topics.create_topic(request),
+            lambda life: life.topics.create_topic(CLIENT, request),
             on_answer=on_created,
             on_failure=failed,
             timeout_us=5 * SECOND,

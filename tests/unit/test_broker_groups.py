@@ -9,6 +9,7 @@ from broker_runtime.contract.requests import CommitOffsetsRequest, CommittedOffs
 from broker_runtime.contract.settings import resolve
 from broker_runtime.groups.offsets import OffsetStore
 from broker_runtime.log import BelievedClock
+from tests.callers import CLIENT
 from tests.unit.groups.coordinating import World
 
 DAY_MS = 86_400_000
@@ -45,7 +46,7 @@ class Composed:
 
     def commit(self, group_id="g"):
         offset = CommittedOffset(at=PartitionKey(topic="t", partition=0), offset=5)
-        self.groups.service.commit_offsets(CommitOffsetsRequest(group_id=group_id, offsets=(offset,)))
+        self.groups.service.commit_offsets(CLIENT, CommitOffsetsRequest(group_id=group_id, offsets=(offset,)))
 
     def passes(self, ms):
         for _ in range(ms // ROUND_MS):

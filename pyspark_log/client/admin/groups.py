@@ -8,11 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from broker_runtime.contract.errors import (
-    GroupIdNotFoundError,
-    InvalidRequestError,
-    UnknownMemberIdError,
-)
+from broker_runtime.contract.errors import GroupIdNotFoundError, InvalidRequestError, UnknownMemberIdError
 from broker_runtime.contract.model import (
     GroupDescription,
     GroupListing,

@@ -6,12 +6,7 @@ import pyarrow as pa
 import pytest
 
 from broker_runtime.contract import errors
-from broker_runtime.contract.requests import (
-    CommittedOffset,
-    OffsetQuery,
-    PartitionKey,
-    RecordDeletion,
-)
+from broker_runtime.contract.requests import CommittedOffset, OffsetQuery, PartitionKey, RecordDeletion
 
 FLIGHTS = pa.schema([("carrier", pa.string()), ("delay", pa.int32())])
 

@@ -49,12 +49,18 @@ def test_impostor_is_refused_and_the_high_watermark_stays(secret: str, cluster: 
                 log_start=0,
             )
             try:
-                exchange.open(FetchHello(replica_id=follower, broker_epoch=epoch, secret=secret))
+                exchange.open(
+                    FetchHello(client_id=f"impostor {secret}", replica_id=follower, broker_epoch=epoch, secret=secret)
+                )
                 with pytest.raises(StaleBrokerEpochError, match="does not prove"):
                     exchange.fetch(FetchRequest(request_id=1, partitions=(wanted,)))
             finally:
                 exchange.close()
             assert end_offset(admin, name) == committed == offset
+            log = (cluster.log_dirs(leader.leader)[0].parent / "broker.out").read_text()
+            told = f'admit follower broker={follower} client_id="impostor {secret}" address=127.0.0.1:'
+            assert log.count(told) == 1, "the log of the leader tells of it"
+            assert f"open stream kind=follower broker={follower} client_id=broker-{follower} " in log
         finally:
             cluster.resume(follower)
     cluster.wait_until_ready()

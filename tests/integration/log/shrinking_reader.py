@@ -16,11 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from broker_runtime.contract.errors import (
-    LogStorageError,
-    NotLeaderOrFollowerError,
-    OffsetOutOfRangeError,
-)
+from broker_runtime.contract.errors import LogStorageError, NotLeaderOrFollowerError, OffsetOutOfRangeError
 from broker_runtime.contract.frame import iter_frames, verify_frame
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.log import LogConfig, LogDirectory, LogSlice, PartitionLog

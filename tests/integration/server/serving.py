@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import os
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from pyarrow import flight
@@ -38,8 +40,33 @@ TOPICS = {
 }
 
 
-def serve(directory: str, max_streams: int) -> None:
-    """Serves until SIGTERM; prints its port as JSON first. ``exec``-ed with a fresh interpreter by `Server`."""
+class Witness:
+    """A service whose calls are noted: which method, and by whom. Whatever is called has its `Caller` first."""
+
+    def __init__(self, service: object, noted: dict[str, dict[str, object]]) -> None:
+        self._service = service
+        self._noted = noted
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._service, name)
+        return noting(f"{type(self._service).__name__}.{name}", method, self._noted)
+
+
+def noting(name: str, call: Callable[..., Any], noted: dict[str, dict[str, object]]) -> Callable[..., Any]:
+    """The same call; who made it last is noted under its name."""
+
+    def noting_call(caller: Any, *args: Any, **kwargs: Any) -> Any:
+        noted[name] = {"type": type(caller).__name__, **dataclasses.asdict(caller)}
+        return call(caller, *args, **kwargs)
+
+    return noting_call
+
+
+def serve(directory: str, max_streams: int, *, notes_callers: bool = False) -> None:
+    """Serves until SIGTERM; prints its port as JSON first. ``exec``-ed with a fresh interpreter by `Server`.
+
+    ``notes_callers``: serves every action, most of them with an answer that says nothing, and tells who called what.
+    """
     from serving_groups import group_actions
 
     from broker_runtime.contract.errors import StaleBrokerEpochError
@@ -48,7 +75,8 @@ def serve(directory: str, max_streams: int) -> None:
     from broker_runtime.replication.registry import KnownTopic
     from broker_runtime.server.flight import PylogFlightServer, Services
     from broker_runtime.services.byte_budget import ByteBudget
-    from broker_runtime.services.fetch import FetchService, ReplicaIdentity
+    from broker_runtime.services.caller import BrokerCaller, Caller
+    from broker_runtime.services.fetch import FetchService
     from broker_runtime.services.plain import PlainService
     from broker_runtime.services.produce import ProduceService
     from broker_runtime.services.read import ReadService
@@ -71,7 +99,7 @@ def serve(directory: str, max_streams: int) -> None:
     )
     registry.know_topic("elsewhere", elsewhere)
 
-    def metadata(request: requests.MetadataRequest) -> requests.MetadataResponse:
+    def metadata(caller: Caller, request: requests.MetadataRequest) -> requests.MetadataResponse:
         return requests.MetadataResponse(
             protocol_version=1,
             software_version="0",
@@ -91,49 +119,63 @@ def serve(directory: str, max_streams: int) -> None:
             ),
         )
 
-    def defect(request: requests.DescribeLogDirsRequest) -> requests.DescribeLogDirsResponse:
+    def defect(caller: Caller, request: requests.DescribeLogDirsRequest) -> requests.DescribeLogDirsResponse:
         raise ZeroDivisionError("secret of the broker")
 
-    def open_streams(request: requests.DescribeConfigRequest) -> requests.DescribeConfigResponse:
+    def open_streams(caller: Caller, request: requests.DescribeConfigRequest) -> requests.DescribeConfigResponse:
         kinds = ",".join(server.open_streams)
-        told = {"open": kinds, "most_at_work": str(most_at_work[0])}
+        told = {"open": kinds, "most_at_work": str(most_at_work[0]), "callers": json.dumps(noted)}
         return requests.DescribeConfigResponse(
             entries={name: requests.ConfigEntry(value=value, source="test") for name, value in told.items()}
         )
 
+    noted: dict[str, dict[str, object]] = {}
     at_work: list[int] = []
     most_at_work = [0]
 
-    def work(request: requests.CreatePartitionsRequest) -> requests.Empty:
+    def work(caller: Caller, request: requests.CreatePartitionsRequest) -> requests.Empty:
         at_work.append(len(request.name))
         most_at_work[0] = max(most_at_work[0], sum(at_work))
         time.sleep(request.total / 1000)
         at_work.remove(len(request.name))
         return requests.Empty()
 
-    def admit_replica(hello: streams.FetchHello) -> ReplicaIdentity:
+    def admit_replica(caller: Caller, hello: streams.FetchHello) -> BrokerCaller:
         if hello.replica_id != 2:
             raise StaleBrokerEpochError(f"broker {hello.replica_id} is not registered here")
-        return ReplicaIdentity(broker_id=hello.replica_id, broker_epoch=hello.broker_epoch)
+        return BrokerCaller(
+            client_id=caller.client_id,
+            address=caller.address,
+            broker_id=hello.replica_id,
+            broker_epoch=hello.broker_epoch,
+        )
 
     budget = ByteBudget(256 << 20)
-    produce = ProduceService(registry)
-    read = ReadService(registry, budget=budget)
+    produce: Any = ProduceService(registry)
+    read: Any = ReadService(registry, budget=budget)
+    fetch: Any = FetchService(registry, max_bytes=55 << 20, budget=budget)
+    plain: Any = PlainService(registry, produce=produce, read=read, now_ms=lambda: time.time_ns() // 1_000_000)
+    actions: dict[str, Callable[[Caller, Any], Any]] = {
+        "metadata": metadata,
+        "describe_log_dirs": defect,
+        "describe_config": open_streams,
+        "create_partitions": work,
+        **group_actions(TOPICS),
+    }
+    if notes_callers:
+        produce, read, fetch, plain = (Witness(each, noted) for each in (produce, read, fetch, plain))
+        silent = {name: lambda caller, request: requests.Empty() for name in requests.ACTIONS}
+        answering = {name: actions[name] for name in ("metadata", "describe_config")}
+        actions = {name: noting(name, call, noted) for name, call in {**silent, **answering}.items()}
     server = PylogFlightServer(
         "127.0.0.1",
         0,
         services=Services(
             produce=produce,
-            fetch=FetchService(registry, max_bytes=55 << 20, budget=budget),
+            fetch=fetch,
             read=read,
-            plain=PlainService(registry, produce=produce, read=read, now_ms=lambda: time.time_ns() // 1_000_000),
-            actions={
-                "metadata": metadata,
-                "describe_log_dirs": defect,
-                "describe_config": open_streams,
-                "create_partitions": work,
-                **group_actions(TOPICS),
-            },
+            plain=plain,
+            actions=actions,
             admit_replica=admit_replica,
             produce_budget=ByteBudget(256 << 20),
         ),
@@ -199,6 +241,11 @@ class Server:
         """How much the requests of actions that were worked on at once had at most (``create_partitions``)."""
         return int(self._told("most_at_work"))
 
+    def callers(self) -> dict[str, dict[str, Any]]:
+        """Who called what last, of a server that notes it."""
+        told: dict[str, dict[str, Any]] = json.loads(self._told("callers"))
+        return told
+
     def _told(self, name: str) -> str:
         response = self.act("describe_config", requests.DescribeConfigRequest(broker_id=1))
         assert isinstance(response, requests.DescribeConfigResponse)
@@ -210,12 +257,12 @@ class Server:
 
 
 @contextmanager
-def serving(directory: Path, *, max_streams: int = 1000) -> Iterator[Server]:
-    """The process; killed at the end, whatever happened."""
+def serving(directory: Path, *, max_streams: int = 1000, notes_callers: bool = False) -> Iterator[Server]:
+    """The process; killed at the end, whatever happened. ``notes_callers``: see `serve`."""
     log = directory.parent / f"{directory.name}.stderr"
     with log.open("w") as errors:
         process = subprocess.Popen(
-            [sys.executable, __file__, str(directory), str(max_streams)],
+            [sys.executable, __file__, str(directory), str(max_streams), *(["callers"] if notes_callers else [])],
             stdout=subprocess.PIPE,
             stderr=errors,
             env={**os.environ, **arrow_environment(MEMORY_BYTES)},
@@ -258,4 +305,4 @@ def big_frame(size_bytes: int) -> pa.Buffer:
 
 if __name__ == "__main__":
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    serve(sys.argv[1], int(sys.argv[2]))
+    serve(sys.argv[1], int(sys.argv[2]), notes_callers=sys.argv[3:] == ["callers"])

@@ -17,7 +17,7 @@ from broker_runtime.zookeeper.memory import MemoryZooKeeper
 from broker_runtime.zookeeper.znodes import PERMANENT, TopicRecord, to_json, topic_path
 
 
-def group_actions(topics: Mapping[str, tuple[uuid.UUID, int, object]]) -> dict[str, Callable[[Any], Any]]:
+def group_actions(topics: Mapping[str, tuple[uuid.UUID, int, object]]) -> dict[str, Callable[[Any, Any], Any]]:
     """By name, for as long as the process lives. ``topics``: id and number of partitions by name."""
     client = MemoryZooKeeper().client()
     for path in PERMANENT:

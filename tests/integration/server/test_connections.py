@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from broker_runtime.server import connections
-from broker_runtime.server.connections import PeerAddress
+from broker_runtime.server.connections import PeerAddress, parse_peer
 from broker_runtime.server.streams import StreamTable
+from tests.callers import CLIENT
 from tests.integration.server.serving import eventually
 
 
@@ -128,7 +129,7 @@ def test_sweep_ends_idle_connections_but_not_those_of_open_streams(pair: Pair) -
     table = StreamTable(10)
     is_ipv6 = ":" in pair.peer.host
     host = f"ipv6:%5B{pair.peer.host}%5D" if is_ipv6 else f"ipv4:{pair.peer.host}"
-    stream = table.open("fetch", f"{host}:{pair.peer.port}")
+    stream = table.open("fetch", CLIENT, parse_peer(f"{host}:{pair.peer.port}"))
     assert table.sweep(pair.port, 0.0) == 0
     table.close(stream)
     assert table.sweep(pair.port, 3600.0) == 0

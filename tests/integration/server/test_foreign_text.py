@@ -91,7 +91,7 @@ def test_text_that_is_not_utf8_is_an_invalid_request(server: Server, call: str) 
         with pytest.raises((flight.FlightError, pa.ArrowException, OSError)) as refused:
             TEXTS_OF_OURS[call](client)
         assert isinstance(from_flight_error(refused.value, server.address), InvalidRequestError)
-    assert "fail call=" not in server.log.read_text()
+    assert "fail call " not in server.log.read_text()
 
 
 @pytest.mark.parametrize("call", TEXTS_OF_FLIGHTS)
@@ -102,7 +102,7 @@ def test_text_that_flight_itself_refuses_never_shows_our_insides(server: Server,
             TEXTS_OF_FLIGHTS[call](client)
         assert "UnicodeDecodeError" not in str(refused.value)
         assert "Python exception" not in str(refused.value)
-    assert "fail call=" not in server.log.read_text()
+    assert "fail call " not in server.log.read_text()
 
 
 def test_criteria_of_a_list_are_bytes(server: Server) -> None:

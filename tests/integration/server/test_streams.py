@@ -239,7 +239,9 @@ def test_defect_shows_its_traceback_to_the_log_and_never_to_the_peer(shared: Ser
     with pytest.raises(errors.UnknownServerError) as raised:
         shared.act("describe_log_dirs", requests.DescribeLogDirsRequest())
     assert "secret" not in str(raised.value)
-    assert "ZeroDivisionError: secret of the broker" in shared.log.read_text()
+    log = shared.log.read_text()
+    assert "ZeroDivisionError: secret of the broker" in log
+    assert 'fail call kind="action describe_log_dirs" ' in log
 
 
 def test_unknown_action_names_those_that_exist(shared: Server) -> None:

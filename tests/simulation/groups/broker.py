@@ -28,10 +28,12 @@ from broker_runtime.groups.hosted import HostedGroup, HostedGroups
 from broker_runtime.groups.member import Partition
 from broker_runtime.groups.offsets import OffsetStore
 from broker_runtime.groups.removal import GroupRemoval
+from broker_runtime.services.caller import Caller
 from broker_runtime.services.groups import GroupService
 from broker_runtime.zookeeper.cluster_state import ClusterState, read_cluster
 from broker_runtime.zookeeper.membership import BrokerIdentity, Membership, deregister, register
 from broker_runtime.zookeeper.session import SessionState, ZNodeError
+from tests.callers import CLIENT
 from tests.simulation.groups.ensemble import Client, Ensemble
 from tests.simulation.scheduler import MS, Crashed, Event, Scheduler
 from tests.simulation.trace import Trace
@@ -234,8 +236,8 @@ class Broker:
         """The answer to a request of a client. Raises `PylogError`."""
         life = self.life
         assert life is not None
-        method: Callable[[msgspec.Struct], object] = getattr(life.service, _METHODS[type(request)])
-        return method(request)
+        method: Callable[[Caller, msgspec.Struct], object] = getattr(life.service, _METHODS[type(request)])
+        return method(CLIENT, request)
 
     # --- within ---------------------------------------------------------------------------------------------------
 

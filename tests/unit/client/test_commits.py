@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker_runtime.contract.errors import (
-    ClosedError,
-    InvalidGroupIdError,
-    NetworkError,
-    UnknownTopicOrPartitionError,
-)
+from broker_runtime.contract.errors import ClosedError, InvalidGroupIdError, NetworkError, UnknownTopicOrPartitionError
 from broker_runtime.contract.model import TopicPartition
 from pyspark_log.client.connection.retry import Deadline
 from tests.unit.client.consumer_samples import MemoryCluster, Parts, make_topic

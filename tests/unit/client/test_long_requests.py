@@ -66,7 +66,7 @@ class Broker:
         self.unknown = "nowhere"
 
     def answer(self, address: Address, name: str, request: Message, timeout_s: float) -> Message:
-        received = decode_action(name, encode_action(name, request).body)
+        received = decode_action(name, encode_action(name, request).body).request
         self.requests.append((name, received))
         told: Message = getattr(self, f"_{name}")(received)
         assert isinstance(told, ACTIONS[name].response)

@@ -21,11 +21,13 @@ from broker_runtime.contract.errors import (
 from broker_runtime.contract.requests import CreateTopicRequest, DeleteTopicRequest, Message
 from broker_runtime.contract.settings import resolve
 from broker_runtime.replication import PartitionRegistry
+from broker_runtime.services.caller import Caller
 from broker_runtime.services.metadata import MetadataService
 from broker_runtime.services.movement import MovementService
 from broker_runtime.services.topics import TopicService
 from broker_runtime.zookeeper.memory import MemoryZooKeeper
 from pyspark_log import Admin, TopicPartition
+from tests.callers import CLIENT
 from tests.unit.client.channels import answer_by
 from tests.unit.controller.members import Broker
 
@@ -41,7 +43,7 @@ class Controller:
         topics = TopicService(self.member, resolve("broker", {"broker.id": "1", "log.dirs": "unused"}))
         movements = MovementService(self.member, registry, now_ms=lambda: 0)
         metadata = MetadataService(registry, lambda: self.member.state, cluster_id="c", broker_id=1, directories=())
-        self._does: dict[str, Callable[[Any], Message]] = {
+        self._does: dict[str, Callable[[Caller, Any], Message]] = {
             "metadata": metadata.metadata,
             "create_topic": topics.create_topic,
             "delete_topic": topics.delete_topic,
@@ -63,10 +65,10 @@ class Controller:
     def answer(self, name: str, request: Message) -> Message:
         lost = self.lost
         if name == "metadata" or lost is None:
-            return self._does[name](request)
+            return self._does[name](CLIENT, request)
         self.lost = None
         if self.is_done:
-            self._does[name](request)
+            self._does[name](CLIENT, request)
         self.meanwhile()
         raise lost
 

@@ -106,7 +106,7 @@ def test_actions_and_metadata_round_trip() -> None:
     """The envelope carries protocol version and client id."""
     request = requests.CreateTopicRequest(name="t", partitions=3)
     action = encode_action("create_topic", request, client_id="c")
-    assert (action.type, decode_action("create_topic", action.body)) == ("create_topic", request)
+    assert (action.type, decode_action("create_topic", action.body)) == ("create_topic", ("c", request))
     with pytest.raises(errors.InvalidRequestError, match="create_topic"):
         decode_action("nope", action.body)
     assert message_of(metadata(request), requests.CreateTopicRequest) == request

@@ -15,8 +15,9 @@ from broker_runtime.membership.hosting import Hosting
 from broker_runtime.membership.isr_updater import IsrUpdater
 from broker_runtime.replication import PartitionRegistry
 from broker_runtime.services.byte_budget import ByteBudget
-from broker_runtime.services.fetch import FetchService, ReplicaIdentity
+from broker_runtime.services.fetch import FetchService
 from broker_runtime.zookeeper.membership import BrokerIdentity
+from tests.callers import follower
 from tests.unit.controller.members import Broker, CountingClient
 from tests.unit.log.log_samples import flip
 from tests.unit.replication.partitions import NOW_MS, frame
@@ -101,11 +102,11 @@ class ReplicatedBroker(Broker):
 
     def request(self, leader_id):
         """What it asks that broker now, and as whom."""
-        replica = ReplicaIdentity(broker_id=self.broker_id, broker_epoch=self.member.broker_epoch)
-        return self.fetchers[leader_id].next_request(replica.broker_epoch, self.clock[0]), replica
+        caller = follower(self.broker_id, self.member.broker_epoch)
+        return self.fetchers[leader_id].next_request(caller.broker_epoch, self.clock[0]), caller
 
-    def answer(self, request, replica):
-        answer = self.service.fetch(request, replica=replica)
+    def answer(self, request, caller):
+        answer = self.service.fetch(caller, request)
         answer.close()
         return answer
 
@@ -158,11 +159,11 @@ def live_on(brokers, clock, rounds=30):
             each.updater.step(clock[0])
         for each in brokers.values():
             for leader_id, fetcher in each.fetchers.items():
-                request, replica = each.request(leader_id)
+                request, caller = each.request(leader_id)
                 if request is None:
                     continue
                 if leader_id not in brokers:
                     fetcher.failed(PylogError("nobody there"), clock[0])
                     continue
-                answer = brokers[leader_id].answer(request, replica)
+                answer = brokers[leader_id].answer(request, caller)
                 fetcher.handle(answer.response, answer.cells, clock[0])

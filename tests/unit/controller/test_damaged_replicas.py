@@ -8,6 +8,7 @@ from broker_runtime.contract.streams import FetchPartition, FetchRequest
 from broker_runtime.services.metadata import topic_info
 from broker_runtime.services.movement import MovementService
 from broker_runtime.zookeeper.memory import MemoryZooKeeper
+from tests.callers import CLIENT
 from tests.unit.controller.members import put_in_sync
 from tests.unit.controller.replicated import ReplicatedBroker, live_on
 
@@ -52,7 +53,7 @@ def consume(broker, offset):
         topic="t", partition=0, topic_id=broker.partition.topic_id, offset=offset, leader_epoch=-1, max_bytes=1 << 20
     )
     request = FetchRequest(request_id=1, partitions=(wanted,), max_wait_ms=0, max_bytes=1 << 20)
-    (told,) = broker.answer(request, None).response.partitions
+    (told,) = broker.answer(request, CLIENT).response.partitions
     return told
 
 
@@ -278,14 +279,14 @@ def test_fetch_that_a_damaged_log_sent_before_it_was_set_aside_counts_nowhere(br
     put_in_sync(brokers[1], "t", (1, 2))
     live_on({number: brokers[number] for number in (1, 2)}, clock, 2)
     follower.member.step(0)
-    late, replica = follower.request(1)
+    late, caller = follower.request(1)
     assert late.partitions[0].offset == len(VALUES)
     follower.log._state.note_damage(CorruptRecordError("found by a read"))
     for _ in range(3):
         follower.member.step(0)
     assert follower.log.log_end_offset == 0
     assert len(follower.set_aside()) == 1
-    brokers[1].answer(late, replica)
+    brokers[1].answer(late, caller)
     brokers[1].updater.step(clock[0])
     assert 3 not in brokers[1].partition.in_sync
     brokers[2].member.step(0)
@@ -385,7 +386,7 @@ def test_partition_whose_only_replica_in_sync_is_damaged_is_had_back_from_anothe
     live_on(brokers, clock)
     controller = next(each for each in brokers.values() if each.member.controller.is_active)
     movements = MovementService(controller.member, controller.registry, now_ms=lambda: clock[0])
-    told = movements.elect_leaders(ElectLeadersRequest(partitions=(("t", 0),), election="unclean"))
+    told = movements.elect_leaders(CLIENT, ElectLeadersRequest(partitions=(("t", 0),), election="unclean"))
     assert [elected[:2] for elected in told.elected] == [("t", 0)]
     live_on(brokers, clock)
     assert sorted(brokers[2].state("t")[2]) == [2, 3]

@@ -7,6 +7,7 @@ from broker_runtime.contract.requests import CreatePartitionsRequest, CreateTopi
 from broker_runtime.contract.settings import resolve
 from broker_runtime.controller.suspicion import STARTING_MS, TRUST_MS
 from broker_runtime.services.topics import TopicService
+from tests.callers import CLIENT
 from tests.unit.controller.members import Broker, put_in_sync, settle
 
 
@@ -140,15 +141,15 @@ def dead_two(brokers, clock, refusing):
 
 def test_new_topic_is_not_placed_on_a_suspect_while_others_are_enough(brokers, dead_two):
     """W10 W13: who was just found dead gets no new partitions."""
-    made = dead_two.create_topic(CreateTopicRequest(name="t", partitions=3, replication_factor=2)).topic
+    made = dead_two.create_topic(CLIENT, CreateTopicRequest(name="t", partitions=3, replication_factor=2)).topic
     assert [set(partition.replicas) for partition in made.partitions] == [{1, 3}] * 3
-    dead_two.create_partitions(CreatePartitionsRequest(name="t", total=6))
+    dead_two.create_partitions(CLIENT, CreatePartitionsRequest(name="t", total=6))
     assert [set(replicas) for replicas in brokers[1].member.state.topics["t"].record.assignment] == [{1, 3}] * 6
 
 
 def test_new_topic_that_needs_a_suspects_replica_is_led_by_others(brokers, dead_two):
     """W10 W13: it can be made, takes records at once, and is whole when the broker is back."""
-    made = dead_two.create_topic(CreateTopicRequest(name="t", partitions=3, replication_factor=3)).topic
+    made = dead_two.create_topic(CLIENT, CreateTopicRequest(name="t", partitions=3, replication_factor=3)).topic
     assert [partition.replicas[-1] for partition in made.partitions] == [2, 2, 2]
     assert {partition.leader for partition in made.partitions} == {1, 3}
     assert [set(partition.isr) for partition in made.partitions] == [{1, 3}] * 3

@@ -7,11 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from broker_runtime.contract.errors import (
-    LogStorageError,
-    NotLeaderOrFollowerError,
-    UnknownTopicOrPartitionError,
-)
+from broker_runtime.contract.errors import LogStorageError, NotLeaderOrFollowerError, UnknownTopicOrPartitionError
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import LogEnd, PartitionKey
 from broker_runtime.log import LogDirectory

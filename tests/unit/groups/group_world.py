@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker_runtime.contract.errors import (
-    PylogError,
-)
+from broker_runtime.contract.errors import PylogError
 from broker_runtime.contract.requests import LEAVES, GroupHeartbeatRequest, GroupHeartbeatResponse
 from broker_runtime.groups.group import Group, Limits
 from broker_runtime.groups.shares import TopicShape

@@ -2,11 +2,7 @@
 
 import pytest
 
-from broker_runtime.contract.errors import (
-    CoordinatorNotAvailableError,
-    NotCoordinatorError,
-    ZooKeeperUnavailableError,
-)
+from broker_runtime.contract.errors import CoordinatorNotAvailableError, NotCoordinatorError, ZooKeeperUnavailableError
 from broker_runtime.zookeeper.session import BadVersionError, Set
 from broker_runtime.zookeeper.znodes import GroupClaim, from_json, group_claim_path
 from tests.unit.groups.coordinating import World

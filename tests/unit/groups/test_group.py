@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker_runtime.contract.errors import (
-    UnknownMemberIdError,
-)
+from broker_runtime.contract.errors import UnknownMemberIdError
 from broker_runtime.groups.group import SOON_MS
 from broker_runtime.groups.shares import TopicShape
 from tests.unit.groups.group_world import ID, OTHER_ID, SESSION_MS, Client, World

@@ -17,7 +17,8 @@ from broker_runtime.log.faulty_files import FaultyFiles
 from broker_runtime.replication import Leadership, Partition, PartitionRegistry
 from broker_runtime.replication.registry import KnownTopic
 from broker_runtime.services.byte_budget import ByteBudget
-from broker_runtime.services.fetch import FetchService, ReplicaIdentity
+from broker_runtime.services.fetch import FetchService
+from tests.callers import follower
 from tests.unit.replication.partitions import NOW_MS, TOPIC_ID, frame
 
 ROOT = Path("/data")
@@ -98,8 +99,7 @@ class Replica:
         self, request: FetchRequest, broker_id: int, broker_epoch: int
     ) -> tuple[FetchResponse, Sequence[pa.Buffer]]:
         """What this broker answers a follower's request."""
-        asking = ReplicaIdentity(broker_id=broker_id, broker_epoch=broker_epoch)
-        answer = self.service.fetch(request, replica=asking)
+        answer = self.service.fetch(follower(broker_id, broker_epoch), request)
         answer.close()
         return answer.response, answer.cells
 

@@ -10,6 +10,7 @@ from broker_runtime.contract.streams import ProduceRequest
 from broker_runtime.replication import FollowerFetch, Role
 from broker_runtime.replication.role_lock import RoleLock
 from broker_runtime.services.produce import ProduceService
+from tests.callers import CLIENT
 from tests.unit.replication.partitions import NOW_MS, Hosted, frame, leadership
 from tests.unit.standing_disk import LIMIT_S, StandingFiles
 
@@ -132,7 +133,9 @@ def test_requests_about_a_leader_whose_disk_stands_still_are_answered_in_their_t
             ask()
     service = ProduceService(hosted.registry)
     refused = service.append(
-        ProduceRequest(request_id=1, topic="t", partition=0, acks=-1, timeout_ms=60), [pa.py_buffer(frame(b"d"))]
+        CLIENT,
+        ProduceRequest(request_id=1, topic="t", partition=0, acks=-1, timeout_ms=60),
+        [pa.py_buffer(frame(b"d"))],
     )
     assert isinstance(refused.error, RequestTimedOutError)
     files.go_on()

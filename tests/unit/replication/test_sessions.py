@@ -14,8 +14,8 @@ from broker_runtime.following import follower
 from broker_runtime.following.follower import FIRST_RETRY_MS, REPORT_AGAIN_MS, FollowerFetcher, ReplicationThrottle
 from broker_runtime.log.faulty_files import Fault
 from broker_runtime.replication import Role
-from broker_runtime.services.fetch import ReplicaIdentity
 from broker_runtime.services.follower_session import FollowerSession
+from tests import callers
 from tests.unit.replication.replicas import Replica, led_by
 from tests.unit.replication.test_random_walks import STEPS, Walk
 
@@ -27,9 +27,9 @@ class Connection:
         self.follower, self.leader = follower, leader
         self.fetcher: FollowerFetcher = follower.fetchers[leader.broker_id]
         self.fetcher.begin_session()
-        identity = ReplicaIdentity(broker_id=follower.broker_id, broker_epoch=follower.broker_epoch)
+        caller = callers.follower(follower.broker_id, follower.broker_epoch)
         self.service = leader.service
-        self.session: FollowerSession = self.service.follower_session(identity)
+        self.session: FollowerSession = self.service.follower_session(caller)
 
     def exchange(self) -> tuple[FetchRequest, FetchResponse] | None:
         """One request and its answer; None: nothing to ask."""

@@ -47,7 +47,8 @@ class Peers:
         self.asked: list[str] = []
         self.now_s = 0.0
 
-    def call(self, address: Address, *rest: object, timeout_s: float) -> MetadataResponse:
+    def call(self, address: Address, *rest: object, timeout_s: float, broker_id: int) -> MetadataResponse:
+        assert broker_id == 1, "the other's log tells who asks"
         self.asked.append(address.host)
         left = self.answers[address.host]
         found = left.pop(0) if len(left) > 1 else left[0]

@@ -12,6 +12,7 @@ from broker_runtime.contract.streams import ProduceRequest
 from broker_runtime.server import produce_stream
 from broker_runtime.server.produce_stream import ProduceStream
 from broker_runtime.server.streams import OpenStream
+from tests.callers import CLIENT
 from tests.unit.standing_disk import LIMIT_S
 
 PENDING = 4
@@ -50,7 +51,7 @@ def test_stream_whose_acknowledging_thread_failed_ends_at_once_though_its_reader
         types.SimpleNamespace(write=write),
         service=None,
         budget=None,
-        stream=OpenStream(kind="produce", peer="p", address=None, reading=phase, writing=phase),
+        stream=OpenStream(kind="produce", caller=CLIENT, address=None, reading=phase, writing=phase),
     )
     raised = []
 

@@ -11,6 +11,7 @@ from broker_runtime.server import connections, streams
 from broker_runtime.server.connections import PeerAddress, parse_peer
 from broker_runtime.server.openings import Patience
 from broker_runtime.server.streams import OpenStream, Phase, StreamTable
+from tests.callers import CLIENT
 
 _PEER = "ipv4:127.0.0.1:1234"
 _ADDRESS = PeerAddress("127.0.0.1", 1234)
@@ -60,7 +61,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
 
 def test_peer_that_says_nothing_is_cut_after_the_limit_and_not_before(watch: Watch) -> None:
     """A watchdog cancels silent peers."""
-    stream = watch.table.open("fetch", _PEER)
+    stream = watch.table.open("fetch", CLIENT, parse_peer(_PEER))
     assert stream.address == _ADDRESS
     with stream.reading:
         assert watch.run(8, acknowledges=100) == 0
@@ -73,13 +74,13 @@ def test_peer_that_says_nothing_is_cut_after_the_limit_and_not_before(watch: Wat
 
 def test_stream_that_works_is_never_cut(watch: Watch) -> None:
     """A long poll is the broker's own waiting, not the peer's silence."""
-    watch.table.open("fetch", _PEER)
+    watch.table.open("fetch", CLIENT, parse_peer(_PEER))
     assert watch.run(1000) == 0
 
 
 def test_peer_that_takes_bytes_slowly_is_not_cut_until_the_write_lasts_too_long(watch: Watch) -> None:
     """A slow peer is not a silent one; yet no write lasts for ever."""
-    stream = watch.table.open("fetch", _PEER)
+    stream = watch.table.open("fetch", CLIENT, parse_peer(_PEER))
     with stream.writing:
         assert watch.run(int(streams.MAX_WRITE_S), acknowledges=1) == 0
         assert watch.run(10, acknowledges=1) == 1
@@ -89,7 +90,7 @@ def test_peer_that_takes_bytes_slowly_is_not_cut_until_the_write_lasts_too_long(
 def test_peer_that_takes_nothing_is_cut_in_a_write(watch: Watch, acknowledged: int | None) -> None:
     """A client that stops reading; also where the system does not tell what the peer took."""
     watch.connection.acknowledged = acknowledged
-    stream = watch.table.open("fetch", _PEER)
+    stream = watch.table.open("fetch", CLIENT, parse_peer(_PEER))
     with stream.writing:
         assert watch.run(8) == 0
         assert watch.run(3) == 1
@@ -97,7 +98,7 @@ def test_peer_that_takes_nothing_is_cut_in_a_write(watch: Watch, acknowledged: i
 
 def test_streams_have_limits_of_their_own(watch: Watch) -> None:
     """Readers may pause for longer."""
-    stream = watch.table.open("read", _PEER, write_limit_s=15)
+    stream = watch.table.open("read", CLIENT, parse_peer(_PEER), write_limit_s=15)
     with stream.writing:
         assert watch.run(15) == 0
         assert watch.run(3) == 1
@@ -105,31 +106,31 @@ def test_streams_have_limits_of_their_own(watch: Watch) -> None:
 
 def test_table_is_bounded_and_refuses_when_stopping(watch: Watch) -> None:
     """1,000 streams per broker, then a retriable refusal."""
-    first, _ = watch.table.open("a", _PEER), watch.table.open("b", _PEER)
+    first, _ = watch.table.open("a", CLIENT, parse_peer(_PEER)), watch.table.open("b", CLIENT, parse_peer(_PEER))
     with pytest.raises(errors.TooManyStreamsError):
-        watch.table.open("c", _PEER)
+        watch.table.open("c", CLIENT, parse_peer(_PEER))
     watch.table.close(first)
     watch.table.close(first)
     assert (watch.table.kinds(), len(watch.table)) == (["b"], 1)
     watch.table.refuse_new()
     with pytest.raises(errors.BrokerUnavailableError):
-        watch.table.open("c", _PEER)
+        watch.table.open("c", CLIENT, parse_peer(_PEER))
 
 
 def test_followers_are_admitted_when_clients_have_all_room(watch: Watch) -> None:
     """A broker that is full of clients still feeds its followers, and they take no client's place."""
-    follower = watch.table.open("follower", _PEER, is_limited=False)
+    follower = watch.table.open("follower", CLIENT, parse_peer(_PEER), is_limited=False)
     for kind in ("a", "b"):
-        watch.table.open(kind, _PEER)
-    watch.table.open("follower", _PEER, is_limited=False)
+        watch.table.open(kind, CLIENT, parse_peer(_PEER))
+    watch.table.open("follower", CLIENT, parse_peer(_PEER), is_limited=False)
     watch.table.close(follower)
     with pytest.raises(errors.TooManyStreamsError, match="2 streams are open"):
-        watch.table.open("c", _PEER)
+        watch.table.open("c", CLIENT, parse_peer(_PEER))
 
 
 def test_stream_of_a_peer_without_tcp_is_left_alone(watch: Watch) -> None:
     """What cannot be found cannot be cut."""
-    stream = watch.table.open("fetch", "unix:/tmp/socket")
+    stream = watch.table.open("fetch", CLIENT, parse_peer("unix:/tmp/socket"))
     with stream.reading:
         assert watch.run(100) == 0
 
@@ -168,14 +169,14 @@ def test_silent_connections_are_cut_and_those_with_a_stream_or_an_action_are_not
     addresses = [PeerAddress("127.0.0.1", port) for port in (1, 2, 3, 4)]
     sockets = {address: FakeConnection() for address in addresses}
     monkeypatch.setattr(connections, "idle_connections", lambda port, idle_s: dict(sockets))
-    watch.table.open("fetch", "ipv4:127.0.0.1:1")
-    acting = watch.table.acting("ipv4:127.0.0.1:2")
+    watch.table.open("fetch", CLIENT, parse_peer("ipv4:127.0.0.1:1"))
+    acting = watch.table.acting(parse_peer("ipv4:127.0.0.1:2"))
     acting.__enter__()
     assert watch.table.cut_silent(9) == 0
     patience[0] = Patience(2.0, actions_excuse=True, streams_excuse=True)
     assert watch.table.cut_silent(9) == 0  # seen for the first time
     watch.now_s += 1
-    with watch.table.acting("ipv4:127.0.0.1:3"):
+    with watch.table.acting(parse_peer("ipv4:127.0.0.1:3")):
         pass
     watch.now_s += 1.5
     assert watch.table.cut_silent(9) == 1
@@ -192,12 +193,12 @@ def test_actions_excuse_no_connection_when_silent_calls_are_many(watch: Watch, m
     watch.table = StreamTable(2, patience=lambda: flood, monotonic_s=lambda: watch.now_s)
     sockets = {PeerAddress("127.0.0.1", port): FakeConnection() for port in (1, 2, 3)}
     monkeypatch.setattr(connections, "idle_connections", lambda port, idle_s: dict(sockets))
-    watch.table.open("fetch", "ipv4:127.0.0.1:1")
-    acting = watch.table.acting("ipv4:127.0.0.1:2")
+    watch.table.open("fetch", CLIENT, parse_peer("ipv4:127.0.0.1:1"))
+    acting = watch.table.acting(parse_peer("ipv4:127.0.0.1:2"))
     acting.__enter__()
     cuts: list[list[bool]] = []
     for _ in range(10):
-        with watch.table.acting("ipv4:127.0.0.1:3"):
+        with watch.table.acting(parse_peer("ipv4:127.0.0.1:3")):
             pass
         watch.table.cut_silent(9)
         cuts.append([each.is_cut for each in sockets.values()])
@@ -218,7 +219,7 @@ def test_clients_streams_are_cut_one_at_a_time_when_nothing_else_helps(
         connections, "idle_connections", lambda port, idle_s: {at: s for at, s in sockets.items() if not s.is_cut}
     )
     for port in (1, 2, 3):
-        watch.table.open("fetch", f"ipv4:127.0.0.1:{port}", is_limited=port != 3)
+        watch.table.open("fetch", CLIENT, parse_peer(f"ipv4:127.0.0.1:{port}"), is_limited=port != 3)
         watch.now_s += 1
     cuts = []
     for _ in range(4):
@@ -230,8 +231,8 @@ def test_clients_streams_are_cut_one_at_a_time_when_nothing_else_helps(
 
 def test_taken_bytes_are_those_of_streams_and_of_calls_that_have_ended(watch: Watch) -> None:
     """With a small allowance for each message's envelope, and nothing for anybody else's."""
-    stream = watch.table.open("fetch", _PEER)
-    with watch.table.acting(_PEER, 8 << 20):
+    stream = watch.table.open("fetch", CLIENT, parse_peer(_PEER))
+    with watch.table.acting(parse_peer(_PEER), 8 << 20):
         assert watch.table.taken_bytes()[_ADDRESS] < 1 << 20
     taken = watch.table.taken_bytes()[_ADDRESS]
     assert 9 << 20 <= taken < 10 << 20

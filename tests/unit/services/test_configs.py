@@ -9,6 +9,7 @@ from broker_runtime.contract.settings import resolve
 from broker_runtime.services.configs import ConfigService
 from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState
 from broker_runtime.zookeeper.znodes import TopicRecord
+from tests.callers import CLIENT
 
 
 @pytest.mark.parametrize(
@@ -26,5 +27,5 @@ def test_min_insync_replicas_is_told_as_it_is_in_force(replicas, config, wanted,
     topic = TopicState(name="t", record=record, version=0, partitions=(None,), config=config)
     cluster = ClusterState(topics={"t": topic})
     service = ConfigService(lambda: cluster, resolve("broker", {"broker.id": "1", "log.dirs": "unused"}))
-    told = service.describe_config(DescribeConfigRequest(topic="t")).entries["min.insync.replicas"]
+    told = service.describe_config(CLIENT, DescribeConfigRequest(topic="t")).entries["min.insync.replicas"]
     assert (told.value, told.source) == (wanted, source)

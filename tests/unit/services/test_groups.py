@@ -7,6 +7,7 @@ from broker_runtime.contract.requests import CommittedOffset, PartitionKey
 from broker_runtime.groups.offsets import OffsetStore
 from broker_runtime.groups.removal import GroupRemoval
 from broker_runtime.services.groups import GroupService
+from tests.callers import CLIENT
 from tests.unit.groups.coordinating import ID, World
 
 
@@ -30,7 +31,7 @@ def world():
 
 
 def call(world, action, /, *, to=1, **fields):
-    return getattr(world.brokers[to].service, action)(requests.ACTIONS[action].request(**fields))
+    return getattr(world.brokers[to].service, action)(CLIENT, requests.ACTIONS[action].request(**fields))
 
 
 def entry(partition=0, offset=1, topic="t", topic_id=None):

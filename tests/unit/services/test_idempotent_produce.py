@@ -14,6 +14,7 @@ from broker_runtime.contract.streams import ProduceRequest, ProduceResponse
 from broker_runtime.services.produce import ProduceService
 from broker_runtime.services.producer_ids import BLOCK_SIZE, ProducerIdService
 from broker_runtime.zookeeper.memory import MemoryZooKeeper
+from tests.callers import CLIENT
 from tests.unit.replication.partitions import NOW_MS, Hosted, leadership
 
 REQUEST = ProduceRequest(request_id=1, topic="t")
@@ -32,7 +33,7 @@ def numbered(sequence: int, *, producer_id: int = 5, epoch: int = 0) -> pa.Buffe
 
 
 def produced(service: ProduceService, frame: pa.Buffer, request: ProduceRequest = REQUEST) -> ProduceResponse | None:
-    return service.complete(service.append(request, [frame]), 0)
+    return service.complete(CLIENT, service.append(CLIENT, request, [frame]), 0)
 
 
 def code_of(response: ProduceResponse | None) -> str:
@@ -62,13 +63,13 @@ def test_duplicate_waits_for_what_its_original_waits_for() -> None:
         assert produced(service, numbered(n)) is None
     known = hosted.only.log._state.producers.producers[5]
     known.batches = known.batches[-4:]  # as on a replica that joined after the records before were deleted
-    again, older = (service.append(REQUEST, [numbered(n)]) for n in (6, 0))
-    assert service.complete(again, 0) is None
-    assert service.complete(older, 0) is None
+    again, older = (service.append(CLIENT, REQUEST, [numbered(n)]) for n in (6, 0))
+    assert service.complete(CLIENT, again, 0) is None
+    assert service.complete(CLIENT, older, 0) is None
     assert produced(service, numbered(3), msgspec.structs.replace(REQUEST, acks=1)).base_offset == 3  # type: ignore[union-attr]
     hosted.only.become_leader(leadership(2, replicas=(1, 2), in_sync=(1,)))
-    assert service.complete(again, 0).base_offset == 6  # type: ignore[union-attr]
-    answer = service.complete(older, 0)
+    assert service.complete(CLIENT, again, 0).base_offset == 6  # type: ignore[union-attr]
+    answer = service.complete(CLIENT, older, 0)
     assert answer is not None
     assert (answer.base_offset, answer.error) == (-1, None)
 
@@ -105,8 +106,8 @@ def test_producer_ids_are_given_out_once_by_all_brokers() -> None:
     """Blocks are claimed by compare-and-set; a broker that starts anew takes a new one."""
     zookeeper = MemoryZooKeeper()
     first, second = (ProducerIdService(zookeeper.client()) for _ in range(2))
-    ids = [service.init_producer_id(InitProducerIdRequest()).producer_id for service in (first, second) * 1500]
-    ids.append(ProducerIdService(zookeeper.client()).init_producer_id(InitProducerIdRequest()).producer_id)
+    ids = [service.init_producer_id(CLIENT, InitProducerIdRequest()).producer_id for service in (first, second) * 1500]
+    ids.append(ProducerIdService(zookeeper.client()).init_producer_id(CLIENT, InitProducerIdRequest()).producer_id)
     assert len(set(ids)) == 3001
     assert set(ids) <= set(range(5 * BLOCK_SIZE))
 
@@ -115,14 +116,14 @@ def test_producer_ids_left_over_are_given_out_while_zookeeper_is_away() -> None:
     """One in a thousand needs ZooKeeper; then the error says that it may be tried again."""
     client = MemoryZooKeeper().client()
     service = ProducerIdService(client)
-    service.init_producer_id(InitProducerIdRequest())
+    service.init_producer_id(CLIENT, InitProducerIdRequest())
     client.suspend()
     for _ in range(BLOCK_SIZE - 1):
-        service.init_producer_id(InitProducerIdRequest())
+        service.init_producer_id(CLIENT, InitProducerIdRequest())
     with pytest.raises(ZooKeeperUnavailableError):
-        service.init_producer_id(InitProducerIdRequest())
+        service.init_producer_id(CLIENT, InitProducerIdRequest())
     client.resume()
-    assert service.init_producer_id(InitProducerIdRequest()).producer_id == BLOCK_SIZE
+    assert service.init_producer_id(CLIENT, InitProducerIdRequest()).producer_id == BLOCK_SIZE
 
 
 def test_frame_of_an_id_that_was_never_given_out_is_refused_and_does_not_fence_its_later_owner() -> None:
@@ -132,7 +133,7 @@ def test_frame_of_an_id_that_was_never_given_out_is_refused_and_does_not_fence_i
     service = ProduceService(hosted.registry, now_ms=lambda: NOW_MS, require_given_out=ids.require_given_out)
     assert code_of(produced(service, numbered(0, producer_id=0, epoch=32_000))) == "INVALID_REQUEST"
     assert hosted.only.log.log_end_offset == 0
-    given = ids.init_producer_id(InitProducerIdRequest()).producer_id
+    given = ids.init_producer_id(CLIENT, InitProducerIdRequest()).producer_id
     assert given == 0
     owned = produced(service, numbered(0, producer_id=given))
     assert owned is not None

@@ -9,6 +9,7 @@ from broker_runtime.contract.requests import MOST_ENTRIES, MetadataRequest, Part
 from broker_runtime.services.metadata import MetadataService
 from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState, VersionedState
 from broker_runtime.zookeeper.znodes import PartitionState, TopicRecord
+from tests.callers import CLIENT
 from tests.unit.replication.partitions import TOPIC_ID, Hosted, leadership, tells
 
 
@@ -22,7 +23,7 @@ def _told(hosted: Hosted, *, leader: int = 1, epoch: int) -> PartitionInfo:
     )
     cluster = ClusterState(topics={"t": topic})
     service = MetadataService(hosted.registry, lambda: cluster, cluster_id="c", broker_id=1, directories=())
-    (info,) = service.metadata(MetadataRequest(with_offsets=True)).topics
+    (info,) = service.metadata(CLIENT, MetadataRequest(with_offsets=True)).topics
     return info.partitions[0]
 
 
@@ -61,7 +62,7 @@ def test_answer_waits_for_one_busy_partition_of_a_disk_and_tells_the_others():
     cluster = ClusterState(topics={"t": topic})
     service = MetadataService(hosted.registry, lambda: cluster, cluster_id="c", broker_id=1, directories=())
     began_s = time.monotonic()
-    (info,) = service.metadata(MetadataRequest(with_offsets=True)).topics
+    (info,) = service.metadata(CLIENT, MetadataRequest(with_offsets=True)).topics
     assert time.monotonic() - began_s < 10
     assert [each.high_watermark for each in info.partitions] == [-1] * 29 + [0]
 
@@ -72,7 +73,7 @@ def test_answer_about_names_that_are_no_topics_costs_little_more_than_what_it_sa
     request = MetadataRequest(topics=tuple(f"{number:0249d}" for number in range(MOST_ENTRIES)))
     tracemalloc.start()
     try:
-        answer = service.metadata(request)
+        answer = service.metadata(CLIENT, request)
         peak_bytes = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -15,6 +15,7 @@ from broker_runtime.services.byte_budget import ByteBudget
 from broker_runtime.services.fetch import FetchAnswer, FetchService
 from broker_runtime.services.produce import ProduceService
 from broker_runtime.services.read import ReadService
+from tests.callers import CLIENT
 from tests.unit.replication.partitions import NOW_MS, TOPIC_ID, Hosted, frame, leadership
 
 
@@ -27,7 +28,7 @@ def _fetch(hosted: Hosted, *wanted: FetchPartition, budget: ByteBudget | None = 
     rotation = fields.pop("rotation", 0)
     assert isinstance(rotation, int)
     request = FetchRequest(request_id=1, partitions=wanted, max_wait_ms=0, **fields)  # type: ignore[arg-type]
-    return service.fetch(request, rotation=rotation)
+    return service.fetch(CLIENT, request, rotation=rotation)
 
 
 # --- produce --------------------------------------------------------------------------------------------------
@@ -38,11 +39,11 @@ def test_produce_answers_with_offsets_and_never_raises_for_one_request() -> None
     hosted = Hosted()
     service = ProduceService(hosted.registry, now_ms=lambda: NOW_MS)
     request = ProduceRequest(request_id=5, topic="t", topic_id=TOPIC_ID.bytes, leader_epoch=1)
-    response = service.complete(service.append(request, [pa.py_buffer(frame(b"a"))]), 0)
+    response = service.complete(CLIENT, service.append(CLIENT, request, [pa.py_buffer(frame(b"a"))]), 0)
     assert response is not None
     assert (response.request_id, response.base_offset, response.append_time_ms, response.error) == (5, 0, -1, None)
     wrong = msgspec.structs.replace(request, partition=4)
-    response = service.complete(service.append(wrong, [pa.py_buffer(frame(b"a"))]), 0)
+    response = service.complete(CLIENT, service.append(CLIENT, wrong, [pa.py_buffer(frame(b"a"))]), 0)
     assert response is not None
     assert response.error is not None
     assert (response.error.code, response.base_offset) == ("UNKNOWN_TOPIC_OR_PARTITION", -1)
@@ -54,10 +55,12 @@ def test_produce_tells_whoever_waits_that_it_takes_longer_and_times_out_at_its_d
     hosted.only.become_leader(leadership(2, replicas=(1, 2), in_sync=(1, 2)))
     now_s = [0.0]
     service = ProduceService(hosted.registry, now_ms=lambda: NOW_MS, monotonic_s=lambda: now_s[0])
-    pending = service.append(ProduceRequest(request_id=1, topic="t", timeout_ms=5000), [pa.py_buffer(frame(b"a"))])
-    assert service.complete(pending, 0) is None
+    pending = service.append(
+        CLIENT, ProduceRequest(request_id=1, topic="t", timeout_ms=5000), [pa.py_buffer(frame(b"a"))]
+    )
+    assert service.complete(CLIENT, pending, 0) is None
     now_s[0] = 5.0
-    response = service.complete(pending, 0)
+    response = service.complete(CLIENT, pending, 0)
     assert response is not None
     assert response.error is not None
     assert response.error.code == "REQUEST_TIMED_OUT"
@@ -67,7 +70,9 @@ def test_log_append_time_is_told() -> None:
     """``message.timestamp.type=LogAppendTime``: the broker's clock counts."""
     hosted = Hosted(is_log_append_time=True)
     service = ProduceService(hosted.registry, now_ms=lambda: 4711)
-    response = service.complete(service.append(ProduceRequest(request_id=1, topic="t"), [pa.py_buffer(frame(b"a"))]), 0)
+    response = service.complete(
+        CLIENT, service.append(CLIENT, ProduceRequest(request_id=1, topic="t"), [pa.py_buffer(frame(b"a"))]), 0
+    )
     assert response is not None
     assert response.append_time_ms == 4711
 
@@ -78,7 +83,7 @@ def test_frames_that_only_brokers_or_later_versions_write_are_refused() -> None:
     service = ProduceService(hosted.registry, now_ms=lambda: NOW_MS)
     batch = pa.record_batch({"value": pa.array([b"v"])})
     made = encode_frame(batch, TopicSchema.untyped(), timestamps=NOW_MS, is_transactional=True)
-    pending = service.append(ProduceRequest(request_id=1, topic="t"), [made])
+    pending = service.append(CLIENT, ProduceRequest(request_id=1, topic="t"), [made])
     assert isinstance(pending.error, errors.NotSupportedError)
     assert hosted.only.log.log_end_offset == 0
 
@@ -149,7 +154,7 @@ def test_fetch_that_fails_while_it_waits_leaves_no_waiter_and_holds_no_file() ->
 
     request = FetchRequest(request_id=1, partitions=(_want(1),), max_wait_ms=60_000)
     with pytest.raises(ConnectionError):
-        service.fetch(request, still_waiting=gone)
+        service.fetch(CLIENT, request, still_waiting=gone)
     assert not hosted.only._waiters
 
 
@@ -162,8 +167,8 @@ def test_read_resolves_its_range_once_and_gives_back_its_bytes() -> None:
     for number in range(3):
         hosted.append(b"%d" % number)
     service = ReadService(hosted.registry, budget=budget)
-    plan = service.plan(ReadRequest(topic="t", partition=0, start=-2, batch_bytes=1))
-    pieces = service.pieces(plan)
+    plan = service.plan(CLIENT, ReadRequest(topic="t", partition=0, start=-2, batch_bytes=1))
+    pieces = service.pieces(CLIENT, plan)
     hosted.append(b"later")
     first, frames = next(pieces)
     assert (first.next_offset, first.end) == (1, 3)
@@ -179,7 +184,7 @@ def test_read_that_retention_overtakes_is_an_error_and_not_a_gap() -> None:
     for _ in range(8):
         hosted.append(bytes(400))
     service = ReadService(hosted.registry, budget=ByteBudget(1 << 20))
-    pieces = service.pieces(service.plan(ReadRequest(topic="t", partition=0, start=0, batch_bytes=1)))
+    pieces = service.pieces(CLIENT, service.plan(CLIENT, ReadRequest(topic="t", partition=0, start=0, batch_bytes=1)))
     assert next(pieces)[0].next_offset == 1
     hosted.only.log.delete_records(6)
     with pytest.raises(errors.OffsetOutOfRangeError):

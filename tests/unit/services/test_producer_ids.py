@@ -8,10 +8,11 @@ from broker_runtime.contract.errors import BrokerOverloadedError, InvalidRequest
 from broker_runtime.contract.requests import InitProducerIdRequest
 from broker_runtime.services.producer_ids import BLOCK_SIZE, RESERVE, ProducerIdService
 from broker_runtime.zookeeper.memory import MemoryZooKeeper
+from tests.callers import CLIENT
 
 
 def take(service: ProducerIdService, count: int) -> list[int]:
-    return [service.init_producer_id(InitProducerIdRequest()).producer_id for _ in range(count)]
+    return [service.init_producer_id(CLIENT, InitProducerIdRequest()).producer_id for _ in range(count)]
 
 
 def test_ids_of_two_brokers_are_never_the_same() -> None:
@@ -79,7 +80,7 @@ def test_only_ids_from_blocks_given_out_are_known(monkeypatch: pytest.MonkeyPatc
             broker.require_given_out(number)
         now_s += 1
     assert len(looks) == 3
-    given = ProducerIdService(zookeeper.client()).init_producer_id(InitProducerIdRequest()).producer_id
+    given = ProducerIdService(zookeeper.client()).init_producer_id(CLIENT, InitProducerIdRequest()).producer_id
     broker.require_given_out(given)
     assert len(looks) == 4
     for number in range(BLOCK_SIZE):
@@ -94,7 +95,7 @@ def test_own_blocks_are_known_without_a_look_and_without_zookeeper() -> None:
     zookeeper = MemoryZooKeeper()
     client = zookeeper.client()
     broker = ProducerIdService(client)
-    given = broker.init_producer_id(InitProducerIdRequest()).producer_id
+    given = broker.init_producer_id(CLIENT, InitProducerIdRequest()).producer_id
     client.suspend()
     broker.require_given_out(given)
     with pytest.raises(ZooKeeperUnavailableError):

@@ -18,12 +18,14 @@ from broker_runtime.contract.streams import FetchPartition, FetchRequest, ReadRe
 from broker_runtime.log.faulty_files import Fault
 from broker_runtime.replication import Partition
 from broker_runtime.services.byte_budget import ByteBudget
-from broker_runtime.services.fetch import FetchAnswer, FetchService, ReplicaIdentity
+from broker_runtime.services.caller import Caller
+from broker_runtime.services.fetch import FetchAnswer, FetchService
 from broker_runtime.services.offsets import LogOffsetService
 from broker_runtime.services.read import ReadService
+from tests.callers import CLIENT, follower
 from tests.unit.replication.partitions import NOW_MS, TOPIC_ID, Hosted, frame, leadership
 
-FOLLOWER = ReplicaIdentity(broker_id=2, broker_epoch=1)
+FOLLOWER = follower(2)
 
 
 def _led(count: int = 1, in_sync: tuple[int, ...] = (1, 2)) -> Hosted:
@@ -44,19 +46,17 @@ def _want(offset: int = 0, partition: int = 0, **fields: object) -> FetchPartiti
     return FetchPartition(topic="t", partition=partition, topic_id=TOPIC_ID.bytes, offset=offset, **told)  # type: ignore[arg-type]
 
 
-def _fetch(
-    hosted: Hosted, *wanted: FetchPartition, replica: ReplicaIdentity | None = FOLLOWER, **fields: object
-) -> FetchAnswer:
+def _fetch(hosted: Hosted, *wanted: FetchPartition, caller: Caller = FOLLOWER, **fields: object) -> FetchAnswer:
     service = FetchService(hosted.registry, max_bytes=1 << 20, budget=ByteBudget(1 << 20), monotonic_s=lambda: 0.0)
     request = FetchRequest(request_id=1, partitions=wanted, max_wait_ms=0, **fields)  # type: ignore[arg-type]
-    return service.fetch(request, replica=replica)
+    return service.fetch(caller, request)
 
 
 def test_follower_gets_what_consumers_do_not_see_yet():
     """A consumer never receives an offset at or above the high watermark; a follower must."""
     hosted = _led()
     _append(hosted, b"a", b"b")
-    assert not _fetch(hosted, _want(), replica=None).cells
+    assert not _fetch(hosted, _want(), caller=CLIENT).cells
     answer = _fetch(hosted, _want())
     (told,) = answer.response.partitions
     assert (told.row, told.next_offset, told.high_watermark, told.log_start, told.log_end, told.leader_epoch) == (
@@ -123,7 +123,7 @@ def test_waiting_follower_counts_once_and_is_woken_by_an_append():
 
     partition.follower_fetch = counted  # type: ignore[method-assign]
     service = FetchService(hosted.registry, max_bytes=1 << 20, budget=ByteBudget(1), monotonic_s=lambda: 0.0)
-    answer = service.fetch(FetchRequest(request_id=1, partitions=(_want(),), max_wait_ms=60_000), replica=FOLLOWER)
+    answer = service.fetch(FOLLOWER, FetchRequest(request_id=1, partitions=(_want(),), max_wait_ms=60_000))
     assert (looks, len(answer.cells)) == ([True, False], 1)
     assert not partition._append_waiters
 
@@ -135,7 +135,7 @@ def test_consumers_do_not_use_up_the_room_for_answers_to_followers():
     budget = ByteBudget(1)
     budget.acquire(1, 0)
     service = FetchService(hosted.registry, max_bytes=1 << 20, budget=budget, monotonic_s=lambda: 0.0)
-    answer = service.fetch(FetchRequest(request_id=1, partitions=(_want(),), max_wait_ms=0), replica=FOLLOWER)
+    answer = service.fetch(FOLLOWER, FetchRequest(request_id=1, partitions=(_want(),), max_wait_ms=0))
     assert len(answer.cells) == 1
     answer.close()
 
@@ -147,7 +147,7 @@ def test_answer_that_found_no_room_is_empty_and_gives_nothing_back():
     budget, now_s = ByteBudget(10), iter(range(0, 1000, 10))
     budget.acquire(10, 0)
     service = FetchService(hosted.registry, max_bytes=1 << 20, budget=budget, monotonic_s=lambda: float(next(now_s)))
-    answer = service.fetch(FetchRequest(request_id=1, partitions=(_want(leader_epoch=-1),), max_wait_ms=0))
+    answer = service.fetch(CLIENT, FetchRequest(request_id=1, partitions=(_want(leader_epoch=-1),), max_wait_ms=0))
     assert (answer.held_bytes, list(answer.cells)) == (0, [])
     assert [told.next_offset for told in answer.response.partitions] == [0]
     answer.close()
@@ -164,7 +164,7 @@ def test_new_leader_does_not_say_what_it_does_not_know(timestamp):
 
     def ask(asked: int):
         query = OffsetQuery(at=PartitionKey(topic="t", partition=0, topic_id=TOPIC_ID.bytes), timestamp=asked)
-        (answer,) = LogOffsetService(hosted.registry).list_offsets(ListOffsetsRequest(queries=(query,))).answers
+        (answer,) = LogOffsetService(hosted.registry).list_offsets(CLIENT, ListOffsetsRequest(queries=(query,))).answers
         return answer
 
     assert ask(timestamp).error.code == "OFFSET_NOT_AVAILABLE"
@@ -182,7 +182,7 @@ def test_range_that_an_earlier_leader_told_is_not_out_of_range_on_a_new_one():
     service = ReadService(hosted.registry, budget=ByteBudget(1 << 20))
 
     def plan(start: int, end: int) -> tuple[int, int]:
-        found = service.plan(ReadRequest(topic="t", partition=0, start=start, end=end))
+        found = service.plan(CLIENT, ReadRequest(topic="t", partition=0, start=start, end=end))
         return found.start, found.end
 
     for start, end in ((0, 1), (0, LATEST), (LATEST, LATEST), (1, 1)):
@@ -203,7 +203,7 @@ def test_waiting_follower_is_told_at_once_of_deleted_records():
     hosted.only.log.delete_records(1)
     service = FetchService(hosted.registry, max_bytes=1 << 20, budget=ByteBudget(1), monotonic_s=lambda: 0.0)
     request = FetchRequest(request_id=1, partitions=(_want(1, log_start=0),), max_wait_ms=60_000)
-    (told,) = service.fetch(request, replica=FOLLOWER).response.partitions
+    (told,) = service.fetch(FOLLOWER, request).response.partitions
     assert told.log_start == 1
 
 
@@ -224,6 +224,6 @@ def test_deletions_of_one_request_share_its_time_limit():
         partition.delete_records = delete_records  # type: ignore[method-assign]
     keys = [PartitionKey(topic="t", partition=number, topic_id=TOPIC_ID.bytes) for number in range(3)]
     request = DeleteRecordsRequest(deletions=tuple(RecordDeletion(at=key, offset=1) for key in [*keys, keys[0]]))
-    answers = LogOffsetService(hosted.registry, monotonic_s=lambda: clock_s[0]).delete_records(request).answers
+    answers = LogOffsetService(hosted.registry, monotonic_s=lambda: clock_s[0]).delete_records(CLIENT, request).answers
     assert limits_s == [10.0, 6.0, 2.0, 0.0]
     assert [(answer.error, answer.offset) for answer in answers] == [(None, 1)] * 4

@@ -12,6 +12,7 @@ from broker_runtime.replication import PartitionRegistry
 from broker_runtime.services.topics import TopicService
 from broker_runtime.zookeeper.membership import BrokerIdentity
 from broker_runtime.zookeeper.memory import MemoryZooKeeper
+from tests.callers import CLIENT
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def test_topic_whose_partitions_cannot_be_opened_is_no_success_and_is_served_onc
     with monkeypatch.context() as patched:
         patched.setattr(directory, "log", refuse)
         with pytest.raises(LeaderNotAvailableError, match=r"t exists, but 2 of its .*partition 0: .*No space left"):
-            topics.create_topic(CreateTopicRequest(name="t", partitions=2))
+            topics.create_topic(CLIENT, CreateTopicRequest(name="t", partitions=2))
     member.step(0)
     assert [partition.is_leader for partition in registry.hosted()] == [True, True]
-    assert topics.create_topic(CreateTopicRequest(name="u", partitions=2)).topic.name == "u"
+    assert topics.create_topic(CLIENT, CreateTopicRequest(name="u", partitions=2)).topic.name == "u"

@@ -1,0 +1,81 @@
+"""Every method of every service begins with its Caller, and every action is served by one that does."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable, Iterator
+from typing import Any, get_type_hints
+
+import pytest
+
+from broker_runtime import services
+from broker_runtime.broker_services import make_services
+from broker_runtime.contract.requests import ACTIONS
+from broker_runtime.contract.settings import resolve
+from broker_runtime.replication import PartitionRegistry
+from broker_runtime.services.caller import Caller
+from broker_runtime.services.groups import GroupService
+from broker_runtime.services.producer_ids import ProducerIdService
+from broker_runtime.zookeeper.memory import MemoryZooKeeper
+from tests.unit.controller.members import Broker
+
+_NO_CALLS = {"ProducerIdService.keep_ready", "ProducerIdService.require_given_out"}
+"""The broker's own: a loop's step, and a check for another service."""
+
+
+def _methods() -> Iterator[tuple[str, Callable[..., Any]]]:
+    for module in pkgutil.iter_modules(services.__path__):
+        found = importlib.import_module(f"{services.__name__}.{module.name}")
+        for kind_name, kind in inspect.getmembers(found, inspect.isclass):
+            if kind.__module__ != found.__name__ or not kind_name.endswith("Service"):
+                continue
+            for name, method in inspect.getmembers(kind, inspect.isfunction):
+                if not name.startswith("_"):
+                    yield f"{kind_name}.{name}", method
+
+
+METHODS = dict(_methods())
+
+
+def test_services_are_found() -> None:
+    """The test that follows is worth no more than this one."""
+    assert {name.partition(".")[0] for name in METHODS} == {
+        "ConfigService",
+        "FetchService",
+        "GroupService",
+        "LogOffsetService",
+        "MetadataService",
+        "MovementService",
+        "PlainService",
+        "ProduceService",
+        "ProducerIdService",
+        "ReadService",
+        "TopicService",
+    }
+    assert METHODS.keys() >= _NO_CALLS
+
+
+@pytest.mark.parametrize("name", sorted(METHODS.keys() - _NO_CALLS))
+def test_method_of_a_service_begins_with_its_caller(name: str) -> None:
+    parameters = list(inspect.signature(METHODS[name]).parameters)
+    assert parameters[1] == "caller"
+    assert issubclass(get_type_hints(METHODS[name])["caller"], Caller)
+
+
+def test_each_action_of_the_protocol_is_served_with_its_caller() -> None:
+    """By the table that a broker has."""
+    member: Any = Broker(MemoryZooKeeper(), 1).member
+    served = make_services(
+        resolve("broker", {"broker.id": "1", "log.dirs": "unused"}),
+        registry=PartitionRegistry(),
+        member=member,
+        directories=(),
+        cluster_id="c",
+        producer_ids=ProducerIdService(MemoryZooKeeper().client()),
+        groups=GroupService.__new__(GroupService),
+    ).actions
+    assert served.keys() == ACTIONS.keys()
+    for name, serve in served.items():
+        assert next(iter(inspect.signature(serve).parameters)) == "caller", name
