@@ -13,7 +13,6 @@ settings.
 
 from __future__ import annotations
 
-import difflib
 import os
 import tomllib
 from collections.abc import Mapping
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from broker_runtime.contract.errors import InvalidConfigError
+from broker_runtime.contract.suggestion import nearest
 
 _OWN_KEYS = ("output", "timeout")
 _BOOTSTRAP = "bootstrap.servers"
@@ -94,7 +94,10 @@ def _hint(name: str, known: list[str]) -> str:
         return "it is a topic setting"
     if name in settings_of("broker"):
         return "it is a broker setting"
-    near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
-    if near:
-        return f"did you mean {near[0]!r}?"
-    return f"allowed are {', '.join(_OWN_KEYS)} and the settings of producers, consumers and admins ({_BOOTSTRAP} …)"
+    meant = nearest(name, known)
+    if meant is not None:
+        return f"did you mean {meant!r}?"
+    return (
+        f"allowed are {', '.join(_OWN_KEYS)} and the settings of producers, consumers and admin clients "
+        f"({_BOOTSTRAP} and others)"
+    )

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from broker_runtime.contract.errors import OptionError, PylogError, RecordTooLargeError, SchemaMismatchError
-from broker_runtime.contract.schema.topic import nearest
+from broker_runtime.contract.suggestion import suggestion
 from pyspark_log.cli.json_values import load_json, parse_bytes, parse_timestamp_ms, row_parser
 from pyspark_log.cli.raw_records import read_raw, unpack_record
 from pyspark_log.cli.text_input import CsvSource, without_mark
@@ -201,7 +201,7 @@ def _untyped_record(given: dict[str, Any]) -> InputRecord:
     known = (*_PLACE, "key", "value", "headers")
     unknown = next((name for name in given if name not in known), None)
     if unknown is not None:
-        raise ValueError(f"no field {unknown!r} in a record of a topic without a schema{nearest(unknown, known)}")
+        raise ValueError(f"no field {unknown!r} in a record of a topic without a schema; {suggestion(unknown, known)}")
     if "value" not in given:
         raise ValueError("the field 'value' is missing: a topic without a schema needs it (null is allowed)")
     record = InputRecord(parse_bytes(given["value"], "value"), parse_bytes(given.get("key"), "key"))
