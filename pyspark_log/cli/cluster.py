@@ -91,7 +91,7 @@ def describe(invocation: Invocation) -> None:
 def health(invocation: Invocation) -> None:
     """Check the health of the cluster; exit status 5 if it is not healthy.
 
-    Unhealthy is: no controller, a partition without a leader or with missing replicas, a damaged log, a failed disk.
+    It is unhealthy without a controller, if partitions lack a leader or replicas, or if logs are damaged or disks fail.
     """
     with invocation.admin() as admin:
         found = admin.check_health()
@@ -135,7 +135,7 @@ def decommission(
     """Move all partitions of a broker to the others, so that it can be removed."""
     with invocation.admin() as admin:
         if not cancel:
-            refuse_to_empty(broker, admin.describe_cluster(), admin.describe_topics())
+            refuse_to_decommission(broker, admin.describe_cluster(), admin.describe_topics())
             invocation.confirm_name(f"This moves all partitions away from broker {broker}.", str(broker), what="its id")
         moves = admin.decommission_broker(broker, cancel=cancel)
         if cancel:
@@ -149,7 +149,7 @@ def decommission(
             invocation.say(f"Broker {broker} is empty and can be stopped.")
 
 
-def refuse_to_empty(broker: int, cluster: ClusterDescription, topics: Sequence[TopicDescription]) -> None:
+def refuse_to_decommission(broker: int, cluster: ClusterDescription, topics: Sequence[TopicDescription]) -> None:
     """Raises `InvalidReplicaAssignmentError` if there is no such broker, or if there are too few others for its
     replicas. The cluster checks this too; here it is checked before the user is asked to confirm."""
     held = [
@@ -164,7 +164,8 @@ def refuse_to_empty(broker: int, cluster: ClusterDescription, topics: Sequence[T
         if len(others) < len(partition.replicas):
             raise InvalidReplicaAssignmentError(
                 f"broker {broker} cannot be decommissioned: {name}:{partition.partition} needs "
-                f"{counted(len(partition.replicas), 'broker')}, and the other live brokers are {_listed(others)}"
+                f"{counted(len(partition.replicas), 'broker')}, and "
+                + (f"the other live brokers are {_listed(others)}" if others else "there is no other live broker")
             )
 
 

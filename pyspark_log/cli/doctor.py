@@ -43,7 +43,7 @@ def add_to(app: typer.Typer, *, panel: str) -> None:
 def doctor(invocation: Invocation) -> None:
     """Check this machine's setup and say how to fix it.
 
-    Checked are Python, Java, PySpark, pyarrow, the Python of Spark's workers, ports and the cluster.
+    Checks Python, Java, PySpark, pyarrow, the Python of Spark's workers, ports and the cluster.
     """
     findings: list[Finding] = []
     checks = {"Python": _python, "Java": _java, "PySpark": _pyspark, "pyarrow": _pyarrow, "Spark's workers": _workers}

@@ -105,7 +105,7 @@ def verify(
 ) -> None:
     """Verify every byte of a log; exit status 1 if it is damaged.
 
-    Checked are frames, checksums, values, offsets, indexes and leader epochs.
+    Checks frames, checksums, values, offsets, indexes and leader epochs.
     """
     from broker_runtime.log.inspect import verify_directory
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 import codecs
 import io
 import itertools
-import os
-import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +20,7 @@ import pyarrow.types as pt
 from broker_runtime.contract.errors import OptionError, PylogError, RecordTooLargeError, SchemaMismatchError
 from broker_runtime.contract.suggestion import suggestion
 from pyspark_log.cli.json_values import load_json, parse_bytes, parse_timestamp_ms, row_parser
+from pyspark_log.cli.progress import is_file
 from pyspark_log.cli.raw_records import read_raw, unpack_record
 from pyspark_log.cli.text_input import CsvSource, without_mark
 from pyspark_log.client.column_values import value_check
@@ -91,20 +90,12 @@ def line_units(
 def _is_bytes(line: bytes, source: BinaryIO) -> bool:
     """Whether the first line is bytes rather than text: it does not come from a file, or it begins like UTF-16 but has
     no zero byte, neither in it nor right after its newline."""
-    if not _is_file(source):
+    if not is_file(source, without_descriptor=True):
         return True
     if b"\0" in line or line.startswith(codecs.BOM_UTF8):
         return False
     is_marked = line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     return is_marked and not (isinstance(source, io.BufferedReader) and source.peek(1)[:1] == b"\0")
-
-
-def _is_file(source: BinaryIO) -> bool:
-    """True for an object without a descriptor, too, which stands for a file."""
-    try:
-        return stat.S_ISREG(os.fstat(source.fileno()).st_mode)
-    except io.UnsupportedOperation:
-        return True
 
 
 def raw_units(source: BinaryIO, limit_bytes: int) -> Iterator[Unit]:

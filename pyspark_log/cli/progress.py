@@ -91,12 +91,13 @@ class Progress:
         self.reach(self._done, text)
 
 
-def is_file(stream: IO[Any]) -> bool:
-    """Whether ``stream`` is an ordinary file: no terminal, no pipe."""
+def is_file(stream: IO[Any], *, without_descriptor: bool = False) -> bool:
+    """Whether ``stream`` is an ordinary file: no terminal, no pipe. ``without_descriptor``: the answer for an object
+    that has none."""
     try:
         return stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
     except (OSError, ValueError):
-        return False
+        return without_descriptor
 
 
 def is_for_people(invocation: Invocation) -> bool:

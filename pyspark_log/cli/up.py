@@ -107,7 +107,7 @@ def up(
             invocation.say(f"Data       {directory}")
             addresses = ",".join(broker.address for broker in started)
             _say_what_to_try(invocation, addresses, len(started), time.monotonic() - started_at)
-            tell_programs(addresses)
+            print_address(addresses)
             _watch(invocation, ensemble, started)
         except TerminatedError:
             invocation.say("Stopping.")
@@ -121,7 +121,7 @@ def up(
                 ensemble.stop()
 
 
-def tell_programs(address: str) -> None:
+def print_address(address: str) -> None:
     """Prints the address alone to standard output, for programs. People have read it on standard error."""
     if not sys.stdout.isatty():
         sys.stdout.write(f"{address}\n")

@@ -10,7 +10,7 @@ import typer
 
 from pyspark_log.cli.invocation import Invocation
 from pyspark_log.cli.options import add_command
-from pyspark_log.cli.up import data_directory, tell_programs
+from pyspark_log.cli.up import data_directory, print_address
 
 
 def add_to(group: typer.Typer) -> None:
@@ -37,7 +37,7 @@ def start(
         try:
             server.start()
             invocation.say(f"ZooKeeper is listening on {server.address}; its data is in {directory}. Ctrl-C stops it.")
-            tell_programs(server.connect_string)
+            print_address(server.connect_string)
             while server.is_running:
                 time.sleep(0.5)
         except TerminatedError:
