@@ -272,7 +272,7 @@ def _row_length_errors(text: CsvSource, name: str, limit_bytes: int) -> Iterator
         if text.quotes.line is None:
             raise SchemaMismatchError(f"{name}: a row is longer than {limit_bytes} bytes") from None
         raise SchemaMismatchError(
-            f"{name}: line {text.quotes.line}: the quote that opens there is not closed within {limit_bytes} bytes"
+            f"{name}: line {text.quotes.line}: the quote that opens here is not closed within {limit_bytes} bytes"
         ) from None
 
 

@@ -115,7 +115,7 @@ class CsvSource:
         self.quotes.add(piece)
         if not piece and self.quotes.line is not None:
             raise SchemaMismatchError(
-                f"{self._name}: line {self.quotes.line}: the quote that opens here is never closed"
+                f"{self._name}: line {self.quotes.line}: the quote that opens here is not closed"
             )
         return piece
 

@@ -318,8 +318,8 @@ def test_text_is_utf8_with_or_without_its_mark(pylog: Pylog, topic: str, content
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ('key,value\na,"b\n""c"""\nd,"e\nf,g\n', "line 4: the quote that opens there is not closed. No record"),
-        ('key,value\na,b\nc,"' + "d\n" * (1 << 20) + "x\n", "line 3: the quote that opens there is not closed"),
+        ('key,value\na,"b\n""c"""\nd,"e\nf,g\n', "line 4: the quote that opens here is not closed. No record"),
+        ('key,value\na,b\nc,"' + "d\n" * (1 << 20) + "x\n", "line 3: the quote that opens here is not closed"),
         ('key,value\na,b\nc,"' + "d\n" * (1 << 20) + '"\n', "a row is longer than 1048576 bytes"),
     ],
     ids=["to the end", "beyond what a row may have", "closed too late"],
