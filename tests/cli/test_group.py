@@ -110,7 +110,7 @@ def test_group_reset_refuses_wrong_arguments_by_name(pylog: Pylog, topic: str, g
     assert "--to" in pylog("group", "reset", group, "-t", topic, status=2).stderr
     assert "--all-topics" in pylog("group", "reset", group, "--to", "latest", status=2).stderr
     assert (
-        "either -t flights or"
+        "use either -t (for example -t flights) or --all-topics"
         in pylog("group", "reset", group, "-t", topic, "--all-topics", "--to", "0", status=2).stderr
     )
     assert "yesterday" in pylog("group", "reset", group, "-t", topic, "--to", "yesterday", status=2).stderr
