@@ -114,9 +114,7 @@ class CsvSource:
             piece = without_mark(piece)
         self.quotes.add(piece)
         if not piece and self.quotes.line is not None:
-            raise SchemaMismatchError(
-                f"{self._name}: line {self.quotes.line}: the quote that opens here is not closed"
-            )
+            raise SchemaMismatchError(f"{self._name}: line {self.quotes.line}: the quote that opens here is not closed")
         return piece
 
     def close(self) -> None:
