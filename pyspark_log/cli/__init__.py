@@ -1,17 +1,19 @@
 """`pylog`, the command line.
 
-Rule: data on standard output, all else on standard error; an error is one line that begins with its code; what a
-command needs is imported when it runs, so that `pylog --help` is quick. Commands translate between arguments, the
-public Python API and text: whatever a command can do, the API can.
+Rule: data goes to standard output, everything else to standard error. An error is one line that begins with its code.
+A command imports what it needs when it runs, so that `pylog --help` is quick. Commands translate between arguments, the
+public Python API and text: whatever a command can do, the API can do.
 
     app             the tree of commands
-    options         what every command takes, before or after its name
-    invocation      those options made into decisions: flag before environment before config file before default
-    exit_status     which error ends with which status
+    options         the options of every command, before or after its name
+    invocation      their values: option before environment before config file before default
+    exit_status     the exit status of each error
+    progress        bars on a terminal
+    complete        what Tab completes
     output          table, wide, json, jsonl, yaml, name
     arguments       offsets, times and partitions as people type them
     record_format   '%k\\t%v\\n'
-    reset           where a group shall go on, as offsets
+    reset           the target of `group reset`, as offsets
     topic, partition, group, produce, consume, log, cluster, broker, zookeeper, up, doctor, shell      the commands
 """
 
@@ -19,7 +21,7 @@ from __future__ import annotations
 
 
 def main() -> None:
-    """The `pylog` script. Ends the process with the exit status as README lists them."""
+    """The `pylog` script. Ends the process with one of the exit statuses that README lists."""
     from pyspark_log.cli.app import run
 
     run()

@@ -1,4 +1,4 @@
-"""The tree of commands, and the way out: what ends outside a command still ends with the right status."""
+"""The tree of commands, and how the process ends: with the right status, also for errors outside a command."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from pyspark_log.cli import (
     broker,
@@ -30,39 +31,59 @@ from pyspark_log.cli.output import prepare_streams
 
 _HELP = """A partitioned log made for PySpark.
 
-Start a cluster on this machine with [bold]pylog up[/bold], make a topic with [bold]pylog topic create[/bold],
-then [bold]pylog produce[/bold] and [bold]pylog consume[/bold].
-
-Exit status: 0 done, 1 failed, 2 usage, 3 not found, 4 unreachable, 5 unhealthy or lag over the limit, 130 interrupted,
-143 terminated.
-Options win over PYLOG_… in the environment, those over ~/.config/pylog/config.toml.
+First steps: [bold]pylog up[/bold] in one terminal; in another [bold]pylog topic create hello[/bold],
+[bold]pylog produce hello[/bold] and [bold]pylog consume hello[/bold].
 """
+_EPILOG = (
+    "An option wins over PYLOG_… in the environment, which wins over ~/.config/pylog/config.toml. Exit status: "
+    "0 success, 1 failure, 2 usage, 3 not found, 4 unreachable, 5 unhealthy or lag over the limit, 130 interrupted, "
+    "143 terminated."
+)
+_START, _RECORDS, _MANAGE, _SERVERS, _SHELL = (
+    "Getting started", "Records", "Topics, groups and cluster", "Servers and their files", "This program",
+)  # fmt: skip
 
 
 def build() -> typer.Typer:
     """The whole `pylog`."""
     app = typer.Typer(
         help=_HELP,
+        epilog=_EPILOG,
+        cls=_InOrder,
         no_args_is_help=True,
         add_completion=True,
         rich_markup_mode="rich",
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    accept_common_options(app)
-    up.add_to(app)
-    doctor.add_to(app)
-    topic.add_to(add_group(app, "topic", "Create, list, describe, change and delete topics."))
-    partition.add_to(add_group(app, "partition", "Move partitions between brokers, and choose their leaders."))
-    group.add_to(add_group(app, "group", "List, describe, reset and delete consumer groups."))
-    produce.add_to(app)
-    consume.add_to(app)
-    log.add_to(add_group(app, "log", "Look into a log directory, without a broker."))
-    cluster.add_to(add_group(app, "cluster", "Look at the cluster's brokers and health, and take brokers out."))
-    broker.add_to(add_group(app, "broker", "Run a broker."))
-    zookeeper.add_to(add_group(app, "zookeeper", "Run the bundled ZooKeeper."))
-    shell.add_to(app)
+    accept_common_options(app, hidden=False, more=[shell.VERSION_OPTION])
+    up.add_to(app, panel=_START)
+    doctor.add_to(app, panel=_START)
+    produce.add_to(app, panel=_RECORDS)
+    consume.add_to(app, panel=_RECORDS)
+    topic.add_to(add_group(app, "topic", "Create, list, describe, alter and delete topics.", panel=_MANAGE))
+    partition.add_to(add_group(app, "partition", "Move partitions and elect leaders.", panel=_MANAGE))
+    group.add_to(add_group(app, "group", "List, describe, reset and delete consumer groups.", panel=_MANAGE))
+    cluster.add_to(add_group(app, "cluster", "Show brokers and health, decommission a broker.", panel=_MANAGE))
+    broker.add_to(add_group(app, "broker", "Run one broker.", panel=_SERVERS))
+    zookeeper.add_to(add_group(app, "zookeeper", "Run the bundled ZooKeeper.", panel=_SERVERS))
+    log.add_to(add_group(app, "log", "Inspect, verify and repair log files, without a broker.", panel=_SERVERS))
+    shell.add_to(app, panel=_SHELL)
     return app
+
+
+class _InOrder(TyperGroup):
+    """Lists the commands heading by heading, where typer would list all commands before all groups."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        headings = (_START, _RECORDS, _MANAGE, _SERVERS, _SHELL)
+        shown = [name for name, command in self.commands.items() if _heading(command) in headings]
+        rest = [name for name in self.commands if name not in shown]
+        return sorted(shown, key=lambda name: headings.index(_heading(self.commands[name]))) + rest
+
+
+def _heading(command: Any) -> str:
+    return str(getattr(command, "rich_help_panel", ""))
 
 
 def run() -> None:
@@ -75,8 +96,8 @@ def run() -> None:
 
 
 def _end(code: str | int | None) -> NoReturn:
-    # Python is not taken down: a thread of Arrow or gRPC that wants to call into it meanwhile (to let go of a file that
-    # it read ahead) would abort the process, SIGABRT instead of the status. What is to be ended, commands have ended.
+    # The interpreter is not shut down: a thread of Arrow or gRPC that calls into it meanwhile (to release a file that
+    # it read ahead) would abort the process with SIGABRT. Commands have already closed what must be closed.
     atexit._run_exitfuncs()
     if isinstance(code, str):
         say_error(code)
@@ -92,7 +113,7 @@ def _run() -> None:
     try:
         command = typer.main.get_command(build())
         _help_plainly(command)
-        command(["version"] if sys.argv[1:] == ["--version"] else None, prog_name="pylog")
+        command(prog_name="pylog")
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except BrokenPipeError:
@@ -105,15 +126,17 @@ def _run() -> None:
         give_up_stdout()
         say_error(f"[IO_ERROR] {error.filename or 'standard output'}: {error.strerror or error}")
         sys.exit(FAILED)
-    except Exception as error:  # noqa: BLE001 - the last edge: what no command was there to translate
+    except Exception as error:  # noqa: BLE001 - an error outside every command
         say_defect(error)
         sys.exit(FAILED)
 
 
 def _help_plainly(command: Any) -> None:
-    """Help shows arguments as `TOPIC`, without the braces that some versions of typer add, and `--help` itself, as all
-    flags, without the name of a type."""
+    """Makes help plain: arguments as `TOPIC`, without the braces that some versions of typer add; flags, `--help`
+    among them, without the name of a type; and nothing about completion, which `pylog completion` is for."""
     for parameter in command.params:
+        if parameter.name in {"install_completion", "show_completion"}:
+            parameter.hidden = True
         if parameter.param_type_name == "argument":
             shown = parameter.metavar or parameter.name.upper()
             usage = shown if parameter.required or shown.startswith("[") else f"[{shown}]"
@@ -135,7 +158,7 @@ def _help_plainly(command: Any) -> None:
 
 
 def _flush_stdout(*, has_failed: bool) -> None:
-    # Python's own flush comes after the exit status is decided and would print its complaint.
+    # Python's own flush comes after the exit status is decided, and would print a traceback.
     try:
         sys.stdout.flush()
     except BrokenPipeError:

@@ -1,25 +1,30 @@
-"""Arguments as people type them: durations, places in a log, partitions.
+"""Arguments as people type them: durations, places in a log, partitions, NAME=VALUE.
 
-Pure. Everything wrong is a `ValueError` (or the tree's `OptionError`) that shows what was given and what is allowed.
+Pure. Anything wrong is a `ValueError`, or an error of `broker_runtime.contract.errors`, that shows what was given and
+what is allowed.
 """
 
 from __future__ import annotations
 
 import datetime
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from broker_runtime.contract.errors import InvalidPartitionsError, OptionError
+from broker_runtime.contract.errors import InvalidPartitionsError, OptionError, PylogError
 
 if TYPE_CHECKING:
     from broker_runtime.contract.model import TopicPartition
 
-# Kafka's values, as in broker_runtime.contract.model, which costs the import of pyarrow; a test holds them equal.
+# Kafka's values. broker_runtime.contract.model has them too, but importing it imports pyarrow; a test compares the two.
 EARLIEST: Final = -2
 LATEST: Final = -1
 
-_PLACES = "earliest, latest, an offset (42), from the end (-10), an age (1h), or a time (2026-01-31T12:00)"
+_PLACES = (
+    "earliest, latest, an offset (42), a number of records before the end (-10), an age (1h), "
+    "or a time (2026-01-31T12:00)"
+)
 _NUMBER = re.compile(r"[0-9]{1,18}\Z")
 _INTEGER = re.compile(r"-?[0-9]{1,18}\Z")
 _AGE = re.compile(r"[0-9]+(\.[0-9]+)?(ms|s|m|min|h|d|w)\Z")
@@ -27,21 +32,21 @@ _AGE = re.compile(r"[0-9]+(\.[0-9]+)?(ms|s|m|min|h|d|w)\Z")
 
 @dataclass(frozen=True, slots=True)
 class AtOffset:
-    """An offset; `EARLIEST` and `LATEST` stand for the log's own ends."""
+    """An offset. `EARLIEST` and `LATEST` stand for the two ends of the log."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class FromEnd:
-    """So many records before the end."""
+    """A number of records before the end."""
 
     records: int
 
 
 @dataclass(frozen=True, slots=True)
 class AtTime:
-    """The first record not older than this (ms since the epoch)."""
+    """The first record with this timestamp (ms since the epoch) or a later one."""
 
     timestamp_ms: int
 
@@ -66,12 +71,12 @@ def parse_place(text: str, *, now_ms: int, option: str) -> Place:
 
 
 def _time_ms(text: str, now_ms: int) -> int:
-    """When an age or a time was; before 1970 it is negative."""
+    """The time in ms since 1970; negative before that."""
     if _AGE.match(text.lower()):
         from broker_runtime.contract.settings import parse_duration
 
         return now_ms - parse_duration(text)
-    # A time without a zone is the wall clock of whoever typed it.
+    # A time without a zone is local time.
     return round(datetime.datetime.fromisoformat(text).astimezone().timestamp() * 1000)
 
 
@@ -82,14 +87,14 @@ def parse_timeout_s(text: str) -> float:
     try:
         timeout_s = float(text) if re.fullmatch(r"\s*\d+(\.\d+)?\s*", text) else parse_duration(text) / 1000
     except ValueError:
-        raise ValueError(f"{text!r} must be seconds (10), or a duration (500ms, 2m)") from None
+        raise ValueError(f"{text!r} must be a number of seconds (10) or a duration (500ms, 2m)") from None
     if not 0 < timeout_s <= 86_400:
-        raise ValueError(f"{text!r} must be greater than 0 and at most a day")
+        raise ValueError(f"{text!r} must be greater than 0 and at most one day")
     return timeout_s
 
 
 def is_number(text: str) -> bool:
-    """Whether it is a partition's or a record's number: ASCII digits, as many as an offset may have."""
+    """Whether ``text`` is a partition or an offset: ASCII digits, no more than an offset can have."""
     return _NUMBER.match(text) is not None
 
 
@@ -99,7 +104,7 @@ def parse_partition(text: str) -> TopicPartition:
 
     topic, colon, number = text.rpartition(":")
     if not colon or not is_number(number):
-        raise InvalidPartitionsError(f"{text!r} must be TOPIC:PARTITION, as in flights:0")
+        raise InvalidPartitionsError(f"{text!r} must be TOPIC:PARTITION, for example flights:0")
     return TopicPartition(check_topic_name(topic), int(number))
 
 
@@ -112,12 +117,17 @@ def parse_topic_and_partition(text: str) -> tuple[str, int | None]:
     return check_topic_name(text), None
 
 
-def parse_topic_settings(given: list[str], *, option: str) -> dict[str, str]:
-    """``['retention.ms=7d', …]`` as a mapping; names are checked by who uses them."""
+def parse_settings(
+    given: Iterable[str], *, option: str, example: str, error: type[PylogError] = OptionError
+) -> dict[str, str]:
+    """``['retention.ms=7d', …]`` as a mapping; the last value of a name wins.
+
+    Raises ``error``, naming ``option``, for text without a name or without ``=``. Names and values are not checked.
+    """
     settings: dict[str, str] = {}
     for text in given:
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
-            raise OptionError(f"{option} {text!r}: must be NAME=VALUE, as in {option} retention.ms=7d")
+            raise error(f"{option} {text!r}: must be NAME=VALUE, for example {option} {example}")
         settings[name.strip()] = value.strip()
     return settings

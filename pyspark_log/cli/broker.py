@@ -21,13 +21,16 @@ def add_to(group: typer.Typer) -> None:
 
 def start(
     invocation: Invocation,
-    config: Annotated[Path, typer.Option("--config", metavar="FILE", help="Its settings, as TOML.")],
+    config: Annotated[Path, typer.Option("--config", metavar="FILE", help="TOML file with the broker's settings.")],
     ready_file: Annotated[
         Path | None,
-        typer.Option("--ready-file", metavar="FILE", help="Written when it serves: who and where, as JSON."),
+        typer.Option("--ready-file", metavar="FILE", help="JSON file to write when the broker is ready."),
     ] = None,
 ) -> None:
-    """Run a broker in the foreground until SIGTERM or Ctrl-C. Its log goes to standard error; -q: warnings only."""
+    """Run a broker in the foreground until SIGTERM or Ctrl-C.
+
+    Its log goes to standard error; -q logs warnings only.
+    """
     from broker_runtime import memory
     from broker_runtime.broker_process import configure_logging, run
     from broker_runtime.contract.settings import load_broker_settings
@@ -35,11 +38,11 @@ def start(
     settings = load_broker_settings(config)
     configure_logging()
     if not invocation.quiet:
-        # What all commands set up shows warnings only; a server tells what it does.
+        # Commands log warnings only; a server logs what it does.
         logging.getLogger().setLevel(logging.DEBUG if invocation.verbose >= 2 else logging.INFO)
     memory.bound_arrow(memory.limit_bytes(settings))
     status = run(settings, ready_file=ready_file)
     logging.shutdown()
     sys.stderr.flush()
-    # Not by returning: a thread that still waits for a peer must not hold the process.
+    # Do not return: a thread that still waits for a peer must not keep the process alive.
     os._exit(status)

@@ -1,4 +1,4 @@
-"""`pylog cluster …`: the brokers, whether the cluster is whole, and taking a broker out of it."""
+"""`pylog cluster …`: the brokers, the health of the cluster, and decommissioning a broker."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from broker_runtime.contract.errors import InvalidReplicaAssignmentError
+from pyspark_log.cli import complete
 from pyspark_log.cli.exit_status import UNHEALTHY
 from pyspark_log.cli.invocation import Invocation
 from pyspark_log.cli.options import add_command
@@ -44,7 +45,7 @@ def add_to(group: typer.Typer) -> None:
 
 
 def describe(invocation: Invocation) -> None:
-    """Show the brokers, and how many partitions each leads and holds."""
+    """Show the brokers and the number of partitions of each."""
     with invocation.admin() as admin:
         cluster = admin.describe_cluster()
         topics = admin.describe_topics()
@@ -69,7 +70,7 @@ def describe(invocation: Invocation) -> None:
             f"Cluster {cluster.cluster_id}: {counted(len(topics), 'topic')}, {counted(len(partitions), 'partition')}"
         )
         shown = [
-            {**row, "controller": "yes" if row["controller"] else "", "address": row["address"] or "away"}
+            {**row, "controller": "yes" if row["controller"] else "", "address": row["address"] or "down"}
             for row in rows
         ]
         print_rows(shown, _BROKER_COLUMNS, invocation.output, name="broker")
@@ -88,7 +89,10 @@ def describe(invocation: Invocation) -> None:
 
 
 def health(invocation: Invocation) -> None:
-    """Say whether the cluster is whole; exit 5 if not: no controller, partitions without leader or replicas, damage."""
+    """Check the health of the cluster; exit status 5 if it is not healthy.
+
+    It is unhealthy without a controller, if partitions lack a leader or replicas, or if logs are damaged or disks fail.
+    """
     with invocation.admin() as admin:
         found = admin.check_health()
     rows = _problem_rows(found)
@@ -121,18 +125,23 @@ def health(invocation: Invocation) -> None:
 
 def decommission(
     invocation: Invocation,
-    broker: Annotated[int, typer.Argument(help="The broker's id.", metavar="BROKER", show_default=False)],
-    cancel: Annotated[bool, typer.Option("--cancel", help="It may get partitions again; moves go on.")] = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Wait until it is empty, and show how far it is.")] = False,
+    broker: Annotated[
+        int,
+        typer.Argument(help="Id of the broker.", metavar="BROKER", show_default=False, autocompletion=complete.brokers),
+    ],
+    cancel: Annotated[bool, typer.Option("--cancel", help="Keep the broker. Moves that have begun continue.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Wait until the broker is empty.")] = False,
 ) -> None:
-    """Move everything a broker holds to the others; when it is empty it can be stopped for good."""
+    """Move all partitions of a broker to the others, so that it can be removed."""
     with invocation.admin() as admin:
         if not cancel:
-            refuse_to_empty(broker, admin.describe_cluster(), admin.describe_topics())
-            invocation.confirm_name(f"This moves all partitions away from broker {broker}.", str(broker))
+            refuse_to_decommission(broker, admin.describe_cluster(), admin.describe_topics())
+            invocation.confirm_name(f"This moves all partitions away from broker {broker}.", str(broker), what="its id")
         moves = admin.decommission_broker(broker, cancel=cancel)
         if cancel:
-            invocation.say(f"Broker {broker} stays. Moves that have begun go on (pylog partition moves).")
+            invocation.say(
+                f"Broker {broker} is kept. Moves that have begun continue; pylog partition moves shows them."
+            )
             return
         invocation.say(f"Moving {counted(moves, 'partition')} away from broker {broker}.")
         if watch:
@@ -140,20 +149,23 @@ def decommission(
             invocation.say(f"Broker {broker} is empty and can be stopped.")
 
 
-def refuse_to_empty(broker: int, cluster: ClusterDescription, topics: Sequence[TopicDescription]) -> None:
-    """Raises `InvalidReplicaAssignmentError` if there is no such broker, or too few others for what it holds. The
-    cluster checks that as well; here it is done before anything is asked."""
+def refuse_to_decommission(broker: int, cluster: ClusterDescription, topics: Sequence[TopicDescription]) -> None:
+    """Raises `InvalidReplicaAssignmentError` if there is no such broker, or if there are too few others for its
+    replicas. The cluster checks this too; here it is checked before the user is asked to confirm."""
     held = [
         (topic.name, partition) for topic in topics for partition in topic.partitions if broker in partition.replicas
     ]
     if broker not in cluster.brokers and not held:
-        raise InvalidReplicaAssignmentError(f"there is no broker {broker}: live brokers are {_listed(cluster.brokers)}")
+        raise InvalidReplicaAssignmentError(
+            f"there is no broker {broker}; the live brokers are {_listed(cluster.brokers)}"
+        )
     others = cluster.brokers.keys() - {broker}
     for name, partition in held:
         if len(others) < len(partition.replicas):
             raise InvalidReplicaAssignmentError(
-                f"broker {broker} cannot be emptied: {name}:{partition.partition} has "
-                f"{counted(len(partition.replicas), 'replica')}, and the other live brokers are {_listed(others)}"
+                f"broker {broker} cannot be decommissioned: {name}:{partition.partition} needs "
+                f"{counted(len(partition.replicas), 'broker')}, and "
+                + (f"the other live brokers are {_listed(others)}" if others else "there is no other live broker")
             )
 
 
@@ -185,11 +197,11 @@ def _verdict(found: ClusterHealth) -> str:
     if found.is_healthy:
         brokers = counted(len(found.cluster.brokers), "broker")
         return f"Healthy: {brokers}, controller {found.cluster.controller_id}, {partitions} healthy"
-    ill = len(found.problems)
-    told = [f"{ill} of {partitions} {'is' if ill == 1 else 'are'} not healthy"] if ill else []
+    bad = len(found.problems)
+    problems = [f"{bad} of {partitions} {'is' if bad == 1 else 'are'} not healthy"] if bad else []
     if found.cluster.controller_id is None:
-        told.append("no broker is controller")
+        problems.append("there is no controller")
     if found.missing_brokers:
-        told.append(f"away: {', '.join(f'broker {broker_id}' for broker_id in found.missing_brokers)}")
-    told += found.disks
-    return f"Not healthy: {'; '.join(told)}"
+        problems.append(f"down: {', '.join(f'broker {broker_id}' for broker_id in found.missing_brokers)}")
+    problems += found.disks
+    return f"Not healthy: {'; '.join(problems)}"

@@ -1,19 +1,17 @@
-"""``~/.config/pylog/config.toml``: what `pylog` does unless it is told otherwise.
+"""``~/.config/pylog/config.toml``: the user's own defaults for `pylog`.
 
     "bootstrap.servers" = "log1:9192,log2:9192"    # any client setting: quoted, dotted, or as tables
-    "compression.type" = "zstd"                    # each command's client takes what it knows
+    "compression.type" = "zstd"                    # used by each client that has the setting
     output = "wide"                                # as -o
     timeout = "30s"                                # as --timeout
 
-Rule: only the command line reads it. A program's clients and Spark take `$PYLOG_BOOTSTRAP_SERVERS` and what the
-program says, so that what they do does not depend on whose home directory they run in. ``$PYLOG_CONFIG`` names another
-file. Also understood: ``bootstrap-server`` for ``bootstrap.servers``, and a table ``[client]`` around the clients'
-settings.
+Rule: only the command line reads it. Programs and Spark use `$PYLOG_BOOTSTRAP_SERVERS` and their own settings, so that
+their behaviour does not depend on the home directory they run in. ``$PYLOG_CONFIG`` names another file. Also accepted:
+``bootstrap-server`` for ``bootstrap.servers``, and a table ``[client]`` around the clients' settings.
 """
 
 from __future__ import annotations
 
-import difflib
 import os
 import tomllib
 from collections.abc import Mapping
@@ -22,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from broker_runtime.contract.errors import InvalidConfigError
+from broker_runtime.contract.suggestion import nearest
 
 _OWN_KEYS = ("output", "timeout")
 _BOOTSTRAP = "bootstrap.servers"
@@ -30,7 +29,7 @@ _OTHER_NAMES = {"bootstrap-server": _BOOTSTRAP, "bootstrap-servers": _BOOTSTRAP}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigFile:
-    """What the file says. ``settings``: the clients' settings by dotted name, ``bootstrap.servers`` among them."""
+    """The file's contents. ``settings``: client settings by dotted name, including ``bootstrap.servers``."""
 
     path: Path
     output: Any = None
@@ -38,14 +37,15 @@ class ConfigFile:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def place(self, key: str) -> str:
-        """Where ``key`` was said, for errors."""
+        """Where ``key`` was given, for errors."""
         return f"{self.path}: {key}"
 
 
 def read_config_file() -> ConfigFile:
-    """The file, each of its settings checked alone. Without one: nothing is said.
+    """Reads the file and checks each setting by itself. Without a file the result is empty.
 
-    Raises `InvalidConfigError` naming the file, the key and what is allowed; also where `$PYLOG_CONFIG` names no file.
+    Raises `InvalidConfigError`, which names the file, the key and what is allowed; also where the file that
+    `$PYLOG_CONFIG` names does not exist.
     """
     home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
     named = os.environ.get("PYLOG_CONFIG")
@@ -59,7 +59,7 @@ def read_config_file() -> ConfigFile:
     except OSError as error:
         raise InvalidConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InvalidConfigError(f"{path}: is not TOML: {error}") from None
+        raise InvalidConfigError(f"{path}: is not valid TOML: {error}") from None
     try:
         return _checked(path, tree)
     except InvalidConfigError as error:
@@ -79,7 +79,7 @@ def _checked(path: Path, tree: Mapping[str, Any]) -> ConfigFile:
         name = key if key in known else key.removeprefix("client.")
         name = _OTHER_NAMES.get(name, name)
         if name not in known:
-            raise InvalidConfigError(f"{name!r} is not a setting here; {_hint(name, [*_OWN_KEYS, *known])}")
+            raise InvalidConfigError(f"{name!r} is not a setting of this file; {_hint(name, [*_OWN_KEYS, *known])}")
         if name in settings:
             raise InvalidConfigError(f"{name} is given twice")
         known[name].parse(value)
@@ -94,7 +94,10 @@ def _hint(name: str, known: list[str]) -> str:
         return "it is a topic setting"
     if name in settings_of("broker"):
         return "it is a broker setting"
-    near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
-    if near:
-        return f"did you mean {near[0]!r}?"
-    return f"allowed are {', '.join(_OWN_KEYS)} and the settings of producers, consumers and admins ({_BOOTSTRAP} …)"
+    meant = nearest(name, known)
+    if meant is not None:
+        return f"did you mean {meant!r}?"
+    return (
+        f"allowed are {', '.join(_OWN_KEYS)} and the settings of producers, consumers and admin clients "
+        f"({_BOOTSTRAP} and others)"
+    )

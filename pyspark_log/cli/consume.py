@@ -1,10 +1,10 @@
 r"""`pylog consume`: records on standard output, as text, JSON or a table.
 
-Without a group nothing is remembered anywhere. With one (-g), the call is a member of the group, which shares the
-topics' partitions out among its members; partitions that are named (flights:0) are read without that, which is allowed
-while the group has no members. Reading starts at the group's committed offset, and what was printed is committed: after
-the output was flushed, now and then, when a partition goes to another member, and at the end of the call. What nobody
-saw is not acknowledged.
+Without a group no offsets are stored. With one (-g), the call is a member of the group, which shares the partitions of
+the topics among its members. Partitions that are named (flights:0) are read without joining the group, which is allowed
+while it has no members. Reading starts at the group's committed offset. What was printed is committed after the output
+was flushed: every few seconds, when a partition is revoked, and at the end. Records that were not printed are never
+acknowledged.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from pyspark_log.cli import complete
 from pyspark_log.cli.arguments import EARLIEST, AtOffset, FromEnd, parse_place
 from pyspark_log.cli.invocation import Invocation
 from pyspark_log.cli.options import add_command
-from pyspark_log.cli.output import Column, OutputFormat, json_line, json_text, plain, print_rows, write_bytes
+from pyspark_log.cli.output import Column, OutputFormat, counted, json_line, json_text, plain, print_rows, write_bytes
+from pyspark_log.cli.progress import Progress, is_file
 from pyspark_log.cli.ranges import KeyColumns, check_columns, key_columns, partitions_of, resolve_place, topics_of
 from pyspark_log.cli.raw_records import MAGIC, RawRecord, pack_record
 from pyspark_log.cli.record_format import RecordFormat, Shown
@@ -39,58 +40,75 @@ _COLUMN = "row."
 _WITH_TOPIC = r"%t\t%v\n"
 
 
-def add_to(app: typer.Typer) -> None:
-    """Adds the command."""
-    add_command(app, "consume")(consume)
+def add_to(app: typer.Typer, *, panel: str) -> None:
+    """Adds the command, listed under the heading ``panel``."""
+    add_command(app, "consume", panel=panel)(consume)
 
 
 def consume(
     invocation: Invocation,
     topics: Annotated[
-        list[str], typer.Argument(metavar="TOPIC[:PARTITION]…", help="What to read.", autocompletion=complete.topics)
+        list[str],
+        typer.Argument(
+            metavar="TOPIC[:PARTITION]…",
+            help="Topics or partitions to read.",
+            autocompletion=complete.topics_or_partitions,
+        ),
     ],
     start: Annotated[
         str | None,
         typer.Option(
-            "--from", metavar="PLACE", help="earliest, latest, an offset, -10 (from the end), 1h (ago), a time."
+            "--from", metavar="PLACE", help="earliest, latest, offset 42, -10 (from the end), 1h (ago), a time."
         ),
     ] = None,
-    from_beginning: Annotated[bool, typer.Option("--from-beginning", help="The same as --from earliest.")] = False,
-    to: Annotated[str | None, typer.Option("--to", metavar="PLACE", help="Stop there; 'end': at today's end.")] = None,
+    from_beginning: Annotated[bool, typer.Option("--from-beginning", help="Same as --from earliest.")] = False,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="PLACE", help="Where to stop, as --from; end: the current end.")
+    ] = None,
     limit: Annotated[
-        int | None, typer.Option("-n", "--max-messages", min=1, metavar="N", help="Stop after so many records.")
+        int | None, typer.Option("-n", "--max-messages", min=1, metavar="N", help="Stop after N records.")
     ] = None,
     group: Annotated[
         str | None,
-        typer.Option("-g", "--group", help="Share with the group's members, and acknowledge what was shown."),
+        typer.Option(
+            "-g",
+            "--group",
+            metavar="GROUP",
+            help="Read as a member of the group, and commit its offsets.",
+            autocompletion=complete.groups,
+        ),
     ] = None,
     form: Annotated[
         str | None,
-        typer.Option("-f", "--format", help=r"'%p %o %k %v\n'. Also %t topic, %T ms, %d date, %h headers, %{column}."),
+        typer.Option(
+            "-f", "--format", help=r"For example '%p %o %k %v\n'. Also %t topic, %T ms, %d date, %h headers, %{column}."
+        ),
     ] = None,
-    columns: Annotated[str | None, typer.Option("--columns", help="Only these of a typed topic: a,b.")] = None,
+    columns: Annotated[
+        str | None, typer.Option("--columns", metavar="NAMES", help="Read only these columns of a typed topic: a,b.")
+    ] = None,
     raw: Annotated[
         bool,
-        typer.Option("--raw", help="Whole records as bytes, for pylog produce --raw: keys, headers, times, nulls too."),
+        typer.Option("--raw", help="Complete records in binary, for pylog produce --raw."),
     ] = False,
 ) -> None:
-    """Read records. Waits for new ones until Ctrl-C unless --to or -n says when to stop."""
+    """Read records until Ctrl-C, --to or -n."""
     if raw and (form is not None or invocation.output is not None):
-        raise OptionError("--raw, -f and -o exclude each other: each says how records are shown")
+        raise OptionError("use only one of --raw, -f and -o: each of them sets the output format")
     if from_beginning and start is not None:
-        raise OptionError("--from-beginning and --from exclude each other")
+        raise OptionError("use only one of --from-beginning and --from")
     if form is not None and invocation.output is not None:
-        raise OptionError("-f and -o exclude each other: both say how records are shown")
+        raise OptionError("use only one of -f and -o: both set the output format")
     in_table = invocation.output in {OutputFormat.TABLE, OutputFormat.WIDE, OutputFormat.JSON, OutputFormat.YAML}
     if in_table and to is None and limit is None:
-        raise OptionError(f"-o {invocation.output} shows all at once: say where to stop, with --to end or -n")
+        raise OptionError(f"-o {invocation.output} prints all records at the end: add --to end or -n")
     shown_as = None if form is None else RecordFormat(form)
     now_ms = time.time_ns() // 1_000_000
     start = "earliest" if from_beginning else start
     start_place = None if start is None else parse_place(start, now_ms=now_ms, option="--from")
     to_place = None if to is None else parse_place(to, now_ms=now_ms, option="--to")
     if isinstance(to_place, AtOffset) and to == "earliest":
-        raise OptionError("--to earliest would show nothing")
+        raise OptionError("--to earliest would print nothing")
 
     with invocation.admin(beside="consumer") as admin:
         partitions = partitions_of(admin, topics)
@@ -101,13 +119,13 @@ def consume(
         if shown_as is not None:
             check_columns(shown_as.columns, described, columns)
         is_plain = invocation.output is None and shown_as is None
-        is_untold = is_plain and not raw and len(described) > 1
-        if is_untold and sys.stdout.isatty():
-            shown_as, is_untold = RecordFormat(_WITH_TOPIC), False
+        hides_topic = is_plain and not raw and len(described) > 1
+        if hides_topic and sys.stdout.isatty():
+            shown_as, hides_topic = RecordFormat(_WITH_TOPIC), False
         show = _Raw(keys) if raw else _shower(invocation.output, shown_as, keys)
         if isinstance(to_place, FromEnd) and starts is not None and ends is not None:
             ends = {at: max(ends[at], starts[at]) for at in partitions}
-    # A group's first positions are committed at once: they must be where this call begins, should it be killed.
+    # A group's first positions are committed at once. They must be where this call begins, in case it is killed.
     reset = "earliest" if start_place == AtOffset(EARLIEST) else "latest"
     settings: dict[str, Any] = {"enable.auto.commit": False, "auto.offset.reset": reset}
     if group is not None:
@@ -123,19 +141,20 @@ def consume(
         for at, offset in (starts or {}).items():
             if at in consumer.assignment():
                 consumer.seek(at, offset)
-        with ending_between() as end_if_asked:
+        with ending_between() as end_if_asked, _progress(invocation, starts, ends, limit) as progress:
             try:
                 for batch in _bounded(consumer, ends, limit, idle_limit_s=_idle_limit_s(invocation)):
                     if batch is not None:
                         show.batch(batch)
                         shown.add(batch)
+                        progress.advance(len(batch))
                     shown.maybe_commit()
                     end_if_asked()
                 show.finish()
                 sys.stdout.flush()
                 show.remark(invocation)
-                if is_untold:
-                    invocation.say(f"the lines do not say of which topic they are: -f '{_WITH_TOPIC}' and -o jsonl do")
+                if hides_topic:
+                    invocation.say(f"The lines do not show their topic. Use -f '{_WITH_TOPIC}' or -o jsonl.")
             except KeyboardInterrupt:
                 show.finish()
                 sys.stdout.flush()
@@ -144,8 +163,22 @@ def consume(
             shown.commit()
 
 
+def _progress(
+    invocation: Invocation,
+    starts: Mapping[TopicPartition, int] | None,
+    ends: Mapping[TopicPartition, int] | None,
+    limit: int | None,
+) -> Progress:
+    """Shown only while the records go to a file: elsewhere they are seen themselves, or another command writes."""
+    total = limit
+    if starts is not None and ends is not None:
+        between = sum(max(0, ends[at] - start) for at, start in starts.items())
+        total = between if limit is None else min(between, limit)
+    return Progress(invocation, "Reading", total=total, unit="records", is_wanted=is_file(sys.stdout))
+
+
 class _Shown:
-    """What was shown and is not acknowledged yet. ``is_held_back``: batches are seen only at the end."""
+    """What was printed and is not committed yet. ``is_held_back``: batches are printed only at the end."""
 
     def __init__(self, consumer: Consumer, *, has_group: bool, is_held_back: bool) -> None:
         self._consumer = consumer
@@ -158,7 +191,7 @@ class _Shown:
         self._to[batch.topic_partition] = batch.next_offset
 
     def maybe_commit(self) -> None:
-        """Now and then; also while nothing comes, so that who has shown all has no lag."""
+        """Commits every few seconds; also while no records arrive, so that the group has no lag then."""
         if self._to and not self._is_held_back and time.monotonic() - self._committed_s >= _COMMIT_INTERVAL_S:
             self.commit()
 
@@ -169,22 +202,22 @@ class _Shown:
         self._committed_s = time.monotonic()
 
     def give_up(self, partitions: list[TopicPartition]) -> None:
-        """They go to another member, which goes on behind what was seen."""
+        """The partitions are revoked. Their next owner continues after what was printed."""
         if not self._is_held_back:
             try:
                 self.commit()
-            except FencedError as error:  # it has gone on without: what was shown will be shown again
+            except FencedError as error:  # the group has moved on: the records will be delivered again
                 sys.stderr.write(f"{error}\n")
         self.forget(partitions)
 
     def forget(self, partitions: list[TopicPartition]) -> None:
-        """They are another member's already."""
+        """The partitions belong to another member already."""
         for at in partitions:
             self._to.pop(at, None)
 
 
 def _idle_limit_s(invocation: Invocation) -> float | None:
-    """--timeout, if given, ends a `consume` that gets nothing for so long."""
+    """How long to wait for the next record: --timeout, if given."""
     return invocation.timeout_s if invocation.timeout_is_given else None
 
 
@@ -195,8 +228,10 @@ def _bounded(
     *,
     idle_limit_s: float | None,
 ) -> Iterator[ConsumedBatch | None]:
-    """Batches up to ``ends`` (exclusive) of what the consumer has, and ``limit`` records, whichever is first; without
-    end if neither is. None: nothing came for a moment."""
+    """Batches up to ``ends`` (exclusive) or ``limit`` records, whichever comes first; endless without either.
+
+    Yields None when no records arrived for a moment.
+    """
     left = sys.maxsize if limit is None else limit
     idle_since = time.monotonic()
     while left > 0:
@@ -225,7 +260,7 @@ def _bounded(
 
 
 class _Lines:
-    """Shows records one by one, as a format says or as one line of JSON."""
+    """Prints records one by one, in the given format or as a line of JSON."""
 
     is_held_back = False
 
@@ -248,31 +283,31 @@ class _Lines:
         sys.stdout.flush()
 
     def finish(self) -> None:
-        """Nothing is held back."""
+        """All is printed already."""
 
     def remark(self, invocation: Invocation) -> None:
-        """What a reader of the lines cannot tell from them."""
+        """Says what the lines do not show."""
         if sys.stdout.isatty():
             return
         if self._unclear:
             invocation.say(
-                f"{self._unclear:,} of the values are null or have line breaks, so the lines are not the records; "
-                "--raw and -o jsonl keep them apart"
+                f"Lines and records do not match: {counted(self._unclear, 'value')} with line breaks or null. "
+                "Use --raw or -o jsonl."
             )
         if self._with_more:
             invocation.say(
-                f"{self._with_more:,} of the records have keys or headers, which the lines do not show; "
-                "--raw and -o jsonl have them"
+                f"The lines do not show the keys or headers of {counted(self._with_more, 'record')}. "
+                "Use --raw or -o jsonl."
             )
 
     def _note(self, record: Shown) -> None:
-        is_typed = record.row is not None  # then the key is a column, and JSON has neither nulls nor line breaks
+        is_typed = record.row is not None  # its key is a column, and its JSON is never null nor more than a line
         self._unclear += not is_typed and (record.value is None or b"\n" in record.value)
         self._with_more += bool(record.headers) or (not is_typed and record.key is not None)
 
 
 class _Raw:
-    """Writes records as `raw_records` has them."""
+    """Writes records in the format of `raw_records`."""
 
     is_held_back = False
 
@@ -295,11 +330,11 @@ class _Raw:
         sys.stdout.flush()
 
     def finish(self) -> None:
-        """A stream without records is a stream."""
+        """A stream without records has its beginning, too."""
         self._begin()
 
     def remark(self, invocation: Invocation) -> None:
-        """Nothing is unclear."""
+        """There is nothing to add."""
 
     def _begin(self) -> None:
         if not self._has_begun:
@@ -308,7 +343,7 @@ class _Raw:
 
 
 class _Table:
-    """Gathers records and shows them together at the end."""
+    """Collects records and prints them together at the end."""
 
     is_held_back = True
 
@@ -320,11 +355,11 @@ class _Table:
     def batch(self, batch: ConsumedBatch) -> None:
         self._rows.extend(_json_row(record) for record in _records(batch, self._keys))
         if len(self._rows) > _MAX_TABLE_ROWS:
-            raise OptionError(f"-o {self._form} shows at most {_MAX_TABLE_ROWS} records at once; use -o jsonl or -n")
+            raise OptionError(f"-o {self._form} prints at most {_MAX_TABLE_ROWS:,} records; use -o jsonl or -n")
 
     def finish(self) -> None:
         rows = self._rows
-        # With one topic its name on every line says nothing; with several nobody could tell the rows apart.
+        # With one topic, its name on every line says nothing; with several, rows would be ambiguous without it.
         only_in_wide = {"timestamp", "headers"} | ({"topic"} if len({row["topic"] for row in rows}) < 2 else set())
         if self._form in {OutputFormat.TABLE, OutputFormat.WIDE}:
             rows = [_cells(row) for row in rows]
@@ -333,17 +368,17 @@ class _Table:
         print_rows(rows, shown, self._form, name="offset")
 
     def remark(self, invocation: Invocation) -> None:
-        """Nothing is unclear."""
+        """There is nothing to add."""
 
 
 def _cells(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A record as a table shows it: a column's name may be that of a place (offset), and both are shown."""
+    """A record's cells. A column may have the name of a record's own field (offset); both are shown."""
     place = {key: _cell(value) for key, value in record.items() if key != "row"}
     return place | {_COLUMN + name: _cell(value) for name, value in record.get("row", {}).items()}
 
 
 def _cell(value: Any) -> Any:
-    """Text and numbers as they are, everything else as JSON has it."""
+    """Text and numbers as they are, everything else as JSON."""
     value = plain(value)
     return json_text(value) if isinstance(value, bool | dict | list) else value
 
@@ -358,7 +393,7 @@ def _shower(output: OutputFormat | None, form: RecordFormat | None, keys: KeyCol
 
 
 def _records(batch: ConsumedBatch, keys: KeyColumns) -> Iterator[Shown]:
-    # Python objects per record are made here and only here: people read them.
+    # The only place that makes Python objects per record: people read them.
     from pyspark_log.cli.json_values import rows_json
     from pyspark_log.client.records import headers_of
 
@@ -367,7 +402,7 @@ def _records(batch: ConsumedBatch, keys: KeyColumns) -> Iterator[Shown]:
     headers = headers_of(batch.headers, count)
     is_typed, key = batch.topic in keys, keys.get(batch.topic)
     columns = batch.batch
-    # Bytes and text are as they are in Python; of other types only JSON has every value.
+    # Bytes and text are shown as Python has them; only JSON can express every value of the other types.
     plain = {f.name: columns.column(f.name).to_pylist() for f in columns.schema if str(f.type) == "binary"}
     if is_typed and key in columns.schema.names:
         plain[key] = columns.column(key).to_pylist()

@@ -1,4 +1,4 @@
-"""`pylog doctor`: is everything here that pylog and Spark need, and how is what is not to be mended."""
+"""`pylog doctor`: checks what pylog and Spark need on this machine, and says how to fix what is missing."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pyspark_log.cli.exit_status import UNHEALTHY
 from pyspark_log.cli.invocation import Invocation
 from pyspark_log.cli.options import add_command
 from pyspark_log.cli.output import Column, OutputFormat, counted, print_rows
+from pyspark_log.cli.progress import Progress
 
 _COLUMNS = [Column("check", "CHECK"), Column("status", "STATUS"), Column("found", "FOUND")]
 _CLUSTER_LIMIT_S = 3.0
@@ -26,7 +27,7 @@ _ZOOKEEPER_PORT = 2181
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One check's result. ``mend`` says what to do unless it is ok; a ``note`` is no fault."""
+    """The result of one check. ``mend`` says what to do unless it is ok. A ``note`` is not an error."""
 
     check: str
     status: Literal["ok", "note", "bad"]
@@ -34,15 +35,26 @@ class Finding:
     mend: str = ""
 
 
-def add_to(app: typer.Typer) -> None:
-    """Adds the command."""
-    add_command(app, "doctor")(doctor)
+def add_to(app: typer.Typer, *, panel: str) -> None:
+    """Adds the command, listed under the heading ``panel``."""
+    add_command(app, "doctor", panel=panel)(doctor)
 
 
 def doctor(invocation: Invocation) -> None:
-    """Check Java, PySpark, the Python of Spark's workers, ports and the cluster; say how to mend each."""
-    cluster = _cluster(invocation)
-    findings = [_python(), _java(), _pyspark(), _pyarrow(), _workers(), ports(cluster), cluster]
+    """Check this machine's setup and say how to fix it.
+
+    Checks Python, Java, PySpark, pyarrow, the Python of Spark's workers, ports and the cluster.
+    """
+    findings: list[Finding] = []
+    checks = {"Python": _python, "Java": _java, "PySpark": _pyspark, "pyarrow": _pyarrow, "Spark's workers": _workers}
+    with Progress(invocation, "Checking", total=len(checks) + 1) as progress:
+        for name, check in checks.items():
+            progress.say(f"Checking {name}")
+            findings.append(check())
+            progress.advance()
+        progress.say("Checking the cluster")
+        cluster = _cluster(invocation)
+    findings += [ports(cluster), cluster]
     if invocation.output in {None, OutputFormat.TABLE, OutputFormat.WIDE}:
         print_rows([asdict(finding) for finding in findings], _COLUMNS, invocation.output, name="check")
         for finding in findings:
@@ -74,8 +86,8 @@ def _java() -> Finding:
     home = os.environ.get("JAVA_HOME")
     if home and not java.is_relative_to(home):
         mend = (
-            f"JAVA_HOME={home} has no Java 17 or later. pylog takes another Java then, but Spark does not: "
-            "correct JAVA_HOME, or unset it."
+            f"JAVA_HOME={home} has no Java 17 or later. pylog uses another Java in that case, but Spark does not: "
+            "correct JAVA_HOME or unset it."
         )
         return Finding(check="java", status="bad", found=found, mend=mend)
     return Finding(check="java", status="ok", found=found)
@@ -93,7 +105,9 @@ def _pyspark() -> Finding:
         return Finding(check="pyspark", status="bad", found=version, mend="pip install --upgrade 'pyspark>=4.2'")
     home = os.environ.get("SPARK_HOME")
     if home:
-        note = f"SPARK_HOME={home} wins over the installed PySpark; unset it if that Spark is another version."
+        note = (
+            f"SPARK_HOME={home} takes precedence over the installed PySpark. Unset it if that Spark is another version."
+        )
         return Finding(check="pyspark", status="note", found=version, mend=note)
     try:
         find_jars()
@@ -118,14 +132,14 @@ def _workers() -> Finding:
     worker = worker_python()
     chosen = "python3 on PATH" if worker.said_by == "PATH" else f"{worker.said_by}={worker.command}"
     mend = (
-        f'export PYSPARK_PYTHON="{sys.executable}"  before the session starts (and PYSPARK_DRIVER_PYTHON, if it is '
-        "set), or call pyspark_log.register(spark) in the program."
+        f'Set PYSPARK_PYTHON="{sys.executable}" before the session starts (and PYSPARK_DRIVER_PYTHON, if it is set), '
+        "or call pyspark_log.register(spark) in the program."
     )
     if worker.problem is not None:
         return Finding(check="spark workers", status="bad", found=f"{chosen}: {worker.problem}", mend=mend)
     found = f"{chosen}: Python {worker.python}, pylog {worker.pylog} ({worker.executable})"
     if worker.pylog is not None and worker.pylog != __version__:
-        text = f"[VERSION_MISMATCH] here is pyspark-log {__version__}, there {worker.pylog}. {mend}"
+        text = f"[VERSION_MISMATCH] pyspark-log is {__version__} here and {worker.pylog} there. {mend}"
         return Finding(check="spark workers", status="bad", found=found, mend=text)
     return Finding(check="spark workers", status="ok", found=found)
 
@@ -149,23 +163,23 @@ def _cluster(invocation: Invocation) -> Finding:
     brokers = counted(len(cluster.brokers), "broker")
     found = f"{address}: {brokers}, controller {cluster.controller_id}, {counted(topics, 'topic')}"
     if cluster.controller_id is None:
-        mend = "No broker is controller, so nothing can be created or changed: is ZooKeeper there?"
+        mend = "There is no controller, so nothing can be created or changed. Is ZooKeeper running?"
         return Finding(check="cluster", status="bad", found=found, mend=mend)
     return Finding(check="cluster", status="ok", found=found)
 
 
 def ports(cluster: Finding, is_free: Callable[[str, int], bool] | None = None) -> Finding:
-    """Whether `pylog up` and `pylog zookeeper start` could have their default ports; no fault where a cluster runs."""
+    """Whether the default ports of `pylog up` and `pylog zookeeper start` are free; a running cluster may use them."""
     from broker_runtime.ports import is_free as is_free_now
 
     wanted = {"broker": _BROKER_PORT, "ZooKeeper": _ZOOKEEPER_PORT}
     taken = {name: port for name, port in wanted.items() if not (is_free or is_free_now)(_HOST, port)}
     found = ", ".join(f"{port} ({name}) {_holder(port) if name in taken else 'free'}" for name, port in wanted.items())
     if "broker" in taken and cluster.status != "ok":
-        mend = f"Port {_BROKER_PORT} is taken by something that is not pylog, so use: pylog up --port 9300"
+        mend = f"Port {_BROKER_PORT} is in use by another program. Use another port: pylog up --port 9300"
         return Finding(check="ports", status="bad", found=found, mend=mend)
     if "ZooKeeper" in taken:
-        mend = "`pylog up` takes another port for its ZooKeeper by itself; `pylog zookeeper start` needs --port."
+        mend = "`pylog up` picks a free port for its ZooKeeper; `pylog zookeeper start` needs --port."
         return Finding(check="ports", status="note", found=found, mend=mend)
     return Finding(check="ports", status="ok", found=found)
 

@@ -1,7 +1,7 @@
-"""Which error ends the command with which status, and how it is told: one place for all commands.
+"""The exit status of each error, and how errors are printed, for all commands.
 
-0 done · 1 failed · 2 usage · 3 not found · 4 unreachable · 5 unhealthy, or lag over the limit · 130 interrupted
-141 nobody reads on · 143 terminated
+0 success · 1 failure · 2 usage · 3 not found · 4 unreachable · 5 unhealthy, or lag over the limit · 130 interrupted
+141 standard output closed by its reader · 143 terminated
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ INTERRUPTED = 128 + signal.SIGINT
 NOBODY_READS = 128 + signal.SIGPIPE
 TERMINATED = 128 + signal.SIGTERM
 
-# The first row with a class that fits decides; what fits none has FAILED.
+# The first row with a class of the error decides; an error in no row has FAILED.
 _STATUS: tuple[tuple[tuple[type[BaseException], ...], int], ...] = (
     ((errors.UnknownTopicOrPartitionError, errors.GroupIdNotFoundError), NOT_FOUND),
     (
@@ -58,7 +58,7 @@ _STATUS: tuple[tuple[tuple[type[BaseException], ...], int], ...] = (
 
 
 def status_of(error: errors.PylogError) -> int:
-    """The exit status that tells a script what kind of error it was."""
+    """The exit status from which a script can tell the kind of error."""
     for classes, status in _STATUS:
         if isinstance(error, classes):
             return status
@@ -67,10 +67,10 @@ def status_of(error: errors.PylogError) -> int:
 
 @contextmanager
 def translated_errors(*, verbose: int) -> Iterator[None]:
-    """Ends the command with one line instead of letting an error through.
+    """Prints an error as one line and ends the command with its status.
 
-    A defect shows its traceback with ``verbose`` 1 or ``PYLOG_DEBUG`` in the environment, an expected error from 2 on.
-    What comes of a signal that was raised in the middle of something is that signal.
+    A defect shows its traceback with ``verbose`` 1 or ``PYLOG_DEBUG`` in the environment, an expected error with 2. An
+    error that was caused by a signal counts as that signal.
     """
     try:
         yield
@@ -92,8 +92,8 @@ def translated_errors(*, verbose: int) -> Iterator[None]:
         say_error(f"[IO_ERROR] {error.filename or 'input or output'}: {error.strerror or error}")
         raise typer.Exit(FAILED) from None
     except (typer.Exit, typer.Abort, typer.BadParameter):
-        raise  # typer's own: an end that was decided, and errors of usage
-    except Exception as error:  # noqa: BLE001 - the commands' edge: a user gets a line, not a traceback
+        raise  # typer's own: a decided exit, or an error of usage
+    except Exception as error:  # noqa: BLE001 - users get one line, not a traceback
         behind = error.__context__
         while behind is not None and not isinstance(behind, KeyboardInterrupt):
             behind = behind.__context__
@@ -104,17 +104,17 @@ def translated_errors(*, verbose: int) -> Iterator[None]:
 
 
 def say_defect(error: Exception, *, verbose: int = 0) -> None:
-    """An error that nobody expected, as one line; with its traceback where that is wanted."""
+    """Prints an unexpected error as one line, with its traceback if that is wanted."""
     is_shown = verbose >= 1 or bool(os.environ.get("PYLOG_DEBUG"))
     if is_shown:
         traceback.print_exception(error)
     text = " ".join(str(error).split())[:500]
-    hint = "" if is_shown else ". This is a defect of pylog; -v shows where"
+    hint = "" if is_shown else ". This is a bug in pylog; -v shows where"
     say_error(f"[UNEXPECTED_ERROR] {type(error).__name__}: {text}{hint}")
 
 
 def say_error(text: str) -> None:
-    """One error on standard error; red on a terminal unless NO_COLOR."""
+    """Prints an error to standard error; its code is red on a terminal unless NO_COLOR is set."""
     code, bracket, rest = text.partition("]")
     if bracket and text.startswith("[") and sys.stderr.isatty() and "NO_COLOR" not in os.environ:
         text = f"\033[31m{code}]\033[0m{rest}"
@@ -122,7 +122,7 @@ def say_error(text: str) -> None:
 
 
 def give_up_stdout() -> None:
-    """Points standard output at nothing, so that Python's own flush at exit does not complain about `| head`."""
+    """Redirects standard output to /dev/null, so that Python's flush at exit does not complain after `| head`."""
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, sys.stdout.fileno())
     os.close(nothing)

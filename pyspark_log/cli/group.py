@@ -1,4 +1,4 @@
-"""`pylog group …`: consumer groups, how far they are, and where they go on."""
+"""`pylog group …`: consumer groups, their members, lag and committed offsets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from broker_runtime.contract.errors import (
     OptionError,
     UnknownTopicOrPartitionError,
 )
-from pyspark_log.cli.complete import groups, topics
+from pyspark_log.cli import complete
 from pyspark_log.cli.exit_status import UNHEALTHY, say_error
 from pyspark_log.cli.invocation import Invocation
 from pyspark_log.cli.options import add_command
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from broker_runtime.contract.model import GroupDescription, GroupOffset, MemberDescription, TopicPartition
     from pyspark_log import Admin
 
-_GROUP = typer.Argument(help="The group's id.", metavar="GROUP", show_default=False, autocompletion=groups)
+_GROUP = typer.Argument(help="Id of the group.", metavar="GROUP", show_default=False, autocompletion=complete.groups)
 _TABLES = {None, OutputFormat.TABLE, OutputFormat.WIDE}
 
 _GROUP_COLUMNS = [
@@ -66,11 +66,11 @@ def add_to(group: typer.Typer) -> None:
 
 
 def list_groups(invocation: Invocation) -> None:
-    """List the groups."""
+    """List consumer groups."""
     with invocation.admin() as admin:
         found = admin.list_groups()
     if not found and invocation.output in _TABLES:
-        invocation.say("No groups yet. A consumer makes one: pylog consume TOPIC -g GROUP")
+        invocation.say("No groups yet. A group is created by its first consumer: pylog consume TOPIC -g GROUP")
         return
     rows = [
         {
@@ -89,10 +89,14 @@ def describe(
     invocation: Invocation,
     group_id: Annotated[str, _GROUP],
     max_lag: Annotated[
-        int | None, typer.Option("--max-lag", metavar="N", min=0, help="Exit 5 if a partition's lag is over it.")
+        int | None,
+        typer.Option("--max-lag", metavar="N", min=0, help="Exit with status 5 if the lag of a partition is larger."),
     ] = None,
 ) -> None:
-    """Show a group's members, and how far it is in each partition; LAG-S: the age of the oldest record it lacks."""
+    """Show a group's members, committed offsets and lag.
+
+    LAG-S is the age in seconds of the oldest record that the group has not acknowledged.
+    """
     with invocation.admin() as admin:
         group = admin.describe_group(group_id)
         offsets = admin.list_group_offsets(group_id)
@@ -128,78 +132,90 @@ def reset(
             "-t",
             "--topic",
             metavar="TOPIC[:PARTITION[,…]]",
-            help="Where; may be repeated.",
-            autocompletion=topics,
+            help="Topic or partitions to reset; repeatable.",
+            autocompletion=complete.topics_or_partitions,
         ),
     ] = None,
     all_topics: Annotated[
-        bool, typer.Option("--all-topics", help="Every topic that the group has offsets in.")
+        bool, typer.Option("--all-topics", help="Reset all topics that the group has offsets for.")
     ] = False,
     to: Annotated[
         str | None,
         typer.Option(
-            "--to", metavar="PLACE", help="earliest, latest, N, +N or -N from the committed offset, 1h, an ISO time."
+            "--to",
+            metavar="PLACE",
+            help="earliest, latest, offset 42, +10 or -10 from the committed offset, 1h (ago), or an ISO time.",
         ),
     ] = None,
     from_file: Annotated[
-        Path | None, typer.Option("--from-file", metavar="CSV", help="Lines of topic,partition,offset.")
+        Path | None, typer.Option("--from-file", metavar="CSV", help="File with lines of topic,partition,offset.")
     ] = None,
-    execute: Annotated[bool, typer.Option("--execute", help="Do it; without, only show it.")] = False,
+    execute: Annotated[bool, typer.Option("--execute", help="Apply the change. Default: only show it.")] = False,
 ) -> None:
-    """Set where a group goes on. Shows what it would do; does it with --execute. The group must have no members."""
+    """Reset the committed offsets of a group. Only shows the change unless --execute.
+
+    The group must have no members.
+    """
     if (to is None) == (from_file is None):
-        raise OptionError("give either --to latest or --from-file offsets.csv")
+        raise OptionError(
+            "use either --to (for example --to latest) or --from-file (for example --from-file offsets.csv)"
+        )
     if from_file is not None and (named_topics or all_topics):
-        raise OptionError("--from-file names the partitions itself: leave out -t and --all-topics")
+        raise OptionError("--from-file names the partitions itself: omit -t and --all-topics")
     if from_file is None and bool(named_topics) == all_topics:
-        raise OptionError("give either -t flights or --all-topics")
+        raise OptionError("use either -t (for example -t flights) or --all-topics")
     target = None if to is None else parse_target(to, now_ms=round(time.time() * 1000))
     given = None if from_file is None else read_offsets_file(from_file)
     named = parse_topics(named_topics or [])
     with invocation.admin() as admin:
-        _refuse_members(admin, group_id, "Its offsets cannot be set meanwhile")
+        _refuse_members(admin, group_id, "reset its offsets")
         old = {at: offset.committed for at, offset in admin.list_group_offsets(group_id).items()}
         if not old and isinstance(target, Shift):
-            raise GroupIdNotFoundError(f"group {group_id!r} has no offsets to go on or back from: say --to earliest")
+            raise GroupIdNotFoundError(
+                f"group {group_id!r} has no committed offsets to add to or subtract from: use --to earliest"
+            )
         if all_topics:
             if not old:
-                raise GroupIdNotFoundError(f"group {group_id!r} has no offsets: say which topics with -t")
+                raise GroupIdNotFoundError(f"group {group_id!r} has no committed offsets: name the topics with -t")
             named = dict.fromkeys(sorted({at.topic for at in old}))
         partitions = list(given) if given is not None else _partitions(admin, named)
         starts = {at: each.offset for at, each in admin.list_offsets(dict.fromkeys(partitions, "earliest")).items()}
         ends = {at: each.offset for at, each in admin.list_offsets(dict.fromkeys(partitions, "latest")).items()}
         wanted = given if target is None else resolve(admin, target, partitions, old)
         assert wanted is not None
-        new, remarks = within_log(wanted, starts, ends)
+        new, messages = within_log(wanted, starts, ends)
         rows = [
             {"topic": at.topic, "partition": at.partition, "old": old.get(at), "new": new[at]} for at in sorted(new)
         ]
         _print_partitions(rows, _RESET_COLUMNS, invocation.output)
         if isinstance(target, Shift):
-            remarks += [
-                f"{at.topic}:{at.partition} stays as it is: the group has no offset there."
+            messages += [
+                f"{at.topic}:{at.partition} is not changed: the group has no committed offset there."
                 for at in partitions
                 if at not in new
             ]
-        for remark in remarks:
-            invocation.say(remark)
+        for message in messages:
+            invocation.say(message)
         if not execute:
-            invocation.say("Nothing was changed: this is what --execute would do.")
+            invocation.say("Nothing was changed. To apply these offsets, add --execute.")
             return
         admin.alter_group_offsets(group_id, new)
-    invocation.say(f"Offsets of group {group_id} were reset.")
+    invocation.say(f"Reset the offsets of group {group_id}.")
 
 
 def delete(
     invocation: Invocation,
     group_id: Annotated[str, _GROUP],
-    if_exists: Annotated[bool, typer.Option("--if-exists", help="A missing group is fine.")] = False,
+    if_exists: Annotated[bool, typer.Option("--if-exists", help="Succeed if there is no such group.")] = False,
 ) -> None:
-    """Delete a group and its offsets. Asks for its id unless -y. The group must have no members."""
+    """Delete a group and its committed offsets. Asks for confirmation unless -y.
+
+    The group must have no members.
+    """
     with invocation.admin() as admin:
         try:
-            _refuse_members(admin, group_id, "It cannot be deleted meanwhile", must_exist=True)
-            invocation.confirm_name(f"This deletes the committed offsets of group {group_id}.", group_id)
+            _refuse_members(admin, group_id, "delete it", must_exist=True)
+            invocation.confirm_name(f"This deletes the committed offsets of group {group_id}.", group_id, what="its id")
             admin.delete_group(group_id)
         except GroupIdNotFoundError:
             if not if_exists:
@@ -208,13 +224,13 @@ def delete(
 
 
 def _print_partitions(rows: list[dict[str, Any]], columns: list[Column], form: OutputFormat | None) -> None:
-    """One line per partition; members without any have no name."""
+    """Prints a line per partition. `-o name` leaves out members without partitions."""
     if form is OutputFormat.NAME:
         rows = [{"name": f"{row['topic']}:{row['partition']}"} for row in rows if row["topic"]]
     print_rows(rows, columns, form, name="name")
 
 
-def _refuse_members(admin: Admin, group_id: str, consequence: str, *, must_exist: bool = False) -> None:
+def _refuse_members(admin: Admin, group_id: str, what: str, *, must_exist: bool = False) -> None:
     try:
         group = admin.describe_group(group_id)
     except GroupIdNotFoundError:
@@ -223,7 +239,7 @@ def _refuse_members(admin: Admin, group_id: str, consequence: str, *, must_exist
         return
     if group.members:
         who = ", ".join(f"{member.client_id or member.member_id} on {member.host}" for member in group.members)
-        raise NonEmptyGroupError(f"group {group_id!r} has members ({who}). {consequence}: stop them first")
+        raise NonEmptyGroupError(f"group {group_id!r} has members ({who}). Stop them first, then {what}")
 
 
 def _partitions(admin: Admin, named: dict[str, list[int] | None]) -> list[TopicPartition]:
@@ -239,12 +255,12 @@ def _partitions(admin: Admin, named: dict[str, list[int] | None]) -> list[TopicP
 
 def _check_lag(offsets: dict[TopicPartition, GroupOffset], max_lag: int) -> None:
     late = [f"{at.topic}:{at.partition}" for at, offset in offsets.items() if offset.lag > max_lag]
-    untold = [f"{at.topic}:{at.partition}" for at, offset in offsets.items() if offset.lag < 0]
+    unknown = [f"{at.topic}:{at.partition}" for at, offset in offsets.items() if offset.lag < 0]
     if late:
-        say_error(f"[LAG_OVER_LIMIT] More than {counted(max_lag, 'record')} behind: {', '.join(late)}")
-    if untold:
-        say_error(f"[LEADER_NOT_AVAILABLE] Lag unknown, as no leader answers: {', '.join(untold)}")
-    if late or untold:
+        say_error(f"[LAG_OVER_LIMIT] The lag is more than {counted(max_lag, 'record')}: {', '.join(late)}")
+    if unknown:
+        say_error(f"[LEADER_NOT_AVAILABLE] The lag is unknown because no leader answers: {', '.join(unknown)}")
+    if late or unknown:
         raise typer.Exit(UNHEALTHY)
 
 
@@ -259,7 +275,7 @@ def _partition_rows(
         try:
             partitions = admin.describe_topic(name).partitions
         except UnknownTopicOrPartitionError:
-            continue  # it was deleted, and who holds it has not heard of that
+            continue  # deleted; the member that holds it does not know yet
         for partition in partitions:
             ends.setdefault(TopicPartition(name, partition.partition), partition.high_watermark)
     waiting = admin.timestamps_at({at: offset.committed for at, offset in offsets.items() if offset.lag > 0})
@@ -311,5 +327,5 @@ def _summary(group: GroupDescription) -> str:
     what = "Spark query" if group.kind == "spark" else "member"
     count = len(group.members)
     members = f"{count} {what}" + ("" if count == 1 else "s" if what == "member" else "")
-    who = "no coordinator at present" if group.coordinator is None else f"coordinated by broker {group.coordinator}"
+    who = "no coordinator" if group.coordinator is None else f"coordinated by broker {group.coordinator}"
     return f"{group.state}, {members}, {who}"

@@ -1,7 +1,7 @@
-"""What one call of `pylog` shall do it with: where the brokers are, the clients' settings, how to show, what to ask.
+"""The settings of one call of `pylog`: brokers, client settings, output format, confirmation.
 
-Rule: an option wins over ``PYLOG_…`` in the environment, that over the file (`pyspark_log.cli.config_file`), that over
-the default. ``-X`` is an option like the others, also for ``bootstrap.servers``.
+Rule: an option wins over ``PYLOG_…`` in the environment, which wins over the file (`pyspark_log.cli.config_file`),
+which wins over the default. ``-X`` is an option like the others, also for ``bootstrap.servers``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from broker_runtime.contract.errors import InvalidConfigError
-from pyspark_log.cli.arguments import parse_timeout_s
+from pyspark_log.cli.arguments import parse_settings, parse_timeout_s
 from pyspark_log.cli.config_file import ConfigFile, read_config_file
 from pyspark_log.cli.exit_status import FAILED, say_error
 from pyspark_log.cli.output import OutputFormat
@@ -35,8 +35,11 @@ _REQUEST_TIMEOUT = "request.timeout.ms"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invocation:
-    """The decisions. ``output`` None: the command's own default. ``address_is_given``: not just the default.
-    ``flag_settings`` and ``file_settings`` are without ``bootstrap.servers``."""
+    """The settings after all sources were merged.
+
+    ``output`` None: the command's own default. ``address_is_given``: the address is not the default.
+    ``flag_settings`` and ``file_settings`` do not contain ``bootstrap.servers``.
+    """
 
     bootstrap_servers: str
     address_is_given: bool
@@ -51,15 +54,15 @@ class Invocation:
 
     @classmethod
     def resolve(cls, given: GivenOptions) -> Invocation:
-        """From flags, environment and file. Raises `InvalidConfigError` naming the place of what is wrong."""
+        """Merges options, environment and file. Raises `InvalidConfigError`, which says where the wrong value is."""
         file = read_config_file()
-        flags = _parse_settings(given.setting)
+        flags = parse_settings(given.setting, option="-X", example="linger.ms=5", error=InvalidConfigError)
         address = _bootstrap_servers(given.bootstrap_server, flags.pop(_BOOTSTRAP, None), file)
         file_settings = {name: value for name, value in file.settings.items() if name != _BOOTSTRAP}
         output, output_place = _first("output", given.output and given.output.value, file.output, file)
         timeout, timeout_place = _first("timeout", given.timeout, file.timeout, file)
         if output is not None and output not in list(OutputFormat):
-            raise InvalidConfigError(f"{output_place}: {output!r} is none of {', '.join(OutputFormat)}")
+            raise InvalidConfigError(f"{output_place}: {output!r} is not one of {', '.join(OutputFormat)}")
         try:
             timeout_s = DEFAULT_TIMEOUT_S if timeout is None else parse_timeout_s(str(timeout))
         except ValueError as error:
@@ -83,7 +86,11 @@ class Invocation:
         )
 
     def settings(self, scope: Any) -> dict[str, Any]:
-        """Client settings for one scope of `broker_runtime.contract.settings`: the file's that it knows, -X's all."""
+        """Client settings for one scope of `broker_runtime.contract.settings`.
+
+        The file may have settings of other scopes, which are left out. Settings given with -X are all kept, so that
+        the client refuses those that it does not know.
+        """
         from broker_runtime.contract.settings import settings_of
 
         known = settings_of(scope)
@@ -94,8 +101,11 @@ class Invocation:
 
     @contextmanager
     def admin(self, *, beside: Any = "admin") -> Iterator[Admin]:
-        """An open `Admin`. ``beside``: the scope of the client that the command is about. -X is meant for that one, is
-        refused here if it would be refused there, and the admin picks what it knows."""
+        """An open `Admin`.
+
+        ``beside``: the scope of the command's main client, which -X is for. What that client would refuse is refused
+        here; of the rest, the admin client takes what it knows.
+        """
         from broker_runtime.contract.settings import parse_given, settings_of
         from pyspark_log import Admin
 
@@ -107,7 +117,7 @@ class Invocation:
 
     @contextmanager
     def producer(self, **settings: Any) -> Iterator[Producer]:
-        """An open `Producer`; leaving flushes. ``settings`` are the command's own, -X wins over them."""
+        """An open `Producer`, flushed on exit. ``settings`` are the command's own; -X wins over them."""
         from pyspark_log import Producer
 
         if self.timeout_is_given:
@@ -117,7 +127,7 @@ class Invocation:
 
     @contextmanager
     def consumer(self, **settings: Any) -> Iterator[Consumer]:
-        """An open `Consumer` of nothing yet."""
+        """An open `Consumer` without topics. ``settings`` are the command's own; -X wins over them."""
         from pyspark_log import Consumer
 
         config = {**settings, **self.settings("consumer")}
@@ -125,39 +135,29 @@ class Invocation:
             yield consumer
 
     def say(self, text: str) -> None:
-        """A remark, on standard error, unless -q."""
+        """Prints a message to standard error, unless -q."""
         if not self.quiet:
             sys.stderr.write(text + "\n")
 
     def confirm_name(self, question: str, name: str, *, what: str = "its name") -> None:
-        """Asks for ``name`` to be typed, unless -y. Any other answer ends the command with status 1."""
+        """Asks the user to type ``name``, unless -y. After any other answer the command ends with status 1."""
         if self.yes:
             return
-        sys.stderr.write(f"{question} Type {what} to go on (-y says yes): ")
+        sys.stderr.write(f"{question} Type {what} to confirm (-y skips this question): ")
         sys.stderr.flush()
         if sys.stdin.readline().strip() != name:
             sys.stderr.write("\n" if not sys.stdin.isatty() else "")
-            say_error(f"[NOT_CONFIRMED] That was not {name!r}. Nothing was done.")
+            say_error(f"[NOT_CONFIRMED] The answer was not {name!r}. Nothing was changed.")
             raise typer.Exit(FAILED)
 
 
 def usage_error(text: str) -> typer.BadParameter:
-    """An argument that is wrong in a way only we can tell; exit status 2."""
+    """An error of usage that typer cannot find by itself; exit status 2."""
     return typer.BadParameter(text)
 
 
-def _parse_settings(given: tuple[str, ...]) -> dict[str, str]:
-    settings: dict[str, str] = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        if not equals or not name.strip():
-            raise InvalidConfigError(f"-X {text!r}: must be name=value, as in -X linger.ms=5")
-        settings[name.strip()] = value.strip()
-    return settings
-
-
 def _first(name: str, flag: str | None, in_file: Any, file: ConfigFile) -> tuple[Any, str]:
-    """The value that wins, and where it was said."""
+    """The value that wins, and where it was given."""
     variable = f"PYLOG_{name.upper()}"
     if flag:
         return flag, f"--{name}"
@@ -167,9 +167,11 @@ def _first(name: str, flag: str | None, in_file: Any, file: ConfigFile) -> tuple
 
 
 def _bootstrap_servers(flag: str | None, setting: str | None, file: ConfigFile) -> str | None:
-    """The brokers' addresses as text, checked; None: nobody said any."""
+    """The brokers' addresses as text, checked; None: none were given."""
     if flag and setting and _addresses(flag, "-b: ") != _addresses(setting, "-X: "):
-        raise InvalidConfigError(f"-b {flag} and -X {_BOOTSTRAP}={setting} name different brokers: give one of the two")
+        raise InvalidConfigError(
+            f"-b {flag} and -X {_BOOTSTRAP}={setting} name different brokers: give only one of them"
+        )
     for value, place in (
         (flag, "-b: "),
         (setting, "-X: "),

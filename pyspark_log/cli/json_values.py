@@ -1,24 +1,24 @@
-"""Columns as JSON, and JSON as what `Producer.send` takes: one mapping per Arrow type, the same both ways.
+"""Columns as JSON, and JSON as values for `Producer.send`: one mapping per Arrow type, the same in both directions.
 
 | a column of               | in JSON                                                                                  |
 |---------------------------|------------------------------------------------------------------------------------------|
 | boolean, integers, string | true and false, a number, text                                                           |
 | float, double             | a number; ``"NaN"``, ``"Infinity"``, ``"-Infinity"``                                     |
-| decimal                   | text, ``"12.50"``; a number is taken as well                                             |
+| decimal                   | text, ``"12.50"``; a number is accepted, too                                             |
 | binary                    | text if the bytes are UTF-8, else ``{"base64": "/w=="}``                                 |
 | date                      | ``"2026-01-31"``; years beyond four digits with a sign, ``"+12026-01-31"``               |
-| timestamp                 | ``"2026-01-31T12:00:00.000001Z"``; any offset is taken                                   |
+| timestamp                 | ``"2026-01-31T12:00:00.000001Z"``; any offset is accepted                                |
 | timestamp_ntz             | the same without an offset                                                               |
 | time                      | ``"12:00:00.000000001"``                                                                 |
-| duration                  | ISO 8601 in seconds, ``"PT90.5S"``, ``"-PT0.000001S"``; days, hours, minutes are taken   |
+| duration                  | ISO 8601 in seconds, ``"PT90.5S"``, ``"-PT0.000001S"``; days, hours, minutes accepted    |
 | array                     | a list                                                                                   |
-| map                       | a list of pairs, ``[["k", 1]]``; an object is taken as well, where keys are text         |
+| map                       | a list of pairs, ``[["k", 1]]``; an object is accepted, too, if keys are text            |
 | struct                    | an object                                                                                |
 | void, and any null        | null                                                                                     |
 
-Rule: nothing is lost either way, whatever the column holds: times beyond what Python has are integers throughout. What
-a value must be is checked where it is sent; here, only text becomes a value. The schema knows text from bytes, so a
-string that looks like base64 stays one.
+Rule: no value is lost or changed in either direction. Times are integers throughout, because Python's own types have
+fewer years. Only text is parsed here; the type of a value is checked when it is sent. The schema tells text from bytes,
+so a string that looks like base64 stays a string.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _DAY_S = 86_400
 
 
 def to_json(array: pa.Array) -> list[Any]:
-    """The column's values as what `json.dumps` writes."""
+    """The column's values as objects for `json.dumps`."""
     kind = array.type
     if pt.is_floating(kind):
         return [_float_json(value) for value in array.to_pylist()]
@@ -88,7 +88,7 @@ def to_json(array: pa.Array) -> list[Any]:
 
 
 def rows_json(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """The rows as objects of their columns."""
+    """The rows as JSON objects, by column name."""
     names = batch.schema.names
     return [dict(zip(names, row, strict=True)) for row in zip(*map(to_json, batch.columns), strict=True)]
 
@@ -129,7 +129,7 @@ def _with_nulls(array: pa.Array, rows: list[Any]) -> list[Any]:
 
 
 def _date_text(days: int) -> str:
-    # Of any year, as Howard Hinnant's civil_from_days: eras of 400 years that begin on 1 March.
+    # For any year: Howard Hinnant's civil_from_days, with eras of 400 years that begin on 1 March.
     era, day_of_era = divmod(days + 719_468, 146_097)
     year_of_era = (day_of_era - day_of_era // 1460 + day_of_era // 36_524 - day_of_era // 146_096) // 365
     day_of_year = day_of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
@@ -149,7 +149,7 @@ def _clock_text(seconds: int, fraction: str) -> str:
 
 
 def timestamp_text(microseconds: int) -> str:
-    """A time of any year, without a zone."""
+    """A timestamp of any year, without a zone."""
     seconds, rest = divmod(microseconds, 1_000_000)
     days, second_of_day = divmod(seconds, _DAY_S)
     return f"{_date_text(days)}T{_clock_text(second_of_day, _fraction(rest, 6))}"
@@ -169,12 +169,12 @@ def _duration_text(microseconds: int) -> str:
 
 
 def load_json(text: bytes) -> Any:
-    """``text`` (UTF-8) parsed: numbers with a point are `Decimal`. Raises `ValueError`, also for a name that an object
-    has twice, one of which would be lost."""
+    """Parses ``text`` (UTF-8). Numbers with a point become `Decimal`. Raises `ValueError`, also if an object has a name
+    twice, because one of the two values would be lost."""
     try:
         return json.loads(text.decode(), parse_float=_number, object_pairs_hook=_object)
     except RecursionError:
-        raise ValueError("nested too deeply") from None
+        raise ValueError("it is nested too deeply") from None
 
 
 def _number(text: str) -> Decimal:
@@ -189,19 +189,20 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(made) != len(pairs):
         names = [name for name, _ in pairs]
         repeated = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the name {repeated!r} is there twice")
+        raise ValueError(f"the name {repeated!r} occurs twice")
     return made
 
 
 def row_parser(schema: pa.Schema) -> Parse:
-    """Makes an object of a topic's columns what `Producer.send` takes. What has another shape is left as it is, for
-    `send` to refuse by name. Raises `ValueError` naming the column whose text is none of its type's."""
+    """Returns a function that turns a JSON object of a topic's columns into a row for `Producer.send`. A value of the
+    wrong shape is left unchanged, and `send` refuses it by name. The function raises `ValueError`, naming the column,
+    for text that is not a value of the column's type."""
     parsers = {field.name: _parser(field.type, field.name) for field in schema}
     return lambda row: {name: _parsed(parsers.get(name), value) for name, value in row.items()}
 
 
 def parse_bytes(value: Any, what: str) -> bytes | None:
-    """Text or ``{"base64": …}`` or null as bytes. Raises `ValueError`."""
+    """Turns text, ``{"base64": …}`` or null into bytes. Raises `ValueError`."""
     parsed = None if value is None else _bytes(value, what)
     if parsed is not None and not isinstance(parsed, bytes):
         raise ValueError(f'{what} must be text or {{"base64": "…"}}, not {json.dumps(value, default=str)[:80]}')
@@ -209,14 +210,16 @@ def parse_bytes(value: Any, what: str) -> bytes | None:
 
 
 def parse_timestamp_ms(value: Any) -> int:
-    """A record's time: ms, or text as of a timestamp column. Raises `ValueError`."""
+    """Parses a record's timestamp: ms, or text as in a timestamp column. Raises `ValueError`."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     if not isinstance(value, str):
-        raise ValueError(f"timestamp must be ms since 1970 or ISO text, not {json.dumps(value, default=str)[:80]}")
+        raise ValueError(
+            f"timestamp must be milliseconds since 1970 or ISO 8601 text, not {json.dumps(value, default=str)[:80]}"
+        )
     microseconds = _timestamp(value, "timestamp", is_instant=True)
     if microseconds % 1000:
-        raise ValueError(f"timestamp {value!r} is finer than a millisecond")
+        raise ValueError(f"timestamp {value!r} is more precise than a millisecond")
     return microseconds // 1000
 
 
@@ -225,7 +228,7 @@ def _parsed(parse: Parse | None, value: Any) -> Any:
 
 
 def _parser(kind: Any, path: str) -> Parse:
-    """Of values that are not null."""
+    """A parser of values that are not null."""
     if pt.is_floating(kind):
         return lambda value: _float(value, path)
     if pt.is_binary(kind):
@@ -270,7 +273,9 @@ def _map_parser(key: Parse, item: Parse) -> Parse:
 
 def _text(value: Any, kind: object, path: str) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"column {path!r} is {kind}: text in ISO 8601, not {json.dumps(value, default=str)[:80]}")
+        raise ValueError(
+            f"column {path!r} is {kind} and needs text in ISO 8601, not {json.dumps(value, default=str)[:80]}"
+        )
     return value
 
 
@@ -290,30 +295,30 @@ def _bytes(value: Any, path: str) -> Any:
         try:
             return value.encode()
         except UnicodeEncodeError:
-            raise ValueError(f"{path!r}: {value!r:.80} is no Unicode text") from None
+            raise ValueError(f"{path!r}: {value!r:.80} is not Unicode text") from None
     if isinstance(value, Mapping) and set(value) == {"base64"} and isinstance(value["base64"], str):
         try:
             return base64.b64decode(value["base64"], validate=True)
         except ValueError as error:
-            raise ValueError(f"{path!r}: {value['base64']!r:.80} is no base64: {error}") from None
+            raise ValueError(f"{path!r}: {value['base64']!r:.80} is not base64: {error}") from None
     return value
 
 
 def _decimal(value: Any, path: str) -> Any:
     if not isinstance(value, str):
         return value
-    if not _DECIMAL_TEXT.fullmatch(value):  # Python takes spaces, underscores and other digits as well
-        raise ValueError(f"column {path!r}: {value!r:.80} is no number")
+    if not _DECIMAL_TEXT.fullmatch(value):  # Python also accepts spaces, underscores and other digits
+        raise ValueError(f"column {path!r}: {value!r:.80} is not a number")
     try:
         return Decimal(value)
     except InvalidOperation:
-        raise ValueError(f"column {path!r}: {value!r:.80} is no number") from None
+        raise ValueError(f"column {path!r}: {value!r:.80} is not a number") from None
 
 
 def _match(pattern: re.Pattern[str], text: str, path: str, example: str) -> dict[str, str]:
     found = pattern.fullmatch(text)
     if found is None:
-        raise ValueError(f"column {path!r}: {text!r:.80} is not as in {example!r}")
+        raise ValueError(f"column {path!r}: {text!r:.80} must have the form {example!r}")
     return {name: value or "" for name, value in found.groupdict().items()}
 
 
@@ -325,15 +330,15 @@ def _date(text: str, path: str, parts: Mapping[str, str] | None = None) -> int:
     day_of_year = (153 * (month - 3 if month > 2 else month + 9) + 2) // 5 + day - 1
     days = era * 146_097 + year_of_era * 365 + year_of_era // 4 - year_of_era // 100 + day_of_year - 719_468
     if not 1 <= month <= 12 or day < 1 or not _date_text(days).endswith(f"-{month:02d}-{day:02d}"):
-        raise ValueError(f"column {path!r}: there is no day {text!r:.80}")
+        raise ValueError(f"column {path!r}: {text!r:.80} is not a date")
     return days
 
 
 def _clock(parts: Mapping[str, str], text: str, path: str, digits: int) -> int:
-    """In units of ``digits`` digits after the second."""
+    """The time of day, in units with ``digits`` digits after the second."""
     minute, second = int(parts["minute"]), int(parts["second"] or 0)
     if minute > 59 or second > 59:
-        raise ValueError(f"column {path!r}: there is no time {text!r:.80}")
+        raise ValueError(f"column {path!r}: {text!r:.80} is not a time")
     seconds = (int(parts["hour"]) * 60 + minute) * 60 + second
     return int(seconds * 10**digits + _units(parts["fraction"], text, path, digits))
 
@@ -347,12 +352,12 @@ def _units(fraction: str, text: str, path: str, digits: int) -> int:
 def _timestamp(text: str, path: str, *, is_instant: bool) -> int:
     parts = _match(_TIMESTAMP_TEXT, text, path, "2026-01-31T12:00:00" + ("Z" if is_instant else ""))
     if is_instant != bool(parts["zone"]):
-        hint = "give it an offset, as in 2026-01-31T12:00:00Z" if is_instant else "take its offset away"
+        hint = "add an offset, for example 2026-01-31T12:00:00Z" if is_instant else "remove the offset"
         raise ValueError(f"column {path!r}: {text!r:.80}: {hint}")
     if int(parts["hour"]) > 23:
-        raise ValueError(f"column {path!r}: there is no time {text!r:.80}")
+        raise ValueError(f"column {path!r}: {text!r:.80} is not a time")
     if int(parts["zone_hour"] or 0) > 23 or int(parts["zone_minute"] or 0) > 59:
-        raise ValueError(f"column {path!r}: there is no offset as in {text!r:.80}")
+        raise ValueError(f"column {path!r}: {text!r:.80} has an impossible offset")
     offset_minutes = 60 * int(parts["zone_hour"] or 0) + int(parts["zone_minute"] or 0)
     offset_s = (-60 if parts["sign"] == "-" else 60) * offset_minutes
     return (_date(text, path, parts) * _DAY_S - offset_s) * 1_000_000 + _clock(parts, text, path, 6)

@@ -1,11 +1,12 @@
-"""`pylog log dump` and `pylog log verify`: a log directory looked at without a broker; both only read.
+"""`pylog log …`: log directories without a broker. `dump` and `verify` only read.
 
-`pylog log repair` cuts a damaged log whose broker does not run."""
+`repair` cuts a damaged log whose broker is stopped.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,9 +17,11 @@ from pyspark_log.cli.exit_status import FAILED
 from pyspark_log.cli.invocation import Invocation
 from pyspark_log.cli.options import add_command
 from pyspark_log.cli.output import Column, OutputFormat, counted, json_line, print_rows
+from pyspark_log.cli.progress import Progress
 
 if TYPE_CHECKING:
     from broker_runtime.contract.model import TopicPartition
+    from broker_runtime.log.files import RealFiles
     from broker_runtime.log.inspect import SegmentReport
 
 _LOG_SUFFIX = ".log"
@@ -80,10 +83,10 @@ def add_to(group: typer.Typer) -> None:
 def dump(
     invocation: Invocation,
     paths: Annotated[
-        list[Path], typer.Argument(metavar="FILE|DIR…", help="Segments, partitions, or data directories.")
+        list[Path], typer.Argument(metavar="FILE|DIR…", help="Segment files, partitions or data directories.")
     ],
 ) -> None:
-    """Show every frame: offset, records, bytes, timestamps, codec, whether its checksums are right."""
+    """Show every frame: its offset, records, bytes, timestamps, codec and checksums."""
     rows = (row for path in paths for segment in _segments(path) for row in _frames(segment))
     if invocation.output is OutputFormat.JSONL:
         for row in rows:
@@ -94,22 +97,28 @@ def dump(
 
 def verify(
     invocation: Invocation,
-    directories: Annotated[list[Path], typer.Argument(metavar="DIR…", help="Partitions, or data directories.")],
+    directories: Annotated[list[Path], typer.Argument(metavar="DIR…", help="Partitions or data directories.")],
     compare: Annotated[
         bool,
-        typer.Option("--compare", help="The directories are of several brokers: are their replicas the same bytes?"),
+        typer.Option("--compare", help="Compare the replicas of several brokers, byte by byte."),
     ] = False,
 ) -> None:
-    """Check every byte of a log: frames, checksums, values, dense offsets, indexes, epochs. Exit 1 on damage."""
+    """Verify every byte of a log; exit status 1 if it is damaged.
+
+    Checks frames, checksums, values, offsets, indexes and leader epochs.
+    """
     from broker_runtime.log.inspect import verify_directory
 
     if compare:
         _compare(invocation, directories)
         return
+    partitions = [partition for directory in directories for partition in _partitions(directory)]
     rows: list[dict[str, Any]] = []
-    for directory in directories:
-        for partition in _partitions(directory):
-            rows += [_segment_row(partition, report) for report in verify_directory(partition)]
+    with _progress(invocation, partitions) as progress:
+        for partition in partitions:
+            progress.say(f"Verifying {partition.name}")
+            reports = verify_directory(partition, files=counted_files(progress))
+            rows += [_segment_row(partition, report) for report in reports]
     print_rows(rows, _SEGMENT_COLUMNS, invocation.output, name="segment")
     damages = [damage for row in rows for damage in row["damage"]]
     for damage in damages:
@@ -120,27 +129,28 @@ def verify(
     if damages:
         raise typer.Exit(FAILED)
     invocation.say(
-        f"{counted(sum(row['records'] for row in rows), 'record')} in {counted(len(rows), 'segment')}: no damage"
+        f"{counted(sum(row['records'] for row in rows), 'record')} in {counted(len(rows), 'segment')}: no damage found."
     )
 
 
 def repair(
     invocation: Invocation,
-    directory: Annotated[
-        Path, typer.Argument(metavar="DIR/TOPIC-N", help="A partition in a stopped broker's log.dirs.")
-    ],
+    directory: Annotated[Path, typer.Argument(metavar="DIR/TOPIC-N", help="A partition of a stopped broker.")],
 ) -> None:
-    """Give up what a damaged log cannot show any more, so that its broker serves the rest.
+    """Cut the unreadable part of a damaged log, so that its broker can serve the rest.
 
-    Only where no other broker has the partition: else start this one, and it fetches everything again by itself.
+    Only if no other broker has a replica. Otherwise start this broker: it fetches the log again.
     """
     from broker_runtime.log.repair import carry_out, opened_for_repair, plan_repair
 
     partition = _named_partition(directory)
-    with opened_for_repair(directory.resolve().parent) as opened:
-        plan = plan_repair(opened, partition)
+    progress = _progress(invocation, [directory])
+    with opened_for_repair(directory.resolve().parent, files=counted_files(progress)) as opened:
+        with progress:
+            progress.say(f"Verifying {partition}")
+            plan = plan_repair(opened, partition)
         if plan is None:
-            invocation.say(f"{directory}: nothing to repair")
+            invocation.say(f"{directory} needs no repair.")
             return
         row = {
             "partition": str(partition),
@@ -154,13 +164,13 @@ def repair(
         print_rows([row], _REPAIR_COLUMNS, invocation.output, name="partition")
         sys.stderr.write(f"{plan.reason}\n")
         invocation.confirm_name(
-            f"This gives up {counted(plan.lost_records, 'record')} of {partition}, {plan.sound_records:,} of them "
+            f"This deletes {counted(plan.lost_records, 'record')} of {partition}, {plan.sound_records:,} of them "
             f"readable, and keeps offsets {plan.start} to {plan.end} (exclusive). If another broker has a replica, "
-            "start this one instead: it fetches everything again.",
+            "start this broker instead: it fetches the log again.",
             str(partition),
         )
         carry_out(opened, partition, plan)
-    invocation.say(f"{partition} is cut at offset {plan.end}; start its broker")
+    invocation.say(f"Cut {partition} at offset {plan.end}. Now start its broker.")
 
 
 def _named_partition(directory: Path) -> TopicPartition:
@@ -168,7 +178,7 @@ def _named_partition(directory: Path) -> TopicPartition:
 
     topic, dash, number = directory.resolve().name.rpartition("-")
     if not directory.is_dir() or not dash or not number.isdigit():
-        raise OptionError(f"{directory}: not the directory of a partition, as in data/flights-0")
+        raise OptionError(f"{directory}: is not the directory of a partition, for example data/flights-0")
     return TopicPartition(topic, int(number))
 
 
@@ -179,9 +189,16 @@ def _compare(invocation: Invocation, directories: list[Path]) -> None:
     for directory in directories:
         for partition in _partitions(directory):
             replicas.setdefault(partition.name, []).append(partition)
-    compared = [compare_replicas(found) for _, found in sorted(replicas.items()) if len(found) > 1]
+    several = [found for _, found in sorted(replicas.items()) if len(found) > 1]
+    compared = []
+    with _progress(invocation, [directory for found in several for directory in found]) as progress:
+        for found in several:
+            progress.say(f"Comparing {found[0].name}")
+            compared.append(compare_replicas(found, files=counted_files(progress)))
     if not compared:
-        raise OptionError("--compare needs the data directories of two brokers or more that hold the same partition")
+        raise OptionError(
+            "--compare needs the data directories of two or more brokers that have replicas of the same partition"
+        )
     rows = [
         {
             "partition": each.partition,
@@ -202,21 +219,53 @@ def _compare(invocation: Invocation, directories: list[Path]) -> None:
         sys.stderr.write(f"[CORRUPT_MESSAGE] {difference}\n")
     if differences:
         raise typer.Exit(FAILED)
-    invocation.say(
-        f"{counted(len(compared), 'partition')} {'is' if len(compared) == 1 else 'are'} the same on every broker, "
-        "byte by byte."
-    )
+    invocation.say(f"The replicas of {counted(len(compared), 'partition')} are identical.")
+
+
+def _progress(invocation: Invocation, partitions: Sequence[Path]) -> Progress:
+    """For work that reads all segments of ``partitions`` once."""
+    total = sum(path.stat().st_size for partition in partitions for path in partition.glob(f"*{_LOG_SUFFIX}"))
+    return Progress(invocation, "Verifying", total=total, unit="bytes")
+
+
+def counted_files(progress: Progress) -> RealFiles:
+    """The operating system's files; reading a segment advances ``progress``, however often a part of it is read."""
+    from broker_runtime.log.files import RealFiles
+
+    class CountedFiles(RealFiles):
+        def __init__(self) -> None:
+            self._reached: dict[int, int] = {}  # by descriptor, of segments
+
+        def open(self, path: Path, *, create: bool = False, read_only: bool = False) -> int:
+            descriptor = super().open(path, create=create, read_only=read_only)
+            if path.suffix == _LOG_SUFFIX:
+                self._reached[descriptor] = 0
+            return descriptor
+
+        def close(self, descriptor: int) -> None:
+            self._reached.pop(descriptor, None)
+            super().close(descriptor)
+
+        def read(self, descriptor: int, length_bytes: int, position: int) -> bytes:
+            data = super().read(descriptor, length_bytes, position)
+            before, end = self._reached.get(descriptor), position + len(data)
+            if before is not None and end > before:
+                progress.advance(end - before)
+                self._reached[descriptor] = end
+            return data
+
+    return CountedFiles()
 
 
 def _partitions(directory: Path) -> list[Path]:
-    """``directory`` itself if it is a partition's, else the partitions in it."""
+    """``directory`` itself if it is that of a partition, else the partitions in it."""
     if not directory.is_dir():
-        raise OptionError(f"{directory}: no such directory")
+        raise OptionError(f"{directory}: there is no such directory")
     if _is_partition(directory):
         return [directory]
     found = sorted(path for path in directory.iterdir() if path.is_dir() and _is_partition(path))
     if not found:
-        raise OptionError(f"{directory}: neither a partition's directory nor one of partitions: no {_LOG_SUFFIX} files")
+        raise OptionError(f"{directory}: contains neither {_LOG_SUFFIX} files nor directories of partitions")
     return found
 
 
@@ -231,7 +280,7 @@ def _is_segment(path: Path) -> bool:
 def _segments(path: Path) -> list[Path]:
     if path.is_file():
         if not _is_segment(path):
-            raise OptionError(f"{path}: no segment; their names are 20 digits and {_LOG_SUFFIX}")
+            raise OptionError(f"{path}: is not a segment; their names are 20 digits and {_LOG_SUFFIX}")
         return [path]
     return [file for partition in _partitions(path) for file in sorted(partition.iterdir()) if _is_segment(file)]
 

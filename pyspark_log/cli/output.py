@@ -1,8 +1,8 @@
 """How results are shown: `-o table|wide|json|jsonl|yaml|name`.
 
-Rule: a result is a list of rows (mappings with plain keys) and columns that say which of them a table shows; the
-formats for machines (json, jsonl, yaml) show every key whatever the columns. Only results go through here, and only
-to standard output.
+Rule: a result is a list of rows (mappings with text keys) and columns, which say what a table shows. The formats for
+programs (json, jsonl, yaml) show every key, whatever the columns. Only results go through here, and only to standard
+output.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 
 
 class OutputFormat(StrEnum):
-    """How results are shown. ``wide``: a table with every column; ``name``: only the names."""
+    """The formats. ``wide``: a table with every column; ``name``: names only."""
 
     TABLE = "table"
     WIDE = "wide"
@@ -34,7 +34,7 @@ class OutputFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A table's column: which key, under which heading, and whether only `wide` has it."""
+    """A table's column: its key, its heading, and whether only `wide` shows it."""
 
     key: str
     heading: str
@@ -49,7 +49,7 @@ def print_rows(
     name: str,
     one: bool = False,
 ) -> None:
-    """Prints rows. ``name`` is the key that `-o name` shows; ``one``: json and yaml show the only row itself."""
+    """Prints rows. ``name``: the key that `-o name` shows. ``one``: json and yaml show the only row, not a list."""
     if form is OutputFormat.JSON:
         _print(json.dumps(plain(rows[0] if one else list(rows)), indent=2, ensure_ascii=False))
     elif form is OutputFormat.JSONL:
@@ -69,7 +69,11 @@ def print_rows(
 
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Columns side by side, two spaces between, numbers to the right; no frame, so `awk` and eyes both read it."""
+    """Prints columns separated by two spaces, numbers right-aligned, without a frame: for eyes and for `awk`.
+
+    Not a `rich.table`: that would change piped output (it expands tabs, drops control characters, and cuts or wraps at
+    a width), and needs seconds for the 10,000 rows that `consume -o table` may have.
+    """
     cells = [[_cell(value) for value in row] for row in rows]
     numeric = [
         bool(cells) and all(_is_number(row[index]) or row[index] == "-" for row in cells)
@@ -94,12 +98,12 @@ def json_line(row: Mapping[str, Any]) -> str:
 
 
 def json_text(value: Any) -> str:
-    """What is plain already, as JSON in one line."""
+    """A plain value (see `plain`) as one line of JSON."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def plain(value: Any) -> Any:
-    """``value`` as what JSON and YAML can say. Bytes: text if they are UTF-8, else ``{"base64": …}``."""
+    """``value`` made of types that JSON and YAML have. Bytes: text if they are UTF-8, else ``{"base64": …}``."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
@@ -119,19 +123,18 @@ def plain(value: Any) -> Any:
 
 
 def write_bytes(data: bytes) -> None:
-    """Data that is no text, on standard output."""
+    """Writes bytes to standard output."""
     sys.stdout.buffer.write(data)
 
 
 def prepare_streams() -> None:
-    """Standard output is UTF-8 whatever the locale says, so that data never depends on it, and what cannot be said in
-    UTF-8 (a lone surrogate) is shown escaped. A stream that was closed before the start fails when it is used, and not
-    before."""
+    """Makes standard output UTF-8 in any locale, so that data never depends on it. What UTF-8 cannot express (a lone
+    surrogate) is escaped. A stream that was closed before the start fails only when it is used."""
     for number, mode in ((0, os.O_WRONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, mode)  # takes the lowest free number, which no socket shall get
+            os.open(os.devnull, mode)  # takes the lowest free number, which no socket must get
     if sys.stdin is None:
         sys.stdin = open(0, closefd=False)  # noqa: SIM115 - a descriptor, open as long as the process
     if sys.stdout is None:
@@ -146,7 +149,7 @@ def prepare_streams() -> None:
 
 
 def counted(number: int, noun: str) -> str:
-    """``1 record``, ``2,000 records``: for remarks."""
+    """``1 record``, ``2,000 records``: for messages."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 

@@ -1,4 +1,4 @@
-"""`pylog partition …`: where partitions are, and who leads them."""
+"""`pylog partition …`: moves of partitions between brokers, and leader elections."""
 
 from __future__ import annotations
 
@@ -9,17 +9,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from broker_runtime.contract.errors import OptionError
+from pyspark_log.cli import complete
 from pyspark_log.cli.arguments import parse_partition
 from pyspark_log.cli.invocation import Invocation
 from pyspark_log.cli.options import add_command
 from pyspark_log.cli.output import Column, OutputFormat, counted, print_rows
+from pyspark_log.cli.progress import Progress
 
 if TYPE_CHECKING:
     from broker_runtime.contract.model import Reassignment, TopicDescription, TopicPartition
     from pyspark_log.client.admin.admin import Admin
 
 _WATCH_INTERVAL_S = 0.5
-_PARTITION = typer.Argument(help="The partition.", metavar="TOPIC:PARTITION", show_default=False)
+_PARTITION = typer.Argument(
+    help="The partition.", metavar="TOPIC:PARTITION", show_default=False, autocompletion=complete.partitions
+)
 _COLUMNS = [
     Column("partition", "PARTITION"),
     Column("original", "FROM"),
@@ -39,18 +43,26 @@ def add_to(group: typer.Typer) -> None:
 def move(
     invocation: Invocation,
     partition: Annotated[str, _PARTITION],
-    to: Annotated[str | None, typer.Option("--to", metavar="ID[,ID…]", help="Brokers; the first is to lead.")] = None,
-    cancel: Annotated[bool, typer.Option("--cancel", help="End the move; it keeps the brokers it had.")] = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Wait until it is done, and show how far it is.")] = False,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            "--to",
+            metavar="ID[,ID…]",
+            help="Brokers to move it to; the first is its preferred leader.",
+            autocompletion=complete.brokers,
+        ),
+    ] = None,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Cancel the move: it keeps its former brokers.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Wait until the move is complete.")] = False,
 ) -> None:
-    """Move a partition to other brokers, while it is written and read."""
+    """Move a partition to other brokers. It stays readable and writable."""
     at = parse_partition(partition)
     if (to is None) != cancel:
-        raise OptionError("give either --to 2,3,4 or --cancel")
+        raise OptionError("use either --to (for example --to 2,3,4) or --cancel")
     with invocation.admin() as admin:
         admin.reassign_partitions({at: None if to is None else parse_brokers(to)})
         if cancel:
-            invocation.say(f"{at.topic}:{at.partition} stays where it was.")
+            invocation.say(f"Cancelled the move of {at.topic}:{at.partition}.")
             return
         invocation.say(f"Moving {at.topic}:{at.partition} to brokers {to}.")
         if watch:
@@ -59,13 +71,13 @@ def move(
 
 def moves(
     invocation: Invocation,
-    watch: Annotated[bool, typer.Option("--watch", help="Wait until all are done, and show how far they are.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Wait until all moves are complete.")] = False,
 ) -> None:
-    """Show the partitions that are being moved."""
+    """Show the moves in progress."""
     with invocation.admin() as admin:
         running = admin.list_reassignments()
         if not running and invocation.output in {None, OutputFormat.TABLE, OutputFormat.WIDE}:
-            invocation.say("Nothing is being moved.")
+            invocation.say("No partitions are being moved.")
             return
         print_rows(
             [_row(at, each) for at, each in sorted(running.items())], _COLUMNS, invocation.output, name="partition"
@@ -78,26 +90,30 @@ def elect(
     invocation: Invocation,
     partitions: Annotated[
         list[str] | None,
-        typer.Argument(help="Without any, all that need it.", metavar="[TOPIC:PARTITION…]"),
+        typer.Argument(
+            help="Partitions; default: all that need an election.",
+            metavar="[TOPIC:PARTITION…]",
+            autocompletion=complete.partitions,
+        ),
     ] = None,
     election: Annotated[
         Literal["preferred", "unclean"],
         typer.Option(
-            help="preferred: the first replica, if in sync. unclean: for partitions without a leader, a live "
-            "replica that may lack records; they are lost then."
+            help="preferred: the first replica, if it is in sync. unclean: any live replica of a partition without a "
+            "leader; the records that it lacks are lost."
         ),
     ] = "preferred",
 ) -> None:
-    """Choose leaders anew."""
+    """Elect leaders."""
     named = [parse_partition(text) for text in partitions or []] or None
     with invocation.admin() as admin:
         if election == "unclean" and not invocation.yes:
             where = "every partition without a leader" if named is None else ", ".join(map(str, named))
-            told = [*choices(admin.describe_topics(), named), f"This may lose acknowledged records of {where}."]
-            invocation.confirm_name("\n".join(told), "unclean")
+            text = [*choices(admin.describe_topics(), named), f"This may lose acknowledged records of {where}."]
+            invocation.confirm_name("\n".join(text), "unclean", what="unclean")
         elected = admin.elect_leaders(named, election=election)
     for at, leader in sorted(elected.items()):
-        invocation.say(f"{at.topic}:{at.partition} is now led by broker {leader}.")
+        invocation.say(f"Broker {leader} is now the leader of {at.topic}:{at.partition}.")
     if not elected:
         invocation.say(
             "Every partition is led by its preferred replica."
@@ -111,22 +127,25 @@ def parse_brokers(text: str) -> list[int]:
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
-        raise OptionError(f"--to {text!r}: must be broker ids with commas between them, as in 2,3,4") from None
+        raise OptionError(f"--to {text!r}: must be broker ids separated by commas, for example 2,3,4") from None
 
 
-def watch_moves(invocation: Invocation, admin: Admin, partitions: list[TopicPartition]) -> None:
-    """Returns when none of the partitions moves any more; shows on stderr how far they are."""
-    shown = ""
-    while running := {at: each for at, each in admin.list_reassignments().items() if at in partitions}:
-        lags = [each.lag for each in running.values()]
-        text = f"{counted(len(running), 'partition')} moving, "
-        # Until a new replica has fetched for the first time, nobody knows what it lacks.
-        text += "not counted yet" if min(lags) < 0 else f"{counted(sum(lags), 'record')} left"
-        if text != shown:
-            invocation.say(text)
-            shown = text
-        time.sleep(_WATCH_INTERVAL_S)
-    invocation.say("All moves are done.")
+def watch_moves(invocation: Invocation, admin: Admin, partitions: Collection[TopicPartition]) -> None:
+    """Blocks until none of the partitions is being moved. Shows the progress on standard error."""
+    printed, most = "", 0
+    with Progress(invocation, "Moving", total=0) as progress:
+        while running := {at: each for at, each in admin.list_reassignments().items() if at in partitions}:
+            lags = [each.lag for each in running.values()]
+            text = f"{counted(len(running), 'partition')} moving, "
+            # Until a new replica has fetched for the first time, its lag is unknown.
+            text += "lag not known yet" if min(lags) < 0 else f"{counted(sum(lags), 'record')} left"
+            most = max(most, sum(lags))
+            progress.reach(most - sum(lags), text, total=most)
+            if text != printed and not progress.is_shown:
+                invocation.say(text)
+                printed = text
+            time.sleep(_WATCH_INTERVAL_S)
+    invocation.say("All moves are complete.")
 
 
 def _row(at: TopicPartition, each: Reassignment) -> dict[str, Any]:
@@ -141,7 +160,7 @@ def _row(at: TopicPartition, each: Reassignment) -> dict[str, Any]:
 
 
 def choices(topics: Iterable[TopicDescription], named: Collection[TopicPartition] | None) -> list[str]:
-    """Of each partition without a leader (of those ``named``, if any): why, what can be done, and what that costs."""
+    """For each partition without a leader (of those ``named``, if any): the cause, the choices and what each costs."""
     from broker_runtime.contract.model import TopicPartition
     from pyspark_log.client.admin.health import why_offline
 

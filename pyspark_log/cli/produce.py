@@ -1,12 +1,13 @@
 r"""`pylog produce`: lines of standard input, or a file of rows, into a topic.
 
-Lines and JSON records go to `Producer.send` one by one (a typed topic takes them as JSON objects); csv and Parquet go
-as Arrow batches, and no row of them becomes a Python object. The command ends well only when every record was
-acknowledged. When it fails, it says which records of the input are in the log, and how to go on (`--skip`).
+Lines and JSON records go to `Producer.send` one by one (a typed topic takes JSON objects). CSV and Parquet are sent as
+Arrow batches; their rows never become Python objects. The command succeeds only if every record was acknowledged. If it
+fails, it says which records of the input are in the log, and how to continue (`--skip`).
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -28,6 +29,8 @@ from pyspark_log.cli import complete
 from pyspark_log.cli.arguments import parse_topic_and_partition
 from pyspark_log.cli.invocation import Invocation
 from pyspark_log.cli.options import add_command
+from pyspark_log.cli.output import counted
+from pyspark_log.cli.progress import Progress, is_file
 from pyspark_log.cli.record_format import LineParser
 from pyspark_log.cli.skip import RecordNumbers, Skipper, parse_skip, skip_argument
 from pyspark_log.local.foreground import TerminatedError, terminable
@@ -48,52 +51,57 @@ _INTERRUPTED_LIMIT_S = 5.0
 _UNCERTAIN = (DuplicateSequenceError, OutOfOrderSequenceError, UnknownProducerIdError)
 
 
-def add_to(app: typer.Typer) -> None:
-    """Adds the command."""
-    add_command(app, "produce")(produce)
+def add_to(app: typer.Typer, *, panel: str) -> None:
+    """Adds the command, listed under the heading ``panel``."""
+    add_command(app, "produce", panel=panel)(produce)
 
 
 def produce(
     invocation: Invocation,
     topic: Annotated[
-        str, typer.Argument(metavar="TOPIC[:PARTITION]", help="Where to.", autocompletion=complete.topics)
+        str,
+        typer.Argument(
+            metavar="TOPIC[:PARTITION]",
+            help="Topic or partition to write to.",
+            autocompletion=complete.topics_or_partitions,
+        ),
     ],
     form: Annotated[
         str | None,
-        typer.Option(
-            "-f", "--format", help=r"How lines are read: '%k\t%v\n'. Fields: %k key, %v value, %p partition, %T ms."
-        ),
+        typer.Option("-f", "--format", help=r"Format of lines, '%k\t%v\n': %k key, %v value, %p partition, %T ms."),
     ] = None,
     file: Annotated[
         Path | None,
-        typer.Option("--file", metavar="FILE", help="Rows of a .parquet, .csv or .jsonl file, by column name."),
+        typer.Option("--file", metavar="FILE", help="Send the rows of a .parquet, .csv or .jsonl file."),
     ] = None,
     kind: Annotated[
         str | None,
-        typer.Option("--kind", help="parquet, csv or jsonl, if the name does not say; csv and jsonl of stdin too."),
+        typer.Option("--kind", metavar="KIND", help="csv or jsonl for standard input, or a file's kind."),
     ] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Records of pylog consume --raw.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Read the output of pylog consume --raw.")] = False,
     keep_partition: Annotated[
-        bool, typer.Option("--keep-partition", help="With --raw and jsonl: each into the partition it was in.")
+        bool, typer.Option("--keep-partition", help="With --raw or jsonl: keep each record's partition.")
     ] = False,
     skip: Annotated[
         str | None,
-        typer.Option("--skip", metavar="N", help="Leave out the first N records, or 1-9,12-15, or as @FILE says."),
+        typer.Option("--skip", metavar="N", help="Skip the first N records, or 1-9,12-15, or @FILE."),
     ] = None,
-    null: Annotated[str, typer.Option("--null", help="What stands for null in csv.", show_default="nothing")] = "",
+    null: Annotated[
+        str, typer.Option("--null", help="Text that means null in CSV. Default: nothing.", show_default=False)
+    ] = "",
 ) -> None:
-    """Write records: each line of standard input is one, or each row of a file.
+    """Write records from standard input or a file.
 
-    A topic without a schema takes a line as the value. A typed one takes JSON objects.
+    Each line is a record: the value, or for a typed topic a JSON object.
     """
     name, partition = parse_topic_and_partition(topic)
     kind = _kind(file, kind, is_raw=raw)
     if form is not None and (file is not None or kind is not None or raw):
-        raise OptionError("-f is for lines of standard input; files and --kind take columns by name, --raw records")
+        raise OptionError("-f is for lines of standard input; it cannot be used with --file, --kind or --raw")
     if keep_partition and not (raw or kind == "jsonl"):
-        raise OptionError("--keep-partition is for --raw and jsonl, which have partitions")
+        raise OptionError("--keep-partition needs --raw or jsonl input, which contain partitions")
     if keep_partition and partition is not None:
-        raise OptionError(f"--keep-partition and {topic} exclude each other")
+        raise OptionError(f"--keep-partition cannot be used with a partition ({topic}): name only the topic")
     parser = None if form is None else LineParser(form)
     skipped = RecordNumbers() if skip is None else parse_skip(skip)
     sending = _Sending(skipped, acks=str(invocation.settings("producer").get("acks", "all")))
@@ -102,10 +110,12 @@ def produce(
     with (
         terminable(),
         _opened(file) as source,
-        _RowProgress(invocation, file) if file is not None else nullcontext(lambda _: None) as advance,
+        _progress(invocation, source, file, kind) as progress,
         invocation.producer() as producer,
     ):
-        sender = _Sender(producer, description, partition, sending, advance, keeps_partition=keep_partition)
+        sender = _Sender(
+            producer, description, partition, sending, _advance(progress, source, kind), keeps_partition=keep_partition
+        )
         try:
             _send(invocation, sender, source, file, kind, parser, is_raw=raw, null=null)
             sending.finish()
@@ -113,31 +123,49 @@ def produce(
         except PylogError as error:
             raise type(error)(f"{error.message}. {sending.report(producer)}") from None
         except (KeyboardInterrupt, TerminatedError):
-            invocation.say(f"{name}: {sending.report(producer, limit_s=_INTERRUPTED_LIMIT_S)}")
+            invocation.say(sending.report(producer, limit_s=_INTERRUPTED_LIMIT_S))
             raise
         except OSError:
-            invocation.say(f"{name}: {sending.report(producer)}")
+            invocation.say(sending.report(producer))
             raise
-    count = sending.sent
-    invocation.say(f"{name}: {count:,} record{'' if count == 1 else 's'}")
+    invocation.say(f"Wrote {counted(sending.sent, 'record')} to topic {name}.")
 
 
 def _kind(file: Path | None, kind: str | None, *, is_raw: bool) -> str | None:
-    """What is read; None: lines, or raw records."""
+    """The kind of input; None: lines, or raw records."""
     if is_raw:
         if kind is not None:
-            raise OptionError("--raw and --kind exclude each other")
+            raise OptionError("use only one of --raw and --kind")
     elif file is not None:
         kind = kind or _KIND_OF_SUFFIX.get(file.suffix.lower())
         if kind not in _KINDS:
-            raise OptionError(f"--file {file}: its kind is none of {', '.join(_KINDS)}; --kind says which")
+            raise OptionError(f"--file {file}: unknown kind of file; use --kind with one of {', '.join(_KINDS)}")
     elif kind not in {None, "csv", "jsonl"}:
-        raise OptionError(f"--kind {kind}: of standard input, csv and jsonl are read; others need --file")
+        raise OptionError(f"--kind {kind}: standard input can be csv or jsonl; other kinds need --file")
     if file is not None and not file.exists():
-        raise OptionError(f"--file {file}: no such file")
+        raise OptionError(f"--file {file}: there is no such file")
     if file is not None and file.is_dir():
-        raise OptionError(f"--file {file}: a directory")
+        raise OptionError(f"--file {file}: is a directory")
     return kind
+
+
+def _progress(invocation: Invocation, source: BinaryIO, file: Path | None, kind: str | None) -> Progress:
+    """How much of a file was read. There is none for a terminal or a pipe."""
+    text = f"Reading {'standard input' if file is None else file.name}"
+    if kind == "parquet":
+        return Progress(invocation, text, unit="records")
+    total = os.fstat(source.fileno()).st_size if is_file(source) else None
+    return Progress(invocation, text, total=total, unit="bytes", is_wanted=total is not None)
+
+
+def _advance(progress: Progress, source: BinaryIO, kind: str | None) -> Callable[[int], None]:
+    """To be called with the number of records that were sent."""
+
+    def advance(records: int) -> None:
+        if progress.is_shown:
+            progress.reach(records if kind == "parquet" else source.tell())
+
+    return advance
 
 
 def _opened(file: Path | None) -> AbstractContextManager[BinaryIO]:
@@ -174,13 +202,13 @@ def _send(
         sender.send_batches(inputs.parquet_batches(file))
     else:
         if sys.stdin.isatty():
-            invocation.say("Each line is a record; Ctrl-D ends.")
+            invocation.say("Type one record per line. Ctrl-D ends the input.")
         units = inputs.line_units(source, limit_bytes, may_be_bytes=topic.schema is None)
         sender.send_records(units, inputs.line_parse(topic, form), has_partitions=True)
 
 
 class _Sender:
-    """Sends what was read, record by record or batch by batch, and notes it."""
+    """Sends the input, record by record or batch by batch, and keeps track of it in a `_Sending`."""
 
     def __init__(
         self,
@@ -188,7 +216,7 @@ class _Sender:
         topic: TopicDescription,
         partition: int | None,
         sending: _Sending,
-        advance: Callable[[int], object],
+        advance: Callable[[int], None],
         *,
         keeps_partition: bool,
     ) -> None:
@@ -200,7 +228,7 @@ class _Sender:
         self._keeps_partition = keeps_partition
 
     def send_records(self, units: Iterator[Unit], parse: Parse, *, has_partitions: bool = False) -> None:
-        """``has_partitions``: those of the records count. Raises the first error, with its record's place."""
+        """``has_partitions``: use the records' own partitions. Raises the first error, with its place in the input."""
         skipper = Skipper(self._sending.skipped)
         uses_partition = has_partitions or self._keeps_partition
         for number, unit in enumerate(units, 1):
@@ -226,7 +254,7 @@ class _Sender:
                 self._advance(number)
 
     def send_batches(self, batches: Iterator[pa.RecordBatch]) -> None:
-        """Raises the first error; the batch it is about is not sent, or in part."""
+        """Raises the first error; its batch was not sent, or only in part."""
         import numpy as np
 
         skipper = Skipper(self._sending.skipped)
@@ -242,7 +270,7 @@ class _Sender:
 
 
 class _Sending:
-    """What became of the records that were sent, by their numbers in the input."""
+    """The state of the records that were sent, by their numbers in the input."""
 
     def __init__(self, skipped: RecordNumbers, *, acks: str) -> None:
         self.skipped = skipped
@@ -254,7 +282,7 @@ class _Sending:
         self._uncertain = 0
 
     def add(self, number: int, place: str, future: RecordFuture) -> None:
-        """One record more. Blocks while many are not acknowledged; raises the first delivery error."""
+        """Adds a record. Blocks while too many are unacknowledged; raises the first delivery error."""
         self.sent += 1
         records = self._records
         records.append((number, place, future))
@@ -262,21 +290,21 @@ class _Sending:
             self._settle_record()
 
     def add_batch(self, numbers: list[int], deliveries: list[Delivery]) -> None:
-        """A batch that is being sent; ``deliveries`` may still grow. Otherwise as `add`."""
+        """Adds a batch that is being sent; ``deliveries`` may still grow. Otherwise like `add`."""
         self.sent += len(numbers)
         self._batches.append((numbers, deliveries))
         while len(self._batches) > _MOST_UNANSWERED_BATCHES:
             self._settle_batch()
 
     def finish(self) -> None:
-        """Waits for all. Raises the first delivery error."""
+        """Waits until all records are acknowledged. Raises the first delivery error."""
         while self._records:
             self._settle_record()
         while self._batches:
             self._settle_batch()
 
     def report(self, producer: Producer, *, limit_s: float | None = None) -> str:
-        """Which records are in the log, and how to go on, after an error: waits until it is known."""
+        """After an error: which records are in the log, and how to continue. Blocks until that is known."""
         with suppress(PylogError):
             producer.flush(limit_s)
         while True:
@@ -330,52 +358,25 @@ class _Sending:
 
 def _said(known: RecordNumbers, acknowledged: RecordNumbers, uncertain: int, *, acks: str) -> str:
     if acks == "0":
-        return "With acks=0 it is not known which records are in the log"
+        return "With acks=0 it is unknown which records are in the log"
     in_order = known.first_missing - 1
-    doubt = f"; {uncertain:,} more were sent, and may be there or not" if uncertain else ""
+    doubt = f"; {uncertain:,} more were sent and may or may not be in the log" if uncertain else ""
     if not len(acknowledged):
         text = "No record was written" if not uncertain else "No record was acknowledged"
-        return f"{text}{doubt}" + (f". To go on: --skip {skip_argument(known)}" if len(known) else "")
+        return f"{text}{doubt}" + (f". {_continue(known)}" if len(known) else "")
     after = len(known) - in_order
     if not in_order:
-        return f"{after:,} records of the input, not the first ones, are in the log{doubt}. {_go_on(known)}"
+        return (
+            f"{counted(after, 'record')} of the input, but not the first, {'is' if after == 1 else 'are'} in the log"
+            f"{doubt}. {_continue(known)}"
+        )
     first = "The first record" if in_order == 1 else f"The first {in_order:,} records"
-    others = f" and {after:,} of those behind" if after else ""
+    others = f" and {after:,} of the later ones" if after else ""
     return (
         f"{first} of the input{others} {'is' if in_order == 1 and not after else 'are'} in the log{doubt}. "
-        f"{_go_on(known)}"
+        f"{_continue(known)}"
     )
 
 
-def _go_on(known: RecordNumbers) -> str:
-    return f"To go on with the rest: --skip {skip_argument(known)}"
-
-
-class _RowProgress:
-    """A bar on standard error, on a terminal only; a call tells how many rows were sent."""
-
-    def __init__(self, invocation: Invocation, file: Path) -> None:
-        from rich.console import Console
-        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-        console = Console(stderr=True)
-        self._bar = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            TextColumn("{task.completed:,.0f} rows"),
-            TimeElapsedColumn(),
-            console=console,
-            disable=invocation.quiet or not console.is_terminal,
-            transient=True,
-        )
-        self._task = self._bar.add_task(file.name, total=None)
-
-    def __enter__(self) -> _RowProgress:
-        self._bar.start()
-        return self
-
-    def __call__(self, rows: int) -> None:
-        self._bar.update(self._task, completed=rows)
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
+def _continue(known: RecordNumbers) -> str:
+    return f"To send the rest: --skip {skip_argument(known)}"

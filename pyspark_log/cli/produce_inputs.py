@@ -1,7 +1,7 @@
-"""What `pylog produce` reads, as records or as Arrow batches: lines, JSON records, raw records, csv and parquet.
+"""The input of `pylog produce` as records or Arrow batches: lines, JSON records, raw records, CSV and Parquet.
 
-Rule: an input is taken apart without being believed: what is wrong with a record is a `ValueError`, or an error of the
-tree, for the caller to say with the record's number. What `pylog consume` prints comes in again as it was.
+Rule: the input is not trusted. A wrong record is a `ValueError`, or an error of `broker_runtime.contract.errors`, to
+which the caller adds the record's number. The output of `pylog consume` is read back unchanged.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from __future__ import annotations
 import codecs
 import io
 import itertools
-import os
-import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,8 +18,9 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from broker_runtime.contract.errors import OptionError, PylogError, RecordTooLargeError, SchemaMismatchError
-from broker_runtime.contract.schema.topic import nearest
+from broker_runtime.contract.suggestion import suggestion
 from pyspark_log.cli.json_values import load_json, parse_bytes, parse_timestamp_ms, row_parser
+from pyspark_log.cli.progress import is_file
 from pyspark_log.cli.raw_records import read_raw, unpack_record
 from pyspark_log.cli.text_input import CsvSource, without_mark
 from pyspark_log.client.producer.column_values import value_check
@@ -32,13 +31,13 @@ if TYPE_CHECKING:
 
 ROWS_PER_BATCH = 1 << 16
 JSON_GROWTH = 8
-"""How much longer a record may be as JSON, with everything escaped."""
+"""How many times longer a record may be as JSON, with everything escaped."""
 _PLACE = ("topic", "partition", "offset", "timestamp")
 _MOST_BLOCK_BYTES = (1 << 31) - 1
 
 
 class InputRecord(NamedTuple):
-    """One record as `Producer.send` takes it. ``timestamp`` None: now."""
+    """One record, as `Producer.send` takes it. ``timestamp`` None: now."""
 
     value: Any
     key: bytes | None = None
@@ -48,7 +47,7 @@ class InputRecord(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """One record's bytes, and how its place in the input is called."""
+    """One record's bytes, and its place in the input, for messages."""
 
     place: str
     content: bytes
@@ -58,7 +57,7 @@ Parse = Callable[[bytes], InputRecord]
 
 
 def record_limit_bytes(topic: TopicDescription) -> int:
-    """How large a record of the topic may be."""
+    """The largest size of a record of the topic."""
     from broker_runtime.contract.settings import parse_size, resolve
 
     return parse_size(topic.config.get("max.message.bytes", resolve("topic").max_message_bytes))
@@ -67,11 +66,11 @@ def record_limit_bytes(topic: TopicDescription) -> int:
 def line_units(
     source: BinaryIO, limit_bytes: int, *, skips_blank: bool = False, may_be_bytes: bool = False
 ) -> Iterator[Unit]:
-    """The lines. ``may_be_bytes``: of any kind, so that only a file has a byte order mark, and what begins like UTF-16
-    is it only with its zeros.
+    """The lines of ``source``. ``may_be_bytes``: they may be any bytes, so that only a file can have a byte order mark,
+    and one of UTF-16 counts only if zero bytes follow.
 
-    Raises `RecordTooLargeError` for a line above the limit, `OptionError` for text that is not UTF-8 by its byte order
-    mark.
+    Raises `RecordTooLargeError` for a line longer than the limit, and `OptionError` for text whose byte order mark is
+    not that of UTF-8.
     """
     for number in itertools.count(1):
         line = source.readline(limit_bytes + 1)
@@ -82,16 +81,16 @@ def line_units(
         content = line.removesuffix(b"\n")
         if len(content) > limit_bytes:
             raise RecordTooLargeError(
-                f"line {number}: longer than {limit_bytes} bytes, by the topic's max.message.bytes"
+                f"line {number}: is longer than the topic's max.message.bytes allows ({limit_bytes} bytes)"
             )
         if content.strip() or not skips_blank:
             yield Unit(f"line {number}", content)
 
 
 def _is_bytes(line: bytes, source: BinaryIO) -> bool:
-    """Whether the first line is no text's beginning: it is no file's, or begins as UTF-16 does and is not, as no zero
-    byte is in it, nor right behind its newline."""
-    if not _is_file(source):
+    """Whether the first line is bytes rather than text: it does not come from a file, or it begins like UTF-16 but has
+    no zero byte, neither in it nor right after its newline."""
+    if not is_file(source, without_descriptor=True):
         return True
     if b"\0" in line or line.startswith(codecs.BOM_UTF8):
         return False
@@ -99,16 +98,8 @@ def _is_bytes(line: bytes, source: BinaryIO) -> bool:
     return is_marked and not (isinstance(source, io.BufferedReader) and source.peek(1)[:1] == b"\0")
 
 
-def _is_file(source: BinaryIO) -> bool:
-    """Also where something stands for one, without a descriptor."""
-    try:
-        return stat.S_ISREG(os.fstat(source.fileno()).st_mode)
-    except io.UnsupportedOperation:
-        return True
-
-
 def raw_units(source: BinaryIO, limit_bytes: int) -> Iterator[Unit]:
-    """The records of `consume --raw`. Raises `OptionError`."""
+    """Splits the output of `consume --raw`. Raises `OptionError`."""
     number = 0
     try:
         for number, body in enumerate(read_raw(source, limit_bytes=limit_bytes), 1):
@@ -118,7 +109,7 @@ def raw_units(source: BinaryIO, limit_bytes: int) -> Iterator[Unit]:
 
 
 def line_parse(topic: TopicDescription, form: LineParser | None) -> Parse:
-    """Lines as a format says; without one the whole line is the value."""
+    """Parses lines by a format; without one the whole line is the value."""
     make_value = _value_maker(topic)
 
     def parse(line: bytes) -> InputRecord:
@@ -134,7 +125,7 @@ def line_parse(topic: TopicDescription, form: LineParser | None) -> Parse:
 
 
 def raw_parse(topic: TopicDescription) -> Parse:
-    """The records of `consume --raw`."""
+    """Parses records of `consume --raw`."""
     make_value = _value_maker(topic)
 
     def parse(body: bytes) -> InputRecord:
@@ -145,7 +136,7 @@ def raw_parse(topic: TopicDescription) -> Parse:
 
 
 def json_parse(topic: TopicDescription) -> Parse:
-    """The records of `consume -o jsonl`, or bare rows of a typed topic."""
+    """Parses records of `consume -o jsonl`, or for a typed topic also plain rows."""
     schema = topic.schema
     if schema is None:
         return lambda line: _untyped_record(_json_object(line))
@@ -183,9 +174,9 @@ def _json_object(line: bytes) -> dict[str, Any]:
     try:
         made = load_json(line)
     except ValueError as error:
-        raise ValueError(f"not JSON ({error}); wanted is a JSON object per line") from None
+        raise ValueError(f"must be a JSON object, but is not JSON ({error})") from None
     if not isinstance(made, dict):
-        raise ValueError(f"{_kind_in_json(made)}; wanted is a JSON object per line")
+        raise ValueError(f"must be a JSON object, not {_kind_in_json(made)}")
     return made
 
 
@@ -201,7 +192,7 @@ def _untyped_record(given: dict[str, Any]) -> InputRecord:
     known = (*_PLACE, "key", "value", "headers")
     unknown = next((name for name in given if name not in known), None)
     if unknown is not None:
-        raise ValueError(f"no field {unknown!r} in a record of a topic without a schema{nearest(unknown, known)}")
+        raise ValueError(f"a record of a topic without a schema has no field {unknown!r}; {suggestion(unknown, known)}")
     if "value" not in given:
         raise ValueError("the field 'value' is missing: a topic without a schema needs it (null is allowed)")
     record = InputRecord(parse_bytes(given["value"], "value"), parse_bytes(given.get("key"), "key"))
@@ -217,7 +208,7 @@ def _with_place(record: InputRecord, given: dict[str, Any]) -> InputRecord:
     given_headers = given.get("headers") or []
     for header in given_headers if isinstance(given_headers, list) else [given_headers]:
         if not isinstance(header, list) or len(header) != 2 or not isinstance(header[0], str):
-            raise ValueError(f'headers must be pairs of name and value, as in [["a", "1"]], not {header!r:.80}')
+            raise ValueError(f'headers must be pairs of name and value, for example [["a", "1"]], not {header!r:.80}')
         headers.append((header[0], parse_bytes(header[1], f"header {header[0]!r}")))
     return record._replace(
         partition=partition,
@@ -230,7 +221,7 @@ def _with_place(record: InputRecord, given: dict[str, Any]) -> InputRecord:
 
 
 def parquet_batches(file: Path) -> Iterator[pa.RecordBatch]:
-    """The rows of a Parquet file; a file without a byte has none. Raises `SchemaMismatchError` for another kind."""
+    """The rows of a Parquet file; an empty file has none. Raises `SchemaMismatchError` for another kind of file."""
     import pyarrow.parquet as pq
 
     if file.is_file() and not file.stat().st_size:
@@ -240,11 +231,11 @@ def parquet_batches(file: Path) -> Iterator[pa.RecordBatch]:
 
 
 def csv_batches(source: BinaryIO, name: str, topic: TopicDescription, null: str) -> Iterator[pa.RecordBatch]:
-    """The rows of a csv file with headings; ``null`` without quotes is null, and nothing else is. Types that csv has no
-    form for (nested ones, durations) are JSON. Raises `SchemaMismatchError`."""
+    """The rows of a CSV file with column names in its first line. Only ``null`` without quotes means null. Values of
+    types that CSV cannot express (nested types, durations) are JSON. Raises `SchemaMismatchError`."""
     import pyarrow.csv as csv
 
-    # Text has no types of its own: where the topic names a column, its type is how the text is read.
+    # CSV has no types: each column is read as the type that the topic's column has.
     schema = topic.schema if topic.schema is not None else pa.schema({"key": pa.binary(), "value": pa.binary()})
     as_text = {field.name: field for field in schema if _csv_cannot(field.type)}
     options = csv.ConvertOptions(
@@ -272,7 +263,7 @@ def csv_batches(source: BinaryIO, name: str, topic: TopicDescription, null: str)
 
 @contextmanager
 def _row_length_errors(text: CsvSource, name: str, limit_bytes: int) -> Iterator[None]:
-    """What Arrow says of blocks, as an error about the row, or about the quote that makes it endless."""
+    """Turns Arrow's error about blocks into one about the row, or about the quote that makes it endless."""
     try:
         yield
     except pa.ArrowInvalid as error:
@@ -281,7 +272,7 @@ def _row_length_errors(text: CsvSource, name: str, limit_bytes: int) -> Iterator
         if text.quotes.line is None:
             raise SchemaMismatchError(f"{name}: a row is longer than {limit_bytes} bytes") from None
         raise SchemaMismatchError(
-            f"{name}: line {text.quotes.line}: the quote that opens there is not closed within {limit_bytes} bytes"
+            f"{name}: line {text.quotes.line}: the quote that opens here is not closed within {limit_bytes} bytes"
         ) from None
 
 
@@ -311,7 +302,7 @@ def _with_text_columns(batch: pa.RecordBatch, as_text: dict[str, pa.Field], sche
 
 
 def _floats(texts: pa.Array, field: pa.Field) -> pa.Array:
-    """The numbers. Raises `SchemaMismatchError`, also for one that is too large, which Arrow takes for infinity."""
+    """Parses numbers. Raises `SchemaMismatchError`, also for a number so large that Arrow makes it infinity."""
     import pyarrow.compute as pc
 
     texts = pc.utf8_trim_whitespace(texts)
@@ -322,13 +313,13 @@ def _floats(texts: pa.Array, field: pa.Field) -> pa.Array:
     if pc.any(pc.is_inf(numbers)).as_py():
         is_wrong = pc.and_(pc.is_inf(numbers), pc.match_substring_regex(texts, "[0-9]"))
         if wrong := texts.filter(is_wrong).slice(0, 1).to_pylist():
-            raise SchemaMismatchError(f"column {field.name!r}: {wrong[0]!r:.80} is out of range of {field.type}")
+            raise SchemaMismatchError(f"column {field.name!r}: {wrong[0]!r:.80} is out of range for {field.type}")
     return numbers
 
 
 @contextmanager
 def _arrow_errors(name: str) -> Iterator[None]:
-    """What Arrow cannot read, as an error that names the file, in one line."""
+    """Turns Arrow's errors into one line that names the file."""
     try:
         yield
     except (PylogError, MemoryError):

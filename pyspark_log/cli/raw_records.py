@@ -1,12 +1,12 @@
-r"""Records as bytes that lose nothing: what `pylog consume --raw` writes and `pylog produce --raw` reads.
+r"""Complete records in binary: the output of `pylog consume --raw` and the input of `pylog produce --raw`.
 
-    stream  := "pylog-raw-1\n" record*              streams may follow each other
-    record  := length uint32, then as many bytes: partition int32, timestamp int64 (ms), key bytes, value bytes,
+    stream  := "pylog-raw-1\n" record*              streams may be concatenated
+    record  := length uint32, followed by so many bytes: partition int32, timestamp int64 (ms), key bytes, value bytes,
                count uint32, count × (name bytes, value bytes)
-    bytes   := length int32, -1 for null, then as many bytes
+    bytes   := length int32, -1 for null, followed by so many bytes
 
 Numbers are big-endian. The value of a typed record is its row as JSON (`json_values`), and it has no key of its own.
-Rule: what is not complete is an error, never a shorter record. Pure but for the stream that is read.
+Rule: an incomplete record is an error, never a shorter record. Pure, except for reading the stream.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ def pack_record(record: RawRecord) -> bytes:
 
 
 def read_raw(source: BinaryIO, *, limit_bytes: int) -> Iterator[bytes]:
-    """The records of ``source``, each to be given to `unpack_record`. Raises `ValueError` for what is no such stream,
-    and for a record above ``limit_bytes``."""
+    """The records of ``source``, each for `unpack_record`. Raises `ValueError` for anything that is not such a stream,
+    and for a record larger than ``limit_bytes``."""
     start = source.read(len(MAGIC))
     if start and start != MAGIC:
-        raise ValueError("this is no output of pylog consume --raw")
+        raise ValueError("the input is not the output of pylog consume --raw")
     while head := source.read(_LENGTH.size):
         if head == MAGIC[: _LENGTH.size] and head + source.read(len(MAGIC) - _LENGTH.size) == MAGIC:
             continue
@@ -55,7 +55,7 @@ def read_raw(source: BinaryIO, *, limit_bytes: int) -> Iterator[bytes]:
             raise ValueError("the input ends in the middle of a record")
         (length,) = _LENGTH.unpack(head)
         if length > limit_bytes + _OVERHEAD_BYTES:
-            raise ValueError(f"a record of {length} bytes; at most {limit_bytes} are taken")
+            raise ValueError(f"a record has {length} bytes; at most {limit_bytes} are allowed")
         body = source.read(length)
         if len(body) < length:
             raise ValueError("the input ends in the middle of a record")
@@ -63,7 +63,7 @@ def read_raw(source: BinaryIO, *, limit_bytes: int) -> Iterator[bytes]:
 
 
 def unpack_record(body: bytes) -> RawRecord:
-    """What `read_raw` gave. Raises `ValueError`."""
+    """Unpacks a record of `read_raw`. Raises `ValueError`."""
     try:
         partition, timestamp_ms = _PLACE.unpack_from(body)
         key, position = _take(body, _PLACE.size)
@@ -76,9 +76,9 @@ def unpack_record(body: bytes) -> RawRecord:
             content, position = _take(body, position)
             headers.append(((name or b"").decode(), content))
     except (struct.error, UnicodeDecodeError) as error:
-        raise ValueError(f"a damaged record: {error}") from None
+        raise ValueError(f"the record is damaged: {error}") from None
     if position != len(body):
-        raise ValueError("a damaged record: its lengths do not add up")
+        raise ValueError("the record is damaged: its lengths do not add up")
     return RawRecord(partition, timestamp_ms, key, value, headers)
 
 
@@ -92,5 +92,5 @@ def _take(body: bytes, position: int) -> tuple[bytes | None, int]:
     if length == -1:
         return None, position
     if not 0 <= length <= len(body) - position:
-        raise struct.error("a length beyond its end")
+        raise struct.error("a length reaches beyond its end")
     return body[position : position + length], position + length

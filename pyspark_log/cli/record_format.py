@@ -1,11 +1,11 @@
-r"""``'%k\t%v\n'``: how records become text, and text records.
+r"""``'%k\t%v\n'``: formats that turn records into text, and lines into records.
 
     %k key   %v value   %t topic   %p partition   %o offset   %T timestamp (ms)   %d the same as a date
     %h headers (name=value,…)   %{column} a column of a typed topic   %% a percent sign
     \n \t \r \0 \\ as in C
 
-A missing key or value is nothing at all in the text; bytes are shown as they are. The value of a typed record is its
-row as JSON. Reading takes %k, %v, %p and %T, each at most once, with something between any two. Pure.
+A missing key or value becomes empty text; bytes are written unchanged. The value of a typed record is its row as JSON.
+For reading, %k, %v, %p and %T are allowed, each at most once, with text between any two. Pure.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _READABLE = "kvpT"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """What a format can show of one record. ``row``: a typed record's columns as JSON has them (`json_values`), the
-    binary ones as bytes in ``binary``."""
+    """The parts of a record that a format can show. ``row``: a typed record's columns as JSON (`json_values`);
+    ``binary``: its binary columns as bytes."""
 
     topic: str
     partition: int
@@ -49,7 +49,7 @@ class RecordFormat:
         self.columns = [part[0][1:-1] for part in self._parts if isinstance(part, tuple) and part[0].startswith("{")]
 
     def show(self, record: Shown) -> bytes:
-        """The record as UTF-8, but for bytes that are none, which stay."""
+        """The record as UTF-8; bytes of keys and values that are not UTF-8 are kept."""
         return b"".join(
             part.encode(errors="backslashreplace") if isinstance(part, str) else _field(part[0], record)
             for part in self._parts
@@ -57,7 +57,7 @@ class RecordFormat:
 
 
 class LineParser:
-    """Takes lines apart as a format says; the format's last character, a newline, ends a record.
+    """Parses lines by a format, whose last character, a newline, ends a record.
 
     Raises `OptionError` if the format cannot be read back.
     """
@@ -65,7 +65,7 @@ class LineParser:
     def __init__(self, text: str) -> None:
         parts = _parse(text)
         if not parts or not isinstance(parts[-1], str) or not parts[-1].endswith("\n"):
-            raise OptionError(f"-f {text!r}: a format to read by must end with \\n; each line is a record")
+            raise OptionError(f"-f {text!r}: must end with \\n, because each line is a record")
         parts[-1] = parts[-1][:-1]
         pattern, seen, after_field = "", set[str](), False
         for part in parts:
@@ -75,19 +75,19 @@ class LineParser:
                 continue
             name = part[0]
             if name not in _READABLE:
-                raise OptionError(f"-f {text!r}: %{name} cannot be read; allowed are %k %v %p %T")
+                raise OptionError(f"-f {text!r}: %{name} cannot be used for reading; allowed are %k %v %p %T")
             if name in seen or after_field:
-                raise OptionError(f"-f {text!r}: each of %k %v %p %T once, with something between two of them")
+                raise OptionError(f"-f {text!r}: use each of %k %v %p %T at most once, with text between any two")
             seen.add(name)
             after_field = True
             pattern += rf"(?P<{name}>-?\d{{1,18}})" if name in "pT" else f"(?P<{name}>.*?)"
         if not seen & {"k", "v"}:
-            raise OptionError(f"-f {text!r}: has neither %k nor %v")
+            raise OptionError(f"-f {text!r}: needs %k or %v")
         self._pattern = re.compile(pattern.encode() + rb"\Z", re.DOTALL)
         self._text = text
 
     def parse(self, line: bytes) -> Mapping[str, bytes]:
-        """The fields of one line (without its newline), by letter. Raises `ValueError` if it does not fit."""
+        """The fields of one line (without its newline), by letter. Raises `ValueError` if the line does not match."""
         match = self._pattern.match(line)
         if match is None:
             raise ValueError(f"does not match -f '{self._text}'")
@@ -103,7 +103,7 @@ def _parse(text: str) -> list[str | tuple[str]]:
         name, escape = match.groups()
         if escape is not None:
             if escape not in _ESCAPES:
-                raise OptionError(f"-f {text!r}: \\{escape} is none of \\n \\t \\r \\0 \\\\")
+                raise OptionError(f"-f {text!r}: unknown escape \\{escape}; allowed are \\n \\t \\r \\0 \\\\")
             literal += _ESCAPES[escape]
         elif name == "%":
             literal += "%"
@@ -113,7 +113,7 @@ def _parse(text: str) -> list[str | tuple[str]]:
                 literal = ""
             parts.append((name,))
         else:
-            raise OptionError(f"-f {text!r}: %{name} is none of %k %v %t %p %o %T %d %h %{{column}} %%")
+            raise OptionError(f"-f {text!r}: unknown field %{name}; allowed are %k %v %t %p %o %T %d %h %{{column}} %%")
     literal += text[position:]
     if literal:
         parts.append(literal)

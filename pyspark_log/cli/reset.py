@@ -1,7 +1,7 @@
-"""Where a group shall go on: what `pylog group reset` was told, as offsets.
+"""The arguments of `pylog group reset` as offsets.
 
-Pure but for `read_offsets_file`, and `resolve`, which asks brokers. Everything wrong is an `OptionError` that shows
-what was given.
+Pure, except for `read_offsets_file` and for `resolve`, which asks brokers. Anything wrong is an `OptionError` that
+shows what was given.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FILE_HEADING = ["topic", "partition", "offset"]
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """So many records on from what the group acknowledged; negative: back."""
+    """A number of records forward from the committed offset; negative: backward."""
 
     records: int
 
@@ -43,8 +43,8 @@ def parse_target(text: str, *, now_ms: int) -> Target:
         return parse_place(text, now_ms=now_ms, option="--to")
     except OptionError:
         raise OptionError(
-            f"--to {text!r}: allowed are earliest, latest, an offset (42), on or back from the committed offset (+10, "
-            "-10), an age (1h), or a time (2026-01-31T12:00)"
+            f"--to {text!r}: allowed are earliest, latest, an offset (42), a number of records from the committed "
+            "offset (+10, -10), an age (1h), or a time (2026-01-31T12:00)"
         ) from None
 
 
@@ -57,7 +57,9 @@ def parse_topics(given: Sequence[str]) -> dict[str, list[int] | None]:
         topic, colon, listed = text.partition(":")
         numbers = listed.split(",")
         if "," in topic or (colon and not all(map(is_number, numbers))):
-            raise InvalidPartitionsError(f"{text!r} must be TOPIC or TOPIC:PARTITION[,PARTITION…], as in flights:0,2")
+            raise InvalidPartitionsError(
+                f"{text!r} must be TOPIC or TOPIC:PARTITION[,PARTITION…], for example flights:0,2"
+            )
         before = found.get(check_topic_name(topic), [])
         if not colon or before is None:
             found[topic] = None
@@ -71,7 +73,7 @@ def read_offsets_file(file: Path) -> dict[TopicPartition, int]:
     try:
         text = file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
-        raise OptionError(f"{file} must be text in UTF-8, with lines of topic,partition,offset") from None
+        raise OptionError(f"{file} must be UTF-8 text with lines of topic,partition,offset") from None
     return parse_offsets_file(text.splitlines(), name=str(file))
 
 
@@ -86,11 +88,11 @@ def parse_offsets_file(lines: Sequence[str], *, name: str) -> dict[TopicPartitio
             continue
         if len(cells) != 3 or not is_number(cells[1]) or not is_number(cells[2]):
             raise OptionError(
-                f"{name}, line {number}: {','.join(row)!r} must be topic,partition,offset, as in flights,0,42"
+                f"{name}, line {number}: {','.join(row)!r} must be topic,partition,offset, for example flights,0,42"
             )
         at = TopicPartition(check_topic_name(cells[0]), int(cells[1]))
         if at in found:
-            raise OptionError(f"{name}, line {number}: {at.topic}:{at.partition} is there twice")
+            raise OptionError(f"{name}, line {number}: {at.topic}:{at.partition} occurs twice")
         found[at] = int(cells[2])
     if not found:
         raise OptionError(f"{name} has no line of topic,partition,offset")
@@ -108,8 +110,8 @@ def _rows(lines: Sequence[str], name: str) -> Iterator[list[str]]:
 def resolve(
     admin: Admin, target: Target, partitions: Sequence[TopicPartition], committed: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """The offset that ``target`` means in each partition; one that was typed may lie outside the log. For a `Shift`
-    partitions that the group has acknowledged nothing of are left out."""
+    """The offset that ``target`` means in each partition. An offset given as a number may lie outside the log. For a
+    `Shift`, partitions without a committed offset are left out."""
     from pyspark_log.cli.ranges import resolve_place
 
     match target:
@@ -124,12 +126,12 @@ def resolve(
 def within_log(
     wanted: Mapping[TopicPartition, int], starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
 ) -> tuple[dict[TopicPartition, int], list[str]]:
-    """The same offsets within what the logs hold, and one remark on all that had to be changed."""
+    """The offsets moved into the range that the logs hold, and at most one message about those that were moved."""
     new = {at: min(max(offset, starts[at]), ends[at]) for at, offset in wanted.items()}
     outside = [at for at in new if new[at] != wanted[at]]
     shown = ", ".join(f"{at.topic}:{at.partition} has {starts[at]} to {ends[at]}" for at in outside[:_SHOWN_PARTITIONS])
     more = f", and {len(outside) - _SHOWN_PARTITIONS} more" if len(outside) > _SHOWN_PARTITIONS else ""
     offsets = {wanted[at] for at in outside}
-    what = f"{min(offsets)} is" if len(offsets) == 1 else "Some offsets are"
-    remarks = [f"{what} outside the log, so the nearest offset is taken: {shown}{more}."] if outside else []
-    return new, remarks
+    what = f"Offset {min(offsets)} is" if len(offsets) == 1 else "Some offsets are"
+    messages = [f"{what} outside the log; the nearest offset is used: {shown}{more}."] if outside else []
+    return new, messages

@@ -1,10 +1,10 @@
-"""Which records of an input are in the log, and which `pylog produce --skip` leaves out: numbers from 1 on.
+"""The records of an input that are in the log, and those that `pylog produce --skip` skips: numbers from 1.
 
     1200                     the first 1,200
-    1-1200,1203-1203         these, both ends included
-    @FILE                    what the file says
+    1-1200,1203-1203         ranges, both ends included
+    @FILE                    a file with either
 
-Rule: what is said after a failure is known, not guessed: only acknowledged records count. Pure, but for the files.
+Rule: only acknowledged records count as being in the log. Pure, except for the files.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _RANGE = re.compile(r"([0-9]{1,18})-([0-9]{1,18})\Z")
 
 
 class RecordNumbers:
-    """A set of numbers, kept as ranges. ``ranges``: disjoint, rising, both ends included."""
+    """A set of numbers, kept as ranges. ``ranges``: disjoint, ascending, both ends included."""
 
     def __init__(self) -> None:
         self._ranges: list[tuple[int, int]] = []
         self._loose: list[int] = []
 
     def add(self, number: int) -> None:
-        """Adds one; cheapest in rising order."""
+        """Adds a number; fastest in ascending order."""
         if self._ranges and not self._loose and number == self._ranges[-1][1] + 1:
             self._ranges[-1] = (self._ranges[-1][0], number)
         else:
@@ -41,7 +41,7 @@ class RecordNumbers:
 
     @property
     def ranges(self) -> list[tuple[int, int]]:
-        """What there is."""
+        """The ranges."""
         if self._loose:
             self._ranges = _merged([*self._ranges, *((number, number) for number in self._loose)])
             self._loose = []
@@ -49,7 +49,7 @@ class RecordNumbers:
 
     @property
     def first_missing(self) -> int:
-        """The lowest number from 1 on that is not in it."""
+        """The lowest positive number that is not in the set."""
         ranges = self.ranges
         return ranges[0][1] + 1 if ranges and ranges[0][0] <= 1 else 1
 
@@ -62,20 +62,20 @@ class RecordNumbers:
 
 
 class Skipper:
-    """Asked with rising numbers, says which are to be left out."""
+    """Answers, for ascending numbers, whether each is to be skipped."""
 
     def __init__(self, numbers: RecordNumbers) -> None:
         self._left = list(reversed(numbers.ranges))
 
     def skips(self, number: int) -> bool:
-        """Whether ``number`` is left out."""
+        """Whether ``number`` is to be skipped."""
         while self._left and self._left[-1][1] < number:
             self._left.pop()
         return bool(self._left) and self._left[-1][0] <= number
 
 
 def parse_skip(text: str) -> RecordNumbers:
-    """What ``--skip`` says. Raises `OptionError`."""
+    """Parses the value of ``--skip``. Raises `OptionError`."""
     if text.startswith("@"):
         try:
             text = "".join(Path(text[1:]).read_text().split())
@@ -88,13 +88,15 @@ def parse_skip(text: str) -> RecordNumbers:
     for part in text.split(","):
         found = _RANGE.match(part.strip())
         if found is None or not 1 <= int(found[1]) <= int(found[2]):
-            raise OptionError(f"--skip {text[:80]!r}: a number of records (1200), ranges (1-1200,1203-1203), or @FILE")
+            raise OptionError(
+                f"--skip {text[:80]!r}: must be a number of records (1200), ranges (1-1200,1203-1203), or @FILE"
+            )
         numbers.add_range(int(found[1]), int(found[2]))
     return numbers
 
 
 def skip_argument(numbers: RecordNumbers) -> str:
-    """What to give to ``--skip`` for these: text, or where that would be long, a file that is written for it."""
+    """The value of ``--skip`` for these numbers: text, or where that would be long, a file that is written here."""
     ranges = numbers.ranges
     if len(ranges) <= 1 and numbers.first_missing == len(numbers) + 1:
         return str(len(numbers))

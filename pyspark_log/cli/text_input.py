@@ -1,6 +1,6 @@
-"""Text that is read: its encoding, which must be UTF-8, and quotes of csv that are never closed.
+"""Checks of text input: its encoding, which must be UTF-8, and quotes in CSV that are never closed.
 
-Rule: text is looked at in the pieces in which it is read, never line by line. Pure but for the file that is read.
+Rule: text is checked in the pieces in which it is read, never line by line. Pure, except for reading the file.
 """
 
 from __future__ import annotations
@@ -19,42 +19,42 @@ _OTHER_ENCODINGS = (
     (codecs.BOM_UTF16_BE, "UTF-16"),
 )
 
-# As Arrow takes csv apart: a quote opens a field only as its first byte, two are one, and what comes behind the closing
-# one belongs to the field. Possessive: never tried in another way, so the time is linear.
+# CSV as Arrow parses it: a quote opens a field only as its first byte, two quotes are one, and what follows the closing
+# quote belongs to the field. The patterns are possessive, so they never backtrack and take linear time.
 _WHOLE_FIELDS = re.compile(rb'(?:(?:"(?:[^"]++|"")*+"|(?!"))[^,\r\n]*+[,\r\n])*+')
 _IN_QUOTES = re.compile(rb'(?:[^"]++|"")*+')
 _REST_OF_FIELD = re.compile(rb"[^,\r\n]*+")
 
 
 def without_mark(beginning: bytes) -> bytes:
-    """The beginning of a text without UTF-8's byte order mark. Raises `OptionError` for another encoding's mark."""
+    """Removes UTF-8's byte order mark. Raises `OptionError` for the mark of another encoding."""
     for mark, name in _OTHER_ENCODINGS:
         if beginning.startswith(mark):
             raise OptionError(
-                f"the input is {name} (it begins with {mark.hex(' ').upper()}), and must be UTF-8: "
+                f"the input must be UTF-8, but it is {name} (it begins with {mark.hex(' ').upper()}). Convert it: "
                 f"iconv -f {name} -t UTF-8"
             )
     return beginning.removeprefix(codecs.BOM_UTF8)
 
 
 class OpenQuotes:
-    """Finds out whether a csv that is given piece by piece ends within quotes."""
+    """Finds out whether a CSV text, given piece by piece, ends inside quotes."""
 
     def __init__(self) -> None:
         self._is_in_field = False
         self._is_in_quotes = False
         self._ends_with_quote = False  # a quote within quotes, which closes them unless another comes next
         self._newlines = 0  # before the next piece
-        self._returns = 0  # which end lines where there are no newlines
+        self._returns = 0  # they end lines where there are no newlines
         self._opened_at = 0
 
     @property
     def line(self) -> int | None:
-        """The line with the quote that is open at the end of what was given; None: there is none."""
+        """The line whose quote is still open at the end of the text so far; None if there is none."""
         return self._opened_at if self._is_in_quotes and not self._ends_with_quote else None
 
     def add(self, piece: bytes) -> None:
-        """The next bytes."""
+        """Adds the next bytes."""
         if self._is_in_quotes or b'"' in piece:
             self._look_at(piece)
         elif piece:
@@ -95,8 +95,8 @@ class OpenQuotes:
 
 
 class CsvSource:
-    """A file of csv for Arrow to read, which takes a quote that is never closed for a value up to the end of the file:
-    here that is a `SchemaMismatchError`. ``name``: what the file is called."""
+    """A CSV file for Arrow to read. For Arrow, a quote that is never closed makes the rest of the file one value; here
+    it is a `SchemaMismatchError`. ``name``: the file's name, for messages."""
 
     closed = False
 
@@ -107,23 +107,21 @@ class CsvSource:
         self._has_begun = False
 
     def read(self, size: int = -1) -> bytes:
-        """As of any file; nothing at the end."""
+        """Like that of a file; empty at the end."""
         piece = self._source.read(size)
         if not self._has_begun:
             self._has_begun = True
             piece = without_mark(piece)
         self.quotes.add(piece)
         if not piece and self.quotes.line is not None:
-            raise SchemaMismatchError(
-                f"{self._name}: line {self.quotes.line}: the quote that opens there is not closed"
-            )
+            raise SchemaMismatchError(f"{self._name}: line {self.quotes.line}: the quote that opens here is not closed")
         return piece
 
     def close(self) -> None:
-        """The file is its opener's."""
+        """Does nothing: whoever opened the file closes it."""
 
 
 def _end(pattern: re.Pattern[bytes], piece: bytes, at: int) -> int:
     match = pattern.match(piece, at)
-    assert match is not None  # all of them match nothing as well
+    assert match is not None  # each of them also matches the empty string
     return match.end()

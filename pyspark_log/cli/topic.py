@@ -1,4 +1,4 @@
-"""`pylog topic …`."""
+"""`pylog topic …`: create, show, alter and delete topics."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from broker_runtime.contract.errors import OptionError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
-from pyspark_log.cli.arguments import parse_partition, parse_topic_settings
-from pyspark_log.cli.complete import topics
+from pyspark_log.cli import complete
+from pyspark_log.cli.arguments import parse_partition, parse_settings
 from pyspark_log.cli.invocation import Invocation, usage_error
 from pyspark_log.cli.options import add_command
 from pyspark_log.cli.output import Column, OutputFormat, counted, print_rows
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from broker_runtime.contract.model import TopicDescription
     from pyspark_log import Admin
 
-_NAME = typer.Argument(help="The topic's name.", metavar="TOPIC", show_default=False, autocompletion=topics)
-_NEW_NAME = typer.Argument(help="The topic's name.", metavar="TOPIC", show_default=False)
+_NAME = typer.Argument(help="Name of the topic.", metavar="TOPIC", show_default=False, autocompletion=complete.topics)
+_NEW_NAME = typer.Argument(help="Name of the topic.", metavar="TOPIC", show_default=False)
 
 _TOPIC_COLUMNS = [
     Column("name", "NAME"),
@@ -64,23 +64,32 @@ def add_to(group: typer.Typer) -> None:
 def create(
     invocation: Invocation,
     name: Annotated[str, _NEW_NAME],
-    partitions: Annotated[int | None, typer.Option("-p", "--partitions", help="How many; 1 by default.")] = None,
+    partitions: Annotated[
+        int | None, typer.Option("-p", "--partitions", help="Number of partitions; 1 by default.")
+    ] = None,
     replication_factor: Annotated[
-        int | None, typer.Option("-r", "--replication-factor", help="Replicas of each partition.")
+        int | None, typer.Option("-r", "--replication-factor", help="Number of replicas of each partition.")
     ] = None,
     config: Annotated[
-        list[str] | None, typer.Option("-c", "--config", metavar="NAME=VALUE", help="A setting; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            "-c",
+            "--config",
+            metavar="NAME=VALUE",
+            help="A topic setting; repeatable.",
+            autocompletion=complete.topic_settings,
+        ),
     ] = None,
     schema: Annotated[
         str | None,
-        typer.Option(help="Columns of a typed topic: 'carrier string, delay int32'. Without: Kafka's columns."),
+        typer.Option(help="Typed columns: 'carrier string, delay int32'. Default: Kafka's columns."),
     ] = None,
-    key: Annotated[str | None, typer.Option(help="The column whose value chooses the partition.")] = None,
-    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="An existing topic is fine.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check whether it could be created.")] = False,
+    key: Annotated[str | None, typer.Option(help="The column that determines the partition.")] = None,
+    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Succeed if the topic exists.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Validate only; create nothing.")] = False,
 ) -> None:
     """Create a topic."""
-    settings = parse_topic_settings(config or [], option="-c")
+    settings = parse_settings(config or [], option="-c", example="retention.ms=7d")
 
     def asked_for(admin: Admin, *, exist_ok: bool) -> TopicDescription:
         return admin.create_topic(
@@ -94,9 +103,7 @@ def create(
             validate_only=dry_run,
         )
 
-    remark = (
-        "Topic {name} could be created with {partitions}." if dry_run else "Created topic {name} with {partitions}."
-    )
+    message = "Topic {name} can be created with {partitions}." if dry_run else "Created topic {name} with {partitions}."
     with invocation.admin() as admin:
         try:
             topic = asked_for(admin, exist_ok=False)
@@ -104,24 +111,24 @@ def create(
             if not if_not_exists:
                 raise
             topic = asked_for(admin, exist_ok=True)
-            remark = "Topic {name} already exists, with {partitions}."
+            message = "Topic {name} already exists with {partitions}."
     if invocation.output is not None:
         print_rows([_row(topic)], _TOPIC_COLUMNS, invocation.output, name="name", one=True)
-    invocation.say(remark.format(name=name, partitions=counted(len(topic.partitions), "partition")))
+    invocation.say(message.format(name=name, partitions=counted(len(topic.partitions), "partition")))
 
 
 def list_topics(invocation: Invocation) -> None:
-    """List the topics."""
+    """List topics."""
     with invocation.admin() as admin:
         found = admin.describe_topics()
     if not found and invocation.output in {None, OutputFormat.TABLE, OutputFormat.WIDE}:
-        invocation.say("No topics yet. Create one: pylog topic create NAME")
+        invocation.say("No topics yet. To create one: pylog topic create NAME")
         return
     print_rows([_row(topic) for topic in found], _TOPIC_COLUMNS, invocation.output, name="name")
 
 
 def describe(invocation: Invocation, name: Annotated[str, _NAME]) -> None:
-    """Show a topic's schema, settings and partitions with their offsets."""
+    """Show a topic's schema, settings and partitions."""
     from broker_runtime.contract.model import TopicPartition
     from pyspark_log.client.admin.health import advice
 
@@ -139,36 +146,50 @@ def describe(invocation: Invocation, name: Annotated[str, _NAME]) -> None:
         out.write("Columns  Kafka's: key, value, headers, timestamp\n")
     else:
         out.write("Columns  " + "\n         ".join(_columns(topic)) + "\n")
-        out.write(f"Key      {topic.key or '- (rows are shared equally)'}\n")
+        out.write(f"Key      {topic.key or '- (round robin)'}\n")
     shown = settings if invocation.output is OutputFormat.WIDE else topic.config
     for index, (setting, value) in enumerate(sorted(shown.items())):
         out.write(f"{'Settings' if index == 0 else '        '} {setting}={_setting(value)}\n")
     out.write("\n")
     print_rows(row["partitions"], _PARTITION_COLUMNS, invocation.output, name="partition")
     for partition in topic.partitions:
-        told = advice(TopicPartition(topic.name, partition.partition), partition)
-        if told is not None:
-            invocation.say(told)
+        text = advice(TopicPartition(topic.name, partition.partition), partition)
+        if text is not None:
+            invocation.say(text)
 
 
 def alter(
     invocation: Invocation,
     name: Annotated[str, _NAME],
     config: Annotated[
-        list[str] | None, typer.Option("-c", "--config", metavar="NAME=VALUE", help="Set a setting; repeatable.")
+        list[str] | None,
+        typer.Option(
+            "-c",
+            "--config",
+            metavar="NAME=VALUE",
+            help="A setting to change; repeatable.",
+            autocompletion=complete.topic_settings,
+        ),
     ] = None,
     delete_config: Annotated[
-        list[str] | None, typer.Option("-d", "--delete-config", metavar="NAME", help="Back to the default; repeatable.")
+        list[str] | None,
+        typer.Option(
+            "-d",
+            "--delete-config",
+            metavar="NAME",
+            help="A setting to reset to its default; repeatable.",
+            autocompletion=complete.topic_setting_names,
+        ),
     ] = None,
 ) -> None:
     """Change a topic's settings."""
-    changes: dict[str, str | None] = dict(parse_topic_settings(config or [], option="-c"))
+    changes: dict[str, str | None] = dict(parse_settings(config or [], option="-c", example="retention.ms=7d"))
     for setting in delete_config or []:
         if setting in changes:
-            raise OptionError(f"{setting} is both set and deleted")
+            raise OptionError(f"{setting} is given with both -c and -d: use only one of them")
         changes[setting] = None
     if not changes:
-        raise usage_error("nothing to change: give -c NAME=VALUE or -d NAME")
+        raise usage_error("nothing to change: use -c NAME=VALUE or -d NAME")
     with invocation.admin() as admin:
         admin.alter_config(name, changes)
     invocation.say(f"Changed {', '.join(sorted(changes))} of topic {name}.")
@@ -178,11 +199,13 @@ def delete(
     invocation: Invocation,
     names: Annotated[
         list[str],
-        typer.Argument(help="Their names, or patterns in quotes: 'test-*'.", metavar="TOPIC…", autocompletion=topics),
+        typer.Argument(
+            help="Names, or patterns in quotes: 'test-*'.", metavar="TOPIC…", autocompletion=complete.topics
+        ),
     ],
-    if_exists: Annotated[bool, typer.Option("--if-exists", help="A missing topic is fine.")] = False,
+    if_exists: Annotated[bool, typer.Option("--if-exists", help="Succeed if there is no such topic.")] = False,
 ) -> None:
-    """Delete topics and all their records. Shows which, and asks, unless -y."""
+    """Delete topics and all their records. Asks for confirmation unless -y."""
     with invocation.admin() as admin:
         chosen = choose_topics(names, admin.list_topics(), if_exists=if_exists)
         if len(chosen) == 1:
@@ -198,18 +221,20 @@ def delete(
             admin.delete_topic(name, missing_ok=if_exists)
             invocation.say(f"Deleted topic {name}.")
     if not chosen:
-        invocation.say("No such topic: nothing was deleted.")
+        invocation.say("There is no such topic. Nothing was deleted.")
 
 
 def choose_topics(given: Sequence[str], existing: Sequence[str], *, if_exists: bool) -> list[str]:
-    """The topics that names and patterns mean, each once, in the order of the names. Raises
-    `UnknownTopicOrPartitionError` for one that means none, unless ``if_exists``."""
+    """The topics that the names and patterns match, each once, in the order of the arguments.
+
+    Raises `UnknownTopicOrPartitionError` for a name or pattern without a match, unless ``if_exists``.
+    """
     chosen: dict[str, None] = {}
     for text in given:
         is_pattern = any(character in text for character in "*?[")
         found = fnmatch.filter(sorted(existing), text) if is_pattern else [text] if text in existing else []
         if not found and not if_exists:
-            what = "no topic matches" if is_pattern else "the cluster has no topic"
+            what = "no topic matches" if is_pattern else "there is no topic"
             raise UnknownTopicOrPartitionError(f"{what} {text!r}")
         chosen.update(dict.fromkeys(found))
     return list(chosen)
@@ -218,9 +243,12 @@ def choose_topics(given: Sequence[str], existing: Sequence[str], *, if_exists: b
 def add_partitions(
     invocation: Invocation,
     name: Annotated[str, _NAME],
-    total: Annotated[int, typer.Argument(help="How many it has afterwards.", metavar="TOTAL")],
+    total: Annotated[int, typer.Argument(help="The new number of partitions.", metavar="TOTAL")],
 ) -> None:
-    """Add partitions. Keys are spread anew: records of one key may be in two partitions afterwards."""
+    """Add partitions.
+
+    New records of a key may go to another partition than its older records.
+    """
     with invocation.admin() as admin:
         admin.create_partitions(name, total)
     invocation.say(f"Topic {name} now has {counted(total, 'partition')}.")
@@ -229,9 +257,9 @@ def add_partitions(
 def add_column(
     invocation: Invocation,
     name: Annotated[str, _NAME],
-    columns: Annotated[str, typer.Argument(help="'gate string, note string'; nullable.", metavar="COLUMNS")],
+    columns: Annotated[str, typer.Argument(help="Nullable columns: 'gate string, note string'.", metavar="COLUMNS")],
 ) -> None:
-    """Add nullable columns to a typed topic; older records have null there."""
+    """Add nullable columns to a typed topic. They are null in older records."""
     from broker_runtime.contract.schema import parse_schema
 
     fields = parse_schema(columns)
@@ -242,21 +270,23 @@ def add_column(
 
 def trim(
     invocation: Invocation,
-    partition: Annotated[str, typer.Argument(help="The partition.", metavar="TOPIC:PARTITION")],
-    before: Annotated[str, typer.Option(help="The first offset that stays, or 'latest': none stays.")],
+    partition: Annotated[
+        str, typer.Argument(help="The partition.", metavar="TOPIC:PARTITION", autocompletion=complete.partitions)
+    ],
+    before: Annotated[str, typer.Option(metavar="OFFSET", help="The first offset to keep, or latest to keep none.")],
 ) -> None:
     """Delete a partition's records before an offset."""
     from broker_runtime.contract.model import LATEST
 
     at = parse_partition(partition)
     if before != "latest" and not before.isdecimal():
-        raise usage_error(f"--before {before!r}: must be an offset, or latest")
+        raise usage_error(f"--before {before!r}: must be an offset or latest")
     with invocation.admin() as admin:
         admin.describe_topic(at.topic)
         where = "all records" if before == "latest" else f"the records before offset {before}"
         invocation.confirm_name(f"This deletes {where} of {at.topic}:{at.partition}.", at.topic)
         started = admin.delete_records({at: LATEST if before == "latest" else int(before)})
-    invocation.say(f"{at.topic}:{at.partition} now starts at offset {started[at]}.")
+    invocation.say(f"Partition {at.topic}:{at.partition} now starts at offset {started[at]}.")
 
 
 def _row(topic: TopicDescription) -> dict[str, Any]:
@@ -295,5 +325,5 @@ def _partition_row(partition: Any) -> dict[str, Any]:
 
 
 def _setting(value: Any) -> Any:
-    """`describe_config` tells values with their source; here only the value counts."""
+    """The value alone: `describe_config` also says where each value comes from."""
     return value.get("value") if isinstance(value, Mapping) else getattr(value, "value", value)

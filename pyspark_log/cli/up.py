@@ -14,6 +14,8 @@ import typer
 
 from pyspark_log.cli.invocation import Invocation, usage_error
 from pyspark_log.cli.options import add_command
+from pyspark_log.cli.output import counted
+from pyspark_log.cli.progress import Progress
 
 if TYPE_CHECKING:
     from pyspark_log.local.broker_process import BrokerProcess
@@ -25,13 +27,13 @@ _CHROOT = "/pylog"
 _LOOK_S = 0.5
 
 
-def add_to(app: typer.Typer) -> None:
-    """Adds the command."""
-    add_command(app, "up")(up)
+def add_to(app: typer.Typer, *, panel: str) -> None:
+    """Adds the command, listed under the heading ``panel``."""
+    add_command(app, "up", panel=panel)(up)
 
 
 def data_directory(given: Path | None) -> Path:
-    """Where `pylog up` keeps its data: what was given, else ``~/.local/share/pylog`` (XDG_DATA_HOME)."""
+    """Where `pylog up` keeps its data: ``given``, else ``~/.local/share/pylog`` (XDG_DATA_HOME)."""
     if given is not None:
         return given.expanduser().absolute()
     return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "pylog"
@@ -42,25 +44,28 @@ def up(
     brokers: Annotated[
         int | None,
         typer.Option(
-            min=1, max=32, help="How many; from 3 on with a ZooKeeper of three.", show_default="as before, or 1"
+            min=1, max=32, help="Number of brokers; 3 or more run with 3 ZooKeepers.", show_default="as before, or 1"
         ),
     ] = None,
     data: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR", envvar="PYLOG_DATA", help="Where records are kept.", show_default="~/.local/share/pylog"
-        ),
+        typer.Option(metavar="DIR", envvar="PYLOG_DATA", help="Data directory.", show_default="~/.local/share/pylog"),
     ] = None,
     port: Annotated[
         int,
-        typer.Option(min=0, max=65535, envvar="PYLOG_PORT", help="Of broker 1; the others follow. 0: free ones."),
+        typer.Option(
+            min=0, max=65535, envvar="PYLOG_PORT", help="Port of broker 1; others get the next ones. 0: free ports."
+        ),
     ] = _DEFAULT_PORT,
     zookeeper: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", envvar="PYLOG_ZOOKEEPER", help="A running ZooKeeper instead of an own one."),
+        typer.Option(metavar="HOST:PORT", envvar="PYLOG_ZOOKEEPER", help="Use this ZooKeeper instead of starting one."),
     ] = None,
 ) -> None:
-    """Run a cluster on this machine: a ZooKeeper and brokers, until Ctrl-C. Data stays for the next time."""
+    """Run a cluster on this machine until Ctrl-C.
+
+    It consists of a ZooKeeper and one or more brokers. The data is kept for the next time.
+    """
     from broker_runtime.ports import is_free, port_in_use
     from pyspark_log.local.broker_process import BrokerProcess
     from pyspark_log.local.ensemble import ZooKeeperEnsemble, present_servers
@@ -70,7 +75,7 @@ def up(
     directory = data_directory(data)
     count = brokers or _present_brokers(directory) or 1
     if port + count - 1 > 65535:
-        raise usage_error(f"--port {port}: {count} brokers from there on need ports above 65535")
+        raise usage_error(f"--port {port}: {count} brokers would need ports above 65535")
     ports = [port + number if port else 0 for number in range(count)]
     for wanted in ports:
         if wanted and not is_free(_HOST, wanted):
@@ -82,7 +87,8 @@ def up(
         try:
             if not zookeeper:
                 ensemble = ZooKeeperEnsemble(directory, present_servers(directory) or (3 if count >= 3 else 1))
-                ensemble.start()
+                with Progress(invocation, "Starting ZooKeeper"):
+                    ensemble.start()
                 invocation.say(f"ZooKeeper  {ensemble.connect_string}")
             connect = ensemble.connect_string if ensemble is not None else str(zookeeper)
             started = [
@@ -94,13 +100,14 @@ def up(
                 )
                 for number, broker_port in enumerate(ports, 1)
             ]
-            start_together(started)
+            with Progress(invocation, f"Starting {counted(len(started), 'broker')}"):
+                start_together(started)
             for broker in started:
                 invocation.say(f"Broker {broker.broker_id:<3} {broker.address}  pid {broker.pid}")
             invocation.say(f"Data       {directory}")
             addresses = ",".join(broker.address for broker in started)
             _say_what_to_try(invocation, addresses, len(started), time.monotonic() - started_at)
-            tell_programs(addresses)
+            print_address(addresses)
             _watch(invocation, ensemble, started)
         except TerminatedError:
             invocation.say("Stopping.")
@@ -114,15 +121,15 @@ def up(
                 ensemble.stop()
 
 
-def tell_programs(address: str) -> None:
-    """The address alone on standard output, for whoever reads it by program; people have been told already."""
+def print_address(address: str) -> None:
+    """Prints the address alone to standard output, for programs. People have read it on standard error."""
     if not sys.stdout.isatty():
         sys.stdout.write(f"{address}\n")
         sys.stdout.flush()
 
 
 def _watch(invocation: Invocation, ensemble: ZooKeeperEnsemble | None, brokers: Sequence[BrokerProcess]) -> None:
-    """Until the cluster cannot go on: then raises `SetupError`. What it can lose is only said."""
+    """Blocks until the cluster cannot continue, then raises `SetupError`. Other losses are only reported."""
     from broker_runtime.contract.errors import SetupError
 
     said: set[str] = set()
@@ -136,40 +143,40 @@ def _watch(invocation: Invocation, ensemble: ZooKeeperEnsemble | None, brokers: 
         time.sleep(_LOOK_S)
         ended = [broker for broker in brokers if not broker.is_running]
         if len(ended) == len(brokers):
-            raise SetupError(f"No broker runs any more. {ended[0].output_file} ends with:\n{ended[0].last_words()}")
+            raise SetupError(f"All brokers have stopped. {ended[0].output_file} ends with:\n{ended[0].last_words()}")
         for broker in ended:
             say_once(
-                f"Broker {broker.broker_id} ended; the others go on. Again: "
+                f"Broker {broker.broker_id} stopped; the others continue. To start it again: "
                 f"pylog broker start --config {broker.config_file}"
             )
         for number, server in ensemble.servers.items() if ensemble is not None else ():
             if not server.is_running:
                 if ensemble is None or not ensemble.has_majority:
-                    raise SetupError(f"ZooKeeper ended by itself; its log is {server.log_file}")
-                say_once(f"ZooKeeper {number} ended; the others go on. Its log is {server.log_file}")
+                    raise SetupError(f"ZooKeeper stopped unexpectedly; its log is {server.log_file}")
+                say_once(f"ZooKeeper {number} stopped; the others continue. Its log is {server.log_file}")
 
 
 def _say_what_to_try(invocation: Invocation, addresses: str, brokers: int, took_s: float) -> None:
     option = "" if addresses.split(",")[0] == f"{_HOST}:{_DEFAULT_PORT}" else f" -b {addresses}"
     replicas = " -r 3" if brokers >= 3 else ""
     invocation.say(
-        f"\nReady after {took_s:.1f} s. Try in another terminal:\n\n"
+        f"\nReady after {took_s:.1f} s. Try this in another terminal:\n\n"
         f"    pylog topic create hello -p 2{replicas}{option}\n"
         f"    echo 'hello, world' | pylog produce hello{option}\n"
         f"    pylog consume hello --from earliest --to end{option}\n\n"
-        "Ctrl-C stops it; the data stays."
+        "Ctrl-C stops the cluster and keeps its data."
     )
 
 
 def _present_brokers(directory: Path) -> int:
-    """The highest number of a broker that has a directory there; 0: none."""
+    """The highest number of a broker that has data in the directory; 0: none."""
     numbers = (path.name.removeprefix("broker-") for path in directory.glob("broker-*") if path.is_dir())
     return max((int(number) for number in numbers if number.isdecimal()), default=0)
 
 
 @contextmanager
 def _sole_user_of(directory: Path) -> Iterator[None]:
-    """Holds a lock on the directory: two ZooKeepers on the same data would destroy it."""
+    """Holds a lock on the directory, because two ZooKeepers would destroy each other's data."""
     import fcntl
 
     from broker_runtime.contract.errors import DirectoryLockedError
@@ -180,6 +187,6 @@ def _sole_user_of(directory: Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise DirectoryLockedError(
-                f"{directory} is used by another `pylog up`. Stop it, or use: pylog up --data OTHER --port 9300"
+                f"{directory} is in use by another `pylog up`. Stop it, or run: pylog up --data OTHER --port 9300"
             ) from None
         yield

@@ -1,6 +1,6 @@
-"""Which Python Spark starts to look up and to run Python data sources, and whether pylog is in it.
+"""The Python that Spark starts to look up and run Python data sources, and whether pylog is installed in it.
 
-Spark asks the environment's PYSPARK_DRIVER_PYTHON, else PYSPARK_PYTHON, else python3 on PATH; its own setting
+Spark uses the environment variable PYSPARK_DRIVER_PYTHON, else PYSPARK_PYTHON, else python3 on PATH. Its own setting
 ``spark.pyspark.python`` has no effect on the look-up.
 """
 
@@ -29,7 +29,7 @@ print(json.dumps({"python": sys.version.split()[0], "executable": sys.executable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerPython:
-    """What was found. ``problem`` None: Spark will find pylog. ``said_by``: what chose this Python."""
+    """What was found. ``problem`` None: Spark will find pylog. ``said_by``: what names this Python."""
 
     said_by: str
     command: str
@@ -41,16 +41,16 @@ class WorkerPython:
 
 
 def worker_python(environment: Mapping[str, str] | None = None) -> WorkerPython:
-    """Asks the Python that Spark would start. Blocks for at most a minute; runs in the caller's environment."""
+    """Runs the Python that Spark would start, in the caller's environment. Blocks for at most a minute."""
     environment = os.environ if environment is None else environment
     said_by = next((name for name in ("PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON") if environment.get(name)), "PATH")
     command = environment.get(said_by) if said_by != "PATH" else "python3"
     assert command is not None
     found = shutil.which(command, path=environment.get("PATH", os.defpath))
     if found is None:
-        return WorkerPython(said_by=said_by, command=command, problem=f"{command} is not there")
+        return WorkerPython(said_by=said_by, command=command, problem=f"{command} was not found")
     try:
-        # -P: what lies in the current directory is not what Spark's workers see.
+        # PYTHONSAFEPATH: Spark's workers do not see the modules of the current directory.
         answer = subprocess.run(
             [found, "-c", _QUESTION],
             env={**environment, "PYTHONSAFEPATH": "1"},
@@ -62,7 +62,7 @@ def worker_python(environment: Mapping[str, str] | None = None) -> WorkerPython:
         )
         said = json.loads(answer.stdout.strip().splitlines()[-1])
     except (OSError, subprocess.TimeoutExpired, ValueError, IndexError):
-        return WorkerPython(said_by=said_by, command=command, problem=f"{found} is no Python that runs code with -c")
+        return WorkerPython(said_by=said_by, command=command, problem=f"{found} does not run Python code with -c")
     problem = None if said["error"] is None else f"it cannot import pyspark_log ({said['error']})"
     return WorkerPython(
         said_by=said_by,

@@ -10,7 +10,7 @@ import typer
 
 from pyspark_log.cli.invocation import Invocation
 from pyspark_log.cli.options import add_command
-from pyspark_log.cli.up import data_directory, tell_programs
+from pyspark_log.cli.up import data_directory, print_address
 
 
 def add_to(group: typer.Typer) -> None:
@@ -20,11 +20,13 @@ def add_to(group: typer.Typer) -> None:
 
 def start(
     invocation: Invocation,
-    data: Annotated[Path | None, typer.Option("--data", metavar="DIR", help="Where it keeps its data.")] = None,
-    host: Annotated[str, typer.Option("--host", help="The address it listens on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0 takes a free one.")] = 2181,
+    data: Annotated[Path | None, typer.Option("--data", metavar="DIR", help="Data directory.")] = None,
+    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 picks a free one.")
+    ] = 2181,
 ) -> None:
-    """Run the ZooKeeper that PySpark brings, in the foreground, until SIGTERM or Ctrl-C."""
+    """Run the ZooKeeper that comes with PySpark, in the foreground."""
     from broker_runtime.contract.errors import SetupError
     from broker_runtime.zookeeper.bundled import BundledZooKeeper
     from pyspark_log.local.foreground import TerminatedError, terminable
@@ -34,12 +36,12 @@ def start(
     with terminable():
         try:
             server.start()
-            invocation.say(f"ZooKeeper listens on {server.address}, data in {directory}. Ctrl-C stops it.")
-            tell_programs(server.connect_string)
+            invocation.say(f"ZooKeeper is listening on {server.address}; its data is in {directory}. Ctrl-C stops it.")
+            print_address(server.connect_string)
             while server.is_running:
                 time.sleep(0.5)
         except TerminatedError:
             return
         finally:
             server.stop()
-    raise SetupError(f"ZooKeeper ended by itself; its log is in {directory}")
+    raise SetupError(f"ZooKeeper stopped unexpectedly; its log is in {directory}")

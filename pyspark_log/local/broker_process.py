@@ -1,11 +1,11 @@
-"""A broker as a child process of ours: its directory, its settings file, its port.
+"""A broker as a child process: its directory, its settings file, its port.
 
-Rule: the process ends at the latest with the one that started it. `start` returns when the broker serves, and what
-kept it from that is raised as the same typed error that the broker printed. One directory per broker::
+Rule: the process ends no later than the process that started it. `start` returns when the broker is ready; otherwise it
+raises the typed error that the broker printed. One directory per broker::
 
-    broker.toml    written anew at each start
-    ready.json     by the broker, when it serves
-    broker.out     what it prints, appended over restarts
+    broker.toml    its settings, rewritten at each start
+    ready.json     written by the broker when it is ready
+    broker.out     its output, appended over restarts
     log/           its data, unless the settings name other directories
 """
 
@@ -41,7 +41,7 @@ _LAST_WORDS_BYTES: Final = 8_192
 
 
 class BrokerProcess:
-    """One broker. ``port`` 0 takes a free one at the first start and keeps it. Not thread-safe."""
+    """One broker. ``port`` 0 picks a free port at the first start and keeps it. Not thread-safe."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class BrokerProcess:
 
     @property
     def broker_id(self) -> int:
-        """Its ``broker.id``."""
+        """The ``broker.id``."""
         return self._broker_id
 
     @property
@@ -74,45 +74,46 @@ class BrokerProcess:
 
     @property
     def socket_address(self) -> Address:
-        """The same as a value."""
+        """`address` as an `Address`."""
         return Address(self._host, self._port)
 
     @property
     def pid(self) -> int:
-        """Of the broker's process. Raises `SetupError` if it was never started."""
+        """The process id. Raises `SetupError` if the broker was never started."""
         return self._started().pid
 
     @property
     def is_running(self) -> bool:
-        """Whether the process exists; a paused one does."""
+        """Whether the process exists; a paused process does."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def is_paused(self) -> bool:
-        """Whether `pause` was called since it started, and `resume` was not since then."""
+        """Whether the broker was paused since it started, and not resumed."""
         return self._is_paused
 
     @property
     def log_dirs(self) -> list[Path]:
-        """Where it keeps its data."""
+        """Its data directories."""
         given = self._settings.get("log.dirs")
         return [Path(part.strip()) for part in given.split(",")] if given else [self._directory / "log"]
 
     @property
     def config_file(self) -> Path:
-        """Its settings, as of the last start."""
+        """The file with its settings, as of the last start."""
         return self._directory / "broker.toml"
 
     @property
     def output_file(self) -> Path:
-        """What it prints."""
+        """The file with its output."""
         return self._directory / "broker.out"
 
     def start(self, timeout_s: float = START_LIMIT_S) -> None:
-        """Starts it and waits until it serves. Nothing happens when it runs.
+        """Starts the broker and waits until it is ready. Does nothing if it is running.
 
-        Raises what the broker said (`PortInUseError`, `DirectoryLockedError`, `InvalidConfigError` …), `SetupError`
-        if it ended without a word, `BrokerUnavailableError` if it does not serve in time. Nothing is left running.
+        Raises the error that the broker printed (`PortInUseError`, `DirectoryLockedError`, `InvalidConfigError` …),
+        `SetupError` if it ended without printing one, `BrokerUnavailableError` if it is not ready in time. After an
+        error nothing is left running.
         """
         if self.is_running:
             return
@@ -123,43 +124,45 @@ class BrokerProcess:
             try:
                 self._start_once(deadline)
             except PortInUseError:
-                # Another process may have taken it since it was chosen.
+                # Another process may have taken the port since it was chosen.
                 if not is_first or attempt == _PORT_ATTEMPTS:
                     raise
             else:
                 return
 
     def stop(self, timeout_s: float = STOP_LIMIT_S) -> None:
-        """SIGTERM, and SIGKILL after ``timeout_s``; also ends a paused one. Returns when it is gone."""
+        """Sends SIGTERM, and SIGKILL after ``timeout_s``, also to a paused broker. Returns when the process is gone."""
         if self._process is not None and self.is_running:
             self._process.signal(signal.SIGCONT)
             self._process.stop(timeout_s)
 
     def kill(self) -> None:
-        """SIGKILL; returns when it is gone."""
+        """Sends SIGKILL; returns when the process is gone."""
         if self._process is not None and self.is_running:
             self._process.signal(signal.SIGKILL)
             self._process.wait(STOP_LIMIT_S)
 
     def pause(self) -> None:
-        """SIGSTOP; returns when it stands still, with its sockets open (or ended meanwhile)."""
+        """Sends SIGSTOP; returns when the process has stopped, with its sockets open, or has ended."""
         self._started().signal(signal.SIGSTOP)
         self._is_paused = True
         deadline = time.monotonic() + STOP_LIMIT_S
-        # The process number is asked without taking its end away from whoever waits for that. macOS cannot be asked.
+        # WNOWAIT leaves the process's end to whoever waits for it. macOS has no waitid.
         what = os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT | os.WNOHANG
         while hasattr(os, "waitid") and self.is_running and os.waitid(*what) is None:
             if time.monotonic() >= deadline:
-                raise BrokerUnavailableError(f"broker {self._broker_id} does not stand still")
+                raise BrokerUnavailableError(
+                    f"broker {self._broker_id} did not stop within {STOP_LIMIT_S:g} s of SIGSTOP"
+                )
             time.sleep(_POLL_S)
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Sends SIGCONT."""
         self._started().signal(signal.SIGCONT)
         self._is_paused = False
 
     def last_words(self) -> str:
-        """The end of what it printed."""
+        """The end of its output."""
         if not self.output_file.exists():
             return f"{self.output_file} does not exist"
         with self.output_file.open("rb") as file:
@@ -178,7 +181,7 @@ class BrokerProcess:
         ready_file.unlink(missing_ok=True)
         self.config_file.write_text(_toml(self._resolved_settings()))
         printed_before = self.output_file.stat().st_size if self.output_file.exists() else 0
-        # -P: a file in the caller's directory must not stand in for a module of ours.
+        # -P: a file in the caller's directory must not replace one of our modules.
         command = [sys.executable, "-P", "-m", "broker_runtime"]
         self._process = GuardedProcess(
             [*command, "--config", str(self.config_file), "--ready-file", str(ready_file)], output=self.output_file
@@ -189,7 +192,7 @@ class BrokerProcess:
                     raise self._reason_of_end(printed_before)
                 if time.monotonic() >= deadline:
                     raise BrokerUnavailableError(
-                        f"broker {self._broker_id} does not serve in time. {self.output_file} ends with:\n"
+                        f"broker {self._broker_id} did not become ready in time. {self.output_file} ends with:\n"
                         f"{self.last_words()}"
                     )
                 time.sleep(_POLL_S)
@@ -220,7 +223,9 @@ class BrokerProcess:
             match = _PRINTED_ERROR.match(line)
             if match:
                 return error_from_code(*match.groups())
-        return SetupError(f"broker {self._broker_id} ended at once. {self.output_file} ends with:\n{self.last_words()}")
+        return SetupError(
+            f"broker {self._broker_id} stopped at once. {self.output_file} ends with:\n{self.last_words()}"
+        )
 
 
 def _toml(settings: Mapping[str, str]) -> str:

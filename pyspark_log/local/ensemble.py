@@ -1,8 +1,8 @@
 """The bundled ZooKeeper as one server or as an ensemble, on this machine.
 
-Rules: a server keeps its three ports for as long as this object lives; its directory ``zookeeper-<number>`` is found
-again by the next. The number of servers belongs to the data and never changes: servers without data could outvote the
-one that has it, and the cluster would begin anew.
+Rules: a server keeps its three ports as long as this object lives, and its directory ``zookeeper-<number>`` for good.
+The number of servers belongs to the data and never changes: servers without data could outvote the one that has it, and
+the cluster would start from scratch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ZooKeeperEnsemble:
         found = present_servers(directory)
         if found not in {0, servers}:
             raise SetupError(
-                f"{directory} has the data of {found} ZooKeeper server{'' if found == 1 else 's'}, not of {servers}. "
+                f"{directory} contains the data of {found} ZooKeeper server{'' if found == 1 else 's'}, not {servers}. "
                 f"Use {found}, or another directory"
             )
         ports: list[int] = []
@@ -52,22 +52,22 @@ class ZooKeeperEnsemble:
 
     @property
     def servers(self) -> Mapping[int, BundledZooKeeper]:
-        """All, running or not, by number."""
+        """All servers by number, running or not."""
         return self._servers
 
     @property
     def connect_string(self) -> str:
-        """``host:port`` of each, with commas: `zookeeper.connect` without a chroot."""
+        """``host:port`` of each server, separated by commas: `zookeeper.connect` without a chroot."""
         return ",".join(server.connect_string for server in self._servers.values())
 
     @property
     def has_majority(self) -> bool:
-        """Whether enough of them run to serve."""
+        """Whether enough servers are running to serve."""
         running = sum(server.is_running for server in self._servers.values())
         return 2 * running > len(self._servers)
 
     def start(self) -> None:
-        """Starts all at once and returns when they serve. Raises as `BundledZooKeeper.start`; then none runs."""
+        """Starts all servers and returns when they serve. Raises as `BundledZooKeeper.start`; none is running then."""
         start_together(list(self._servers.values()))
         try:
             for server in self._servers.values():
@@ -77,7 +77,7 @@ class ZooKeeperEnsemble:
             raise
 
     def start_one(self, number: int) -> None:
-        """Starts one that does not run; returns when it serves or, where too few run for that, when it answers.
+        """Starts one server; returns when it serves or, while there is no majority, when it answers.
 
         Raises as `BundledZooKeeper.start`.
         """
@@ -87,12 +87,12 @@ class ZooKeeperEnsemble:
             server.wait_until_serving(SERVING_LIMIT_S)
 
     def stop(self) -> None:
-        """SIGTERM to each, one after the other; SIGKILL to one that does not end in time."""
+        """Sends SIGTERM to each server in turn, and SIGKILL to one that does not end in time."""
         for server in self._servers.values():
             server.stop()
 
 
 def present_servers(directory: Path) -> int:
-    """How many servers have their data in the directory."""
+    """The number of servers that have data in the directory."""
     numbers = (path.name.removeprefix("zookeeper-") for path in directory.glob("zookeeper-*") if path.is_dir())
     return sum(number.isdecimal() for number in numbers)

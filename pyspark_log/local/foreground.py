@@ -1,4 +1,4 @@
-"""A command that runs until somebody stops it."""
+"""Signals in a command that runs until it is stopped."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import NoReturn
 
 
 class TerminatedError(KeyboardInterrupt):
-    """SIGTERM came. Raised in the main thread like `KeyboardInterrupt`, so the same code cleans up after both."""
+    """SIGTERM was received. Raised in the main thread like `KeyboardInterrupt`, so that the same code cleans up."""
 
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """Within, SIGTERM raises `TerminatedError` in the main thread. Call it there."""
+    """In the ``with`` block, SIGTERM raises `TerminatedError`. Must be called in the main thread."""
     before = signal.signal(signal.SIGTERM, _raise)
     try:
         yield
@@ -25,11 +25,14 @@ def terminable() -> Iterator[None]:
 
 @contextmanager
 def ending_between() -> Iterator[Callable[[], None]]:
-    """Within, the first SIGINT or SIGTERM takes effect where the function that this gives is called, which raises what
-    it means; a second one raises at once, as outside. A signal that is ignored stays so. Call it in the main thread.
+    """Delays SIGINT and SIGTERM to safe places.
 
-    An exception that a signal raises anywhere, also between a lock and its release, can leave a lock held or take one
-    away that is not; and what was done by then is not known.
+    In the ``with`` block, the first signal takes effect at the next call of the function that this yields, which raises
+    the signal's exception. A second signal raises at once, as outside. Ignored signals stay ignored. Must be called in
+    the main thread.
+
+    The reason: an exception that is raised anywhere, also between acquiring a lock and releasing it, can leave the lock
+    held, and nobody knows what was done by then.
     """
     noted: list[int] = []
 

@@ -1,4 +1,4 @@
-"""Several servers started at the same time: a process needs a second or two to come up, whether alone or not."""
+"""Starts several servers at the same time, because each needs a second or two."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class Startable(Protocol):
-    """A server process. ``start`` blocks, for a bounded time, until it serves; ``kill`` ends it, and such a wait."""
+    """A server process. ``start`` blocks for a limited time until it serves; ``kill`` ends the process and the wait."""
 
     def start(self) -> None: ...
 
@@ -16,7 +16,8 @@ class Startable(Protocol):
 
 
 def start_together(servers: Sequence[Startable]) -> None:
-    """Starts all and returns when all serve. Raises the first error; then, and if interrupted, none of them runs."""
+    """Starts all servers and returns when all serve. Raises the first error. After an error, and when interrupted, none
+    of them is left running."""
     if len(servers) == 1:
         servers[0].start()
         return
@@ -31,7 +32,7 @@ def start_together(servers: Sequence[Startable]) -> None:
                 start.cancel()
             for server in servers:
                 server.kill()
-            # A start that had not made its process yet when it was killed makes it now.
+            # A start that had not created its process yet when it was killed creates it now.
             wait(starts)
             for server in servers:
                 server.kill()

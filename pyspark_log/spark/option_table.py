@@ -8,7 +8,6 @@ warning, not an error, so that a job moves over with its settings.
 
 from __future__ import annotations
 
-import difflib
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Literal
 
 from broker_runtime.contract.errors import OptionError
 from broker_runtime.contract.settings import settings_of
+from broker_runtime.contract.suggestion import suggestion
 
 Direction = Literal["source", "sink"]
 
@@ -133,7 +133,7 @@ def _sort_client_setting(
         return
     raise OptionError(
         f"Option '{name}' is unknown; "
-        + _nearest(setting, known_to_clients, _MEANINGFUL[direction], prefix=CLIENT_PREFIX)
+        + suggestion(setting, known_to_clients, otherwise=sorted(_MEANINGFUL[direction]), prefix=CLIENT_PREFIX)
     )
 
 
@@ -157,16 +157,8 @@ def _refuse_unless_sparks_own(name: str, value: str, direction: Direction, own_n
         )
     if lowered in _lowered(_NOT_YET):
         raise OptionError(f"Option '{_lowered(_NOT_YET)[lowered]}' is not in this version")
-    raise OptionError(f"Option '{name}' is unknown; {_nearest(name, own_names, own_names)}")
+    raise OptionError(f"Option '{name}' is unknown; {suggestion(name, sorted(own_names))}")
 
 
 def _lowered(names: Iterable[str]) -> dict[str, str]:
     return {name.lower(): name for name in names}
-
-
-def _nearest(name: str, candidates: Iterable[str], known: Iterable[str], *, prefix: str = "") -> str:
-    by_lowered = _lowered(candidates)
-    near = difflib.get_close_matches(name.lower(), by_lowered, n=1, cutoff=0.5)
-    if near:
-        return f"did you mean '{prefix}{by_lowered[near[0]]}'?"
-    return f"known are {', '.join(prefix + one for one in sorted(known))}"

@@ -27,7 +27,7 @@ from pyspark.sql.types import (
 
 from broker_runtime.contract.errors import OptionError
 from broker_runtime.contract.schema import TopicSchema
-from broker_runtime.contract.schema.topic import nearest
+from broker_runtime.contract.suggestion import suggestion
 from pyspark_log.spark.options import SourceOptions
 
 METADATA = "_metadata"
@@ -114,14 +114,14 @@ def _chosen(fields: Sequence[StructField], columns: tuple[str, ...] | None) -> l
     by_name = {field.name: field for field in fields}
     for name in columns:
         if name not in by_name:
-            hint = "; it needs includeHeaders=true" if name == HEADERS else nearest(name, by_name)
-            raise OptionError(f"columns: no column {name!r}{hint}")
+            hint = "it needs includeHeaders=true" if name == HEADERS else suggestion(name, by_name)
+            raise OptionError(f"columns: no column {name!r}; {hint}")
     return [by_name[name] for name in columns]
 
 
 def _field(schema: pa.Schema, name: str) -> pa.Field:
     if name not in schema.names:
-        raise OptionError(f"columns: no column {name!r}{nearest(name, schema.names)}")
+        raise OptionError(f"columns: no column {name!r}; {suggestion(name, schema.names)}")
     return schema.field(name)
 
 

@@ -5,7 +5,7 @@
     with LocalCluster() as cluster:
         producer = Producer(cluster.bootstrap_servers)
 
-Import is cheap: `cluster` is loaded when `LocalCluster` is first used, because pytest loads `plugin` in every run.
+The import is cheap: `cluster` is loaded when `LocalCluster` is first used, because pytest loads `plugin` in every run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`LocalCluster`: real brokers and a real ZooKeeper as processes on this machine, for tests.
 
-Rule: no process outlives the one that made the cluster, not even if that is killed with SIGKILL. Nothing is
-simulated: what a test sees here is what a user would see.
+Rule: no process outlives the one that created the cluster, not even if that one is killed with SIGKILL. Nothing is
+simulated: a test sees what a user would see.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _ANSWER_LIMIT_S: Final = 5.0
 
 
 class LocalCluster:
-    """A cluster of ``brokers`` brokers (numbered from 1) and ``zookeepers`` ZooKeeper servers (likewise).
+    """A cluster of ``brokers`` brokers and ``zookeepers`` ZooKeeper servers, both numbered from 1.
 
-    ``directory``: where it keeps everything and finds it again; None: a temporary directory that `close` removes.
-    ``settings``: broker settings by dotted name, for every broker. Entering the ``with`` statement starts it and
-    waits until it is ready; leaving it stops all processes. A server that is started again keeps its port.
-    All methods block until what they say is so. Not thread-safe.
+    ``directory``: where its data is kept, and found again; None: a temporary directory that `close` removes.
+    ``settings``: broker settings by dotted name, for every broker. Entering the ``with`` statement starts the cluster
+    and waits until it is ready; leaving it stops all processes. A server that is started again keeps its port.
+    All methods block until they have done what they say. Not thread-safe.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class LocalCluster:
         *,
         settings: Mapping[str, str] | None = None,
     ) -> None:
-        """Starts nothing. Raises `InvalidConfigError` unless there is at least one of each."""
+        """Starts nothing. Raises `InvalidConfigError` unless ``brokers`` and ``zookeepers`` are at least 1."""
         for name, number in (("brokers", brokers), ("zookeepers", zookeepers)):
             if number < 1:
                 raise InvalidConfigError(f"{name}={number}: must be at least 1")
@@ -58,10 +58,10 @@ class LocalCluster:
         self._ensemble: ZooKeeperEnsemble | None = None
         self._brokers: dict[int, BrokerProcess] = {}
 
-    # --- life -----------------------------------------------------------------------------------------------
+    # --- lifecycle -----------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Starts all servers and waits until they are ready; on an error nothing is left running.
+        """Starts all servers and waits until they are ready. After an error nothing is left running.
 
         Raises as `BrokerProcess.start` and `ZooKeeperEnsemble`, and as `wait_until_ready`.
         """
@@ -100,7 +100,7 @@ class LocalCluster:
     ) -> None:
         self.close()
 
-    # --- where things are -----------------------------------------------------------------------------------
+    # --- addresses and directories -----------------------------------------------------------------------------------
 
     @property
     def bootstrap_servers(self) -> str:
@@ -109,12 +109,12 @@ class LocalCluster:
 
     @property
     def zookeeper_connect(self) -> str:
-        """What a broker's ``zookeeper.connect`` says."""
+        """The brokers' ``zookeeper.connect``."""
         return self._zookeepers().connect_string + _CHROOT
 
     @property
     def broker_ids(self) -> Sequence[int]:
-        """All brokers, running or not."""
+        """The ids of all brokers, running or not."""
         return sorted(self._opened())
 
     def log_dirs(self, broker_id: int) -> list[Path]:
@@ -122,36 +122,36 @@ class LocalCluster:
         return self._broker(broker_id).log_dirs
 
     def pid(self, broker_id: int) -> int:
-        """A broker's process id; that of its last life if it does not run."""
+        """A broker's process id; that of its last process if it is not running."""
         return self._broker(broker_id).pid
 
     # --- brokers --------------------------------------------------------------------------------------------
 
     def kill(self, broker_id: int) -> None:
-        """SIGKILL: the broker is gone at once."""
+        """Sends SIGKILL to a broker."""
         self._broker(broker_id).kill()
 
     def stop(self, broker_id: int) -> None:
-        """SIGTERM: the broker stops in order."""
+        """Sends SIGTERM: the broker shuts down cleanly."""
         self._broker(broker_id).stop()
 
     def pause(self, broker_id: int) -> None:
-        """SIGSTOP: the broker stands still, its connections stay open."""
+        """Sends SIGSTOP: the broker freezes, and its connections stay open."""
         self._broker(broker_id).pause()
 
     def resume(self, broker_id: int) -> None:
-        """SIGCONT: a paused broker goes on."""
+        """Sends SIGCONT: a paused broker continues."""
         self._broker(broker_id).resume()
 
     def start(self, broker_id: int) -> None:
-        """Starts a broker that was stopped or killed, on the port it had; returns when it serves."""
+        """Starts a broker that was stopped or killed, on its former port; returns when it is ready."""
         self._broker(broker_id).start()
 
     def add_broker(self) -> int:
-        """Starts one more broker, with the next number, and returns that when it serves.
+        """Starts another broker with the next id, and returns the id when the broker is ready.
 
-        It has no partitions yet: new topics use it, existing ones are moved to it. Raises as `BrokerProcess.start`;
-        the cluster is as before then.
+        It has no partitions at first: new topics use it, existing partitions must be moved to it. Raises as
+        `BrokerProcess.start`; the cluster is unchanged then.
         """
         broker_id = max(self._opened()) + 1
         try:
@@ -162,15 +162,15 @@ class LocalCluster:
         return broker_id
 
     def wait_until_ready(self, timeout_s: float = READY_LIMIT_S) -> None:
-        """Returns when all that can be well with the brokers that run (and are not paused) is well.
+        """Blocks until the cluster is as healthy as the running brokers allow; paused brokers do not count.
 
-        That is: each of them knows of all others and of one controller among them; every partition has a leader among
-        them, which serves; every replica on one of them is in sync. Raises `BrokerUnavailableError` that says what is
-        missing after ``timeout_s``, or at once when no broker runs.
+        That is: each of these brokers knows all others, and one of them as the controller; each partition is led by one
+        of them, which serves it; each replica on them is in sync. Raises `BrokerUnavailableError`, which says what is
+        missing, after ``timeout_s``, or at once if no broker is running.
         """
         active = [broker for broker in self._opened().values() if broker.is_running and not broker.is_paused]
         if not active:
-            raise BrokerUnavailableError("no broker of this cluster runs; start(1) starts one")
+            raise BrokerUnavailableError("no broker of this cluster is running; start(1) starts broker 1")
         channels = {broker.broker_id: Channel(broker.socket_address, client_id="ready") for broker in active}
         deadline = time.monotonic() + timeout_s
         try:
@@ -185,17 +185,17 @@ class LocalCluster:
     # --- ZooKeeper ------------------------------------------------------------------------------------------
 
     def kill_zookeeper(self, server_id: int) -> None:
-        """SIGKILL."""
+        """Sends SIGKILL to a ZooKeeper server."""
         self._zookeeper(server_id).kill()
 
     def stop_zookeeper(self, server_id: int) -> None:
-        """SIGTERM."""
+        """Sends SIGTERM to a ZooKeeper server."""
         self._zookeeper(server_id).stop()
 
     def start_zookeeper(self, server_id: int) -> None:
-        """Starts a server that was stopped or killed, on the port it had.
+        """Starts a ZooKeeper server that was stopped or killed, on its former port.
 
-        Returns when it serves; where a majority is still missing, when it answers.
+        Returns when it serves or, while there is no majority, when it answers.
         """
         self._zookeeper(server_id)
         self._zookeepers().start_one(server_id)
@@ -225,18 +225,18 @@ class LocalCluster:
     def _broker(self, broker_id: int) -> BrokerProcess:
         brokers = self._opened()
         if broker_id not in brokers:
-            raise BrokerUnavailableError(f"there is no broker {broker_id}; there are {sorted(brokers)}")
+            raise BrokerUnavailableError(f"there is no broker {broker_id}; the brokers are {sorted(brokers)}")
         return brokers[broker_id]
 
     def _zookeeper(self, server_id: int) -> BundledZooKeeper:
         servers = self._zookeepers().servers
         if server_id not in servers:
-            raise BrokerUnavailableError(f"there is no ZooKeeper {server_id}; there are {sorted(servers)}")
+            raise BrokerUnavailableError(f"there is no ZooKeeper {server_id}; the servers are {sorted(servers)}")
         return servers[server_id]
 
 
 def _look(channels: Mapping[int, Channel]) -> str | None:
-    """What is missing at this moment; None: nothing."""
+    """What is missing now; None: nothing."""
     request = MetadataRequest(with_offsets=True)
     answers = {}
     for broker_id, channel in channels.items():

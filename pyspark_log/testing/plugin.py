@@ -1,6 +1,6 @@
 """The pytest fixture `pylog_cluster`, found by pytest wherever pyspark-log is installed.
 
-Rule: this module is loaded in every pytest run, so it imports nothing of ours until the fixture is asked for.
+Rule: this module is loaded in every pytest run, so it imports nothing of pylog until the fixture is used.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 def pylog_cluster() -> Iterator[LocalCluster]:
     """A running `LocalCluster` of one broker and one ZooKeeper, shared by all tests of the session.
 
-    Starting it takes some two seconds, so it is started once, by the first test that asks. Tests keep out of each
-    other's way by using topics of their own. A test that kills or pauses servers makes a `LocalCluster` for itself.
+    It takes about two seconds to start, so it is started only once, by the first test that uses it. Each test should
+    use its own topics. A test that kills or pauses servers should create its own `LocalCluster`.
     """
     from pyspark_log.testing.cluster import LocalCluster
 

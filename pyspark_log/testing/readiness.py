@@ -1,7 +1,7 @@
-"""Whether a cluster is as whole as it can be with the brokers that run: a pure function of what each of them says.
+"""Whether a cluster is as healthy as its running brokers allow: a pure function of their answers.
 
-Rule: every running broker is asked, not one of them, because each believes what it read last; and only a leader itself
-knows whether it leads (it tells its high watermark).
+Rule: every running broker is asked, because each knows only what it read last; and only the leader itself knows whether
+it leads (it reports its high watermark).
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from broker_runtime.contract.requests import MetadataResponse, PartitionInfo
 
 
 def what_is_missing(answers: Mapping[int, MetadataResponse]) -> str | None:
-    """None if nothing is: else the first thing that is, as a sentence.
+    """The first thing that is missing, as a sentence; None if nothing is.
 
-    ``answers``: for each running broker its answer to a metadata request for all topics with offsets.
+    ``answers``: each running broker's answer to a metadata request for all topics, with offsets.
     """
     running = set(answers)
     leading = {
@@ -27,23 +27,27 @@ def what_is_missing(answers: Mapping[int, MetadataResponse]) -> str | None:
     for broker_id, answer in answers.items():
         unknown = running - {broker.broker_id for broker in answer.brokers}
         if unknown:
-            return f"broker {broker_id} does not know of broker {min(unknown)}"
+            return f"broker {broker_id} does not know broker {min(unknown)}"
         if answer.controller_id not in running:
-            return f"broker {broker_id} takes broker {answer.controller_id} for the controller"
+            if answer.controller_id is None:
+                return f"broker {broker_id} knows no controller"
+            return f"broker {broker_id} knows broker {answer.controller_id} as the controller, which is not running"
         for topic in answer.topics:
             for partition in topic.partitions:
                 missing = _of_partition(partition, running)
                 if missing is None and (topic.name, partition.partition, partition.leader_epoch) not in leading:
-                    missing = f"broker {partition.leader} does not lead it yet"
+                    missing = f"broker {partition.leader} is not leading it yet"
                 if missing is not None:
-                    return f"{topic.name}-{partition.partition}, says broker {broker_id}: {missing}"
+                    return f"{topic.name}-{partition.partition}, according to broker {broker_id}: {missing}"
     return None
 
 
 def _of_partition(partition: PartitionInfo, running: set[int]) -> str | None:
+    if partition.leader is None:
+        return "it has no leader"
     if partition.leader not in running:
-        return f"its leader is {partition.leader}"
+        return f"its leader is broker {partition.leader}, which is not running"
     behind = (set(partition.replicas) & running) - set(partition.isr)
     if behind:
-        return f"broker {min(behind)} is not in sync, only {list(partition.isr)}"
+        return f"broker {min(behind)} is not in sync; in sync are {list(partition.isr)}"
     return None

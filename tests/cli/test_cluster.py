@@ -74,7 +74,10 @@ def test_health_says_what_is_wrong_and_exits_with_5(run_pylog: Pylog, two_broker
 
 def test_decommission_needs_others_that_can_take_it_all(run_pylog: Pylog, two_brokers: LocalCluster) -> None:
     """Two replicas need two brokers: refused, and nothing changes."""
-    for broker, told in (("2", "broker 2 cannot be emptied: t:0 has 2 replicas"), ("9", "there is no broker 9")):
+    for broker, told in (
+        ("2", "broker 2 cannot be decommissioned: t:0 needs 2 brokers"),
+        ("9", "there is no broker 9"),
+    ):
         refused = run_pylog("cluster", "decommission", broker, "-b", two_brokers.bootstrap_servers)
         assert refused.returncode == 2
         assert refused.stderr.startswith(f"[INVALID_REPLICA_ASSIGNMENT] {told}"), "before it asks for anything"
@@ -90,8 +93,8 @@ def test_partition_moves_to_a_broker_and_back(run_pylog: Pylog, two_brokers: Loc
     moved = run_pylog("partition", "move", "moved:0", "--to", str(there), "--watch", "-b", address)
     assert moved.returncode == 0, moved.stderr
     assert moved.stderr.splitlines()[0] == f"Moving moved:0 to brokers {there}."
-    assert moved.stderr.splitlines()[-1] == "All moves are done."
-    assert run_pylog("partition", "moves", "-b", address).stderr == "Nothing is being moved.\n"
+    assert moved.stderr.splitlines()[-1] == "All moves are complete."
+    assert run_pylog("partition", "moves", "-b", address).stderr == "No partitions are being moved.\n"
     assert run_pylog("partition", "moves", "-o", "json", "-b", address).stdout.strip() == "[]"
 
 
@@ -101,8 +104,8 @@ def test_partition_moves_to_a_broker_and_back(run_pylog: Pylog, two_brokers: Loc
         (("move", "t:0", "--to", "7"), 2, "t-0 cannot be moved to [7]: live brokers are [1, 2]"),
         (("move", "t:0", "--cancel"), 1, "t-0 is not being moved, so there is nothing to end"),
         (("move", "nowhere:0", "--to", "1"), 3, "no topic 'nowhere'"),
-        (("move", "t:0"), 2, "give either --to 2,3,4 or --cancel"),
-        (("move", "t:0", "--to", "one"), 2, "must be broker ids with commas between them"),
+        (("move", "t:0"), 2, "use either --to (for example --to 2,3,4) or --cancel"),
+        (("move", "t:0", "--to", "one"), 2, "must be broker ids separated by commas, for example 2,3,4"),
         (("move", "t", "--to", "1"), 2, "'t' must be TOPIC:PARTITION"),
         (("move", "t:0", "--to", "1,1"), 2, "t-0 cannot have two replicas on one broker: [1, 1]"),
         (("move", "t:9", "--to", "1"), 3, "t has no partition 9, only 0 to 1"),

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
-from pylog_command import LIMIT_S, Pylog
+from pylog_command import LIMIT_S, Pylog, clean_environment
 
 from broker_runtime.contract.errors import UnknownTopicOrPartitionError
+from pyspark_log import Consumer, TopicPartition
 from pyspark_log.cli.topic import choose_topics
 from pyspark_log.testing import LocalCluster
 
@@ -27,6 +32,74 @@ def test_tab_completes_topics(run_pylog: Pylog, pylog_cluster: LocalCluster, top
         while not (told := completed(run_pylog, line, PYLOG_BOOTSTRAP_SERVERS=servers)) and time.monotonic() < until_s:
             pass
         assert told == [topic]
+
+
+def until_completed(run_pylog: Pylog, line: str, servers: str) -> list[str]:
+    """Asks until there is an answer: there is none where the broker needs longer than a second, on a busy machine."""
+    until_s = time.monotonic() + LIMIT_S
+    while not (found := completed(run_pylog, line, PYLOG_BOOTSTRAP_SERVERS=servers)) and time.monotonic() < until_s:
+        pass
+    return found
+
+
+def test_tab_completes_partitions_groups_and_brokers(run_pylog: Pylog, pylog_cluster: LocalCluster, topic: str) -> None:
+    """TOPIC:PARTITION after the topic, more of them behind a comma; ids of groups and brokers."""
+    servers, group = pylog_cluster.bootstrap_servers, f"{topic}-group"
+    with Consumer(topic, bootstrap_servers=servers, group_id=group) as consumer:
+        consumer.commit({TopicPartition(topic, 0): 0})
+    for line, found in (
+        (f"pylog topic trim {topic[:-1]}", [f"{topic}:"]),
+        (f"pylog topic trim {topic}:", [f"{topic}:0", f"{topic}:1"]),
+        (f"pylog partition move {topic}:1", [f"{topic}:1"]),
+        (f"pylog partition elect {topic}:0 {topic}:1", [f"{topic}:1"]),
+        (f"pylog produce {topic}:", [f"{topic}:0", f"{topic}:1"]),
+        (f"pylog group reset any -t {topic}:1,", [f"{topic}:1,0"]),
+        (f"pylog group describe {topic}-g", [group]),
+        (f"pylog consume {topic} -g {topic}-g", [group]),
+        ("pylog cluster decommission ", ["1"]),
+        (f"pylog partition move {topic}:0 --to ", ["1"]),
+    ):
+        assert until_completed(run_pylog, line, servers) == found, line
+
+
+def test_tab_completes_settings_without_a_broker(run_pylog: Pylog) -> None:
+    """-c and -d of a topic, -X of the command's client."""
+    for line, found in (
+        ("pylog topic create t -c retention.m", ["retention.ms="]),
+        ("pylog topic alter t -d retention.m", ["retention.ms"]),
+        ("pylog produce t -X linger", ["linger.ms="]),
+        ("pylog topic list -X linger", []),
+    ):
+        assert completed(run_pylog, line, PYLOG_BOOTSTRAP_SERVERS="127.0.0.1:1") == found, line
+
+
+@pytest.mark.parametrize(
+    ("line", "replies"),
+    [
+        ("pylog produce t -X lin", ["linger.ms="]),
+        ("pylog topic create t -c flush.mode=", ["ack", "interval", "os"]),
+        ("pylog topic create t -c flush.mode=i", ["interval"]),
+        ("pylog topic desc", ["describe"]),
+    ],
+)
+def test_bash_gets_what_is_behind_the_last_colon_or_equals_sign(
+    run_pylog: Pylog, tmp_path: Path, line: str, replies: list[str]
+) -> None:
+    """Bash ends words at `:` and `=`, so it takes the rest of the word alone."""
+    script = tmp_path / "completion.bash"
+    script.write_text(run_pylog("completion", "bash").stdout)
+    program = f"""
+        source {script}
+        COMP_LINE='{line}' COMP_POINT={len(line)}
+        compopt() {{ :; }}
+        _pylog_completion pylog
+        printf '%s\\n' "${{COMPREPLY[@]}}"
+    """
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", program], env=clean_environment(tmp_path, PATH=path), capture_output=True, text=True, timeout=60
+    )
+    assert (done.stdout.split(), done.stderr) == (replies, "")
 
 
 def test_tab_is_quick_and_quiet_without_a_broker(run_pylog: Pylog) -> None:

@@ -127,8 +127,8 @@ def test_values_leave_as_they_are(pylog: Pylog, topic: str) -> None:
 def test_lines_that_are_not_the_records_are_remarked_on(pylog: Pylog, untyped: str) -> None:
     """Who pipes bare values is told what they cannot say."""
     said = pylog("consume", untyped, *ALL).stderr
-    assert "8 of the values are null or have line breaks" in said
-    assert "30 of the records have keys or headers, which the lines do not show; --raw and -o jsonl have them\n" in said
+    assert "Lines and records do not match: 8 values with line breaks or null. Use --raw or -o jsonl.\n" in said
+    assert "The lines do not show the keys or headers of 30 records. Use --raw or -o jsonl.\n" in said
     for shown in (["--raw"], ["-o", "jsonl"], ["-f", r"%v\n"]):
         assert pylog("consume", untyped, *ALL, *shown).stderr == ""
 
@@ -147,7 +147,7 @@ def test_first_value_goes_through_a_pipe_as_it_is(pylog: Pylog, pylog_cluster: L
         done = subprocess.run(
             ["sh", "-c", script], env=clean_environment(tmp_path), capture_output=True, timeout=LIMIT_S, check=False
         )
-        assert (done.returncode, done.stderr) == (0, f"{copy}: 1 record\n".encode())
+        assert (done.returncode, done.stderr) == (0, f"Wrote 1 record to topic {copy}.\n".encode())
         assert [record[3] for record in records(pylog_cluster, copy)] == [value]
 
 
@@ -160,7 +160,7 @@ def test_failing_produce_says_what_is_in_the_log_and_how_to_go_on(
     """The records before a bad line are in the log; with --skip the rest follows, and nothing is there twice."""
     failed = pylog("produce", topic, "-f", r"%p|%v\n", stdin="0|a\n1|b\nx|c\n0|d\n", status=2)
     assert "line 3" in failed.stderr
-    assert "The first 2 records of the input are in the log. To go on with the rest: --skip 2" in failed.stderr
+    assert "The first 2 records of the input are in the log. To send the rest: --skip 2" in failed.stderr
     pylog("produce", topic, "-f", r"%p|%v\n", "--skip", "2", stdin="0|a\n1|b\n0|c\n0|d\n")
     assert sorted(value for _, _, _, value, _ in records(pylog_cluster, topic)) == [b"a", b"b", b"c", b"d"]
 
@@ -201,7 +201,7 @@ def test_produce_with_a_dead_leader_says_exactly_what_is_in_the_log(run_pylog: P
         assert failed.returncode != 0
         found = re.search(r"--skip (\S+)", failed.stderr)
         assert found is not None, failed.stderr
-        assert "may be there or not" in failed.stderr
+        assert "may or may not be in the log" in failed.stderr
         cluster.start(2)
         cluster.wait_until_ready()
         done = run_pylog("produce", "half", *at, "--skip", found[1], stdin="\n".join(lines))
@@ -309,7 +309,7 @@ def test_text_is_utf8_with_or_without_its_mark(pylog: Pylog, topic: str, content
     """UTF-16, as editors on Windows save it, is refused by name; UTF-8's byte order mark is no part of the data."""
     kind = {"k": ["--kind", "csv"], "{": ["--kind", "jsonl"], "v": []}[content[0]]
     refused = pylog("produce", topic, *kind, stdin=content.encode("utf-16"), status=2)
-    assert refused.stderr.startswith("[INVALID_OPTION] the input is UTF-16 (it begins with FF FE), and must be UTF-8")
+    assert refused.stderr.startswith("[INVALID_OPTION] the input must be UTF-8, but it is UTF-16 (it begins with FF FE")
     assert refused.stderr.endswith("No record was written\n")
     pylog("produce", topic, *kind, stdin=content.encode("utf-8-sig"))
     assert pylog("consume", topic, *ALL).stdout == "v\n"
@@ -318,8 +318,8 @@ def test_text_is_utf8_with_or_without_its_mark(pylog: Pylog, topic: str, content
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ('key,value\na,"b\n""c"""\nd,"e\nf,g\n', "line 4: the quote that opens there is not closed. No record"),
-        ('key,value\na,b\nc,"' + "d\n" * (1 << 20) + "x\n", "line 3: the quote that opens there is not closed"),
+        ('key,value\na,"b\n""c"""\nd,"e\nf,g\n', "line 4: the quote that opens here is not closed. No record"),
+        ('key,value\na,b\nc,"' + "d\n" * (1 << 20) + "x\n", "line 3: the quote that opens here is not closed"),
         ('key,value\na,b\nc,"' + "d\n" * (1 << 20) + '"\n', "a row is longer than 1048576 bytes"),
     ],
     ids=["to the end", "beyond what a row may have", "closed too late"],
@@ -336,7 +336,10 @@ def test_line_may_be_as_long_as_the_topics_records(pylog: Pylog) -> None:
     pylog("topic", "create", "large", "-c", "max.message.bytes=40MiB")
     pylog("topic", "create", "small", "-c", "max.message.bytes=64KiB")
     assert "1 record" in pylog("produce", "large", stdin=b"x" * (20 << 20)).stderr
-    assert "line 2: longer than 65536" in pylog("produce", "small", stdin=b"x\n" + b"x" * 70_000, status=1).stderr
+    assert (
+        "line 2: is longer than the topic's max.message.bytes allows (65536 bytes)"
+        in pylog("produce", "small", stdin=b"x\n" + b"x" * 70_000, status=1).stderr
+    )
 
 
 @pytest.mark.parametrize(

@@ -83,11 +83,11 @@ def test_group_reset_keeps_offsets_within_the_log(
     pylog("produce", f"{topic}:0", stdin="a\nb\nc\n")
     pylog("topic", "trim", f"{topic}:0", "--before", "1", "-y")
     high = pylog("group", "reset", group, "-t", f"{topic}:0", "--to", "99", "--execute")
-    assert f"99 is outside the log, so the nearest offset is taken: {topic}:0 has 1 to 3." in high.stderr
+    assert f"Offset 99 is outside the log; the nearest offset is used: {topic}:0 has 1 to 3." in high.stderr
     assert offsets_of(pylog_cluster, group) == {0: 3}
     low = pylog("group", "reset", group, "-t", topic, "--to", "-7", "--execute")
     assert "-4 is outside the log" in low.stderr
-    assert f"{topic}:1 stays as it is: the group has no offset there." in low.stderr
+    assert f"{topic}:1 is not changed: the group has no committed offset there." in low.stderr
     assert offsets_of(pylog_cluster, group) == {0: 1}
 
 
@@ -110,7 +110,7 @@ def test_group_reset_refuses_wrong_arguments_by_name(pylog: Pylog, topic: str, g
     assert "--to" in pylog("group", "reset", group, "-t", topic, status=2).stderr
     assert "--all-topics" in pylog("group", "reset", group, "--to", "latest", status=2).stderr
     assert (
-        "either -t flights or"
+        "use either -t (for example -t flights) or --all-topics"
         in pylog("group", "reset", group, "-t", topic, "--all-topics", "--to", "0", status=2).stderr
     )
     assert "yesterday" in pylog("group", "reset", group, "-t", topic, "--to", "yesterday", status=2).stderr
@@ -134,7 +134,7 @@ def test_group_describe_shows_lag_of_each_partition(pylog: Pylog, topic: str, gr
     assert second == [topic, "1", "0", "0", "0", "-", "-", "-"]
     pylog("group", "describe", group, "--max-lag", "2")
     late = pylog("group", "describe", group, "--max-lag", "1", "-o", "jsonl", status=5)
-    assert late.stderr == f"[LAG_OVER_LIMIT] More than 1 record behind: {topic}:0\n"
+    assert late.stderr == f"[LAG_OVER_LIMIT] The lag is more than 1 record: {topic}:0\n"
     assert [json.loads(line)["lag"] for line in late.stdout.splitlines()] == [2, 0]
 
 

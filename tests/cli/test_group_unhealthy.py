@@ -22,7 +22,7 @@ def test_group_describe_shows_what_is_known_while_a_leader_is_away(run_pylog: Py
         done = run_pylog("group", "describe", "g", "-b", cluster.bootstrap_servers, "-o", "json", "--max-lag", "5",
                          "--timeout", "40")  # fmt: skip
         assert done.returncode == 5, done.stderr
-        assert done.stderr == "[LEADER_NOT_AVAILABLE] Lag unknown, as no leader answers: t:1\n"
+        assert done.stderr == "[LEADER_NOT_AVAILABLE] The lag is unknown because no leader answers: t:1\n"
         rows = json.loads(done.stdout)["partitions"]
         assert [(row["partition"], row["committed"], row["end"], row["lag"]) for row in rows] == [
             (0, 0, 1, 1), (1, 0, None, None),

@@ -158,7 +158,7 @@ def test_local_cluster_refuses_what_cannot_be(tmp_path: Path) -> None:
     with pytest.raises(BrokerUnavailableError, match="not open"):
         _ = LocalCluster().bootstrap_servers
     (tmp_path / "zookeeper-1").mkdir()
-    with pytest.raises(SetupError, match="has the data of 1 ZooKeeper server, not of 3"):
+    with pytest.raises(SetupError, match="contains the data of 1 ZooKeeper server, not 3"):
         LocalCluster(zookeepers=3, directory=tmp_path).open()
     with LocalCluster(directory=tmp_path) as cluster:
         with pytest.raises(BrokerUnavailableError, match="there is no broker 2"):

@@ -127,8 +127,8 @@ def test_repair_shows_what_is_lost_asks_and_cuts_there(run_pylog: Pylog, data: P
     before = segment(data).read_bytes()
     refused = run_pylog("log", "repair", str(partition), stdin="no\n")
     assert refused.returncode == 1
-    assert f"gives up {RECORDS // 2 - offset} records of t-0" in refused.stderr
-    assert "start this one" in refused.stderr
+    assert f"deletes {RECORDS // 2 - offset} records of t-0" in refused.stderr
+    assert "start this broker" in refused.stderr
     assert segment(data).read_bytes() == before
     done = run_pylog("log", "repair", str(partition), "--yes", "-o", "json")
     assert done.returncode == 0, done.stderr
@@ -139,7 +139,7 @@ def test_repair_shows_what_is_lost_asks_and_cuts_there(run_pylog: Pylog, data: P
     assert frames[-1]["last_offset"] == offset - 1
     again = run_pylog("log", "repair", str(partition), "--yes")
     assert again.returncode == 0
-    assert "nothing to repair" in again.stderr
+    assert "needs no repair" in again.stderr
 
 
 def test_repaired_log_is_served_by_its_broker(run_pylog: Pylog, tmp_path: Path) -> None:

@@ -138,7 +138,8 @@ def test_up_runs_several_brokers_on_ports_in_a_row(run_pylog: Pylog, tmp_path: P
         said = re.search(rf"Broker 3 +127\.0\.0\.1:{port + 2} +pid (\d+)", (tmp_path / "said").read_text())
         assert said is not None
         os.kill(int(said[1]), signal.SIGKILL)
-        wait_for_text(tmp_path / "said", "Broker 3 ended; the others go on. Again: pylog broker start --config ")
+        again = "To start it again: pylog broker start --config "
+        wait_for_text(tmp_path / "said", f"Broker 3 stopped; the others continue. {again}")
         assert run_pylog("topic", "list", "-o", "name", "-b", addresses).stdout == "kept\n"
         process.terminate()
         assert process.wait(LIMIT_S) == 0

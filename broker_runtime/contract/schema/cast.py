@@ -16,7 +16,8 @@ import pyarrow.types as pt
 
 from broker_runtime.contract.errors import InvalidSchemaError, SchemaMismatchError
 from broker_runtime.contract.schema.normal_form import plain_type
-from broker_runtime.contract.schema.topic import TopicSchema, nearest
+from broker_runtime.contract.schema.topic import TopicSchema
+from broker_runtime.contract.suggestion import suggestion
 
 _INT64_DIGITS = 19
 
@@ -210,7 +211,7 @@ def _hint(given: pa.DataType, wanted: pa.DataType, path: str) -> str:
         theirs = {given.field(i).name: given.field(i) for i in range(given.num_fields)}
         for name, field in theirs.items():
             if name not in ours:
-                return f": there is no field {f'{path}.{name}'!r}{nearest(name, ours)}"
+                return f": there is no field {f'{path}.{name}'!r}; {suggestion(name, ours)}"
             if not _fits(field.type, ours[name].type):
                 return _hint_inside(field.type, ours[name].type, f"{path}.{name}")
         missing = [name for name in ours if name not in theirs and not ours[name].nullable]

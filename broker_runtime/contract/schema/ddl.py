@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from broker_runtime.contract.errors import InvalidSchemaError
 from broker_runtime.contract.schema.normal_form import MAX_DEPTH, make_field
-from broker_runtime.contract.schema.topic import nearest
+from broker_runtime.contract.suggestion import suggestion
 
 MAX_TEXT_CHARACTERS = 256 << 10
 
@@ -123,7 +123,7 @@ class _Parser:
             kind = self._leaf(lower)
         else:
             self._next -= 1
-            self._fail(f"a type{nearest(word, [*_TYPES, *_NESTED, 'decimal'])}")
+            self._fail(f"a type; {suggestion(word, [*_TYPES, *_NESTED, 'decimal'])}")
         self._depth -= 1
         return kind
 

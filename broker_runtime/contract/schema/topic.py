@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
 from broker_runtime.contract.errors import SchemaMismatchError
+from broker_runtime.contract.suggestion import suggestion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class TopicSchema:
             return tuple([self._ids[name] for name in names])
         except KeyError:
             unknown = next(name for name in names if name not in self._ids)
-            raise SchemaMismatchError(f"no column {unknown!r}{nearest(unknown, self.arrow.names)}") from None
+            raise SchemaMismatchError(f"no column {unknown!r}; {suggestion(unknown, self.arrow.names)}") from None
 
 
 def _rebuilt(schema_id: int, arrow: pa.Schema, is_typed: bool, key: str | None) -> TopicSchema:
@@ -63,15 +63,3 @@ UNTYPED = TopicSchema(
     arrow=pa.schema([pa.field("key", pa.binary()), pa.field("value", pa.binary())]),
     is_typed=False,
 )
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The end of a message about an unknown ``name``: the nearest known one, else all (the first twenty)."""
-    names = list(known)
-    for candidate in names:
-        if candidate.lower() == name.lower():
-            return f"; did you mean {candidate!r}?"
-    close = difflib.get_close_matches(name, names, n=1)
-    if close:
-        return f"; did you mean {close[0]!r}?"
-    return f"; there are {', '.join(names[:20])}{', …' if len(names) > 20 else ''}"

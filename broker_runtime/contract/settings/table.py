@@ -7,12 +7,12 @@ default is not Kafka's. Nothing outside this package reads settings by name: the
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from broker_runtime.contract.errors import InvalidConfigError
 from broker_runtime.contract.settings.kinds import PARSERS, Kind, show
+from broker_runtime.contract.suggestion import suggestion
 
 Scope = Literal["broker", "topic", "producer", "consumer", "admin"]
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
@@ -264,12 +264,6 @@ def find_setting(scope: Scope, name: str) -> Setting:
     setting = known.get(name)
     if setting is not None:
         return setting
-    near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
     elsewhere = [other for other in SCOPES if name in _BY_SCOPE[other]]
-    if elsewhere:
-        hint = f"it is a {elsewhere[0]} setting"
-    elif near:
-        hint = f"did you mean {near[0]!r}?"
-    else:
-        hint = f"known are {', '.join(known)}"
+    hint = f"it is a {elsewhere[0]} setting" if elsewhere else suggestion(name, known)
     raise InvalidConfigError(f"{name!r} is no {scope} setting; {hint}")

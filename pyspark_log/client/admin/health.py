@@ -122,8 +122,8 @@ def why_damaged(at: TopicPartition, partition: PartitionDescription) -> str | No
     if not _rests_on_damage(partition):
         brokers = " and ".join(f"broker {broker_id}" for broker_id in partition.damaged)
         return (
-            f"{name} is damaged on {brokers}, and whole on another that is in sync, or was the last to leave: the log "
-            "is fetched anew from there, nothing is lost, and nothing is to be done"
+            f"{name} is damaged on {brokers}, and whole on another broker that is in sync, or was the last to leave: "
+            "the log is fetched again from there. Nothing is lost, and there is nothing to do"
         )
     broker = f"broker {next(broker_id for broker_id in partition.isr if broker_id in partition.damaged)}"
     others = [broker_id for broker_id in partition.replicas if broker_id not in {*partition.damaged, *partition.lost}]

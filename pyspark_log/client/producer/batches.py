@@ -20,6 +20,7 @@ from broker_runtime.contract.errors import InvalidTimestampError, SchemaMismatch
 from broker_runtime.contract.frame import HEADERS_TYPE, parse_header, split_into_frames
 from broker_runtime.contract.schema import TopicSchema, cast_column, cast_to_topic
 from broker_runtime.contract.schema.topic import nearest
+from broker_runtime.contract.suggestion import nearest
 from pyspark_log.client.producer.delivery import Delivery
 from pyspark_log.client.producer.lanes import Lane, key_column
 from pyspark_log.client.producer.partition_queue import PartitionQueue
@@ -130,10 +131,10 @@ def _columns(
             raise SchemaMismatchError(f"column {name!r} is there twice")
         if name not in schema.arrow.names and name not in _EXTRA:
             known = (*schema.arrow.names, *_EXTRA)
-            hint = nearest(name, known)
+            meant = nearest(name, known)
             raise SchemaMismatchError(
                 f"column {name!r}: a topic without a schema takes {', '.join(known)}"
-                + (hint if "did you mean" in hint else "")
+                + ("" if meant is None else f"; did you mean {meant!r}?")
             )
     if "value" not in table.schema.names:
         raise SchemaMismatchError("column 'value' is missing: a topic without a schema needs it")

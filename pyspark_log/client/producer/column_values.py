@@ -34,7 +34,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from broker_runtime.contract.errors import SchemaMismatchError
-from broker_runtime.contract.schema.topic import nearest
+from broker_runtime.contract.suggestion import suggestion
 
 Check = Callable[[Any], Any]
 """Takes a value, returns what Arrow shall get for it. Raises `SchemaMismatchError` naming the path."""
@@ -320,7 +320,7 @@ def _struct(kind: Any, path: str) -> Check:
             _refuse(path, kind, value, f"; it takes a mapping of {', '.join(names)}")
         if not known.issuperset(value):
             unknown = str(next(name for name in value if name not in known))
-            raise SchemaMismatchError(f"there is no field {f'{path}.{unknown}'!r}{nearest(unknown, names)}")
+            raise SchemaMismatchError(f"there is no field {f'{path}.{unknown}'!r}; {suggestion(unknown, names)}")
         return {name: check_field(value.get(name)) for name, check_field in checks}
 
     return check

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from broker_runtime.contract.errors import SchemaMismatchError
 from broker_runtime.contract.schema import TopicSchema
-from broker_runtime.contract.schema.topic import nearest
+from broker_runtime.contract.suggestion import suggestion
 from pyspark_log.client.producer.column_values import value_check
 from pyspark_log.client.producer.gathering import RECORD_OVERHEAD_BYTES, text_bytes
 
@@ -41,7 +41,7 @@ class RowCheck:
         if not self._known.issuperset(given):
             unknown = next(name for name in given if name not in self._known)
             raise SchemaMismatchError(
-                f"topic {self._topic!r} has no column {unknown!r}{nearest(str(unknown), self._names)}"
+                f"topic {self._topic!r} has no column {unknown!r}; {suggestion(str(unknown), self._names)}"
             )
         get = given.get
         return tuple([check(get(name)) for name, check in self._checks])

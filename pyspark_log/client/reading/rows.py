@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from broker_runtime.contract.errors import SchemaMismatchError
 from broker_runtime.contract.frame import HEADERS_COLUMN_ID, HEADERS_TYPE, TIMESTAMP_COLUMN_ID, DecodedFrame
 from broker_runtime.contract.schema import TopicSchema
-from broker_runtime.contract.schema.topic import nearest
+from broker_runtime.contract.suggestion import suggestion
 
 METADATA = "_metadata"
 TIMESTAMP_TYPE = pa.timestamp("us", tz="UTC")
@@ -61,7 +61,7 @@ class RowAssembler:
             elif name in _KAFKA_FIELDS:
                 fields.append(_KAFKA_FIELDS[name])
             else:
-                raise SchemaMismatchError(f"no column {name!r}{nearest(name, _KAFKA_FIELDS)}")
+                raise SchemaMismatchError(f"no column {name!r}; {suggestion(name, _KAFKA_FIELDS)}")
         self.arrow_schema = pa.schema(fields)
         self._own = frozenset(schema.arrow.names)
         chosen = frozenset(names)

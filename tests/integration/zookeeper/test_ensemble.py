@@ -45,7 +45,7 @@ def test_ensemble_loses_one_server_and_keeps_its_state_over_a_restart_of_all(tmp
         client.close()
     finally:
         ensemble.stop()
-    with pytest.raises(SetupError, match="has the data of 3 ZooKeeper servers, not of 1"):
+    with pytest.raises(SetupError, match="contains the data of 3 ZooKeeper servers, not 1"):
         ZooKeeperEnsemble(tmp_path, 1)
     again = ZooKeeperEnsemble(tmp_path, 3)
     again.start()

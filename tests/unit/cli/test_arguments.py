@@ -7,7 +7,7 @@ import datetime
 import pytest
 
 from broker_runtime.contract import model
-from broker_runtime.contract.errors import InvalidPartitionsError, InvalidTopicError, OptionError
+from broker_runtime.contract.errors import InvalidConfigError, InvalidPartitionsError, InvalidTopicError, OptionError
 from pyspark_log.cli import arguments
 from pyspark_log.cli.arguments import (
     EARLIEST,
@@ -17,9 +17,9 @@ from pyspark_log.cli.arguments import (
     FromEnd,
     parse_partition,
     parse_place,
+    parse_settings,
     parse_timeout_s,
     parse_topic_and_partition,
-    parse_topic_settings,
 )
 
 NOW_MS = 1_700_000_000_000
@@ -104,6 +104,8 @@ def test_partition_is_refused_when_it_names_none(text: str) -> None:
 
 def test_settings_are_names_and_values() -> None:
     """`-c name=value`; the value may hold `=`."""
-    assert parse_topic_settings(["retention.ms=7d", "a=b=c"], option="-c") == {"retention.ms": "7d", "a": "b=c"}
-    with pytest.raises(OptionError, match="-c 'retention'"):
-        parse_topic_settings(["retention"], option="-c")
+    assert parse_settings(["retention.ms=7d", "a=b=c"], option="-c", example="") == {"retention.ms": "7d", "a": "b=c"}
+    for wrong in ("retention", "=7d", ""):
+        with pytest.raises(InvalidConfigError) as refused:
+            parse_settings([wrong], option="-c", example="retention.ms=7d", error=InvalidConfigError)
+        assert refused.value.message == f"-c {wrong!r}: must be NAME=VALUE, for example -c retention.ms=7d"

@@ -85,18 +85,18 @@ def test_file_takes_client_settings_at_its_top(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("bootstrap = 'x'", "'bootstrap' is not a setting here; did you mean 'bootstrap.servers'?"),
+        ("bootstrap = 'x'", "'bootstrap' is not a setting of this file; did you mean 'bootstrap.servers'?"),
         ("bootstrap.servers = 5", "bootstrap.servers=5: must be a list of host:port"),
         ("bootstrap.servers = 'nowhere'", "bootstrap.servers='nowhere': must be host:port"),
         ("bootstrap.servers = 'a:1'\nbootstrap-server = 'b:1'", "bootstrap.servers is given twice"),
-        ("not toml", "is not TOML"),
-        ("[client]\nno.such.setting = 1", "'no.such.setting' is not a setting here"),
-        ("retention.ms = 5", "'retention.ms' is not a setting here; it is a topic setting"),
+        ("not toml", "is not valid TOML"),
+        ("[client]\nno.such.setting = 1", "'no.such.setting' is not a setting of this file"),
+        ("retention.ms = 5", "'retention.ms' is not a setting of this file; it is a topic setting"),
         ("linger.ms = 'soon'", "linger.ms='soon': must be a number of milliseconds"),
-        ("output = 'pdf'", "output: 'pdf' is none of table, wide"),
-        ("output = 3", "output: 3 is none of table, wide"),
+        ("output = 'pdf'", "output: 'pdf' is not one of table, wide"),
+        ("output = 3", "output: 3 is not one of table, wide"),
         ("timeout = '-1'", "timeout: '-1'"),
-        ("client = 1", "'client' is not a setting here"),
+        ("client = 1", "'client' is not a setting of this file"),
     ],
 )
 def test_file_is_refused_by_name_when_it_is_wrong(tmp_path: Path, text: str, told: str) -> None:
@@ -125,7 +125,7 @@ def test_brokers_that_are_given_in_two_ways_must_be_the_same() -> None:
     assert Invocation.resolve(same).bootstrap_servers == "a:1"
     with pytest.raises(errors.InvalidConfigError) as refused:
         Invocation.resolve(GivenOptions(bootstrap_server="a:1", setting=("bootstrap.servers=b:1",)))
-    assert refused.value.message == "-b a:1 and -X bootstrap.servers=b:1 name different brokers: give one of the two"
+    assert refused.value.message == "-b a:1 and -X bootstrap.servers=b:1 name different brokers: give only one of them"
 
 
 @pytest.mark.parametrize(

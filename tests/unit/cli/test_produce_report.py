@@ -28,27 +28,27 @@ TIMEOUT, REFUSED = DeliveryTimeoutError("late"), RecordTooLargeError("large")
 @pytest.mark.parametrize(
     ("outcomes", "skip", "acks", "said"),
     [
-        ([None, None, REFUSED], "0", "all", "The first 2 records of the input are in the log. To go on"),
-        ([None, REFUSED], "0", "all", "The first record of the input is in the log. To go on with the rest: --skip 1"),
+        ([None, None, REFUSED], "0", "all", "The first 2 records of the input are in the log. To send the rest"),
+        ([None, REFUSED], "0", "all", "The first record of the input is in the log. To send the rest: --skip 1"),
         (
             [REFUSED, None],
             "0",
             "all",
-            "1 records of the input, not the first ones, are in the log. To go on with the rest: --skip 2-2",
+            "1 record of the input, but not the first, is in the log. To send the rest: --skip 2-2",
         ),
-        ([None, TIMEOUT, None], "0", "all", "in the log; 1 more were sent, and may be there or not"),
+        ([None, TIMEOUT, None], "0", "all", "in the log; 1 more were sent and may or may not be in the log"),
         ([None, TIMEOUT, None], "0", "all", "--skip 1-1,3-3"),
         ([REFUSED], "0", "all", "No record was written"),
-        ([TIMEOUT], "0", "all", "No record was acknowledged; 1 more were sent, and may be there or not"),
-        ([NotEnoughReplicasError("few")], "0", "all", "may be there or not"),
+        ([TIMEOUT], "0", "all", "No record was acknowledged; 1 more were sent and may or may not be in the log"),
+        ([NotEnoughReplicasError("few")], "0", "all", "may or may not be in the log"),
         (
             [None, REFUSED],
             "3",
             "all",
-            "The first 4 records of the input are in the log. To go on with the rest: --skip 4",
+            "The first 4 records of the input are in the log. To send the rest: --skip 4",
         ),
-        ([REFUSED], "3", "all", "No record was written. To go on: --skip 3"),
-        ([None, None], "0", "0", "With acks=0 it is not known"),
+        ([REFUSED], "3", "all", "No record was written. To send the rest: --skip 3"),
+        ([None, None], "0", "0", "With acks=0 it is unknown"),
     ],
 )
 def test_report_says_what_is_known(outcomes: list[PylogError | None], skip: str, acks: str, said: str) -> None:
@@ -71,5 +71,5 @@ def test_report_of_batches_counts_rows_by_their_frames() -> None:
     sending.add_batch([3, 4, 5, 6], [good, bad])
     with pytest.raises(RecordTooLargeError):
         sending.finish()
-    assert "The first 3 records of the input and 1 of those behind" in (said := sending.report(NoProducer()))  # type: ignore[arg-type]
+    assert "The first 3 records of the input and 1 of the later ones" in (said := sending.report(NoProducer()))  # type: ignore[arg-type]
     assert "--skip 1-3,5-5" in said

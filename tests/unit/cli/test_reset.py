@@ -59,7 +59,7 @@ def test_offsets_file_has_a_heading_or_none() -> None:
     ("lines", "says"),
     [
         (["a,0"], "f, line 1"), (["a,0,5", "a,0,x"], "f, line 2"), (["a,0,-5"], "f, line 1"),
-        (["a,0,5", "a,0,6"], "line 2: a:0 is there twice"), ([], "f has no line"),
+        (["a,0,5", "a,0,6"], "line 2: a:0 occurs twice"), ([], "f has no line"),
         (["topic,partition,offset"], "f has no line"), (["", "a,0," + "1" * 5_000], "f, line 2"),
         (["a,0,5", "a,1," + "1" * 200_000], "f, line 2: field larger"),
     ],
@@ -88,10 +88,8 @@ def test_offsets_outside_the_log_are_moved_into_it_and_said() -> None:
     """W27: never an offset that a consumer would stumble over."""
     new, remarks = within_log({A0: 3, A1: 99}, {A0: 5, A1: 0}, {A0: 9, A1: 8})
     assert new == {A0: 5, A1: 8}
-    assert remarks == [
-        "Some offsets are outside the log, so the nearest offset is taken: a:0 has 5 to 9, a:1 has 0 to 8."
-    ]
+    assert remarks == ["Some offsets are outside the log; the nearest offset is used: a:0 has 5 to 9, a:1 has 0 to 8."]
     assert within_log({A0: 99, A1: 99}, {A0: 5, A1: 0}, {A0: 9, A1: 8})[1] == [
-        "99 is outside the log, so the nearest offset is taken: a:0 has 5 to 9, a:1 has 0 to 8."
+        "Offset 99 is outside the log; the nearest offset is used: a:0 has 5 to 9, a:1 has 0 to 8."
     ]
     assert within_log({A0: 9, A1: 0}, {A0: 5, A1: 0}, {A0: 9, A1: 8}) == ({A0: 9, A1: 0}, [])

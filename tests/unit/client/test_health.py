@@ -124,7 +124,7 @@ def test_damage_that_another_replica_mends_is_told_until_it_is_mended() -> None:
         topic(1, (1, 2), damaged=(3,)),
     ):
         assert problem(found, 1, 2, 3) == "damaged"
-        assert "nothing is to be done" in str(advice(found))
+        assert "there is nothing to do" in str(advice(found))
     assert problem(topic(1, (1,), damaged=(3,)), 1, 2, 3) == "under-min-isr"
     assert problem(topic(None, (1,), damaged=(1,)), 1, 2, 3) == "offline"
 

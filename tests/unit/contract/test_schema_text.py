@@ -273,7 +273,7 @@ def test_column_ids_are_positions_and_unknown_names_name_the_nearest() -> None:
         schema.column_ids(["carier"])
     with pytest.raises(SchemaMismatchError, match="did you mean 'delay'"):
         schema.column_ids(["DELAY"])
-    with pytest.raises(SchemaMismatchError, match="there are carrier, delay"):
+    with pytest.raises(SchemaMismatchError, match="choose from carrier, delay"):
         schema.column_ids(["xyz"])
     assert schema == TopicSchema(schema_id=0, arrow=parse_schema("carrier string, delay int"))
     assert hash(schema) == hash(TopicSchema(schema_id=0, arrow=parse_schema("carrier string, delay int")))

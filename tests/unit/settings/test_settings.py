@@ -125,7 +125,7 @@ def test_name_of_another_scope_is_refused_with_that_scope():
 
 
 def test_name_like_no_other_is_refused_with_the_list():
-    with pytest.raises(InvalidConfigError, match=r"known are retention\.ms, "):
+    with pytest.raises(InvalidConfigError, match=r"choose from retention\.ms, "):
         resolve("topic", {"zzzzzz": 1})
 
 

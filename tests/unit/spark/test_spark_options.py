@@ -78,7 +78,7 @@ def test_bootstrap_servers_of_the_driver_travel_to_the_executors(monkeypatch: py
         ({**BASE, "path": "t"}, "Name the topic with .option('subscribe', …)"),
         ({**BASE, "startingOfsets": "latest"}, "did you mean 'startingOffsets'?"),
         ({**BASE, "pylog.bootstrap.server": "h:1"}, "did you mean 'pylog.bootstrap.servers'?"),
-        ({**BASE, "xyzzy": "1"}, "Option 'xyzzy' is unknown; known are"),
+        ({**BASE, "xyzzy": "1"}, "Option 'xyzzy' is unknown; choose from"),
         ({**BASE, "startingTimestamp": "1"}, "Option 'startingTimestamp' is not in this version"),
         ({**BASE, "maxRecordsPerPartition": "1"}, "not in this version"),
         ({**BASE, "where": "a=1"}, "not in this version"),

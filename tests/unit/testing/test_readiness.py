@@ -42,24 +42,26 @@ def test_cluster_is_whole_without_a_broker_that_does_not_run() -> None:
 
 def test_cluster_is_not_whole_while_a_broker_is_unknown_to_another() -> None:
     missing = what_is_missing({1: answer(1, 2, leads=True), 2: answer(1)})
-    assert missing == "broker 2 does not know of broker 2"
+    assert missing == "broker 2 does not know broker 2"
 
 
 def test_cluster_is_not_whole_while_the_controller_does_not_run() -> None:
-    assert what_is_missing({1: answer(1, leads=True)}) == "broker 1 takes broker 2 for the controller"
+    assert (
+        what_is_missing({1: answer(1, leads=True)}) == "broker 1 knows broker 2 as the controller, which is not running"
+    )
 
 
 def test_cluster_is_not_whole_while_a_leader_is_gone_or_does_not_serve() -> None:
     gone = {2: answer(2, 3), 3: answer(2, 3)}
-    assert what_is_missing(gone) == "t-0, says broker 2: its leader is 1"
+    assert what_is_missing(gone) == "t-0, according to broker 2: its leader is broker 1, which is not running"
     nobody = {2: answer(2, 3, leader=None), 3: answer(2, 3, leader=None)}
-    assert what_is_missing(nobody) == "t-0, says broker 2: its leader is None"
+    assert what_is_missing(nobody) == "t-0, according to broker 2: it has no leader"
     idle = {1: answer(1, 2), 2: answer(1, 2)}
-    assert what_is_missing(idle) == "t-0, says broker 1: broker 1 does not lead it yet"
+    assert what_is_missing(idle) == "t-0, according to broker 1: broker 1 is not leading it yet"
     other_epoch = {1: answer(1, 2, leads=True), 2: answer(1, 2, epoch=1)}
-    assert what_is_missing(other_epoch) == "t-0, says broker 2: broker 1 does not lead it yet"
+    assert what_is_missing(other_epoch) == "t-0, according to broker 2: broker 1 is not leading it yet"
 
 
 def test_cluster_is_not_whole_while_a_running_replica_is_behind() -> None:
     behind = {1: answer(1, 2, isr=(1,), leads=True), 2: answer(1, 2)}
-    assert what_is_missing(behind) == "t-0, says broker 1: broker 2 is not in sync, only [1]"
+    assert what_is_missing(behind) == "t-0, according to broker 1: broker 2 is not in sync; in sync are [1]"

@@ -1,0 +1,36 @@
+"""The end of a message about a name that is not known: the one that was probably meant, or all there are.
+
+Pure. Everything that refuses a name uses this: columns, settings, Spark options, keys of the config file.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Final
+
+_MOST_NAMES: Final = 50
+_LEAST_LIKENESS: Final = 0.5
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that is most like ``name``, whatever its case; None where nothing is half like it."""
+    by_lowered: dict[str, str] = {}
+    for each in known:
+        by_lowered.setdefault(each.lower(), each)
+    close = difflib.get_close_matches(name.lower(), by_lowered, n=1, cutoff=_LEAST_LIKENESS)
+    return by_lowered[close[0]] if close else None
+
+
+def suggestion(name: str, known: Iterable[str], *, otherwise: Iterable[str] | None = None, prefix: str = "") -> str:
+    """``did you mean 'delay'?``, or where no known name is near, ``choose from carrier, delay`` (the first fifty).
+
+    ``otherwise``: the names to choose from, where they are fewer than those that may have been meant. ``prefix``: what
+    the caller's names begin with and these do not.
+    """
+    known = list(known)
+    near = nearest(name, known)
+    if near is not None:
+        return f"did you mean {prefix + near!r}?"
+    names = [prefix + each for each in (known if otherwise is None else otherwise)]
+    return f"choose from {', '.join(names[:_MOST_NAMES])}{', …' if len(names) > _MOST_NAMES else ''}"
