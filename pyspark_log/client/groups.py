@@ -38,7 +38,6 @@ from broker_runtime.contract.requests import (
 from pyspark_log.client import descriptions, offsets
 from pyspark_log.client.cluster import Cluster
 from pyspark_log.client.coordinator import Coordinator
-from pyspark_log.client.retry import Deadline
 
 
 def list_groups(cluster: Cluster) -> list[GroupListing]:
@@ -98,7 +97,7 @@ def alter_group_offsets(cluster: Cluster, group_id: str, new: Mapping[TopicParti
             "alter_group_offsets", request, CommitOffsetsResponse, to=Coordinator(group_id), timeout_s=left_s
         )
 
-    offsets.write_each(entries, ask, Deadline(cluster.request_timeout_s))
+    offsets.write_each(entries, ask, cluster.deadline())
 
 
 def delete_group(cluster: Cluster, group_id: str) -> None:

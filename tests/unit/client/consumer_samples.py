@@ -35,6 +35,7 @@ from pyspark_log.client.handout import Handout
 from pyspark_log.client.heartbeats import Heartbeats, stay_of
 from pyspark_log.client.partition_state import PartitionState
 from pyspark_log.client.records import ConsumedBatch
+from pyspark_log.client.retry import Deadline
 from pyspark_log.client.start_positions import StartPositions
 from pyspark_log.client.subscription import Subscription
 from pyspark_log.client.topics import Topic
@@ -142,6 +143,9 @@ class MemoryCluster:
         self.refused_commits: list[PylogError] = []
         self.group = MemoryGroup(self.topics)
         self.unavailable: PylogError | None = None
+
+    def deadline(self, timeout_s: float | None = None) -> Deadline:
+        return Deadline(self.request_timeout_s if timeout_s is None else timeout_s)
 
     def topic(self, name: str, *, max_age: Topic | None = None, timeout_s: float | None = None) -> Topic:
         return self.fetch_topics([name])[0]
