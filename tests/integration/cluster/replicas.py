@@ -2,32 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 from pyspark_log import Admin, Producer, read
 from pyspark_log.testing import LocalCluster
+from tests.waiting import wait_until
 
 LIMIT_S = 60.0
-
-
-def eventually(
-    condition: Callable[[], bool],
-    what: str,
-    timeout_s: float = LIMIT_S,
-    *,
-    ignoring: tuple[type[Exception], ...] = (),
-) -> None:
-    """Waits until the condition holds. A look that raises one of ``ignoring`` is taken again."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        with contextlib.suppress(*ignoring):
-            if condition():
-                return
-        assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}"
-        time.sleep(0.05)
 
 
 def kill_all(cluster: LocalCluster) -> None:
@@ -76,4 +58,4 @@ def replicas_are_identical(cluster: LocalCluster, topic: str) -> None:
         first, *others = (segments(cluster, broker_id, topic) for broker_id in cluster.broker_ids)
         return not any(first.values()) or any(other != first for other in others)
 
-    eventually(lambda: not differing(), f"replicas of {topic} are identical")
+    wait_until(lambda: not differing(), f"replicas of {topic} are identical")

@@ -13,7 +13,8 @@ from broker_runtime.contract.model import TopicPartition
 from pyspark_log import Admin, Producer
 from pyspark_log.client.health import why_damaged
 from pyspark_log.testing import LocalCluster
-from tests.integration.cluster.replicas import eventually, numbers_in
+from tests.integration.cluster.replicas import numbers_in
+from tests.waiting import wait_until
 
 T0 = TopicPartition("t", 0)
 
@@ -62,7 +63,7 @@ def test_older_copy_of_the_only_log_is_told_until_the_right_one_is_back(one_brok
     swap(log, copy)
     one_broker.start(1)
     read_is_refused_as_damaged(one_broker)
-    eventually(lambda: problem(one_broker) == "damaged", "health tells of the damage", timeout_s=5.0)
+    wait_until(lambda: problem(one_broker) == "damaged", "health tells of the damage", limit_s=5.0)
     with Admin(one_broker.bootstrap_servers) as admin:
         partition = admin.describe_topic("t").partitions[0]
         assert (partition.leader, partition.damaged, admin.check_health().is_healthy) == (1, (1,), False)
@@ -85,4 +86,4 @@ def test_bit_that_flipped_in_the_only_log_is_told_when_a_reader_met_it(one_broke
     one_broker.start(1)
     one_broker.wait_until_ready()
     read_is_refused_as_damaged(one_broker)
-    eventually(lambda: problem(one_broker) == "damaged", "health tells of the damage", timeout_s=5.0)
+    wait_until(lambda: problem(one_broker) == "damaged", "health tells of the damage", limit_s=5.0)

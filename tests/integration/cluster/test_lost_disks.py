@@ -4,8 +4,8 @@ nothing that was acknowledged is lost, in any order."""
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,14 +20,15 @@ from pyspark_log.client.health import why_offline
 from pyspark_log.errors import PylogError
 from pyspark_log.testing import LocalCluster
 from tests.integration.cluster.replicas import (
-    eventually,
     kill_all,
     leader_and_in_sync,
     numbers_in,
     replicas_are_identical,
 )
+from tests.waiting import wait_until
 
 LIMIT_S = 40.0
+wait_through_errors = partial(wait_until, limit_s=LIMIT_S, ignoring=(PylogError,))  # of brokers that start
 COUNT = 1_000
 BROKERS = (1, 2, 3)
 T0 = TopicPartition("t", 0)
@@ -57,10 +58,6 @@ def _empty_disk(cluster: LocalCluster, broker_id: int) -> Path:
     path.rename(kept)
     path.mkdir()
     return kept
-
-
-def _eventually(look: Callable[[], bool], what: str) -> None:
-    eventually(look, what, LIMIT_S, ignoring=(PylogError,))
 
 
 def _log_bytes(cluster: LocalCluster, broker_id: int) -> int:
@@ -121,14 +118,16 @@ def test_copy_made_while_the_broker_was_running_does_not_lead_after_all_were_kil
     copied = DiskIdentity.read(RealFiles(), copy)
     assert copied is not None
     written = COUNT
-    deadline = time.monotonic() + LIMIT_S
     with Producer(cluster.bootstrap_servers) as producer:
-        while _known_generation(cluster, first, copied.disk_id) < copied.generation + 2:
-            assert time.monotonic() < deadline, "ZooKeeper is told of a newer generation"
+
+        def is_known_after_one_more() -> bool:
+            nonlocal written
             producer.send("t", b"%d" % written).result(LIMIT_S)
             written += 1
-            time.sleep(0.1)
-    _eventually(lambda: leader_and_in_sync(cluster, "t")[1] == BROKERS, "all are in sync")
+            return _known_generation(cluster, first, copied.disk_id) >= copied.generation + 2
+
+        wait_until(is_known_after_one_more, "ZooKeeper is told of a newer generation", pause_s=0.1)
+    wait_through_errors(lambda: leader_and_in_sync(cluster, "t")[1] == BROKERS, "all are in sync")
     kill_all(cluster)
     if is_copy:
         shutil.rmtree(path)
@@ -136,7 +135,7 @@ def test_copy_made_while_the_broker_was_running_does_not_lead_after_all_were_kil
     cluster.start(first)
     others = tuple(each for each in BROKERS if each != first)
     expected = (None, others) if is_copy else (first, (first,))
-    _eventually(lambda: leader_and_in_sync(cluster, "t") == expected, f"leader and in-sync set are {expected}")
+    wait_through_errors(lambda: leader_and_in_sync(cluster, "t") == expected, f"leader and in-sync set are {expected}")
     for broker_id in others:
         cluster.start(broker_id)
     cluster.wait_until_ready()
@@ -157,7 +156,7 @@ def test_copy_of_a_moment_ago_does_not_lead_after_all_were_killed(cluster: Local
     shutil.rmtree(path)
     copy.rename(path)
     cluster.start(1)
-    _eventually(lambda: leader_and_in_sync(cluster, "t") == (None, (2, 3)), "the others are waited for")
+    wait_through_errors(lambda: leader_and_in_sync(cluster, "t") == (None, (2, 3)), "the others are waited for")
     for broker_id in (2, 3):
         cluster.start(broker_id)
     cluster.wait_until_ready()
@@ -169,10 +168,10 @@ def test_first_that_comes_back_after_all_were_killed_leads_at_once(cluster: Loca
     """It has all that was acknowledged. With the second, as many as ``min.insync.replicas`` asks for are there."""
     kill_all(cluster)
     cluster.start(first)
-    _eventually(lambda: leader_and_in_sync(cluster, "t") == (first, (first,)), f"broker {first} leads alone")
+    wait_through_errors(lambda: leader_and_in_sync(cluster, "t") == (first, (first,)), f"broker {first} leads alone")
     second, third = (each for each in BROKERS if each != first)
     cluster.start(second)
-    _eventually(lambda: len(numbers_in(cluster, "t")) == COUNT, "everything can be read without the third")
+    wait_through_errors(lambda: len(numbers_in(cluster, "t")) == COUNT, "everything can be read without the third")
     cluster.start(third)
     _require_everything(cluster)
 
@@ -240,19 +239,21 @@ def test_damaged_log_of_the_first_that_comes_back_is_made_whole_from_the_others(
     (path,) = cluster.log_dirs(1)
     with Admin(cluster.bootstrap_servers) as admin:
         admin.create_topic("u", partitions=1, replication_factor=3)
-    _eventually((path / "u-0" / "partition.json").exists, "another log is there")
-    _eventually(lambda: f"t 0 {COUNT}" in (path / "high-watermark-checkpoint").read_text(), "the checkpoint is written")
+    wait_through_errors((path / "u-0" / "partition.json").exists, "another log is there")
+    wait_through_errors(
+        lambda: f"t 0 {COUNT}" in (path / "high-watermark-checkpoint").read_text(), "the checkpoint is written"
+    )
     kill_all(cluster)
     harm(path / "t-0")
     cluster.start(1)
-    _eventually(lambda: is_so_while_alone(cluster), str(is_so_while_alone.__doc__))
+    wait_through_errors(lambda: is_so_while_alone(cluster), str(is_so_while_alone.__doc__))
     cluster.start(2)
     cluster.start(3)
     _require_everything(cluster)
-    _eventually(lambda: _asides(cluster) == [1], "the damaged log is set aside")
-    _eventually(lambda: _is_healthy(cluster), "the cluster is healthy")
+    wait_through_errors(lambda: _asides(cluster) == [1], "the damaged log is set aside")
+    wait_through_errors(lambda: _is_healthy(cluster), "the cluster is healthy")
     # Any broker tells what a topic is like, as it last heard.
-    _eventually(lambda: leader_and_in_sync(cluster, "t")[1] == BROKERS, "all are in sync")
+    wait_through_errors(lambda: leader_and_in_sync(cluster, "t")[1] == BROKERS, "all are in sync")
     replicas_are_identical(cluster, "t")
     assert sorted(numbers_in(cluster, "t")) == list(range(COUNT))
     assert _asides(cluster) == [1]
@@ -272,7 +273,7 @@ def test_last_broker_that_was_stopped_without_its_log_leaves_the_partition_witho
         (path / "t-0").rename(kept)
     for broker_id in (3, 1, 2):
         cluster.start(broker_id)
-    _eventually(lambda: leader_and_in_sync(cluster, "t") == (None, (3,)), "the partition has no leader")
+    wait_through_errors(lambda: leader_and_in_sync(cluster, "t") == (None, (3,)), "the partition has no leader")
     for broker_id in (1, 2):
         assert _log_bytes(cluster, broker_id) > COUNT
     cluster.stop(3)
@@ -291,7 +292,7 @@ def test_operator_can_choose_a_replica_whose_last_in_sync_member_lost_its_disk(c
     _empty_disk(cluster, 1)
     for broker_id in BROKERS:
         cluster.start(broker_id)
-    _eventually(lambda: leader_and_in_sync(cluster, "t") == (None, (1,)), "the partition has no leader")
+    wait_through_errors(lambda: leader_and_in_sync(cluster, "t") == (None, (1,)), "the partition has no leader")
     with Admin(cluster.bootstrap_servers) as admin:
         (topic,) = [each for each in admin.describe_topics() if each.name == "t"]
         assert tuple(topic.partitions[0].eligible) == (3,)

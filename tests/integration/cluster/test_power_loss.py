@@ -7,7 +7,8 @@ id than the one the brokers registered with: what a power loss leaves behind.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -18,9 +19,11 @@ from broker_runtime.zookeeper.znodes import DiskRecord, broker_disks_path, from_
 from pyspark_log import Admin, Producer
 from pyspark_log.errors import PylogError
 from pyspark_log.testing import LocalCluster
-from tests.integration.cluster.replicas import eventually, kill_all, leader_and_in_sync, numbers_in
+from tests.integration.cluster.replicas import kill_all, leader_and_in_sync, numbers_in
+from tests.waiting import wait_until
 
 LIMIT_S = 25.0
+wait_through_errors = partial(wait_until, limit_s=LIMIT_S, ignoring=(PylogError,))  # of brokers that start
 COUNT = 50
 BROKERS = (1, 2, 3)
 
@@ -62,10 +65,6 @@ def _told(cluster: LocalCluster) -> str:
     return "".join((directory.parent / "broker.out").read_text() for directory in directories)
 
 
-def _eventually(look: Callable[[], bool], what: str) -> None:
-    eventually(look, what, LIMIT_S, ignoring=(PylogError,))
-
-
 @pytest.mark.parametrize("most", [3, 1])
 def test_one_with_most_leads_after_all_lost_their_power_whoever_comes_first(cluster: LocalCluster, most: int) -> None:
     """What one disk of the in-sync set has is not lost, as soon as all of them are back."""
@@ -75,10 +74,10 @@ def test_one_with_most_leads_after_all_lost_their_power_whoever_comes_first(clus
         if broker_id != most:
             _cut(cluster, broker_id, left=broker_id / 5)
     cluster.start(1)
-    _eventually(lambda: leader_and_in_sync(cluster, "t") == (None, BROKERS), "the first does not lead alone")
+    wait_through_errors(lambda: leader_and_in_sync(cluster, "t") == (None, BROKERS), "the first does not lead alone")
     cluster.start(2)
     cluster.start(3)
-    _eventually(lambda: leader_and_in_sync(cluster, "t")[0] is not None, "one leads")
+    wait_through_errors(lambda: leader_and_in_sync(cluster, "t")[0] is not None, "one leads")
     # It leads for a moment at least: the first replica leads again as soon as it has caught up.
     assert f"with most after a power loss partition=t-0 leader={most} " in _told(cluster)
     cluster.wait_until_ready()
@@ -89,7 +88,7 @@ def test_first_leads_at_once_where_the_machines_kept_their_power(cluster: LocalC
     """The kernel wrote what the processes had handed to it."""
     kill_all(cluster)
     cluster.start(3)
-    _eventually(lambda: leader_and_in_sync(cluster, "t") == (3, (3,)), "broker 3 leads alone")
+    wait_through_errors(lambda: leader_and_in_sync(cluster, "t") == (3, (3,)), "broker 3 leads alone")
     for broker_id in (1, 2):
         cluster.start(broker_id)
     cluster.wait_until_ready()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 from pyspark_log import Admin, Consumer, Producer
 from pyspark_log.testing import LocalCluster
+from tests.waiting import take
 
 
 def test_producer_goes_on_with_the_next_leader_while_the_one_before_says_nothing() -> None:
@@ -47,10 +46,7 @@ def test_consumer_goes_on_with_the_next_leader_while_the_one_before_says_nothing
             futures = [producer.send("silent", b"%d" % number) for number in range(1, 10)]
             for future in futures:
                 future.result(60)
-            deadline = time.monotonic() + 60
-            while len(read) < 10:
-                assert time.monotonic() < deadline, f"read so far: {read}"
-                read += [record.value for record in consumer.poll(timeout=1)]
+            read += [record.value for record in take(consumer, 10 - len(read))]
         finally:
             cluster.resume(leader)
     assert read == [b"%d" % number for number in range(10)]
