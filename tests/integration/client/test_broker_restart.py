@@ -57,11 +57,11 @@ def test_clients_notice_a_killed_broker_only_as_delay(cluster: LocalCluster) -> 
         thread.start()
     for _ in range(2):
         before = len(acknowledged)
-        wait_until(lambda before=before: len(acknowledged) > before + 500)
+        wait_until(lambda before=before: len(acknowledged) > before + 500, "the producer gets on")
         cluster.kill(1)
         cluster.start(1)
     before = len(acknowledged)
-    wait_until(lambda: len(acknowledged) > before + 500)
+    wait_until(lambda: len(acknowledged) > before + 500, "the producer gets on")
     stop.set()
     threads[0].join(60)
     done.set()
