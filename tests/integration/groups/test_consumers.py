@@ -370,10 +370,12 @@ def test_member_follows_topics_that_a_pattern_finds(cluster: LocalCluster, admin
         assert {at.topic for at in first.assignment() | second.assignment()} == {f"{prefix}-b"}
 
 
-def test_member_is_refused_with_the_reason(cluster: LocalCluster, topic: str, group: str) -> None:
+def test_member_is_refused_with_the_reason(
+    cluster: LocalCluster, pylog_cluster: LocalCluster, topic: str, group: str
+) -> None:
     """W21: at the subscription; the consumer can be used for something else then."""
+    strict = pylog_cluster
     with (
-        LocalCluster(brokers=1) as strict,
         Admin(strict.bootstrap_servers) as admin,
         Consumer(bootstrap_servers=strict.bootstrap_servers, group_id=group, session_timeout_ms=1_000) as consumer,
     ):

@@ -20,9 +20,9 @@ ALL = {0, 1, 2}
 SESSION_MS = 20_000
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def brokers() -> Iterator[LocalCluster]:
-    """Three brokers whose sessions end soon."""
+    """Three brokers whose sessions end soon; each test leaves them running."""
     with LocalCluster(brokers=3, settings={"zookeeper.session.timeout.ms": "4s"}) as made:
         with Admin(made.bootstrap_servers) as admin:
             admin.create_topic("t", partitions=3, replication_factor=3)
@@ -62,12 +62,13 @@ def test_coordinator_answers_a_few_seconds_without_zookeeper_and_goes_on_when_it
     assert member.commit({0: 6}) == [None]
     assert member.committed() == {0: 6}
     cluster.close()
+    brokers.wait_until_ready()
 
 
 def test_coordinator_that_stands_still_is_deposed_and_says_so_afterwards(brokers: LocalCluster) -> None:
     """W24: two brokers that both take themselves for the coordinator never both answer."""
     cluster = Cluster.at(brokers.bootstrap_servers)
-    member = Member(cluster, "g", "t", session_timeout_ms=SESSION_MS)
+    member = Member(cluster, "standing", "t", session_timeout_ms=SESSION_MS)
     settle([member], lambda: member.held == ALL, "it has all")
     coordinator, epoch = member.coordinator, member.epoch
     assert coordinator is not None
@@ -78,7 +79,7 @@ def test_coordinator_that_stands_still_is_deposed_and_says_so_afterwards(brokers
         assert member.coordinator != coordinator
         assert (member.held, member.epoch) == (ALL, epoch)
         assert member.commit({0: 7}) == [None]
-        other = Member(cluster, "g", "t", session_timeout_ms=SESSION_MS)
+        other = Member(cluster, "standing", "t", session_timeout_ms=SESSION_MS)
         settle([member, other], lambda: bool(other.held) and member.held | other.held == ALL, "they share")
     finally:
         brokers.resume(coordinator)
