@@ -2,14 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pyspark_log import Admin, Producer, read
+from pyspark_log.errors import PylogError
 from pyspark_log.testing import LocalCluster
-from tests.waiting import wait_until
+from tests.waiting import comes_true, wait_until
 
 LIMIT_S = 60.0
+_WHOLE_LIMIT_S = 20.0
+
+
+class SharedCluster:
+    """Three brokers that tests use one after the other, each without the others' topics. Each leaves all of them
+    running; a cluster that one left otherwise, as it failed, is not given to the next: that has a new one."""
+
+    def __init__(self) -> None:
+        self._running: LocalCluster | None = None
+
+    @contextmanager
+    def lend(self) -> Iterator[LocalCluster]:
+        """The cluster, with nothing wrong in it."""
+        if self._running is not None and not comes_true(self._is_whole, _WHOLE_LIMIT_S):
+            self.close()
+        if self._running is None:
+            self._running = LocalCluster(brokers=3)
+            self._running.open()
+        yield self._running
+        with suppress(PylogError), Admin(self._running.bootstrap_servers) as admin:
+            for name in admin.list_topics():
+                admin.delete_topic(name)
+
+    def close(self) -> None:
+        """Ends it. May be called again."""
+        running, self._running = self._running, None
+        if running is not None:
+            running.close()
+
+    def _is_whole(self) -> bool:
+        assert self._running is not None
+        try:
+            with Admin(self._running.bootstrap_servers, request_timeout_ms=5_000) as admin:
+                return len(admin.describe_cluster().brokers) == 3 and admin.check_health().is_healthy
+        except PylogError:
+            return False
 
 
 def kill_all(cluster: LocalCluster) -> None:
