@@ -8,6 +8,7 @@ import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from broker_runtime import ports
@@ -24,6 +25,10 @@ if (_worker := os.environ.get("PYTEST_XDIST_WORKER", "")).startswith("gw"):
     _share = len(ports._RANGE) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
     ports._RANGE = ports._RANGE[int(_worker[2:]) * _share :][:_share]
 
+
+# How long one example takes says how busy the machine is; what must be quick says so itself.
+hypothesis.settings.register_profile("without-deadline", deadline=None)
+hypothesis.settings.load_profile("without-deadline")
 
 _FAST = {"contract", "unit"}
 _BUSY = {"examples", "simulation", "spark"}  # they use a processor all the time; the others wait for processes

@@ -104,7 +104,7 @@ class BrokerLogView:
             except RetriableError:
                 if deadline.expired:
                     raise
-            time.sleep(deadline.remaining_s(backoff.next_s()))
+            deadline.sleep(backoff.next_s())
 
     def committed(self, partitions: Iterable[TopicPartition]) -> SourceOffset:
         """See `LogView`."""

@@ -11,6 +11,7 @@ from typing import Final
 from broker_runtime.zookeeper.guarded_process import GuardedProcess
 from tests.chaos.cluster import MEMORY_BYTES
 from tests.chaos.faults import Faults, Undo
+from tests.waiting import comes_true
 
 log = logging.getLogger(__name__)
 
@@ -30,9 +31,7 @@ def stranger(faults: Faults, broker_id: int, kind: str) -> Undo:
     command = [sys.executable, "-m", "tests.chaos.strangers", kind, cluster.address(broker_id)]
     output.unlink(missing_ok=True)
     process = GuardedProcess(command, output=output)
-    deadline_s = time.monotonic() + _FIRST_LIMIT_S
-    while not output.read_text().strip() and process.poll() is None and time.monotonic() < deadline_s:
-        time.sleep(_POLL_S)
+    comes_true(lambda: output.read_text().strip() or process.poll() is not None, _FIRST_LIMIT_S)
 
     def mend() -> None:
         ended_early = process.poll()

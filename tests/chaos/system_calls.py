@@ -13,12 +13,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from broker_runtime.zookeeper.guarded_process import GuardedProcess
+from tests.waiting import comes_true
 
 _LIMIT_S: Final = 10.0
 _SYNCS: Final = "fdatasync,fsync"
@@ -61,12 +61,10 @@ class CallFaults:
         self._pid = pid
         command = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={fault.calls}", "-e", fault.expression]
         self._strace = GuardedProcess([*command, "-p", str(pid)], output=output)
-        deadline_s = time.monotonic() + _LIMIT_S
-        while _tracer_of(pid) == 0:
-            if self._strace.poll() is not None or time.monotonic() > deadline_s:
-                self.end()
-                raise OSError(f"strace cannot attach to process {pid}: {output.read_text()[-500:].strip()}")
-            time.sleep(0.01)
+        comes_true(lambda: _tracer_of(pid) or self._strace.poll() is not None, _LIMIT_S)
+        if not _tracer_of(pid):
+            self.end()
+            raise OSError(f"strace cannot attach to process {pid}: {output.read_text()[-500:].strip()}")
 
     def end(self) -> None:
         """The process's calls are its own again when this returns. May be called twice."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.chaos.disks import DISK_BYTES, SmallDisks, can_mount, sweep
+from tests.waiting import wait_until
 
 _LIMIT_S = 20.0
 _OWNER = """
@@ -51,10 +51,7 @@ def test_disk_does_not_outlive_its_process_when_that_is_killed(tmp_path: Path) -
         assert os.path.ismount(at)
         owner.kill()
         owner.wait(_LIMIT_S)
-    deadline_s = time.monotonic() + _LIMIT_S
-    while os.path.ismount(at):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
+    wait_until(lambda: not os.path.ismount(at), "it is unmounted", _LIMIT_S)
 
 
 def test_sweep_takes_what_dead_owners_left_and_nothing_of_the_living(tmp_path: Path) -> None:

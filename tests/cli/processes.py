@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from pathlib import Path
 from typing import NamedTuple
+
+from tests.waiting import wait_until
 
 _PROC = Path("/proc")
 
@@ -48,10 +49,7 @@ def is_alive(pid: int) -> bool:
 
 def wait_until_gone(pids: set[int], limit_s: float = 20.0) -> None:
     """Fails unless all processes are gone in time."""
-    deadline = time.monotonic() + limit_s
-    while left := {pid for pid in pids if is_alive(pid)}:
-        assert time.monotonic() < deadline, f"still alive: {left}"
-        time.sleep(0.05)
+    wait_until(lambda: {pid for pid in pids if is_alive(pid)} == set(), "all are gone", limit_s)
 
 
 def _from_proc(directory: Path) -> ProcessEntry | None:

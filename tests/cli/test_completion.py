@@ -16,6 +16,7 @@ from broker_runtime.contract.errors import UnknownTopicOrPartitionError
 from pyspark_log import Consumer, TopicPartition
 from pyspark_log.cli.topic import choose_topics
 from pyspark_log.testing import LocalCluster
+from tests.waiting import wait_until
 
 
 def completed(run_pylog: Pylog, line: str, **environment: str) -> list[str]:
@@ -26,11 +27,12 @@ def completed(run_pylog: Pylog, line: str, **environment: str) -> list[str]:
 
 def test_tab_completes_topics(run_pylog: Pylog, pylog_cluster: LocalCluster, topic: str) -> None:
     """From the cluster that the environment or the line names."""
-    servers, until_s = pylog_cluster.bootstrap_servers, time.monotonic() + LIMIT_S
+    servers = pylog_cluster.bootstrap_servers
     for line in (f"pylog topic describe {topic[:-1]}", f"pylog consume {topic[:-1]}"):
         # Nothing is told where the broker takes longer than a second to answer, as on a busy machine.
-        while not (told := completed(run_pylog, line, PYLOG_BOOTSTRAP_SERVERS=servers)) and time.monotonic() < until_s:
-            pass
+        told = wait_until(
+            lambda line=line: completed(run_pylog, line, PYLOG_BOOTSTRAP_SERVERS=servers), "something is told", LIMIT_S
+        )
         assert told == [topic]
 
 

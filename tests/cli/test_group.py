@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -16,6 +15,7 @@ from pylog_command import LIMIT_S, Pylog
 
 from pyspark_log import Admin, Consumer
 from pyspark_log.testing import LocalCluster
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -41,11 +41,12 @@ def join(members: ExitStack, cluster: LocalCluster, group: str, topic: str, clie
 
 def until_given(cluster: LocalCluster, group: str, partitions: int) -> None:
     """Waits until members have so many partitions: the first to join is given all, once that is written."""
-    deadline_s = time.monotonic() + LIMIT_S
     with Admin(cluster.bootstrap_servers) as admin:
-        while sum(len(member.partitions) for member in admin.describe_group(group).members) < partitions:
-            assert time.monotonic() < deadline_s, "nobody is given the partitions"
-            time.sleep(0.1)
+        wait_until(
+            lambda: sum(len(member.partitions) for member in admin.describe_group(group).members) >= partitions,
+            "the partitions are given",
+            LIMIT_S,
+        )
 
 
 def offsets_of(cluster: LocalCluster, group: str) -> dict[int, int]:

@@ -151,7 +151,7 @@ def test_local_cluster_of_several_grows_and_loses_a_zookeeper() -> None:
         cluster.wait_until_ready()
 
 
-def test_local_cluster_refuses_what_cannot_be(tmp_path: Path) -> None:
+def test_local_cluster_refuses_what_cannot_be(tmp_path: Path, pylog_cluster: LocalCluster) -> None:
     """None of something, numbers that are not there, data of another ensemble: said clearly."""
     with pytest.raises(InvalidConfigError, match="brokers=0"):
         LocalCluster(brokers=0)
@@ -160,11 +160,10 @@ def test_local_cluster_refuses_what_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "zookeeper-1").mkdir()
     with pytest.raises(SetupError, match="contains the data of 1 ZooKeeper server, not 3"):
         LocalCluster(zookeepers=3, directory=tmp_path).open()
-    with LocalCluster(directory=tmp_path) as cluster:
-        with pytest.raises(BrokerUnavailableError, match="there is no broker 2"):
-            cluster.kill(2)
-        with pytest.raises(BrokerUnavailableError, match="there is no ZooKeeper 2"):
-            cluster.start_zookeeper(2)
+    with pytest.raises(BrokerUnavailableError, match="there is no broker 2"):
+        pylog_cluster.kill(2)
+    with pytest.raises(BrokerUnavailableError, match="there is no ZooKeeper 2"):
+        pylog_cluster.start_zookeeper(2)
 
 
 def test_fixture_is_one_cluster_per_session(pylog_cluster: LocalCluster, request: pytest.FixtureRequest) -> None:

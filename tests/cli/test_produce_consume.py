@@ -8,7 +8,6 @@ import pty
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -22,6 +21,7 @@ from pylog_command import COMMAND, LIMIT_S, Pylog, clean_environment
 from pyspark_log import Admin, Producer, read
 from pyspark_log.errors import GroupIdNotFoundError
 from pyspark_log.testing import LocalCluster
+from tests.waiting import wait_until
 
 ALL = ("--from", "earliest", "--to", "end")
 
@@ -342,23 +342,21 @@ def started(
 
 def wait_until_acknowledged(admin: Admin, group: str, records: int) -> None:
     """Waits until the group has acknowledged so many records of its topic, which begins with offset 0."""
-    deadline_s = time.monotonic() + LIMIT_S
-    while sum(offset.committed for offset in admin.list_group_offsets(group).values()) < records:
-        assert time.monotonic() < deadline_s, "what was shown is still not acknowledged"
-        time.sleep(0.2)
+    wait_until(
+        lambda: sum(offset.committed for offset in admin.list_group_offsets(group).values()) >= records,
+        "what was shown is acknowledged",
+        LIMIT_S,
+    )
 
 
 def wait_for_shares(admin: Admin, sizes: list[int]) -> None:
     """Waits until the group's members have so many partitions each."""
-    deadline_s = time.monotonic() + LIMIT_S
-    found: list[int] = []
-    while found != sizes:
-        assert time.monotonic() < deadline_s, f"the members have {found} partitions"
-        time.sleep(0.1)
-        try:
-            found = [len(member.partitions) for member in admin.describe_group("shared").members]
-        except GroupIdNotFoundError:
-            continue
+    wait_until(
+        lambda: [len(member.partitions) for member in admin.describe_group("shared").members] == sizes,
+        "each has its share",
+        LIMIT_S,
+        ignoring=(GroupIdNotFoundError,),
+    )
 
 
 def test_unknown_topics_and_partitions_are_not_found(pylog: Pylog, topic: str) -> None:

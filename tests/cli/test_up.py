@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from processes import children_of, wait_until_gone
 from pylog_command import COMMAND, LIMIT_S, Pylog, clean_environment
 
 from broker_runtime.ports import choose_port, is_free
+from tests.waiting import wait_until
 
 
 @contextmanager
@@ -150,10 +150,7 @@ def test_up_runs_several_brokers_on_ports_in_a_row(run_pylog: Pylog, tmp_path: P
 
 def wait_for_text(path: Path, text: str) -> None:
     """Fails unless the file says it in time."""
-    deadline = time.monotonic() + LIMIT_S
-    while text not in path.read_text():
-        assert time.monotonic() < deadline, path.read_text()
-        time.sleep(0.05)
+    wait_until(lambda: text in path.read_text(), f"{path.name} says {text!r}", LIMIT_S)
 
 
 def test_servers_start_one_by_one(run_pylog: Pylog, tmp_path: Path) -> None:
@@ -173,11 +170,8 @@ def test_servers_start_one_by_one(run_pylog: Pylog, tmp_path: Path) -> None:
                 cwd=tmp_path,
             )
         try:
-            deadline = time.monotonic() + LIMIT_S
-            while not ready.exists():
-                assert broker.poll() is None, (tmp_path / "broker-said").read_text()
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+            wait_until(lambda: ready.exists() or broker.poll() is not None, "the broker serves or has ended", LIMIT_S)
+            assert ready.exists(), (tmp_path / "broker-said").read_text()
             described = run_pylog("doctor", "-b", f"127.0.0.1:{port}", "-o", "json").stdout
             assert "1 broker, controller 7" in described
             broker.terminate()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from broker_runtime.contract.frame import verify_frame
 from broker_runtime.log.inspect import verify_directory
 from pyspark_log import Admin, Consumer, Producer, TopicPartition, read
 from pyspark_log.testing import LocalCluster
+from tests.waiting import take
 
 
 @pytest.fixture(autouse=True)
@@ -57,11 +57,7 @@ def test_life_of_a_record(pylog_cluster: LocalCluster) -> None:
     assert b"value" in segment
 
     with Consumer("life", group_id="life", auto_offset_reset="earliest") as consumer:  # rows 8 to 10
-        records = []
-        deadline = time.monotonic() + 30
-        while not records and time.monotonic() < deadline:
-            records = consumer.poll(1)
-        (record,) = records
+        (record,) = take(consumer, 1, 30)
         assert (record.key, record.value, record.offset) == (b"key", b"value", 0)
         assert record.headers == (("h", b"1"), ("h", b"2"))
         consumer.commit(record)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
+
+from tests.waiting import wait_until
 
 LIMIT_S = 180.0
 
@@ -70,14 +71,6 @@ def run_to_end(frame: DataFrame, checkpoint: str, **trigger: object) -> Collecte
     with running(frame, checkpoint, **(trigger or {"availableNow": True})) as (query, collected):
         assert query.awaitTermination(LIMIT_S), "the query did not end"
     return collected
-
-
-def wait_until(condition: Callable[[], object], what: str, limit_s: float = LIMIT_S) -> None:
-    """Asks until it is so; fails after ``limit_s``."""
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {limit_s} s: {what}"
-        time.sleep(0.02)
 
 
 def wait_for_rows(query: StreamingQuery, collected: Collected, count: int) -> None:

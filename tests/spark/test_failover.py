@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ from pyspark_log.testing import LocalCluster
 from tests.spark.conftest import FRUGAL_JAVA
 from tests.spark.queries import LIMIT_S
 from tests.spark.test_restart import kill_group
+from tests.waiting import wait_until
 
 PARTITIONS = 3
 VALUES_PER_BATCH = 30
@@ -130,11 +130,9 @@ def wait_for_growth(admin: Admin, job: subprocess.Popen[str], what: str) -> None
     def end() -> int:
         return sum(max(one.high_watermark, 0) for one in admin.describe_topic("target").partitions)
 
-    enough, deadline_s = end() + 20 * VALUES_PER_BATCH, time.monotonic() + LIMIT_S
-    while end() < enough:
-        assert job.poll() is None, "the job ended"
-        assert time.monotonic() < deadline_s, f"not within {LIMIT_S:g} s: {what}"
-        time.sleep(0.2)  # each look costs every broker something
+    enough = end() + 20 * VALUES_PER_BATCH
+    wait_until(lambda: end() >= enough or job.poll() is not None, what, LIMIT_S, pause_s=0.2)  # a look costs something
+    assert job.poll() is None, "the job ended"
 
 
 class Load:

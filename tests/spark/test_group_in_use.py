@@ -18,8 +18,8 @@ from tests.spark.queries import (
     stream_of,
     wait_for_commit,
     wait_for_rows,
-    wait_until,
 )
+from tests.waiting import wait_until
 
 SESSION_S = 10.0
 SPARE_S = 45.0  # for a busy machine: a query takes seconds to start

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from pyspark_log import read
-from tests.spark.queries import forget, run_to_end, stream_of, wait_until
+from tests.spark.queries import forget, run_to_end, stream_of
+from tests.waiting import wait_until
 
 BATCHES = 4
 ROWS_PER_BATCH = 5

@@ -20,8 +20,8 @@ from tests.spark.queries import (
     stream_of,
     wait_for_commit,
     wait_for_rows,
-    wait_until,
 )
+from tests.waiting import wait_until
 
 SELECTIONS = {
     "subscribe": lambda topic: {"subscribe": topic},

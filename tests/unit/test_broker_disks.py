@@ -1,6 +1,5 @@
 """What a broker does for a data directory on the thread that each has."""
 
-import threading
 import types
 import uuid
 
@@ -14,6 +13,7 @@ from broker_runtime.log import LogConfig
 from broker_runtime.log.checkpoint import OffsetCheckpoint
 from broker_runtime.log.directory import RECOVERY_POINT_NAME
 from tests.unit.log.log_samples import fill
+from tests.waiting import wait_until
 
 LIMIT_S = 20.0
 HOSTING = types.SimpleNamespace(look_at_disk=lambda _: None, apply_retention_in=lambda *_: None)
@@ -34,11 +34,9 @@ def test_recovery_point_is_saved_soon_after_a_segment_was_closed(broker, tmp_pat
     log = directory.log("t", 0, uuid.uuid4(), LogConfig(segment_bytes=8 << 10))
     fill(log, 60, size=200)
     assert len(log.segment_base_offsets) > 1
-    waiting = threading.Event()
     points = OffsetCheckpoint(directory.files, tmp_path / "a" / RECOVERY_POINT_NAME)
-    for _ in range(int(LIMIT_S / 0.05)):
-        if (points.read() or {}).get(TopicPartition("t", 0), 0) >= log.segment_base_offsets[-1]:
-            break
-        waiting.wait(0.05)
-    else:
-        pytest.fail("the recovery point was not saved")
+    wait_until(
+        lambda: (points.read() or {}).get(TopicPartition("t", 0), 0) >= log.segment_base_offsets[-1],
+        "the recovery point is saved",
+        LIMIT_S,
+    )

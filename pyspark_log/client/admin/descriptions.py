@@ -6,7 +6,6 @@ Rule: a description is given even where a broker does not answer; what that one 
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Iterable, Mapping
 
 import msgspec
@@ -35,7 +34,7 @@ def topics_with_offsets(cluster: Cluster, names: Iterable[str] | None = None) ->
     A partition that has no leader, or whose leader does not answer within some seconds, has -1 for both. Raises as
     `Cluster.fetch_topics`.
     """
-    deadline, backoff = Deadline(_OFFSETS_LIMIT_S), Backoff()
+    deadline, backoff = cluster.deadline(_OFFSETS_LIMIT_S), Backoff()
     wanted = None if names is None else tuple(names)
     found: dict[tuple[bytes, int], PartitionInfo] = {}
     while True:
@@ -49,7 +48,7 @@ def topics_with_offsets(cluster: Cluster, names: Iterable[str] | None = None) ->
             found.update(_ask_leader(cluster, leader, of_leader, deadline))
         if _has_all_that_are_led(topics, found) or deadline.expired:
             return [_with_offsets(topic, found) for topic in topics]
-        time.sleep(deadline.remaining_s(backoff.next_s()))
+        deadline.sleep(backoff.next_s())
 
 
 def as_new(topic: TopicDescription) -> TopicDescription:

@@ -35,7 +35,6 @@ from pyspark_log.client.admin import descriptions
 from pyspark_log.client.connection import offsets
 from pyspark_log.client.connection.cluster import Cluster
 from pyspark_log.client.connection.coordinator import Coordinator
-from pyspark_log.client.connection.retry import Deadline
 
 
 def list_groups(cluster: Cluster) -> list[GroupListing]:
@@ -95,7 +94,7 @@ def alter_group_offsets(cluster: Cluster, group_id: str, new: Mapping[TopicParti
             "alter_group_offsets", request, CommitOffsetsResponse, to=Coordinator(group_id), timeout_s=left_s
         )
 
-    offsets.write_each(entries, ask, Deadline(cluster.request_timeout_s))
+    offsets.write_each(entries, ask, cluster.deadline())
 
 
 def delete_group(cluster: Cluster, group_id: str) -> None:

@@ -32,6 +32,8 @@ from broker_runtime.contract.flight import (
 from broker_runtime.contract.requests import Message
 from broker_runtime.contract.settings import Address
 from pyspark_log.client.connection import forking
+from pyspark_log.client.connection.retry import CLOCK, Clock
+from pyspark_log.client.connection.strangers import Peer, who_is_at
 
 _M = TypeVar("_M", bound=Message)
 _CONNECTION_BROKE = (NetworkError, BrokerUnavailableError, RequestTimedOutError, NotAPylogBrokerError)
@@ -140,6 +142,23 @@ class Channel:
                 self._connection = None
             connection.is_given_up = True
             connection.close_if_unused()
+
+
+class Network:
+    """All that a `Cluster` reaches the world by: channels, a look at who is at an address, and the clock.
+
+    The seam that tests put a network of their own into.
+    """
+
+    clock: Clock = CLOCK
+
+    def channel(self, address: Address, *, client_id: str, uses_proxy: bool) -> Channel:
+        """A new channel to a broker. Connects to nothing yet."""
+        return Channel(address, client_id=client_id, uses_proxy=uses_proxy)
+
+    def who_is_at(self, address: Address, *, limit_s: float) -> Peer:
+        """Looks who is at an address where no broker answers, at most so long."""
+        return who_is_at(address, limit_s=limit_s)
 
 
 def _only_result(connection: _Connection, action: Any, timeout_s: float) -> Any:

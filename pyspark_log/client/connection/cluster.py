@@ -15,7 +15,6 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-import time
 from collections.abc import Iterable, Sequence
 from typing import TypeVar, overload
 
@@ -44,10 +43,10 @@ from broker_runtime.contract.requests import (
 )
 from broker_runtime.contract.settings import Address, AdminSettings, resolve
 from pyspark_log.client.connection import forking
-from pyspark_log.client.connection.channel import Channel
+from pyspark_log.client.connection.channel import Channel, Network
 from pyspark_log.client.connection.coordinator import Coordinator, Coordinators
 from pyspark_log.client.connection.retry import Backoff, Deadline
-from pyspark_log.client.connection.strangers import LIMIT_S, Peer, error_for, is_certain, who_is_at
+from pyspark_log.client.connection.strangers import LIMIT_S, Peer, error_for, is_certain
 from pyspark_log.client.connection.topics import Topic, as_one, portions_of_names
 
 _log = logging.getLogger(__name__)
@@ -70,6 +69,9 @@ Target = int | str | Coordinator
 
 _M = TypeVar("_M", bound=Message)
 
+NETWORK = Network()
+"""What clusters use that are given no other."""
+
 
 class Cluster:
     """Metadata and routing for one client."""
@@ -81,12 +83,15 @@ class Cluster:
         client_id: str = "pylog",
         request_timeout_ms: int = 30_000,
         uses_proxy: bool = False,
+        network: Network | None = None,
     ) -> None:
         """Connects to nothing yet. ``uses_proxy``: ``enable.http.proxy``, of all the client's connections."""
         self.bootstrap_servers = tuple(bootstrap_servers)
         self.client_id = client_id
         self.uses_proxy = uses_proxy
         self.request_timeout_s = request_timeout_ms / 1000
+        self._network = network or NETWORK
+        self._clock = self._network.clock
         self._lock = threading.Lock()
         self._channels: dict[Address, Channel] = {}
         self._brokers: dict[int, BrokerDescription] = {}
@@ -135,7 +140,7 @@ class Cluster:
     ) -> list[Topic]:
         """Asks for topics (None: all), and remembers them. Raises the error of the first that cannot be described."""
         wanted = None if names is None else tuple(names)
-        deadline = Deadline(self.request_timeout_s if timeout_s is None else timeout_s)
+        deadline = self.deadline(timeout_s)
         response = as_one(
             self.call(
                 "metadata", MetadataRequest(topics=some), MetadataResponse, timeout_s=deadline.remaining_s(), to=to
@@ -217,12 +222,12 @@ class Cluster:
         answered before a last try with less than a second left, which timed out, is raised and not that.
         """
         assert ACTIONS[action].response is response
-        deadline = Deadline(self.request_timeout_s if timeout_s is None else timeout_s)
+        deadline = self.deadline(timeout_s)
         if not self._is_connected and action != "metadata":
             # Whether anybody is there is asked with what is answered at once; the call itself may take its time.
             self.call("metadata", MetadataRequest(topics=()), MetadataResponse, timeout_s=deadline.remaining_s())
         backoff = Backoff()
-        started_s = time.monotonic()
+        started_s = self._clock.now_s()
         is_ambiguous = False
         tried: set[Address] = set()
         said: PylogError | None = None
@@ -258,8 +263,8 @@ class Cluster:
             if isinstance(to, int) and isinstance(failure, BrokerUnavailableError):
                 raise failure
             said = failure
-            pause_s = deadline.remaining_s(backoff.next_s())
-            time.sleep(pause_s if self._is_connected else min(pause_s, self._bootstrap_left_s(started_s, deadline)))
+            pause_s = backoff.next_s()
+            deadline.sleep(pause_s if self._is_connected else min(pause_s, self._bootstrap_left_s(started_s, deadline)))
             if action != "metadata" and to != "any":
                 self.refresh(timeout_s=deadline.remaining_s(_ATTEMPT_LIMIT_S))
         raise said  # and not that there was no time left to ask again
@@ -276,9 +281,13 @@ class Cluster:
             return
         self._remember(response)
 
+    def deadline(self, timeout_s: float | None = None) -> Deadline:
+        """When a call that begins now gives up, by the clock of this cluster; default ``request.timeout.ms``."""
+        return Deadline(self.request_timeout_s if timeout_s is None else timeout_s, clock=self._clock)
+
     def distrust(self, address: Address) -> None:
         """A broker there owes somebody an answer: others are asked first for a while."""
-        self._failed_s[address] = time.monotonic()
+        self._failed_s[address] = self._clock.now_s()
 
     def forget_coordinator(self, of: Coordinator) -> None:
         """Whoever answers as the group's coordinator is not the one any more."""
@@ -326,14 +335,14 @@ class Cluster:
         others = [address for address in self.bootstrap_servers if address not in known]
         candidates = [*_from(known, turn), *_from(others, turn)]
         # Who failed lately comes last, and the one that failed longest ago first among those.
-        lately_s = time.monotonic() - _DISTRUST_S
-        return min(candidates, key=lambda address: max(self._failed_s.get(address, 0.0), lately_s))
+        lately_s = self._clock.now_s() - _DISTRUST_S
+        return min(candidates, key=lambda address: max(self._failed_s.get(address, lately_s), lately_s))
 
     def _ask(self, address: Address, action: str, request: Message, response: type[_M], *, timeout_s: float) -> _M:
         try:
             answer = self._channel(address).call(action, request, response, timeout_s=timeout_s)
         except _CONNECTION_FAILED:
-            self._failed_s[address] = time.monotonic()
+            self._failed_s[address] = self._clock.now_s()
             raise
         self._failed_s.pop(address, None)
         return answer
@@ -344,7 +353,7 @@ class Cluster:
                 raise ClosedError("the client was closed")
             channel = self._channels.get(address)
             if channel is None:
-                channel = self._channels[address] = Channel(
+                channel = self._channels[address] = self._network.channel(
                     address, client_id=self.client_id, uses_proxy=self.uses_proxy
                 )
             return channel
@@ -365,7 +374,7 @@ class Cluster:
         return limit_s if deadline.timeout_s is None else min(limit_s, deadline.timeout_s)
 
     def _bootstrap_left_s(self, started_s: float, deadline: Deadline) -> float:
-        return max(0.0, self._bootstrap_s(deadline) - (time.monotonic() - started_s))
+        return max(0.0, self._bootstrap_s(deadline) - (self._clock.now_s() - started_s))
 
     def _last_attempts_s(self, limit_s: float, started_s: float, deadline: Deadline) -> float:
         """Cuts an attempt so that all of them, and the look at who is silent, end when they are said to."""
@@ -375,7 +384,7 @@ class Cluster:
     def _raise_if_hopeless(
         self, failure: PylogError, address: Address | None, tried: set[Address], started_s: float, deadline: Deadline
     ) -> None:
-        tried_s = time.monotonic() - started_s
+        tried_s = self._clock.now_s() - started_s
         if self._is_connected:
             if deadline.expired:
                 raise failure
@@ -398,10 +407,10 @@ class Cluster:
         said_s = limit_s if len(self.bootstrap_servers) == 1 else max(limit_s, round(tried_s))
         names = [each for each in self.bootstrap_servers if not self._strangers.get(each)]
         for each in names:
-            peer = who_is_at(each, limit_s=max(limit_s - tried_s, look_s / 2))
+            peer = self._network.who_is_at(each, limit_s=max(limit_s - tried_s, look_s / 2))
             if peer is Peer.REFUSED:
                 continue  # the one that is there, of several, is the one to mend
-            if peer is not Peer.SILENT and time.monotonic() - started_s < limit_s:
+            if peer is not Peer.SILENT and self._clock.now_s() - started_s < limit_s:
                 return  # it answered the look at once: there is time for another try
             raise error_for(peer, each, said_s)
         raise BrokerUnavailableError(f"{', '.join(map(str, names))} refused for {said_s:.3g} s. Start one: pylog up")
@@ -412,7 +421,7 @@ class Cluster:
             return
         if isinstance(failure, RequestTimedOutError):
             return  # a broker may be slow, and what is silent is waited for
-        peer = who_is_at(address, limit_s=deadline.remaining_s())
+        peer = self._network.who_is_at(address, limit_s=deadline.remaining_s())
         self._strangers[address] = peer if is_certain(peer) else None
         if is_certain(peer) and len(self.bootstrap_servers) > 1:
             _log.warning("%s; other brokers are asked", error_for(peer, address, 0.0).message)

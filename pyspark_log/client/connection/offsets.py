@@ -7,7 +7,6 @@ another topic of the same name.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import TypeAlias
@@ -121,7 +120,7 @@ def commit(
             "commit_offsets", request, CommitOffsetsResponse, to=Coordinator(group_id), timeout_s=left_s
         )
 
-    write_each(offsets, ask, Deadline(cluster.request_timeout_s if timeout_s is None else timeout_s))
+    write_each(offsets, ask, cluster.deadline(timeout_s))
 
 
 def write_each(
@@ -151,7 +150,7 @@ def write_each(
         if failure is not None:
             if deadline.expired:
                 raise failure
-            time.sleep(deadline.remaining_s(backoff.next_s()))
+            deadline.sleep(backoff.next_s())
     if refused is not None:
         raise refused
 
@@ -169,7 +168,7 @@ def committed(
     ``topic_ids``: as `commit`.
     """
     known = topic_ids or {}
-    deadline = Deadline(cluster.request_timeout_s if timeout_s is None else timeout_s)
+    deadline = cluster.deadline(timeout_s)
     found: dict[TopicPartition, int] = {}
     for keys in [None] if partitions is None else portions(_key(cluster, at, known) for at in partitions):
         response = cluster.call(
@@ -224,7 +223,7 @@ def _ask_leaders(
     timeout_s: float | None,
     ask: Callable[[int, _Asked, float], list[OffsetAnswer]],
 ) -> dict[TopicPartition, OffsetAnswer]:
-    deadline = Deadline(cluster.request_timeout_s if timeout_s is None else timeout_s)
+    deadline = cluster.deadline(timeout_s)
     backoff = Backoff()
     found: dict[TopicPartition, OffsetAnswer] = {}
     stale: dict[str, Topic] = {}
@@ -259,5 +258,5 @@ def _ask_leaders(
             return found
         if deadline.expired:
             raise failure
-        time.sleep(deadline.remaining_s(backoff.next_s()))
+        deadline.sleep(backoff.next_s())
         stale = {at.topic: cluster.topic(at.topic) for at in wanted if at not in found}

@@ -8,7 +8,24 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from typing import Final
+
+
+class Clock:
+    """The time that a client goes by. The seam to `time`: tests put another in its place, whose waits take none."""
+
+    __slots__ = ()
+
+    def now_s(self) -> float:
+        """Seconds since some moment; never less than before."""
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        """Blocks the calling thread for so long."""
+        time.sleep(seconds)
+
+
+CLOCK: Final = Clock()
 
 
 class Deadline:
@@ -16,22 +33,26 @@ class Deadline:
 
     __slots__ = ("_clock", "_end_s", "timeout_s")
 
-    def __init__(self, timeout_s: float | None, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, timeout_s: float | None, *, clock: Clock = CLOCK) -> None:
         self.timeout_s = timeout_s
         self._clock = clock
-        self._end_s = None if timeout_s is None else clock() + timeout_s
+        self._end_s = None if timeout_s is None else clock.now_s() + timeout_s
 
     @property
     def expired(self) -> bool:
         """Whether the moment has passed."""
-        return self._end_s is not None and self._clock() >= self._end_s
+        return self._end_s is not None and self._clock.now_s() >= self._end_s
 
     def remaining_s(self, at_most_s: float | None = None) -> float:
         """Seconds left (0 when expired), at most ``at_most_s``; without any bound a day."""
         bound = 86_400.0 if at_most_s is None else at_most_s
         if self._end_s is None:
             return bound
-        return max(0.0, min(bound, self._end_s - self._clock()))
+        return max(0.0, min(bound, self._end_s - self._clock.now_s()))
+
+    def sleep(self, seconds: float) -> None:
+        """Blocks for so long, but not beyond the moment."""
+        self._clock.sleep(self.remaining_s(seconds))
 
 
 class Backoff:

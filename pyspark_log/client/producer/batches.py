@@ -19,7 +19,6 @@ import pyarrow.compute as pc
 from broker_runtime.contract.errors import InvalidTimestampError, SchemaMismatchError
 from broker_runtime.contract.frame import HEADERS_TYPE, parse_header, split_into_frames
 from broker_runtime.contract.schema import TopicSchema, cast_column, cast_to_topic
-from broker_runtime.contract.schema.topic import nearest
 from broker_runtime.contract.suggestion import nearest
 from pyspark_log.client.producer.delivery import Delivery
 from pyspark_log.client.producer.lanes import Lane, key_column

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,17 +15,9 @@ from pyarrow import flight
 from broker_runtime.contract import requests
 from broker_runtime.contract.flight import STREAM_OPTIONS, decode_result, encode_action, from_flight_error
 from broker_runtime.zookeeper.guarded_process import GuardedProcess
+from tests.waiting import wait_until
 
 LIMIT_S = 60.0
-
-
-def wait_until(condition, what, limit_s=LIMIT_S):
-    """Polls until ``condition()`` is true and returns it."""
-    deadline = time.monotonic() + limit_s
-    while not (result := condition()):
-        assert time.monotonic() < deadline, f"not within {limit_s} s: {what}"
-        time.sleep(0.02)
-    return result
 
 
 class RunningBroker:

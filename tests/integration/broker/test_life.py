@@ -14,7 +14,7 @@ import pytest
 from broker_runtime.contract import errors
 from broker_runtime.zookeeper.client import KazooZooKeeper
 from tests.integration.broker import broker_ahead
-from tests.integration.broker.running_broker import wait_until
+from tests.waiting import wait_until
 
 
 def watcher(connect):

@@ -6,8 +6,9 @@ import contextlib
 import socket
 import struct
 import threading
-import time
 from collections.abc import Callable
+
+from tests.waiting import comes_true
 
 _CHUNK_BYTES = 64 << 10
 _LIMIT_S = 30.0
@@ -35,9 +36,7 @@ class LossyProxy:
         """
         before = self.lost_bytes
         self._is_losing = True
-        deadline_s = time.monotonic() + 1.0
-        while self.lost_bytes == before and time.monotonic() < deadline_s:
-            time.sleep(0.001)
+        comes_true(lambda: self.lost_bytes > before, 1.0, pause_s=0.001)
         self.reset()
         self._is_losing = False
         return self.lost_bytes > before

@@ -11,6 +11,7 @@ import pytest
 from pyspark_log import Admin, Consumer, Producer, TopicPartition, errors, read
 from pyspark_log.client.producer.delivery import RecordFuture
 from pyspark_log.testing import LocalCluster
+from tests.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -56,11 +57,11 @@ def test_clients_notice_a_killed_broker_only_as_delay(cluster: LocalCluster) -> 
         thread.start()
     for _ in range(2):
         before = len(acknowledged)
-        _wait_until(lambda before=before: len(acknowledged) > before + 500)
+        wait_until(lambda before=before: len(acknowledged) > before + 500, "the producer gets on")
         cluster.kill(1)
         cluster.start(1)
     before = len(acknowledged)
-    _wait_until(lambda: len(acknowledged) > before + 500)
+    wait_until(lambda: len(acknowledged) > before + 500, "the producer gets on")
     stop.set()
     threads[0].join(60)
     done.set()
@@ -97,10 +98,9 @@ def test_clients_go_on_after_a_broker_stood_still(cluster: LocalCluster) -> None
             cluster.resume(1)
         assert future.result(30).offset >= 1
         values = set()
-        deadline = time.monotonic() + 30
-        while b"during" not in values and time.monotonic() < deadline:
-            values.update(r.value for r in consumer.poll(1))
-        assert b"during" in values
+        wait_until(
+            lambda: values.update(r.value for r in consumer.poll(1)) or b"during" in values, "it is read", 30, pause_s=0
+        )
 
 
 def test_producer_bounds_memory_and_time_while_the_broker_is_away(cluster: LocalCluster) -> None:
@@ -152,10 +152,3 @@ def test_producer_close_fails_what_it_cannot_deliver(cluster: LocalCluster) -> N
         assert isinstance(future.exception(0), errors.ClosedError)
     finally:
         cluster.start(1)
-
-
-def _wait_until(condition: object, timeout_s: float = 60) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.01)

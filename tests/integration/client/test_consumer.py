@@ -1,28 +1,20 @@
 """Records from the log of a real broker to `Consumer`."""
 
 import threading
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 import pytest
 
-from pyspark_log import Admin, Consumer, Producer, Record, TopicPartition, errors
+from pyspark_log import Admin, Consumer, Producer, TopicPartition, errors
+from tests.waiting import SOON_S, take, wait_until
 
 
 def produce(topic: str, *values: bytes, **options: object) -> None:
     with Producer() as producer:
         for value in values:
             producer.send(topic, value, **options)  # type: ignore[arg-type]
-
-
-def take(consumer: Consumer, count: int, timeout_s: float = 20) -> list[Record]:
-    """Polls until there are ``count`` records."""
-    deadline, records = time.monotonic() + timeout_s, []
-    while len(records) < count and time.monotonic() < deadline:
-        records += consumer.poll(0.5)
-    return records
 
 
 def test_consumer_reads_several_topics_in_order(new_topic: Callable[..., str]) -> None:
@@ -114,10 +106,8 @@ def test_consumer_commits_by_itself_in_the_background(
     with Consumer(name, group_id=group, auto_offset_reset="earliest", auto_commit_interval_ms=20) as consumer:
         assert consumer.poll(10, max_records=2)
         assert consumer.poll(10, max_records=1)
-        deadline = time.monotonic() + 10
-        while (committed := admin.list_group_offsets(group)[at].committed) < 2 and time.monotonic() < deadline:
-            pass
-        assert committed == 2
+        wait_until(lambda: admin.list_group_offsets(group)[at].committed >= 2, "two are committed", 10)
+        assert admin.list_group_offsets(group)[at].committed == 2
 
 
 def test_consumer_rewinds_and_skips_to_offset_and_time(new_topic: Callable[..., str]) -> None:
@@ -204,9 +194,7 @@ def test_consumer_picks_up_new_partitions_and_topics(new_topic: Callable[..., st
         assert {r.value for r in take(consumer, 2)} == {b"new partition", b"new topic"}
         assert len(assigned) == 3
         admin.delete_topic(f"{prefix}-b")
-        deadline = time.monotonic() + 20
-        while len(consumer.assignment()) == 3 and time.monotonic() < deadline:
-            consumer.poll(0.2)
+        wait_until(lambda: consumer.poll(0.2) or len(consumer.assignment()) < 3, "a topic goes", SOON_S, pause_s=0)
         assert consumer.assignment() == {TopicPartition(f"{prefix}-a", 0), TopicPartition(f"{prefix}-a", 1)}
 
 

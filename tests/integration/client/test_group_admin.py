@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
@@ -10,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_log import Admin, Consumer, GroupListing, Producer, TopicPartition, errors
+from tests.waiting import wait_until
 
 START = datetime(2026, 1, 31, 12, tzinfo=UTC)
 LIMIT_S = 60.0
@@ -50,14 +50,14 @@ def test_admin_describes_a_group_and_takes_members_out(
         Consumer(name, group_id=group, client_id="one", group_instance_id="i-1", session_timeout_ms=6_000) as one,
         Consumer(name, group_id=group, client_id="two", session_timeout_ms=6_000) as two,
     ):
-        deadline_s = time.monotonic() + LIMIT_S
-        while sorted(len(consumer.assignment()) for consumer in (one, two)) != [1, 1]:
-            assert time.monotonic() < deadline_s
-            one.poll(0.1)
-            two.poll(0.1)
-        while (described := admin.describe_group(group)).state != "stable":  # until they have said that they have it
-            assert time.monotonic() < deadline_s
-            time.sleep(0.1)
+        wait_until(
+            lambda: (one.poll(0.1), two.poll(0.1)) and [len(each.assignment()) for each in (one, two)] == [1, 1],
+            "they share",
+            LIMIT_S,
+            pause_s=0,
+        )
+        wait_until(lambda: admin.describe_group(group).state == "stable", "they have said that they have it", LIMIT_S)
+        described = admin.describe_group(group)
         assert (described.kind, described.coordinator) == ("consumer", 1)
         first, second = described.members
         assert (first.client_id, first.instance_id, second.client_id, second.instance_id) == ("one", "i-1", "two", None)
@@ -72,9 +72,8 @@ def test_admin_describes_a_group_and_takes_members_out(
         with pytest.raises(errors.UnknownMemberIdError):
             admin.remove_group_members(group, ["i-1", "nobody"])
         admin.remove_group_members(group, ["i-1"])
-        while len(two.assignment()) != 2:  # `one` is not polled, and so does not join anew
-            assert time.monotonic() < deadline_s
-            two.poll(0.1)
+        # `one` is not polled, and so does not join anew.
+        wait_until(lambda: two.poll(0.1) or len(two.assignment()) == 2, "the other has both", LIMIT_S, pause_s=0)
     admin.delete_group(group)
     with pytest.raises(errors.GroupIdNotFoundError):
         admin.describe_group(group)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 
@@ -16,6 +15,7 @@ from pyspark_log.client.connection.cluster import Cluster
 from pyspark_log.client.producer.delivery import RecordFuture
 from pyspark_log.testing import LocalCluster
 from tests.integration.client.lossy_proxy import LossyProxy
+from tests.waiting import wait_until
 
 LIMIT_S = 120
 
@@ -54,10 +54,7 @@ class Load:
 
     def wait_for(self, more: int) -> None:
         goal = self.acknowledged + more
-        deadline_s = time.monotonic() + LIMIT_S
-        while self.acknowledged < goal:
-            assert time.monotonic() < deadline_s, "the producer does not get on"
-            time.sleep(0.01)
+        wait_until(lambda: self.acknowledged >= goal, "the producer gets on", LIMIT_S)
 
     def finish(self) -> None:
         """Stops, and waits until everything is acknowledged; raises the first delivery error."""

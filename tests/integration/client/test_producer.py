@@ -12,6 +12,7 @@ import pytest
 
 from pyspark_log import Admin, Producer, RecordMetadata, errors, read
 from pyspark_log.client.producer.partitioner import partition_for_key
+from tests.waiting import SOON_S, wait_until
 
 
 def values(topic: str) -> list[bytes]:
@@ -95,12 +96,11 @@ def test_producer_learns_a_smaller_limit_from_the_first_refusal(new_topic: Calla
     with Producer(linger_ms=1000) as producer:
         producer.send(name, b"x").result(10)
         admin.alter_config(name, {"max.message.bytes": "16KiB"})
-        deadline = time.monotonic() + 20
-        while True:
-            futures = [producer.send(name, b"x" * 100) for _ in range(500)]
-            if all(future.exception(10) is None for future in futures):
-                break
-            assert time.monotonic() < deadline
+
+        def errors_of_many() -> set[Exception | None]:
+            return {future.exception(10) for future in [producer.send(name, b"x" * 100) for _ in range(500)]}
+
+        wait_until(lambda: errors_of_many() == {None}, "smaller lists are sent", SOON_S)
         with pytest.raises(errors.RecordTooLargeError):
             producer.flush()
 
@@ -226,10 +226,8 @@ def test_producer_delivers_with_any_acks_and_codec(new_topic: Callable[..., str]
         offsets = {f.result().offset for f in futures}
     if acks == "0":
         assert offsets == {-1}
-    deadline = datetime.now(UTC) + timedelta(seconds=20)
-    while len(found := values(name)) < 2000 and datetime.now(UTC) < deadline:
-        pass
-    assert sorted(map(int, found)) == list(range(2000))
+    wait_until(lambda: len(values(name)) == 2000, "all is there", SOON_S)
+    assert sorted(map(int, values(name))) == list(range(2000))
 
 
 def test_producer_calls_back_and_flush_raises_the_first_error(new_topic: Callable[..., str], admin: object) -> None:

@@ -3,13 +3,13 @@
 import gc
 import os
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from pyspark_log import Admin, Consumer, Producer, read
+from tests.waiting import SOON_S, comes_true, take, wait_until
 
 
 def use_everything(topic: str) -> None:
@@ -43,12 +43,11 @@ def test_clients_leave_no_thread_and_no_socket_after_close(new_topic: Callable[.
     threads, open_sockets = set(threading.enumerate()), sockets()
     for _ in range(3):
         use_everything(name)
-    deadline = time.monotonic() + 20
-    while (set(threading.enumerate()) - threads or sockets() > open_sockets) and time.monotonic() < deadline:
-        gc.collect()
-        time.sleep(0.05)
-    assert set(threading.enumerate()) - threads == set()  # what was there before may have ended
-    assert sockets() <= open_sockets
+    wait_until(  # what was there before may have ended
+        lambda: gc.collect() is not None and set(threading.enumerate()) <= threads and sockets() <= open_sockets,
+        "no thread and no socket is left",
+        SOON_S,
+    )
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
@@ -76,20 +75,15 @@ def test_clients_work_in_a_forked_child_and_on_in_the_parent(new_topic: Callable
         producer.send(name, b"after").result(20)
         assert _exit_code(child, 60) == 0
         seen = [r.value for r in first]
-        deadline = time.monotonic() + 20
-        while len(seen) < 24 and time.monotonic() < deadline:
-            seen += [r.value for r in consumer.poll(0.5)]
+        seen += [r.value for r in take(consumer, 24 - len(seen), SOON_S)]
     assert seen[:20] == [b"before %d" % n for n in range(20)]
     assert sorted(seen[20:]) == sorted([b"open when it forked", b"from the child", b"from the child's own", b"after"])
 
 
 def _exit_code(child: int, timeout_s: float) -> int:
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        pid, status = os.waitpid(child, os.WNOHANG)
-        if pid:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.02)
-    os.kill(child, 9)
-    os.waitpid(child, 0)
-    raise AssertionError("the child hangs")
+    ended = []
+    if not comes_true(lambda: ended.append(os.waitpid(child, os.WNOHANG)) or ended[-1][0], timeout_s):
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+        raise AssertionError("the child hangs")
+    return os.waitstatus_to_exitcode(ended[-1][1])

@@ -185,26 +185,32 @@ def test_port_that_closes_what_connects_may_be_a_broker(
     proxy.close()
 
 
-def test_broker_that_starts_ends_or_is_killed_is_no_stranger() -> None:
+@pytest.fixture(scope="module")
+def own_cluster() -> Iterator[LocalCluster]:
+    """Whose broker tests may stop; each leaves it running."""
+    with LocalCluster() as cluster:
+        yield cluster
+
+
+def test_broker_that_starts_ends_or_is_killed_is_no_stranger(own_cluster: LocalCluster) -> None:
     """Whenever somebody looks."""
     seen: set[Peer] = set()
     is_over = threading.Event()
-    with LocalCluster() as cluster:
-        address = parse_address(cluster.bootstrap_servers)
+    address = parse_address(own_cluster.bootstrap_servers)
 
-        def look() -> None:
-            while not is_over.is_set():
-                seen.add(who_is_at(address))
+    def look() -> None:
+        while not is_over.is_set():
+            seen.add(who_is_at(address))
 
-        lookers = [threading.Thread(target=look) for _ in range(2)]
-        for looker in lookers:
-            looker.start()
-        for end in (cluster.stop, cluster.kill):
-            end(1)
-            cluster.start(1)
-        is_over.set()
-        for looker in lookers:
-            looker.join(10)
+    lookers = [threading.Thread(target=look) for _ in range(2)]
+    for looker in lookers:
+        looker.start()
+    for end in (own_cluster.stop, own_cluster.kill):
+        end(1)
+        own_cluster.start(1)
+    is_over.set()
+    for looker in lookers:
+        looker.join(10)
     assert {Peer.GRPC, Peer.REFUSED} <= seen <= {Peer.GRPC, Peer.REFUSED, Peer.CLOSED, Peer.SILENT, Peer.UNREACHABLE}
 
 
@@ -264,16 +270,17 @@ def test_wrong_address_beside_a_right_one_is_only_warned_of(
     assert len([record for record in caplog.records if "other brokers are asked" in record.message]) <= 2
 
 
-def test_frozen_broker_is_not_called_another_service(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frozen_broker_is_not_called_another_service(
+    own_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It takes connections, as its kernel does that, and is back when it goes on."""
     monkeypatch.setattr(module, "BOOTSTRAP_LIMIT_S", 1.0)
-    with LocalCluster() as cluster:
-        cluster.pause(1)
-        try:
-            with (
-                Admin(cluster.bootstrap_servers, request_timeout_ms=1_000) as admin,
-                pytest.raises(errors.BrokerUnavailableError, match="a broker that hangs, or another service"),
-            ):
-                admin.list_topics()
-        finally:
-            cluster.resume(1)
+    own_cluster.pause(1)
+    try:
+        with (
+            Admin(own_cluster.bootstrap_servers, request_timeout_ms=1_000) as admin,
+            pytest.raises(errors.BrokerUnavailableError, match="a broker that hangs, or another service"),
+        ):
+            admin.list_topics()
+    finally:
+        own_cluster.resume(1)

@@ -1,14 +1,14 @@
 """Topics and partitions that come, go, and come again while a consumer reads and a producer writes."""
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from pyspark_log import Admin, Consumer, Producer, Record, TopicPartition, errors, read
+from pyspark_log import Admin, Consumer, Producer, TopicPartition, errors, read
 from pyspark_log.client.consumer.fetcher import FetchSession
+from tests.waiting import take
 
 LIMIT_S = 30.0
 
@@ -19,15 +19,6 @@ def produce(topic: str, *values: bytes, partition: int = 0) -> None:
             producer.send(topic, value, partition=partition)
 
 
-def polls(consumer: Consumer, count: int) -> Iterator[Record]:
-    """Records, until there are so many or time is over."""
-    deadline_s, seen = time.monotonic() + LIMIT_S, 0
-    while seen < count and time.monotonic() < deadline_s:
-        for record in consumer.poll(0.2):
-            seen += 1
-            yield record
-
-
 @pytest.mark.parametrize("reset", ["earliest", "latest"])
 def test_consumer_goes_on_with_a_topic_made_anew(new_topic: Callable[..., str], admin: Admin, reset: str) -> None:
     """W16: a subscription by name goes on by itself, at the first record of the new topic."""
@@ -36,12 +27,12 @@ def test_consumer_goes_on_with_a_topic_made_anew(new_topic: Callable[..., str], 
     with Consumer(auto_offset_reset=reset) as consumer:
         consumer.subscribe([name], on_revoke=revoked.extend)
         produce(name, b"old", b"older")
-        assert [record.value for record in polls(consumer, 2)] == [b"old", b"older"]
+        assert [record.value for record in take(consumer, 2)] == [b"old", b"older"]
         admin.delete_topic(name)
         admin.create_topic(name, partitions=2)
         produce(name, b"a", b"b", partition=0)
         produce(name, b"c", partition=1)
-        found = {(record.partition, record.offset, record.value) for record in polls(consumer, 3)}
+        found = {(record.partition, record.offset, record.value) for record in take(consumer, 3)}
         assert found == {(0, 0, b"a"), (0, 1, b"b"), (1, 0, b"c")}
         assert revoked == [TopicPartition(name, 0)]
         assert consumer.subscription() == {name}
@@ -55,13 +46,13 @@ def test_consumer_is_told_that_its_topic_is_gone_and_goes_on_when_it_is_there_ag
     at = TopicPartition(name, 0)
     with Consumer(name, group_id=group, auto_offset_reset="earliest") as consumer:
         produce(name, b"old", b"older")
-        assert len(list(polls(consumer, 2))) == 2
+        assert len(take(consumer, 2)) == 2
         admin.delete_topic(name)
         with pytest.raises((errors.UnknownTopicOrPartitionError, errors.InconsistentTopicIdError)):
-            list(polls(consumer, 1))
+            take(consumer, 1)
         admin.create_topic(name)
         produce(name, b"new")
-        assert [record.value for record in polls(consumer, 1)] == [b"new"]
+        assert [record.value for record in take(consumer, 1)] == [b"new"]
         consumer.commit()
         assert admin.list_group_offsets(group)[at].committed == 1
 
@@ -74,12 +65,12 @@ def test_consumer_that_may_not_choose_a_position_is_told_that_its_topic_was_made
     admin.alter_group_offsets(group, {TopicPartition(name, 0): 0})
     with Consumer(name, group_id=group, auto_offset_reset="none") as consumer:
         produce(name, b"old")
-        assert len(list(polls(consumer, 1))) == 1
+        assert len(take(consumer, 1)) == 1
         admin.delete_topic(name)
         admin.create_topic(name)
         produce(name, b"new")
         with pytest.raises((errors.UnknownTopicOrPartitionError, errors.InconsistentTopicIdError)):
-            list(polls(consumer, 1))
+            take(consumer, 1)
 
 
 def test_new_partition_is_read_from_its_logs_start(new_topic: Callable[..., str], admin: Admin) -> None:
@@ -90,7 +81,7 @@ def test_new_partition_is_read_from_its_logs_start(new_topic: Callable[..., str]
         admin.create_partitions(name, 2)
         produce(name, *(b"%d" % n for n in range(10)), partition=1)
         admin.delete_records({at: 6})
-        assert [record.offset for record in polls(consumer, 4)] == [6, 7, 8, 9]
+        assert [record.offset for record in take(consumer, 4)] == [6, 7, 8, 9]
 
 
 def test_send_batch_takes_a_column_that_somebody_else_has_just_added(
@@ -115,7 +106,7 @@ def test_consumer_whose_fetching_broke_says_so_and_goes_on(
     name = new_topic(1)
     produce(name, b"a")
     with Consumer(name, auto_offset_reset="earliest") as consumer:
-        assert [record.value for record in polls(consumer, 1)] == [b"a"]
+        assert [record.value for record in take(consumer, 1)] == [b"a"]
         fetch, broken = FetchSession.fetch, [True]
 
         def fetch_broken_once(session: FetchSession, request: Any) -> Any:
@@ -126,6 +117,6 @@ def test_consumer_whose_fetching_broke_says_so_and_goes_on(
 
         monkeypatch.setattr(FetchSession, "fetch", fetch_broken_once)
         with pytest.raises(ZeroDivisionError, match="a defect"):
-            list(polls(consumer, 1))
+            take(consumer, 1)
         produce(name, b"b", b"c")
-        assert [(record.offset, record.value) for record in polls(consumer, 2)] == [(1, b"b"), (2, b"c")]
+        assert [(record.offset, record.value) for record in take(consumer, 2)] == [(1, b"b"), (2, b"c")]

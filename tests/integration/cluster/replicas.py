@@ -2,32 +2,52 @@
 
 from __future__ import annotations
 
-import contextlib
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pyspark_log import Admin, Producer, read
+from pyspark_log.errors import PylogError
 from pyspark_log.testing import LocalCluster
+from tests.waiting import comes_true, wait_until
 
 LIMIT_S = 60.0
+_WHOLE_LIMIT_S = 20.0
 
 
-def eventually(
-    condition: Callable[[], bool],
-    what: str,
-    timeout_s: float = LIMIT_S,
-    *,
-    ignoring: tuple[type[Exception], ...] = (),
-) -> None:
-    """Waits until the condition holds. A look that raises one of ``ignoring`` is taken again."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        with contextlib.suppress(*ignoring):
-            if condition():
-                return
-        assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}"
-        time.sleep(0.05)
+class SharedCluster:
+    """Three brokers that tests use one after the other, each without the others' topics. Each leaves all of them
+    running; a cluster that one left otherwise, as it failed, is not given to the next: that has a new one."""
+
+    def __init__(self) -> None:
+        self._running: LocalCluster | None = None
+
+    @contextmanager
+    def lend(self) -> Iterator[LocalCluster]:
+        """The cluster, with nothing wrong in it."""
+        if self._running is not None and not comes_true(self._is_whole, _WHOLE_LIMIT_S):
+            self.close()
+        if self._running is None:
+            self._running = LocalCluster(brokers=3)
+            self._running.open()
+        yield self._running
+        with suppress(PylogError), Admin(self._running.bootstrap_servers) as admin:
+            for name in admin.list_topics():
+                admin.delete_topic(name)
+
+    def close(self) -> None:
+        """Ends it. May be called again."""
+        running, self._running = self._running, None
+        if running is not None:
+            running.close()
+
+    def _is_whole(self) -> bool:
+        assert self._running is not None
+        try:
+            with Admin(self._running.bootstrap_servers, request_timeout_ms=5_000) as admin:
+                return len(admin.describe_cluster().brokers) == 3 and admin.check_health().is_healthy
+        except PylogError:
+            return False
 
 
 def kill_all(cluster: LocalCluster) -> None:
@@ -76,4 +96,4 @@ def replicas_are_identical(cluster: LocalCluster, topic: str) -> None:
         first, *others = (segments(cluster, broker_id, topic) for broker_id in cluster.broker_ids)
         return not any(first.values()) or any(other != first for other in others)
 
-    eventually(lambda: not differing(), f"replicas of {topic} are identical")
+    wait_until(lambda: not differing(), f"replicas of {topic} are identical")

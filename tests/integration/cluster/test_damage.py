@@ -10,7 +10,8 @@ from broker_runtime.contract.model import PartitionDescription
 from broker_runtime.log.inspect import compare_replicas, iterate_frames, verify_directory
 from pyspark_log import Admin, Producer
 from pyspark_log.testing import LocalCluster
-from tests.integration.cluster.replicas import eventually, numbers_in
+from tests.integration.cluster.replicas import numbers_in
+from tests.waiting import wait_until
 
 RECORDS = 600
 
@@ -56,7 +57,7 @@ def created(admin: Admin, topic: str) -> PartitionDescription:
 
 def replicas_are_whole(cluster: LocalCluster, admin: Admin, topic: str, damaged: int) -> None:
     """All in sync; and with everything stopped, the same bytes, none of them bad; the damaged log was kept aside."""
-    eventually(lambda: len(admin.describe_topic(topic).partitions[0].isr) == 3, "all are in sync")
+    wait_until(lambda: len(admin.describe_topic(topic).partitions[0].isr) == 3, "all are in sync")
     for broker_id in (1, 2, 3):
         cluster.stop(broker_id)
     logs = [log_of(cluster, broker_id, topic) for broker_id in (1, 2, 3)]
@@ -107,7 +108,7 @@ def test_damaged_leader_is_never_served_from_and_made_whole(cluster: LocalCluste
     produce(cluster, "leader", range(RECORDS, RECORDS + 50))
     cluster.start(leader)
     cluster.wait_until_ready()
-    eventually(lambda: admin.describe_topic("leader").partitions[0].leader == leader, "the preferred leader leads")
+    wait_until(lambda: admin.describe_topic("leader").partitions[0].leader == leader, "the preferred leader leads")
     assert numbers_in(cluster, "leader") == list(range(RECORDS + 50))
     produce(cluster, "leader", range(RECORDS + 50, RECORDS + 100))
     replicas_are_whole(cluster, admin, "leader", leader)

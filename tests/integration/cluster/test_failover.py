@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pyspark_log import Admin, Consumer
 from pyspark_log.testing import LocalCluster
-from tests.integration.cluster.replicas import eventually, numbers_in, produce, replicas_are_identical
+from tests.integration.cluster.replicas import numbers_in, produce, replicas_are_identical
+from tests.waiting import wait_until
 
 
 def test_killed_leader_loses_no_acknowledged_record(cluster: LocalCluster, admin: Admin) -> None:
@@ -38,7 +39,7 @@ def test_stopped_broker_hands_its_leaderships_over(cluster: LocalCluster, admin:
         produce(cluster, "stopped", range(60, 120))
         cluster.start(leader)
         cluster.wait_until_ready()
-        eventually(
+        wait_until(
             lambda: all(p.leader == p.replicas[0] for p in admin.describe_topic("stopped").partitions),
             "the preferred leaders lead",
         )
@@ -49,7 +50,7 @@ def test_stopped_broker_hands_its_leaderships_over(cluster: LocalCluster, admin:
             received.extend(int(record.value) for record in consumer.poll(1.0))
             return len(received) >= 180
 
-        eventually(has_all, "all is consumed")
+        wait_until(has_all, "all is consumed")
         assert sorted(received) == list(range(180))
     replicas_are_identical(cluster, "stopped")
 

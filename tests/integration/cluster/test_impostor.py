@@ -14,7 +14,7 @@ from broker_runtime.contract.settings import Address
 from broker_runtime.contract.streams import FetchHello, FetchPartition, FetchRequest
 from pyspark_log import Admin, Producer
 from pyspark_log.testing import LocalCluster
-from tests.integration.cluster.replicas import eventually
+from tests.waiting import wait_until
 
 
 def end_offset(admin: Admin, topic: str) -> int:
@@ -32,7 +32,7 @@ def test_impostor_is_refused_and_the_high_watermark_stays(secret: str, cluster: 
     brokers = admin.describe_cluster().brokers
     with Producer(cluster.bootstrap_servers, acks="1") as producer:
         producer.send(name, b"held by both").result(10)
-        eventually(lambda: end_offset(admin, name) == 1, "the first record is committed")
+        wait_until(lambda: end_offset(admin, name) == 1, "the first record is committed")
         cluster.pause(follower)
         try:
             offset = producer.send(name, b"held by the leader alone").result(10).offset

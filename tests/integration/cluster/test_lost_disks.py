@@ -3,9 +3,10 @@ nothing that was acknowledged is lost, in any order."""
 
 from __future__ import annotations
 
+import itertools
 import shutil
-import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,29 +21,42 @@ from pyspark_log.client.admin.health import why_offline
 from pyspark_log.errors import PylogError
 from pyspark_log.testing import LocalCluster
 from tests.integration.cluster.replicas import (
-    eventually,
+    SharedCluster,
     kill_all,
     leader_and_in_sync,
     numbers_in,
     replicas_are_identical,
 )
+from tests.waiting import wait_until
 
 LIMIT_S = 40.0
+wait_through_errors = partial(wait_until, limit_s=LIMIT_S, ignoring=(PylogError,))  # of brokers that start
 COUNT = 1_000
 BROKERS = (1, 2, 3)
-T0 = TopicPartition("t", 0)
+_numbers = itertools.count(1)
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    with LocalCluster(brokers=3, directory=tmp_path) as running:
-        with Admin(running.bootstrap_servers) as admin:
-            admin.create_topic("t", partitions=1, replication_factor=3)
-        with Producer(running.bootstrap_servers) as producer:
-            for number in range(COUNT):
-                producer.send("t", b"%d" % number)
-        running.wait_until_ready()
+def cluster(harmed_cluster: SharedCluster) -> Iterator[LocalCluster]:
+    with harmed_cluster.lend() as running:
         yield running
+        for broker_id in BROKERS:
+            for path in running.log_dirs(broker_id):
+                for left in path.parent.glob(f"{path.name}-*"):
+                    shutil.rmtree(left)
+
+
+@pytest.fixture
+def topic(cluster: LocalCluster) -> str:
+    """With records on all brokers. Another than any before: what is left of those is none of it."""
+    topic = f"t{next(_numbers)}"
+    with Admin(cluster.bootstrap_servers) as admin:
+        admin.create_topic(topic, partitions=1, replication_factor=3)
+    with Producer(cluster.bootstrap_servers) as producer:
+        for number in range(COUNT):
+            producer.send(topic, b"%d" % number)
+    cluster.wait_until_ready()
+    return topic
 
 
 def _stop_all(cluster: LocalCluster, last: int) -> None:
@@ -59,46 +73,42 @@ def _empty_disk(cluster: LocalCluster, broker_id: int) -> Path:
     return kept
 
 
-def _eventually(look: Callable[[], bool], what: str) -> None:
-    eventually(look, what, LIMIT_S, ignoring=(PylogError,))
-
-
-def _log_bytes(cluster: LocalCluster, broker_id: int) -> int:
+def _log_bytes(cluster: LocalCluster, broker_id: int, topic: str) -> int:
     """Of the partition in use, and of what was set aside."""
     (path,) = cluster.log_dirs(broker_id)
-    return sum(file.stat().st_size for file in path.glob("t-0*/*.log"))
+    return sum(file.stat().st_size for file in path.glob(f"{topic}-0*/*.log"))
 
 
-def _require_everything(cluster: LocalCluster) -> None:
+def _require_everything(cluster: LocalCluster, topic: str) -> None:
     cluster.wait_until_ready()
-    assert sorted(numbers_in(cluster, "t")) == list(range(COUNT))
+    assert sorted(numbers_in(cluster, topic)) == list(range(COUNT))
     for broker_id in BROKERS:
-        assert _log_bytes(cluster, broker_id) > COUNT
+        assert _log_bytes(cluster, broker_id, topic) > COUNT
 
 
 @pytest.mark.parametrize(("emptied", "order"), [(3, (1, 2, 3)), (3, (3, 1, 2)), (1, (1, 2, 3)), (2, (3, 1, 2))])
 def test_emptied_disk_loses_nothing_after_all_brokers_were_killed(
-    cluster: LocalCluster, emptied: int, order: Sequence[int]
+    cluster: LocalCluster, topic: str, emptied: int, order: Sequence[int]
 ) -> None:
     """The broker with the empty disk fetches everything from the others, whoever comes back first."""
     kill_all(cluster)
     _empty_disk(cluster, emptied)
     for broker_id in order:
         cluster.start(broker_id)
-    _require_everything(cluster)
+    _require_everything(cluster, topic)
 
 
 @pytest.mark.parametrize("emptied", [1, 3])
 def test_missing_directory_of_the_partition_loses_nothing_after_all_brokers_were_killed(
-    cluster: LocalCluster, emptied: int
+    cluster: LocalCluster, topic: str, emptied: int
 ) -> None:
     """The checkpoints name the log, so it is missed."""
     kill_all(cluster)
     (path,) = cluster.log_dirs(emptied)
-    shutil.rmtree(path / "t-0")
+    shutil.rmtree(path / f"{topic}-0")
     for broker_id in (emptied, *(each for each in BROKERS if each != emptied)):
         cluster.start(broker_id)
-    _require_everything(cluster)
+    _require_everything(cluster, topic)
 
 
 def _known_generation(cluster: LocalCluster, broker_id: int, disk_id: str) -> int:
@@ -112,7 +122,7 @@ def _known_generation(cluster: LocalCluster, broker_id: int, disk_id: str) -> in
 
 @pytest.mark.parametrize(("first", "is_copy"), [(1, True), (3, True), (1, False)])
 def test_copy_made_while_the_broker_was_running_does_not_lead_after_all_were_killed(
-    cluster: LocalCluster, first: int, is_copy: bool
+    cluster: LocalCluster, topic: str, first: int, is_copy: bool
 ) -> None:
     """It lacks what was acknowledged since, and ZooKeeper knows that a newer disk was there; which leads at once."""
     (path,) = cluster.log_dirs(first)
@@ -121,14 +131,16 @@ def test_copy_made_while_the_broker_was_running_does_not_lead_after_all_were_kil
     copied = DiskIdentity.read(RealFiles(), copy)
     assert copied is not None
     written = COUNT
-    deadline = time.monotonic() + LIMIT_S
     with Producer(cluster.bootstrap_servers) as producer:
-        while _known_generation(cluster, first, copied.disk_id) < copied.generation + 2:
-            assert time.monotonic() < deadline, "ZooKeeper is told of a newer generation"
-            producer.send("t", b"%d" % written).result(LIMIT_S)
+
+        def is_known_after_one_more() -> bool:
+            nonlocal written
+            producer.send(topic, b"%d" % written).result(LIMIT_S)
             written += 1
-            time.sleep(0.1)
-    _eventually(lambda: leader_and_in_sync(cluster, "t")[1] == BROKERS, "all are in sync")
+            return _known_generation(cluster, first, copied.disk_id) >= copied.generation + 2
+
+        wait_until(is_known_after_one_more, "ZooKeeper is told of a newer generation", pause_s=0.1)
+    wait_through_errors(lambda: leader_and_in_sync(cluster, topic)[1] == BROKERS, "all are in sync")
     kill_all(cluster)
     if is_copy:
         shutil.rmtree(path)
@@ -136,45 +148,49 @@ def test_copy_made_while_the_broker_was_running_does_not_lead_after_all_were_kil
     cluster.start(first)
     others = tuple(each for each in BROKERS if each != first)
     expected = (None, others) if is_copy else (first, (first,))
-    _eventually(lambda: leader_and_in_sync(cluster, "t") == expected, f"leader and in-sync set are {expected}")
+    wait_through_errors(
+        lambda: leader_and_in_sync(cluster, topic) == expected, f"leader and in-sync set are {expected}"
+    )
     for broker_id in others:
         cluster.start(broker_id)
     cluster.wait_until_ready()
-    assert sorted(numbers_in(cluster, "t")) == list(range(written))
+    assert sorted(numbers_in(cluster, topic)) == list(range(written))
     for broker_id in BROKERS:
-        assert _log_bytes(cluster, broker_id) > written
+        assert _log_bytes(cluster, broker_id, topic) > written
 
 
-def test_copy_of_a_moment_ago_does_not_lead_after_all_were_killed(cluster: LocalCluster) -> None:
+def test_copy_of_a_moment_ago_does_not_lead_after_all_were_killed(cluster: LocalCluster, topic: str) -> None:
     """It may lack what was acknowledged since, however little time that was."""
     (path,) = cluster.log_dirs(1)
     copy = path.with_name(path.name + "-copy")
     shutil.copytree(path, copy, ignore=shutil.ignore_patterns("*.tmp"))
     with Producer(cluster.bootstrap_servers) as producer:
         for number in range(COUNT, 2 * COUNT):
-            producer.send("t", b"%d" % number)
+            producer.send(topic, b"%d" % number)
     kill_all(cluster)
     shutil.rmtree(path)
     copy.rename(path)
     cluster.start(1)
-    _eventually(lambda: leader_and_in_sync(cluster, "t") == (None, (2, 3)), "the others are waited for")
+    wait_through_errors(lambda: leader_and_in_sync(cluster, topic) == (None, (2, 3)), "the others are waited for")
     for broker_id in (2, 3):
         cluster.start(broker_id)
     cluster.wait_until_ready()
-    assert sorted(numbers_in(cluster, "t")) == list(range(2 * COUNT))
+    assert sorted(numbers_in(cluster, topic)) == list(range(2 * COUNT))
 
 
 @pytest.mark.parametrize("first", [1, 3])
-def test_first_that_comes_back_after_all_were_killed_leads_at_once(cluster: LocalCluster, first: int) -> None:
+def test_first_that_comes_back_after_all_were_killed_leads_at_once(
+    cluster: LocalCluster, topic: str, first: int
+) -> None:
     """It has all that was acknowledged. With the second, as many as ``min.insync.replicas`` asks for are there."""
     kill_all(cluster)
     cluster.start(first)
-    _eventually(lambda: leader_and_in_sync(cluster, "t") == (first, (first,)), f"broker {first} leads alone")
+    wait_through_errors(lambda: leader_and_in_sync(cluster, topic) == (first, (first,)), f"broker {first} leads alone")
     second, third = (each for each in BROKERS if each != first)
     cluster.start(second)
-    _eventually(lambda: len(numbers_in(cluster, "t")) == COUNT, "everything can be read without the third")
+    wait_through_errors(lambda: len(numbers_in(cluster, topic)) == COUNT, "everything can be read without the third")
     cluster.start(third)
-    _require_everything(cluster)
+    _require_everything(cluster, topic)
 
 
 def _empty_the_log(log: Path) -> None:
@@ -191,31 +207,31 @@ def _flip_a_bit(log: Path) -> None:
 
 def _put_another_in_its_place(log: Path) -> None:
     shutil.rmtree(log)
-    log.with_name("u-0").rename(log)
+    log.with_name(f"u{log.name}").rename(log)
 
 
-def _has_given_up(cluster: LocalCluster) -> bool:
+def _has_given_up(cluster: LocalCluster, topic: str) -> bool:
     """Broker 1, asked how far its log goes, opens it and finds that it is damaged: the others have everything."""
     with Admin(cluster.bootstrap_servers) as admin:
-        (partition,) = admin.describe_topic("t").partitions
+        (partition,) = admin.describe_topic(topic).partitions
         health = admin.check_health()
     return (
         partition.leader is None
         and set(partition.isr) in ({2}, {3}, {2, 3})
-        and (health.problems.get(T0), health.missing_brokers) == ("offline", (2, 3))
-        and "Start one of them: nothing is lost." in str(why_offline(T0, partition))
+        and (health.problems.get(TopicPartition(topic, 0)), health.missing_brokers) == ("offline", (2, 3))
+        and "Start one of them: nothing is lost." in str(why_offline(TopicPartition(topic, 0), partition))
     )
 
 
-def _leads_alone(cluster: LocalCluster) -> bool:
+def _leads_alone(cluster: LocalCluster, topic: str) -> bool:
     """Broker 1 does not read what is damaged; who left last with all that was committed is remembered."""
     with Admin(cluster.bootstrap_servers) as admin:
-        (partition,) = admin.describe_topic("t").partitions
+        (partition,) = admin.describe_topic(topic).partitions
         health = admin.check_health()
     return (
         (partition.leader, partition.isr) == (1, (1,))
         and set(partition.eligible) in ({2}, {3}, {2, 3})
-        and (health.problems.get(T0), health.missing_brokers) == ("under-min-isr", (2, 3))
+        and (health.problems.get(TopicPartition(topic, 0)), health.missing_brokers) == ("under-min-isr", (2, 3))
     )
 
 
@@ -224,9 +240,9 @@ def _is_healthy(cluster: LocalCluster) -> bool:
         return admin.check_health().is_healthy
 
 
-def _asides(cluster: LocalCluster) -> list[int]:
+def _asides(cluster: LocalCluster, topic: str) -> list[int]:
     """The brokers with a log that was set aside, once for each."""
-    return [each for each in BROKERS for path in cluster.log_dirs(each) for _ in path.glob("t-0.*")]
+    return [each for each in BROKERS for path in cluster.log_dirs(each) for _ in path.glob(f"{topic}-0.*")]
 
 
 @pytest.mark.parametrize(
@@ -234,33 +250,38 @@ def _asides(cluster: LocalCluster) -> list[int]:
     [(_empty_the_log, _has_given_up), (_put_another_in_its_place, _has_given_up), (_flip_a_bit, _leads_alone)],
 )
 def test_damaged_log_of_the_first_that_comes_back_is_made_whole_from_the_others(
-    cluster: LocalCluster, harm: Callable[[Path], None], is_so_while_alone: Callable[[LocalCluster], bool]
+    cluster: LocalCluster,
+    topic: str,
+    harm: Callable[[Path], None],
+    is_so_while_alone: Callable[[LocalCluster, str], bool],
 ) -> None:
     """It finds out when it opens the log, or when somebody reads it; the others have all that was committed."""
     (path,) = cluster.log_dirs(1)
     with Admin(cluster.bootstrap_servers) as admin:
-        admin.create_topic("u", partitions=1, replication_factor=3)
-    _eventually((path / "u-0" / "partition.json").exists, "another log is there")
-    _eventually(lambda: f"t 0 {COUNT}" in (path / "high-watermark-checkpoint").read_text(), "the checkpoint is written")
+        admin.create_topic(f"u{topic}", partitions=1, replication_factor=3)
+    wait_through_errors((path / f"u{topic}-0" / "partition.json").exists, "another log is there")
+    wait_through_errors(
+        lambda: f"{topic} 0 {COUNT}" in (path / "high-watermark-checkpoint").read_text(), "the checkpoint is written"
+    )
     kill_all(cluster)
-    harm(path / "t-0")
+    harm(path / f"{topic}-0")
     cluster.start(1)
-    _eventually(lambda: is_so_while_alone(cluster), str(is_so_while_alone.__doc__))
+    wait_through_errors(lambda: is_so_while_alone(cluster, topic), str(is_so_while_alone.__doc__))
     cluster.start(2)
     cluster.start(3)
-    _require_everything(cluster)
-    _eventually(lambda: _asides(cluster) == [1], "the damaged log is set aside")
-    _eventually(lambda: _is_healthy(cluster), "the cluster is healthy")
+    _require_everything(cluster, topic)
+    wait_through_errors(lambda: _asides(cluster, topic) == [1], "the damaged log is set aside")
+    wait_through_errors(lambda: _is_healthy(cluster), "the cluster is healthy")
     # Any broker tells what a topic is like, as it last heard.
-    _eventually(lambda: leader_and_in_sync(cluster, "t")[1] == BROKERS, "all are in sync")
-    replicas_are_identical(cluster, "t")
-    assert sorted(numbers_in(cluster, "t")) == list(range(COUNT))
-    assert _asides(cluster) == [1]
+    wait_through_errors(lambda: leader_and_in_sync(cluster, topic)[1] == BROKERS, "all are in sync")
+    replicas_are_identical(cluster, topic)
+    assert sorted(numbers_in(cluster, topic)) == list(range(COUNT))
+    assert _asides(cluster, topic) == [1]
 
 
 @pytest.mark.parametrize("is_whole_disk", [True, False])
 def test_last_broker_that_was_stopped_without_its_log_leaves_the_partition_without_a_leader_until_it_is_back(
-    cluster: LocalCluster, is_whole_disk: bool
+    cluster: LocalCluster, topic: str, is_whole_disk: bool
 ) -> None:
     """Nobody leads with less than was acknowledged; the disk, or the directory, that is put back mends it."""
     _stop_all(cluster, last=3)
@@ -268,46 +289,50 @@ def test_last_broker_that_was_stopped_without_its_log_leaves_the_partition_witho
     if is_whole_disk:
         kept = _empty_disk(cluster, 3)
     else:
-        kept = path.with_name("t-0-kept")
-        (path / "t-0").rename(kept)
+        kept = path.with_name(f"{topic}-0-kept")
+        (path / f"{topic}-0").rename(kept)
     for broker_id in (3, 1, 2):
         cluster.start(broker_id)
-    _eventually(lambda: leader_and_in_sync(cluster, "t") == (None, (3,)), "the partition has no leader")
+    wait_through_errors(lambda: leader_and_in_sync(cluster, topic) == (None, (3,)), "the partition has no leader")
     for broker_id in (1, 2):
-        assert _log_bytes(cluster, broker_id) > COUNT
+        assert _log_bytes(cluster, broker_id, topic) > COUNT
     cluster.stop(3)
     if is_whole_disk:
         shutil.rmtree(path)
         kept.rename(path)
     else:
-        kept.rename(path / "t-0")
+        kept.rename(path / f"{topic}-0")
     cluster.start(3)
-    _require_everything(cluster)
+    _require_everything(cluster, topic)
 
 
-def test_operator_can_choose_a_replica_whose_last_in_sync_member_lost_its_disk(cluster: LocalCluster) -> None:
+def test_operator_can_choose_a_replica_whose_last_in_sync_member_lost_its_disk(
+    cluster: LocalCluster, topic: str
+) -> None:
     """An unclean election prefers who has all that was committed: broker 3, which left the in-sync set last."""
     _stop_all(cluster, last=1)
     _empty_disk(cluster, 1)
     for broker_id in BROKERS:
         cluster.start(broker_id)
-    _eventually(lambda: leader_and_in_sync(cluster, "t") == (None, (1,)), "the partition has no leader")
+    wait_through_errors(lambda: leader_and_in_sync(cluster, topic) == (None, (1,)), "the partition has no leader")
     with Admin(cluster.bootstrap_servers) as admin:
-        (topic,) = [each for each in admin.describe_topics() if each.name == "t"]
-        assert tuple(topic.partitions[0].eligible) == (3,)
-        ((_, leader),) = admin.elect_leaders([("t", 0)], election="unclean").items()
+        (described,) = [each for each in admin.describe_topics() if each.name == topic]
+        assert tuple(described.partitions[0].eligible) == (3,)
+        ((_, leader),) = admin.elect_leaders([(topic, 0)], election="unclean").items()
     assert leader == 3
-    _require_everything(cluster)
+    _require_everything(cluster, topic)
 
 
-def test_eligible_replica_leads_when_the_last_one_in_sync_does_not_come_back(cluster: LocalCluster) -> None:
+def test_eligible_replica_leads_when_the_last_one_in_sync_does_not_come_back(cluster: LocalCluster, topic: str) -> None:
     """It has all that was committed. The one that comes back later, be it with an empty disk, joins it."""
     _stop_all(cluster, last=1)
     for broker_id in (2, 3):
         cluster.start(broker_id)
-    _eventually(lambda: leader_and_in_sync(cluster, "t")[0] == 3, "the one that left last leads")
-    _require_everything(cluster)
+    wait_through_errors(lambda: leader_and_in_sync(cluster, topic)[0] == 3, "the one that left last leads")
+    _require_everything(cluster, topic)
     _empty_disk(cluster, 1)
     cluster.start(1)
-    _eventually(lambda: set(leader_and_in_sync(cluster, "t")[1]) == {1, 2, 3}, "the third one has fetched everything")
-    _require_everything(cluster)
+    wait_through_errors(
+        lambda: set(leader_and_in_sync(cluster, topic)[1]) == {1, 2, 3}, "the third one has fetched everything"
+    )
+    _require_everything(cluster, topic)

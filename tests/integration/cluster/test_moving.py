@@ -18,7 +18,8 @@ from pyspark_log.errors import (
     UnknownTopicOrPartitionError,
 )
 from pyspark_log.testing import LocalCluster
-from tests.integration.cluster.replicas import eventually, numbers_in, produce
+from tests.integration.cluster.replicas import numbers_in, produce
+from tests.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -84,31 +85,31 @@ def test_broker_joins_and_takes_partitions_while_producers_and_consumers_go_on(
     admin.create_topic("growing", partitions=4, replication_factor=2)
     cluster.wait_until_ready()
     with Traffic(cluster, "growing") as traffic:
-        eventually(lambda: len(traffic.received) > 200, "records flow")
+        wait_until(lambda: len(traffic.received) > 200, "records flow")
         added = cluster.add_broker()
         cluster.wait_until_ready()  # it serves before the controller has heard of it
         assert all(added not in p.replicas for p in admin.describe_topic("growing").partitions)
         admin.reassign_partitions({("growing", 0): [added, 1], ("growing", 1): [added, 2], ("growing", 2): [1, added]})
-        eventually(lambda: not admin.list_reassignments(), "all is moved")
+        wait_until(lambda: not admin.list_reassignments(), "all is moved")
         # Any broker tells what a topic is like, as it last heard.
-        eventually(
+        wait_until(
             lambda: _places(admin, "growing")[:3] == [(added, 1), (added, 2), (1, added)],
             "all brokers have heard of it",
         )
-        eventually(
+        wait_until(
             lambda: [p.leader for p in admin.describe_topic("growing").partitions[:2]] == [added, added], "it leads"
         )
         before = len(traffic.received)
-        eventually(lambda: len(traffic.received) > before + 200, "records flow on")
+        wait_until(lambda: len(traffic.received) > before + 200, "records flow on")
         assert admin.decommission_broker(2) > 0
-        eventually(lambda: not admin.list_reassignments(), "broker 2 is empty")
-        eventually(lambda: all(2 not in place for place in _places(admin, "growing")), "all brokers have heard of it")
+        wait_until(lambda: not admin.list_reassignments(), "broker 2 is empty")
+        wait_until(lambda: all(2 not in place for place in _places(admin, "growing")), "all brokers have heard of it")
         before = len(traffic.received)
-        eventually(lambda: len(traffic.received) > before + 200, "records flow on without broker 2")
+        wait_until(lambda: len(traffic.received) > before + 200, "records flow on without broker 2")
     assert traffic.errors == []
     assert sorted(traffic.sent) == sorted(traffic.received) == list(range(len(traffic.sent)))
     assert sorted(numbers_in(cluster, "growing")) == sorted(traffic.sent)
-    eventually(
+    wait_until(
         lambda: not [path for directory in cluster.log_dirs(2) for path in directory.glob("growing-*[0-9]")],
         "what was moved away is removed",
     )
@@ -118,7 +119,7 @@ def test_broker_joins_and_takes_partitions_while_producers_and_consumers_go_on(
 def test_new_topic_goes_nowhere_near_a_broker_that_is_being_emptied(cluster: LocalCluster, admin: Admin) -> None:
     """What is decommissioned gets nothing new, until that is cancelled."""
     admin.decommission_broker(2)
-    eventually(lambda: 2 not in _replicas(admin.create_topic("elsewhere", partitions=3, exist_ok=True)), "it is known")
+    wait_until(lambda: 2 not in _replicas(admin.create_topic("elsewhere", partitions=3, exist_ok=True)), "it is known")
     admin.decommission_broker(2, cancel=True)
 
 
@@ -148,7 +149,7 @@ def test_move_is_cancelled(cluster: LocalCluster, admin: Admin) -> None:
         assert admin.list_reassignments() == {}
     finally:
         cluster.resume(target)
-    eventually(lambda: _places(admin, "staying") == [(home,)], "all brokers have heard of it")
+    wait_until(lambda: _places(admin, "staying") == [(home,)], "all brokers have heard of it")
     assert numbers_in(cluster, "staying") == list(range(10))
 
 
@@ -160,7 +161,7 @@ def test_leader_goes_back_to_the_first_replica_by_name(cluster: LocalCluster, ad
         admin.elect_leaders([("elected", 0)])
     admin.reassign_partitions({("elected", 0): [3, 1]})
     led = admin.elect_leaders()
-    eventually(lambda: admin.describe_topic("elected").partitions[0].leader == 3, "broker 3 leads")
+    wait_until(lambda: admin.describe_topic("elected").partitions[0].leader == 3, "broker 3 leads")
     assert set(led.values()) <= {3}
 
 
@@ -169,7 +170,7 @@ def test_first_replica_that_is_away_cannot_be_elected(cluster: LocalCluster, adm
     admin.create_topic("away", replica_assignment=[[2, 1]])
     cluster.wait_until_ready()
     cluster.kill(2)
-    eventually(lambda: admin.describe_topic("away").partitions[0].leader == 1, "broker 1 leads")
+    wait_until(lambda: admin.describe_topic("away").partitions[0].leader == 1, "broker 1 leads")
     with pytest.raises(PreferredLeaderNotAvailableError, match="broker 2: it must be live and in sync"):
         admin.elect_leaders([("away", 0)])
     cluster.start(2)

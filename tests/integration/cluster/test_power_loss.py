@@ -6,9 +6,10 @@ id than the one the brokers registered with: what a power loss leaves behind.
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
+from functools import partial
 
 import msgspec
 import pytest
@@ -18,23 +19,33 @@ from broker_runtime.zookeeper.znodes import DiskRecord, broker_disks_path, from_
 from pyspark_log import Admin, Producer
 from pyspark_log.errors import PylogError
 from pyspark_log.testing import LocalCluster
-from tests.integration.cluster.replicas import eventually, kill_all, leader_and_in_sync, numbers_in
+from tests.integration.cluster.replicas import SharedCluster, kill_all, leader_and_in_sync, numbers_in
+from tests.waiting import wait_until
 
 LIMIT_S = 25.0
+wait_through_errors = partial(wait_until, limit_s=LIMIT_S, ignoring=(PylogError,))  # of brokers that start
 COUNT = 50
 BROKERS = (1, 2, 3)
+_numbers = itertools.count(1)
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    with LocalCluster(brokers=3, directory=tmp_path) as running:
-        with Admin(running.bootstrap_servers) as admin:
-            admin.create_topic("t", partitions=1, replication_factor=3, config={"flush.mode": "os"})
-        with Producer(running.bootstrap_servers) as producer:
-            for number in range(COUNT):
-                producer.send("t", b"%d" % number).result(LIMIT_S)  # each in a frame of its own
-        running.wait_until_ready()
+def cluster(harmed_cluster: SharedCluster) -> Iterator[LocalCluster]:
+    with harmed_cluster.lend() as running:
         yield running
+
+
+@pytest.fixture
+def topic(cluster: LocalCluster) -> str:
+    """Another than any before, with records on all brokers; the disks know of them what the kernel wrote by itself."""
+    topic = f"power{next(_numbers)}"
+    with Admin(cluster.bootstrap_servers) as admin:
+        admin.create_topic(topic, partitions=1, replication_factor=3, config={"flush.mode": "os"})
+    with Producer(cluster.bootstrap_servers) as producer:
+        for number in range(COUNT):
+            producer.send(topic, b"%d" % number).result(LIMIT_S)  # each in a frame of its own
+    cluster.wait_until_ready()
+    return topic
 
 
 def _forget_boots(cluster: LocalCluster) -> None:
@@ -49,10 +60,10 @@ def _forget_boots(cluster: LocalCluster) -> None:
         client.close()
 
 
-def _cut(cluster: LocalCluster, broker_id: int, left: float) -> None:
+def _cut(cluster: LocalCluster, broker_id: int, topic: str, left: float) -> None:
     """Of the log only this part was on the disk."""
     (directory,) = cluster.log_dirs(broker_id)
-    (path,) = (directory / "t-0").glob("*.log")
+    (path,) = (directory / f"{topic}-0").glob("*.log")
     os.truncate(path, int(path.stat().st_size * left))
 
 
@@ -62,35 +73,33 @@ def _told(cluster: LocalCluster) -> str:
     return "".join((directory.parent / "broker.out").read_text() for directory in directories)
 
 
-def _eventually(look: Callable[[], bool], what: str) -> None:
-    eventually(look, what, LIMIT_S, ignoring=(PylogError,))
-
-
 @pytest.mark.parametrize("most", [3, 1])
-def test_one_with_most_leads_after_all_lost_their_power_whoever_comes_first(cluster: LocalCluster, most: int) -> None:
+def test_one_with_most_leads_after_all_lost_their_power_whoever_comes_first(
+    cluster: LocalCluster, topic: str, most: int
+) -> None:
     """What one disk of the in-sync set has is not lost, as soon as all of them are back."""
     kill_all(cluster)
     _forget_boots(cluster)
     for broker_id in BROKERS:
         if broker_id != most:
-            _cut(cluster, broker_id, left=broker_id / 5)
+            _cut(cluster, broker_id, topic, left=broker_id / 5)
     cluster.start(1)
-    _eventually(lambda: leader_and_in_sync(cluster, "t") == (None, BROKERS), "the first does not lead alone")
+    wait_through_errors(lambda: leader_and_in_sync(cluster, topic) == (None, BROKERS), "the first does not lead alone")
     cluster.start(2)
     cluster.start(3)
-    _eventually(lambda: leader_and_in_sync(cluster, "t")[0] is not None, "one leads")
+    wait_through_errors(lambda: leader_and_in_sync(cluster, topic)[0] is not None, "one leads")
     # It leads for a moment at least: the first replica leads again as soon as it has caught up.
-    assert f"with most after a power loss partition=t-0 leader={most} " in _told(cluster)
+    assert f"with most after a power loss partition={topic}-0 leader={most} " in _told(cluster)
     cluster.wait_until_ready()
-    assert sorted(numbers_in(cluster, "t")) == list(range(COUNT))
+    assert sorted(numbers_in(cluster, topic)) == list(range(COUNT))
 
 
-def test_first_leads_at_once_where_the_machines_kept_their_power(cluster: LocalCluster) -> None:
+def test_first_leads_at_once_where_the_machines_kept_their_power(cluster: LocalCluster, topic: str) -> None:
     """The kernel wrote what the processes had handed to it."""
     kill_all(cluster)
     cluster.start(3)
-    _eventually(lambda: leader_and_in_sync(cluster, "t") == (3, (3,)), "broker 3 leads alone")
+    wait_through_errors(lambda: leader_and_in_sync(cluster, topic) == (3, (3,)), "broker 3 leads alone")
     for broker_id in (1, 2):
         cluster.start(broker_id)
     cluster.wait_until_ready()
-    assert sorted(numbers_in(cluster, "t")) == list(range(COUNT))
+    assert sorted(numbers_in(cluster, topic)) == list(range(COUNT))

@@ -12,7 +12,8 @@ from pyarrow import flight
 from pyspark_log import Admin
 from pyspark_log.errors import InvalidReplicationFactorError, ZooKeeperUnavailableError
 from pyspark_log.testing import LocalCluster
-from tests.integration.cluster.replicas import eventually, numbers_in, produce, replicas_are_identical
+from tests.integration.cluster.replicas import numbers_in, produce, replicas_are_identical
+from tests.waiting import wait_until
 
 REFUSED_BY_A_FOLLOWER = "NOT_LEADER_OR_FOLLOWER"
 
@@ -93,7 +94,7 @@ def test_replicated_partitions_are_served_on_without_zookeeper(cluster: LocalClu
     cluster.start_zookeeper(1)
     cluster.wait_until_ready()
     assert sorted(admin.describe_cluster().brokers) == [1, 2, 3]
-    eventually(lambda: len(admin.create_topic("later", exist_ok=True).partitions) == 1, "topics are made again")
+    wait_until(lambda: len(admin.create_topic("later", exist_ok=True).partitions) == 1, "topics are made again")
     produce(cluster, "away", range(60, 90))
     assert sorted(numbers_in(cluster, "away")) == list(range(90))
     replicas_are_identical(cluster, "away")

@@ -2,55 +2,59 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Iterator
+
+import pytest
 
 from pyspark_log import Admin, Consumer, Producer
 from pyspark_log.testing import LocalCluster
+from tests.waiting import take
 
 
-def test_producer_goes_on_with_the_next_leader_while_the_one_before_says_nothing() -> None:
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    """Three brokers whose sessions end soon; each test leaves all of them running."""
+    with LocalCluster(brokers=3, settings={"zookeeper.session.timeout.ms": "4000"}) as made:
+        yield made
+
+
+def test_producer_goes_on_with_the_next_leader_while_the_one_before_says_nothing(cluster: LocalCluster) -> None:
     """W12: what the silent leader owes is sent to the next as soon as that is elected, whatever `request.timeout.ms`
     is; nothing of it is in the log twice."""
-    settings = {"zookeeper.session.timeout.ms": "4000"}
     with (
-        LocalCluster(brokers=3, settings=settings) as cluster,
         Admin(cluster.bootstrap_servers) as admin,
         Producer(cluster.bootstrap_servers, linger_ms=0, request_timeout_ms=600_000) as producer,
     ):
-        leader = admin.create_topic("silent", replication_factor=3).partitions[0].leader
+        leader = admin.create_topic("produced", replication_factor=3).partitions[0].leader
         assert leader is not None
-        assert producer.send("silent", b"0").result(30).offset == 0
+        assert producer.send("produced", b"0").result(30).offset == 0
         cluster.pause(leader)
         try:
-            futures = [producer.send("silent", b"%d" % number) for number in range(1, 10)]
+            futures = [producer.send("produced", b"%d" % number) for number in range(1, 10)]
             assert [future.result(60).offset for future in futures] == list(range(1, 10))
         finally:
             cluster.resume(leader)
+        cluster.wait_until_ready()
 
 
-def test_consumer_goes_on_with_the_next_leader_while_the_one_before_says_nothing() -> None:
+def test_consumer_goes_on_with_the_next_leader_while_the_one_before_says_nothing(cluster: LocalCluster) -> None:
     """W16: it finds the next leader by asking the other brokers; nothing is skipped, nothing comes twice."""
-    settings = {"zookeeper.session.timeout.ms": "2000"}
     with (
-        LocalCluster(brokers=3, settings=settings) as cluster,
         Admin(cluster.bootstrap_servers) as admin,
         Producer(cluster.bootstrap_servers, linger_ms=0) as producer,
         Consumer(bootstrap_servers=cluster.bootstrap_servers, auto_offset_reset="earliest") as consumer,
     ):
-        leader = admin.create_topic("silent", replication_factor=3).partitions[0].leader
+        leader = admin.create_topic("consumed", replication_factor=3).partitions[0].leader
         assert leader is not None
-        producer.send("silent", b"0").result(30)
-        consumer.subscribe("silent")
+        producer.send("consumed", b"0").result(30)
+        consumer.subscribe("consumed")
         read = [record.value for record in consumer.poll(timeout=30)]
         cluster.pause(leader)
         try:
-            futures = [producer.send("silent", b"%d" % number) for number in range(1, 10)]
+            futures = [producer.send("consumed", b"%d" % number) for number in range(1, 10)]
             for future in futures:
                 future.result(60)
-            deadline = time.monotonic() + 60
-            while len(read) < 10:
-                assert time.monotonic() < deadline, f"read so far: {read}"
-                read += [record.value for record in consumer.poll(timeout=1)]
+            read += [record.value for record in take(consumer, 10 - len(read))]
         finally:
             cluster.resume(leader)
     assert read == [b"%d" % number for number in range(10)]

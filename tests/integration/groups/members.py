@@ -22,6 +22,7 @@ from broker_runtime.contract.requests import (
     PartitionKey,
 )
 from pyspark_log.client.connection.cluster import Cluster
+from tests.waiting import wait_until
 
 LIMIT_S = 60.0
 ATTEMPT_S = 5.0
@@ -42,8 +43,8 @@ class GroupCaller:
 
     def call(self, action: str, request: Message, response: type, limit_s: float = LIMIT_S):
         """Until it is answered, or ``limit_s`` is over."""
-        deadline_s = time.monotonic() + limit_s
-        while True:
+
+        def answer():
             try:
                 if self.coordinator is None:
                     self.cluster.refresh()
@@ -52,9 +53,9 @@ class GroupCaller:
                 return channel.call(action, request, response, timeout_s=ATTEMPT_S)
             except RetriableError:
                 self.coordinator = None
-                if time.monotonic() > deadline_s:
-                    raise
-                time.sleep(0.05)
+                raise
+
+        return wait_until(answer, f"{action} is answered", limit_s, ignoring=(RetriableError,))
 
     def committed(self) -> dict[int, int]:
         """The group's offsets of its only topic."""
@@ -123,14 +124,15 @@ def entries(topic: str, offsets: dict[int, int]) -> tuple[CommittedOffset, ...]:
 
 def settle(members: list[Member], condition: Callable[[], bool], what: str, limit_s: float = LIMIT_S) -> float:
     """Beats until all are settled and the condition holds; how long that took."""
-    started_s = time.monotonic()
-    while True:
+
+    def is_so_after_a_beat() -> bool:
         for member in members:
             member.beat()
-        if condition() and all(member.answer is not None and member.answer.is_settled for member in members):
-            return time.monotonic() - started_s
-        assert time.monotonic() < started_s + limit_s, f"not within {limit_s:g} s: {what}"
-        time.sleep(0.05)
+        return condition() and all(member.answer is not None and member.answer.is_settled for member in members)
+
+    started_s = time.monotonic()
+    wait_until(is_so_after_a_beat, what, limit_s)
+    return time.monotonic() - started_s
 
 
 def refused(call: Callable[[], object]) -> str:

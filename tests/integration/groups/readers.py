@@ -152,15 +152,6 @@ class ReaderProcess(_Noted):
         self._listener.join(LIMIT_S)
 
 
-def wait_for(condition: Callable[[], object], what: str, limit_s: float = LIMIT_S) -> float:
-    """Until it holds; how long that took."""
-    started_s = time.monotonic()
-    while not condition():
-        assert time.monotonic() < started_s + limit_s, f"not within {limit_s:g} s: {what}"
-        time.sleep(0.02)
-    return time.monotonic() - started_s
-
-
 def main() -> None:
     """One reader, until it is killed."""
     bootstrap, topic, group, settings = sys.argv[1:]

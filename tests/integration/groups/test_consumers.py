@@ -14,7 +14,8 @@ import pytest
 
 from pyspark_log import Admin, Consumer, Producer, Record, TopicPartition, errors
 from pyspark_log.testing import LocalCluster
-from tests.integration.groups.readers import Reader, ReaderProcess, wait_for
+from tests.integration.groups.readers import Reader, ReaderProcess
+from tests.waiting import take, wait_until
 
 SESSION_MS = 2_000
 LONG_SESSION_MS = 6_000  # of who is to lose nothing, however busy the machine is
@@ -105,37 +106,30 @@ def counted(*readers: Reader | ReaderProcess) -> Counter[tuple[int, int]]:
     return Counter(place for reader in readers for place in reader.records)
 
 
-def take(consumer: Consumer, count: int, timeout_s: float = 20) -> list[Record]:
-    deadline, records = time.monotonic() + timeout_s, []
-    while len(records) < count and time.monotonic() < deadline:
-        records += consumer.poll(0.2)
-    return records
-
-
 def test_members_share_until_there_are_as_many_as_partitions_and_one_that_waits_takes_over(
     cluster: LocalCluster, topic: str, reader: Callable[..., Reader]
 ) -> None:
     """W21, W22, W23, W24: one has all, two share, a third waits; who leaves in order leaves no record out or twice."""
     with Writing(cluster.bootstrap_servers, topic) as writing:
         first = reader(topic, session_timeout_ms=LONG_SESSION_MS)
-        wait_for(lambda: first.held == {0, 1}, "the first has all")
-        wait_for(lambda: len(first.records) > 20, "and reads it")
+        wait_until(lambda: first.held == {0, 1}, "the first has all")
+        wait_until(lambda: len(first.records) > 20, "and reads it")
         second = reader(topic, session_timeout_ms=LONG_SESSION_MS)
-        wait_for(lambda: len(first.held) == len(second.held) == 1, "they share")
+        wait_until(lambda: len(first.held) == len(second.held) == 1, "they share")
         assert first.held | second.held == {0, 1}
         third = reader(topic, session_timeout_ms=LONG_SESSION_MS)
-        wait_for(lambda: ("subscribed", []) in third.events, "the third has joined")
+        wait_until(lambda: ("subscribed", []) in third.events, "the third has joined")
         time.sleep(1.0)
         assert (third.held, third.records) == (set(), [])
         seen = len(second.records)
-        wait_for(lambda: len(second.records) > seen, "the second reads its share")
+        wait_until(lambda: len(second.records) > seen, "the second reads its share")
         second.close()
-        wait_for(lambda: third.held, "the third takes over")
+        wait_until(lambda: third.held, "the third takes over")
         assert first.held | third.held == {0, 1}
-        wait_for(lambda: third.records, "and reads")
+        wait_until(lambda: third.records, "and reads")
         third.close()
-        wait_for(lambda: first.held == {0, 1}, "the first has all again")
-    wait_for(lambda: sum(counted(first, second, third).values()) >= 2 * writing.count, "all was read")
+        wait_until(lambda: first.held == {0, 1}, "the first has all again")
+    wait_until(lambda: sum(counted(first, second, third).values()) >= 2 * writing.count, "all was read")
     assert counted(first, second, third) == writing.all
 
 
@@ -146,8 +140,8 @@ def test_groups_each_get_all(cluster: LocalCluster, topic: str, group: str, read
             producer.send(topic, b"%d" % number, partition=number % 2)
     members = [reader(topic, session_timeout_ms=LONG_SESSION_MS) for _ in range(2)]
     with Reader(cluster.bootstrap_servers, f"{group}-other", topic) as other:
-        wait_for(lambda: len(other.records) >= 20, "the other group reads all")
-        wait_for(lambda: sum(counted(*members).values()) >= 20, "the group reads all")
+        wait_until(lambda: len(other.records) >= 20, "the other group reads all")
+        wait_until(lambda: sum(counted(*members).values()) >= 20, "the group reads all")
     everything = Counter((partition, offset) for partition in (0, 1) for offset in range(10))
     assert counted(*members) == counted(other) == everything
 
@@ -155,12 +149,12 @@ def test_groups_each_get_all(cluster: LocalCluster, topic: str, group: str, read
 def test_callbacks_come_in_order_with_exactly_what_changes(topic: str, reader: Callable[..., Reader]) -> None:
     """W22: on_revoke before the other's on_assign; what is kept is not mentioned again."""
     first = reader(topic, session_timeout_ms=LONG_SESSION_MS)
-    wait_for(lambda: first.held == {0, 1}, "the first has all")
+    wait_until(lambda: first.held == {0, 1}, "the first has all")
     second = reader(topic, session_timeout_ms=LONG_SESSION_MS)
-    wait_for(lambda: second.held, "they share")
+    wait_until(lambda: second.held, "they share")
     (kept,), (moved,) = first.held, second.held
     second.close()
-    wait_for(lambda: len(first.held) == 2, "back again")
+    wait_until(lambda: len(first.held) == 2, "back again")
     assert first.callbacks == [("assign", [[0], [1]]), ("revoke", [[moved]]), ("assign", [[moved]])]
     assert second.callbacks == [("assign", [[moved]]), ("revoke", [[moved]])]
     assert kept != moved
@@ -185,7 +179,7 @@ def test_member_begins_at_the_current_offset_of_what_it_was_given(
                 for partition in (0, 1):
                     producer.send(topic, b"after", partition=partition).result(20)
                 records: list[Record] = []
-                wait_for(lambda: records.extend([*first.poll(0.1), *second.poll(0.1)]) or len(records) == 2, "both")
+                wait_until(lambda: records.extend([*first.poll(0.1), *second.poll(0.1)]) or len(records) == 2, "both")
                 assert {record.value for record in records} == {b"after"}
                 assert first.group_metadata().group_id == second.group_metadata().group_id == group
                 assert first.group_metadata().member_id != second.group_metadata().member_id
@@ -200,16 +194,16 @@ def test_member_that_is_killed_is_replaced_with_the_next_record(
         with ReaderProcess(
             cluster.bootstrap_servers, group, topic, session_timeout_ms=SESSION_MS, auto_commit_interval_ms=100
         ) as doomed:
-            wait_for(lambda: doomed.held == {0, 1}, "it has all")
+            wait_until(lambda: doomed.held == {0, 1}, "it has all")
             other = reader(topic)
-            wait_for(lambda: other.held and len(doomed.held) == 1, "they share")
+            wait_until(lambda: other.held and len(doomed.held) == 1, "they share")
             seen = len(doomed.records)
-            wait_for(lambda: len(doomed.records) > seen + 20, "both read")
+            wait_until(lambda: len(doomed.records) > seen + 20, "both read")
             doomed.send(signal.SIGKILL)
-        took_s = wait_for(lambda: other.held == {0, 1}, "the other has all")
-        assert took_s < SESSION_MS / 1000 + 4, "less than with what a coordinator that is new to the group adds"
-        wait_for(lambda: {0, 1} <= {partition for partition, _ in other.records}, "and reads it")
-    wait_for(lambda: set(counted(other, doomed)) >= set(writing.all), "all was read")
+        # Less than with what a coordinator that is new to the group adds.
+        wait_until(lambda: other.held == {0, 1}, "the other has all", SESSION_MS / 1000 + 4)
+        wait_until(lambda: {0, 1} <= {partition for partition, _ in other.records}, "and reads it")
+    wait_until(lambda: set(counted(other, doomed)) >= set(writing.all), "all was read")
     assert set(counted(other, doomed)) == set(writing.all)
 
 
@@ -221,20 +215,20 @@ def test_member_that_stands_still_hands_out_nothing_after_its_session(
         Writing(cluster.bootstrap_servers, topic) as writing,
         ReaderProcess(cluster.bootstrap_servers, group, topic, session_timeout_ms=SESSION_MS) as frozen,
     ):
-        wait_for(lambda: frozen.held == {0, 1}, "it has all")
-        wait_for(lambda: len(frozen.records) > 20, "and reads")
+        wait_until(lambda: frozen.held == {0, 1}, "it has all")
+        wait_until(lambda: len(frozen.records) > 20, "and reads")
         frozen.send(signal.SIGSTOP)
         other = reader(topic)
-        wait_for(lambda: other.held == {0, 1}, "the other has all")
-        wait_for(lambda: len(other.records) > 20, "and reads")
+        wait_until(lambda: other.held == {0, 1}, "the other has all")
+        wait_until(lambda: len(other.records) > 20, "and reads")
         before, resumed_ns = len(frozen.events), time.monotonic_ns()
         frozen.send(signal.SIGCONT)
-        wait_for(lambda: frozen.held and frozen.held != {0, 1}, "it is a member again")
+        wait_until(lambda: frozen.held and frozen.held != {0, 1}, "it is a member again")
         first = frozen.first_since(before, resumed_ns)
         assert first == ("lost", [[0], [1]]), frozen.events[before:][:5]
         seen = len(frozen.records)
-        wait_for(lambda: len(frozen.records) > seen, "and reads again")
-    wait_for(lambda: set(counted(other, frozen)) >= set(writing.all), "all was read")
+        wait_until(lambda: len(frozen.records) > seen, "and reads again")
+    wait_until(lambda: set(counted(other, frozen)) >= set(writing.all), "all was read")
 
 
 def coordinator_of(admin: Admin, group: str) -> int | None:
@@ -252,21 +246,21 @@ def test_members_go_on_when_their_coordinator_is_away(
     """W19, W24: with the next broker, as the members that they are, if their session lasts that long."""
     with Writing(cluster.bootstrap_servers, topic) as writing:
         members = [reader(topic, session_timeout_ms=30_000), reader(topic, session_timeout_ms=30_000)]
-        wait_for(lambda: all(len(member.held) == 1 for member in members), "they share")
+        wait_until(lambda: all(len(member.held) == 1 for member in members), "they share")
         before = [member.consumer.group_metadata().member_id for member in members]
         callbacks = [member.callbacks for member in members]
         coordinator = admin.describe_group(group).coordinator
         assert coordinator is not None
         cluster.kill(coordinator) if what == "killed" else cluster.pause(coordinator)
         try:
-            wait_for(lambda: coordinator_of(admin, group) not in (None, coordinator), "another coordinates")
-            wait_for(lambda: admin.describe_group(group).state == "stable", "the members found it")
+            wait_until(lambda: coordinator_of(admin, group) not in (None, coordinator), "another coordinates")
+            wait_until(lambda: admin.describe_group(group).state == "stable", "the members found it")
         finally:
             cluster.start(coordinator) if what == "killed" else cluster.resume(coordinator)
             cluster.wait_until_ready()
         assert [member.consumer.group_metadata().member_id for member in members] == before
         assert [member.callbacks for member in members] == callbacks
-    wait_for(lambda: sum(counted(*members).values()) >= 2 * writing.count, "all was read")
+    wait_until(lambda: sum(counted(*members).values()) >= 2 * writing.count, "all was read")
     assert counted(*members) == writing.all
 
 
@@ -276,16 +270,16 @@ def test_members_go_on_when_zookeeper_was_away(
     """W19, W24, W26: for longer than their sessions: then they lose what they have, and get it again."""
     with Writing(cluster.bootstrap_servers, topic) as writing:
         members = [reader(topic), reader(topic)]
-        wait_for(lambda: all(len(member.held) == 1 for member in members), "they share")
+        wait_until(lambda: all(len(member.held) == 1 for member in members), "they share")
         cluster.stop_zookeeper(1)
         try:
-            wait_for(lambda: all(member.callbacks[-1][0] == "lost" for member in members), "they lost all")
+            wait_until(lambda: all(member.callbacks[-1][0] == "lost" for member in members), "they lost all")
         finally:
             cluster.start_zookeeper(1)
-        wait_for(lambda: all(len(member.held) == 1 for member in members), "they share again")
+        wait_until(lambda: all(len(member.held) == 1 for member in members), "they share again")
         seen = [len(member.records) for member in members]
-        wait_for(lambda: all(len(m.records) > n for m, n in zip(members, seen, strict=True)), "they read on")
-    wait_for(lambda: set(counted(*members)) >= set(writing.all), "all was read")
+        wait_until(lambda: all(len(m.records) > n for m, n in zip(members, seen, strict=True)), "they read on")
+    wait_until(lambda: set(counted(*members)) >= set(writing.all), "all was read")
 
 
 def test_member_that_does_not_poll_gives_its_share_to_others(
@@ -303,30 +297,30 @@ def test_member_that_does_not_poll_gives_its_share_to_others(
         away.subscribe([topic], on_lost=lost.extend)
         away.poll(0.1)
         other = reader(topic)
-        wait_for(lambda: other.held == {0, 1}, "the other has all", limit_s=25)
+        wait_until(lambda: other.held == {0, 1}, "the other has all", limit_s=25)
         with pytest.raises(errors.UnknownMemberIdError):
             away.commit({TopicPartition(topic, 0): 0})
         assert away.poll(0.1) == []
         assert sorted(lost) == [TopicPartition(topic, 0), TopicPartition(topic, 1)]
-        wait_for(lambda: away.poll(0.1) or away.assignment(), "it is a member again")
+        wait_until(lambda: away.poll(0.1) or away.assignment(), "it is a member again")
 
 
 def test_static_member_that_comes_back_gets_what_it_had(topic: str, reader: Callable[..., Reader]) -> None:
     """W23: within its session nobody else gets it; who takes its instance id meanwhile fences it."""
     first = reader(topic, group_instance_id="a", session_timeout_ms=10_000)
     second = reader(topic, group_instance_id="b", session_timeout_ms=10_000)
-    wait_for(lambda: len(first.held) == len(second.held) == 1, "they share")
+    wait_until(lambda: len(first.held) == len(second.held) == 1, "they share")
     held, callbacks = second.held, first.callbacks
     second.close()
     time.sleep(1.0)
     again = reader(topic, group_instance_id="b", session_timeout_ms=10_000)
-    wait_for(lambda: again.held, "it has its share again")
+    wait_until(lambda: again.held, "it has its share again")
     assert (again.held, first.callbacks) == (held, callbacks)
     usurper = reader(topic, group_instance_id="b", session_timeout_ms=10_000)
-    wait_for(lambda: again.error is not None, "it is told that it was replaced")
+    wait_until(lambda: again.error is not None, "it is told that it was replaced")
     assert isinstance(again.error, errors.FencedInstanceIdError)
     again.error = None
-    wait_for(lambda: usurper.held == held, "the other process has its share, when the lease is over")
+    wait_until(lambda: usurper.held == held, "the other process has its share, when the lease is over")
 
 
 def test_commits_count_only_for_what_the_member_holds(
@@ -336,7 +330,7 @@ def test_commits_count_only_for_what_the_member_holds(
     at, other_at = TopicPartition(topic, 0), TopicPartition(topic, 1)
     options = {"bootstrap_servers": cluster.bootstrap_servers, "group_id": group, "session_timeout_ms": SESSION_MS}
     with Consumer(topic, **options) as first, Consumer(topic, **options) as second:
-        wait_for(lambda: (first.poll(0.1), second.poll(0.1)) and len(second.assignment()) == 1, "they share")
+        wait_until(lambda: (first.poll(0.1), second.poll(0.1)) and len(second.assignment()) == 1, "they share")
         if first.assignment() != {at}:
             at, other_at = other_at, at
         first.commit({at: 0})
@@ -348,7 +342,7 @@ def test_commits_count_only_for_what_the_member_holds(
                 stranger.commit({at: 0})
     with Consumer(**options) as stranger:
         stranger.assign([at])
-        wait_for(lambda: admin.describe_group(group).state == "empty", "all have left")
+        wait_until(lambda: admin.describe_group(group).state == "empty", "all have left")
         stranger.commit({at: 0})
 
 
@@ -365,19 +359,23 @@ def test_member_follows_topics_that_a_pattern_finds(cluster: LocalCluster, admin
             first.poll(0.1), second.poll(0.1)
             return [len(first.assignment()), len(second.assignment())]
 
-        wait_for(lambda: counts() == [1, 1], "they share one topic")
+        wait_until(lambda: counts() == [1, 1], "they share one topic")
         admin.create_topic(f"{prefix}-b", partitions=2)
         both = {f"{prefix}-a", f"{prefix}-b"}
-        wait_for(lambda: counts() == [2, 2] and first.subscription() == second.subscription() == both, "they share two")
+        wait_until(
+            lambda: counts() == [2, 2] and first.subscription() == second.subscription() == both, "they share two"
+        )
         admin.delete_topic(f"{prefix}-a")
-        wait_for(lambda: counts() == [1, 1], "they share what is left")
+        wait_until(lambda: counts() == [1, 1], "they share what is left")
         assert {at.topic for at in first.assignment() | second.assignment()} == {f"{prefix}-b"}
 
 
-def test_member_is_refused_with_the_reason(cluster: LocalCluster, topic: str, group: str) -> None:
+def test_member_is_refused_with_the_reason(
+    cluster: LocalCluster, pylog_cluster: LocalCluster, topic: str, group: str
+) -> None:
     """W21: at the subscription; the consumer can be used for something else then."""
+    strict = pylog_cluster
     with (
-        LocalCluster(brokers=1) as strict,
         Admin(strict.bootstrap_servers) as admin,
         Consumer(bootstrap_servers=strict.bootstrap_servers, group_id=group, session_timeout_ms=1_000) as consumer,
     ):
@@ -405,7 +403,7 @@ def test_forked_child_of_a_member_is_not_the_member(cluster: LocalCluster, topic
                 consumer.close()
             finally:
                 os._exit(code)
-        wait_for(lambda: consumer.poll(0.1) or os.waitpid(child, os.WNOHANG)[0], "the child has ended")
+        wait_until(lambda: consumer.poll(0.1) or os.waitpid(child, os.WNOHANG)[0], "the child has ended")
         with Producer(cluster.bootstrap_servers) as producer:
             producer.send(topic, b"x", partition=0)
             producer.send(topic, b"y", partition=1)

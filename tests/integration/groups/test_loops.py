@@ -11,7 +11,8 @@ import pytest
 
 from pyspark_log import Admin, Consumer, Producer, TopicPartition
 from pyspark_log.testing import LocalCluster
-from tests.integration.groups.readers import Reader, wait_for
+from tests.integration.groups.readers import Reader
+from tests.waiting import wait_until
 
 _names = itertools.count(1)
 
@@ -61,15 +62,14 @@ def test_loop_with_a_slow_body_gives_a_partition_up_between_two_records(cluster:
 
     worker = threading.Thread(target=work, daemon=True)
     worker.start()
-    wait_for(lambda: len(seen) > 5, "the loop runs")
+    wait_until(lambda: len(seen) > 5, "the loop runs")
     with Reader(cluster.bootstrap_servers, topic, topic) as other:
-        took_s = wait_for(lambda: other.held, "the other has its share")
-        assert took_s < 15  # a batch takes 20
+        wait_until(lambda: other.held, "the other has its share", 15)  # a batch takes 20
         (moved,) = other.held
-        wait_for(lambda: len([1 for partition, _ in other.records if partition == moved]) > 5, "and reads it")
+        wait_until(lambda: len([1 for partition, _ in other.records if partition == moved]) > 5, "and reads it")
         is_ended.set()
         worker.join(30)
-        wait_for(lambda: len(set(seen) | set(other.records)) == 800, "all is read")
+        wait_until(lambda: len(set(seen) | set(other.records)) == 800, "all is read")
     assert not set(seen) & set(other.records)
     assert len(seen) + len(other.records) == 800
     assert TopicPartition(topic, moved) in revoked
@@ -78,11 +78,11 @@ def test_loop_with_a_slow_body_gives_a_partition_up_between_two_records(cluster:
 def test_member_that_is_removed_is_told_and_joins_anew(cluster: LocalCluster, admin: Admin, topic: str) -> None:
     """W27, W24: `Admin.remove_group_members`; its share is free when its lease has ended."""
     with Reader(cluster.bootstrap_servers, topic, topic, session_timeout_ms=2_000) as member:
-        wait_for(lambda: member.held == {0, 1}, "it has all")
+        wait_until(lambda: member.held == {0, 1}, "it has all")
         before = member.consumer.group_metadata().member_id
         admin.remove_group_members(topic, [before])
-        wait_for(lambda: ("lost", [[0], [1]]) in member.callbacks, "it is told")
-        wait_for(lambda: member.held == {0, 1}, "it has all again")
+        wait_until(lambda: ("lost", [[0], [1]]) in member.callbacks, "it is told")
+        wait_until(lambda: member.held == {0, 1}, "it has all again")
         assert member.consumer.group_metadata().member_id not in ("", before)
     assert [what for what, _ in member.callbacks] == ["assign", "lost", "assign", "revoke"]
 
@@ -101,7 +101,7 @@ def test_member_that_commits_by_itself_can_do_so_when_it_gives_its_share_back(
     with consumer:
         consumer.subscribe([topic], on_revoke=lambda _: consumer.commit())
         records = []
-        wait_for(lambda: records.extend(consumer.poll(0.1, max_records=7)) or records, "some records")
+        wait_until(lambda: records.extend(consumer.poll(0.1, max_records=7)) or records, "some records")
         if how == "unsubscribe":
             consumer.unsubscribe()
             assert consumer.group_metadata().member_id == ""

@@ -11,6 +11,7 @@ from pathlib import Path
 from broker_runtime.log import LogConfig
 from broker_runtime.log.files import RealFiles
 from tests.unit.log.log_samples import append, frame, open_directory, open_log
+from tests.waiting import wait_until
 
 
 def test_readers_hold_what_they_read_over_retention_deletion_and_truncation(tmp_path):
@@ -55,9 +56,7 @@ def test_one_fsync_serves_all_who_wait_and_appends_go_on_meanwhile(tmp_path):
         log.append_as_leader([frame()], leader_epoch=0, now_ms=0)
         first = threading.Thread(target=log.flush)
         first.start()
-        deadline = threading.Event()
-        while files.syncs == 0:
-            assert not deadline.wait(0.001)
+        wait_until(lambda: files.syncs, "the first syncs", pause_s=0.001)
         ends = [log.append_as_leader([frame()], leader_epoch=0, now_ms=0).next_offset for _ in range(20)]
         durable: list[int] = []
         waiting = [threading.Thread(target=lambda end=end: durable.append(log.flush(end))) for end in ends]

@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -279,16 +278,6 @@ def serving(directory: Path, *, max_streams: int = 1000, notes_callers: bool = F
         process.wait(10)
         if process.stdout is not None:
             process.stdout.close()
-
-
-def eventually(condition: Callable[[], bool], what: str, timeout_s: float = 20.0) -> float:
-    """Waits until the condition holds; returns how long that took."""
-    began = time.monotonic()
-    pause = threading.Event()
-    while not condition():
-        assert time.monotonic() - began < timeout_s, f"not within {timeout_s} s: {what}"
-        pause.wait(0.05)
-    return time.monotonic() - began
 
 
 def untyped_frame(values: list[bytes], timestamp_ms: int = 1_700_000_000_000) -> pa.Buffer:

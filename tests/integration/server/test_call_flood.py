@@ -11,8 +11,9 @@ import pytest
 from pyarrow import flight
 
 from broker_runtime.contract.errors import BrokerOverloadedError, TooManyStreamsError
-from tests.integration.server.serving import MEMORY_BYTES, eventually, serving, untyped_frame
+from tests.integration.server.serving import MEMORY_BYTES, serving, untyped_frame
 from tests.integration.server.streams import ProduceStream
+from tests.waiting import wait_until
 
 _CALLS = 40_000
 _MAX_THREADS = 5_000
@@ -46,8 +47,8 @@ def test_flood_of_calls_on_one_connection_costs_that_connection_alone(tmp_path: 
                 except (BrokerOverloadedError, TooManyStreamsError, flight.FlightUnavailableError):
                     return False
 
-            eventually(serves, "new clients are served again", timeout_s=20)
-            eventually(lambda: server.threads < before + 60, "the threads are free again", timeout_s=20)
+            wait_until(serves, "new clients are served again", limit_s=20)
+            wait_until(lambda: server.threads < before + 60, "the threads are free again", limit_s=20)
             assert produce.produce([untyped_frame([b"still"])]).error is None
         assert server.rss_bytes < MEMORY_BYTES
         log = server.log.read_text()

@@ -16,7 +16,7 @@ from broker_runtime.server import connections
 from broker_runtime.server.connections import PeerAddress, parse_peer
 from broker_runtime.server.streams import StreamTable
 from tests.callers import CLIENT
-from tests.integration.server.serving import eventually
+from tests.waiting import SOON_S, wait_until
 
 
 def _has_ipv6() -> bool:
@@ -95,15 +95,19 @@ def test_acknowledged_bytes_rise_only_while_the_peer_takes_them(pair: Pair) -> N
         before = connections.bytes_acknowledged(connection)
         assert before is not None
         pair.server.sendall(b"x" * 100)
-        eventually(lambda: connections.bytes_acknowledged(connection) == before + 100, "100 bytes are taken")
+        wait_until(lambda: connections.bytes_acknowledged(connection) == before + 100, "100 bytes are taken", SOON_S)
 
 
 def test_traffic_tells_what_came_and_leaves_every_descriptor_alone(pair: Pair) -> None:
     """A watch looks again and again while memory grows."""
     pair.client.sendall(b"x" * 1000)
     pair.server.sendall(b"y" * 100)
-    eventually(lambda: connections.traffic(pair.port)[pair.peer].received_bytes == 1000, "1,000 bytes have come")
-    eventually(lambda: connections.traffic(pair.port)[pair.peer].acknowledged_bytes >= 100, "100 bytes are taken")
+    wait_until(
+        lambda: connections.traffic(pair.port)[pair.peer].received_bytes == 1000, "1,000 bytes have come", SOON_S
+    )
+    wait_until(
+        lambda: connections.traffic(pair.port)[pair.peer].acknowledged_bytes >= 100, "100 bytes are taken", SOON_S
+    )
     assert connections.traffic(pair.port)[pair.peer].descriptor == pair.server.fileno()
     assert list(connections.traffic(pair.port)) == [pair.peer]
     assert pair.peer not in connections.traffic(pair.peer.port)
@@ -113,7 +117,9 @@ def test_traffic_tells_what_came_and_leaves_every_descriptor_alone(pair: Pair) -
 def test_reset_drops_what_was_received_and_tells_both_ends(pair: Pair) -> None:
     """After a mere shutdown the server would still read, and keep, all that the kernel holds for it."""
     pair.client.sendall(b"x" * 1000)
-    eventually(lambda: connections.traffic(pair.port)[pair.peer].received_bytes == 1000, "1,000 bytes have come")
+    wait_until(
+        lambda: connections.traffic(pair.port)[pair.peer].received_bytes == 1000, "1,000 bytes have come", SOON_S
+    )
     descriptor = pair.server.fileno()
     assert not connections.reset(descriptor, pair.port, PeerAddress("127.0.0.9", 9))
     assert connections.reset(descriptor, pair.port, pair.peer)

@@ -13,8 +13,9 @@ from pyarrow import flight
 
 from broker_runtime.contract.errors import PylogError
 from broker_runtime.server.connections import allow_open_files
-from tests.integration.server.serving import eventually, serving, untyped_frame
+from tests.integration.server.serving import serving, untyped_frame
 from tests.integration.server.streams import ProduceStream
+from tests.waiting import wait_until
 
 _MAX_STREAMS = 50
 _ALLOWED = 4 * _MAX_STREAMS
@@ -48,7 +49,7 @@ def test_silent_connections_are_cut_and_logs_go_on(tmp_path: Path, limit_of_file
         stack.callback(is_over.set)
         for number in range(200):
             assert produce.produce([untyped_frame([b"%d" % number] * 1_000)]).error is None
-        eventually(lambda: len(list(descriptors.iterdir())) <= before + _ALLOWED, "few are left", timeout_s=30)
+        wait_until(lambda: len(list(descriptors.iterdir())) <= before + _ALLOWED, "few are left", limit_s=30)
         is_over.set()
         flood.join()
 
@@ -59,7 +60,7 @@ def test_silent_connections_are_cut_and_logs_go_on(tmp_path: Path, limit_of_file
             except (PylogError, flight.FlightError, OSError):
                 return False
 
-        eventually(serves, "new clients are served", timeout_s=30)
+        wait_until(serves, "new clients are served", limit_s=30)
         assert produce.produce([untyped_frame([b"still"])]).error is None
         text = server.log.read_text()
         assert "offline" not in text

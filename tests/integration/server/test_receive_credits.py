@@ -13,8 +13,8 @@ import pytest
 from broker_runtime.server import connections
 from broker_runtime.server.connections import PeerAddress
 from broker_runtime.server.receive_credits import ReceiveCredits
-from tests.integration.server.serving import eventually
 from tests.integration.server.test_connections import _HAS_IPV6
+from tests.waiting import SOON_S, wait_until
 
 _MIB = 1 << 20
 _SEGMENT_BYTES = 64 << 10
@@ -85,7 +85,7 @@ def wait_until_refused(client: socket.socket, times: int = 1) -> None:
         return int(struct.unpack_from("=I", info, _TOTAL_RETRANSMISSIONS_AT)[0])
 
     before = retransmissions()
-    eventually(lambda: retransmissions() >= before + times, "the client sends again")
+    wait_until(lambda: retransmissions() >= before + times, "the client sends again", SOON_S)
 
 
 def read(server: socket.socket, size_bytes: int) -> bytes:
@@ -143,8 +143,10 @@ def test_peer_without_credit_still_acknowledges_and_is_seen_to_end(served: Serve
         client.settimeout(10)
         server.sendall(b"answer")
         assert read(client, 6) == b"answer"
-        eventually(
-            lambda: all(each.acknowledged_bytes >= 6 for each in connections.traffic(served.port).values()), "taken"
+        wait_until(
+            lambda: all(each.acknowledged_bytes >= 6 for each in connections.traffic(served.port).values()),
+            "taken",
+            SOON_S,
         )
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         client.close()  # a reset

@@ -19,8 +19,9 @@ from broker_runtime.following.replica_fetching import ReplicaFetching
 from broker_runtime.log import LogConfig, LogDirectory
 from broker_runtime.log.files import RealFiles
 from broker_runtime.replication import Leadership, Partition
-from tests.integration.server.serving import TOPICS, Server, eventually, serving, untyped_frame
+from tests.integration.server.serving import TOPICS, Server, serving, untyped_frame
 from tests.integration.server.streams import ProduceStream
+from tests.waiting import SOON_S, wait_until
 
 LEADER_EPOCH = 3  # of all that a `Server` leads
 
@@ -81,7 +82,7 @@ def produce(server: Server, *values: bytes, partition: int = 0, acks: int = -1) 
 
 def has(partition: Partition, end: int) -> None:
     """Waits until the log ends there, durably."""
-    eventually(lambda: partition.log.durable_end_offset == end, f"{partition} ends at {end}")
+    wait_until(lambda: partition.log.durable_end_offset == end, f"{partition} ends at {end}", SOON_S)
 
 
 def test_follower_fetches_what_is_there_and_what_comes_byte_by_byte(tmp_path: Path) -> None:
@@ -98,13 +99,13 @@ def test_follower_fetches_what_is_there_and_what_comes_byte_by_byte(tmp_path: Pa
         produce(server, b"4", partition=0)
         has(first, 3)
         has(second, 1)
-        eventually(lambda: first.log.high_watermark == 3, "the high watermark is told")
+        wait_until(lambda: first.log.high_watermark == 3, "the high watermark is told", SOON_S)
         # A request that waited for the first one's data was ended for the second: the leader lets go of it soon.
-        eventually(lambda: server.open_streams() == ["follower"], "one session for all")
+        wait_until(lambda: server.open_streams() == ["follower"], "one session for all", SOON_S)
         assert follower.broken == []
         follower.fetching.unfollow(TopicPartition("untyped", 0))
         follower.fetching.unfollow(TopicPartition("untyped", 1))
-        eventually(lambda: server.open_streams() == [], "no connection without anything to follow")
+        wait_until(lambda: server.open_streams() == [], "no connection without anything to follow", SOON_S)
         stored = {path.split("/")[-2]: data for path, data in server.stored_bytes().items()}
         for path in (tmp_path / "follower").rglob("*.log"):
             assert path.read_bytes() == stored[path.parent.name]
@@ -119,7 +120,7 @@ def test_follower_goes_over_to_another_leader_and_follows_a_restarted_one(tmp_pa
             follower.knows(1, one)
             follower.follow(partition, 1)
             has(partition, 1)
-        eventually(lambda: 1 in follower.broken, "the dead leader is told")
+        wait_until(lambda: 1 in follower.broken, "the dead leader is told", SOON_S)
         with serving(tmp_path / "one") as one, serving(tmp_path / "three") as three:
             follower.knows(1, one)
             produce(one, b"2")
@@ -127,8 +128,8 @@ def test_follower_goes_over_to_another_leader_and_follows_a_restarted_one(tmp_pa
             follower.knows(3, three)
             follower.follow(partition, 3)
             assert follower.fetching.leaders == [3]
-            eventually(lambda: one.open_streams() == [], "the first leader's session ends")
-            eventually(lambda: three.open_streams() == ["follower"], "the other's begins")
+            wait_until(lambda: one.open_streams() == [], "the first leader's session ends", SOON_S)
+            wait_until(lambda: three.open_streams() == ["follower"], "the other's begins", SOON_S)
 
 
 @pytest.mark.parametrize("is_resumed", [True, False])
@@ -142,7 +143,7 @@ def test_frozen_leader_is_noticed_and_holds_up_no_stop(tmp_path: Path, is_resume
         has(partition, 1)
         server.process.send_signal(signal.SIGSTOP)
         if is_resumed:
-            eventually(lambda: 1 in follower.broken, "the frozen leader is told", 40.0)
+            wait_until(lambda: 1 in follower.broken, "the frozen leader is told", 40.0)
             server.process.send_signal(signal.SIGCONT)
             produce(server, b"2")
             has(partition, 2)
@@ -170,7 +171,7 @@ def test_follower_that_is_not_registered_is_refused_and_says_so_to_nobody(tmp_pa
         stranger.follow(partition, leadership)
         follower.follow(partition, 1)
         has(partition, 1)
-        eventually(lambda: len(opened) > 2, "refused, and tried again")
+        wait_until(lambda: len(opened) > 2, "refused, and tried again", SOON_S)
         assert stranger.stop(20.0)
         assert follower.broken == []
 
@@ -204,7 +205,7 @@ def test_disk_that_stands_still_holds_up_no_partition_on_another(tmp_path: Path)
         disk.goes_on.clear()
         try:
             produce(server, b"2", partition=0, acks=1)  # the follower counts, and holds up what waits for all
-            eventually(lambda: standing.log.log_end_offset == 2, "appended, and not durable")
+            wait_until(lambda: standing.log.log_end_offset == 2, "appended, and not durable", SOON_S)
             for value in (b"2", b"3", b"4"):
                 produce(server, value, partition=1)
             has(good, 4)
@@ -236,7 +237,7 @@ def test_thread_that_cannot_be_started_is_tried_again(tmp_path: Path, monkeypatc
             patched.setattr(threading.Thread, "start", refuse)
             follower.follow(loaded, 1)
             follower.follow(unloaded, 1)
-            eventually(lambda: {"follow-1", "follow-load"} <= set(refused), "both were tried")
+            wait_until(lambda: {"follow-1", "follow-load"} <= set(refused), "both were tried", SOON_S)
         has(loaded, 1)
         has(unloaded, 1)
         with monkeypatch.context() as patched:

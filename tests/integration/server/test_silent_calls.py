@@ -10,8 +10,9 @@ from pyarrow import flight
 
 from broker_runtime.contract.errors import TooManyStreamsError
 from tests.integration.server.raw_grpc import Connection
-from tests.integration.server.serving import eventually, serving, untyped_frame
+from tests.integration.server.serving import serving, untyped_frame
 from tests.integration.server.streams import ProduceStream
+from tests.waiting import wait_until
 
 _MAX_STREAMS = 200
 _CALLS = 3_000
@@ -31,7 +32,7 @@ def test_flood_of_silent_calls_holds_few_threads_and_passes(tmp_path: Path, meth
                 if number % 200 == 0:
                     assert produce.produce([untyped_frame([b"meanwhile"])]).error is None
             # Refused calls hold a thread for as long as their refusal takes.
-            eventually(lambda: server.threads - before < _MAX_STREAMS // 2, "few threads are held", timeout_s=30)
+            wait_until(lambda: server.threads - before < _MAX_STREAMS // 2, "few threads are held", limit_s=30)
             until = time.monotonic() + 1.0
             while time.monotonic() < until:
                 assert produce.produce([untyped_frame([b"during"])]).error is None
@@ -43,8 +44,8 @@ def test_flood_of_silent_calls_holds_few_threads_and_passes(tmp_path: Path, meth
                 except (TooManyStreamsError, flight.FlightUnavailableError):
                     return False
 
-            eventually(serves, "new streams are served again", timeout_s=20)
-            eventually(lambda: server.threads < before + 60, "the threads are free again", timeout_s=20)
+            wait_until(serves, "new streams are served again", limit_s=20)
+            wait_until(lambda: server.threads < before + 60, "the threads are free again", limit_s=20)
             assert produce.produce([untyped_frame([b"still"])]).error is None
         for connection in flood:
             connection.close()

@@ -15,8 +15,9 @@ from pyarrow import flight
 
 from broker_runtime.contract.flight import STREAM_OPTIONS, read_ticket
 from broker_runtime.contract.streams import FetchPartition, ReadRequest
-from tests.integration.server.serving import TOPICS, Server, big_frame, eventually, serving, untyped_frame
+from tests.integration.server.serving import TOPICS, Server, big_frame, serving, untyped_frame
 from tests.integration.server.streams import FetchSession, ProduceStream
+from tests.waiting import SOON_S, wait_until
 
 _FREED_WITHIN_S = 25.0  # limits of 8 s (streams) and 15 s (reads), the watchdog's second, and a busy machine
 _STORED_BYTES = 96 << 20
@@ -55,28 +56,28 @@ def _client(server: Server, what: str) -> Iterator[subprocess.Popen[str]]:
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_peers_that_are_gone_or_frozen_free_their_threads(server: Server, how: signal.Signals) -> None:
     """A client that is killed or stopped costs bounded memory, its threads are freed in seconds."""
-    eventually(lambda: not server.open_streams(), "no stream before")
+    wait_until(lambda: not server.open_streams(), "no stream before", SOON_S)
     threads, memory = server.threads, server.rss_bytes
     with ExitStack() as stack:
         for what, kind in _CLIENTS.items():
             client = stack.enter_context(_client(server, what))
-            eventually(lambda kind=kind: kind in server.open_streams(), f"{kind} is open")
+            wait_until(lambda kind=kind: kind in server.open_streams(), f"{kind} is open", SOON_S)
             client.send_signal(how)
-        eventually(lambda: not server.open_streams(), f"streams closed after {how.name}", _FREED_WITHIN_S)
-        eventually(lambda: server.threads <= threads + 2, "threads are gone", _FREED_WITHIN_S)
+        wait_until(lambda: not server.open_streams(), f"streams closed after {how.name}", _FREED_WITHIN_S)
+        wait_until(lambda: server.threads <= threads + 2, "threads are gone", _FREED_WITHIN_S)
         assert server.rss_bytes - memory < _MEMORY_BYTES
     assert _still_serves(server)
 
 
 def test_peer_that_does_not_read_is_cut_off(server: Server) -> None:
     """A client that stops reading costs bounded memory; heartbeats alone do not save it."""
-    eventually(lambda: not server.open_streams(), "no stream before")
+    wait_until(lambda: not server.open_streams(), "no stream before", SOON_S)
     with server.connect() as client:
         session = FetchSession(client)
         for _ in range(8):  # more answers than fit into any buffer; none is read
             session.ask(_everything(), max_bytes=50 << 20)
-        eventually(lambda: bool(server.open_streams()), "the session is open")
-        eventually(lambda: not server.open_streams(), "the session is cut", _FREED_WITHIN_S)
+        wait_until(lambda: bool(server.open_streams()), "the session is open", SOON_S)
+        wait_until(lambda: not server.open_streams(), "the session is cut", _FREED_WITHIN_S)
     assert _still_serves(server)
 
 

@@ -15,8 +15,9 @@ from broker_runtime.contract.flight import FRAMES_SCHEMA, frames_batch, from_fli
 from broker_runtime.contract.frame import decode_frame, encode_frame, iter_frames
 from broker_runtime.contract.schema import SchemaHistory
 from broker_runtime.contract.streams import FetchHello, FetchPartition, ProduceHello, ProduceRequest
-from tests.integration.server.serving import TOPICS, TYPED, Server, big_frame, eventually, serving, untyped_frame
+from tests.integration.server.serving import TOPICS, TYPED, Server, big_frame, serving, untyped_frame
 from tests.integration.server.streams import OPTIONS, FetchSession, ProduceStream, read
+from tests.waiting import SOON_S, wait_until
 
 UNTYPED_ID = TOPICS["untyped"][0].bytes
 
@@ -270,7 +271,7 @@ def test_streams_beyond_the_limit_are_refused_as_retriable_before_any_work(
             stream = ProduceStream(client)
             with pytest.raises(errors.TooManyStreamsError, match=r"max\.connections is 2"):
                 stream.produce([untyped_frame([b"x"])])
-        eventually(lambda: not server.open_streams(), "both are closed")
+        wait_until(lambda: not server.open_streams(), "both are closed", SOON_S)
         with ProduceStream(client) as stream:
             assert stream.produce([untyped_frame([b"x"])]).base_offset == 0
 
@@ -282,7 +283,7 @@ def test_stop_is_bounded_and_tells_waiting_readers(server: Server) -> None:
         idle.fetch(partition(0), max_wait_ms=0)
         produce.produce([untyped_frame([b"x"])], partition=1)
         waiting.ask(partition(0), max_wait_ms=60_000)
-        eventually(lambda: server.open_streams() == ["fetch", "fetch", "produce"], "three streams")
+        wait_until(lambda: server.open_streams() == ["fetch", "fetch", "produce"], "three streams", SOON_S)
         server.process.terminate()
         response, _ = waiting.answer()
         assert response.partitions[0].error is not None
@@ -310,7 +311,7 @@ def test_many_readers_wait_at_once_and_all_are_woken(server: Server) -> None:
         sessions = [FetchSession(client) for _ in range(40)]
         for session in sessions:
             session.ask(partition(0), max_wait_ms=60_000)
-        eventually(lambda: server.open_streams().count("fetch") == 40, "all are open")
+        wait_until(lambda: server.open_streams().count("fetch") == 40, "all are open", SOON_S)
         busy_s = server.cpu_s
         threading.Event().wait(2.0)  # the time in which nothing happens is what is tested
         assert server.cpu_s - busy_s < 1.0

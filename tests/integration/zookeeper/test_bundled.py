@@ -19,13 +19,9 @@ from broker_runtime.contract.errors import (
 )
 from broker_runtime.zookeeper.bundled import SESSION_LIMITS_MS, BundledZooKeeper, four_letters
 from broker_runtime.zookeeper.client import KazooZooKeeper
+from tests.waiting import wait_until
 
-
-def wait_until(condition, what, limit_s=30.0):
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {limit_s} s: {what}"
-        time.sleep(0.02)
+LIMIT_S = 30.0
 
 
 def is_alive(pid):
@@ -48,7 +44,7 @@ def test_data_outlives_a_kill_and_the_port_stays(tmp_path):
         assert not server.is_running
         server.start()
         assert server.connect_string == address
-        wait_until(lambda: client.is_connected, "the client is back")
+        wait_until(lambda: client.is_connected, "the client is back", LIMIT_S)
         assert client.get("/kept").data == b"x"
         assert client.session_id == session
         client.close()
@@ -105,7 +101,7 @@ def test_server_dies_with_its_parent(tmp_path, number):
     parent.send_signal(number)
     parent.wait(30)
     parent.stdout.close()
-    wait_until(lambda: not is_alive(pid), "the server is gone")
+    wait_until(lambda: not is_alive(pid), "the server is gone", LIMIT_S)
 
 
 def test_server_dies_with_its_parent_though_a_fork_lives_on(tmp_path):
@@ -122,7 +118,7 @@ def test_server_dies_with_its_parent_though_a_fork_lives_on(tmp_path):
     try:
         parent.kill()
         parent.wait(30)
-        wait_until(lambda: not is_alive(pid), "the server is gone")
+        wait_until(lambda: not is_alive(pid), "the server is gone", LIMIT_S)
         assert is_alive(fork)
     finally:
         os.kill(fork, signal.SIGKILL)
@@ -158,7 +154,7 @@ def test_calls_are_bounded_while_the_server_stands_still(tmp_path):
                 return False  # not within the limit, which is short here
             return True
 
-        wait_until(is_written, "answered again")
+        wait_until(is_written, "answered again", LIMIT_S)
         assert client.session_id == session
         client.close()
 

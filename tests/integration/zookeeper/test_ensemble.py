@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -11,18 +10,14 @@ from broker_runtime.contract.errors import SetupError, ZooKeeperUnavailableError
 from broker_runtime.zookeeper.bundled import SESSION_LIMITS_MS
 from broker_runtime.zookeeper.client import KazooZooKeeper
 from pyspark_log.local.ensemble import ZooKeeperEnsemble
+from tests.waiting import wait_until
 
 LIMIT_S = 60.0
 
 
 def get(client: KazooZooKeeper, path: str) -> bytes:
     """What the znode holds, asked again while no server answers."""
-    deadline = time.monotonic() + LIMIT_S
-    while True:
-        try:
-            return client.get(path).data
-        except ZooKeeperUnavailableError:
-            assert time.monotonic() < deadline
+    return wait_until(lambda: client.get(path), f"{path} is read", ignoring=(ZooKeeperUnavailableError,)).data
 
 
 def test_ensemble_loses_one_server_and_keeps_its_state_over_a_restart_of_all(tmp_path: Path) -> None:

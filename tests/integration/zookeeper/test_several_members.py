@@ -13,6 +13,7 @@ from broker_runtime.membership.cluster_member import ClusterMember
 from broker_runtime.zookeeper.client import KazooZooKeeper
 from broker_runtime.zookeeper.membership import BrokerIdentity
 from broker_runtime.zookeeper.znodes import broker_path
+from tests.waiting import wait_until
 
 
 class NoHosting:
@@ -88,13 +89,6 @@ def brokers(zookeeper_connect):
             ending.callback(made[number].close)
         wait_until(lambda: len(made[1].member.state.brokers) == 3, "the controller knows all brokers")
         yield made
-
-
-def wait_until(condition, what, limit_s=60.0):
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {limit_s} s: {what}"
-        time.sleep(0.01)
 
 
 def create(broker, name, partitions):

@@ -1,4 +1,8 @@
-"""Clients without a network: their channels ask a function."""
+"""Clients without a network: their channels ask a function, and their clock moves on by what is waited.
+
+`FakeChannel` keeps the contract of the real one (tests/contract/test_channel.py), but for time limits: an answer that
+does not come in time is one whose function raises `RequestTimedOutError`, and moves the clock on.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +10,70 @@ from collections.abc import Callable
 
 import pytest
 
+from broker_runtime.contract.errors import ClosedError
+from broker_runtime.contract.flight import decode_action, decode_result, encode_action, metadata
 from broker_runtime.contract.requests import Message
 from broker_runtime.contract.settings import Address
 from pyspark_log.client.connection import cluster as module
+from pyspark_log.client.connection.channel import Channel, Network
+from pyspark_log.client.connection.retry import Clock
+from pyspark_log.client.connection.strangers import Peer
 
 Answer = Callable[[Address, str, Message, float], Message]
 """From the address that is asked, the call's name, its request and its time limit in seconds."""
 
 
-def answer_by(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``answer`` answers every call of a `Cluster`, or raises what a broker would; no try waits for the next."""
+class FakeClock(Clock):
+    """Stands still, but for waits and what a test adds to ``now``."""
 
-    class FakeChannel:
-        def __init__(self, address: Address, *, client_id: str, uses_proxy: bool) -> None:
-            self._address = address
+    def __init__(self) -> None:
+        self.now = 0.0
 
-        def call(self, name: str, request: Message, response: type[Message], *, timeout_s: float) -> Message:
-            return answer(self._address, name, request, timeout_s)
+    def now_s(self) -> float:
+        return self.now
 
-        def close(self) -> None:
-            return
+    def sleep(self, seconds: float) -> None:
+        assert seconds >= 0
+        self.now += seconds
 
-    monkeypatch.setattr(module, "Channel", FakeChannel)
-    monkeypatch.setattr(module.time, "sleep", lambda seconds: None)
+
+class FakeChannel:
+    """Gets its answers, and the errors of brokers, from a function; both ways through the bytes of the wire."""
+
+    def __init__(self, address: Address, answer: Answer) -> None:
+        self.address = address
+        self._answer = answer
+        self._is_closed = False
+
+    def call(self, name: str, request: Message, response: type[Message], *, timeout_s: float) -> Message:
+        if self._is_closed:
+            raise ClosedError("the client was closed")
+        told = decode_action(name, encode_action(name, request).body).request
+        answer = decode_result(name, metadata(self._answer(self.address, name, told, timeout_s)))
+        assert isinstance(answer, response)
+        return answer
+
+    def close(self) -> None:
+        self._is_closed = True
+
+
+class FakeNetwork(Network):
+    """``answer`` answers every call, or raises what a broker would. ``peers``: who is found where none answers."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.clock: FakeClock = FakeClock()
+        self.peers: dict[Address, Peer] = {}
+        self._answer = answer
+
+    def channel(self, address: Address, *, client_id: str, uses_proxy: bool) -> Channel:
+        return FakeChannel(address, self._answer)  # type: ignore[return-value]
+
+    def who_is_at(self, address: Address, *, limit_s: float) -> Peer:
+        return self.peers.get(address, Peer.REFUSED)
+
+
+def answer_by(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> FakeNetwork:
+    """The network of all clients of the test that are made from now on."""
+    network = FakeNetwork(answer)
+    monkeypatch.setattr(module, "NETWORK", network)
+    return network

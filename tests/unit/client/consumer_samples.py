@@ -27,6 +27,7 @@ from broker_runtime.contract.requests import (
     TopicInfo,
 )
 from broker_runtime.contract.settings import resolve
+from pyspark_log.client.connection.retry import Deadline
 from pyspark_log.client.connection.topics import Topic
 from pyspark_log.client.consumer.assignment import Assignment, Callbacks
 from pyspark_log.client.consumer.committer import Commits
@@ -142,6 +143,9 @@ class MemoryCluster:
         self.refused_commits: list[PylogError] = []
         self.group = MemoryGroup(self.topics)
         self.unavailable: PylogError | None = None
+
+    def deadline(self, timeout_s: float | None = None) -> Deadline:
+        return Deadline(self.request_timeout_s if timeout_s is None else timeout_s)
 
     def topic(self, name: str, *, max_age: Topic | None = None, timeout_s: float | None = None) -> Topic:
         return self.fetch_topics([name])[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 
 import pytest
 
@@ -33,12 +32,10 @@ from broker_runtime.contract.requests import (
     MetadataResponse,
 )
 from broker_runtime.contract.settings import Address
-from pyspark_log.client.connection import cluster as module
 from pyspark_log.client.connection.cluster import Cluster
 from pyspark_log.client.connection.coordinator import Coordinator
-from pyspark_log.client.connection.retry import Deadline
 from pyspark_log.client.connection.strangers import LIMIT_S, Peer
-from tests.unit.client.channels import answer_by
+from tests.unit.client.channels import FakeClock, FakeNetwork, answer_by
 
 DEAD, ONE, TWO = Address("dead", 1), Address("one", 1), Address("two", 1)
 
@@ -53,7 +50,6 @@ class Brokers:
         self.controller = 1
         self.believed_controller = 1
         self.coordinator = 1
-        self.peers: dict[Address, Peer] = {}  # what is found at an address without a broker, but for refusal
         self.failures: list[PylogError] = []  # what comes instead of the next answers about a group's offsets
 
     def answer_within(self, address: Address, name: str, request: Message, timeout_s: float) -> Message:
@@ -91,11 +87,20 @@ class Brokers:
 
 
 @pytest.fixture
-def brokers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Brokers]:
-    made = Brokers()
-    answer_by(made.answer_within, monkeypatch)
-    monkeypatch.setattr(module, "who_is_at", lambda address, **_: made.peers.get(address, Peer.REFUSED))
-    return made
+def brokers() -> Brokers:
+    return Brokers()
+
+
+@pytest.fixture(autouse=True)
+def network(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> FakeNetwork:
+    """By which all clients reach those brokers."""
+    return answer_by(brokers.answer_within, monkeypatch)
+
+
+@pytest.fixture
+def clock(network: FakeNetwork) -> FakeClock:
+    """Of all clients."""
+    return network.clock
 
 
 def ask_for_metadata(cluster: Cluster, times: int) -> None:
@@ -156,17 +161,16 @@ def test_named_broker_that_refuses_is_told_at_once(brokers: Brokers) -> None:
     cluster.close()
 
 
-def test_silent_addresses_do_not_hide_one_that_answers(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_addresses_do_not_hide_one_that_answers(
+    brokers: Brokers, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Brokers that take connections and say nothing (frozen ones) cost time, and no more."""
-    now_s = [0.0]
-    monkeypatch.setattr(module.time, "monotonic", lambda: now_s[0])
-    monkeypatch.setattr("pyspark_log.client.connection.retry.time.monotonic", lambda: now_s[0])
     silent = [Address(f"silent-{number}", 1) for number in range(4)]
     answer = brokers.answer
 
     def slow_answer(address: Address, name: str) -> Message:
         if address in silent:
-            now_s[0] += 5.0
+            clock.now += 5.0
             raise RequestTimedOutError(f"{address} is silent")
         return answer(address, name)
 
@@ -285,9 +289,9 @@ def test_error_that_is_no_doubt_about_the_coordinator_is_raised_at_once(brokers:
     cluster.close()
 
 
-@pytest.mark.parametrize("looks", range(3, 20))
+@pytest.mark.parametrize("looks", range(5, 30))
 def test_what_a_broker_said_last_is_raised_and_not_that_time_was_over(
-    brokers: Brokers, monkeypatch: pytest.MonkeyPatch, looks: int
+    brokers: Brokers, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, looks: int
 ) -> None:
     """Nobody is asked with no time left, wherever in a try the time ends (at the n-th look at the clock)."""
     answer = brokers.answer
@@ -301,7 +305,7 @@ def test_what_a_broker_said_last_is_raised_and_not_that_time_was_over(
     ask_for_metadata(cluster, 1)
     monkeypatch.setattr(brokers, "answer", without_zookeeper)
     ticks = itertools.count()
-    monkeypatch.setattr(module, "Deadline", lambda timeout_s: Deadline(timeout_s, clock=lambda: float(next(ticks))))
+    monkeypatch.setattr(clock, "now_s", lambda: float(next(ticks)))
     with pytest.raises(ZooKeeperUnavailableError):
         cluster.call(
             "create_partitions", CreatePartitionsRequest(name="t", total=9), Empty, to="controller", timeout_s=looks
@@ -310,34 +314,13 @@ def test_what_a_broker_said_last_is_raised_and_not_that_time_was_over(
     cluster.close()
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The time in seconds, which each wait moves on."""
-    now_s = [0.0]
-    monkeypatch.setattr(module.time, "monotonic", lambda: now_s[0])
-    monkeypatch.setattr("pyspark_log.client.connection.retry.time.monotonic", lambda: now_s[0])
-
-    def sleep(seconds: float) -> None:
-        now_s[0] += seconds
-
-    monkeypatch.setattr(module.time, "sleep", sleep)
-    return now_s
-
-
-@pytest.fixture
-def deadline_clock(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The same, which the deadlines of calls go by as well."""
-    monkeypatch.setattr(module, "Deadline", lambda timeout_s: Deadline(timeout_s, clock=lambda: clock[0]))
-    return clock
-
-
 @pytest.mark.parametrize(
     ("limit_s", "error"),
     [(5.0, ZooKeeperUnavailableError), (9.0, RequestTimedOutError)],
     ids=["the last try was short", "the last try was long enough"],
 )
 def test_last_try_that_was_too_short_for_an_answer_tells_nothing(
-    brokers: Brokers, deadline_clock: list[float], limit_s: float, error: type[PylogError]
+    brokers: Brokers, clock: FakeClock, limit_s: float, error: type[PylogError]
 ) -> None:
     """What a broker said before is raised; a broker that had time to answer and did not is told as that."""
     answer = brokers.answer
@@ -346,10 +329,10 @@ def test_last_try_that_was_too_short_for_an_answer_tells_nothing(
         if name != "create_partitions":
             return answer(address, name)
         given_s.append(brokers.given_s[-1])
-        if deadline_clock[0] < 4.5:
-            deadline_clock[0] += 4.5  # the broker waited for its session, in vain
+        if clock.now < 4.5:
+            clock.now += 4.5  # the broker waited for its session, in vain
             raise ZooKeeperUnavailableError("changes of topics wait")
-        deadline_clock[0] += given_s[-1]
+        clock.now += given_s[-1]
         raise RequestTimedOutError(f"{address} is silent")
 
     given_s: list[float] = []
@@ -366,17 +349,17 @@ def test_last_try_that_was_too_short_for_an_answer_tells_nothing(
 
 @pytest.mark.parametrize("name", ["find_coordinator", "fetch_offsets"])
 def test_last_try_that_may_have_been_carried_out_is_not_told_as_one_that_was_not(
-    brokers: Brokers, deadline_clock: list[float], name: str
+    brokers: Brokers, clock: FakeClock, name: str
 ) -> None:
     """That there was no coordinator is told only where nobody was asked for more than who it is."""
     answer = brokers.answer
 
     def then_silent(address: Address, action: str) -> Message:
-        if action == "find_coordinator" and deadline_clock[0] < 1.5:
-            deadline_clock[0] += 1.5
+        if action == "find_coordinator" and clock.now < 1.5:
+            clock.now += 1.5
             raise CoordinatorNotAvailableError("nobody")
         if action == name:
-            deadline_clock[0] += brokers.given_s[-1]
+            clock.now += brokers.given_s[-1]
             raise RequestTimedOutError(f"{address} is silent")
         return answer(address, action)
 
@@ -410,15 +393,15 @@ def test_last_try_that_may_have_been_carried_out_is_not_told_as_one_that_was_not
     ],
 )
 def test_stranger_is_named_at_once(
-    brokers: Brokers, clock: list[float], peer: Peer, error: type[PylogError], told: str
+    brokers: Brokers, network: FakeNetwork, clock: FakeClock, peer: Peer, error: type[PylogError], told: str
 ) -> None:
     """Trying again would change nothing."""
-    brokers.peers = {DEAD: peer}
+    network.peers = {DEAD: peer}
     cluster = Cluster([DEAD])
     with pytest.raises(error) as raised:
         ask_for_metadata(cluster, 1)
     assert raised.value.message.startswith(told)
-    assert (clock[0], len(brokers.asked)) == (0.0, 1)
+    assert (clock.now, len(brokers.asked)) == (0.0, 1)
     brokers.dead.clear()
     ask_for_metadata(cluster, 1)  # the name was entered meanwhile, or a broker started
     cluster.close()
@@ -435,56 +418,58 @@ def test_stranger_is_named_at_once(
     ],
 )
 def test_what_may_be_a_broker_is_tried_for_ten_seconds(
-    brokers: Brokers, clock: list[float], peer: Peer, error: type[PylogError], told: str
+    brokers: Brokers, network: FakeNetwork, clock: FakeClock, peer: Peer, error: type[PylogError], told: str
 ) -> None:
     """One that starts, hangs or has no time is never called another service."""
-    brokers.peers = {DEAD: peer}
+    network.peers = {DEAD: peer}
     cluster = Cluster([DEAD])
     with pytest.raises(error) as raised:
         ask_for_metadata(cluster, 1)
     assert raised.value.message.startswith(told)
-    assert 10 <= clock[0] < 12
+    assert 10 <= clock.now < 12
     cluster.close()
 
 
 def test_stranger_among_brokers_is_warned_of(
-    brokers: Brokers, clock: list[float], caplog: pytest.LogCaptureFixture
+    brokers: Brokers, network: FakeNetwork, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One wrong address of two harms nothing, and is said once."""
-    brokers.peers = {DEAD: Peer.UNKNOWN_NAME}
+    network.peers = {DEAD: Peer.UNKNOWN_NAME}
     cluster = Cluster([DEAD, ONE])
     ask_for_metadata(cluster, 5)
     assert [record.getMessage() for record in caplog.records] == ["host name not found: dead; other brokers are asked"]
     cluster.close()
 
 
-def test_strangers_at_all_addresses_are_all_named(brokers: Brokers, clock: list[float]) -> None:
+def test_strangers_at_all_addresses_are_all_named(brokers: Brokers, network: FakeNetwork, clock: FakeClock) -> None:
     """Each address with what is there."""
     brokers.dead = {ONE, TWO}
-    brokers.peers = {ONE: Peer.UNKNOWN_NAME, TWO: Peer.HTTP}
+    network.peers = {ONE: Peer.UNKNOWN_NAME, TWO: Peer.HTTP}
     cluster = Cluster([ONE, TWO])
     with pytest.raises(BrokerUnavailableError, match=r"host name not found: one; two:1 is a web server"):
         ask_for_metadata(cluster, 1)
     cluster.close()
 
 
-def test_brokers_that_were_reached_once_are_not_taken_for_strangers(brokers: Brokers, clock: list[float]) -> None:
+def test_brokers_that_were_reached_once_are_not_taken_for_strangers(
+    brokers: Brokers, network: FakeNetwork, clock: FakeClock
+) -> None:
     """What is at their addresses now is looked at only by clients that have found no broker."""
     cluster = Cluster([ONE], request_timeout_ms=5_000)
     ask_for_metadata(cluster, 1)
     brokers.dead = {ONE, TWO}
-    brokers.peers = {ONE: Peer.HTTP}
+    network.peers = {ONE: Peer.HTTP}
     with pytest.raises(BrokerUnavailableError, match="refuses"):
         ask_for_metadata(cluster, 1)
     cluster.close()
 
 
-def test_first_broker_is_looked_for_no_longer_than_a_request_may_take(brokers: Brokers, clock: list[float]) -> None:
+def test_first_broker_is_looked_for_no_longer_than_a_request_may_take(brokers: Brokers, clock: FakeClock) -> None:
     """S4: `request.timeout.ms=2s` bounds it also where the call itself is allowed more, as a Spark query's is."""
     cluster = Cluster([DEAD], request_timeout_ms=2_000)
     with pytest.raises(BrokerUnavailableError, match="refused for 2 s"):
         cluster.call("metadata", MetadataRequest(topics=()), MetadataResponse, timeout_s=30)
-    assert 2 <= clock[0] < 3.5
+    assert 2 <= clock.now < 3.5
     cluster.close()
 
 
@@ -496,7 +481,8 @@ def test_first_broker_is_looked_for_no_longer_than_a_request_may_take(brokers: B
 @pytest.mark.parametrize("limit_s", [10, 3, 1])
 def test_time_that_is_said_is_the_time_it_took(
     brokers: Brokers,
-    deadline_clock: list[float],
+    network: FakeNetwork,
+    clock: FakeClock,
     monkeypatch: pytest.MonkeyPatch,
     limit_s: float,
     peer: Peer,
@@ -506,19 +492,19 @@ def test_time_that_is_said_is_the_time_it_took(
     """A port that takes connections and is silent: the tries, and the look at who is there, are all in it."""
 
     def silent(address: Address, name: str) -> Message:
-        deadline_clock[0] += max(0.001, brokers.given_s[-1] + late_s)  # timers end a little early or late
+        clock.now += max(0.001, brokers.given_s[-1] + late_s)  # timers end a little early or late
         raise RequestTimedOutError(f"{address} is silent")
 
     def look(address: Address, *, limit_s: float = LIMIT_S) -> Peer:
-        deadline_clock[0] += limit_s if peer is Peer.SILENT else 0.01
+        clock.now += limit_s if peer is Peer.SILENT else 0.01
         return peer
 
     monkeypatch.setattr(brokers, "answer", silent)
-    monkeypatch.setattr(module, "who_is_at", look)
+    monkeypatch.setattr(network, "who_is_at", look)
     cluster = Cluster([ONE])
     with pytest.raises(BrokerUnavailableError, match=f"{told} {limit_s} s"):
         cluster.call(
             "metadata", MetadataRequest(topics=()), MetadataResponse, timeout_s=None if limit_s == 10 else limit_s
         )
-    assert limit_s - 0.1 <= deadline_clock[0] <= limit_s + 0.1 + 4 * max(0.0, late_s)
+    assert limit_s - 0.1 <= clock.now <= limit_s + 0.1 + 4 * max(0.0, late_s)
     cluster.close()

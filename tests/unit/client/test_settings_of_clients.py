@@ -48,9 +48,14 @@ def test_clients_refuse_unknown_and_wrong_settings_with_what_is_allowed(make: ob
 
 def test_clients_take_settings_as_keywords_and_by_dotted_name() -> None:
     """Both spellings, sizes and durations as text, the default address from the environment; nothing is connected."""
-    Producer("localhost:1", linger_ms="1s", batch_size="64KiB", config={"max.block.ms": 5}).close()
-    Consumer(bootstrap_servers=["localhost:1", "localhost:2"], config={"fetch.max.bytes": "1MiB"}).close()
-    Admin(["localhost:1"], request_timeout_ms=100).close()
+    with Producer("localhost:1", linger_ms="1s", batch_size="64KiB", config={"max.block.ms": 5}) as producer:
+        given = producer._settings
+    assert (given.linger_ms, given.batch_size, given.max_block_ms) == (1_000, 64 << 10, 5)
+    with Consumer(bootstrap_servers=["localhost:1", "localhost:2"], config={"fetch.max.bytes": "1MiB"}) as consumer:
+        assert consumer._settings.fetch_max_bytes == 1 << 20
+        assert consumer._settings.bootstrap_servers == (Address("localhost", 1), Address("localhost", 2))
+    with Admin(["localhost:1"], request_timeout_ms=100) as admin:
+        assert admin._cluster.request_timeout_s == 0.1
 
 
 def test_producer_is_idempotent_unless_its_acks_say_otherwise() -> None:
@@ -70,9 +75,14 @@ def test_producer_is_idempotent_unless_its_acks_say_otherwise() -> None:
 
 def test_clients_take_settings_of_later_versions_that_say_how_it_is_today() -> None:
     """A job written for a later version keeps the settings whose values change nothing."""
-    Producer("localhost:1", security_protocol="PLAINTEXT").close()
-    Consumer(bootstrap_servers="localhost:1", isolation_level="read_committed").close()
-    Admin("localhost:1", config={"security.protocol": "PLAINTEXT"}).close()
+    for make, at_present, other in (
+        (Producer, {"security_protocol": "PLAINTEXT"}, {"security_protocol": "SSL"}),
+        (Consumer, {"isolation_level": "read_committed"}, {"isolation_level": "snapshot"}),
+        (Admin, {"config": {"security.protocol": "PLAINTEXT"}}, {"config": {"security.protocol": "SSL"}}),
+    ):
+        make(bootstrap_servers="localhost:1", **at_present).close()  # type: ignore[operator]
+        with pytest.raises(errors.NotSupportedError):
+            make(bootstrap_servers="localhost:1", **other)  # type: ignore[operator]
 
 
 def test_clients_do_not_read_the_command_lines_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -97,9 +97,10 @@ def test_random_openings_and_action_bodies_raise_only_typed_errors(data: bytes) 
         lambda: decode_action("create_topic", pa.py_buffer(data)),
     ):
         try:
-            call()
+            decoded = call()
         except errors.RequestError:
             continue
+        assert isinstance(decoded[-1] if isinstance(decoded, tuple) else decoded, requests.Message)
 
 
 def test_actions_and_metadata_round_trip() -> None:

@@ -39,8 +39,14 @@ def test_broker_that_stops_keeps_what_nobody_else_can_lead(brokers):
 
 
 def test_stopping_without_zookeeper_does_nothing(brokers):
+    brokers[1].create("t", replication_factor=3, partitions=3)
+    settle(brokers)
+    assert brokers[2].member.led_for_others == 1
     brokers[2].client.suspend()
     brokers[2].member.begin_stopping()
+    brokers[2].client.resume()
+    settle(brokers)
+    assert brokers[2].member.led_for_others == 1
 
 
 def test_many_leaderships_are_handed_over_in_few_writes(brokers):

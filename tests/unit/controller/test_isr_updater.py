@@ -382,11 +382,16 @@ def test_last_in_sync_whose_disk_is_full_stays_though_others_are_eligible():
     assert leader.state() == eligible
 
 
-def test_wait_ends_when_it_was_woken_and_never_blocks_with_zero():
-    leader = Leader()
+def test_wait_ends_when_it_was_woken_and_never_blocks_with_zero(monkeypatch):
+    """What woke it is over then: the next wait is one again."""
+    leader, waited = Leader(), []
+    monkeypatch.setattr(leader.updater._woken, "wait", waited.append)
     leader.updater.wait(0)
+    assert waited == []
     leader.updater.wake()
+    assert leader.updater._woken.is_set()
     leader.updater.wait(3_600)
+    assert (waited, leader.updater._woken.is_set()) == ([3_600], False)
 
 
 def test_round_waits_for_one_busy_partition_of_a_disk_and_proposes_for_the_others():

@@ -27,6 +27,7 @@ from tests.unit.log.log_samples import (
     open_log,
     read_frames,
 )
+from tests.waiting import wait_until
 
 T0 = TopicPartition("t", 0)
 POINTS = ROOT / RECOVERY_POINT_NAME
@@ -176,12 +177,7 @@ def test_nobody_waits_while_the_recovery_point_is_saved():
 
 
 def wait_until_durable_end_is(log: PartitionLog, end: int) -> None:
-    looked = threading.Event()
-    for _ in range(int(LIMIT_S / 0.01)):
-        if log.start_state().recovery_point == end:
-            return
-        looked.wait(0.01)
-    raise AssertionError(f"the durable end is {log.start_state().recovery_point}")
+    wait_until(lambda: log.start_state().recovery_point == end, "the log is durable so far", LIMIT_S)
 
 
 @pytest.mark.parametrize("moment", ["read", "written"])

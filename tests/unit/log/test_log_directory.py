@@ -101,6 +101,11 @@ def test_directory_beside_others_files_is_no_data_directorys(tmp_path: Path) -> 
     (tmp_path / "child" / META_NAME).write_text("[]")
     require_apart(RealFiles(), [tmp_path / "data"])
     require_apart(RealFiles(), [tmp_path])
+    open_directory(RealFiles(), tmp_path / "ours").close()
+    for meta, place in ((tmp_path, tmp_path / "data"), (tmp_path / "child", tmp_path)):
+        (meta / META_NAME).write_bytes((tmp_path / "ours" / META_NAME).read_bytes())
+        assert "is a data directory" in refused(place), "by its content, and not by its name"
+        (meta / META_NAME).unlink()
 
 
 def test_open_refuses_a_damaged_identity_and_says_what_to_do():

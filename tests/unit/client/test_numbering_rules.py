@@ -1,0 +1,168 @@
+"""Which frame may leave under which number, rule by rule, without an accumulator or a broker."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker_runtime.contract.errors import ZooKeeperUnavailableError
+from broker_runtime.contract.schema import UNTYPED
+from pyspark_log.client.producer.accumulator import Numbering
+from pyspark_log.client.producer.delivery import Delivery
+from pyspark_log.client.producer.partition_queue import Outgoing, PartitionQueue
+
+LAST_EPOCH = (1 << 15) - 1
+
+
+class Producer:
+    """Its numbering, and how often it asked for an id."""
+
+    def __init__(self, *producer_ids: int) -> None:
+        self.numbering = Numbering()
+        self.asked = 0
+        self.numbering.on_id_wanted = self._ask
+        for producer_id in producer_ids:
+            self.numbering.provide(producer_id)
+
+    def _ask(self) -> None:
+        self.asked += 1
+
+
+def partition() -> PartitionQueue:
+    return PartitionQueue("t", bytes(16), 0, UNTYPED, 1000)
+
+
+def outgoing(queue: PartitionQueue, serial: int, count: int = 2) -> Outgoing:
+    delivery = Delivery("t", 0, base_timestamp_ms=0)
+    delivery.count = count
+    return Outgoing(queue, delivery, serial, 0, 0.0)
+
+
+def numbered(producer: Producer, queue: PartitionQueue, *serials: int) -> list[Outgoing]:
+    frames = [outgoing(queue, serial) for serial in serials]
+    for frame in frames:
+        assert producer.numbering.number(frame)
+    return frames
+
+
+def test_frame_waits_for_an_id_and_each_partition_is_named_once_when_it_comes() -> None:
+    """W14: nothing leaves without a number."""
+    producer, first, second = Producer(), partition(), partition()
+    assert producer.numbering.wants_id
+    for queue in (first, second, first):
+        assert not producer.numbering.number(outgoing(queue, 1))
+    assert producer.asked == 3
+    producer.numbering.trouble = ZooKeeperUnavailableError("away")
+    assert producer.numbering.provide(40) == [first, second]
+    assert (producer.numbering.trouble, producer.numbering.wants_id) == (None, False)
+    assert producer.numbering.provide(41) == []
+    (frame,) = numbered(producer, second, 2)
+    assert frame.number == (41, 0, 0)
+
+
+def test_partitions_that_begin_after_the_id_was_given_up_wait_for_another() -> None:
+    """A topic of that name may have been sent to before; one that has begun goes on under its own."""
+    producer, old, new = Producer(40), partition(), partition()
+    numbered(producer, old, 1)
+    producer.numbering.give_up_id()
+    assert (producer.asked, producer.numbering.wants_id) == (1, True)
+    assert not producer.numbering.number(outgoing(new, 2))
+    assert [frame.number for frame in numbered(producer, old, 3)] == [(40, 0, 2)]
+
+
+def test_number_stays_as_long_as_it_counts() -> None:
+    """A frame that goes again is the same to the broker; one whose number is void gets the next."""
+    producer, queue = Producer(40), partition()
+    first, second, third = numbered(producer, queue, 1, 2, 3)
+    assert producer.numbering.number(second)
+    assert second.number == (40, 0, 2)
+    second.is_doubtful = third.is_doubtful = True
+    queue.sequence.void_from(2)
+    queue.in_flight = 1
+    assert not producer.numbering.number(second), "frames of the old epoch have not come back"
+    queue.in_flight = 0
+    assert producer.numbering.number(second)
+    assert producer.numbering.number(third)
+    assert (second.number, third.number, first.number) == ((40, 1, 0), (40, 1, 2), (40, 0, 0))
+    assert not second.is_doubtful, "under its new number it was never sent"
+    assert not third.is_doubtful
+
+
+def test_partition_whose_epochs_are_used_up_takes_another_id() -> None:
+    """The old one is no partition's to begin with from then on."""
+    producer, queue = Producer(40), partition()
+    numbered(producer, queue, 0)
+    for serial in range(1, LAST_EPOCH + 1):
+        queue.sequence.void_from(serial)
+        numbered(producer, queue, serial)
+    assert numbered(producer, queue, LAST_EPOCH + 1)[0].number == (40, LAST_EPOCH, 2)
+    queue.sequence.void_from(LAST_EPOCH + 2)
+    late = outgoing(queue, LAST_EPOCH + 2)
+    assert not producer.numbering.number(late)
+    assert (producer.asked, producer.numbering.wants_id) == (1, True)
+    assert producer.numbering.provide(41) == [queue]
+    assert producer.numbering.number(late)
+    assert late.number == (41, 0, 0)
+
+
+def test_partition_that_needs_another_id_takes_one_that_was_fetched_meanwhile() -> None:
+    """Another partition asked for it: nobody asks again."""
+    producer, queue = Producer(40), partition()
+    numbered(producer, queue, 0)
+    for serial in range(1, LAST_EPOCH + 1):
+        queue.sequence.void_from(serial)
+        numbered(producer, queue, serial)
+    queue.sequence.void_from(LAST_EPOCH + 1)
+    producer.numbering.provide(41)
+    assert [frame.number for frame in numbered(producer, queue, LAST_EPOCH + 1)] == [(41, 0, 0)]
+    assert producer.asked == 0
+
+
+@pytest.mark.parametrize(
+    ("is_numbered", "is_doubtful", "is_void", "begins_anew"),
+    [
+        (True, False, False, True),
+        (True, True, False, False),
+        (False, False, False, False),
+        (True, False, True, False),
+    ],
+    ids=["surely nowhere", "may be there", "never had a number", "had a number that does not count"],
+)
+def test_failed_frame_voids_what_is_behind_it_only_where_it_is_surely_in_no_log(
+    is_numbered: bool, is_doubtful: bool, is_void: bool, begins_anew: bool
+) -> None:
+    """W14: if it may be there, so may be what came behind it, under the numbers they have."""
+    producer, queue = Producer(40), partition()
+    numbered(producer, queue, 1)
+    frame = outgoing(queue, 2)
+    if is_numbered:
+        assert producer.numbering.number(frame)
+    if is_void:
+        queue.sequence.void_from(2)
+        numbered(producer, queue, 3)  # of the next epoch
+    frame.is_doubtful = is_doubtful
+    producer.numbering.failed(frame)
+    assert queue.sequence.begins_anew is begins_anew
+
+
+@pytest.mark.parametrize(
+    ("is_oldest", "is_void", "is_doubtful", "goes", "begins_anew"),
+    [
+        (False, False, False, True, False),
+        (False, False, True, True, False),
+        (True, False, False, True, True),
+        (True, False, True, False, False),
+        (True, True, True, True, True),
+    ],
+    ids=["waits for others", "waits for others, doubtful", "nothing before it", "may be there", "is numbered anew"],
+)
+def test_gap_before_a_frame_is_closed_by_others_or_by_another_number(
+    is_oldest: bool, is_void: bool, is_doubtful: bool, goes: bool, begins_anew: bool
+) -> None:
+    """W14: the table of the module, its last three lines."""
+    producer, queue = Producer(40), partition()
+    _, frame = numbered(producer, queue, 1, 2)
+    frame.is_doubtful = is_doubtful
+    if is_void:
+        queue.sequence.void_from(1)
+    assert producer.numbering.goes_again(frame, is_oldest=is_oldest) is goes
+    assert queue.sequence.begins_anew is begins_anew

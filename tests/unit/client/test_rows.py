@@ -1,0 +1,154 @@
+"""Rows that readers see, made of decoded frames column by column."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from broker_runtime.contract.errors import SchemaMismatchError
+from broker_runtime.contract.frame import (
+    HEADERS_COLUMN_ID,
+    HEADERS_TYPE,
+    STAMP_BYTES,
+    TIMESTAMP_COLUMN_ID,
+    DecodedFrame,
+    decode_frame,
+    encode_frame,
+    stamp,
+    verify_frame,
+)
+from broker_runtime.contract.schema import UNTYPED, SchemaHistory, TopicSchema
+from pyspark_log.client.reading.rows import KAFKA_COLUMNS, METADATA, RowAssembler
+
+TYPED = TopicSchema(schema_id=0, arrow=pa.schema([("carrier", pa.string()), ("topic", pa.int32())]))
+HEADERS = pa.array([[{"key": "h", "value": b"1"}], None, None], HEADERS_TYPE)
+
+
+def frame(
+    schema: TopicSchema = UNTYPED,
+    *,
+    base_offset: int = 100,
+    timestamps: Any = (5, 6, 7),
+    headers: pa.Array | None = None,
+    append_time: bool = False,
+    columns: tuple[int, ...] | None = None,
+) -> DecodedFrame:
+    """Three records, as a broker has them."""
+    if schema.is_typed:
+        batch = pa.record_batch({"carrier": ["AA", "UA", None], "topic": pa.array([1, 2, 3], pa.int32())})
+    else:
+        batch = pa.record_batch({"key": pa.array([b"k", None, b"m"]), "value": pa.array([b"1", b"2", None])})
+    times = timestamps if isinstance(timestamps, int) else pa.array(timestamps, pa.int64())
+    data = encode_frame(batch, schema, timestamps=times, headers=headers)
+    head = stamp(
+        verify_frame(data), base_offset=base_offset, leader_epoch=0, append_time_ms=99, high_watermark=0,
+        topic_id=bytes(16), partition=0, log_append_time=append_time,
+    )  # fmt: skip
+    stored = bytes(head) + bytes(memoryview(data)[STAMP_BYTES:])
+    return decode_frame(stored, SchemaHistory([schema]), columns=columns)
+
+
+def rows(assembler: RowAssembler, decoded: DecodedFrame, start: int = 0, end: int = 1 << 40) -> list[dict[str, Any]]:
+    batch = assembler.batch(decoded, 4, start, end)
+    return [] if batch is None else batch.to_pylist()
+
+
+def test_untyped_topic_gives_kafkas_columns() -> None:
+    """S2: in Kafka's order and types, with Kafka's `timestampType`: 0 the producer's, 1 the broker's."""
+    assembler = RowAssembler("t", UNTYPED)
+    assert tuple(assembler.arrow_schema.names) == KAFKA_COLUMNS
+    first, *_ = found = rows(assembler, frame())
+    assert [(row["key"], row["value"], row["offset"]) for row in found] == [
+        (b"k", b"1", 100), (None, b"2", 101), (b"m", None, 102),
+    ]  # fmt: skip
+    assert (first["topic"], first["partition"], first["timestampType"]) == ("t", 4, 0)
+    assert [row["timestamp"].timestamp() * 1000 for row in found] == pytest.approx([5, 6, 7])
+
+
+@pytest.mark.parametrize("timestamps", [5, (5, 6, 7)])
+def test_time_of_the_broker_is_every_rows(timestamps: Any) -> None:
+    """W1: with `LogAppendTime` the producer's times are not shown."""
+    found = rows(RowAssembler("t", UNTYPED), frame(timestamps=timestamps, append_time=True))
+    assert [(row["timestamp"].timestamp() * 1000, row["timestampType"]) for row in found] == [(99.0, 1)] * 3
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "offsets"),
+    [
+        (0, 1 << 40, [100, 101, 102]), (100, 103, [100, 101, 102]), (101, 1 << 40, [101, 102]), (0, 101, [100]),
+        (101, 102, [101]), (103, 200, []), (0, 100, []), (101, 101, []), (102, 101, []),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("timestamps", [5, (5, 6, 7)])
+def test_rows_are_those_of_the_range(start: int, end: int, offsets: list[int], timestamps: Any) -> None:
+    """A frame begins before a range, or ends behind it; each column is cut at the same places."""
+    names = ["offset", "value", "key", "timestamp", "topic", "partition", "headers", METADATA]
+    decoded = frame(timestamps=timestamps, headers=HEADERS)
+    whole = {row["offset"]: row for row in rows(RowAssembler("t", UNTYPED, names), decoded)}
+    batch = RowAssembler("t", UNTYPED, names).batch(decoded, 4, start, end)
+    assert (batch is None) == (offsets == [])
+    found = [] if batch is None else batch.to_pylist()
+    assert [row["offset"] for row in found] == offsets
+    assert found == [whole[offset] for offset in offsets]
+    for row in found:
+        assert row[METADATA] == {**{name: row[name] for name in row[METADATA] if name in row}, "timestampType": 0}
+
+
+def test_typed_topic_gives_its_own_columns_though_one_is_called_as_kafkas_is() -> None:
+    """S3: `topic` is the column that the schema names; where a record is comes in `_metadata` alone."""
+    assert rows(RowAssembler("t", TYPED), frame(TYPED))[0] == {"carrier": "AA", "topic": 1}
+    (row, *_) = rows(RowAssembler("t", TYPED, ["topic", METADATA]), frame(TYPED))
+    assert (row["topic"], row[METADATA]["topic"], row[METADATA]["offset"]) == (1, "t", 100)
+
+
+@pytest.mark.parametrize(
+    ("schema", "names", "asked"),
+    [
+        (UNTYPED, ["topic", "offset"], ()),
+        (UNTYPED, ["value"], (1,)),
+        (UNTYPED, ["timestamp"], (TIMESTAMP_COLUMN_ID,)),
+        (UNTYPED, ["headers", "key"], (0, HEADERS_COLUMN_ID)),
+        (UNTYPED, [METADATA], (TIMESTAMP_COLUMN_ID, HEADERS_COLUMN_ID)),
+        (TYPED, ["topic"], (1,)),
+        (TYPED, [METADATA, "carrier"], (0, TIMESTAMP_COLUMN_ID, HEADERS_COLUMN_ID)),
+        (TYPED, [], ()),
+    ],
+)
+def test_broker_is_asked_for_what_the_columns_need_alone(
+    schema: TopicSchema, names: list[str], asked: tuple[int, ...]
+) -> None:
+    """S6: what is not chosen is not read. And what was asked for is enough."""
+    assembler = RowAssembler("t", schema, names)
+    assert assembler.column_ids == tuple(sorted(asked))
+    decoded = frame(schema, headers=HEADERS, columns=assembler.column_ids)
+    assert rows(assembler, decoded) == rows(RowAssembler("t", schema, names), frame(schema, headers=HEADERS))
+
+
+@pytest.mark.parametrize(("schema", "name"), [(UNTYPED, "valeu"), (TYPED, "carier"), (TYPED, "timestamp")])
+def test_column_that_is_not_there_is_refused(schema: TopicSchema, name: str) -> None:
+    """With the name that may have been meant."""
+    with pytest.raises(SchemaMismatchError, match=f"no column '{name}'"):
+        RowAssembler("t", schema, [name])
+
+
+def test_headers_of_a_frame_without_any_are_null() -> None:
+    """Of each row, as long as the others."""
+    assert [row["headers"] for row in rows(RowAssembler("t", UNTYPED, ["headers"]), frame(), 101)] == [None, None]
+
+
+def test_columns_that_say_the_same_are_made_once_and_hold_for_other_frames() -> None:
+    """A longer frame, another partition and a shorter range follow each other."""
+    assembler = RowAssembler("t", UNTYPED, ["topic", "partition"])
+    for partition, start, count in ((1, 102, 1), (1, 100, 3), (2, 101, 2), (1, 101, 2)):
+        batch = assembler.batch(frame(), partition, start, 200)
+        assert batch is not None
+        assert batch.to_pylist() == [{"topic": "t", "partition": partition}] * count
+
+
+def test_rows_are_the_frames_own_memory() -> None:
+    """Nothing is copied where a frame comes whole."""
+    decoded = frame()
+    (values,) = RowAssembler("t", UNTYPED, ["value"]).arrays(decoded, 0, 0, 1 << 40) or []
+    assert values.buffers()[2].address == decoded.batch.column("value").buffers()[2].address

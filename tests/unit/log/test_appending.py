@@ -1,0 +1,152 @@
+"""What is checked and stamped before frames reach a segment."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from broker_runtime.contract.errors import (
+    CorruptRecordError,
+    InvalidRequestError,
+    InvalidTimestampError,
+    RecordTooLargeError,
+)
+from broker_runtime.contract.frame import number_frame, verify_frame
+from broker_runtime.contract.frame.verify import sound_frame
+from broker_runtime.log import LogConfig
+from broker_runtime.log.appending import (
+    MAX_TIMESTAMP_AHEAD_MS,
+    VerifiedFrame,
+    find_duplicate,
+    stamped,
+    verify_for_follower,
+    verify_for_leader,
+)
+from broker_runtime.log.producer_state import ProducerState
+from tests.unit.log.log_samples import TOPIC_ID, frame
+
+NOW_MS = 10_000_000
+
+
+def verified(data: bytes) -> VerifiedFrame:
+    return VerifiedFrame(buffer=memoryview(data), header=verify_frame(data))
+
+
+def numbered(*, producer_id: int = 4, epoch: int = 0, sequence: int = 0, rows: int = 2) -> VerifiedFrame:
+    data = bytearray(frame(rows))
+    number_frame(data, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
+    return verified(bytes(data))
+
+
+def in_the_log(data: bytes, base_offset: int, *, topic_id: uuid.UUID = TOPIC_ID, is_append_time: bool = False) -> bytes:
+    pieces, _ = stamped(
+        verified(data),
+        base_offset=base_offset,
+        leader_epoch=3,
+        append_time_ms=NOW_MS,
+        high_watermark=1,
+        topic_id=topic_id,
+        partition=0,
+        is_log_append_time=is_append_time,
+    )
+    return b"".join(pieces)
+
+
+@pytest.mark.parametrize("limit", ["max_message_bytes", "segment_bytes"])
+def test_frame_may_be_as_large_as_the_limit_and_no_larger(limit: str) -> None:
+    """The smaller of `max.message.bytes` and `segment.bytes`."""
+    data = frame(10)
+    (kept,) = verify_for_leader([data], LogConfig(**{limit: len(data)}), NOW_MS)
+    assert bytes(kept.buffer) == data
+    with pytest.raises(RecordTooLargeError, match=f"a frame has {len(data)} bytes, at most {len(data) - 1} are"):
+        verify_for_leader([data], LogConfig(**{limit: len(data) - 1}), NOW_MS)
+
+
+def test_timestamp_may_be_an_hour_ahead_unless_the_broker_gives_its_own() -> None:
+    """A clock that is wrong by more would keep segments for ever."""
+    latest_ms = NOW_MS + MAX_TIMESTAMP_AHEAD_MS
+    assert verify_for_leader([frame(timestamps=latest_ms)], LogConfig(), NOW_MS)
+    ahead = frame(2, timestamps=[0, latest_ms + 1])
+    with pytest.raises(InvalidTimestampError, match=f"a timestamp is {latest_ms + 1} ms"):
+        verify_for_leader([frame(), ahead], LogConfig(), NOW_MS)
+    assert verify_for_leader([ahead], LogConfig(is_log_append_time=True), NOW_MS)
+
+
+def test_leader_verifies_every_frame_that_was_not_verified_before() -> None:
+    """One that came through a check is not checked again; its limits hold all the same."""
+    sound = frame(3)
+    broken = bytearray(frame(3, seed=1))
+    broken[-1] ^= 1
+    with pytest.raises(CorruptRecordError):
+        verify_for_leader([sound, broken], LogConfig(), NOW_MS)
+    checked = sound_frame(frame(3, seed=1))._replace(buffer=memoryview(broken))
+    assert [each.header for each in verify_for_leader([checked], LogConfig(), NOW_MS)] == [checked.header]
+    with pytest.raises(RecordTooLargeError):
+        verify_for_leader([checked], LogConfig(max_message_bytes=10), NOW_MS)
+
+
+def test_follower_takes_frames_of_its_partition_without_a_hole() -> None:
+    """As the leader stamped them, of no other topic, and each where the one before ends."""
+    first, second, third = (in_the_log(frame(2, seed=seed), 5 + 2 * seed) for seed in range(3))
+    taken = verify_for_follower(first + second + third, TOPIC_ID, 0)
+    assert [(each.header.base_offset, bytes(each.buffer)) for each in taken] == [(5, first), (7, second), (9, third)]
+    with pytest.raises(CorruptRecordError, match="a frame begins with offset 9, 7 comes next"):
+        verify_for_follower(first + third, TOPIC_ID, 0)
+    with pytest.raises(CorruptRecordError):
+        verify_for_follower(first + in_the_log(frame(2), 7, topic_id=uuid.UUID(int=9)), TOPIC_ID, 0)
+    with pytest.raises(CorruptRecordError):
+        verify_for_follower(first, TOPIC_ID, 1)
+    assert verify_for_follower(b"", TOPIC_ID, 0) == []
+
+
+def test_frame_that_was_written_before_is_found_by_its_number() -> None:
+    """W14: where it is, and the time it got there, are told; one that is new is to be appended."""
+    producers = ProducerState()
+    first = numbered(sequence=0)
+    assert find_duplicate([first], producers) is None
+    _, header = stamped(
+        first,
+        base_offset=30,
+        leader_epoch=0,
+        append_time_ms=777,
+        high_watermark=0,
+        topic_id=TOPIC_ID,
+        partition=0,
+        is_log_append_time=False,
+    )
+    producers.add(header)
+    found = find_duplicate([first], producers)
+    assert found is not None
+    assert (found.base_offset, found.next_offset, found.append_time_ms, found.is_duplicate) == (30, 32, 777, True)
+    assert found.max_timestamp_ms == 1000
+    assert find_duplicate([numbered(sequence=2)], producers) is None
+
+
+def test_frame_with_a_number_comes_alone() -> None:
+    """W14: an answer says of one frame whether it is a duplicate. Frames without numbers may come together."""
+    plain = verified(frame())
+    assert find_duplicate([plain, plain], ProducerState()) is None
+    assert find_duplicate([], ProducerState()) is None
+    with pytest.raises(InvalidRequestError, match="not with 1 others"):
+        find_duplicate([plain, numbered()], ProducerState())
+
+
+@pytest.mark.parametrize("is_append_time", [False, True])
+def test_stamp_goes_before_the_producers_bytes_and_the_header_says_the_same(is_append_time: bool) -> None:
+    """Nothing that the producer's checksum covers is touched, nor copied."""
+    given = verified(frame(4, timestamps=[1, 9, 3, 4]))
+    pieces, header = stamped(
+        given,
+        base_offset=70,
+        leader_epoch=6,
+        append_time_ms=NOW_MS,
+        high_watermark=42,
+        topic_id=TOPIC_ID,
+        partition=2,
+        is_log_append_time=is_append_time,
+    )
+    assert pieces[1].obj is given.buffer.obj
+    assert header == verify_frame(b"".join(pieces), topic_id=TOPIC_ID.bytes, partition=2)
+    assert (header.base_offset, header.leader_epoch, header.high_watermark) == (70, 6, 42)
+    assert (header.append_time_ms, header.timestamp_type) == (NOW_MS, int(is_append_time))
