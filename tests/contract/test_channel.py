@@ -45,7 +45,8 @@ class Server(flight.FlightServerBase):
 
     def do_action(self, context: Any, action: Any) -> list[Any]:
         try:
-            return [metadata(self._answer(self.address, action.type, decode_action(action.type, action.body).request, 0.0))]
+            request = decode_action(action.type, action.body).request
+            return [metadata(self._answer(self.address, action.type, request, 0.0))]
         except PylogError as error:
             raise to_flight_error(error) from None
 
