@@ -12,9 +12,9 @@ public Python API and text: whatever a command can do, the API can do.
     complete        what Tab completes
     output          table, wide, json, jsonl, yaml, name
     arguments       offsets, times and partitions as people type them
-    record_format   '%k\\t%v\\n'
     reset           the target of `group reset`, as offsets
-    topic, partition, group, produce, consume, log, cluster, broker, zookeeper, up, doctor, shell      the commands
+    records/        produce and consume
+    topic, partition, group, log, cluster, broker, zookeeper, up, doctor, shell      the commands
 """
 
 from __future__ import annotations

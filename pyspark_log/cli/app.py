@@ -11,23 +11,11 @@ from typing import Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from pyspark_log.cli import (
-    broker,
-    cluster,
-    consume,
-    doctor,
-    group,
-    log,
-    partition,
-    produce,
-    shell,
-    topic,
-    up,
-    zookeeper,
-)
+from pyspark_log.cli import broker, cluster, doctor, group, log, partition, shell, topic, up, zookeeper
 from pyspark_log.cli.exit_status import DONE, FAILED, INTERRUPTED, NOBODY_READS, give_up_stdout, say_defect, say_error
 from pyspark_log.cli.options import accept_common_options, add_group
 from pyspark_log.cli.output import prepare_streams
+from pyspark_log.cli.records import consume, produce
 
 _HELP = """A partitioned log made for PySpark.
 

@@ -243,7 +243,7 @@ def _refuse_members(admin: Admin, group_id: str, what: str, *, must_exist: bool 
 
 
 def _partitions(admin: Admin, named: dict[str, list[int] | None]) -> list[TopicPartition]:
-    from pyspark_log.cli.ranges import partitions_of
+    from pyspark_log.cli.records.ranges import partitions_of
 
     texts = [
         text

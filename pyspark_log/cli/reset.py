@@ -112,7 +112,7 @@ def resolve(
 ) -> dict[TopicPartition, int]:
     """The offset that ``target`` means in each partition. An offset given as a number may lie outside the log. For a
     `Shift`, partitions without a committed offset are left out."""
-    from pyspark_log.cli.ranges import resolve_place
+    from pyspark_log.cli.records.ranges import resolve_place
 
     match target:
         case Shift(records):

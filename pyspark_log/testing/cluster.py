@@ -15,13 +15,12 @@ from types import TracebackType
 from typing import Final
 
 from broker_runtime.contract.errors import BrokerUnavailableError, InvalidConfigError, RetriableError
-from broker_runtime.contract.requests import MetadataRequest, MetadataResponse
+from broker_runtime.contract.requests import MetadataRequest, MetadataResponse, PartitionInfo
 from broker_runtime.zookeeper.bundled import BundledZooKeeper
 from pyspark_log.client.connection.channel import Channel
 from pyspark_log.local.broker_process import BrokerProcess
 from pyspark_log.local.ensemble import ZooKeeperEnsemble
 from pyspark_log.local.starting import start_together
-from pyspark_log.testing.readiness import what_is_missing
 
 READY_LIMIT_S: Final = 60.0
 _CHROOT: Final = "/pylog"
@@ -245,3 +244,50 @@ def _look(channels: Mapping[int, Channel]) -> str | None:
         except RetriableError as error:
             return f"broker {broker_id}: {error}"
     return what_is_missing(answers)
+
+
+def what_is_missing(answers: Mapping[int, MetadataResponse]) -> str | None:
+    """The first thing that is missing, as a sentence; None if nothing is.
+
+    ``answers``: each running broker's answer to a metadata request for all topics, with offsets.
+
+    Whether a cluster is as healthy as its running brokers allow: a pure function of their answers.
+
+    Rule: every running broker is asked, because each knows only what it read last; and only the leader itself knows
+    whether it leads (it reports its high watermark).
+    """
+    running = set(answers)
+    leading = {
+        (topic.name, partition.partition, partition.leader_epoch)
+        for broker_id, answer in answers.items()
+        for topic in answer.topics
+        for partition in topic.partitions
+        if partition.leader == broker_id and partition.high_watermark >= 0
+    }
+    for broker_id, answer in answers.items():
+        unknown = running - {broker.broker_id for broker in answer.brokers}
+        if unknown:
+            return f"broker {broker_id} does not know broker {min(unknown)}"
+        if answer.controller_id not in running:
+            if answer.controller_id is None:
+                return f"broker {broker_id} knows no controller"
+            return f"broker {broker_id} knows broker {answer.controller_id} as the controller, which is not running"
+        for topic in answer.topics:
+            for partition in topic.partitions:
+                missing = _of_partition(partition, running)
+                if missing is None and (topic.name, partition.partition, partition.leader_epoch) not in leading:
+                    missing = f"broker {partition.leader} is not leading it yet"
+                if missing is not None:
+                    return f"{topic.name}-{partition.partition}, according to broker {broker_id}: {missing}"
+    return None
+
+
+def _of_partition(partition: PartitionInfo, running: set[int]) -> str | None:
+    if partition.leader is None:
+        return "it has no leader"
+    if partition.leader not in running:
+        return f"its leader is broker {partition.leader}, which is not running"
+    behind = (set(partition.replicas) & running) - set(partition.isr)
+    if behind:
+        return f"broker {min(behind)} is not in sync; in sync are {list(partition.isr)}"
+    return None

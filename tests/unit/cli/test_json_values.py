@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 
 from broker_runtime.contract.errors import SchemaMismatchError
 from broker_runtime.contract.schema import TopicSchema, check_topic_schema, parse_schema
-from pyspark_log.cli.json_values import load_json, parse_bytes, parse_timestamp_ms, row_parser, rows_json, to_json
+from pyspark_log.cli.records.json_values import (
+    load_json,
+    parse_bytes,
+    parse_timestamp_ms,
+    row_parser,
+    rows_json,
+    to_json,
+)
 from pyspark_log.client.producer.row_check import RowCheck
 
 INT64 = st.integers(-(2**63), 2**63 - 1)

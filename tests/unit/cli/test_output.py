@@ -10,8 +10,8 @@ import uuid
 import pytest
 import yaml
 
-from pyspark_log.cli.consume import _Table
 from pyspark_log.cli.output import Column, OutputFormat, counted, plain, print_rows
+from pyspark_log.cli.records.consume import _Table
 
 COLUMNS = [Column("name", "NAME"), Column("size", "SIZE"), Column("id", "ID", wide_only=True)]
 ROWS = [{"name": "flights", "size": 3, "id": "x"}, {"name": "é", "size": None, "id": "y"}]

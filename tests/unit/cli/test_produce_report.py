@@ -3,8 +3,8 @@
 import pytest
 
 from broker_runtime.contract.errors import DeliveryTimeoutError, NotEnoughReplicasError, PylogError, RecordTooLargeError
-from pyspark_log.cli.produce import _Sending
-from pyspark_log.cli.skip import parse_skip
+from pyspark_log.cli.records.produce import _Sending
+from pyspark_log.cli.records.skip import parse_skip
 from pyspark_log.client.producer.delivery import Delivery, RecordFuture
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_log.cli.raw_records import MAGIC, RawRecord, pack_record, read_raw, unpack_record
+from pyspark_log.cli.records.raw_records import MAGIC, RawRecord, pack_record, read_raw, unpack_record
 
 OPTIONAL_BYTES = st.one_of(st.none(), st.binary())
 HEADERS = st.lists(st.tuples(st.text(st.characters(codec="utf-8")), OPTIONAL_BYTES))

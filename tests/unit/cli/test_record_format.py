@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker_runtime.contract.errors import OptionError
-from pyspark_log.cli.record_format import LineParser, RecordFormat, Shown
+from pyspark_log.cli.records.record_format import LineParser, RecordFormat, Shown
 
 
 def shown(**changes: object) -> Shown:

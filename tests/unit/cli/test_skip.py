@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker_runtime.contract.errors import OptionError
-from pyspark_log.cli.skip import RecordNumbers, Skipper, parse_skip, skip_argument
+from pyspark_log.cli.records.skip import RecordNumbers, Skipper, parse_skip, skip_argument
 
 
 @given(st.sets(st.integers(1, 300)), st.randoms(use_true_random=False))

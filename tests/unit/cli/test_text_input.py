@@ -14,8 +14,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from broker_runtime.contract.errors import OptionError
-from pyspark_log.cli.produce_inputs import line_units
-from pyspark_log.cli.text_input import OpenQuotes, without_mark
+from pyspark_log.cli.records.produce_inputs import line_units
+from pyspark_log.cli.records.text_input import OpenQuotes, without_mark
 
 
 @pytest.mark.parametrize("encoding", ["UTF-16", "UTF-16-BE", "UTF-32", "UTF-32-BE"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyspark_log.spark.idle_pace import IdlePace
+from pyspark_log.spark.stream_reader import IdlePace
 
 
 class Clock:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker_runtime.contract.requests import BrokerInfo, MetadataResponse, PartitionInfo, TopicInfo
-from pyspark_log.testing.readiness import what_is_missing
+from pyspark_log.testing.cluster import what_is_missing
 
 
 def answer(

@@ -137,7 +137,7 @@ def _field(name: str, record: Shown) -> bytes:
 
 
 def _date(timestamp_ms: int) -> str:
-    from pyspark_log.cli.json_values import timestamp_text
+    from pyspark_log.cli.records.json_values import timestamp_text
 
     seconds, milliseconds = divmod(timestamp_ms, 1000)
     return f"{timestamp_text(seconds * 1_000_000)}.{milliseconds:03d}+00:00"

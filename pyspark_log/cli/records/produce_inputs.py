@@ -19,15 +19,15 @@ import pyarrow.types as pt
 
 from broker_runtime.contract.errors import OptionError, PylogError, RecordTooLargeError, SchemaMismatchError
 from broker_runtime.contract.suggestion import suggestion
-from pyspark_log.cli.json_values import load_json, parse_bytes, parse_timestamp_ms, row_parser
 from pyspark_log.cli.progress import is_file
-from pyspark_log.cli.raw_records import read_raw, unpack_record
-from pyspark_log.cli.text_input import CsvSource, without_mark
+from pyspark_log.cli.records.json_values import load_json, parse_bytes, parse_timestamp_ms, row_parser
+from pyspark_log.cli.records.raw_records import read_raw, unpack_record
+from pyspark_log.cli.records.text_input import CsvSource, without_mark
 from pyspark_log.client.producer.column_values import value_check
 
 if TYPE_CHECKING:
     from broker_runtime.contract.model import TopicDescription
-    from pyspark_log.cli.record_format import LineParser
+    from pyspark_log.cli.records.record_format import LineParser
 
 ROWS_PER_BATCH = 1 << 16
 JSON_GROWTH = 8

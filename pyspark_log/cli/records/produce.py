@@ -31,8 +31,8 @@ from pyspark_log.cli.invocation import Invocation
 from pyspark_log.cli.options import add_command
 from pyspark_log.cli.output import counted
 from pyspark_log.cli.progress import Progress, is_file
-from pyspark_log.cli.record_format import LineParser
-from pyspark_log.cli.skip import RecordNumbers, Skipper, parse_skip, skip_argument
+from pyspark_log.cli.records.record_format import LineParser
+from pyspark_log.cli.records.skip import RecordNumbers, Skipper, parse_skip, skip_argument
 from pyspark_log.local.foreground import TerminatedError, terminable
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from broker_runtime.contract.model import TopicDescription
     from pyspark_log import Producer
-    from pyspark_log.cli.produce_inputs import Parse, Unit
+    from pyspark_log.cli.records.produce_inputs import Parse, Unit
     from pyspark_log.client.producer.delivery import Delivery, RecordFuture
 
 _KINDS = ("parquet", "csv", "jsonl")
@@ -183,7 +183,7 @@ def _send(
     is_raw: bool,
     null: str,
 ) -> None:
-    from pyspark_log.cli import produce_inputs as inputs
+    from pyspark_log.cli.records import produce_inputs as inputs
 
     topic = sender.topic
     limit_bytes = inputs.record_limit_bytes(topic)

@@ -24,9 +24,16 @@ from pyspark_log.cli.invocation import Invocation
 from pyspark_log.cli.options import add_command
 from pyspark_log.cli.output import Column, OutputFormat, counted, json_line, json_text, plain, print_rows, write_bytes
 from pyspark_log.cli.progress import Progress, is_file
-from pyspark_log.cli.ranges import KeyColumns, check_columns, key_columns, partitions_of, resolve_place, topics_of
-from pyspark_log.cli.raw_records import MAGIC, RawRecord, pack_record
-from pyspark_log.cli.record_format import RecordFormat, Shown
+from pyspark_log.cli.records.ranges import (
+    KeyColumns,
+    check_columns,
+    key_columns,
+    partitions_of,
+    resolve_place,
+    topics_of,
+)
+from pyspark_log.cli.records.raw_records import MAGIC, RawRecord, pack_record
+from pyspark_log.cli.records.record_format import RecordFormat, Shown
 from pyspark_log.local.foreground import ending_between, terminable
 
 if TYPE_CHECKING:
@@ -394,7 +401,7 @@ def _shower(output: OutputFormat | None, form: RecordFormat | None, keys: KeyCol
 
 def _records(batch: ConsumedBatch, keys: KeyColumns) -> Iterator[Shown]:
     # The only place that makes Python objects per record: people read them.
-    from pyspark_log.cli.json_values import rows_json
+    from pyspark_log.cli.records.json_values import rows_json
     from pyspark_log.client.records import headers_of
 
     count = len(batch)
