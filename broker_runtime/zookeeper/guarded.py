@@ -5,6 +5,7 @@
                   no answer (it may be done)             ─▶ barrier, read back, plan again where it is not done
                   the guard does not hold                ─▶ `GuardFailedError`: whoever wrote has no say any more
     write       one transaction of that, for callers that answer a refusal themselves
+    write_most  one transaction over many znodes, without those that other writers changed
     barrier     all earlier writes of this client are applied, or never will be
     Claim       a znode that says who may write about something, and the guard for those writes
 
@@ -191,6 +192,32 @@ def write(
         if not is_done():
             raise
         return [ANY_VERSION] * len(operations)
+
+
+def write_most(
+    items: Sequence[_T],
+    send: Callable[[Sequence[_T]], Sequence[int]],
+    *,
+    concerns: Callable[[_T, str], bool],
+    leave_out: Callable[[Sequence[_T], ZNodeError], None],
+) -> list[tuple[_T, int]]:
+    """Writes many items in one transaction, without those that other writers changed since they were planned: each such
+    refusal costs the items that it ``concerns`` (by its path), of which ``leave_out`` is told, and the others are sent
+    again. Returns what was written, and its versions, as ``send`` returns them.
+
+    A refusal that concerns no item leaves out all. Raises `GuardFailedError`, and what else ``send`` raises.
+    """
+    left = list(items)
+    while left:
+        try:
+            return list(zip(left, send(left), strict=True))
+        except GuardFailedError:
+            raise
+        except _CONFLICTS as refusal:
+            changed = [each for each in left if concerns(each, refusal.path)] or left
+            leave_out(changed, refusal)
+            left = [each for each in left if each not in changed]
+    return []
 
 
 def barrier(client: ZooKeeperClient, *, guard: Guard | None = None, session: int | None = None) -> None:

@@ -78,7 +78,7 @@ CONTROLLER: Final = (
     Mutant(
         name="deposed_controller_writes",
         file="broker_runtime/controller/controller.py",
-        old="Check(CONTROLLER_EPOCH, claim.epoch_version)",
+        old="Check(CONTROLLER_EPOCH, self.epoch_version)",
         new="Check(CONTROLLER_EPOCH, ANY_VERSION)",
         breaks="A controller that was deposed changes nothing.",
         tests=("tests/unit/controller/test_controller.py",),
