@@ -17,6 +17,7 @@ from broker_runtime.zookeeper.guarded import (
     in_parts,
     version_over,
     write,
+    write_most,
 )
 from broker_runtime.zookeeper.session import (
     BadVersionError,
@@ -365,6 +366,47 @@ def test_what_happened_is_told_by_the_last_operation_that_leaves_a_trace(tree):
     assert not has_happened(tree, [Create("/a", b"1"), Set("/a", b"2", 0)])
     assert not has_happened(tree, [Delete("/a")])
     assert has_happened(tree, [Create("/a", b"1"), Delete("/gone")])
+
+
+def write_all(client, names, left_out):
+    return write_most(
+        names,
+        lambda some: write(client, [*(Set(f"/{name}", b"1", 0) for name in some), Set(CHANGES, b"", -1)])[:-1],
+        concerns=lambda name, path: path == f"/{name}",
+        leave_out=lambda some, refusal: left_out.append((list(some), refusal.path)),
+    )
+
+
+def test_what_other_writers_changed_is_left_out_and_holds_up_nothing_else(unreliable, tree):
+    for name in "abc":
+        tree.create(f"/{name}")
+    tree.set("/a", b"2", version=0)
+    client = unreliable(None, lambda: tree.delete("/c"))
+    left_out = []
+    assert write_all(client, "abc", left_out) == [("b", 1)]
+    assert left_out == [(["a"], "/a"), (["c"], "/c")]
+    assert [words(tree, f"/{name}") for name in "abc"] == [("2", 1), ("1", 1), None]
+
+
+def test_refusal_that_is_about_nothing_in_particular_leaves_out_all(unreliable, tree):
+    tree.create("/a")
+    tree.delete(CHANGES)
+    left_out = []
+    assert write_all(unreliable(), "a", left_out) == []
+    assert left_out == [(["a"], CHANGES)]
+
+
+def test_writes_of_many_end_where_the_guard_does_not_hold(unreliable, tree, guard_of):
+    client = unreliable()
+    guard = guard_of(client)
+    tree.set("/claim", b"another's", version=0)
+    with pytest.raises(GuardFailedError):
+        write_most(
+            ["a", "b"],
+            lambda some: write(client, [Create(f"/{name}") for name in some], guard=guard),
+            concerns=lambda name, path: True,
+            leave_out=lambda some, refusal: pytest.fail("left out"),
+        )
 
 
 def test_barrier_comes_after_what_was_under_way(unreliable, tree):

@@ -123,8 +123,8 @@ CONTROLLER: Final = (
     Mutant(
         name="block_of_producer_ids_is_taken_twice",
         file="broker_runtime/services/producer_ids.py",
-        old="version=found.version)",
-        new="version=-1)",
+        old="claimed, found.version)",
+        new="claimed, -1)",
         breaks="A producer id is given out once.",
         tests=("tests/unit/services/test_producer_ids.py",),
     ),
@@ -183,8 +183,8 @@ CONTROLLER: Final = (
     Mutant(
         name="set_is_left_though_nobody_else_is_there",
         file="broker_runtime/zookeeper/returning.py",
-        old="[broker.epoch, *others, *(change.write for change in part), announcement]",
-        new="[broker.epoch, *(change.write for change in part), announcement]",
+        old="[broker.epoch, *others, *(change.write for change in changes), announcement]",
+        new="[broker.epoch, *(change.write for change in changes), announcement]",
         breaks="An in-sync set is left only while another member of it is registered.",
         tests=("tests/unit/zookeeper/test_membership.py",),
         simulation="cluster",
