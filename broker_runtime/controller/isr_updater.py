@@ -17,7 +17,6 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -184,7 +183,7 @@ class IsrUpdater:
 
         try:
             written = write_most(
-                list(writes), partial(self._send, membership=membership), concerns=_Write.fails_by, leave_out=leave_out
+                list(writes), lambda some: self._send(some, membership), concerns=_Write.fails_by, leave_out=leave_out
             )
         except ZooKeeperUnavailableError as error:
             # Not read back here: both outcomes count until a newer state is heard of (`InSyncSet.outcome_unknown`).

@@ -126,7 +126,7 @@ class Claims:
 
         ``creates``: also one that ZooKeeper has nothing of; else None for such. When it returns, reads in this session
         see all that earlier coordinators wrote. Raises `NotCoordinatorError` if another broker has it,
-        `CoordinatorNotAvailableError` while this broker is not registered.
+        `CoordinatorNotAvailableError` if claims of it keep changing, or while this broker is not registered.
         """
         membership = self._membership()
         if membership is None:
@@ -159,7 +159,12 @@ class Claims:
                 raise CoordinatorNotAvailableError("the broker registered anew. Try again") from None
 
         claim = Claim.acquire(
-            self._client, plan, session=membership.session, what=f"claims of {group_id!r}", on_conflict=on_conflict
+            self._client,
+            plan,
+            session=membership.session,
+            what=f"the claim of group {group_id!r}",
+            on_conflict=on_conflict,
+            exhausted=CoordinatorNotAvailableError,
         )
         if claim is not None:
             log.info("claim group=%r epoch=%d broker=%d", group_id, claim.version, membership.broker_id)

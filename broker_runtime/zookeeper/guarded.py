@@ -41,7 +41,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from broker_runtime.contract.errors import ZooKeeperUnavailableError
+from broker_runtime.contract.errors import PylogError, ZooKeeperUnavailableError
 from broker_runtime.zookeeper.session import (
     ANY_VERSION,
     BadVersionError,
@@ -114,6 +114,7 @@ def change(
     on_conflict: Callable[[ZNodeError], None] = _plan_again,
     attempts: int = ATTEMPTS,
     limit_s: float = LIMIT_S,
+    exhausted: type[PylogError] = ZooKeeperUnavailableError,
 ) -> _T:
     """Carries out what ``plan`` plans, and returns its result. Blocks for ZooKeeper and in short pauses.
 
@@ -125,9 +126,10 @@ def change(
     ``doubts``, which all changes of a writer share, keeps by ``what`` whose last write may be under way still. Changes
     of the same ``what`` come one after another then.
 
-    Raises `GuardFailedError`; `ZooKeeperUnavailableError` while ZooKeeper is away, where ``is_done`` cannot be read,
-    and after ``attempts`` or ``limit_s`` (no new attempt begins then); whatever ``plan`` and ``on_conflict`` raise, and
-    the refusals that no other plan helps against (`NotEmptyError`, `InvalidRequestError`).
+    Raises `GuardFailedError`; `ZooKeeperUnavailableError` while ZooKeeper is away, or where ``is_done`` cannot be read;
+    ``exhausted`` where other writers were quicker ``attempts`` times or for ``limit_s`` (no attempt begins after it);
+    whatever ``plan`` and ``on_conflict`` raise, and the refusals that no other plan helps against (`NotEmptyError`,
+    `InvalidRequestError`).
 
     Not guaranteed: after `ZooKeeperUnavailableError` the change may have been made, or be made still. A connection that
     broke is waited for only by ``is_done``: else the caller, who may have others to ask, is told at once.
@@ -166,7 +168,7 @@ def change(
             break
         time.sleep(random.uniform(0, longest_pause_s))
         longest_pause_s = min(longest_pause_s * 2, _LONGEST_PAUSE_S)
-    raise ZooKeeperUnavailableError(f"{what} keeps changing. Try again later")
+    raise exhausted(f"{what} keeps changing. Try again later")
 
 
 def write(
@@ -276,12 +278,13 @@ class Claim:
         session: int,
         what: str,
         on_conflict: Callable[[ZNodeError], None] = _plan_again,
+        exhausted: type[PylogError] = ZooKeeperUnavailableError,
     ) -> _C | None:
         """Writes the claim that ``plan`` makes over the znode as it reads it (`version_over`), with the operations
         beside it in the same transaction; None where ``plan`` says so. ``plan`` raises where the znode is another's.
 
-        When it returns, reads in this session see all that was written under earlier claims. Raises as `change`, where
-        ``what`` and ``on_conflict`` are explained.
+        When it returns, reads in this session see all that was written under earlier claims. Raises as `change`, which
+        explains ``what``, ``on_conflict`` and ``exhausted``.
         """
 
         def planned() -> Planned[_C | None]:
@@ -291,7 +294,7 @@ class Claim:
             claim, beside = taking
             return Planned(claim, [*beside, claim._operation()], is_done=lambda: claim._is_written(client))
 
-        return change(client, planned, what=what, session=session, on_conflict=on_conflict)
+        return change(client, planned, what=what, session=session, on_conflict=on_conflict, exhausted=exhausted)
 
     @staticmethod
     def verify(client: ZooKeeperClient, claims: Sequence[_C], *, guard: Guard) -> list[_C]:
