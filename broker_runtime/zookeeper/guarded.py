@@ -23,9 +23,9 @@ A decision that is made once, such as whether a transaction commits, is a plan t
         node = client.find(path)
         decided = from_json(node.data, Transaction, path)
         if decided.outcome is not None:  # by this coordinator, whose answer was lost, or by the one before
-            return Planned(result=decided.outcome)
+            return Planned(decided.outcome)
         data = to_json(replace(decided, outcome="commit"))
-        return Planned([Set(path, data, node.version)], result="commit")
+        return Planned("commit", [Set(path, data, node.version)])
 
     outcome = change(client, plan, what=path, guard=claim.guard, doubts=doubts)
 
