@@ -37,7 +37,7 @@ from broker_runtime.groups.hosted import HostedGroup, HostedGroups
 from broker_runtime.groups.shares import TopicShape
 from broker_runtime.zookeeper.cluster_state import ClusterState
 from broker_runtime.zookeeper.guarded import Guard, GuardFailedError, Planned, change
-from broker_runtime.zookeeper.session import Create, Operation, Set, ZNode, ZooKeeperClient
+from broker_runtime.zookeeper.session import Create, Operation, Set, ZooKeeperClient
 from broker_runtime.zookeeper.znodes import group_members_path, members_to_bytes
 
 log = logging.getLogger(__name__)
@@ -289,27 +289,21 @@ class GroupCoordinator:
         path, data = group_members_path(hosted.group_id), members_to_bytes(record)
         is_first = True
 
-        def is_there(node: ZNode | None) -> bool:
-            return node is not None and node.data == data
-
         def plan_write() -> Planned[int | None]:
             nonlocal is_first
-            if not is_first:
-                # Refused because of an earlier write whose answer was lost: nobody was told, and the next plan goes
-                # over it.
-                node = self._client.find(path)
-                hosted.members_version = None if node is None else node.version
-                return Planned(hosted.members_version if is_there(node) else None)
-            is_first, version = False, hosted.members_version
-            operation: Operation = Create(path, data) if version is None else Set(path, data, version)
-            return Planned(
-                0 if version is None else version + 1,
-                [operation],
-                is_done=lambda: is_there(self._client.find(path)),
-            )
+            if is_first:
+                is_first, version = False, hosted.members_version
+                operation: Operation = Create(path, data) if version is None else Set(path, data, version)
+                return Planned(0 if version is None else version + 1, [operation])
+            # Not known to be written, or refused because of an earlier write whose answer was lost: nobody was told of
+            # that, and the next plan goes over it.
+            node = self._client.find(path)
+            hosted.members_version = None if node is None else node.version
+            return Planned(hosted.members_version if node is not None and node.data == data else None)
 
         try:
-            version = change(self._client, plan_write, what=path, guard=hosted.claim.guard)
+            # Two attempts, and no wait for a connection: the next step tries again, with what is to be written by then.
+            version = change(self._client, plan_write, what=path, guard=hosted.claim.guard, attempts=2)
         except GuardFailedError:
             self._groups.drop(hosted)
             return True

@@ -97,7 +97,7 @@ CLIENT: Final = (
     Mutant(
         name="members_told_what_was_not_written",
         file="broker_runtime/groups/coordinator.py",
-        old="return Planned(hosted.members_version if is_there(node) else None)",
+        old="return Planned(hosted.members_version if node is not None and node.data == data else None)",
         new="return Planned(hosted.members_version)",
         breaks="Members are told only what is in ZooKeeper.",
         tests=("tests/unit/groups/test_coordinator.py",),
