@@ -15,21 +15,30 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 from operator import attrgetter
-from typing import Final
+from typing import Final, TypeVar
 
-from broker_runtime.contract.errors import CorruptRecordError, NotControllerError, ZooKeeperUnavailableError
+from broker_runtime.contract.errors import CorruptRecordError, NotControllerError
 from broker_runtime.contract.settings import find_setting
 from broker_runtime.controller.election import Electorate, elect
 from broker_runtime.controller.partition_ranges import partition_ranges
 from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState, VersionedState, read_topics
+from broker_runtime.zookeeper.guarded import (
+    Guard,
+    GuardFailedError,
+    Planned,
+    change,
+    has_happened,
+    in_parts,
+    version_over,
+    write,
+    write_most,
+)
 from broker_runtime.zookeeper.membership import Membership
 from broker_runtime.zookeeper.session import (
     ANY_VERSION,
-    BadVersionError,
     Check,
     Create,
     Delete,
-    NodeExistsError,
     NoNodeError,
     Operation,
     Set,
@@ -37,7 +46,6 @@ from broker_runtime.zookeeper.session import (
     ZooKeeperClient,
 )
 from broker_runtime.zookeeper.znodes import (
-    CHANGES,
     CONTROLLER,
     CONTROLLER_EPOCH,
     ControllerClaim,
@@ -51,10 +59,8 @@ from broker_runtime.zookeeper.znodes import (
 
 log = logging.getLogger(__name__)
 
-PARTITIONS_PER_WRITE: Final = 200
-"""So that a transaction over the longest topic names stays far below 512 KiB."""
-_CLAIM_ATTEMPTS: Final = 5
-_ELECTION_ATTEMPTS: Final = 5
+_T = TypeVar("_T")
+
 _UNCLEAN_ELECTION: Final = "unclean.leader.election.enable"
 
 
@@ -65,6 +71,11 @@ class Claim:
     epoch: int
     epoch_version: int
     session: int
+
+    @property
+    def guard(self) -> Guard:
+        """For every write of this controller's."""
+        return Guard(Check(CONTROLLER_EPOCH, self.epoch_version), self.session)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,22 +147,21 @@ class Controller:
 
         A controller that was taken for dead wrongly can write no more, and learns it from its next write.
         """
-        for _ in range(_CLAIM_ATTEMPTS):
-            try:
-                claim = self._claim_once(membership, suspects or {})
-            except (NodeExistsError, BadVersionError, NoNodeError):
-                continue  # somebody else was quicker, or the claim went: look again
-            except ZooKeeperUnavailableError:
-                if not self._client.is_connected:
-                    raise
-                continue  # the outcome is unknown: the next round reads it back
-            with self._lock:
-                self._claim = claim
-            return claim is not None
-        return False
+        claim = change(
+            self._client,
+            lambda: self._plan_claim(membership, suspects or {}),
+            what="the claim to be the controller",
+            session=membership.session,
+        )
+        with self._lock:
+            had, self._claim = self._claim, claim
+        if claim is not None and claim != had:
+            log.info("become controller broker=%d epoch=%d", membership.broker_id, claim.epoch)
+        return claim is not None
 
-    def write(self, operations: Sequence[Operation], *, is_done: Callable[[], bool]) -> list[int]:
-        """Carries out a controller's transaction. ``is_done`` reads back whether it happened, if that is unknown.
+    def write(self, operations: Sequence[Operation], *, is_done: Callable[[], bool] | None = None) -> list[int]:
+        """Carries out a controller's transaction. ``is_done`` reads back whether it happened, if that is unknown; None:
+        `has_happened` does.
 
         Raises `NotControllerError` if another is the controller now, `ZooKeeperUnavailableError` if it did not happen,
         or if whether it did cannot be read; a `ZNodeError` of the operations' own. After a doubtful success the
@@ -159,19 +169,40 @@ class Controller:
         """
         claim = self.require_claim()
         try:
-            return self._client.transaction(
-                [Check(CONTROLLER_EPOCH, claim.epoch_version), *operations], session=claim.session
-            )[1:]
-        except ZNodeError as error:
-            if error.path != CONTROLLER_EPOCH:
-                raise
-            self.resign()
-            self._on_deposed()
-            raise NotControllerError("another controller was elected; nothing was changed") from None
-        except ZooKeeperUnavailableError:
-            if not is_done():
-                raise
-            return [ANY_VERSION] * len(operations)
+            return write(
+                self._client,
+                operations,
+                guard=claim.guard,
+                is_done=partial(has_happened, self._client, operations) if is_done is None else is_done,
+            )
+        except GuardFailedError:
+            raise self._deposed() from None
+
+    def change_topic(
+        self,
+        topic: TopicState,
+        plan: Callable[[TopicState], tuple[Sequence[Operation], _T]],
+        *,
+        refreshed: Callable[[], TopicState],
+    ) -> _T:
+        """Writes what ``plan`` makes of the topic, and returns what it says beside that. Where another writer was
+        quicker it is planned anew from what ``refreshed`` reads. Without operations there is nothing to write.
+
+        Raises `NotControllerError`, `ZooKeeperUnavailableError` (as `write`, or the topic keeps changing), and what
+        ``plan`` and ``refreshed`` raise.
+        """
+        known: TopicState | None = topic
+
+        def planned() -> Planned[_T]:
+            nonlocal known
+            present, known = known, None
+            operations, result = plan(refreshed() if present is None else present)
+            return Planned(result, operations, partial(has_happened, self._client, operations))
+
+        try:
+            return change(self._client, planned, what=topic.name, guard=self.require_claim().guard)
+        except GuardFailedError:
+            raise self._deposed() from None
 
     def elect_all(self, cluster: ClusterState, brokers: Electorate) -> ClusterState:
         """Gives every partition the leader and the in-sync set that `elect` decides; the cluster as it is then.
@@ -196,8 +227,8 @@ class Controller:
             return cluster
         partitions = {name: list(cluster.topics[name].partitions) for name in {d.topic for d in decisions}}
         doubtful: set[str] = set()
-        for start in range(0, len(decisions), PARTITIONS_PER_WRITE):
-            for decision, version in self._write_decisions(decisions[start : start + PARTITIONS_PER_WRITE]):
+        for some in in_parts(decisions):
+            for decision, version in self._write_decisions(some):
                 if version is None or version == ANY_VERSION:
                     doubtful.add(decision.topic)
                 else:
@@ -208,16 +239,6 @@ class Controller:
         written = {name: replace(cluster.topics[name], partitions=tuple(states)) for name, states in partitions.items()}
         again = {topic.name: topic for topic in read_topics(self._client, sorted(doubtful), known=cluster.topics)}
         return replace(cluster, topics={**cluster.topics, **written, **again})
-
-    def has_happened(self, operations: Sequence[Operation]) -> bool:
-        """Reads back whether a transaction of creations, changes and deletions happened: by its last operation that
-        leaves a trace no other writer's could be mistaken for. Raises `ZooKeeperUnavailableError`."""
-        last = next(o for o in reversed(operations) if not isinstance(o, Check) and o.path != CHANGES)
-        node = self._client.find(last.path)
-        if isinstance(last, Delete):
-            return node is None
-        assert isinstance(last, Create | Set)
-        return node is not None and node.data == last.data
 
     def _elections(self, topics: Iterable[TopicState], brokers: Electorate) -> list[Decision]:
         epoch = self.require_claim().epoch
@@ -239,28 +260,26 @@ class Controller:
         A state that another writer changed meanwhile is left out, and the others are written without it.
         """
         left_out: list[Decision] = []
-        for _ in range(_ELECTION_ATTEMPTS):
-            operations: list[Operation] = []
-            for decision in decided:
-                operations += decision.operations()
-            operations.append(announcing(decision.topic for decision in decided))
-            try:
-                versions = self.write(operations, is_done=partial(self.has_happened, operations))
-            except (BadVersionError, NodeExistsError, NoNodeError) as error:
-                changed = [decision for decision in decided if decision.touches(error.path)]
-                log.info("leave election to the next look changed=%s", error.path)
-                left_out += changed
-                decided = [decision for decision in decided if decision not in changed]
-                if not changed or not decided:
-                    break
-            else:
-                # The last operation of each is that on its state.
-                ends = accumulate(len(decision.operations()) for decision in decided)
-                written = [(d, versions[end - 1]) for d, end in zip(decided, ends, strict=True)]
-                return [*written, *((decision, None) for decision in left_out)]
-        return [(decision, None) for decision in (*decided, *left_out)]
 
-    def _claim_once(self, membership: Membership, suspects: Mapping[int, int]) -> Claim | None:
+        def send(some: Sequence[Decision]) -> list[int]:
+            operations = [operation for decision in some for operation in decision.operations()]
+            versions = self.write([*operations, announcing(decision.topic for decision in some)])
+            # The last operation of each is that on its state.
+            return [versions[end - 1] for end in accumulate(len(decision.operations()) for decision in some)]
+
+        def leave_out(changed: Sequence[Decision], refusal: ZNodeError) -> None:
+            log.info("leave election to the next look changed=%s", refusal.path)
+            left_out.extend(changed)
+
+        written = write_most(decided, send, concerns=Decision.touches, leave_out=leave_out)
+        return [*written, *((decision, None) for decision in left_out)]
+
+    def _deposed(self) -> NotControllerError:
+        self.resign()
+        self._on_deposed()
+        return NotControllerError("another controller was elected; nothing was changed")
+
+    def _plan_claim(self, membership: Membership, suspects: Mapping[int, int]) -> Planned[Claim | None]:
         session = membership.session
         epoch_node = self._client.find(CONTROLLER_EPOCH)
         if epoch_node is None:
@@ -274,22 +293,20 @@ class Controller:
             other = from_json(there.data, ControllerClaim, CONTROLLER)
             if other.broker_id == membership.broker_id and other.broker_epoch == membership.epoch:
                 if other.epoch == known_epoch:  # our own earlier write, whose outcome was unknown
-                    return Claim(epoch=other.epoch, epoch_version=epoch_node.version, session=session)
+                    return Planned(Claim(epoch=other.epoch, epoch_version=epoch_node.version, session=session))
                 log.warning("replace own claim broker=%d epoch=%d found=%d", other.broker_id, other.epoch, known_epoch)
             elif other.broker_id == membership.broker_id:
                 log.info("replace claim of an earlier life broker=%d epoch=%d", other.broker_id, other.epoch)
             elif suspects.get(other.broker_id) == other.broker_epoch:
                 log.warning("replace claim of a dead controller broker=%d epoch=%d", other.broker_id, other.epoch)
             else:
-                return None
+                return Planned(None)
             operations.append(Delete(CONTROLLER, there.version))
         epoch = max(known_epoch, -1 if other is None else other.epoch) + 1
         claim = ControllerClaim(broker_id=membership.broker_id, broker_epoch=membership.epoch, epoch=epoch)
         operations.append(Set(CONTROLLER_EPOCH, b"%d" % epoch, epoch_node.version))
         operations.append(Create(CONTROLLER, to_json(claim), ephemeral=True))
-        versions = self._client.transaction(operations, session=session)
-        log.info("become controller broker=%d epoch=%d", membership.broker_id, epoch)
-        return Claim(epoch=epoch, epoch_version=versions[-2], session=session)
+        return Planned(Claim(epoch=epoch, epoch_version=version_over(epoch_node), session=session), operations)
 
 
 def _epoch_in(data: bytes) -> int:

@@ -7,7 +7,8 @@ change with it are one transaction, so no reader ever sees a leader or an in-syn
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from broker_runtime.controller.controller import Controller
 from broker_runtime.controller.reassignment import ReassignmentStep
@@ -25,6 +26,8 @@ from broker_runtime.zookeeper.znodes import (
 
 log = logging.getLogger(__name__)
 
+_T = TypeVar("_T")
+
 
 class MovementWriter:
     """Carries out what was decided about replicas and leaders. The caller lets one change at a time through."""
@@ -34,20 +37,39 @@ class MovementWriter:
 
     def write(self, topic: TopicState, step: ReassignmentStep) -> None:
         """Writes a step. Raises as `Controller.write`; `BadVersionError` if the topic or a state changed meanwhile."""
-        record = Set(topic_path(topic.name), to_json(step.record), topic.version)
-        self._write([record, *_state_writes(topic, step.states)], topic.name)
-        moving = step.record.reassignments
-        for number, state in sorted(step.states.items()):
-            log.info(
-                "move topic=%s partition=%d leader=%s leader_epoch=%d isr=%s",
-                topic.name, number, state.leader, state.leader_epoch, state.isr,
-            )  # fmt: skip
-        log.info("reassign topic=%s version=%d moving=%s", topic.name, topic.version, sorted(moving))
+        self._controller.write(_step_writes(topic, step))
+        _tell(topic, step)
 
-    def write_states(self, topic: TopicState, states: Mapping[int, PartitionState]) -> None:
-        """Writes the states of these partitions of one topic. Raises as `write`."""
-        if states:
-            self._write(_state_writes(topic, states), topic.name)
+    def move(
+        self,
+        topic: TopicState,
+        plan: Callable[[TopicState], ReassignmentStep],
+        *,
+        refreshed: Callable[[], TopicState],
+    ) -> None:
+        """Writes the step that ``plan`` makes. Raises as `Controller.change_topic`."""
+
+        def planned(present: TopicState) -> tuple[list[Operation], tuple[TopicState, ReassignmentStep]]:
+            step = plan(present)
+            return _step_writes(present, step), (present, step)
+
+        _tell(*self._controller.change_topic(topic, planned, refreshed=refreshed))
+
+    def elect(
+        self,
+        topic: TopicState,
+        plan: Callable[[TopicState], tuple[Mapping[int, PartitionState], _T]],
+        *,
+        refreshed: Callable[[], TopicState],
+    ) -> tuple[Mapping[int, PartitionState], _T]:
+        """Writes the states that ``plan`` makes, and returns its answer. Raises as `Controller.change_topic`."""
+
+        def planned(present: TopicState) -> tuple[list[Operation], tuple[Mapping[int, PartitionState], _T]]:
+            states, beside = plan(present)
+            writes = _state_writes(present, states)
+            return [*writes, announcing([present.name])] if writes else [], (states, beside)
+
+        return self._controller.change_topic(topic, planned, refreshed=refreshed)
 
     def set_draining(self, broker_id: int, is_draining: bool, *, since_ms: int = 0) -> None:
         """From now on the broker gets no new replicas, or it does again. Raises as `Controller.write`."""
@@ -55,15 +77,24 @@ class MovementWriter:
         change: Operation = Create(path, to_json(DrainingBroker(since_ms=since_ms))) if is_draining else Delete(path)
         operations = [change, announcing(())]
         try:
-            self._controller.write(operations, is_done=lambda: self._controller.has_happened([change]))
+            self._controller.write(operations)
         except (NodeExistsError, NoNodeError):
             return  # it is so already
         log.info("drain broker=%d draining=%s", broker_id, is_draining)
 
-    def _write(self, operations: list[Operation], topic: str) -> None:
-        self._controller.write(
-            [*operations, announcing([topic])], is_done=lambda: self._controller.has_happened(operations)
-        )
+
+def _step_writes(topic: TopicState, step: ReassignmentStep) -> list[Operation]:
+    record = Set(topic_path(topic.name), to_json(step.record), topic.version)
+    return [record, *_state_writes(topic, step.states), announcing([topic.name])]
+
+
+def _tell(topic: TopicState, step: ReassignmentStep) -> None:
+    for number, state in sorted(step.states.items()):
+        log.info(
+            "move topic=%s partition=%d leader=%s leader_epoch=%d isr=%s",
+            topic.name, number, state.leader, state.leader_epoch, state.isr,
+        )  # fmt: skip
+    log.info("reassign topic=%s version=%d moving=%s", topic.name, topic.version, sorted(step.record.reassignments))
 
 
 def _state_writes(topic: TopicState, states: Mapping[int, PartitionState]) -> list[Operation]:

@@ -19,9 +19,10 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from broker_runtime.contract.errors import CorruptRecordError, TopicAlreadyExistsError
-from broker_runtime.controller.controller import PARTITIONS_PER_WRITE, Controller
+from broker_runtime.controller.controller import Controller
 from broker_runtime.controller.topic_plans import TopicPlan
 from broker_runtime.zookeeper.cluster_state import TopicState
+from broker_runtime.zookeeper.guarded import in_parts
 from broker_runtime.zookeeper.session import (
     Create,
     Delete,
@@ -55,6 +56,19 @@ from broker_runtime.zookeeper.znodes import (
 log = logging.getLogger(__name__)
 
 
+def record_change(topic: TopicState, record: TopicRecord) -> list[Operation]:
+    """The operations that replace the topic's record; for `Controller.change_topic`."""
+    return [Set(topic_path(topic.name), to_json(record), topic.version), announcing([topic.name])]
+
+
+def config_change(topic: TopicState, config: Mapping[str, str]) -> list[Operation]:
+    """The operations that replace the topic's settings; for `Controller.change_topic`."""
+    path = topic_config_path(topic.name)
+    data = to_json(TopicConfig(topic_id=topic.record.topic_id, config=dict(config)))
+    operation = Create(path, data) if topic.config_version < 0 else Set(path, data, topic.config_version)
+    return [operation, announcing([topic.name])]
+
+
 class TopicWriter:
     """Writes topics. The caller lets one change at a time through."""
 
@@ -83,17 +97,6 @@ class TopicWriter:
                 f"topic {plan.name!r} already exists; to accept that, use --if-not-exists (exist_ok=True)"
             ) from None
         log.info("create topic=%s partitions=%d", plan.name, len(plan.record.assignment))
-
-    def change(self, topic: TopicState, record: TopicRecord) -> None:
-        """Replaces the topic's record. Raises as `Controller.write`; `BadVersionError` if it changed meanwhile."""
-        self._write([Set(topic_path(topic.name), to_json(record), topic.version)], topic.name)
-
-    def change_config(self, topic: TopicState, config: Mapping[str, str]) -> None:
-        """Replaces the topic's settings. Raises as `change`."""
-        path = topic_config_path(topic.name)
-        data = to_json(TopicConfig(topic_id=topic.record.topic_id, config=dict(config)))
-        operation: Operation = Create(path, data) if topic.config_version < 0 else Set(path, data, topic.config_version)
-        self._write([operation], topic.name)
 
     def mark_for_deletion(self, topic: TopicState) -> None:
         """Decides that the topic goes. Raises as `Controller.write`."""
@@ -125,8 +128,7 @@ class TopicWriter:
             numbers = sorted(int(number) for number in self._client.children(partitions_path(name)))
         except NoNodeError:
             return
-        for start in range(0, len(numbers), PARTITIONS_PER_WRITE):
-            part = numbers[start : start + PARTITIONS_PER_WRITE]
+        for part in in_parts(numbers):
             # A partition and its state are made in one transaction, so both are there.
             self._delete([path for p in part for path in (partition_state_path(name, p), partition_path(name, p))])
         self._delete([partitions_path(name)])
@@ -162,12 +164,10 @@ class TopicWriter:
         """Of what nobody reads any more: not announced."""
         operations = [Delete(path) for path in paths]
         with contextlib.suppress(NoNodeError):  # gone by itself
-            self._controller.write(operations, is_done=lambda: self._controller.has_happened(operations))
+            self._controller.write(operations)
 
     def _write(self, operations: Sequence[Operation], name: str) -> None:
-        self._controller.write(
-            [*operations, announcing([name])], is_done=lambda: self._controller.has_happened(operations)
-        )
+        self._controller.write([*operations, announcing([name])])
 
     def _exists(self, path: str) -> bool:
         return self._client.find(path) is not None

@@ -26,19 +26,10 @@ from broker_runtime.contract.errors import (
     NotCoordinatorError,
     ZooKeeperUnavailableError,
 )
+from broker_runtime.zookeeper.guarded import Claim, Guard, GuardFailedError, barrier, version_over
 from broker_runtime.zookeeper.membership import Membership
-from broker_runtime.zookeeper.session import (
-    ANY_VERSION,
-    Check,
-    Create,
-    Operation,
-    Set,
-    ZNode,
-    ZNodeError,
-    ZooKeeperClient,
-)
+from broker_runtime.zookeeper.session import Check, Create, Operation, ZNode, ZNodeError, ZooKeeperClient
 from broker_runtime.zookeeper.znodes import (
-    CONSUMERS,
     BrokerRegistration,
     GroupClaim,
     broker_epoch_path,
@@ -51,38 +42,17 @@ from broker_runtime.zookeeper.znodes import (
 
 log = logging.getLogger(__name__)
 
-_ATTEMPTS: Final = 5
 _PROBE_IS_GOOD_MS: Final = 500
 _PATIENCE: Final = 10
-_RELEASES_PER_WRITE: Final = 200
 _NOBODY: Final = GroupClaim(broker_id=-1, broker_epoch=-1)
 
 
-@dataclass(frozen=True, slots=True)
-class Guard:
-    """What makes a write hold only while a claim stands: the check, and the session to write in."""
-
-    check: Check
-    session: int
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """A group that this broker claimed: in which registration, and the claim's epoch."""
+class GroupsClaim(Claim):
+    """A group that this broker claimed, and in which registration. The claim's version is its epoch."""
 
     group_id: str
     membership: Membership
-    version: int
-
-    @property
-    def path(self) -> str:
-        """The claim's znode."""
-        return group_claim_path(self.group_id)
-
-    @property
-    def guard(self) -> Guard:
-        """For every write about the group."""
-        return Guard(Check(self.path, self.version), self.membership.session)
 
 
 class Claims:
@@ -151,32 +121,56 @@ class Claims:
 
     # --- claiming ---------------------------------------------------------------------------------------------
 
-    def claim(self, group_id: str, *, creates: bool = True) -> Claim | None:
+    def claim(self, group_id: str, *, creates: bool = True) -> GroupsClaim | None:
         """Claims the group, anew if this broker has it already: what was under way under the older claim is refused.
 
         ``creates``: also one that ZooKeeper has nothing of; else None for such. When it returns, reads in this session
         see all that earlier coordinators wrote. Raises `NotCoordinatorError` if another broker has it,
         `CoordinatorNotAvailableError` if claims of it keep changing, or while this broker is not registered.
         """
-        for _ in range(_ATTEMPTS):
-            membership = self._membership()
-            if membership is None:
-                raise CoordinatorNotAvailableError("the broker is not registered at present")
-            parent, node = self._client.find_all([group_path(group_id), group_claim_path(group_id)])
+        membership = self._membership()
+        if membership is None:
+            raise CoordinatorNotAvailableError("the broker is not registered at present")
+        path, epoch = group_claim_path(group_id), _epoch_check(membership)
+        holder = to_json(GroupClaim(broker_id=membership.broker_id, broker_epoch=membership.epoch))
+
+        def plan() -> tuple[GroupsClaim, list[Operation]] | None:
+            parent, node = self._client.find_all([group_path(group_id), path])
             if parent is None and not creates:
-                self._catch_up(membership)
-                if self._client.find(group_path(group_id)) is None and self._client.session_id == membership.session:
+                barrier(self._client, session=membership.session)
+                parent, node = self._client.find_all([group_path(group_id), path])
+                if parent is None:
                     return None
-                continue
             if node is not None:
                 self._require_free(group_id, node, membership)
-            claim = self._write(group_id, membership, parent, node)
-            if claim is not None:
-                log.info("claim group=%r epoch=%d broker=%d", group_id, claim.version, membership.broker_id)
-                return claim
-        raise CoordinatorNotAvailableError(f"claims of group {group_id!r} keep changing. Try again")
+            beside: list[Operation] = [epoch] if parent is not None else [epoch, Create(group_path(group_id))]
+            claim = GroupsClaim(
+                path=path,
+                holder=holder,
+                version=version_over(node),
+                session=membership.session,
+                group_id=group_id,
+                membership=membership,
+            )
+            return claim, beside
 
-    def verify(self, claims: Sequence[Claim]) -> list[Claim]:
+        def on_conflict(refusal: ZNodeError) -> None:
+            if refusal.path == epoch.path:
+                raise CoordinatorNotAvailableError("the broker registered anew. Try again") from None
+
+        claim = Claim.acquire(
+            self._client,
+            plan,
+            session=membership.session,
+            what=f"the claim of group {group_id!r}",
+            on_conflict=on_conflict,
+            exhausted=CoordinatorNotAvailableError,
+        )
+        if claim is not None:
+            log.info("claim group=%r epoch=%d broker=%d", group_id, claim.version, membership.broker_id)
+        return claim
+
+    def verify(self, claims: Sequence[GroupsClaim]) -> list[GroupsClaim]:
         """Those that still stand, after what was claimed before the call. One write, which changes nothing, and one
         read."""
         membership = self._membership()
@@ -184,27 +178,16 @@ class Claims:
         if membership is None or not own:
             return []
         try:
-            self._client.transaction([_epoch_check(membership)], session=membership.session)
-        except ZNodeError:
+            return Claim.verify(self._client, own, guard=Guard(_epoch_check(membership), membership.session))
+        except GuardFailedError:
             return []  # registered anew
-        nodes = self._client.find_all([claim.path for claim in own], are_small=True)
-        return [claim for claim, node in zip(own, nodes, strict=True) if _is_of(claim, node)]
 
-    def release(self, claims: Sequence[Claim]) -> None:
+    def release(self, claims: Sequence[GroupsClaim]) -> None:
         """Gives claims up, so that others need not wait; those that do not stand any more are left alone."""
-        for start in range(0, len(claims), _RELEASES_PER_WRITE):
-            some = claims[start : start + _RELEASES_PER_WRITE]
-            try:
-                self._release(some)
-            except ZNodeError:
-                for claim in some:
-                    self._release_one(claim)
+        for claim in Claim.release(self._client, claims, to_json(_NOBODY)):
+            log.info("claim is another's group=%r epoch=%d", claim.group_id, claim.version)
 
     # --- private ----------------------------------------------------------------------------------------------
-
-    def _catch_up(self, membership: Membership) -> None:
-        """What this session reads afterwards is not older than now."""
-        self._client.transaction([Check(CONSUMERS, ANY_VERSION)], session=membership.session)
 
     def _owner(self, present: GroupClaim) -> BrokerRegistration | None:
         """The owner's registration, if it is the one it claimed in. Read, not remembered: it is as recent as the claim,
@@ -237,47 +220,9 @@ class Claims:
         if owner is not None and not self._is_dead(present.broker_id, owner):
             raise NotCoordinatorError(f"broker {present.broker_id} coordinates group {group_id!r}")
 
-    def _write(self, group_id: str, membership: Membership, parent: ZNode | None, node: ZNode | None) -> Claim | None:
-        """The claim; None: somebody else wrote meanwhile."""
-        path = group_claim_path(group_id)
-        data = to_json(GroupClaim(broker_id=membership.broker_id, broker_epoch=membership.epoch))
-        operations: list[Operation] = [_epoch_check(membership)]
-        if parent is None:
-            operations.append(Create(group_path(group_id)))
-        operations.append(Create(path, data) if node is None else Set(path, data, node.version))
-        version = 0 if node is None else node.version + 1
-        claim = Claim(group_id=group_id, membership=membership, version=version)
-        try:
-            self._client.transaction(operations, session=membership.session)
-        except ZNodeError as error:
-            if error.path == broker_epoch_path(membership.broker_id):
-                raise CoordinatorNotAvailableError("the broker registered anew. Try again") from None
-            return None
-        except ZooKeeperUnavailableError:
-            # Whether it was written is unknown: read back, in the session that it was to be written in.
-            self._catch_up(membership)
-            return claim if _is_of(claim, self._client.find(path)) else None
-        return claim
-
-    def _release(self, claims: Sequence[Claim]) -> None:
-        if claims:
-            operations = [Set(claim.path, to_json(_NOBODY), claim.version) for claim in claims]
-            self._client.transaction(operations, session=claims[0].membership.session)
-
-    def _release_one(self, claim: Claim) -> None:
-        try:
-            self._release([claim])
-        except ZNodeError:
-            log.info("claim is another's group=%r epoch=%d", claim.group_id, claim.version)
-
 
 def _epoch_check(membership: Membership) -> Check:
     return Check(broker_epoch_path(membership.broker_id), membership.epoch)
-
-
-def _is_of(claim: Claim, node: ZNode | None) -> bool:
-    own = GroupClaim(broker_id=claim.membership.broker_id, broker_epoch=claim.membership.epoch)
-    return node is not None and node.version == claim.version and _understood(claim.group_id, node) == own
 
 
 def _understood(group_id: str, node: ZNode) -> GroupClaim:

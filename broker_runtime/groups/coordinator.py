@@ -32,20 +32,12 @@ from broker_runtime.contract.requests import (
     GroupHeartbeatResponse,
     GroupInfo,
 )
-from broker_runtime.groups.claims import Guard
 from broker_runtime.groups.group import REST_MS, Plan
 from broker_runtime.groups.hosted import HostedGroup, HostedGroups
 from broker_runtime.groups.shares import TopicShape
 from broker_runtime.zookeeper.cluster_state import ClusterState
-from broker_runtime.zookeeper.session import (
-    BadVersionError,
-    Create,
-    NodeExistsError,
-    NoNodeError,
-    Operation,
-    Set,
-    ZooKeeperClient,
-)
+from broker_runtime.zookeeper.guarded import Guard, GuardFailedError, Planned, change
+from broker_runtime.zookeeper.session import Create, Operation, Set, ZooKeeperClient
 from broker_runtime.zookeeper.znodes import group_members_path, members_to_bytes
 
 log = logging.getLogger(__name__)
@@ -294,25 +286,34 @@ class GroupCoordinator:
         record = plan.record
         if not record.members:
             record = msgspec.structs.replace(record, empty_since_ms=self._wall_ms())
-        path, data, version = group_members_path(hosted.group_id), members_to_bytes(record), hosted.members_version
-        operation: Operation = Create(path, data) if version is None else Set(path, data, version)
-        guard = hosted.claim.guard
+        path, data = group_members_path(hosted.group_id), members_to_bytes(record)
+        is_first = True
+
+        def plan_write() -> Planned[int | None]:
+            nonlocal is_first
+            if is_first:
+                is_first, version = False, hosted.members_version
+                operation: Operation = Create(path, data) if version is None else Set(path, data, version)
+                return Planned(0 if version is None else version + 1, [operation])
+            # Not known to be written, or refused because of an earlier write whose answer was lost: nobody was told of
+            # that, and the next plan goes over it.
+            node = self._client.find(path)
+            hosted.members_version = None if node is None else node.version
+            return Planned(hosted.members_version if node is not None and node.data == data else None)
+
         try:
-            self._client.transaction([guard.check, operation], session=guard.session)
-            hosted.members_version = 0 if version is None else version + 1
-        except (BadVersionError, NoNodeError, NodeExistsError) as refusal:
-            if refusal.path == guard.check.path:
-                self._groups.drop(hosted)
-                return True
-            # An earlier write whose answer was lost: it was never told, and this one goes over it.
-            return self._is_written(hosted, data) and self._adopt(hosted, plan)
-        except ZooKeeperUnavailableError:
-            if not self._client.is_connected or not self._is_written(hosted, data):
-                raise
+            # Two attempts, and no wait for a connection: the next step tries again, with what is to be written by then.
+            version = change(self._client, plan_write, what=path, guard=hosted.claim.guard, attempts=2)
+        except GuardFailedError:
+            self._groups.drop(hosted)
+            return True
         except InvalidRequestError as error:
             log.error("cannot write members group=%r error=%s", hosted.group_id, error.message)
             self._resting[hosted.group_id] = self._steady_ms() + _TOO_LARGE_MS
             return False
+        if version is None:
+            return False
+        hosted.members_version = version
         return self._adopt(hosted, plan)
 
     def _adopt(self, hosted: HostedGroup, plan: Plan) -> bool:
@@ -320,18 +321,6 @@ class GroupCoordinator:
             hosted.group.adopt(plan)
         self._touch(hosted)
         return True
-
-    def _is_written(self, hosted: HostedGroup, data: bytes) -> bool:
-        """Reads the members back; what was under way before is done by then, or never will be."""
-        guard = hosted.claim.guard
-        try:
-            self._client.transaction([guard.check], session=guard.session)
-        except (BadVersionError, NoNodeError):
-            self._groups.drop(hosted)
-            return False
-        node = self._client.find(group_members_path(hosted.group_id))
-        hosted.members_version = None if node is None else node.version
-        return node is not None and node.data == data
 
 
 def _no_member(group_id: str, member_id: str) -> UnknownMemberIdError:

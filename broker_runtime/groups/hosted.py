@@ -22,7 +22,7 @@ from broker_runtime.contract.errors import (
     NotCoordinatorError,
     ZooKeeperUnavailableError,
 )
-from broker_runtime.groups.claims import Claim, Claims
+from broker_runtime.groups.claims import Claims, GroupsClaim
 from broker_runtime.groups.group import Group, Limits
 from broker_runtime.zookeeper.membership import Membership
 from broker_runtime.zookeeper.session import NoNodeError, ZooKeeperClient
@@ -66,7 +66,7 @@ class HostedGroup:
         "verified_ms",
     )
 
-    def __init__(self, claim: Claim, group: Group, members_version: int | None, claimed_ms: int) -> None:
+    def __init__(self, claim: GroupsClaim, group: Group, members_version: int | None, claimed_ms: int) -> None:
         """``members_version``: of the members' znode; None: there is none. ``claimed_ms``: when the claim was sent."""
         self.lock = threading.Lock()
         self.claim = claim

@@ -11,9 +11,7 @@ believed that was read before it must have ended.
 from __future__ import annotations
 
 import logging
-import random
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -27,22 +25,20 @@ from broker_runtime.contract.errors import (
     UnknownTopicOrPartitionError,
     ZooKeeperUnavailableError,
 )
-from broker_runtime.groups.claims import Guard
+from broker_runtime.zookeeper.guarded import Guard, GuardFailedError, Planned, barrier, change
 from broker_runtime.zookeeper.session import (
     ANY_VERSION,
-    BadVersionError,
     Check,
     Create,
-    NodeExistsError,
     NoNodeError,
     Operation,
     Set,
     ZNode,
+    ZNodeError,
     ZooKeeperClient,
     check_request_size,
 )
 from broker_runtime.zookeeper.znodes import (
-    CONSUMERS,
     GroupOffsets,
     StoredOffset,
     TopicRecord,
@@ -56,10 +52,9 @@ from broker_runtime.zookeeper.znodes import (
 log = logging.getLogger(__name__)
 
 COMMIT_LIMIT_S: Final = 25.0
-# How long one write is tried again, after others' writes and lost answers. The pauses are drawn by chance, so that two
-# brokers that write at once do not go on meeting.
+# How long one write is tried again, after others' writes and lost answers.
 _WRITE_LIMIT_S: Final = 10.0
-_LONGEST_PAUSE_S: Final = 0.1
+_WRITE_ATTEMPTS: Final = 1_000
 # The longest that a write lasts, once it is under way: the tries, and the requests of the last one.
 _WRITE_END_S: Final = 60.0
 REFRESH_MS: Final = 86_400_000
@@ -94,9 +89,9 @@ class OffsetStore:
         """``refresh_ms``: offsets that are as they were are written again when they are as old as this."""
         self._client = client
         self._refresh_ms = refresh_ms
-        self._lock = threading.Lock()  # guards what follows; never held over a call to ZooKeeper
+        self._lock = threading.Lock()  # guards _queues; never held over a call to ZooKeeper
         self._queues: dict[tuple[str, str], _Queue] = {}
-        self._doubtful: set[tuple[str, str]] = set()  # whose last write may be under way still
+        self._doubts: set[str] = set()  # see `change`
         self.writes = 0
         """How many writes were made."""
 
@@ -147,7 +142,10 @@ class OffsetStore:
         Raises `NotCoordinatorError` if the claim does not stand, `ZooKeeperUnavailableError`.
         """
         if guard is not None:
-            self._require(group_id, guard)
+            try:
+                barrier(self._client, guard=guard)
+            except GuardFailedError:
+                raise _deposed(group_id) from None
         if topics is None:
             topics = self.topics_of(group_id)
         paths = [group_offsets_path(group_id, topic) for topic in topics]
@@ -198,50 +196,43 @@ class OffsetStore:
     def _write(self, key: tuple[str, str], batch: Sequence[_Commit]) -> None:
         group_id, topic = key
         guard = batch[-1].guard
-        session = None if guard is None else guard.session
         parent, path = group_offsets_parent(group_id), group_offsets_path(group_id, topic)
-        deadline = time.monotonic() + _WRITE_LIMIT_S
-        longest_pause = 0.001
-        while True:
-            try:
-                self._end_doubt(key, guard)
-                above, node = self._client.find_all([parent, path])
-                present = None if node is None else from_json(node.data, GroupOffsets, path)
-                merged = merge(present, batch, refresh_ms=self._refresh_ms)
-                if merged == present:
-                    return
-                topic_version = ANY_VERSION
-                if present is not None and present.topic_id != merged.topic_id:
-                    topic_version = self._version_of(topic, merged.topic_id)
-                operations: list[Operation] = [Check(topic_path(topic), topic_version)]
-                if guard is not None:
-                    operations.insert(0, guard.check)
-                    operations += [Create(parent)] if above is None else []
-                elif above is None:
-                    self._client.ensure_path(parent)
-                operations.append(_operation(path, node, to_json(merged)))
-                _check_size(key, operations)
-                self._client.transaction(operations, session=session)
-                self.writes += 1
-            except (BadVersionError, NodeExistsError, NoNodeError) as refusal:
-                if guard is not None and refusal.path == guard.check.path:
-                    raise _deposed(group_id) from None
-                if isinstance(refusal, NoNodeError) and refusal.path == topic_path(topic):
-                    raise UnknownTopicOrPartitionError(f"no topic {topic!r}: it was deleted") from None
-                # Else another broker wrote meanwhile.
-            except ZooKeeperUnavailableError:
-                # Unknown whether it was written: the next round reads it back, and finds nothing left to change if so.
-                with self._lock:
-                    self._doubtful.add(key)
-                has_ended = session is not None and session != self._client.session_id
-                if has_ended or not self._client.is_connected or time.monotonic() > deadline:
-                    raise
-            else:
-                return
-            if time.monotonic() > deadline:
-                raise ZooKeeperUnavailableError(f"{path} keeps changing; the offsets were not written. Try again later")
-            time.sleep(random.uniform(0, longest_pause))
-            longest_pause = min(longest_pause * 2, _LONGEST_PAUSE_S)
+
+        def plan() -> Planned[bool]:
+            above, node = self._client.find_all([parent, path])
+            present = None if node is None else from_json(node.data, GroupOffsets, path)
+            merged = merge(present, batch, refresh_ms=self._refresh_ms)
+            if merged == present:
+                return Planned(False)
+            topic_version = ANY_VERSION
+            if present is not None and present.topic_id != merged.topic_id:
+                topic_version = self._version_of(topic, merged.topic_id)
+            operations: list[Operation] = [Check(topic_path(topic), topic_version)]
+            if above is None and guard is None:
+                self._client.ensure_path(parent)
+            elif above is None:
+                operations.append(Create(parent))
+            operations.append(_operation(path, node, to_json(merged)))
+            _check_size(key, operations if guard is None else [guard.check, *operations])
+            return Planned(True, operations)
+
+        def on_conflict(refusal: ZNodeError) -> None:
+            if isinstance(refusal, NoNodeError) and refusal.path == topic_path(topic):
+                raise UnknownTopicOrPartitionError(f"no topic {topic!r}: it was deleted") from None
+
+        try:
+            self.writes += change(
+                self._client,
+                plan,
+                what=path,
+                guard=guard,
+                doubts=self._doubts,
+                on_conflict=on_conflict,
+                attempts=_WRITE_ATTEMPTS,
+                limit_s=_WRITE_LIMIT_S,
+            )
+        except GuardFailedError:
+            raise _deposed(group_id) from None
 
     def _version_of(self, topic: str, topic_id: bytes) -> int:
         """Of the topic's znode. Raises `InconsistentTopicIdError` if it has another id by now: who commits looked at it
@@ -252,24 +243,6 @@ class OffsetStore:
         if from_json(node.data, TopicRecord, topic_path(topic)).topic_id != topic_id:
             raise InconsistentTopicIdError(f"topic {topic!r} was made anew; nothing was committed")
         return node.version
-
-    def _end_doubt(self, key: tuple[str, str], guard: Guard | None) -> None:
-        """What was under way is either done or never will be, and reads after this tell which."""
-        if key not in self._doubtful:
-            return
-        if guard is not None:
-            self._require(key[0], guard)
-        else:
-            self._client.transaction([Check(CONSUMERS, ANY_VERSION)])
-        with self._lock:
-            self._doubtful.discard(key)
-
-    def _require(self, group_id: str, guard: Guard) -> None:
-        """A write that changes nothing: it comes after all those before it, and what is read afterwards is as new."""
-        try:
-            self._client.transaction([guard.check], session=guard.session)
-        except (BadVersionError, NoNodeError):
-            raise _deposed(group_id) from None
 
 
 def merge(present: GroupOffsets | None, batch: Sequence[_Commit], *, refresh_ms: int = REFRESH_MS) -> GroupOffsets:

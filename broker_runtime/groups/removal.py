@@ -29,6 +29,7 @@ from broker_runtime.contract.model import check_group_id
 from broker_runtime.groups.claims import Claims
 from broker_runtime.groups.hosted import HostedGroup, HostedGroups
 from broker_runtime.groups.offsets import OffsetStore
+from broker_runtime.zookeeper.guarded import barrier, in_parts, write
 from broker_runtime.zookeeper.session import Delete, NotEmptyError, ZNode, ZNodeError, ZooKeeperClient
 from broker_runtime.zookeeper.znodes import (
     CONSUMERS,
@@ -110,8 +111,8 @@ class GroupRemoval:
         self._loads_left = _LOADS_PER_STEP
         try:
             names = self._client.children(CONSUMERS)
-            for start in range(0, len(names), _GROUPS_AT_ONCE):
-                self._look_at(names[start : start + _GROUPS_AT_ONCE])
+            for some in in_parts(names, _GROUPS_AT_ONCE):
+                self._look_at(some)
             present = set(names)
             self._not_before = {name: at_ms for name, at_ms in self._not_before.items() if name in present}
         except (ZooKeeperUnavailableError, ZNodeError) as error:
@@ -199,8 +200,8 @@ class GroupRemoval:
 
     def _offsets(self, hosted: HostedGroup) -> dict[str, ZNode]:
         """By topic; as recent as the call."""
-        guard, group_id = hosted.claim.guard, hosted.group_id
-        self._client.transaction([guard.check], session=guard.session)
+        group_id = hosted.group_id
+        barrier(self._client, guard=hosted.claim.guard)
         topics = self._store.topics_of(group_id)
         paths = [group_offsets_path(group_id, topic) for topic in topics]
         found = zip(topics, self._client.find_all(paths), strict=True)
@@ -218,9 +219,8 @@ class GroupRemoval:
             deletes.append(Delete(group_offsets_parent(group_id)))
         if hosted.members_version is not None:
             deletes.append(Delete(group_members_path(group_id), hosted.members_version))
-        for start in range(0, len(deletes), _DELETES_PER_WRITE):
-            some = deletes[start : start + _DELETES_PER_WRITE]
-            self._client.transaction([guard.check, *some], session=guard.session)
+        for some in in_parts(deletes, _DELETES_PER_WRITE):
+            write(self._client, some, guard=guard)
         hosted.members_version = None
 
     def _remove_claim(self, hosted: HostedGroup) -> None:

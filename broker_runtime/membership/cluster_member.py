@@ -419,8 +419,7 @@ class ClusterMember:
                 log.error("cannot remove logs topic=%s topic_id=%s error=%s", record.name, topic_id.hex(), error)
                 self._look_again_soon()
                 continue
-            if not logs_are_removed(self._client, topic_id, own_id):
-                self._board.tell(has_changes=True)
+            logs_are_removed(self._client, topic_id, own_id)
 
     def _retry_failed(self) -> None:
         with self._changing:

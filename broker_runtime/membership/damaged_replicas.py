@@ -14,26 +14,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Final
 
 import msgspec
 
 from broker_runtime.contract.errors import CorruptRecordError
 from broker_runtime.replication import Partition
+from broker_runtime.zookeeper import guarded
 from broker_runtime.zookeeper.membership import Membership
-from broker_runtime.zookeeper.session import BadVersionError, Check, NoNodeError, Set, ZooKeeperClient
+from broker_runtime.zookeeper.session import Set, ZNodeError, ZooKeeperClient
 from broker_runtime.zookeeper.znodes import (
     PartitionState,
     announcing,
-    broker_epoch_path,
     from_json,
     partition_state_path,
     to_json,
 )
 
 log = logging.getLogger(__name__)
-
-_STATES_PER_WRITE: Final = 200
 
 
 class DamagedReplicas:
@@ -47,22 +44,25 @@ class DamagedReplicas:
 
     def leave(self, damaged: Sequence[Partition], membership: Membership) -> bool:
         """Leaves the in-sync sets of ``damaged`` that others can lead; returns whether nothing is left to be done until
-        the states change. Raises `ZooKeeperUnavailableError`; then some were left, perhaps."""
+        the states change. Raises `ZooKeeperUnavailableError`, or `GuardFailedError` if a later life of the broker has
+        begun; then some were left, perhaps."""
         writes = self._writes(damaged, membership.broker_id)
-        epoch = Check(broker_epoch_path(membership.broker_id), membership.epoch)
         is_done = True
-        for start in range(0, len(writes), _STATES_PER_WRITE):
-            part = writes[start : start + _STATES_PER_WRITE]
-            announcement = announcing(partition.topic for partition, _ in part)
-            try:
-                versions = self._client.transaction(
-                    [epoch, *(write for _, write in part), announcement], session=membership.session
-                )
-            except (BadVersionError, NoNodeError) as error:
-                log.info("leave in-sync sets again changed=%s partitions=%d", error.path, len(part))
-                is_done = False
-                continue
-            for (partition, _), version in zip(part, versions[1:], strict=False):
+
+        def send(some: Sequence[tuple[Partition, Set]]) -> list[int]:
+            announcement = announcing(partition.topic for partition, _ in some)
+            operations = [*(write for _, write in some), announcement]
+            return guarded.write(self._client, operations, guard=membership.guard)[:-1]
+
+        def leave_out(some: Sequence[tuple[Partition, Set]], refusal: ZNodeError) -> None:
+            nonlocal is_done
+            log.info("leave in-sync sets again changed=%s partitions=%d", refusal.path, len(some))
+            is_done = False
+
+        for part in guarded.in_parts(writes):
+            for (partition, _), version in guarded.write_most(
+                part, send, concerns=lambda each, path: each[1].path == path, leave_out=leave_out
+            ):
                 log.warning(
                     "leave in-sync set of a damaged log topic=%s partition=%d version=%d",
                     partition.topic, partition.partition, version,

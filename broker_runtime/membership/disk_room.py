@@ -145,6 +145,7 @@ class DiskReport:
         self._diverged = diverged
         self._told: tuple[int, DiskTroubles | None] | None = None  # in which epoch; None: nothing in this process
         self._is_doubtful = False  # whether what was told last has arrived
+        self._doubts: set[str] = set()  # see `guarded.change`
 
     def tell(self, membership: Membership) -> bool:
         """Tells what has changed; whether the cluster knows how it is now. Blocks for ZooKeeper, in bounds."""
@@ -157,7 +158,7 @@ class DiskReport:
                 self._told = present  # what was told in an earlier registration counts no more
                 return True
         try:
-            tell_disks(self._client, membership, present[1])
+            tell_disks(self._client, membership, present[1], doubts=self._doubts)
         except (ZooKeeperUnavailableError, ZNodeError) as error:
             self._is_doubtful = True
             log.warning("cannot tell of disks broker=%d error=%s", membership.broker_id, error)

@@ -27,6 +27,7 @@ from broker_runtime.controller.election import Electorate
 from broker_runtime.membership.disk_room import DiskReport
 from broker_runtime.replication import InSyncChange, Partition, PartitionRegistry
 from broker_runtime.replication.hosted_replica import BUSY_S
+from broker_runtime.zookeeper.guarded import in_parts, write, write_most
 from broker_runtime.zookeeper.membership import Membership
 from broker_runtime.zookeeper.session import ANY_VERSION, Check, Operation, Set, ZNodeError, ZooKeeperClient
 from broker_runtime.zookeeper.znodes import (
@@ -45,8 +46,6 @@ from broker_runtime.zookeeper.znodes import (
 _R = TypeVar("_R", bound=Record)
 
 log = logging.getLogger(__name__)
-
-CHANGES_PER_WRITE: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +145,8 @@ class IsrUpdater:
             brokers = None if self._electorate is None else self._electorate()
             own_id = membership.broker_id
             proposed += [(partition, None) for partition in led if _is_to_be_given_up(partition, own_id, brokers)]
-        for start in range(0, len(proposed), CHANGES_PER_WRITE):
-            self._write(proposed[start : start + CHANGES_PER_WRITE], membership)
+        for some in in_parts(proposed):
+            self._write(some, membership)
 
     def _propose(self, led: Sequence[Partition], now_ms: int) -> list[tuple[Partition, InSyncChange | None]]:
         """Waits for one busy partition of each disk, shortly: where that stands still, many are busy."""
@@ -175,26 +174,27 @@ class IsrUpdater:
             for partition, change in proposed:
                 _refused(partition, change)
             return
-        while writes:
-            try:
-                versions = self._send(writes, membership)
-            except ZNodeError as error:
-                failed = [write for write in writes if write.fails_by(error.path)] or writes
-                log.info("in-sync sets refused changed=%s partitions=%d", error.path, len(failed))
-                for write in failed:
-                    _refused(write.partition, write.change, gone=write.gone(error.path))
-                writes = [write for write in writes if write not in failed]
-            except ZooKeeperUnavailableError as error:
-                log.warning("in-sync sets unknown partitions=%d error=%s", len(writes), error)
-                for write in writes:
-                    if write.change is not None:
-                        write.partition.in_sync_unknown(write.change)
-                return
-            else:
-                for write, version in zip(writes, versions, strict=True):
-                    if write.change is not None:
-                        write.partition.in_sync_written(write.change, version)
-                return
+
+        def leave_out(changed: Sequence[_Write], refusal: ZNodeError) -> None:
+            log.info("in-sync sets refused changed=%s partitions=%d", refusal.path, len(changed))
+            for each in changed:
+                _refused(each.partition, each.change, gone=each.gone(refusal.path))
+                writes.remove(each)
+
+        try:
+            written = write_most(
+                list(writes), lambda some: self._send(some, membership), concerns=_Write.fails_by, leave_out=leave_out
+            )
+        except ZooKeeperUnavailableError as error:
+            # Not read back here: both outcomes count until a newer state is heard of (`InSyncSet.outcome_unknown`).
+            log.warning("in-sync sets unknown partitions=%d error=%s", len(writes), error)
+            for each in writes:
+                if each.change is not None:
+                    each.partition.in_sync_unknown(each.change)
+        else:
+            for each, version in written:
+                if each.change is not None:
+                    each.partition.in_sync_written(each.change, version)
 
     def _prepare(
         self, proposed: Sequence[tuple[Partition, InSyncChange | None]], membership: Membership
@@ -214,7 +214,7 @@ class IsrUpdater:
                 _refused(partition, change)
                 continue
             if change is None:
-                writes.append(_Write(partition, change, _given_up(present, membership.broker_id), node.version))
+                writes.append(_Write(partition, change, present.without(membership.broker_id), node.version))
                 continue
             record = None
             if change.joining:
@@ -246,7 +246,7 @@ class IsrUpdater:
         checks = list(dict.fromkeys([own, *records, *(check for write in writes for check in write.checks())]))
         sets = [Set(write.path, to_json(write.state), write.version) for write in writes]
         announcement = announcing(write.partition.topic for write in writes)
-        versions = self._client.transaction([*checks, *sets, announcement], session=membership.session)
+        versions = write(self._client, [*checks, *sets, announcement], session=membership.session)
         return versions[len(checks) : len(checks) + len(sets)]
 
 
@@ -282,12 +282,6 @@ def _others(state: PartitionState) -> tuple[int, ...]:
     """Who may lead instead of the leader: its fellows in the in-sync set; without any, those that are eligible."""
     fellows = tuple(member for member in state.isr if member != state.leader)
     return tuple(member for member in fellows if member not in state.unproven) if fellows else state.eligible
-
-
-def _given_up(state: PartitionState, leader: int) -> PartitionState:
-    """Without its leader, which leaves the in-sync set too: the controller elects another."""
-    others = tuple(member for member in state.isr if member != leader) or state.eligible
-    return state.with_in_sync(others).not_led_by(leader)
 
 
 def _refused(partition: Partition, change: InSyncChange | None, *, gone: Sequence[int] = ()) -> None:

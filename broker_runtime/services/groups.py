@@ -42,13 +42,14 @@ from broker_runtime.contract.requests import (
     PartitionKey,
     RemoveGroupMembersRequest,
 )
-from broker_runtime.groups.claims import Claims, Guard
+from broker_runtime.groups.claims import Claims
 from broker_runtime.groups.coordinator import GroupCoordinator
 from broker_runtime.groups.member import MemberState
 from broker_runtime.groups.offsets import OffsetStore
 from broker_runtime.groups.removal import GroupRemoval
 from broker_runtime.services.caller import Caller, logged_change
 from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState
+from broker_runtime.zookeeper.guarded import Guard
 from broker_runtime.zookeeper.session import MAX_REQUEST_BYTES, ZNode, ZooKeeperClient
 from broker_runtime.zookeeper.znodes import (
     CONSUMERS,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Final
+from functools import partial
 
 from broker_runtime.contract.errors import (
     ElectionNotNeededError,
@@ -17,7 +17,6 @@ from broker_runtime.contract.errors import (
     PreferredLeaderNotAvailableError,
     PylogError,
     UnknownTopicOrPartitionError,
-    ZooKeeperUnavailableError,
 )
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import (
@@ -45,10 +44,7 @@ from broker_runtime.membership.cluster_member import ClusterMember
 from broker_runtime.replication import PartitionRegistry
 from broker_runtime.services.caller import Caller, logged_change
 from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState
-from broker_runtime.zookeeper.session import BadVersionError
 from broker_runtime.zookeeper.znodes import PartitionState
-
-_ATTEMPTS: Final = 5
 
 _logger = logging.getLogger(__name__)
 
@@ -153,16 +149,8 @@ class MovementService:
             self._plan(_existing(cluster, name), moves)
         for name, moves in by_topic.items():
             topic = _existing(cluster, name)
-            for _ in range(_ATTEMPTS):
-                try:
-                    self._writer.write(topic, self._plan(topic, moves))
-                except BadVersionError:
-                    topic = self._refreshed(name)
-                else:
-                    self._refreshed(name)
-                    break
-            else:
-                raise ZooKeeperUnavailableError(f"{name} keeps changing. Try again later")
+            self._writer.move(topic, partial(self._plan, moves=moves), refreshed=partial(self._refreshed, name))
+            self._refreshed(name)
 
     def _plan(self, topic: TopicState, moves: _Moves) -> ReassignmentStep:
         live = self._member.electorate.live
@@ -175,17 +163,14 @@ class MovementService:
     def _elect(
         self, topic: TopicState, wanted: set[int] | None, is_unclean: bool
     ) -> tuple[dict[int, int], dict[int, PylogError]]:
-        for _ in range(_ATTEMPTS):
-            states, refused = self._choose(topic, wanted, is_unclean)
-            try:
-                self._writer.write_states(topic, states)
-            except BadVersionError:
-                topic = self._refreshed(topic.name)
-                continue
-            if states:
-                self._refreshed(topic.name)
-            return {n: state.leader for n, state in states.items() if state.leader is not None}, refused
-        raise ZooKeeperUnavailableError(f"{topic.name} keeps changing. Try again later")
+        states, refused = self._writer.elect(
+            topic,
+            partial(self._choose, wanted=wanted, is_unclean=is_unclean),
+            refreshed=partial(self._refreshed, topic.name),
+        )
+        if states:
+            self._refreshed(topic.name)
+        return {n: state.leader for n, state in states.items() if state.leader is not None}, refused
 
     def _choose(
         self, topic: TopicState, wanted: set[int] | None, is_unclean: bool

@@ -20,17 +20,16 @@ from broker_runtime.contract.errors import (
     BrokerOverloadedError,
     InvalidRequestError,
     PylogError,
-    ZooKeeperUnavailableError,
 )
 from broker_runtime.contract.events import event
 from broker_runtime.contract.requests import InitProducerIdRequest, InitProducerIdResponse
 from broker_runtime.services.caller import Caller
-from broker_runtime.zookeeper.session import BadVersionError, NodeExistsError, ZNodeError, ZooKeeperClient
+from broker_runtime.zookeeper.guarded import Planned, change
+from broker_runtime.zookeeper.session import Create, Set, ZNodeError, ZooKeeperClient
 from broker_runtime.zookeeper.znodes import PRODUCER_ID_BLOCK, ProducerIdBlock, from_json, to_json
 
 BLOCK_SIZE: Final = 1_000
 RESERVE: Final = BLOCK_SIZE // 2
-_ATTEMPTS: Final = 20
 _LOOK_PAUSE_S: Final = 0.1
 
 _logger = logging.getLogger(__name__)
@@ -110,22 +109,20 @@ class ProducerIdService:
             self._ids.extend(ids)
 
     def _claim(self) -> range:
-        """A block of ids, by compare-and-set."""
-        for _ in range(_ATTEMPTS):
+        """A block of ids, by compare-and-set. One whose claim was not answered may be another broker's: it is left."""
+
+        def plan() -> Planned[int]:
             found = self._client.find(PRODUCER_ID_BLOCK)
             first = 0 if found is None else from_json(found.data, ProducerIdBlock, PRODUCER_ID_BLOCK).next
             claimed = to_json(ProducerIdBlock(next=first + BLOCK_SIZE))
-            try:
-                if found is None:
-                    self._client.create(PRODUCER_ID_BLOCK, claimed)
-                else:
-                    self._client.set(PRODUCER_ID_BLOCK, claimed, version=found.version)
-            except (BadVersionError, NodeExistsError):
-                continue  # another broker was quicker
-            event(_logger, "claim producer ids", first=first, count=BLOCK_SIZE)
-            self._know(first + BLOCK_SIZE)
-            return range(first, first + BLOCK_SIZE)
-        raise ZooKeeperUnavailableError(f"{PRODUCER_ID_BLOCK} changed {_ATTEMPTS} times while a block was claimed")
+            if found is None:
+                return Planned(first, [Create(PRODUCER_ID_BLOCK, claimed)])
+            return Planned(first, [Set(PRODUCER_ID_BLOCK, claimed, found.version)])
+
+        first = change(self._client, plan, what=PRODUCER_ID_BLOCK)
+        event(_logger, "claim producer ids", first=first, count=BLOCK_SIZE)
+        self._know(first + BLOCK_SIZE)
+        return range(first, first + BLOCK_SIZE)
 
 
 def _unknown_yet(producer_id: int) -> BrokerOverloadedError:

@@ -10,7 +10,6 @@ import logging
 import time
 import uuid
 from collections.abc import Callable
-from typing import Final
 
 from broker_runtime.contract.errors import (
     LeaderNotAvailableError,
@@ -34,13 +33,12 @@ from broker_runtime.contract.requests import (
 from broker_runtime.contract.settings import BrokerSettings
 from broker_runtime.controller.assignment import loads
 from broker_runtime.controller.topic_plans import plan_columns, plan_config, plan_partitions, plan_topic
+from broker_runtime.controller.topics import config_change, record_change
 from broker_runtime.membership.cluster_member import ClusterMember
 from broker_runtime.services.caller import Caller, logged_change
 from broker_runtime.services.metadata import planned_topic_info, topic_info
 from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState
-from broker_runtime.zookeeper.session import BadVersionError, NodeExistsError
-
-_ATTEMPTS: Final = 5
+from broker_runtime.zookeeper.session import Operation
 
 _logger = logging.getLogger(__name__)
 
@@ -117,37 +115,36 @@ class TopicService:
     def create_partitions(self, caller: Caller, request: CreatePartitionsRequest) -> Empty:
         """Adds partitions; none moves. Raises `InvalidPartitionsError` unless they become more."""
 
-        def change(topic: TopicState, cluster: ClusterState) -> None:
+        def plan(topic: TopicState, cluster: ClusterState) -> list[Operation]:
             brokers = loads(cluster.placeable, (other.record.assignment for other in cluster.topics.values()))
             suspects = self._member.electorate.suspects
             record = plan_partitions(topic.name, topic.record, request.total, brokers, suspects=suspects)
-            self._member.topics.change(topic, record)
+            return record_change(topic, record)
 
         with logged_change(_logger, "add partitions", caller, topic=request.name, total=request.total):
-            self._change(request.name, change)
+            self._change(request.name, plan)
         return Empty()
 
     def add_columns(self, caller: Caller, request: AddColumnsRequest) -> AddColumnsResponse:
         """Adds nullable columns as a new version of the schema. Raises `InvalidSchemaError`."""
 
-        def change(topic: TopicState, cluster: ClusterState) -> None:
-            self._member.topics.change(topic, plan_columns(topic.name, topic.record, request.schema))
+        def plan(topic: TopicState, cluster: ClusterState) -> list[Operation]:
+            return record_change(topic, plan_columns(topic.name, topic.record, request.schema))
 
         with logged_change(_logger, "add columns", caller, topic=request.name):
-            changed = self._change(request.name, change)
+            changed = self._change(request.name, plan)
         return AddColumnsResponse(schema_id=changed.record.schemas[-1].schema_id)
 
     def alter_config(self, caller: Caller, request: AlterConfigRequest) -> Empty:
         """Sets and takes away the topic's own settings; they act at once. Raises `InvalidConfigError`."""
 
-        def change(topic: TopicState, cluster: ClusterState) -> None:
+        def plan(topic: TopicState, cluster: ClusterState) -> list[Operation]:
             config = plan_config(topic.config, request)
-            if config != dict(topic.config):
-                self._member.topics.change_config(topic, config)
+            return [] if config == dict(topic.config) else config_change(topic, config)
 
         named = ",".join(sorted(request.changes))
         with logged_change(_logger, "alter config", caller, topic=request.topic, settings=named):
-            self._change(request.topic, change)
+            self._change(request.topic, plan)
         return Empty()
 
     def _delete(self, name: str) -> None:
@@ -163,17 +160,14 @@ class TopicService:
                     f"{name} is being deleted, and the next controller goes on with it: {error.message}"
                 ) from None
 
-    def _change(self, name: str, change: Callable[[TopicState, ClusterState], None]) -> TopicState:
+    def _change(self, name: str, plan: Callable[[TopicState, ClusterState], list[Operation]]) -> TopicState:
         with self._member.changing() as cluster:
-            topic = _existing(cluster, name)
-            for _ in range(_ATTEMPTS):
-                try:
-                    change(topic, cluster)
-                except (BadVersionError, NodeExistsError):
-                    topic = self._refreshed(name)  # what is known here was old: look again
-                else:
-                    return self._changed(name)
-        raise ZooKeeperUnavailableError(f"{name} keeps changing. Try again later")
+            self._member.controller.change_topic(
+                _existing(cluster, name),
+                lambda topic: (plan(topic, cluster), None),
+                refreshed=lambda: self._refreshed(name),
+            )
+            return self._changed(name)
 
     def _changed(self, name: str) -> TopicState:
         """As `_refreshed`, after a change."""

@@ -23,18 +23,18 @@ from typing import Final
 
 import msgspec
 
-from broker_runtime.contract.errors import SetupError, ZooKeeperUnavailableError
+from broker_runtime.contract.errors import SetupError
 from broker_runtime.zookeeper.disks import DiskNews, Disks, Generation, next_record
+from broker_runtime.zookeeper.guarded import Guard, Planned, change
 from broker_runtime.zookeeper.returning import Return, leave_in_sync_sets, missed_logs
 from broker_runtime.zookeeper.session import (
-    BadVersionError,
     Check,
     Create,
     Delete,
-    NodeExistsError,
     NoNodeError,
     Operation,
     Set,
+    ZNodeError,
     ZooKeeperClient,
 )
 from broker_runtime.zookeeper.znodes import (
@@ -51,7 +51,7 @@ from broker_runtime.zookeeper.znodes import (
 
 log = logging.getLogger(__name__)
 
-_ATTEMPTS: Final = 20
+_REGISTER_LIMIT_S: Final = 300.0  # an attempt reads all topics, and may ask many brokers whether they serve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +83,11 @@ class Membership:
     session: int
     secret: str = field(default="", repr=False)
 
+    @property
+    def guard(self) -> Guard:
+        """For writes that hold only while this is the broker's newest registration."""
+        return Guard(Check(broker_epoch_path(self.broker_id), self.epoch), self.session)
+
 
 def register(
     client: ZooKeeperClient,
@@ -98,17 +103,16 @@ def register(
     `ZooKeeperUnavailableError` while ZooKeeper is away, or if its znodes keep changing, `OSError` where a disk cannot
     be read.
     """
-    for attempt in range(1, _ATTEMPTS + 1):
-        try:
-            return _register_once(client, identity, now_ms, answers)
-        except (NodeExistsError, NoNodeError, BadVersionError) as error:
-            log.info("register again broker=%d changed=%s", identity.broker_id, error.path)
-        except ZooKeeperUnavailableError:
-            # Whether it was written is unknown: the next round reads it back.
-            if not client.is_connected or attempt == _ATTEMPTS:
-                raise
-    raise ZooKeeperUnavailableError(
-        f"broker {identity.broker_id} could not register in {_ATTEMPTS} attempts: its znodes keep changing"
+
+    def on_conflict(refusal: ZNodeError) -> None:
+        log.info("register again broker=%d changed=%s", identity.broker_id, refusal.path)
+
+    return change(
+        client,
+        lambda: Planned(_register_once(client, identity, now_ms, answers)),
+        what=f"the registration of broker {identity.broker_id}",
+        on_conflict=on_conflict,
+        limit_s=_REGISTER_LIMIT_S,
     )
 
 
@@ -122,18 +126,20 @@ def zookeepers_ms(client: ZooKeeperClient, membership: Membership) -> int | None
 
 
 def mark_stopping(client: ZooKeeperClient, membership: Membership) -> None:
-    """Tells the cluster that the broker stops: others take over what they can. May be repeated.
-
-    Raises `NoNodeError` if the registration is gone, `BadVersionError`, `ZooKeeperUnavailableError`.
-    """
+    """Tells the cluster that the broker stops: others take over what they can. May be repeated; nothing happens if the
+    registration is gone. Raises `ZooKeeperUnavailableError`."""
     path = broker_path(membership.broker_id)
-    node = client.get(path)
-    present = from_json(node.data, BrokerRegistration, path)
-    if present.is_stopping or present.epoch != membership.epoch:
-        return
-    stopping = Set(path, to_json(msgspec.structs.replace(present, is_stopping=True)), node.version)
-    client.transaction([stopping, announcing(())], session=membership.session)
-    log.info("stopping broker=%d epoch=%d", membership.broker_id, membership.epoch)
+
+    def plan() -> Planned[bool]:
+        node = client.find(path)
+        present = None if node is None else from_json(node.data, BrokerRegistration, path)
+        if node is None or present is None or present.is_stopping or present.epoch != membership.epoch:
+            return Planned(False)
+        stopping = Set(path, to_json(msgspec.structs.replace(present, is_stopping=True)), node.version)
+        return Planned(True, [stopping, announcing(())])
+
+    if change(client, plan, what=path, session=membership.session):
+        log.info("stopping broker=%d epoch=%d", membership.broker_id, membership.epoch)
 
 
 def deregister(client: ZooKeeperClient, membership: Membership) -> None:
@@ -153,47 +159,54 @@ def note_stopped(client: ZooKeeperClient, broker_id: int, stopped: Mapping[str, 
     `ZooKeeperUnavailableError`.
     """
     path, epoch_path = broker_disks_path(broker_id), broker_epoch_path(broker_id)
-    node, epoch_node = client.find(path), client.find(epoch_path)
-    if node is None or epoch_node is None:
-        return
-    known = from_json(node.data, DiskRecord, path)
-    epoch = epoch_node.version
-    ended = {each: epoch for each in stopped if stopped[each] == epoch and each in known.directories}
-    if not ended:
-        return
-    record = msgspec.structs.replace(known, stopped={**known.stopped, **ended})
-    try:
-        client.transaction([Check(epoch_path, epoch), Set(path, to_json(record), node.version)])
-    except (BadVersionError, NoNodeError) as error:
-        log.info("stop not noted broker=%d changed=%s", broker_id, error.path)
+
+    def plan() -> Planned[None]:
+        node, epoch_node = client.find(path), client.find(epoch_path)
+        if node is None or epoch_node is None:
+            return Planned(None)
+        known = from_json(node.data, DiskRecord, path)
+        epoch = epoch_node.version
+        ended = {
+            each: epoch
+            for each in stopped
+            if stopped[each] == epoch and each in known.directories and known.stopped.get(each) != epoch
+        }
+        if not ended:
+            return Planned(None)
+        record = msgspec.structs.replace(known, stopped={**known.stopped, **ended})
+        return Planned(None, [Check(epoch_path, epoch), Set(path, to_json(record), node.version)])
+
+    change(client, plan, what=path)
 
 
 def note_generations(client: ZooKeeperClient, membership: Membership, found: Mapping[str, Generation]) -> None:
     """These data directories show that, durably: an older one is a copy that was made earlier. One read, and one small
     write if it is news. ``found``: see `Disks.generations`.
 
-    Raises `BadVersionError` if a later life of the broker has begun, or the record changed just now,
-    `ZooKeeperUnavailableError`. May be repeated.
+    Raises `GuardFailedError` if a later life of the broker has begun, `ZooKeeperUnavailableError`. May be repeated.
     """
     path = broker_disks_path(membership.broker_id)
-    node = client.find(path)
-    if node is None:
-        return
-    known = from_json(node.data, DiskRecord, path)
-    newer = {
-        each: there
-        for each, there in found.items()
-        if each in known.directories and there > (known.directories[each], known.generations.get(each, 0))
-    }
-    if not newer:
-        return
-    record = msgspec.structs.replace(
-        known,
-        directories={**known.directories, **{each: there.epoch for each, there in newer.items()}},
-        generations={**known.generations, **{each: there.number for each, there in newer.items()}},
-    )
-    epoch = Check(broker_epoch_path(membership.broker_id), membership.epoch)
-    client.transaction([epoch, Set(path, to_json(record), node.version)], session=membership.session)
+
+    def plan() -> Planned[None]:
+        node = client.find(path)
+        if node is None:
+            return Planned(None)
+        known = from_json(node.data, DiskRecord, path)
+        newer = {
+            each: there
+            for each, there in found.items()
+            if each in known.directories and there > (known.directories[each], known.generations.get(each, 0))
+        }
+        if not newer:
+            return Planned(None)
+        record = msgspec.structs.replace(
+            known,
+            directories={**known.directories, **{each: there.epoch for each, there in newer.items()}},
+            generations={**known.generations, **{each: there.number for each, there in newer.items()}},
+        )
+        return Planned(None, [Set(path, to_json(record), node.version)])
+
+    change(client, plan, what=path, guard=membership.guard)
 
 
 def _register_once(

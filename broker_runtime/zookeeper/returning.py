@@ -23,7 +23,7 @@ what comes of it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -34,14 +34,8 @@ from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.settings import resolve
 from broker_runtime.zookeeper.cluster_state import TopicState, VersionedState, read_topics
 from broker_runtime.zookeeper.disks import DiskNews, Disks
-from broker_runtime.zookeeper.session import (
-    ANY_VERSION,
-    BadVersionError,
-    Check,
-    NoNodeError,
-    Set,
-    ZooKeeperClient,
-)
+from broker_runtime.zookeeper.guarded import in_parts, write, write_most
+from broker_runtime.zookeeper.session import ANY_VERSION, Check, Operation, Set, ZNodeError, ZooKeeperClient
 from broker_runtime.zookeeper.znodes import (
     TOPICS,
     BrokerRegistration,
@@ -55,7 +49,6 @@ from broker_runtime.zookeeper.znodes import (
 
 log = logging.getLogger(__name__)
 
-STATES_PER_WRITE: Final = 200
 _ROUNDS: Final = 20
 
 
@@ -94,6 +87,9 @@ class _Change:
     def write(self) -> Set:
         return Set(partition_state_path(self.topic, self.partition), to_json(self.state), self.version)
 
+    def is_about(self, path: str) -> bool:
+        return path == self.write.path or (self.other is not None and path == self.other.path)
+
 
 def leave_in_sync_sets(client: ZooKeeperClient, broker: Return) -> None:
     """Returns when no partition counts on this broker that must not.
@@ -104,23 +100,25 @@ def leave_in_sync_sets(client: ZooKeeperClient, broker: Return) -> None:
     if broker.changes_nothing:
         return
     found_again: set[TopicPartition] = set()
+
+    def send(changes: Sequence[_Change]) -> list[int]:
+        others = dict.fromkeys(change.other for change in changes if change.other is not None)
+        announcement = announcing(change.topic for change in changes)
+        operations: list[Operation] = [broker.epoch, *others, *(change.write for change in changes), announcement]
+        return write(client, operations, session=broker.session)[1 + len(others) : -1]
+
+    def leave_out(changes: Sequence[_Change], refusal: ZNodeError) -> None:
+        if refusal.path == broker.epoch.path:
+            raise refusal
+        log.info("look at in-sync sets again changed=%s partitions=%d", refusal.path, len(changes))
+
     for _ in range(_ROUNDS):
         changes = list(_Look(client, broker, found_again).changes())
         if not changes:
             return
-        for start in range(0, len(changes), STATES_PER_WRITE):
-            part = changes[start : start + STATES_PER_WRITE]
-            others = dict.fromkeys(change.other for change in part if change.other is not None)
-            announcement = announcing(change.topic for change in part)
-            try:
-                client.transaction(
-                    [broker.epoch, *others, *(change.write for change in part), announcement], session=broker.session
-                )
-            except (BadVersionError, NoNodeError) as error:
-                if error.path == broker.epoch.path:
-                    raise
-                continue  # it changed meanwhile, and is read again
-            _tell(broker.broker_id, part)
+        for some in in_parts(changes):
+            written = write_most(some, send, concerns=_Change.is_about, leave_out=leave_out)
+            _tell(broker.broker_id, [change for change, _ in written])
     raise ZooKeeperUnavailableError(
         f"broker {broker.broker_id} could not leave the in-sync sets it was in before it stopped: they keep changing"
     )
@@ -193,8 +191,7 @@ class _Look:
                     return None
                 state = msgspec.structs.replace(state, isr=(own_id, *state.eligible), eligible=())
             return _Change(topic.name, number, _unproven(state, own_id), present.version, "power lost")
-        in_sync = tuple(member for member in state.isr if member != own_id)
-        left = state.with_in_sync(in_sync, whole=() if may_lack else (own_id,)).not_led_by(own_id)
+        left = state.without(own_id, whole=() if may_lack else (own_id,))
         return _Change(topic.name, number, left, present.version, "unclean stop", other)
 
     def _other(self, state: PartitionState, *, may_stop: bool) -> Check | None:
@@ -238,9 +235,8 @@ def _without_log(state: PartitionState, broker_id: int) -> PartitionState:
     if broker_id not in state.isr:
         return _not_eligible(state, broker_id)
     marked = msgspec.structs.replace(state, lost=tuple(sorted({*state.lost, broker_id}))).not_led_by(broker_id)
-    others = tuple(member for member in state.isr if member != broker_id)
-    if any(member not in marked.lost for member in others):
-        return marked.with_in_sync(others)
+    if any(member not in marked.lost for member in state.isr):
+        return marked.without(broker_id)
     return msgspec.structs.replace(marked, unproven=())
 
 

@@ -7,51 +7,27 @@ there is no znode.
 
 from __future__ import annotations
 
-from typing import Final
-
+from broker_runtime.zookeeper.guarded import Planned, change
 from broker_runtime.zookeeper.membership import Membership
-from broker_runtime.zookeeper.session import (
-    ANY_VERSION,
-    Check,
-    Create,
-    Delete,
-    NodeExistsError,
-    NoNodeError,
-    Operation,
-    Set,
-    ZooKeeperClient,
-)
-from broker_runtime.zookeeper.znodes import (
-    DiskTroubles,
-    announcing,
-    broker_epoch_path,
-    broker_unwritable_path,
-    to_json,
-)
-
-_ATTEMPTS: Final = 3
+from broker_runtime.zookeeper.session import Create, Delete, Set, ZooKeeperClient
+from broker_runtime.zookeeper.znodes import DiskTroubles, announcing, broker_unwritable_path, to_json
 
 
-def tell_disks(client: ZooKeeperClient, membership: Membership, disks: DiskTroubles | None) -> None:
-    """``disks`` None: all is well. May be repeated.
+def tell_disks(
+    client: ZooKeeperClient, membership: Membership, disks: DiskTroubles | None, *, doubts: set[str] | None = None
+) -> None:
+    """``disks`` None: all is well. May be repeated. ``doubts``: see `guarded.change`.
 
-    Raises `BadVersionError` if a later life of the broker has begun, `ZooKeeperUnavailableError`.
+    Raises `GuardFailedError` if a later life of the broker has begun, `ZooKeeperUnavailableError`.
     """
     path = broker_unwritable_path(membership.broker_id)
-    for attempt in range(1, _ATTEMPTS + 1):
-        is_there = client.find(path) is not None
-        change: Operation
-        if disks is not None:
-            change = Set(path, to_json(disks), ANY_VERSION) if is_there else Create(path, to_json(disks))
-        elif is_there:
-            change = Delete(path)
-        else:
-            return
-        epoch = Check(broker_epoch_path(membership.broker_id), membership.epoch)
-        try:
-            client.transaction([epoch, change, announcing(())], session=membership.session)
-        except (NodeExistsError, NoNodeError):
-            if attempt == _ATTEMPTS:
-                raise
-        else:
-            return
+
+    def plan() -> Planned[None]:
+        node = client.find(path)
+        if disks is None:
+            return Planned(None) if node is None else Planned(None, [Delete(path, node.version), announcing(())])
+        data = to_json(disks)
+        told = Create(path, data) if node is None else Set(path, data, node.version)
+        return Planned(None, [told, announcing(())])
+
+    change(client, plan, what=path, guard=membership.guard, doubts=doubts)

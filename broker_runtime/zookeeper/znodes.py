@@ -228,6 +228,12 @@ class PartitionState(Record, frozen=True, kw_only=True):
             eligible=tuple(sorted({*self.eligible, *left}.difference(in_sync, self.lost, self.unproven))) * is_kept,
         )
 
+    def without(self, broker_id: int, *, whole: Collection[int] = ()) -> PartitionState:
+        """The same when that broker leaves the in-sync set; it does not lead. Where nobody else is in sync, the
+        ``eligible`` are so now. ``whole``: as in `with_in_sync`."""
+        others = tuple(member for member in self.isr if member != broker_id) or self.eligible
+        return self.with_in_sync(others, whole=whole).not_led_by(broker_id)
+
     def without_damaged(self, broker_id: int) -> PartitionState | None:
         """The state when that broker's log turns out to be damaged: it is not in sync, nor eligible; where it was alone
         in sync, the eligible ones are so now. It does not lead. None: there is nobody else."""

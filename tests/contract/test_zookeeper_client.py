@@ -5,8 +5,6 @@ import queue
 import pytest
 
 from broker_runtime.contract.errors import InvalidRequestError, ZooKeeperUnavailableError
-from broker_runtime.zookeeper.client import KazooZooKeeper
-from broker_runtime.zookeeper.memory import MemoryZooKeeper
 from broker_runtime.zookeeper.session import (
     MAX_REQUEST_BYTES,
     BadVersionError,
@@ -19,33 +17,6 @@ from broker_runtime.zookeeper.session import (
     SessionState,
     Set,
 )
-
-
-@pytest.fixture(params=["memory", "real"])
-def connect(request):
-    """Makes clients of one tree; all are closed afterwards."""
-    clients = []
-    if request.param == "memory":
-        server = MemoryZooKeeper()
-        make = server.client
-    else:
-        connect_string = request.getfixturevalue("zookeeper_connect")
-
-        def make():
-            return KazooZooKeeper.connect(connect_string, session_timeout_ms=4_000)
-
-    def connect():
-        clients.append(make())
-        return clients[-1]
-
-    yield connect
-    for client in clients:
-        client.close()
-
-
-@pytest.fixture
-def client(connect):
-    return connect()
 
 
 def test_created_znode_is_read_back_with_version_zero(client):

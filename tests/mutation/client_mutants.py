@@ -10,8 +10,8 @@ CLIENT: Final = (
     Mutant(
         name="commit_without_the_guard_of_the_claim",
         file="broker_runtime/groups/offsets.py",
-        old="                    operations.insert(0, guard.check)\n",
-        new="                    pass\n",
+        old="                guard=guard,\n                doubts",
+        new="                session=None if guard is None else guard.session,\n                doubts",
         breaks="A commit is written only while the claim of the coordinator stands.",
         tests=("tests/unit/groups/test_offset_guard.py",),
         simulation="groups",
@@ -97,8 +97,8 @@ CLIENT: Final = (
     Mutant(
         name="members_told_what_was_not_written",
         file="broker_runtime/groups/coordinator.py",
-        old="return self._is_written(hosted, data) and self._adopt(hosted, plan)",
-        new="return self._adopt(hosted, plan)",
+        old="return Planned(hosted.members_version if node is not None and node.data == data else None)",
+        new="return Planned(hosted.members_version)",
         breaks="Members are told only what is in ZooKeeper.",
         tests=("tests/unit/groups/test_coordinator.py",),
         simulation="groups",

@@ -26,7 +26,7 @@ from broker_runtime.membership.own_disks import OwnDisks
 from broker_runtime.replication import HostedReplica, InSyncSet, Leadership, partition
 from broker_runtime.zookeeper import disks, membership, returning
 from broker_runtime.zookeeper.session import ANY_VERSION, Check
-from broker_runtime.zookeeper.znodes import TOPICS, broker_path
+from broker_runtime.zookeeper.znodes import CONTROLLER_EPOCH, TOPICS, broker_path
 from tests.simulation.run import Outcome
 from tests.simulation.sim_zookeeper import SimClient
 
@@ -202,9 +202,11 @@ def writes_as_a_controller_without_a_check() -> Patches:
             return getattr(self._client, name)
 
         def transaction(self, operations: Sequence[Any], *, session: int | None = None) -> list[int]:
+            if operations[0].path != CONTROLLER_EPOCH:
+                return self._client.transaction(operations, session=session)
             return [0, *self._client.transaction(operations[1:], session=session)]
 
-    def write(self: Controller, operations: Sequence[Any], *, is_done: Callable[[], bool]) -> list[int]:
+    def write(self: Controller, operations: Sequence[Any], *, is_done: Any = None) -> list[int]:
         unchecked = Controller(Unchecked(self._client))  # type: ignore[arg-type]
         unchecked._claim = self._claim
         return real(unchecked, operations, is_done=is_done)

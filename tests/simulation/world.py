@@ -13,6 +13,7 @@ from unittest import mock
 from broker_runtime.contract.errors import PylogError
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import CreateTopicRequest
+from broker_runtime.zookeeper import guarded
 from tests.callers import CLIENT
 from tests.simulation.history import History
 from tests.simulation.invariants import Invariants
@@ -290,6 +291,7 @@ def told_to(world: World) -> Iterator[None]:
     try:
         with (
             mock.patch.object(uuid, "uuid4", side_effect=lambda: uuid.UUID(int=ids.getrandbits(128), version=4)),
+            mock.patch.object(guarded, "random", world.scheduler.rng),
             simulated(world.scheduler),
         ):
             yield

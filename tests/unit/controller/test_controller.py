@@ -16,7 +16,7 @@ from broker_runtime.controller.assignment import loads
 from broker_runtime.controller.controller import Controller
 from broker_runtime.controller.election import Electorate
 from broker_runtime.controller.topic_plans import plan_partitions, plan_topic
-from broker_runtime.controller.topics import TopicWriter
+from broker_runtime.controller.topics import TopicWriter, record_change
 from broker_runtime.zookeeper.cluster_state import read_cluster, read_topic
 from broker_runtime.zookeeper.membership import BrokerIdentity, register
 from broker_runtime.zookeeper.memory import MemoryZooKeeper
@@ -301,7 +301,8 @@ def test_more_partitions_than_one_write_takes_all_get_leaders(node):
     node.create("t", partitions=450)
     assert all(versioned.state.leader == 1 for versioned in node.look().topics["t"].partitions)
     record = read_topic(node.client, "t").record
-    node.topics.change(read_topic(node.client, "t"), plan_partitions("t", record, 900, loads([1], [])))
+    plan = plan_partitions("t", record, 900, loads([1], []))
+    node.controller.write(record_change(read_topic(node.client, "t"), plan))
     assert len(node.look().topics["t"].partitions) == 900
     node.topics.mark_for_deletion(read_topic(node.client, "t"))
     node.look()

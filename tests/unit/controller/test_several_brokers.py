@@ -2,6 +2,7 @@
 
 from broker_runtime.controller.assignment import loads
 from broker_runtime.controller.topic_plans import plan_partitions
+from broker_runtime.controller.topics import config_change, record_change
 from broker_runtime.zookeeper.znodes import (
     DELETED_LOGS,
     broker_path,
@@ -19,9 +20,9 @@ def test_brokers_that_are_not_the_controller_learn_of_topics_partitions_settings
     assert brokers[2].hosting.led == {"t"}
     with brokers[1].member.changing() as cluster:
         topic = cluster.topics["t"]
-        brokers[1].member.topics.change_config(topic, {"retention.ms": "1d"})
+        brokers[1].member.controller.write(config_change(topic, {"retention.ms": "1d"}))
         record = plan_partitions("t", topic.record, 3, loads(cluster.brokers, [topic.record.assignment]))
-        brokers[1].member.topics.change(topic, record)
+        brokers[1].member.controller.write(record_change(topic, record))
         brokers[1].member.refresh_topic("t")
     settle(brokers)
     assert dict(brokers[3].member.state.topics["t"].config) == {"retention.ms": "1d"}

@@ -122,6 +122,21 @@ def test_released_claims_are_free_at_once_and_versions_go_on(world):
     assert claims(world, 2).claim("g").version == 2
 
 
+def test_claim_that_keeps_changing_is_given_up(world):
+    first, second = world.brokers[1], world.brokers[2]
+    second.claims.claim("g")
+
+    def others_claim():
+        node = world.client.get(PATH)
+        world.client.set(PATH, node.data, version=node.version)
+
+    world.brokers[2].leave()
+    first.client.before = [others_claim] * 100
+    with pytest.raises(CoordinatorNotAvailableError, match="keeps changing"):
+        first.claims.claim("g")
+    assert first.client.before, "it ends"
+
+
 def test_claim_whose_reply_was_lost_is_read_back(world):
     world.brokers[1].client.loses_replies = 1
     assert claims(world, 1).claim("g").version == 0

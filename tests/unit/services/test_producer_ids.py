@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from broker_runtime.contract.errors import BrokerOverloadedError, InvalidRequestError, ZooKeeperUnavailableError
 from broker_runtime.contract.requests import InitProducerIdRequest
 from broker_runtime.services.producer_ids import BLOCK_SIZE, RESERVE, ProducerIdService
 from broker_runtime.zookeeper.memory import MemoryZooKeeper
+from broker_runtime.zookeeper.session import Operation
 from tests.callers import CLIENT
 
 
@@ -28,15 +31,32 @@ def test_block_that_another_broker_claimed_between_read_and_write_is_not_taken(m
     zookeeper = MemoryZooKeeper()
     first, client = ProducerIdService(zookeeper.client()), zookeeper.client()
     take(first, 1)
-    real = client.set
+    real = client.transaction
     given: list[int] = []
 
-    def set_later(path: str, data: bytes, *, version: int, session: int | None = None) -> int:
-        monkeypatch.setattr(client, "set", real)
+    def write_later(operations: Sequence[Operation], *, session: int | None = None) -> list[int]:
+        monkeypatch.setattr(client, "transaction", real)
         given.extend(take(first, BLOCK_SIZE))
-        return real(path, data, version=version, session=session)
+        return real(operations, session=session)
 
-    monkeypatch.setattr(client, "set", set_later)
+    monkeypatch.setattr(client, "transaction", write_later)
+    assert set(take(ProducerIdService(client), BLOCK_SIZE)).isdisjoint(given)
+    assert len(given) == BLOCK_SIZE
+
+
+def test_block_whose_claim_was_not_answered_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have been another broker's claim of the same block that was written."""
+    zookeeper = MemoryZooKeeper()
+    other, client = ProducerIdService(zookeeper.client()), zookeeper.client()
+    real = client.transaction
+    given: list[int] = []
+
+    def overtaken(operations: Sequence[Operation], *, session: int | None = None) -> list[int]:
+        monkeypatch.setattr(client, "transaction", real)
+        given.extend(take(other, BLOCK_SIZE))
+        raise ZooKeeperUnavailableError("the request was lost")
+
+    monkeypatch.setattr(client, "transaction", overtaken)
     assert set(take(ProducerIdService(client), BLOCK_SIZE)).isdisjoint(given)
     assert len(given) == BLOCK_SIZE
 

@@ -2,16 +2,18 @@
 
 import pytest
 
-from broker_runtime.contract.errors import LeaderNotAvailableError
-from broker_runtime.contract.requests import CreateTopicRequest
+from broker_runtime.contract.errors import LeaderNotAvailableError, UnknownTopicOrPartitionError
+from broker_runtime.contract.requests import CreatePartitionsRequest, CreateTopicRequest
 from broker_runtime.contract.settings import resolve
 from broker_runtime.log import LogDirectory
 from broker_runtime.membership.cluster_member import ClusterMember
 from broker_runtime.membership.hosting import Hosting
 from broker_runtime.replication import PartitionRegistry
 from broker_runtime.services.topics import TopicService
+from broker_runtime.zookeeper.cluster_state import read_topic
 from broker_runtime.zookeeper.membership import BrokerIdentity
 from broker_runtime.zookeeper.memory import MemoryZooKeeper
+from broker_runtime.zookeeper.znodes import topic_path
 from tests.callers import CLIENT
 
 
@@ -55,3 +57,39 @@ def test_topic_whose_partitions_cannot_be_opened_is_no_success_and_is_served_onc
     member.step(0)
     assert [partition.is_leader for partition in registry.hosted()] == [True, True]
     assert topics.create_topic(CLIENT, CreateTopicRequest(name="u", partitions=2)).topic.name == "u"
+
+
+def overtaken(member, monkeypatch, change):
+    """``change(client)`` comes between the plan of the next write and the write."""
+    client = member._client
+    real = client.transaction
+
+    def transaction(operations, *, session=None):
+        monkeypatch.setattr(client, "transaction", real)
+        change(client)
+        return real(operations, session=session)
+
+    monkeypatch.setattr(client, "transaction", transaction)
+
+
+def test_change_of_a_topic_that_changed_meanwhile_is_planned_anew(topics, member, monkeypatch):
+    """What another wrote is not lost, and the request is carried out."""
+    topics.create_topic(CLIENT, CreateTopicRequest(name="t", partitions=2))
+    path = topic_path("t")
+    overtaken(member, monkeypatch, lambda client: client.set(path, client.get(path).data, version=0))
+    topics.create_partitions(CLIENT, CreatePartitionsRequest(name="t", total=3))
+    assert len(read_topic(member._client, "t").partitions) == 3
+    assert member._client.get(path).version == 2
+
+
+def test_change_of_a_topic_that_was_deleted_meanwhile_says_so(topics, member, monkeypatch):
+    topics.create_topic(CLIENT, CreateTopicRequest(name="t"))
+
+    def delete(client):
+        for path in ("partitions/0/state", "partitions/0", "partitions"):
+            client.delete(f"{topic_path('t')}/{path}")
+        client.delete(topic_path("t"))
+
+    overtaken(member, monkeypatch, delete)
+    with pytest.raises(UnknownTopicOrPartitionError, match="deleted meanwhile"):
+        topics.create_partitions(CLIENT, CreatePartitionsRequest(name="t", total=3))

@@ -6,7 +6,6 @@ from broker_runtime.zookeeper.changes import ChangeFeed
 from broker_runtime.zookeeper.cluster_state import read_cluster, read_topic
 from broker_runtime.zookeeper.deleted_logs import logs_are_removed
 from broker_runtime.zookeeper.memory import MemoryZooKeeper
-from broker_runtime.zookeeper.session import BadVersionError
 from broker_runtime.zookeeper.znodes import (
     CHANGES,
     DELETED_LOGS,
@@ -130,21 +129,23 @@ def test_replication_factor_of_a_moving_partition_is_what_it_is_to_have(client):
 
 def test_brokers_take_themselves_out_of_a_deletion_and_the_last_one_ends_it(client):
     client.create(deleted_logs_path(TOPIC_ID), to_json(DeletedLogs(name="t", brokers=(1, 2))))
-    assert logs_are_removed(client, TOPIC_ID, 1)
-    assert logs_are_removed(client, TOPIC_ID, 1)
+    logs_are_removed(client, TOPIC_ID, 1)
+    logs_are_removed(client, TOPIC_ID, 1)
     assert read_cluster(client).deleted_logs[TOPIC_ID].brokers == (2,)
-    assert logs_are_removed(client, TOPIC_ID, 2)
+    logs_are_removed(client, TOPIC_ID, 2)
     assert client.children(DELETED_LOGS) == []
-    assert logs_are_removed(client, TOPIC_ID, 2)
+    logs_are_removed(client, TOPIC_ID, 2)
 
 
-def test_broker_that_meets_another_in_a_deletion_tries_again(client):
-    client.create(deleted_logs_path(TOPIC_ID), to_json(DeletedLogs(name="t", brokers=(1, 2))))
+def test_two_brokers_that_take_themselves_out_of_a_deletion_at_once_are_both_out(client):
+    client.create(deleted_logs_path(TOPIC_ID), to_json(DeletedLogs(name="t", brokers=(1, 2, 3))))
 
     class Overtaken:
         find = staticmethod(client.find)
 
-        def set(self, path, data, *, version):
-            raise BadVersionError(path)
+        def transaction(self, operations, *, session=None):
+            logs_are_removed(client, TOPIC_ID, 2)
+            return client.transaction(operations, session=session)
 
-    assert not logs_are_removed(Overtaken(), TOPIC_ID, 1)
+    logs_are_removed(Overtaken(), TOPIC_ID, 1)
+    assert read_cluster(client).deleted_logs[TOPIC_ID].brokers == (3,)

@@ -1,0 +1,72 @@
+"""What a broker tells of its disks, where ZooKeeper answers late or not at all."""
+
+import pytest
+
+from broker_runtime.contract.errors import ZooKeeperUnavailableError
+from broker_runtime.zookeeper.guarded import GuardFailedError
+from broker_runtime.zookeeper.membership import Membership
+from broker_runtime.zookeeper.memory import MemoryZooKeeper
+from broker_runtime.zookeeper.unwritable_disks import tell_disks
+from broker_runtime.zookeeper.znodes import (
+    PERMANENT,
+    BrokerEpoch,
+    DiskTroubles,
+    broker_epoch_path,
+    broker_unwritable_path,
+    to_json,
+)
+
+PATH = broker_unwritable_path(1)
+
+
+class Late:
+    """Its first transaction arrives before its second, and breaks the connection."""
+
+    def __init__(self, client):
+        self._client = client
+        self.is_connected = True
+        self._late = None
+        self._is_first = True
+
+    def __getattr__(self, name):
+        return getattr(self._client, name)
+
+    def transaction(self, operations, *, session=None):
+        if self._is_first:
+            self._is_first = self.is_connected = False
+            self._late = operations
+            raise ZooKeeperUnavailableError("no answer")
+        late, self._late = self._late, None
+        if late is not None:
+            self._client.transaction(late, session=session)
+        return self._client.transaction(operations, session=session)
+
+
+@pytest.fixture
+def client():
+    client = MemoryZooKeeper().client()
+    for path in PERMANENT:
+        client.ensure_path(path)
+    client.create(broker_epoch_path(1), to_json(BrokerEpoch(epoch=0)))
+    return client
+
+
+def membership(client, epoch=0):
+    return Membership(broker_id=1, epoch=epoch, session=client.session_id)
+
+
+def test_trouble_that_is_over_stays_told_by_no_write_that_comes_late(client):
+    """Nobody would ever take the znode away again in this registration."""
+    late, doubts = Late(client), set()
+    with pytest.raises(ZooKeeperUnavailableError):
+        tell_disks(late, membership(client), DiskTroubles(epoch=0), doubts=doubts)
+    late.is_connected = True
+    tell_disks(late, membership(client), None, doubts=doubts)
+    assert late._late is None
+    assert client.find(PATH) is None
+
+
+def test_earlier_life_tells_nothing(client):
+    with pytest.raises(GuardFailedError):
+        tell_disks(client, membership(client, epoch=7), DiskTroubles(epoch=7))
+    assert client.find(PATH) is None
