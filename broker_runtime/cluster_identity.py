@@ -7,13 +7,13 @@ may run beside the original, and two that take each other for dead would replace
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from pathlib import Path
 
 from broker_runtime.contract.errors import CorruptRecordError
 from broker_runtime.log.files import FileSystem, read_file, replace_file
-from broker_runtime.zookeeper.guarded import Planned, change
-from broker_runtime.zookeeper.session import Create, ZooKeeperClient
+from broker_runtime.zookeeper.session import NodeExistsError, ZooKeeperClient
 from broker_runtime.zookeeper.znodes import CLUSTER_ID, ClusterIdentity, from_json, to_json
 
 INSTANCE_NAME = ".instance"
@@ -23,15 +23,12 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 def cluster_id(client: ZooKeeperClient) -> str:
     """The cluster's id, made if this is the first broker. Raises `ZooKeeperUnavailableError`."""
     client.ensure_path(CLUSTER_ID.rpartition("/")[0])
-
-    def plan() -> Planned[str]:
-        node = client.find(CLUSTER_ID)
-        if node is not None:
-            return Planned(from_json(node.data, ClusterIdentity, CLUSTER_ID).cluster_id)
-        made = str(uuid.uuid4())
-        return Planned(made, [Create(CLUSTER_ID, to_json(ClusterIdentity(cluster_id=made)))])
-
-    return change(client, plan, what=CLUSTER_ID)
+    node = client.find(CLUSTER_ID)
+    if node is None:
+        with contextlib.suppress(NodeExistsError):  # another first broker was quicker: its id it is
+            client.create(CLUSTER_ID, to_json(ClusterIdentity(cluster_id=str(uuid.uuid4()))))
+        node = client.get(CLUSTER_ID)
+    return from_json(node.data, ClusterIdentity, CLUSTER_ID).cluster_id
 
 
 def instance_id(files: FileSystem, directory: Path) -> str:

@@ -291,7 +291,7 @@ def told_to(world: World) -> Iterator[None]:
     try:
         with (
             mock.patch.object(uuid, "uuid4", side_effect=lambda: uuid.UUID(int=ids.getrandbits(128), version=4)),
-            mock.patch.object(guarded, "random", world.scheduler.rng),
+            mock.patch.object(guarded, "random", random.Random(world.seed)),
             simulated(world.scheduler),
         ):
             yield
