@@ -17,7 +17,6 @@ from broker_runtime.contract.frame import iter_frames
 from broker_runtime.contract.streams import FetchPartition
 from broker_runtime.services.fetch_look import (
     Look,
-    ReplicaIdentity,
     close_looks,
     is_enough,
     load_slice,
@@ -25,6 +24,7 @@ from broker_runtime.services.fetch_look import (
     look_for_follower,
     tell,
 )
+from tests import callers
 from tests.unit.replication.partitions import NOW_MS, TOPIC_ID, Hosted, frame, leadership
 
 ERROR = UnknownTopicOrPartitionError("no topic")
@@ -191,7 +191,7 @@ def test_consumer_without_room_hears_all_the_same_that_it_asks_the_wrong_leader(
 def follower_look(hosted: Hosted, offset: int, *, tells: bool = True, room_bytes: int = 1 << 20, **given: Any) -> Look:
     asks = wanted(offset, leader_epoch=1, durable_end=offset, last_fetched_epoch=1 if offset else -1, **given)
     one = Look(asks, hosted.only)
-    replica = ReplicaIdentity(broker_id=2, broker_epoch=1)
+    replica = callers.follower(2)
     look_for_follower(one, room_bytes, replica, 0, is_first=True, tells=tells)
     return one
 
@@ -225,5 +225,5 @@ def test_follower_out_of_range_hears_where_the_log_is() -> None:
     assert hosted.only.log.delete_records(2) == 2
     below = Look(wanted(1, leader_epoch=1, durable_end=1, last_fetched_epoch=1), hosted.only)
     with pytest.raises(OffsetOutOfRangeError):
-        look_for_follower(below, 1 << 20, ReplicaIdentity(broker_id=2, broker_epoch=1), 0, is_first=True, tells=True)
+        look_for_follower(below, 1 << 20, callers.follower(2), 0, is_first=True, tells=True)
     assert (below.log_start, below.log_end, below.leader_epoch) == (2, 3, 1)
