@@ -13,6 +13,26 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("broker_runtime", "pyspark_log")
 LONGEST_FILE_LINES = 800
+MOST_SIBLINGS = 25
+SMALL_FILE_LINES = 60
+_FACADE = "its package gives it to everybody"
+_PURE = "pure, with tests of its own"
+_SERVICE = "a service is a file"
+_COMMAND = "a command is a file"
+SMALL_FILES_WITH_A_REASON = {
+    "broker_runtime.cluster_identity": "neither log nor ZooKeeper: it compares the two",
+    "broker_runtime.contract.schema.history": _FACADE,
+    "broker_runtime.contract.settings.files": _FACADE,
+    "broker_runtime.contract.settings.keywords": _FACADE,
+    "broker_runtime.contract.settings.reference": _FACADE,
+    "broker_runtime.controller.preferred": _PURE,
+    "broker_runtime.periodic": "knows nothing of brokers",
+    "broker_runtime.services.configs": _SERVICE,
+    "pyspark_log.cli.broker": _COMMAND,
+    "pyspark_log.cli.zookeeper": _COMMAND,
+    "pyspark_log.errors": "what users import",
+}
+"""Files of fewer lines with one importer: why they are not a part of it."""
 FORBIDDEN_NAMES = {"util", "utils", "helper", "helpers", "manager", "managers", "common", "misc"}
 # What a light module may not pull in: each costs a tenth of a second or more, or belongs to one side only.
 HEAVY = ("pyarrow", "numpy", "pyspark", "kazoo", "pandas")
@@ -33,6 +53,50 @@ def test_files_are_short_enough_to_have_one_subject() -> None:
         if (lines := len(path.read_text().splitlines())) > LONGEST_FILE_LINES
     }
     assert too_long == {}
+
+
+def test_no_folder_is_a_crowd() -> None:
+    """A folder whose parts can be named at a glance: at most 25 siblings."""
+    folders = {path.parent for path in sources(*PACKAGES)}
+    crowded = {
+        str(folder.relative_to(ROOT)): count
+        for folder in folders
+        if (count := len([path for path in folder.glob("*.py") if path.stem != "__init__"])) > MOST_SIBLINGS
+    }
+    assert crowded == {}
+
+
+def test_small_files_with_one_importer_have_a_reason() -> None:
+    """A short file that one other file needs is a section of that one, unless it has a reason to stand alone."""
+    lines = {module_of(path): len(path.read_text().splitlines()) for path in sources(*PACKAGES)}
+    importers: dict[str, set[str]] = {name: set() for name in lines}
+    for path in sources(*PACKAGES):
+        for name in imported(path):
+            if name in importers and name != module_of(path):
+                importers[name].add(module_of(path))
+    alone = {
+        name
+        for name, count in lines.items()
+        if count < SMALL_FILE_LINES and len(importers[name]) == 1 and not (ROOT / name.replace(".", "/")).is_dir()
+    }
+    assert alone == set(SMALL_FILES_WITH_A_REASON)
+
+
+def module_of(path: Path) -> str:
+    """Its dotted name."""
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def imported(path: Path) -> set[str]:
+    """The dotted names that a file imports, anywhere in it."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module)
+            names.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return names
 
 
 def test_no_module_is_a_drawer_for_anything() -> None:

@@ -31,15 +31,15 @@ from broker_runtime.controller.unproven import AskLogEnds, RunAll, in_line
 from broker_runtime.membership.damaged_replicas import DamagedReplicas
 from broker_runtime.membership.hosting import Hosting
 from broker_runtime.membership.news import NewsBoard
-from broker_runtime.zookeeper.changes import ChangeFeed
 from broker_runtime.zookeeper.cluster_state import (
+    ChangeFeed,
     ClusterState,
     TopicState,
+    logs_are_removed,
     read_cluster,
     read_deleted_logs,
     read_topic,
 )
-from broker_runtime.zookeeper.deleted_logs import logs_are_removed
 from broker_runtime.zookeeper.membership import BrokerIdentity, Membership, deregister, mark_stopping, register
 from broker_runtime.zookeeper.session import SessionState, ZNodeError, ZooKeeperClient
 from broker_runtime.zookeeper.znodes import PERMANENT, BrokerRegistration, broker_path, from_json

@@ -12,17 +12,22 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+import msgspec
+
 from broker_runtime.contract.errors import CorruptRecordError
-from broker_runtime.zookeeper.session import NoNodeError, Watch, ZNode, ZooKeeperClient
+from broker_runtime.zookeeper.guarded import Planned, change
+from broker_runtime.zookeeper.session import Delete, NoNodeError, Set, Watch, ZNode, ZooKeeperClient
 from broker_runtime.zookeeper.znodes import (
     BROKER_IDS,
     BROKER_UNWRITABLE,
+    CHANGES,
     CONTROLLER,
     DELETED_LOGS,
     DRAINING,
     TOPIC_DELETIONS,
     TOPICS,
     BrokerRegistration,
+    ChangeNews,
     ControllerClaim,
     DeletedLogs,
     DiskTroubles,
@@ -32,8 +37,10 @@ from broker_runtime.zookeeper.znodes import (
     TopicRecord,
     broker_path,
     broker_unwritable_path,
+    deleted_logs_path,
     from_json,
     partition_state_path,
+    to_json,
     topic_config_path,
     topic_path,
 )
@@ -262,3 +269,56 @@ def _with_partitions(client: ZooKeeperClient, topics: Iterable[TopicState]) -> l
 
 def _versioned_state(path: str, node: ZNode) -> VersionedState:
     return VersionedState(state=from_json(node.data, PartitionState, path), version=node.version)
+
+
+class ChangeFeed:
+    """What one broker has seen of the changes. Used under its lock.
+
+    Which topics changed since a broker last looked: one data watch on ``/changes`` instead of one per znode.
+
+    Rule: what was missed is never guessed. Where the version did not rise by exactly one since the last look,
+    everything counts as changed. The news are taken before what they are about is read, so nothing falls between.
+    """
+
+    def __init__(self, client: ZooKeeperClient) -> None:
+        self._client = client
+        self._seen: int | None = None
+
+    def take(self, watch: Watch) -> tuple[str, ...] | None:
+        """The names of the topics that changed since the last call; None: any of them may have. ``watch`` is told of
+        the next change. Who cannot deal with what was taken counts on everything having changed the next time. Raises
+        `ZooKeeperUnavailableError`, `NoNodeError`; then nothing is taken.
+        """
+        node = self._client.get(CHANGES, watch=watch)
+        seen, self._seen = self._seen, node.version
+        if seen == node.version:
+            return ()
+        if seen is None or seen + 1 != node.version:
+            return None
+        try:
+            return from_json(node.data, ChangeNews, CHANGES).topics
+        except CorruptRecordError:
+            return None
+
+
+def logs_are_removed(client: ZooKeeperClient, topic_id: bytes, broker_id: int) -> None:
+    """Takes the broker out. Raises `ZooKeeperUnavailableError`.
+
+    How a broker says that it has removed the logs of a topic that is gone.
+
+    Rule: it takes itself out of the list by compare-and-set, after the logs are removed; the last one takes the znode
+    away. So a deletion is carried out on brokers that were away, too.
+    """
+    path = deleted_logs_path(topic_id)
+
+    def plan() -> Planned[None]:
+        node = client.find(path)
+        record = None if node is None else from_json(node.data, DeletedLogs, path)
+        if node is None or record is None or broker_id not in record.brokers:
+            return Planned(None)
+        left = tuple(other for other in record.brokers if other != broker_id)
+        if not left:
+            return Planned(None, [Delete(path, node.version)])
+        return Planned(None, [Set(path, to_json(msgspec.structs.replace(record, brokers=left)), node.version)])
+
+    change(client, plan, what=path)

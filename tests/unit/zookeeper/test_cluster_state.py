@@ -2,9 +2,7 @@
 
 import pytest
 
-from broker_runtime.zookeeper.changes import ChangeFeed
-from broker_runtime.zookeeper.cluster_state import read_cluster, read_topic
-from broker_runtime.zookeeper.deleted_logs import logs_are_removed
+from broker_runtime.zookeeper.cluster_state import ChangeFeed, logs_are_removed, read_cluster, read_topic
 from broker_runtime.zookeeper.memory import MemoryZooKeeper
 from broker_runtime.zookeeper.znodes import (
     CHANGES,

@@ -3,10 +3,10 @@
 import pytest
 
 from broker_runtime.contract.errors import ZooKeeperUnavailableError
+from broker_runtime.membership.disk_room import tell_disks
 from broker_runtime.zookeeper.guarded import GuardFailedError
 from broker_runtime.zookeeper.membership import Membership
 from broker_runtime.zookeeper.memory import MemoryZooKeeper
-from broker_runtime.zookeeper.unwritable_disks import tell_disks
 from broker_runtime.zookeeper.znodes import (
     PERMANENT,
     BrokerEpoch,
