@@ -18,8 +18,9 @@ from broker_runtime.services.fetch import FetchService
 from broker_runtime.services.plain import PlainService
 from broker_runtime.services.produce import ProduceService
 from broker_runtime.services.read import ReadService
-from tests.integration.server.serving import TOPICS, Server, eventually, serving, untyped_frame
+from tests.integration.server.serving import TOPICS, Server, serving, untyped_frame
 from tests.integration.server.streams import FetchSession, ProduceStream
+from tests.waiting import wait_until
 
 _KEY = requests.PartitionKey(topic="t", partition=0)
 _FIELDS: dict[str, dict[str, Any]] = {
@@ -155,9 +156,9 @@ def test_streams_that_begin_and_end_are_in_the_log(server: Server) -> None:
         with pytest.raises(flight.FlightServerError):
             fetch.writer.close()
     closed = f'close stream kind=produce client_id="nightly load" {opened.rpartition(" ")[2]} open_s='
-    eventually(lambda: len(logged(server, closed)) == 1, "it is told that the stream has ended")
+    wait_until(lambda: len(logged(server, closed)) == 1, "it is told that the stream has ended")
     closed = 'close stream kind=fetch client_id="nightly load" '
-    eventually(lambda: len(logged(server, closed)) == 1, "and that the other has")
+    wait_until(lambda: len(logged(server, closed)) == 1, "and that the other has")
     assert 'error="[INVALID_REQUEST] not a FetchRequest: ' in logged(server, closed)[0]
 
 

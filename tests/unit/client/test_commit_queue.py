@@ -8,8 +8,8 @@ import pytest
 
 from broker_runtime.contract.errors import ClientStateError, ClosedError, NetworkError, UnknownTopicOrPartitionError
 from broker_runtime.contract.model import TopicPartition
+from pyspark_log.client.consumer import committer as commit_queue
 from pyspark_log.client.consumer.committer import CommitQueue, Offsets
-from pyspark_log.client.consumer.consumer import committer as commit_queue
 
 A, B, GONE = TopicPartition("a", 0), TopicPartition("b", 0), TopicPartition("gone", 0)
 

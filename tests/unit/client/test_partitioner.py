@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker_runtime.contract.errors import InvalidPartitionsError, SchemaMismatchError
-from pyspark_log.client.producer.producer import partitioner
+from pyspark_log.client.producer import partitioner
 
 # org.apache.kafka.common.utils.UtilsTest.testMurmur2
 KAFKA_VECTORS = {
