@@ -67,6 +67,7 @@ class Faults:
             "deletion": operations.delete_records,
             "disk lost": self._lose_disk,
             "older copy": lost_disks.restore,
+            "copy of a moment ago": lost_disks.copied_a_moment_ago,
             "all end": lost_disks.all_end,
             "all end, but one for ever": lambda node: lost_disks.all_end(node, is_one_away=True),
             "all lose power, without fsyncs": lost_disks.all_lose_power,

@@ -103,6 +103,12 @@ class LostDisks:
         else:
             self._all_end(node, None, is_one_away)
 
+    def copied_a_moment_ago(self, node: Node) -> None:
+        """All brokers are killed within seconds after a copy of one's disk was made, which then takes the disk's place:
+        neither ZooKeeper nor the number in it says that it is older."""
+        copy = node.files.copy(DATA)
+        self._later(self._rng.randrange(SECOND // 2, 5 * SECOND), lambda: self._all_end(node, copy, False))
+
     def _all_end(self, node: Node, copy: Copy | None, is_one_away: bool) -> None:
         world = self._world
         is_quiet = world.scheduler.now_us < world.quiet_until_us  # they have not come back since they last ended
