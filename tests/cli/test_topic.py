@@ -115,4 +115,4 @@ def test_topic_trim_deletes_records_before_an_offset(pylog: Pylog, topic: str) -
 
 def test_topic_alter_without_a_change_is_a_usage_error(pylog: Pylog, topic: str) -> None:
     """Exit 2 for a call that asks for nothing."""
-    assert "nothing to change: give -c NAME=VALUE or -d NAME" in pylog("topic", "alter", topic, status=2).stderr
+    assert "nothing to change: use -c NAME=VALUE or -d NAME" in pylog("topic", "alter", topic, status=2).stderr
