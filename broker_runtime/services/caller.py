@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import hmac
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 from broker_runtime.contract.errors import PylogError, StaleBrokerEpochError
@@ -33,6 +34,7 @@ ANONYMOUS: Final = "ANONYMOUS"
 """The principal of whoever has not proved who they are; Kafka's name for it."""
 MOST_CLIENT_ID_CHARS: Final = 255
 _ELLIPSIS: Final = "…"
+_MOST_NAMED: Final = 10
 _MOST_DIGITS: Final = 10  # of a broker's id; `int` refuses thousands
 
 _logger = logging.getLogger(__name__)
@@ -108,6 +110,12 @@ def logged_change(logger: logging.Logger, what: str, caller: Caller, /, **fields
         raise
     first = f"[{failed[0].code}] {failed[0].message}" if failed else None
     event(logger, what, **fields, **caller.log_fields, failed=len(failed) or None, error=first)
+
+
+def some_of(names: Iterable[str]) -> str:
+    """The first of what a request names, for a log line: a request may name a hundred thousand, and a line is short."""
+    first = list(islice(names, _MOST_NAMED + 1))
+    return ",".join(first[:_MOST_NAMED]) + ("…" if len(first) > _MOST_NAMED else "")
 
 
 def is_broker(headers: Mapping[str, Sequence[object]], brokers: Mapping[int, BrokerRegistration]) -> bool:

@@ -47,7 +47,7 @@ from broker_runtime.groups.coordinator import GroupCoordinator
 from broker_runtime.groups.member import MemberState
 from broker_runtime.groups.offsets import OffsetStore
 from broker_runtime.groups.removal import GroupRemoval
-from broker_runtime.services.caller import Caller, logged_change
+from broker_runtime.services.caller import Caller, logged_change, some_of
 from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState
 from broker_runtime.zookeeper.guarded import Guard
 from broker_runtime.zookeeper.session import MAX_REQUEST_BYTES, ZNode, ZooKeeperClient
@@ -203,7 +203,7 @@ class GroupService:
         """As a commit of nobody: raises `NonEmptyGroupError` while there are members, `CoordinatorNotAvailableError`
         until it is written that the last has left."""
         commit = CommitOffsetsRequest(group_id=request.group_id, offsets=request.offsets)
-        wanted = ",".join(f"{each.at.topic}-{each.at.partition}:{each.offset}" for each in request.offsets)
+        wanted = some_of(f"{each.at.topic}-{each.at.partition}:{each.offset}" for each in request.offsets)
         with logged_change(_logger, "alter group offsets", caller, group=request.group_id, to=wanted) as failed:
             response = self.commit_offsets(caller, commit)
             failed += [error for error in response.errors if error is not None]
@@ -217,7 +217,7 @@ class GroupService:
 
     def remove_group_members(self, caller: Caller, request: RemoveGroupMembersRequest) -> Empty:
         """See `Group.remove`. Raises `UnknownMemberIdError`, `GroupIdNotFoundError`, `InvalidRequestError` for none."""
-        named = ",".join(request.members)
+        named = some_of(request.members)
         with logged_change(_logger, "remove group members", caller, group=request.group_id, members=named):
             check_group_id(request.group_id)
             if not request.members:

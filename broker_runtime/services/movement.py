@@ -42,7 +42,7 @@ from broker_runtime.controller.election import elect, prefer
 from broker_runtime.controller.reassignment import ReassignmentStep
 from broker_runtime.membership.cluster_member import ClusterMember
 from broker_runtime.replication import PartitionRegistry
-from broker_runtime.services.caller import Caller, logged_change
+from broker_runtime.services.caller import Caller, logged_change, some_of
 from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState
 from broker_runtime.zookeeper.znodes import PartitionState
 
@@ -68,7 +68,7 @@ class MovementService:
         by_topic: dict[str, dict[int, tuple[int, ...] | None]] = {}
         for move in request.moves:
             by_topic.setdefault(move.topic, {})[move.partition] = move.replicas
-        wanted = ",".join(f"{each.topic}-{each.partition}:{_target(each.replicas)}" for each in request.moves)
+        wanted = some_of(f"{each.topic}-{each.partition}:{_target(each.replicas)}" for each in request.moves)
         with logged_change(_logger, "reassign partitions", caller, to=wanted), self._member.changing() as cluster:
             self._begin(cluster, by_topic)
         return Empty()
@@ -95,7 +95,7 @@ class MovementService:
             for topic, number in request.partitions:
                 named.setdefault(topic, set()).add(number)
         asked_for = (
-            None if named is None else ",".join(f"{topic}-{number}" for topic, number in request.partitions or ())
+            None if named is None else some_of(f"{topic}-{number}" for topic, number in request.partitions or ())
         )
         with (
             logged_change(_logger, "elect leaders", caller, election=request.election, of=asked_for) as failed,

@@ -22,7 +22,7 @@ from broker_runtime.contract.requests import (
     RecordDeletion,
 )
 from broker_runtime.replication import Partition, PartitionRegistry
-from broker_runtime.services.caller import Caller, logged_change
+from broker_runtime.services.caller import Caller, logged_change, some_of
 
 _HIGH_WATERMARK = -1
 _DELETION_LIMIT_S = 10.0
@@ -45,7 +45,7 @@ class LogOffsetService:
         """Moves logs' starts. An answer without an error is durable, on all in-sync replicas. Blocks for
         `_DELETION_LIMIT_S` in all; what is not done then is answered with `REQUEST_TIMED_OUT`."""
         end_s = self._monotonic_s() + _DELETION_LIMIT_S
-        wanted = ",".join(f"{each.at.topic}-{each.at.partition}:{each.offset}" for each in request.deletions)
+        wanted = some_of(f"{each.at.topic}-{each.at.partition}:{each.offset}" for each in request.deletions)
         with logged_change(_logger, "delete records", caller, before=wanted) as failed:
             answers = [_answer(lambda d=d: self._delete(d, end_s)) for d in request.deletions]  # type: ignore[misc]
             failed += [answer.error for answer in answers if answer.error is not None]

@@ -35,7 +35,7 @@ from broker_runtime.controller.assignment import loads
 from broker_runtime.controller.topic_plans import plan_columns, plan_config, plan_partitions, plan_topic
 from broker_runtime.controller.topics import config_change, record_change
 from broker_runtime.membership.cluster_member import ClusterMember
-from broker_runtime.services.caller import Caller, logged_change
+from broker_runtime.services.caller import Caller, logged_change, some_of
 from broker_runtime.services.metadata import planned_topic_info, topic_info
 from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState
 from broker_runtime.zookeeper.session import Operation
@@ -142,7 +142,7 @@ class TopicService:
             config = plan_config(topic.config, request)
             return [] if config == dict(topic.config) else config_change(topic, config)
 
-        named = ",".join(sorted(request.changes))
+        named = some_of(sorted(request.changes))
         with logged_change(_logger, "alter config", caller, topic=request.topic, settings=named):
             self._change(request.topic, plan)
         return Empty()
