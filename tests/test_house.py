@@ -220,3 +220,19 @@ def test_makefile_targets_named_in_readme_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = set(re.findall(r"\bmake ([a-z-]+)\b(?=`|$)", (ROOT / "README.md").read_text(), re.MULTILINE))
     assert named <= targets
+
+
+def test_packages_name_the_modules_that_there_are() -> None:
+    """A package's docstring that lists its modules is true: none is left out, and none is gone."""
+    wrong: dict[str, list[str]] = {}
+    for path in (path for path in sources(*PACKAGES) if path.stem == "__init__"):
+        lines = (ast.get_docstring(ast.parse(path.read_text())) or "").splitlines()
+        found = [match.group(1) for line in lines if (match := re.match(r" {4}([a-z_/, ]+?) {2,}\S", line))]
+        named = {name.strip(" /") for names in found for name in names.split(",")} - {""}
+        parts = {each.stem for each in path.parent.glob("*.py")} | {
+            each.parent.name for each in path.parent.glob("*/*.py")
+        }
+        parts -= {"__init__", "__main__"}
+        if named and named != parts:
+            wrong[str(path.relative_to(ROOT))] = sorted(named ^ parts)
+    assert wrong == {}

@@ -7,6 +7,7 @@
     topic_plans       what a request to create or change a topic comes to, or why it is refused (pure)
     suspicion         which brokers are probably dead, because their port refuses
     unproven          who leads after a power loss
+    partition_ranges  partition numbers as a log line shows them
 
     controller        the claim to be the controller, and every write that only it may do
     decisions         what the controller decides each time it looks at the cluster

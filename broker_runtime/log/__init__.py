@@ -1,22 +1,26 @@
 """One partition on disk: an append-only log of frames in segment files.
 
     files, faulty_files     the seam to the disk: the real one, and one in memory that fails and loses on demand
+    watched_files           the real one, and how long each call on it takes
     open_files              a bounded cache of open files; readers hold what they read
-    checkpoint, identity    small checked files: offsets per partition; who owns a directory
-    frame_walk              from header to header through a segment
-    offset_index, time_index, transaction_index (on index_file)
-    segment                 one file of frames and its indexes
-    leader_epochs, producer_state
+    checkpoint, identity    small checked files: offsets per partition; whose log a directory is
+    ownership               one process to a data directory
+    partition_files         which files a log's directory has
+    config                  what a log needs of its topic's settings
+    scan                    from frame to frame through a segment's file, whole or damaged
+    indexes                 offset, time and transaction index of a segment
+    segment                 one file of frames and its indexes; the segments of one log
+    leader_epochs           where each leader's records begin
+    producer_state          what is remembered of idempotent producers
+    appending               whether frames may be appended, and how they are stamped
+    log_state               a log's inner state under its lock, and what changes it besides appends
     partition_log           the log: append, flush, read, truncate, retain
-    follower_append         what a follower writes: the leader's bytes, if they continue the log
-    restart                 a log that begins anew elsewhere: the intention, then the deed
+    reading                 frames found by a read, verified and loaded
     group_commit            one fdatasync for all who wait
-    log_slice               frames found by a read, still to be loaded
+    retention               which segments are deleted by age and size, and how far the clock is believed
     recovery                what an unclean stop left behind: cut, or damage
     directory               one data directory: lock, identity, checkpoints, its logs
-    slice_check, damage     what is read is verified; damage is made sure of and noted
-    set_aside               names of logs that were taken out of use
-    inspect                 reads a directory's files without opening it: dump and verify
+    inspect                 reads a directory's files without opening it: dump, verify, compare
     repair                  gives up what a damaged log cannot show any more, where nobody else has it
 
 Knows frames only by their header, their checks, their stamp and their chunk directory. Knows no network and no

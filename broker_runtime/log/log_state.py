@@ -39,7 +39,6 @@ from broker_runtime.contract.errors import (
     RequestTimedOutError,
     UnsupportedVersionError,
 )
-from broker_runtime.log import log_state as restart
 from broker_runtime.log.appending import MAX_TIMESTAMP_AHEAD_MS, VerifiedFrame
 from broker_runtime.log.checkpoint import encode_entries, read_entries
 from broker_runtime.log.config import LogConfig
@@ -329,14 +328,14 @@ class LogState:
         self.commit.begin_at(segment.base_offset)
 
     def _finish_restart(self) -> None:
-        offset = restart.intended(self.files, self.directory)
+        offset = intended(self.files, self.directory)
         if offset is None:
             return
         _log.warning("finish restart log=%s offset=%d", self.name, offset)
-        restart.carry_out(self.open_files, self.directory, offset, self.config.index_interval_bytes)
+        carry_out(self.open_files, self.directory, offset, self.config.index_interval_bytes)
         self.start = StartState(recovery_point=offset, high_watermark=offset, log_start_offset=offset)
         self.save()
-        restart.forget(self.files, self.directory)
+        forget(self.files, self.directory)
 
     def _write_snapshot(self, offset: int) -> None:
         self.has_rolled = True
@@ -509,15 +508,15 @@ def restart_at(state: LogState, offset: int) -> None:
     with state.using("restart"):
         commit = state.commit
     with commit.held_back(_LONGEST_FSYNC_S), state.using("restart"):
-        restart.intend(state.files, state.directory, offset)
+        intend(state.files, state.directory, offset)
         state.segments.release()
-        segment = restart.carry_out(state.open_files, state.directory, offset, state.config.index_interval_bytes)
+        segment = carry_out(state.open_files, state.directory, offset, state.config.index_interval_bytes)
         state.begin_with(segment)
         state.epochs.replace([])
         state.producers = ProducerState()
         state.log_start_offset = state.high_watermark = offset
         state.save()
-        restart.forget(state.files, state.directory)
+        forget(state.files, state.directory)
 
 
 def delete_records(state: LogState, offset: int, timeout_s: float = -1) -> int:

@@ -28,7 +28,7 @@ from broker_runtime.contract.errors import (
     RequestTimedOutError,
 )
 from broker_runtime.contract.frame import HEADER_BYTES, STAMP_BYTES
-from broker_runtime.log import log_state as shortening
+from broker_runtime.log import log_state
 from broker_runtime.log.appending import (
     AppendResult,
     VerifiedFrame,
@@ -473,7 +473,7 @@ class PartitionLog:
         `OffsetOutOfRangeError` below the log's start, `RequestTimedOutError` where an fsync does not end.
         """
         with noting_damage(self._state, offset):
-            end = shortening.truncate_to(self._state, offset)
+            end = log_state.truncate_to(self._state, offset)
         self.flush()
         return end
 
@@ -506,7 +506,7 @@ class PartitionLog:
         Durable when it returns; epochs and producers are forgotten. A crash leaves the old log or the empty one.
         Readers keep what they hold. Raises `RequestTimedOutError` where an fsync does not end.
         """
-        shortening.restart_at(self._state, offset)
+        log_state.restart_at(self._state, offset)
 
     def delete_records(self, offset: int, timeout_s: float = -1) -> int:
         """Moves the log's start up to ``offset``; whole segments below go. Returns the log's start.
@@ -514,21 +514,21 @@ class PartitionLog:
         Durable when it returns. Raises `OffsetOutOfRangeError` above the high watermark; with ``timeout_s``
         `RequestTimedOutError` where somebody else has the log for longer: nothing is deleted then.
         """
-        return shortening.delete_records(self._state, offset, timeout_s)
+        return log_state.delete_records(self._state, offset, timeout_s)
 
     def apply_retention(self, now_ms: int) -> int:
         """Removes the segments that ``retention.ms`` and ``retention.bytes`` give up; returns how many.
 
         Loads a log that was not used yet only if its files look as if there were something to remove.
         """
-        if not self._state.is_loaded and shortening.is_retained_whole(self._state, now_ms):
+        if not self._state.is_loaded and log_state.is_retained_whole(self._state, now_ms):
             return 0
         with noting_damage(self._state):
-            return shortening.apply_retention(self._state, now_ms)
+            return log_state.apply_retention(self._state, now_ms)
 
     def maybe_roll(self, now_ms: int) -> bool:
         """Closes the last segment if its first frame is ``segment.ms`` old. Returns whether it did."""
-        return shortening.maybe_roll(self._state, now_ms)
+        return log_state.maybe_roll(self._state, now_ms)
 
     # --- its end --------------------------------------------------------------------------------------------------
 

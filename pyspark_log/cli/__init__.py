@@ -7,6 +7,7 @@ public Python API and text: whatever a command can do, the API can do.
     app             the tree of commands
     options         the options of every command, before or after its name
     invocation      their values: option before environment before config file before default
+    config_file     the config file
     exit_status     the exit status of each error
     progress        bars on a terminal
     complete        what Tab completes
@@ -15,6 +16,7 @@ public Python API and text: whatever a command can do, the API can do.
     reset           the target of `group reset`, as offsets
     records/        produce and consume
     topic, partition, group, log, cluster, broker, zookeeper, up, doctor, shell      the commands
+    worker_python   the Python that Spark's workers run, for doctor
 """
 
 from __future__ import annotations

@@ -7,16 +7,14 @@
     row_schema      the Spark schema of a source's rows, and where each column comes from
     log_view        what topics, partitions and offsets there are now, asked from the brokers with retries
     range_reading   an input partition's ranges as Arrow batches (on the executors)
-    batch_reader    spark.read
-    stream_reader   spark.readStream: Spark's questions, translated
-    idle_pace       how often an idle query asks the brokers
+    stream_reader   spark.readStream: Spark's questions, translated; how often an idle query asks the brokers
     query_offsets   where a streaming query is, how far its next micro-batch goes, what is lost
     progress        a query's progress as its group's committed offsets
     query_member    a query as the one member of its group
     offsets_behind  how far a query is behind, from the progress that Spark reports (pure)
     sink_columns    which column of a DataFrame is what of a record (pure)
     sink            df.write and df.writeStream
-    source          `DefaultSource`, which Spark looks up
+    source          `DefaultSource`, which Spark looks up; spark.read
 
 Rule: nothing here sees a broker but through `pyspark_log.client`; on the data path rows stay Arrow. Readers and
 writers are pickled, so they hold settings only; connections are made where they are used, in the worker.
