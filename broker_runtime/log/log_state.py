@@ -328,14 +328,14 @@ class LogState:
         self.commit.begin_at(segment.base_offset)
 
     def _finish_restart(self) -> None:
-        offset = intended(self.files, self.directory)
+        offset = _intended_restart(self.files, self.directory)
         if offset is None:
             return
         _log.warning("finish restart log=%s offset=%d", self.name, offset)
-        carry_out(self.open_files, self.directory, offset, self.config.index_interval_bytes)
+        _carry_out_restart(self.open_files, self.directory, offset, self.config.index_interval_bytes)
         self.start = StartState(recovery_point=offset, high_watermark=offset, log_start_offset=offset)
         self.save()
-        forget(self.files, self.directory)
+        _forget_restart(self.files, self.directory)
 
     def _write_snapshot(self, offset: int) -> None:
         self.has_rolled = True
@@ -508,15 +508,15 @@ def restart_at(state: LogState, offset: int) -> None:
     with state.using("restart"):
         commit = state.commit
     with commit.held_back(_LONGEST_FSYNC_S), state.using("restart"):
-        intend(state.files, state.directory, offset)
+        _intend_restart(state.files, state.directory, offset)
         state.segments.release()
-        segment = carry_out(state.open_files, state.directory, offset, state.config.index_interval_bytes)
+        segment = _carry_out_restart(state.open_files, state.directory, offset, state.config.index_interval_bytes)
         state.begin_with(segment)
         state.epochs.replace([])
         state.producers = ProducerState()
         state.log_start_offset = state.high_watermark = offset
         state.save()
-        forget(state.files, state.directory)
+        _forget_restart(state.files, state.directory)
 
 
 def delete_records(state: LogState, offset: int, timeout_s: float = -1) -> int:
@@ -585,12 +585,12 @@ def maybe_roll(state: LogState, now_ms: int) -> bool:
 # --- begin again ------------------------------------------------------------------------------------------------------
 
 
-def intend(files: FileSystem, directory: Path, offset: int) -> None:
+def _intend_restart(files: FileSystem, directory: Path, offset: int) -> None:
     """From here on the log is the one that begins at ``offset``. Durable when it returns. Raises `OSError`."""
     replace_file(files, directory / RESTART_NAME, encode_entries([(offset,)]))
 
 
-def intended(files: FileSystem, directory: Path) -> int | None:
+def _intended_restart(files: FileSystem, directory: Path) -> int | None:
     """The offset of an intention that was not carried out. Raises `CorruptRecordError` where it cannot be read,
     `OSError`."""
     path = directory / RESTART_NAME
@@ -602,7 +602,7 @@ def intended(files: FileSystem, directory: Path) -> int | None:
     return int(rows[0][0])
 
 
-def carry_out(open_files: OpenFiles, directory: Path, offset: int, index_interval_bytes: int) -> Segment:
+def _carry_out_restart(open_files: OpenFiles, directory: Path, offset: int, index_interval_bytes: int) -> Segment:
     """Removes everything but the identity, and makes an empty segment at ``offset``. Durable. Raises `OSError`.
 
     Nothing else is done to the log meanwhile, and nothing of it is held for an fsync; readers keep what they hold.
@@ -620,7 +620,7 @@ def carry_out(open_files: OpenFiles, directory: Path, offset: int, index_interva
     return segment
 
 
-def forget(files: FileSystem, directory: Path) -> None:
+def _forget_restart(files: FileSystem, directory: Path) -> None:
     """The intention is carried out, and the checkpoints say so. Durable when it returns. Raises `OSError`."""
     files.unlink(directory / RESTART_NAME)
     files.sync_directory(directory)
