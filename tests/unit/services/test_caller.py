@@ -16,6 +16,7 @@ from broker_runtime.services.caller import (
     admit_replica,
     is_broker,
     logged_change,
+    some_of,
 )
 from broker_runtime.zookeeper.znodes import BrokerRegistration
 from tests.callers import CLIENT
@@ -113,3 +114,18 @@ def test_change_is_told_with_whose_it_is_and_how_it_ended(caplog: pytest.LogCapt
         "delete records before=t-0:3 client_id=test address=127.0.0.1:4711 failed=2 "
         'error="[LEADER_NOT_AVAILABLE] none"',
     ]
+
+
+def test_log_line_names_the_first_of_what_a_request_is_about():
+    """A request may name a hundred thousand partitions; no more than ten are ever put into words."""
+    taken = []
+
+    def names():
+        for number in range(100_000):
+            taken.append(number)
+            yield f"t-{number}"
+
+    assert some_of(names()) == ",".join(f"t-{number}" for number in range(10)) + "…"
+    assert len(taken) == 11
+    assert some_of(["a", "b"]) == "a,b"
+    assert some_of([]) == ""
