@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from broker_runtime.contract import requests
+from broker_runtime.contract import requests, streams
 from broker_runtime.contract.errors import InvalidRequestError
 from broker_runtime.contract.flight import CLIENT_HEADER, encode_action, read_ticket
 from broker_runtime.services.fetch import FetchService
@@ -93,16 +93,16 @@ def test_each_action_is_given_who_called(server: Server, name: str) -> None:
 def test_each_entry_of_the_streams_is_given_who_called(server: Server) -> None:
     """Every public method of the services behind produce streams, fetch sessions, reads and the plain dialect."""
     options = flight.FlightCallOptions(timeout=20, headers=[(CLIENT_HEADER.encode(), b"plain client")])
-    partition = requests.FetchPartition(topic="untyped", partition=0, topic_id=TOPICS["untyped"][0].bytes, offset=0)
+    partition = streams.FetchPartition(topic="untyped", partition=0, topic_id=TOPICS["untyped"][0].bytes, offset=0)
     with server.connect() as client:
-        with ProduceStream(client, requests.ProduceHello(client_id="loader")) as produce:
+        with ProduceStream(client, streams.ProduceHello(client_id="loader")) as produce:
             assert produce.produce([untyped_frame([b"a"])]).error is None
         noted = server.callers()
         for name in ("ProduceService.append", "ProduceService.complete"):
             assert is_client(noted[name], "loader")
-        with FetchSession(client, requests.FetchHello(client_id="reader")) as fetch:
+        with FetchSession(client, streams.FetchHello(client_id="reader")) as fetch:
             assert fetch.fetch(partition)[1]
-        request = requests.ReadRequest(client_id="range reader", topic="untyped", partition=0, start=0)
+        request = streams.ReadRequest(client_id="range reader", topic="untyped", partition=0, start=0)
         client.do_get(read_ticket(request), flight.FlightCallOptions(timeout=20)).read_all()
         noted = server.callers()
         for name in ("ReadService.plan", "ReadService.pieces"):
@@ -128,7 +128,7 @@ def test_each_entry_of_the_streams_is_given_who_called(server: Server) -> None:
 
 
 def test_follower_is_known_as_the_broker_that_it_proved_to_be(server: Server) -> None:
-    hello = requests.FetchHello(client_id="broker-2", replica_id=2, broker_epoch=5)
+    hello = streams.FetchHello(client_id="broker-2", replica_id=2, broker_epoch=5)
     with server.connect() as client, FetchSession(client, hello) as fetch:
         fetch.fetch()
     noted = server.callers()["FetchService.follower_session"]
@@ -146,10 +146,10 @@ def test_streams_that_begin_and_end_are_in_the_log(server: Server) -> None:
     """With whose they are, and what ended them."""
     name = "nightly load"
     with server.connect() as client:
-        with ProduceStream(client, requests.ProduceHello(client_id=name)) as produce:
+        with ProduceStream(client, streams.ProduceHello(client_id=name)) as produce:
             assert produce.produce([untyped_frame([b"a"])], partition=1).error is None
             (opened,) = logged(server, 'open stream kind=produce client_id="nightly load" ')
-        fetch = FetchSession(client, requests.FetchHello(client_id=name))
+        fetch = FetchSession(client, streams.FetchHello(client_id=name))
         fetch.writer.write_metadata(pa.py_buffer(b"\xc1"))
         with pytest.raises(InvalidRequestError, match="not a FetchRequest"):
             fetch.answer()
@@ -176,7 +176,7 @@ def test_client_id_that_would_break_the_log_is_shown_escaped_and_cut(
     server: Server, client_id: str, shown: str
 ) -> None:
     """It is a name and no more, so nobody is refused for it."""
-    with server.connect() as client, ProduceStream(client, requests.ProduceHello(client_id=client_id)) as produce:
+    with server.connect() as client, ProduceStream(client, streams.ProduceHello(client_id=client_id)) as produce:
         assert produce.produce([untyped_frame([b"a"])], partition=1).error is None
         assert server.callers()["ProduceService.append"]["client_id"] == (
             client_id if len(client_id) < 256 else "x" * 254 + "…"
