@@ -43,10 +43,10 @@ from broker_runtime.contract.requests import (
 )
 from broker_runtime.contract.schema import TopicSchema, schema_history_from_info
 from broker_runtime.contract.settings import parse_duration
+from broker_runtime.contract.waiting import Backoff, Deadline
 from pyspark_log.client.admin import groups
 from pyspark_log.client.connection.cluster import Cluster
 from pyspark_log.client.connection.coordinator import Coordinator
-from pyspark_log.client.connection.retry import Backoff, Deadline
 from pyspark_log.client.connection.topics import as_one, portions_of_names
 from pyspark_log.spark.offsets import SourceOffset
 from pyspark_log.spark.options import SourceOptions

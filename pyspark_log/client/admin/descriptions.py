@@ -20,8 +20,8 @@ from broker_runtime.contract.requests import (
     MetadataResponse,
     PartitionInfo,
 )
+from broker_runtime.contract.waiting import Backoff, Deadline
 from pyspark_log.client.connection.cluster import Cluster
-from pyspark_log.client.connection.retry import Backoff, Deadline
 from pyspark_log.client.connection.topics import Topic, as_one, portions_of_names
 
 _OFFSETS_LIMIT_S = 5.0

@@ -31,8 +31,8 @@ from broker_runtime.contract.flight import (
 )
 from broker_runtime.contract.requests import Message
 from broker_runtime.contract.settings import Address
+from broker_runtime.contract.waiting import CLOCK, Clock
 from pyspark_log.client.connection import forking
-from pyspark_log.client.connection.retry import CLOCK, Clock
 from pyspark_log.client.connection.strangers import Peer, who_is_at
 
 _M = TypeVar("_M", bound=Message)

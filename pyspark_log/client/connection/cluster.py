@@ -42,10 +42,10 @@ from broker_runtime.contract.requests import (
     MetadataResponse,
 )
 from broker_runtime.contract.settings import Address, AdminSettings, resolve
+from broker_runtime.contract.waiting import Backoff, Deadline
 from pyspark_log.client.connection import forking
 from pyspark_log.client.connection.channel import Channel, Network
 from pyspark_log.client.connection.coordinator import Coordinator, Coordinators
-from pyspark_log.client.connection.retry import Backoff, Deadline
 from pyspark_log.client.connection.strangers import LIMIT_S, Peer, error_for, is_certain
 from pyspark_log.client.connection.topics import Topic, as_one, portions_of_names
 

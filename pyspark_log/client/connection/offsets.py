@@ -30,9 +30,9 @@ from broker_runtime.contract.requests import (
     RecordDeletion,
     portions,
 )
+from broker_runtime.contract.waiting import Backoff, Deadline
 from pyspark_log.client.connection.cluster import Cluster
 from pyspark_log.client.connection.coordinator import Coordinator
-from pyspark_log.client.connection.retry import Backoff, Deadline
 from pyspark_log.client.connection.topics import Topic
 from pyspark_log.client.consumer.membership import Signature
 from pyspark_log.client.records import timestamp_ms_of

@@ -26,9 +26,9 @@ from broker_runtime.contract.errors import (
 )
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.settings import ConsumerSettings
+from broker_runtime.contract.waiting import Backoff
 from pyspark_log.client.connection import offsets
 from pyspark_log.client.connection.cluster import Cluster
-from pyspark_log.client.connection.retry import Backoff
 from pyspark_log.client.connection.topics import Topic
 from pyspark_log.client.consumer.fetcher import Fetcher
 from pyspark_log.client.consumer.membership import Signature

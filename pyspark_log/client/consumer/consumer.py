@@ -30,9 +30,9 @@ from broker_runtime.contract.errors import (
 )
 from broker_runtime.contract.model import EARLIEST, LATEST, OffsetAndTimestamp, TopicPartition
 from broker_runtime.contract.settings import ConsumerKeywords, ConsumerSettings, resolve
+from broker_runtime.contract.waiting import Deadline
 from pyspark_log.client.connection import forking, offsets
 from pyspark_log.client.connection.cluster import Cluster
-from pyspark_log.client.connection.retry import Deadline
 from pyspark_log.client.consumer.assignment import Assignment, Callbacks, OnPartitions
 from pyspark_log.client.consumer.committer import IDLE_REFRESH_S, REFRESH_S, Commits, Keeper
 from pyspark_log.client.consumer.fetcher import Fetcher

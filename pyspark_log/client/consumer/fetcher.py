@@ -22,10 +22,10 @@ from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import HEARTBEAT_INTERVAL_S, MOST_COLUMN_IDS, MOST_ENTRIES, PEER_SILENCE_LIMIT_S
 from broker_runtime.contract.settings import Address
 from broker_runtime.contract.streams import FetchedPartition, FetchHello, FetchPartition, FetchRequest
+from broker_runtime.contract.waiting import Backoff
 from pyspark_log.client.connection import forking
 from pyspark_log.client.connection.channel import abandon
 from pyspark_log.client.connection.cluster import Cluster
-from pyspark_log.client.connection.retry import Backoff
 from pyspark_log.client.connection.topics import Topic
 from pyspark_log.client.consumer.partition_state import Arrived, PartitionState
 

@@ -20,8 +20,8 @@ from broker_runtime.contract.errors import (
     UnknownTopicOrPartitionError,
 )
 from broker_runtime.contract.model import TopicPartition
+from broker_runtime.contract.waiting import Backoff, Deadline
 from pyspark_log.client.connection.cluster import Cluster
-from pyspark_log.client.connection.retry import Backoff, Deadline
 from pyspark_log.client.connection.topics import Topic
 from pyspark_log.client.consumer.assignment import Assignment
 from pyspark_log.client.consumer.committer import Commits

@@ -25,8 +25,8 @@ from broker_runtime.contract.errors import (
 from broker_runtime.contract.frame import iter_frames
 from broker_runtime.contract.model import TimestampType, TopicPartition
 from broker_runtime.contract.settings import ConsumerSettings
+from broker_runtime.contract.waiting import Deadline
 from pyspark_log.client.connection.cluster import Cluster
-from pyspark_log.client.connection.retry import Deadline
 from pyspark_log.client.consumer.committer import TOPIC_IS_GONE, Commits
 from pyspark_log.client.consumer.fetcher import Fetcher
 from pyspark_log.client.consumer.partition_state import Arrived, PartitionState

@@ -44,7 +44,7 @@ from broker_runtime.contract.requests import (
     GroupHeartbeatRequest,
     GroupHeartbeatResponse,
 )
-from pyspark_log.client.connection.retry import Backoff
+from broker_runtime.contract.waiting import Backoff
 
 _LEAST_INTERVAL_S: Final = 0.05
 _REQUEST_LIMIT_S: Final = 5.0

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from broker_runtime.contract.errors import PylogError
 from broker_runtime.contract.model import TopicPartition
-from pyspark_log.client.connection.retry import Backoff
+from broker_runtime.contract.waiting import Backoff
 from pyspark_log.client.connection.topics import Topic
 from pyspark_log.client.records import ConsumedBatch
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 import pyarrow as pa
 
 from broker_runtime.contract.errors import BufferExhaustedError, ClosedError, DeliveryTimeoutError, PylogError
-from pyspark_log.client.connection.retry import Deadline
+from broker_runtime.contract.waiting import Deadline
 from pyspark_log.client.producer.delivery import Delivery
 from pyspark_log.client.producer.gathering import Gathered
 from pyspark_log.client.producer.partition_queue import NO_LEADER, Outbox, Outgoing, PartitionQueue

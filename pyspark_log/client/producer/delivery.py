@@ -16,7 +16,7 @@ from concurrent.futures import Future, InvalidStateError
 from typing import Any, Protocol, TypeVar
 
 from broker_runtime.contract.errors import ClientTimeoutError, PylogError
-from pyspark_log.client.connection.retry import Deadline
+from broker_runtime.contract.waiting import Deadline
 from pyspark_log.client.records import BatchMetadata, RecordMetadata
 
 OnDelivery = Callable[[RecordMetadata | None, PylogError | None], object]

@@ -23,8 +23,8 @@ from broker_runtime.contract.errors import (
 )
 from broker_runtime.contract.requests import InitProducerIdRequest, InitProducerIdResponse
 from broker_runtime.contract.settings import ProducerSettings
+from broker_runtime.contract.waiting import Backoff
 from pyspark_log.client.connection.cluster import Cluster
-from pyspark_log.client.connection.retry import Backoff
 from pyspark_log.client.connection.topics import Topic
 from pyspark_log.client.producer.accumulator import Accumulator
 from pyspark_log.client.producer.lanes import Lane

@@ -14,7 +14,7 @@ import pyarrow as pa
 from broker_runtime.contract.errors import PylogError
 from broker_runtime.contract.frame import number_frame
 from broker_runtime.contract.schema import TopicSchema
-from pyspark_log.client.connection.retry import Backoff
+from broker_runtime.contract.waiting import Backoff
 from pyspark_log.client.producer.delivery import Delivery
 from pyspark_log.client.producer.gathering import Gathered, Headers, filled
 from pyspark_log.client.producer.sequence import FrameNumber, Sequence

@@ -34,7 +34,7 @@ from broker_runtime.contract.flight import error_of
 from broker_runtime.contract.requests import HEARTBEAT_INTERVAL_S
 from broker_runtime.contract.settings import Address
 from broker_runtime.contract.streams import ProduceHello, ProduceRequest, ProduceResponse
-from pyspark_log.client.connection.retry import Backoff
+from broker_runtime.contract.waiting import Backoff
 from pyspark_log.client.producer.accumulator import Accumulator
 from pyspark_log.client.producer.partition_queue import NO_LEADER, Outgoing
 from pyspark_log.client.producer.produce_stream import ProduceStream

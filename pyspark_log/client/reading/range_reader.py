@@ -26,8 +26,8 @@ from broker_runtime.contract.errors import (
 from broker_runtime.contract.frame import DecodedFrame, FrameHeader, iter_frames
 from broker_runtime.contract.settings import Address
 from broker_runtime.contract.streams import ReadRequest
+from broker_runtime.contract.waiting import Backoff, Deadline
 from pyspark_log.client.connection.cluster import Cluster
-from pyspark_log.client.connection.retry import Backoff, Deadline
 from pyspark_log.client.connection.topics import Topic
 from pyspark_log.client.reading.frame_stream import FrameStream
 

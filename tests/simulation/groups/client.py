@@ -15,8 +15,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from broker_runtime.contract.errors import FencedInstanceIdError
+from broker_runtime.contract.waiting import Backoff
 from broker_runtime.groups.member import Partition
-from pyspark_log.client.connection.retry import Backoff
 from pyspark_log.client.consumer.membership import Membership, Phase, Stay, Told
 from tests.simulation.groups.calls import Brokers, Coordination
 from tests.simulation.groups.checker import Checker, listed, told

@@ -14,9 +14,9 @@ from broker_runtime.contract.errors import ClosedError
 from broker_runtime.contract.flight import decode_action, decode_result, encode_action, metadata
 from broker_runtime.contract.requests import Message
 from broker_runtime.contract.settings import Address
+from broker_runtime.contract.waiting import Clock
 from pyspark_log.client.connection import cluster as module
 from pyspark_log.client.connection.channel import Channel, Network
-from pyspark_log.client.connection.retry import Clock
 from pyspark_log.client.connection.strangers import Peer
 
 Answer = Callable[[Address, str, Message, float], Message]

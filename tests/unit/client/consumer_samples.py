@@ -27,7 +27,7 @@ from broker_runtime.contract.requests import (
     TopicInfo,
 )
 from broker_runtime.contract.settings import resolve
-from pyspark_log.client.connection.retry import Deadline
+from broker_runtime.contract.waiting import Deadline
 from pyspark_log.client.connection.topics import Topic
 from pyspark_log.client.consumer.assignment import Assignment, Callbacks
 from pyspark_log.client.consumer.committer import Commits

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker_runtime.contract.model import TopicPartition
-from pyspark_log.client.connection.retry import Deadline
+from broker_runtime.contract.waiting import Deadline
 from tests.unit.client.consumer_samples import MemoryCluster, Parts, make_topic
 
 A, B, C = (TopicPartition("t", number) for number in range(3))

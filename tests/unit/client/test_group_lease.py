@@ -6,7 +6,7 @@ import pytest
 
 from broker_runtime.contract.errors import NetworkError, UnknownMemberIdError
 from broker_runtime.contract.requests import CommitOffsetsResponse, ErrorInfo
-from pyspark_log.client.connection.retry import Deadline
+from broker_runtime.contract.waiting import Deadline
 from tests.unit.client.consumer_samples import Parts
 from tests.unit.client.member_samples import A, B, made, poll
 

@@ -22,7 +22,7 @@ from broker_runtime.contract.errors import (
 )
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import AssignedPartitions, GroupHeartbeatResponse
-from pyspark_log.client.connection.retry import Backoff
+from broker_runtime.contract.waiting import Backoff
 from pyspark_log.client.consumer.membership import Granted, Membership, Phase, Sent, Stay, Told
 
 TOPIC_ID = b"t" * 16

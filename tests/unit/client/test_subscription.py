@@ -13,7 +13,7 @@ from broker_runtime.contract.errors import (
     UnknownTopicOrPartitionError,
 )
 from broker_runtime.contract.model import TopicPartition
-from pyspark_log.client.connection.retry import Deadline
+from broker_runtime.contract.waiting import Deadline
 from tests.unit.client.consumer_samples import MemoryCluster, Parts, make_topic
 
 AT, NEW = TopicPartition("t", 0), TopicPartition("t", 1)
