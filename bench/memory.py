@@ -4,7 +4,7 @@
     consumers  growth of its own memory with 200 consumers in a long poll, none of which gets anything
     serving    growth of its own memory, sampled 20 times a second, while one reader takes 4 GB of log
 
-"Own" memory is anonymous memory (``RssAnon``): what is not the page cache's copy of a file. The broker is started anew
+"Own" memory is anonymous memory (``RssAnon``): what is not the page cache's copy of a file. The broker is restarted
 before serving, so that nothing it kept from taking the 4 GB in is there to be reused. Linux only: it reads ``/proc``.
 """
 

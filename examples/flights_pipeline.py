@@ -4,7 +4,7 @@
 
 Both topics are typed, so there is no schema and no from_json here. The sums are whole numbers: whatever is killed and
 repeated on the way, they come out the same to the last digit. Kill it, start it again: the checkpoint has the offsets
-and the sums, and it goes on where it was. The demo does just that.
+and the sums, and it continues where it was. The demo does just that.
 """
 
 import sys

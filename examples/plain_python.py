@@ -12,7 +12,7 @@ from pyspark_log import Admin, Consumer, Producer, read
 
 
 def main(bootstrap_servers: str) -> None:
-    """Sends records and rows, reads them back, acknowledges them, and goes on from there."""
+    """Sends records and rows, reads them back, acknowledges them, and continues from there."""
     with Admin(bootstrap_servers) as admin:
         admin.create_topic("greetings", partitions=2, exist_ok=True)
         admin.create_topic("temperatures", schema="city string, celsius double", key="city", exist_ok=True)
@@ -28,7 +28,7 @@ def main(bootstrap_servers: str) -> None:
         producer.send("temperatures", {"city": "Oslo", "celsius": -3.5})
         producer.send_batch("temperatures", pa.table({"city": ["Rome", "Cairo"], "celsius": [14.0, 24.5]}))
 
-    # A consumer of a group goes on where the group was.
+    # A consumer of a group continues where the group was.
     with Consumer(
         "greetings",
         bootstrap_servers=bootstrap_servers,

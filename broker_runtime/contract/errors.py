@@ -10,7 +10,7 @@
     │   ├── NotEnoughReplicasError, NotEnoughReplicasAfterAppendError
     │   ├── ZooKeeperUnavailableError
     │   └── LogStorageError       the partition's log is offline (disk full, I/O error)
-    ├── FencedError               somebody newer took your place: stop
+    ├── FencedError               somebody newer has taken your place: stop
     │   ├── ProducerFencedError, InvalidProducerEpochError, StaleBrokerEpochError,
     │   │   StaleControllerEpochError, InconsistentTopicIdError, UnknownMemberIdError,
     │   │   StaleMemberEpochError, FencedInstanceIdError
@@ -19,7 +19,7 @@
     │   └── (one class per reason, see below)
     ├── ClientStateError          the caller used a client in a way its state forbids
     ├── ClientTimeoutError        a bound on a wait in the client ended (also TimeoutError)
-    ├── SetupError                what the machine lacks, and how to mend it
+    ├── SetupError                what the machine lacks, and how to fix it
     ├── DataLossError             records that a reader still needed are gone
     └── UnknownServerError        a defect of the broker; its log has the traceback, the wire never
 
@@ -55,7 +55,7 @@ class PylogError(Exception):
 
 
 class RetriableError(PylogError):
-    """The state the caller acted on is out of date, or a resource is away for a while."""
+    """The state the caller acted on is out of date, or a resource is temporarily unavailable."""
 
     code = "RETRIABLE"
     retriable = True
@@ -68,13 +68,13 @@ class BrokerUnavailableError(RetriableError):
 
 
 class NetworkError(RetriableError):
-    """A connection broke with a request under way; whether it was carried out is unknown."""
+    """A connection broke while a request was under way; whether the request was carried out is unknown."""
 
     code = "NETWORK_EXCEPTION"
 
 
 class RequestTimedOutError(RetriableError, TimeoutError):
-    """A broker did not answer, or its condition (a high watermark) did not come, within the request's time."""
+    """A broker did not answer, or what it waited for (a high watermark) did not come, within the request's time."""
 
     code = "REQUEST_TIMED_OUT"
 
@@ -86,7 +86,7 @@ class TooManyStreamsError(RetriableError):
 
 
 class BrokerOverloadedError(RetriableError):
-    """The broker has no memory, or no thread, left for the call at present; nothing was appended."""
+    """The broker has no memory, or no thread, left for the call; nothing was appended."""
 
     code = "BROKER_OVERLOADED"
 
@@ -98,7 +98,7 @@ class NotLeaderOrFollowerError(RetriableError):
 
 
 class LeaderNotAvailableError(RetriableError):
-    """The partition has no leader at present."""
+    """The partition currently has no leader."""
 
     code = "LEADER_NOT_AVAILABLE"
 
@@ -128,7 +128,7 @@ class NotCoordinatorError(RetriableError):
 
 
 class CoordinatorNotAvailableError(RetriableError):
-    """The group has no coordinator at present."""
+    """The group currently has no coordinator."""
 
     code = "COORDINATOR_NOT_AVAILABLE"
 
@@ -163,11 +163,11 @@ class OffsetNotAvailableError(RetriableError):
     code = "OFFSET_NOT_AVAILABLE"
 
 
-# --- fenced: somebody newer took your place ---------------------------------------------------------------------------
+# --- fenced: somebody newer has taken your place ----------------------------------------------------------------------
 
 
 class FencedError(PylogError):
-    """Somebody newer took the caller's place."""
+    """Somebody newer has taken the caller's place."""
 
     code = "FENCED"
 
@@ -185,31 +185,31 @@ class InvalidProducerEpochError(FencedError):
 
 
 class StaleBrokerEpochError(FencedError):
-    """The broker registered anew since."""
+    """The broker has registered again since."""
 
     code = "STALE_BROKER_EPOCH"
 
 
 class StaleControllerEpochError(FencedError):
-    """Another controller was elected since."""
+    """Another controller has been elected since."""
 
     code = "STALE_CONTROLLER_EPOCH"
 
 
 class InconsistentTopicIdError(FencedError):
-    """The request names a topic by an id it no longer has: the topic was deleted and made anew."""
+    """The request names a topic by an id it no longer has: the topic was deleted and recreated."""
 
     code = "INCONSISTENT_TOPIC_ID"
 
 
 class UnknownMemberIdError(FencedError):
-    """The group does not know the member, or no longer: what it held may be others' by now."""
+    """The group does not know the member (any more): its partitions may belong to others by now."""
 
     code = "UNKNOWN_MEMBER_ID"
 
 
 class StaleMemberEpochError(FencedError):
-    """The member does not hold the partition in the epoch it says, so it cannot acknowledge anything of it."""
+    """The member does not hold the partition in the epoch that it gives, so it cannot commit offsets of it."""
 
     code = "STALE_MEMBER_EPOCH"
 
@@ -230,7 +230,7 @@ class CorruptRecordError(PylogError):
 
 
 class DataLossError(PylogError):
-    """Records that a reader still needed are gone (retention, deletion, a topic made anew)."""
+    """Records that a reader still needed are gone (retention, deletion, a recreated topic)."""
 
     code = "DATA_LOSS"
 
@@ -245,7 +245,7 @@ class UnknownServerError(PylogError):
 
 
 class RequestError(PylogError, ValueError):
-    """The request is refused as it is; repeating it changes nothing."""
+    """The request is refused as it is; repeating it would not help."""
 
     code = "INVALID_REQUEST"
 
@@ -384,7 +384,7 @@ class NoReassignmentInProgressError(RequestError):
 
 
 class ElectionNotNeededError(RequestError):
-    """The partition is led by whom it should be."""
+    """The partition is already led by the right replica."""
 
     code = "ELECTION_NOT_NEEDED"
 
@@ -402,7 +402,7 @@ class UnknownProducerIdError(RequestError):
 
 
 class NonEmptyGroupError(RequestError):
-    """The group has members, and only without any can this be done."""
+    """The group has members, and this can be done only while it has none."""
 
     code = "NON_EMPTY_GROUP"
 
@@ -414,7 +414,7 @@ class GroupIdNotFoundError(RequestError):
 
 
 class GroupInUseError(RequestError):
-    """A live Spark query has the group, or a query wants one that has members."""
+    """A live Spark query uses the group, or a query wants a group that has members."""
 
     code = "GROUP_IN_USE"
 
@@ -480,7 +480,7 @@ class DeliveryTimeoutError(ClientTimeoutError):
 
 
 class SetupError(PylogError):
-    """Something on this machine is missing or in the way; the message says how to mend it."""
+    """Something on this machine is missing or in the way; the message says how to fix it."""
 
     code = "SETUP"
 

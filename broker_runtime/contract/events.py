@@ -57,9 +57,9 @@ def event(
     ``exc_info``: an exception whose traceback follows the line, for defects; an error that is known is a field.
     """
     if logger.isEnabledFor(level):
-        told = [f"{name}={shown(value)}" for name, value in fields.items() if value is not None]
+        shown_fields = [f"{name}={shown(value)}" for name, value in fields.items() if value is not None]
         # Without arguments nothing in the line is taken for a format.
-        logger.log(level, " ".join([what, *told]), exc_info=exc_info, stacklevel=2)
+        logger.log(level, " ".join([what, *shown_fields]), exc_info=exc_info, stacklevel=2)
 
 
 def shown(value: object) -> str:

@@ -5,8 +5,8 @@ Everything a peer sent is checked here before other code sees it, batches includ
 validate what comes in, and a mutated batch would otherwise be read out of bounds.
 
 An *opening* (a descriptor's command, a ticket) is ``pylog.<kind>.<protocol version>`` and then the MessagePack bytes
-of the hello or request. The version is in plain sight so that a peer of another version is told so by name, whatever
-its messages look like.
+of the hello or request. The version is in plain sight, so that a peer of another version can be refused by name,
+whatever its messages look like.
 
     exchange        Flight call      opening                                then
     ------------    -------------    -----------------------------------    -----------------------------------------
@@ -26,9 +26,9 @@ may say it in the header `CLIENT_HEADER`. It is for the broker's log.
 Produce stream. The client calls ``do_put(produce_descriptor(hello), FRAMES_SCHEMA)``. Each request is
 ``write_with_metadata(frames_batch([frame]), metadata(ProduceRequest))``: ONE frame in one row. The server answers in
 the order of the requests with ``metadata(ProduceResponse)`` (``read()`` on the metadata reader), save for ``acks=0``,
-which has no answer. A refused request is answered with ``error`` set and the stream goes on; what cannot be decoded
+which has no answer. A refused request is answered with ``error`` set and the stream stays open; what cannot be decoded
 at all ends the stream with a typed error. ``read()`` returns None at the stream's end: ``close()`` on the writer then
-raises the reason, if there is one. A client that has nothing to send writes ``write_metadata(metadata(
+raises the reason, if there is one. A client with nothing to send writes ``write_metadata(metadata(
 ProduceRequest(request_id=-1, heartbeat=True)))`` each `HEARTBEAT_INTERVAL_S`. The server answers each heartbeat, and
 says something (``request_id=-1``) each second while a request waits for its acknowledgement.
 
@@ -46,8 +46,8 @@ always at least one message: a read of an empty range gives one batch without ro
 Silence. A peer that says nothing for `PEER_SILENCE_LIMIT_S` where it should, or that does not take what is written
 to it for that long, is cut off: its whole TCP connection is closed. So a client keeps a connection of its own for
 each stream (one `FlightClient` per stream, ``generic_options=STREAM_OPTIONS`` or `CONNECTION_OPTIONS`), or a reader
-that stalls takes its neighbours with it. A read's reader may pause for `READER_PAUSE_LIMIT_S` (our client then goes
-on at the next offset), one of the plain dialect for `PLAIN_PAUSE_LIMIT_S`.
+that stalls takes its neighbours with it. A read's reader may pause for `READER_PAUSE_LIMIT_S` (our client then
+continues at the next offset), one of the plain dialect for `PLAIN_PAUSE_LIMIT_S`.
 """
 
 from __future__ import annotations
@@ -71,12 +71,12 @@ FRAMES_SCHEMA = pa.schema([pa.field("frames", pa.binary(), nullable=False)])
 """What streams of frames look like: each cell holds one frame (produce) or several back to back (fetch, read)."""
 
 READER_PAUSE_LIMIT_S = 15.0
-"""A read whose reader takes nothing for this long is cut off; the reader goes on where it was.
+"""A read whose reader takes nothing for this long is cut off; the reader continues where it was.
 
 Measured: a stopped reader and one that merely pauses look the same to the broker (window, send queue, window updates).
 """
 PLAIN_PAUSE_LIMIT_S = 60.0
-"""The same for streams of the plain dialect, whose clients cannot go on where they were."""
+"""The same for streams of the plain dialect, whose clients cannot continue where they were."""
 
 CONNECTION_OPTIONS: list[tuple[str, int]] = [
     ("grpc.use_local_subchannel_pool", 1),  # a TCP connection per FlightClient, shared with no other

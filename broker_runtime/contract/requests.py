@@ -2,14 +2,14 @@
 
 Rule: this module and `broker_runtime.contract.streams` hold every message of the protocol. A field is added with a
 default, never removed or given another meaning; `PROTOCOL_VERSION` rises when an old peer would misunderstand.
-Decoding checks types and bounds, so code behind it may rely on them; what cannot be decoded is `InvalidRequestError`.
+Decoding checks types and bounds, so later code may rely on them; what cannot be decoded is `InvalidRequestError`.
 What a broker receives is a `Request`: its bytes are bounded before anything is decoded, and so is the length of every
-list in it, because a few bytes decode into many, and an answer about each entry is more again. Rows are never in here:
+list in it, because few bytes decode into many, and an answer about every entry is larger still. Rows are never in here:
 they travel as frames in the Flight stream that the message accompanies.
 
 A group's member says with ``member_epoch`` which assignment it holds, exactly and completely: while it still has to
-release something it keeps its old epoch, and every answer repeats the assignment it is to have. Its lease counts from
-when it sent the last heartbeat that was answered without an error.
+release something it keeps its old epoch, and every answer repeats its target assignment. Its lease begins when it sends
+a heartbeat that is then answered without an error.
 
 Three kinds of exchange (`broker_runtime.contract.flight` maps them to Flight):
 
@@ -39,9 +39,9 @@ PEER_SILENCE_LIMIT_S = 8.0
 MAX_SERVER_WAIT_S = 5.0
 """The longest a fetch waits for data in the broker, whatever it asks for."""
 MOST_ENTRIES: Final = 2_000
-"""Of a list that need not be whole: who has more sends several requests (`portions`)."""
+"""Of a list that may be split: callers with more entries send several requests (`portions`)."""
 MOST_IN_ONE: Final = 10_000
-"""Of a list that must be: a topic's partitions, a subscription, moves that are checked together."""
+"""Of a list that must be whole: a topic's partitions, a subscription, moves that are checked together."""
 MOST_COLUMNS: Final = 4_098
 """Of a topic, with the two of the system."""
 MOST_COLUMN_IDS: Final = 50_000
@@ -100,7 +100,7 @@ class ErrorInfo(Message, frozen=True, kw_only=True):
 
     @classmethod
     def saying(cls, kind: type[PylogError], text: str) -> ErrorInfo:
-        """As `of`, without an exception: for answers about many things that are not there."""
+        """As `of`, without an exception: for answers about many missing things."""
         is_long = len(text) > _MAX_ERROR_CHARS
         return cls(code=kind.code, message=text[: _MAX_ERROR_CHARS - len(_ELLIPSIS)] + _ELLIPSIS if is_long else text)
 
@@ -156,13 +156,13 @@ def check_size(data: bytes | bytearray | memoryview | msgspec.Raw, kind: type[Re
 
 
 def portions(entries: Iterable[_E]) -> list[tuple[_E, ...]]:
-    """The entries, in lists that are as long as a request takes; of none, a list that is empty."""
+    """The entries, in lists as long as a request may have; an empty list if there are none."""
     left = iter(entries)
     return list(iter(lambda: tuple(itertools.islice(left, MOST_ENTRIES)), ())) or [()]
 
 
 def _too_long(data: bytes | bytearray | memoryview | msgspec.Raw, refusal: str) -> str | None:
-    """What is to be said of the list that is too long, if that is why the data was refused."""
+    """The error text for a list that is too long, if that is why the data was refused."""
     match = _TOO_LONG.fullmatch(refusal)
     if match is None or "[...]" in match[2]:
         return None
@@ -236,7 +236,7 @@ class PartitionInfo(Message, frozen=True, kw_only=True):
     log_start: Int64 = -1  # -1: the answering broker does not lead it
     high_watermark: Int64 = -1
     lost: tuple[Int32, ...] = ()  # replicas that came back without the log they were in sync with
-    eligible: tuple[Int32, ...] = ()  # replicas that are not in sync and have all that is committed
+    eligible: tuple[Int32, ...] = ()  # replicas that are not in sync but have everything committed
     damaged: tuple[Int32, ...] = ()  # replicas whose live brokers found their logs damaged
 
 
@@ -317,7 +317,7 @@ class AddColumnsResponse(Message, frozen=True, kw_only=True):
 
 
 class DescribeConfigRequest(Request, frozen=True, kw_only=True):
-    """Exactly one of both."""
+    """Exactly one of the two."""
 
     topic: str | None = None
     broker_id: Int32 | None = None
@@ -335,14 +335,14 @@ class DescribeConfigResponse(Message, frozen=True, kw_only=True):
 
 
 class AlterConfigRequest(Request, frozen=True, kw_only=True):
-    """A value of None takes the topic's own setting away."""
+    """A value of None removes the topic's own setting."""
 
     topic: str
     changes: Settings[str | None]
 
 
 class Empty(Message, frozen=True, kw_only=True):
-    """A response that says only that it was done."""
+    """A response that only confirms."""
 
 
 # --- offsets and log directories --------------------------------------------------------------------------------------
@@ -408,9 +408,9 @@ class CommittedOffset(Message, frozen=True, kw_only=True):
 
 
 class CommitOffsetsRequest(Request, frozen=True, kw_only=True):
-    """``member_id``: of a member of the group, empty for who is none. ``member_epoch``: the last one the member was
-    told. ``sequence``: counts the member's commits (a commit that is sent again keeps it), so that one which arrives
-    late takes nothing back.
+    """``member_id``: of a member of the group; empty: the caller is no member. ``member_epoch``: the last one that the
+    member was given. ``sequence``: counts the member's commits (a commit that is sent again keeps its number), so that
+    one that arrives late rewinds nothing.
 
     ``only_forward``: an offset below the committed one changes nothing (sources that republish).
     """
@@ -473,15 +473,15 @@ class FindCoordinatorRequest(Request, frozen=True, kw_only=True):
 
 
 class FindCoordinatorResponse(Message, frozen=True, kw_only=True):
-    """The broker to ask about the group: who has claimed it, or who would."""
+    """The broker to ask about the group: the one that has claimed it, or that would."""
 
     broker_id: Int32
 
 
 class GroupHeartbeatRequest(Request, frozen=True, kw_only=True):
-    """``member_id``: chosen by the client for one stay in the group, never used again. ``topics``: the subscription,
-    None: as told before. ``kind`` spark: a query that takes all partitions by itself and is alone in its group.
-    ``rebalance_timeout_ms``: how long the member may take to release what it is told to (``max.poll.interval.ms``).
+    """``member_id``: chosen by the client for one stay in the group, never used again. ``topics``: the subscription;
+    None: unchanged. ``kind`` spark: a query that takes all partitions by itself and is alone in its group.
+    ``rebalance_timeout_ms``: how long the member may take to release partitions (``max.poll.interval.ms``).
     """
 
     MOST_BYTES: ClassVar[int] = 3 << 20
@@ -499,8 +499,8 @@ class GroupHeartbeatRequest(Request, frozen=True, kw_only=True):
 
 
 class GroupHeartbeatResponse(Message, frozen=True, kw_only=True):
-    """``assignment``: all that the member is to hold in ``member_epoch``; None: as it said. ``is_settled``: nothing is
-    to come for it, so far as is known. ``session_timeout_ms``: how long its lease is."""
+    """``assignment``: everything that the member is to hold in ``member_epoch``; None: unchanged. ``is_settled``: no
+    further change is planned for it. ``session_timeout_ms``: how long its lease is."""
 
     member_epoch: Int32
     heartbeat_interval_ms: WaitMs
@@ -510,13 +510,13 @@ class GroupHeartbeatResponse(Message, frozen=True, kw_only=True):
 
 
 class GroupInfo(Message, frozen=True, kw_only=True):
-    """``state``: empty, assigning (something is still on its way) or stable. ``kind``: of its members, "" without."""
+    """``state``: empty, assigning (a partition is still moving) or stable. ``kind``: of its members, "" without any."""
 
     group_id: str
     state: Literal["empty", "assigning", "stable"]
     kind: str
     members: int
-    coordinator: Int32  # -1: none at present
+    coordinator: Int32  # -1: none
 
 
 class ListGroupsRequest(Request, frozen=True, kw_only=True):
@@ -528,7 +528,7 @@ class ListGroupsResponse(Message, frozen=True, kw_only=True):
 
 
 class MemberInfo(Message, frozen=True, kw_only=True):
-    """``state``: joining, reconciling, stable, away or fenced. ``assignment``: all that it may hold at present."""
+    """``state``: joining, reconciling, stable, away or fenced. ``assignment``: every partition that it may hold now."""
 
     member_id: str
     instance_id: str | None
@@ -548,7 +548,7 @@ class DescribeGroupRequest(Request, frozen=True, kw_only=True):
 
 
 class DescribeGroupResponse(Message, frozen=True, kw_only=True):
-    """``epoch``: rises with every change of who has what."""
+    """``epoch``: rises with every change of an assignment."""
 
     group: GroupInfo
     epoch: Int32
@@ -581,7 +581,7 @@ class RemoveGroupMembersRequest(Request, frozen=True, kw_only=True):
 
 
 class PartitionMove(Message, frozen=True, kw_only=True):
-    """``replicas``: who shall have the partition, the preferred leader first; None ends a move that is under way."""
+    """``replicas``: where the partition is to be, the preferred leader first; None cancels a move."""
 
     topic: Name
     partition: PartitionNumber
@@ -589,7 +589,7 @@ class PartitionMove(Message, frozen=True, kw_only=True):
 
 
 class ReassignPartitionsRequest(Request, frozen=True, kw_only=True):
-    """All moves are checked before the first is begun."""
+    """All moves are checked before the first begins."""
 
     MOST_BYTES: ClassVar[int] = 5 << 20
 
@@ -601,7 +601,7 @@ class ListReassignmentsRequest(Request, frozen=True, kw_only=True):
 
 
 class ReassignmentInfo(Message, frozen=True, kw_only=True):
-    """A partition that moves: from whom to whom."""
+    """A partition that moves: its replicas before and after."""
 
     topic: Name
     partition: PartitionNumber
@@ -617,7 +617,7 @@ class ListReassignmentsResponse(Message, frozen=True, kw_only=True):
 
 
 class DescribeReplicasRequest(Request, frozen=True, kw_only=True):
-    """How far the replicas of these partitions are, as their leader knows."""
+    """Asks a leader how far the replicas of these partitions are."""
 
     partitions: Entries[PartitionKey]
 
@@ -647,7 +647,7 @@ class DescribeReplicasResponse(Message, frozen=True, kw_only=True):
 
 class ElectLeadersRequest(Request, frozen=True, kw_only=True):
     """``preferred``: the first replica, which must be in sync. ``unclean``: for a partition without a leader, the first
-    live replica, whatever it lacks. ``partitions`` None: all that need it."""
+    live replica, whatever it lacks. ``partitions`` None: every partition that needs an election."""
 
     partitions: Entries[tuple[Name, PartitionNumber]] | None = None
     election: Literal["preferred", "unclean"] = "preferred"
@@ -662,7 +662,7 @@ class ElectLeadersResponse(Message, frozen=True, kw_only=True):
 
 
 class DecommissionBrokerRequest(Request, frozen=True, kw_only=True):
-    """Everything the broker holds is moved to others, and it gets nothing new. ``cancel``: no longer."""
+    """Moves everything that the broker holds to others; it gets nothing new. ``cancel``: undoes that."""
 
     broker_id: Int32
     cancel: bool = False
@@ -678,11 +678,11 @@ class DecommissionBrokerResponse(Message, frozen=True, kw_only=True):
 
 
 class InitProducerIdRequest(Request, frozen=True, kw_only=True):
-    """Asks any broker for an id that nobody else has or had."""
+    """Asks any broker for an id that no other producer has or had."""
 
 
 class InitProducerIdResponse(Message, frozen=True, kw_only=True):
-    """Frames carry both. The epoch is the first; the id's owner raises it to begin anew in a partition."""
+    """Frames carry both. The epoch is the first; the id's owner raises it to restart its sequence in a partition."""
 
     producer_id: Int64
     producer_epoch: Int32 = 0
@@ -729,7 +729,7 @@ ACTIONS: dict[str, Action] = {
 
 class ActionRequest(Message, frozen=True, kw_only=True):
     """The envelope of every action's body; ``body`` is the encoded request of the action's own type. Its bound in bytes
-    is that of the envelope, too."""
+    is the envelope's too."""
 
     protocol_version: int = PROTOCOL_VERSION
     client_id: str = ""

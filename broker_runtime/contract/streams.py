@@ -96,10 +96,10 @@ class FetchPartition(Message, frozen=True, kw_only=True):
 class FetchRequest(Request, frozen=True, kw_only=True):
     """All partitions the session wants now. Answered with ``min_bytes`` there, an error, or after ``max_wait_ms``.
 
-    ``is_incremental`` (followers only): those of the session's earlier requests that are neither here nor ``forgotten``
-    are wanted as they were told then.
+    ``is_incremental`` (followers only): partitions of the session's earlier requests that are neither here nor in
+    ``forgotten`` are still wanted as last requested.
 
-    At least one frame is given however large, so a reader always gets on. ``heartbeat`` asks for nothing.
+    At least one frame is returned, however large, so a reader always makes progress. ``heartbeat`` asks for nothing.
     ``isolation_level``: 0 read_uncommitted, 1 read_committed.
     """
 
@@ -124,7 +124,7 @@ class FetchRequest(Request, frozen=True, kw_only=True):
 class FetchedPartition(Message, frozen=True, kw_only=True):
     """``row``: which row of the record batch holds its frames, back to back (-1: none).
 
-    The first frame may begin before the offset asked for; the reader skips. ``next_offset``: where to go on.
+    The first frame may begin before the offset asked for; the reader skips. ``next_offset``: where to continue.
     ``diverging_epoch`` and ``diverging_end`` are for followers; ``aborted`` has (producer id, first offset) pairs.
     """
 
@@ -182,7 +182,7 @@ class ReadResponse(Message, frozen=True, kw_only=True):
 
 
 class PlainTicket(Request, frozen=True, kw_only=True):
-    """A ticket that GetFlightInfo hands out, opaque to its holder: records of ``[start, end)`` as ordinary batches.
+    """A ticket from GetFlightInfo, opaque to its holder: records of ``[start, end)`` as ordinary batches.
 
     ``start`` -2: the log's start when it is redeemed; ``end`` -1: the high watermark then.
     """
@@ -196,7 +196,7 @@ class PlainTicket(Request, frozen=True, kw_only=True):
 
 
 class PlainPutResult(Message, frozen=True, kw_only=True):
-    """Answers one batch of a plain DoPut: all its rows are appended and durable; where each slice of it went."""
+    """Answers one batch of a plain DoPut: all its rows are durable. ``slices``: where each part of it went."""
 
     rows: Int64
     slices: tuple[tuple[PartitionNumber, Int64], ...]  # (partition, offset of the slice's first row)

@@ -1,4 +1,4 @@
-"""Threads where the system may have none to give: that is a refusal, or a wait, and never the end of a broker."""
+"""Threads where the system may refuse one: that is an error for one call, or a wait, and never the end of a broker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LINKS_AT = 16  # __u32 stx_nlink
 
 
 def thread_count() -> int | None:
-    """This process's threads; None where the system does not tell (not Linux). Keeps the interpreter's lock."""
+    """This process's threads; None where it cannot be known (not Linux). Keeps the interpreter's lock."""
     if _statx is None:
         return None
     answer = ctypes.create_string_buffer(_STATX_BYTES)

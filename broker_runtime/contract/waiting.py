@@ -3,7 +3,7 @@
     Deadline   a moment after which an operation gives up; what is left of its time
     Backoff    the pauses between tries, exponential with jitter: clients of a broker that restarts do not come in step
     Signal     wakes one thread that waits for something to change
-    Worker     runs an object's `step` again and again on a thread of its own, until it is told to stop
+    Worker     runs an object's `step` again and again on a thread of its own, until it is stopped
 
 Rule: every wait ends at a time limit. Nothing else in the broker or in a client computes a deadline, spaces tries,
 wakes a thread or runs a loop on one, apart from conditions that guard the data they wait for.
@@ -98,10 +98,10 @@ class Backoff:
 class Signal:
     """Set by any thread, waited for by one.
 
-    The order that loses nothing: whoever changes something changes it first and sets the signal then; whoever waits
-    returns from `wait`, which clears the signal, and looks only then. A change that comes during or after the look has
-    set the signal again, and the next `wait` returns at once. (Cleared after the look, the signal of a change between
-    the look and the clearing would be lost.)
+    The order that loses no change: the writer makes its change first, and sets the signal afterwards. The reader first
+    returns from `wait`, which clears the signal, and looks afterwards. A change during or after the look has set the
+    signal again, so the next `wait` returns at once. (If the signal were cleared after the look, a change between the
+    look and the clearing would be lost.)
     """
 
     __slots__ = ("_event",)
@@ -129,7 +129,7 @@ class Worker:
     """A thread that calls ``step`` again and again until `stop`. Thread-safe.
 
     ``step`` returns the seconds to pause before the next call, None or 0 for none; a pause ends early at `wake` and at
-    `stop`. A step that blocks elsewhere is told to return by ``interrupt``, which `stop` calls on the stopping thread.
+    `stop`. A step that blocks elsewhere is ended by ``interrupt``, which `stop` calls on the stopping thread.
 
     What ``step`` raises is a defect: it goes to the log with its traceback, ``on_defect`` is called with it on the
     worker's thread, and the thread ends. Two kinds are none: that the system has no thread to give, and what is in
@@ -188,11 +188,11 @@ class Worker:
         self._signal.set()
 
     def rest(self, seconds: float) -> bool:
-        """For the step: blocks for so long, whoever wakes it. True, and at once, when the worker is to stop."""
+        """For the step: blocks for so long, also if `wake` is called. True, and at once, when it is to stop."""
         return self._stopping.wait(seconds)
 
     def stop(self) -> None:
-        """Ends the thread after the step that it is in; does not wait for it. Again is fine, and before `start`."""
+        """Ends the thread after the step that it is in; does not wait for it. Idempotent, also before `start`."""
         self._stopping.set()
         self._signal.set()
         self._interrupt()

@@ -52,7 +52,7 @@ def run(directory: Path) -> int:
         checkpoint = directory / "checkpoint"
         killed_broker = run_until_half_way(cluster, checkpoint, directory / "job-1.log")
 
-        step(4, "The same job is started again: it goes on from its checkpoint. The broker comes back, too")
+        step(4, "The same job is started again: it continues from its checkpoint. The broker comes back too")
         run_to_the_end(cluster, killed_broker, checkpoint, directory / "job-2.log")
 
         step(5, "A second streaming job, another process, reads the figures' topic: the newest row of each carrier")
