@@ -17,7 +17,8 @@ from broker_runtime.contract.requests import (
 )
 from broker_runtime.groups.hosted import GRACE_MS
 from broker_runtime.groups.member import Partition
-from broker_runtime.zookeeper.session import Operation
+from broker_runtime.zookeeper.session import Create, Operation, Set
+from broker_runtime.zookeeper.znodes import group_members_path
 from tests.simulation.groups.broker import Broker
 from tests.simulation.groups.calls import Coordination
 from tests.simulation.groups.checker import told
@@ -79,6 +80,7 @@ class Faults:
             "topic made anew": self._make_anew,
             "offsets reset": self._reset_offsets,
             "reset held back": self._hold_a_reset_back,
+            "join held back": self._hold_a_join_back,
         }
         self._strikes = [
             *((lambda strike=brokers[kind]: self._on_a_broker(strike)) for kind in kinds if kind in brokers),
@@ -360,6 +362,70 @@ class Faults:
 
         try_to()
 
+    def _hold_a_join_back(self) -> None:
+        """All of a group have left and one comes back; what it is given stands still right before it is written, until
+        it begins with it, which it must not, or for a while. Then its coordinator dies without having written it, the
+        member is cut off, and the others come back."""
+        world = self._world
+        group_id = self._rng.choice(sorted({client.group_id for client in world.clients}))
+        members = [client for client in world.clients if client.group_id == group_id]
+        first = self._rng.choice(members)
+        path = group_members_path(group_id)
+        for client in members:
+            if client.process is not None:
+                self._leave(client.process, comes_back=False)
+
+        def try_to(tries: int = 60) -> None:
+            if all(client.process is None for client in members):
+                for broker in world.brokers.values():
+                    if broker.life is not None:
+                        hold_at(broker)
+                first.start()
+                self._later(5 * SECOND, come_back)
+            elif tries:
+                self._later(100 * MS, lambda: try_to(tries - 1))
+            else:
+                come_back()
+
+        def hold_at(broker: Broker) -> None:
+            def began(operations: Sequence[Operation]) -> None:
+                self._fault("join held back", broker.actor, first.name)
+
+            def is_over() -> bool:
+                if first.process is not None and first.process.positions.held:
+                    self._later(0, end)
+                return self._is_over
+
+            def end() -> None:
+                if broker.life is not None:
+                    self._kill(broker)
+                    if first.process is not None:
+                        self._cut_off_from_all(first)
+                    come_back()
+
+            picks = _writes(path)
+            self._hold(broker, Hold(picks, began, is_over, limit_us=3 * SECOND))
+
+        def come_back() -> None:
+            for client in members:
+                client.start()
+
+        try_to()
+
+    def _cut_off_from_all(self, client: Client) -> None:
+        network, brokers = self._world.network, [broker.actor for broker in self._world.brokers.values()]
+        self._fault("client cut off", client.name, "from all")
+        for broker in brokers:
+            network.cut(client.name, broker)
+            network.cut(broker, client.name)
+
+        def mend() -> None:
+            for broker in brokers:
+                network.mend(client.name, broker)
+                network.mend(broker, client.name)
+
+        self._later(self._between(3 * SECOND, 9 * SECOND), mend)
+
     def _hold(self, broker: Broker, hold: Hold) -> None:
         assert broker.life is not None
         broker.life.client.hold = hold
@@ -599,3 +665,7 @@ class Faults:
     def _create(self, name: str) -> None:
         if name not in self._world.topics.ids:
             self._world.topics.create(name, self._rng.randint(1, 6))
+
+
+def _writes(path: str) -> Callable[[Sequence[Operation]], bool]:
+    return lambda operations: any(isinstance(each, Create | Set) and each.path == path for each in operations)

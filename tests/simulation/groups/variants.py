@@ -38,7 +38,7 @@ _FAULTS = {
     "successor_adds_no_grace": ("succeeded unawares",),
     "deposed_coordinator_goes_on": ("cut from zookeeper", "join"),
     "lease_counts_from_the_answer": ("freeze", "client cut off"),
-    "tells_before_it_is_written": ("death at a write", "twin", "freeze"),
+    "tells_before_it_is_written": ("join held back",),
 }
 
 
