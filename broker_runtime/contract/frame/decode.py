@@ -43,10 +43,6 @@ class DecodedFrame:
     timestamps: pa.Array | None
     headers: pa.Array | None
 
-    def offset_column(self) -> pa.Array:
-        """The records' offsets, int64, in memory of its own."""
-        return pa.array(np.arange(self.header.base_offset, self.header.next_offset, dtype=np.int64))
-
     def timestamp_column(self) -> pa.Array:
         """The records' timestamps as Spark's: timestamp[us, tz=UTC], in memory of its own.
 

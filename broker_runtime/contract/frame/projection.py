@@ -14,9 +14,7 @@ checks every checksum of what it gets. A frame whose columns share a chunk goes 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
-
-import pyarrow as pa
+from typing import NamedTuple
 
 from broker_runtime.contract.errors import CorruptRecordError
 from broker_runtime.contract.frame.directory import padded, parse_directory
@@ -78,10 +76,3 @@ def chunks_present(view: memoryview, header: FrameHeader) -> tuple[int, int]:
     if bits & ~everything:
         raise CorruptRecordError("a pruned frame marks chunks as present that the frame does not have")
     return header.head_bytes + bits_bytes, bits
-
-
-def prune_frame(frame: Buffer, column_ids: Iterable[int]) -> list[Any]:
-    """The pieces of the answer for a whole frame in memory: a prefix of its own, then slices that share its memory."""
-    projection = plan_projection(frame, column_ids)
-    view = frame if isinstance(frame, pa.Buffer) else memoryview(frame).cast("B")
-    return [projection.prefix, *(view[start:end] for start, end in projection.ranges)]

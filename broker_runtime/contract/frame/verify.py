@@ -29,7 +29,7 @@ from broker_runtime.contract.frame.layout import chunk_layout, column_field
 from broker_runtime.contract.frame.message import check_uncompressed_size, parse_message
 from broker_runtime.contract.frame.projection import chunks_present
 from broker_runtime.contract.schema import SchemaHistory, TopicSchema
-from broker_runtime.contract.statistics import ColumnStatistics, kind_of
+from broker_runtime.contract.statistics import kind_of
 
 
 def verify_frame(buffer: Buffer, *, topic_id: bytes | None = None, partition: int | None = None) -> FrameHeader:
@@ -122,15 +122,6 @@ def iter_frames(buffer: Buffer) -> Iterator[tuple[FrameHeader, Any]]:
             )
         yield header, view[position:end]
         position = end
-
-
-def frame_statistics(head: Buffer) -> dict[int, ColumnStatistics]:
-    """What the frame's directory knows of its columns, by id; ``head`` needs no more than header and directory.
-
-    Raises `CorruptRecordError`, `UnsupportedVersionError`.
-    """
-    view = memoryview(head).cast("B")
-    return parse_directory(view, parse_checked_header(view)).statistics()
 
 
 def check_columns(directory: Directory, schema: TopicSchema) -> None:
