@@ -1,7 +1,7 @@
 """Settings: each is defined once, and the checks, the defaults, README's tables and the clients' keywords follow.
 
 kinds        what values there are: sizes, durations, addresses … and how they are read and shown
-setting      `Setting`: what is said of a setting where it is defined
+setting      `Setting`: what is said about a setting where it is defined
 definitions  THE list: a dataclass per scope, whose fields are the settings; what follows from it
 resolution   `resolve(scope, config, keywords)` → the scope's frozen dataclass; a broker's settings from TOML
 """

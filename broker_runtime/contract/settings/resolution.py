@@ -44,10 +44,10 @@ def resolve(scope: Literal["consumer"], config: _Given = None, keywords: _Given 
 @overload
 def resolve(scope: Literal["admin"], config: _Given = None, keywords: _Given = None) -> AdminSettings: ...
 def resolve(scope: Scope, config: _Given = None, keywords: _Given = None) -> Settings:
-    """The scope's settings: ``config`` by dotted names, ``keywords`` with ``_`` for ``.``; None is "not given".
+    """The scope's settings: ``config`` by dotted names, ``keywords`` with ``_`` for ``.``; None means "not given".
 
-    Clients without ``bootstrap.servers`` take `$PYLOG_BOOTSTRAP_SERVERS`. Raises `InvalidConfigError` for an unknown
-    name (with the nearest known one), a wrong value (with what is allowed), a name given twice, a required one
+    Clients that are given no ``bootstrap.servers`` take `$PYLOG_BOOTSTRAP_SERVERS`. Raises `InvalidConfigError` for an
+    unknown name (with the nearest known one), a wrong value (with what is allowed), a name given twice, a required one
     missing, and values that do not fit together.
     """
     given = parse_given(scope, config, keywords)
@@ -76,7 +76,7 @@ def resolve(scope: Scope, config: _Given = None, keywords: _Given = None) -> Set
 
 
 def parse_given(scope: Scope, config: _Given = None, keywords: _Given = None) -> dict[str, object]:
-    """Only what was given, by dotted name, each value checked alone. Errors as `resolve`."""
+    """Only what was given, by dotted name. Each value is checked on its own. Raises as `resolve`."""
     parsed: dict[str, object] = {}
     for name, value in (config or {}).items():
         if value is not None:
@@ -95,7 +95,8 @@ def parse_given(scope: Scope, config: _Given = None, keywords: _Given = None) ->
 def load_broker_settings(path: Path, overrides: Mapping[str, object] | None = None) -> BrokerSettings:
     """The broker's settings in ``path``; ``overrides`` (dotted names) win.
 
-    Raises `InvalidConfigError` that names the file and what is wrong: it is missing, is not TOML, or as `resolve`.
+    Raises `InvalidConfigError` that names the file and the cause: the file cannot be read, is not TOML, or has settings
+    that `resolve` refuses.
     """
     try:
         with path.open("rb") as file:
@@ -115,7 +116,7 @@ def load_broker_settings(path: Path, overrides: Mapping[str, object] | None = No
 
 
 def flatten(tree: Mapping[str, object], prefix: str = "") -> dict[str, object]:
-    """The values by dotted name. Raises `InvalidConfigError` for a name that is there in two ways."""
+    """The values by dotted name. Raises `InvalidConfigError` for a name that is spelled in two ways."""
     flat: dict[str, object] = {}
     for key, value in tree.items():
         name = prefix + key

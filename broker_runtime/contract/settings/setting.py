@@ -1,4 +1,4 @@
-"""`Setting`: what is said of a setting where it is defined, and how its values are checked and shown."""
+"""`Setting`: what is said about a setting where it is defined, and how its values are checked and shown."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def test_absent_columns_are_null_and_new_columns_are_null_in_old_frames() -> Non
     decoded = decode_frame(encode_frame(batch, old, timestamps=0), SchemaHistory([old, new]))
     assert decoded.batch.to_pylist() == [{"a": 1, "b": None}, {"a": 2, "b": None}]
     newer = encode_frame(batch, new, timestamps=0)
-    with pytest.raises(SchemaMismatchError, match="schema 1 is unknown here"):
+    with pytest.raises(SchemaMismatchError, match="schema 1 is not known here"):
         decode_frame(newer, SchemaHistory([old]))
 
 
