@@ -188,7 +188,7 @@ class MemberDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDescription:
-    """A group and its members. ``epoch`` rises with every change of the assignment; the rest is as in `GroupListing`."""
+    """A group and its members. ``epoch`` rises with every change of the assignment; the rest as in `GroupListing`."""
 
     group_id: str
     state: str

@@ -1,6 +1,6 @@
 """The frame: a record batch as it is sent, stored, replicated and fetched.
 
-Its bytes are documented in `header` and `directory`.
+`header` and `directory` document its bytes.
 """
 
 from broker_runtime.contract.frame.decode import DecodedFrame, decode_frame

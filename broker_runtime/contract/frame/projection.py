@@ -1,14 +1,15 @@
 """A frame without the chunks that a reader did not ask for.
 
-Rule: nothing is decoded, recompressed or copied. A pruned answer is the frame's own header (marked outside of its
-checksums: `pruned_bytes`), its whole directory, presence bits, and the chunks asked for byte by byte, so the reader
-checks every checksum of what it gets. A frame whose columns share a chunk goes out whole.
+Rule: nothing is decoded, recompressed or copied. A pruned answer consists of the frame's own header (marked in
+`pruned_bytes`, which no checksum covers), its whole directory, presence bits, and the chunks that were asked for,
+unchanged. So the reader verifies the checksum of everything it gets. A frame whose columns share one chunk is sent
+whole.
 
 | pruned answer                                                                                   |
 |-------------------------------------------------------------------------------------------------|
 | header, 128 bytes, and directory: the frame's own                                               |
-| presence bits, padded to 64: bit i % 8 of byte i // 8 is set if chunk i is here                 |
-| the chunks that are here, in their order                                                        |
+| presence bits, padded to 64: bit i % 8 of byte i // 8 is set if chunk i is present              |
+| the chunks that are present, in their order                                                     |
 """
 
 from __future__ import annotations
@@ -30,10 +31,11 @@ class Projection(NamedTuple):
 
 
 def plan_projection(head: Buffer, column_ids: Iterable[int]) -> Projection:
-    """What to send of the frame whose header and directory ``head`` begins with, so that a reader has ``column_ids``.
+    """What to send of a frame to a reader of ``column_ids``. ``head`` begins with the frame's header and directory.
 
-    ``head`` must have at least `FrameHeader.head_bytes`; the prefix is a copy. Ids the frame lacks are all null there
-    and cost nothing. Adjacent chunks are one range. Raises `CorruptRecordError`, `UnsupportedVersionError`.
+    ``head`` must have at least `FrameHeader.head_bytes`; the prefix is a copy. Columns that the frame lacks are null in
+    all its rows and cost nothing. Adjacent chunks make one range. Raises `CorruptRecordError`,
+    `UnsupportedVersionError`.
     """
     view = memoryview(head).cast("B")
     header = parse_checked_header(view)
@@ -64,7 +66,7 @@ def plan_projection(head: Buffer, column_ids: Iterable[int]) -> Projection:
 
 
 def chunks_present(view: memoryview, header: FrameHeader) -> tuple[int, int]:
-    """(position of the first chunk, bits of the chunks that are here) of a frame, whole or pruned.
+    """(position of the first chunk, presence bits) of a frame, whole or pruned.
 
     Raises `CorruptRecordError`.
     """
