@@ -22,9 +22,6 @@ _COMMAND = "a command is a file"
 SMALL_FILES_WITH_A_REASON = {
     "broker_runtime.cluster_identity": "neither log nor ZooKeeper: it compares the two",
     "broker_runtime.contract.schema.history": _FACADE,
-    "broker_runtime.contract.settings.files": _FACADE,
-    "broker_runtime.contract.settings.keywords": _FACADE,
-    "broker_runtime.contract.settings.reference": _FACADE,
     "broker_runtime.controller.preferred": _PURE,
     "broker_runtime.periodic": "knows nothing of brokers",
     "broker_runtime.services.configs": _SERVICE,

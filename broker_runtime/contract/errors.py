@@ -12,8 +12,8 @@
     │   └── LogStorageError       the partition's log is offline (disk full, I/O error)
     ├── FencedError               somebody newer has taken your place: stop
     │   ├── ProducerFencedError, InvalidProducerEpochError, StaleBrokerEpochError,
-    │   │   StaleControllerEpochError, InconsistentTopicIdError, UnknownMemberIdError,
-    │   │   StaleMemberEpochError, FencedInstanceIdError
+    │   │   InconsistentTopicIdError, UnknownMemberIdError, StaleMemberEpochError,
+    │   │   FencedInstanceIdError
     ├── CorruptRecordError        bytes that fail their checks: never served, never appended
     ├── RequestError              the request can never succeed as it is (also ValueError)
     │   └── (one class per reason, see below)
@@ -173,7 +173,7 @@ class FencedError(PylogError):
 
 
 class ProducerFencedError(FencedError):
-    """A newer producer has the same identity."""
+    """A newer producer has the same identity. Transactions will raise it; nothing does yet."""
 
     code = "PRODUCER_FENCED"
 
@@ -188,12 +188,6 @@ class StaleBrokerEpochError(FencedError):
     """The broker has registered again since."""
 
     code = "STALE_BROKER_EPOCH"
-
-
-class StaleControllerEpochError(FencedError):
-    """Another controller has been elected since."""
-
-    code = "STALE_CONTROLLER_EPOCH"
 
 
 class InconsistentTopicIdError(FencedError):
@@ -510,7 +504,10 @@ class NotAPylogBrokerError(SetupError):
 
 
 class VersionMismatchError(SetupError):
-    """Driver and executors, or client and broker, have versions that cannot work together."""
+    """Driver and executors, or client and broker, have versions that cannot work together.
+
+    Nothing raises it yet: `pylog doctor` reports such executors with this code.
+    """
 
     code = "VERSION_MISMATCH"
 

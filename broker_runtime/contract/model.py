@@ -1,6 +1,6 @@
 """The nouns that clients and brokers share: partitions, offsets, descriptions.
 
-Rule: frozen values without behaviour beyond checks. All times are milliseconds since the epoch (UTC), all ranges
+Rule: frozen values with no behaviour but checks. All times are milliseconds since the epoch (UTC), all ranges
 are half-open, an offset is the number of a record in its partition (0-based).
 """
 
@@ -18,11 +18,11 @@ import pyarrow as pa
 from broker_runtime.contract.errors import InvalidGroupIdError, InvalidTopicError
 
 EARLIEST = -2
-"""In place of an offset: the first record that exists (Kafka's wire value)."""
+"""Stands for the offset of the first record that exists (Kafka's wire value)."""
 LATEST = -1
-"""In place of an offset: behind the last record that exists."""
+"""Stands for the offset after the last record that exists."""
 MAX_TIMESTAMP = -3
-"""In a query's place of a time: the record with the largest timestamp."""
+"""Stands for a time in a query by time: the record with the largest timestamp."""
 
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z")
 
@@ -46,7 +46,7 @@ class TopicPartition(NamedTuple):
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """An offset and the timestamp (ms) of the record there; timestamp -1 where no record was looked at."""
+    """An offset and the timestamp (ms) of the record there; timestamp -1 if no record was looked up."""
 
     offset: int
     timestamp: int
@@ -54,8 +54,8 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 class GroupOffset(NamedTuple):
-    """What a group has acknowledged in a partition: the next offset it will read, the partition's end, the lag; these
-    two are -1 where no leader tells."""
+    """What a group has committed in a partition: the next offset it will read, beside the partition's end and the lag.
+    End and lag are -1 if no leader reported them."""
 
     committed: int
     end: int
@@ -64,9 +64,12 @@ class GroupOffset(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerDescription:
-    """One broker as registered: where clients reach it, and the epoch of its registration. ``disks``: of its data
-    directories, by path, those that take no records at present, and what is wrong with each. ``diverged``: paths of
-    logs that it set aside, because they had records, perhaps committed ones, that their leaders had not."""
+    """One broker as registered: where clients reach it, and the epoch of its registration.
+
+    ``disks``: those of its data directories that take no records now, by path, and what is wrong with each.
+    ``diverged``: paths of logs that it set aside because they had records, perhaps committed ones, that their leaders
+    lacked.
+    """
 
     broker_id: int
     host: str
@@ -83,7 +86,7 @@ class BrokerDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterDescription:
-    """The cluster's id, its controller (None: none at present) and its live brokers by id."""
+    """The cluster's id, its controller (None if there is none now) and its live brokers by id."""
 
     cluster_id: str
     controller_id: int | None
@@ -92,12 +95,12 @@ class ClusterDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionDescription:
-    """One partition's leader (None: none at present), epoch, replicas and, where the leader told, its offsets.
+    """One partition's leader (None if there is none now), epoch, replicas and, if the leader reported them, offsets.
 
-    ``lost``: replicas that came back without the log that they were in sync with, and are not in sync again yet. One
-    that is in ``isr`` as well was the last one in sync: nobody leads until its disk is back, or another is chosen.
-    ``eligible``: replicas that are not in sync and have all that is committed (KIP-966's eligible leader replicas).
-    ``damaged``: replicas whose brokers, which are up, found their logs damaged.
+    ``lost``: replicas that came back without the log that they were in sync with and are not in sync again yet. One
+    that is also in ``isr`` was the last in-sync replica: the partition has no leader until that replica's disk is back
+    or another replica is chosen. ``eligible``: replicas that are not in sync but have everything that is committed
+    (KIP-966's eligible leader replicas). ``damaged``: replicas on live brokers that found their logs damaged.
     """
 
     partition: int
@@ -114,28 +117,28 @@ class PartitionDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reassignment:
-    """A partition that moves. ``lag``: how many records the slowest of the new replicas still lacks; -1: not known."""
+    """A partition that is being moved. ``lag``: how many records the slowest new replica still lacks; -1: not known."""
 
-    target: Sequence[int]  # who shall have it, the preferred leader first
+    target: Sequence[int]  # the brokers that are to have it, the preferred leader first
     original: Sequence[int]
     lag: int = -1
 
     @property
     def adding(self) -> Sequence[int]:
-        """The brokers that get it."""
+        """The brokers that are to get a replica."""
         return tuple(broker_id for broker_id in self.target if broker_id not in self.original)
 
     @property
     def removing(self) -> Sequence[int]:
-        """The brokers that give it up."""
+        """The brokers that are to give theirs up."""
         return tuple(broker_id for broker_id in self.original if broker_id not in self.target)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDescription:
-    """A topic: its id (new when it is made anew), partitions in order, schema (None: Kafka's columns), key column.
+    """A topic: its id (a recreated topic has a new one), partitions in order, schema (None: Kafka's columns) and key.
 
-    ``config`` has the settings that were set for the topic, by dotted name, as given.
+    ``config`` has the settings that were set for this topic, by dotted name, as they were given.
     """
 
     name: str
@@ -148,8 +151,11 @@ class TopicDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupListing:
-    """A group in a list. ``state``: empty, assigning (partitions are still on their way) or stable. ``kind``: of its
-    members, consumer or spark, "" without any. ``coordinator``: the broker that keeps it, None: none at present."""
+    """A group in a list.
+
+    ``state``: empty, assigning (partitions are still being handed over) or stable. ``kind``: what its members are,
+    consumer or spark, "" if it has none. ``coordinator``: the broker that coordinates it, None if none does now.
+    """
 
     group_id: str
     state: str
@@ -160,11 +166,11 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberDescription:
-    """A member of a group. ``member_id``: of this one stay in the group. ``instance_id``: a static member's name.
+    """A member of a group. ``member_id`` lasts for one stay in the group; ``instance_id`` is a static member's name.
 
-    ``state``: joining, reconciling (it was told what it is to hold, and has not said yet that it does), stable, away
-    (static, left for a while) or fenced. ``partitions``: all that it may hold at present; a Spark query's are all of
-    its topics'. ``heard_ms_ago``: when the coordinator last heard of it.
+    ``state``: joining, reconciling (it was sent its assignment and has not confirmed it yet), stable, away (a static
+    member that left for a while) or fenced. ``partitions``: all that it may hold now; a Spark query may hold all of its
+    topics'. ``heard_ms_ago``: how long ago the coordinator last heard from it.
     """
 
     member_id: str
@@ -182,7 +188,7 @@ class MemberDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDescription:
-    """A group and its members; fields as `GroupListing`'s. ``epoch`` rises with every change of who has what."""
+    """A group and its members. ``epoch`` rises with every change of the assignment; the rest as in `GroupListing`."""
 
     group_id: str
     state: str
@@ -202,8 +208,10 @@ def check_topic_name(name: str) -> str:
 
 
 def check_group_id(group_id: str) -> str:
-    """Returns ``group_id`` if it may name a group: 1 to 249 printable characters up to U+FFEF, which is what ZooKeeper
-    takes, without '/'."""
+    """Returns ``group_id`` if it may name a group; raises `InvalidGroupIdError`.
+
+    ZooKeeper sets the rule: 1 to 249 printable characters up to U+FFEF, without '/'.
+    """
     if (
         not isinstance(group_id, str)
         or not 1 <= len(group_id) <= 249

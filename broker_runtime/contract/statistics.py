@@ -1,10 +1,17 @@
-"""What a frame's directory knows of a column: null count, NaN count, smallest and largest value.
+"""What a frame's directory says about a column: null count, NaN count, smallest and largest value.
 
-Rule: a statistic may be missing, never wrong. With a NaN in the column there is no min and no max; strings compare by
-their UTF-8 bytes, a min that is cut is smaller than the value it was cut from and a max that is cut is incremented so
-that it is larger (or absent where no increment exists); decimals are unscaled integers beside their scale, times are
-integers beside their unit; binary, nested and void columns have no min and max. -0.0 and 0.0 are one value: a min of
-zero is stored as -0.0 and a max of zero as 0.0, so that both orders hold.
+Nothing reads the minimum and maximum yet. They are for predicates: a reader with a condition on a column (``where``)
+will leave out the frames whose bounds exclude it. Producers write them already, so that data that is stored today can
+be skipped then; leaders check only that they are well formed and of the column's kind.
+
+Rule: a statistic may be missing but is never wrong.
+
+- A column with a NaN has no min and no max, nor have binary, nested and void columns.
+- Strings compare by their UTF-8 bytes. A min that is cut is smaller than the value it was cut from. A max that is cut
+  is incremented, so that it is larger; it is left out if that is impossible.
+- Decimals are stored as unscaled integers beside their scale, times as integers beside their unit.
+- -0.0 and 0.0 are one value. A min of zero is stored as -0.0 and a max of zero as 0.0, so the bounds hold whether or
+  not an order tells the two apart.
 
 | kind      | bytes of min and max                                         | scale                           |
 |-----------|--------------------------------------------------------------|---------------------------------|
@@ -58,7 +65,7 @@ class Kind(enum.IntEnum):
 
 
 class ColumnStatistics(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Of one column in one frame. None: not known. An inexact bound is a bound all the same, only not a value."""
+    """The statistics of one column in one frame. None: not known. An inexact bound holds, but is no row's value."""
 
     kind: Kind = Kind.NONE
     scale: int = 0
@@ -71,7 +78,7 @@ class ColumnStatistics(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def column_statistics(column: pa.Array) -> ColumnStatistics:
-    """The statistics of ``column``, of a type that a topic can have. Constant work in Python, the rest in C++."""
+    """The statistics of ``column``, whose type must be one that a topic can have. No Python code runs per row."""
     rows, nulls = len(column), column.null_count
     kind, scale = kind_of(column.type)
     nans = _nan_count(column) if kind == Kind.FLOAT else None
@@ -92,7 +99,7 @@ def column_statistics(column: pa.Array) -> ColumnStatistics:
         )
     smallest, largest = low.as_py(), high.as_py()
     if kind == Kind.FLOAT:
-        # Arrow may give either zero of several; the bounds must hold in an order that tells them apart, too.
+        # Arrow may return either zero; the bounds must also hold in an order that tells -0.0 from 0.0.
         smallest, largest = smallest or -0.0, largest or 0.0
     elif kind == Kind.DECIMAL:
         smallest, largest = _unscaled(smallest, scale), _unscaled(largest, scale)
@@ -109,7 +116,7 @@ def column_statistics(column: pa.Array) -> ColumnStatistics:
 
 
 def encode_value(kind: Kind, value: Value) -> bytes:
-    """The bytes of a min or max. Decimals and times are given as integers, strings as their UTF-8 bytes."""
+    """The bytes of a min or max. ``value`` is an integer for decimals and times, UTF-8 bytes for strings."""
     if kind == Kind.FLOAT:
         return _DOUBLE.pack(value)
     if kind == Kind.STRING:
@@ -119,7 +126,7 @@ def encode_value(kind: Kind, value: Value) -> bytes:
 
 
 def decode_value(kind: Kind, data: bytes) -> Value:
-    """What `encode_value` was given. Raises `CorruptRecordError` for bytes that are no value of ``kind``."""
+    """The inverse of `encode_value`. Raises `CorruptRecordError` for bytes that are not a value of ``kind``."""
     expected = _BYTES.get(kind)
     if kind == Kind.NONE or (expected is not None and len(data) != expected):
         raise CorruptRecordError(f"a statistic of kind {kind.name} cannot have {len(data)} bytes")
@@ -135,7 +142,7 @@ def decode_value(kind: Kind, data: bytes) -> Value:
 
 
 def check_statistics(known: ColumnStatistics, record_count: int) -> None:
-    """Whether what a directory says can be true of a column of ``record_count`` rows. Raises `CorruptRecordError`."""
+    """Raises `CorruptRecordError` for statistics that no column of ``record_count`` rows can have."""
     if (known.null_count or 0) + (known.nan_count or 0) > record_count:
         raise CorruptRecordError(f"{known.null_count} nulls and {known.nan_count} NaNs in {record_count} rows")
     if known.minimum is not None:
@@ -145,7 +152,8 @@ def check_statistics(known: ColumnStatistics, record_count: int) -> None:
 
 
 def _upper_bound(value: bytes) -> bytes | None:
-    """``value``, or a string of at most `MAX_VALUE_BYTES` above all that begin as it does; None: there is none."""
+    """``value`` if it is short enough, else at most `MAX_VALUE_BYTES` that are greater than every string with the same
+    beginning; None if no such bytes exist."""
     if len(value) <= MAX_VALUE_BYTES:
         return value
     kept = value[:MAX_VALUE_BYTES].rstrip(b"\xff")
@@ -157,7 +165,7 @@ def _nan_count(column: pa.Array) -> int:
 
 
 def _unscaled(value: decimal.Decimal, scale: int) -> int:
-    # Not by Decimal's arithmetic: that rounds to its context's 28 digits.
+    # Without Decimal's arithmetic, which rounds to the 28 digits of its context.
     sign, digits, exponent = value.as_tuple()
     assert exponent == -scale
     number = int("".join(map(str, digits)))
@@ -166,7 +174,7 @@ def _unscaled(value: decimal.Decimal, scale: int) -> int:
 
 @lru_cache(maxsize=1024)
 def kind_of(kind: pa.DataType) -> tuple[Kind, int]:
-    """The kind and scale of the statistics that a column of this type has."""
+    """The kind and scale of the statistics that a column of type ``kind`` has."""
     if pt.is_integer(kind):
         return Kind.INTEGER, 0
     if pt.is_floating(kind):
@@ -206,4 +214,4 @@ _STORAGE = {
     pa.time64("us").id: pa.int64(),
     pa.duration("us").id: pa.int64(),
 }
-"""Times are compared, and read, as the integers they are."""
+"""Times are compared and read as the integers that store them."""

@@ -1,6 +1,6 @@
-"""The end of a message about a name that is not known: the one that was probably meant, or all there are.
+"""How a message about an unknown name ends: with the name that was probably meant, or with the names to choose from.
 
-Pure. Everything that refuses a name uses this: columns, settings, Spark options, keys of the config file.
+Pure. Everything that refuses a name uses it: columns, settings, Spark options, keys of the configuration file.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _LEAST_LIKENESS: Final = 0.5
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that is most like ``name``, whatever its case; None where nothing is half like it."""
+    """The known name most similar to ``name``, ignoring case; None if none is at least half similar."""
     by_lowered: dict[str, str] = {}
     for each in known:
         by_lowered.setdefault(each.lower(), each)
@@ -23,10 +23,10 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def suggestion(name: str, known: Iterable[str], *, otherwise: Iterable[str] | None = None, prefix: str = "") -> str:
-    """``did you mean 'delay'?``, or where no known name is near, ``choose from carrier, delay`` (the first fifty).
+    """``did you mean 'delay'?``, or if no known name is similar, ``choose from carrier, delay`` (the first fifty).
 
-    ``otherwise``: the names to choose from, where they are fewer than those that may have been meant. ``prefix``: what
-    the caller's names begin with and these do not.
+    ``otherwise``: the names to choose from, if not all the known ones should be offered. ``prefix`` is put before every
+    name: the caller's names begin with it, those given here do not.
     """
     known = list(known)
     near = nearest(name, known)

@@ -34,7 +34,7 @@ from typing import Final
 
 from broker_runtime.contract.events import event
 from broker_runtime.contract.settings import Address
-from broker_runtime.contract.settings.table import MAX_MESSAGE_BYTES_LIMIT
+from broker_runtime.contract.settings.definitions import MAX_MESSAGE_BYTES_LIMIT
 from broker_runtime.server import connections
 from broker_runtime.server.connections import PeerAddress, Traffic
 from broker_runtime.server.receive_credits import ReceiveCredits

@@ -25,7 +25,7 @@ from crc32c import crc32c
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "unit" / "contract"))
 
-from frame_samples import PARTITION, TOPIC_ID, Sample, samples
+from frame_samples import PARTITION, TOPIC_ID, Sample, pruned_answer, samples, statistics_of
 
 from broker_runtime.contract.errors import CorruptRecordError, SchemaMismatchError, UnsupportedVersionError
 from broker_runtime.contract.frame import (
@@ -33,11 +33,9 @@ from broker_runtime.contract.frame import (
     STAMP_BYTES,
     check_frame_schema,
     decode_frame,
-    frame_statistics,
     iter_frames,
     parse_header,
     plan_projection,
-    prune_frame,
     stamp,
     verify_frame,
 )
@@ -203,7 +201,7 @@ def offer(sample: Sample, mutant: bytes, rng: random.Random, outcomes: Counter[s
     try:
         verify_frame(mutant)
         check_frame_schema(mutant, sample.schemas)
-        frame_statistics(mutant)
+        statistics_of(mutant)
         plan_projection(mutant, (0, 1))
         accepted = True
     except REFUSED as error:
@@ -250,9 +248,9 @@ def originals() -> list[Sample]:
         )
         stamped = head + sample.frame[STAMP_BYTES:]
         found.append(sample._replace(frame=stamped))
-        pruned = b"".join(bytes(piece) for piece in prune_frame(stamped, (0,)))
-        if parse_header(pruned).is_pruned:
-            found.append(sample._replace(frame=pruned))
+        answer = pruned_answer(stamped, (0,))
+        if parse_header(answer).is_pruned:
+            found.append(sample._replace(frame=answer))
     return found
 
 

@@ -1,6 +1,6 @@
 """The frame: a record batch as it is sent, stored, replicated and fetched.
 
-Its bytes are documented in `header` and `directory`.
+`header` and `directory` document its bytes.
 """
 
 from broker_runtime.contract.frame.decode import DecodedFrame, decode_frame
@@ -24,11 +24,10 @@ from broker_runtime.contract.frame.header import (
     stamp,
 )
 from broker_runtime.contract.frame.layout import HEADERS_TYPE
-from broker_runtime.contract.frame.projection import Projection, plan_projection, prune_frame
+from broker_runtime.contract.frame.projection import Projection, plan_projection
 from broker_runtime.contract.frame.verify import (
     SoundFrame,
     check_frame_schema,
-    frame_statistics,
     iter_frames,
     sound_frame,
     verify_answer,
@@ -54,12 +53,10 @@ __all__ = [
     "check_stamp",
     "decode_frame",
     "encode_frame",
-    "frame_statistics",
     "iter_frames",
     "number_frame",
     "parse_header",
     "plan_projection",
-    "prune_frame",
     "sound_frame",
     "split_into_frames",
     "stamp",

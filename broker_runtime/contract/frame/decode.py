@@ -1,4 +1,4 @@
-"""From the bytes of a frame to a record batch, checked before anybody sees it."""
+"""From the bytes of a frame to a record batch, fully validated before a caller gets it."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from broker_runtime.contract.schema.cast import check_nulls
 
 _MAX_TIMESTAMP_MS = (2**63 - 1) // 1000
 _OUT_OF_MEMORY = ("not enough memory", "ERROR_allocation_failed")
-"""What zstd and lz4 say where they get no memory for themselves, which Arrow passes on as a failed decompression."""
+"""What zstd and lz4 say when they cannot allocate memory. Arrow reports that as a failed decompression."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodedFrame:
-    """A frame's rows. ``batch``: the columns asked for, in the latest schema's order; those the frame lacks are null.
+    """A frame's rows. ``batch``: the columns asked for, in the order asked for; those the frame lacks are null.
 
-    Timestamps are ms since the epoch: ``constant_timestamp_ms`` if all records have the same, else ``timestamps``
-    (int64 by row); both None where they differ and the reader did not ask for `TIMESTAMP_COLUMN_ID`. ``headers``: by
-    row; None: no record has any, or they were not asked for. Buffers are the frame's own where it is not compressed.
+    Timestamps are ms since the epoch: ``constant_timestamp_ms`` if all records have the same one, else ``timestamps``
+    (int64 by row). Both are None if they differ and the reader did not ask for `TIMESTAMP_COLUMN_ID`. ``headers``: by
+    row; None if no record has any or the reader did not ask for them. An uncompressed frame's buffers are not copied.
     """
 
     header: FrameHeader
@@ -43,15 +43,11 @@ class DecodedFrame:
     timestamps: pa.Array | None
     headers: pa.Array | None
 
-    def offset_column(self) -> pa.Array:
-        """The records' offsets, int64, in memory of its own."""
-        return pa.array(np.arange(self.header.base_offset, self.header.next_offset, dtype=np.int64))
-
     def timestamp_column(self) -> pa.Array:
         """The records' timestamps as Spark's: timestamp[us, tz=UTC], in memory of its own.
 
-        Raises `ValueError` where the reader did not ask for `TIMESTAMP_COLUMN_ID`, `CorruptRecordError` for times
-        that microseconds cannot hold.
+        Raises `ValueError` if the timestamps differ and the reader did not ask for `TIMESTAMP_COLUMN_ID`,
+        `CorruptRecordError` for times that do not fit into 64 bits as microseconds.
         """
         rows = self.header.record_count
         if self.constant_timestamp_ms is not None:
@@ -75,11 +71,12 @@ def decode_frame(
     topic_id: bytes | None = None,
     partition: int | None = None,
 ) -> DecodedFrame:
-    """The rows of ``frame`` (exactly one frame, whole or pruned), every checksum and every value validated.
+    """The rows of ``frame`` (exactly one frame, whole or pruned), with every checksum and every value validated.
 
-    ``columns``: ids, those of the system included; None: all there are. With ``topic_id`` and ``partition`` the
-    leader's stamp is verified. Raises `CorruptRecordError`, `UnsupportedVersionError`, and `SchemaMismatchError` for
-    a schema id that ``schemas`` does not know yet; `MemoryError` where the process has no memory for the rows.
+    ``columns``: ids, also those of system columns; None: all of the latest schema and of the system. With ``topic_id``
+    and ``partition`` the leader's stamp is verified. Raises `CorruptRecordError`, `UnsupportedVersionError`,
+    `SchemaMismatchError` for a schema id that ``schemas`` does not know yet, and `MemoryError` if the process has no
+    memory for the rows.
     """
     buffer = frame if isinstance(frame, pa.Buffer) else pa.py_buffer(frame)
     view = memoryview(buffer).cast("B")
@@ -123,7 +120,7 @@ def _decode_chunks(
     schema: TopicSchema,
     wanted: frozenset[int],
 ) -> dict[int, pa.Array]:
-    """The wanted columns that the frame holds, by id. Every chunk that is present is verified, wanted or not."""
+    """The wanted columns that the frame has, by id. Every chunk that is present is verified, wanted or not."""
     position, present = chunks_present(view, header)
     found: dict[int, pa.Array] = {}
     first = 0
@@ -156,16 +153,16 @@ def _decode_chunks(
 def _read(message: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
     try:
         return pa.ipc.read_record_batch(message, schema)
-    except MemoryError:  # Arrow's too: the bytes are not at fault
+    except MemoryError:  # Arrow raises it, too. The bytes are not at fault.
         raise
     except (pa.ArrowException, OSError, EOFError) as error:
         if any(words in str(error) for words in _OUT_OF_MEMORY):
             raise MemoryError(str(error)) from None
-        raise CorruptRecordError(f"a chunk is no batch of its columns: {error}") from None
+        raise CorruptRecordError(f"a chunk is not a record batch of its columns: {error}") from None
 
 
 def _validated(column: pa.Array, field: pa.Field, required_inside: bool) -> pa.Array:
-    # The column's own nulls were counted with the chunk's metadata; only nested ones take a look at the values.
+    # The chunk's metadata says how many nulls the column itself has. Only nested nulls must be looked up in the values.
     try:
         column.validate(full=True)
         if required_inside:

@@ -1,7 +1,7 @@
-"""The frame's directory: which chunks it has, how long, under which checksums, and what is known of each column.
+"""The frame's directory: its chunks with their lengths and checksums, and the statistics of each column.
 
-It follows the header and is covered by the header's checksum: three tables back to back, little-endian, then zeros up
-to the next multiple of 64 (``directory_bytes`` counts them). The third has, per column, the bytes of min, then of max.
+It follows the header, whose checksum covers it: three tables back to back, little-endian, then zeros up to the next
+multiple of 64 (``directory_bytes`` counts them). The third table has, per column, the bytes of min, then of max.
 
 | 1. per chunk                                  | 2. per column, in rising order of column ids                         |
 |----------------------------------------------|-----------------------------------------------------------------------|
@@ -13,9 +13,9 @@ to the next multiple of 64 (``directory_bytes`` counts them). The third has, per
 |                                               | 5 u8  bytes of min, 6 u8 bytes of max, 7 u8 zero                     |
 |                                               | 8 u32 null count, 12 u32 NaN count                                   |
 
-Chunks lie back to back from the end of the directory to the end of the frame; the columns of chunk i follow those of
-chunk i - 1 in table 2. A pruned answer has presence bits after the directory (bit i % 8 of byte i // 8: chunk i is
-here), padded to 64, then the chunks that are present.
+Chunks lie back to back from the end of the directory to the end of the frame. In table 2 the columns of chunk i follow
+those of chunk i - 1. A pruned answer has presence bits after the directory (bit i % 8 of byte i // 8 is set if chunk i
+is present), padded to 64, then the chunks that are present.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _FLAG_NULL_COUNT, _FLAG_NAN_COUNT, _FLAG_MIN, _FLAG_MAX, _FLAG_MIN_EXACT, _FLAG_
 
 
 class Chunk(NamedTuple):
-    """One chunk; ``length`` is a multiple of 64. Positions are the reader's to sum up."""
+    """One chunk; ``length`` is a multiple of 64. A chunk's position is the sum of the lengths before it."""
 
     length: int
     crc: int
@@ -51,7 +51,7 @@ class Chunk(NamedTuple):
 
 
 class Directory(NamedTuple):
-    """A parsed directory; ``columns`` are the ids in the order of the chunks. Statistics are parsed on demand."""
+    """A parsed directory. ``columns``: the ids, in the order of the chunks. Statistics are parsed on demand."""
 
     chunks: tuple[Chunk, ...]
     columns: tuple[int, ...]
@@ -59,7 +59,7 @@ class Directory(NamedTuple):
     record_count: int
 
     def statistics(self) -> dict[int, ColumnStatistics]:
-        """What is known of each column, by id. Raises `CorruptRecordError`."""
+        """The statistics of each column, by id. Raises `CorruptRecordError`."""
         return _parse_statistics(self)
 
 
@@ -69,7 +69,7 @@ def padded(size_bytes: int) -> int:
 
 
 def directory_size(chunk_count: int, statistics: Sequence[ColumnStatistics]) -> int:
-    """How many bytes `pack_directory` makes of so many chunks and these columns."""
+    """How many bytes `pack_directory` returns for that many chunks and columns with these statistics."""
     values = sum(len(known.minimum or b"") + len(known.maximum or b"") for known in statistics)
     return padded(chunk_count * _CHUNK.size + len(statistics) * _COLUMN.size + values)
 
@@ -86,9 +86,9 @@ def pack_directory(chunks: Sequence[Chunk], columns: Sequence[int], statistics: 
 
 
 def parse_directory(head: memoryview, header: FrameHeader) -> Directory:
-    """The directory of the frame that begins in ``head``; the checksum was verified before.
+    """The directory of the frame that ``head`` begins with. The caller has verified the checksum.
 
-    Raises `CorruptRecordError` where its tables do not fit into it, or do not agree with the header.
+    Raises `CorruptRecordError` if the tables do not fit into the directory or contradict the header.
     """
     data = head[HEADER_BYTES : HEADER_BYTES + header.directory_bytes]
     chunks_end = header.chunk_count * _CHUNK.size
@@ -166,7 +166,7 @@ def _parse_statistics(directory: Directory) -> dict[int, ColumnStatistics]:
         minimum = bytes(directory.data[position : position + min_bytes]) if flags & _FLAG_MIN else None
         maximum = bytes(directory.data[position + min_bytes : end]) if flags & _FLAG_MAX else None
         statistics = ColumnStatistics(
-            # A kind unknown here was written by a newer producer: its values say nothing to this reader.
+            # A newer producer wrote a kind that this reader does not know: it ignores the values.
             kind=Kind(kind) if kind in _KINDS else Kind.NONE,
             scale=scale,
             null_count=nulls if flags & _FLAG_NULL_COUNT else None,

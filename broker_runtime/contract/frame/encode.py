@@ -1,4 +1,4 @@
-"""From a record batch to the bytes of a frame; how large frames are, and when they get a chunk per column.
+"""From a record batch to the bytes of a frame: how large frames are, and when they have a chunk per column.
 
 Measured by ``python -m bench.frame_size`` (ratios within one run; two cores, pyarrow 26):
 
@@ -11,16 +11,17 @@ Measured by ``python -m bench.frame_size`` (ratios within one run; two cores, py
 | decode one column                    |               0.95 |                0.73 |              0.45 |
 | bytes of one column                  |               0.26 |               0.068 |             0.066 |
 
-A chunk costs its readers the same whatever its size, some 25 µs, so the bound is by column: at 32 KiB a column of 8
-bytes has 4,000 values, and the chunks of a frame cost 6 ns a value, well below what Spark takes to convert one. Below,
-reading everything pays more than leaving columns out saves.
+A chunk costs its readers about 25 µs whatever its size, so the bound is per column. At 32 KiB a column of 8-byte values
+has 4,000 of them, and chunks cost 6 ns a value, far less than Spark takes to convert one. Below the bound, readers of
+all columns lose more than readers of some columns gain.
 
 | frames of a size against the best, batch to batch | 64 KiB | 256 KiB | 1 MiB | 2 MiB | 4 MiB | 8 MiB |
 |---------------------------------------------------|-------:|--------:|------:|------:|------:|------:|
 | 100-byte values                                   |    5.6 |     2.3 |   1.3 |   1.1 |   1.0 |  1.05 |
 | 5 typed columns                                   |    6.8 |     3.4 |   1.9 |   1.4 |   1.2 |   1.0 |
 
-So producers aim at 1 MiB (2 ms of one core), whose records wait for each other; the sink, which is one, too.
+So producers aim at frames of 1 MiB (2 ms of one core): larger ones would make records wait longer for each other.
+Spark's sink is a producer and does the same.
 """
 
 from __future__ import annotations
@@ -55,11 +56,11 @@ from broker_runtime.contract.schema.topic import TopicSchema
 from broker_runtime.contract.statistics import ColumnStatistics, column_statistics
 
 CHUNK_PER_COLUMN_BYTES = 32 << 10
-"""From this size per column, on average and uncompressed, a frame has a chunk per column."""
+"""A frame has a chunk per column if its columns, uncompressed, have at least this size on average."""
 DEFAULT_FRAME_TARGET_BYTES = 1 << 20
-"""What a producer gathers per partition: its records wait for the frame to fill."""
+"""How much a producer gathers per partition; records wait for the frame to fill."""
 STATISTICS_MIN_ROWS = 32
-"""Smaller frames say only how many nulls a column has: min and max would cost more than leaving the frame out saves."""
+"""Frames with fewer rows state only null counts: min and max would cost more than skipping such a frame saves."""
 
 _SEQUENCES = 1 << 31
 _LOOSE_BYTES = 4096
@@ -78,13 +79,14 @@ def encode_frame(
     is_transactional: bool = False,
     chunk_per_column_bytes: int = CHUNK_PER_COLUMN_BYTES,
 ) -> pa.Buffer:
-    """The frame of ``batch``, unstamped, in memory of its own.
+    """The frame of ``batch``, unstamped, in newly allocated memory.
 
-    ``batch``: 1 to `MAX_RECORDS_PER_FRAME` rows of columns of ``schema`` by name, of exactly its types (`cast_to_topic`
-    makes them so); nullable ones may be missing. ``timestamps``: ms since the epoch, one for all or int64 by row, no
-    nulls. ``headers``: `HEADERS_TYPE` by row. Raises `SchemaMismatchError`, `InvalidTimestampError` (negative or null),
-    `RecordTooLargeError` (more rows or bytes than a frame can have: split first).
-    ``chunk_per_column_bytes`` is for measurements and tests.
+    ``batch``: 1 to `MAX_RECORDS_PER_FRAME` rows; its columns are ``schema``'s by name and have exactly its types, as
+    after `cast_to_topic`; nullable ones may be missing. ``timestamps``: ms since the epoch, one for all rows or int64
+    by row without nulls. ``headers``: `HEADERS_TYPE` by row. ``chunk_per_column_bytes`` is for measurements and tests.
+
+    Raises `SchemaMismatchError`, `InvalidTimestampError` (negative or null), `RecordTooLargeError` (more rows or bytes
+    than a frame can have: split the batch first).
     """
     rows = batch.num_rows
     if not 1 <= rows <= MAX_RECORDS_PER_FRAME:
@@ -166,11 +168,11 @@ def split_into_frames(
 ) -> list[pa.Buffer]:
     """Frames of contiguous slices of ``batch``, in order: about ``target_bytes`` uncompressed, at most ``max_bytes``.
 
-    Sequence numbers go on from frame to frame as Kafka's do (after 2**31 - 1 comes 0). Otherwise as `encode_frame`.
-    Raises `RecordTooLargeError` where one record alone is too large.
+    Sequence numbers continue from frame to frame as Kafka's do (0 follows 2**31 - 1). Otherwise as `encode_frame`.
+    Raises `RecordTooLargeError` if a single record is too large.
     """
     frames: list[pa.Buffer] = []
-    # Invariant: the slices on the stack are disjoint, rise towards its end's top and cover what is not in frames.
+    # Invariant: the slices on the stack are disjoint and cover the rows that are not in frames; the first are on top.
     pending = list(reversed(_slices(batch, target_bytes)))
     while pending:
         start, rows = pending.pop()
@@ -201,7 +203,7 @@ def split_into_frames(
 
 
 def _slices(batch: pa.RecordBatch, target_bytes: int) -> list[tuple[int, int]]:
-    """(start, rows) of slices of equal numbers of rows that make about ``target_bytes`` each."""
+    """(start, rows) of slices with equal numbers of rows and about ``target_bytes`` each."""
     rows = batch.num_rows
     count = max(1, -(-pa.ipc.get_record_batch_size(batch) // max(1, target_bytes)), -(-rows // MAX_RECORDS_PER_FRAME))
     count = min(count, max(1, rows))
@@ -217,7 +219,7 @@ def _assemble(
     statistics: list[ColumnStatistics],
     header: FrameHeader,
 ) -> pa.Buffer:
-    """Chunks, then the directory with their checksums, then the header over it, in one buffer."""
+    """The whole frame in one buffer. The directory needs the chunks' checksums and the header the directory's."""
     directory_bytes = directory_size(len(messages), statistics)
     position = HEADER_BYTES + directory_bytes
     frame_bytes = position + sum(padded(len(message)) for message in messages)
@@ -239,10 +241,10 @@ def _assemble(
 
 
 def _compacted(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """A copy without what lies outside of the slice.
+    """A copy of the slice alone.
 
-    Arrow cuts buffers to the slice when it writes them, but for nested columns whose values in the slice are all empty
-    or null: there it writes the whole column's offsets.
+    Arrow truncates buffers to the slice when it writes them, except for a nested column whose values in the slice are
+    all empty or null: then it writes the offsets of the whole column.
     """
     columns = [pa.concat_arrays([column]) if column.type.num_fields else column for column in batch.columns]
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
@@ -272,10 +274,10 @@ def _in_schema_order(batch: pa.RecordBatch, schema: TopicSchema) -> tuple[pa.Rec
 
 @lru_cache(maxsize=1024)
 def _column_order(schema: TopicSchema, names: tuple[str, ...]) -> tuple[tuple[int, ...], list[int] | None]:
-    """The ids of ``names`` in rising order, and how to reorder them (None: they are in order)."""
+    """The ids of ``names`` in rising order, and how to reorder the columns (None: they are in order already)."""
     ids = schema.column_ids(names)
     if len(set(ids)) != len(ids):
-        raise SchemaMismatchError(f"columns are named twice: {', '.join(names)}")
+        raise SchemaMismatchError(f"columns appear twice: {', '.join(names)}")
     missing = schema.required - set(ids)
     if missing:
         lacking = ", ".join(schema.arrow.names[column_id] for column_id in sorted(missing))
@@ -285,7 +287,7 @@ def _column_order(schema: TopicSchema, names: tuple[str, ...]) -> tuple[tuple[in
 
 
 def _timestamps(timestamps: int | pa.Array, rows: int) -> tuple[int, int, pa.Array | None]:
-    """The smallest and largest timestamp, and the column if they are not all equal."""
+    """The smallest and the largest timestamp, and the column unless all are equal."""
     if isinstance(timestamps, int):
         low = high = timestamps
         column = None
@@ -310,10 +312,10 @@ def _statistics(column: pa.Array, column_id: int) -> ColumnStatistics:
 
 
 def _serialize(batch: pa.RecordBatch, codec: str) -> memoryview:
-    """The encapsulated message of ``batch``; only the slice that it is goes in."""
+    """The encapsulated message of ``batch``, without what its buffers have outside of the slice."""
     if codec == "none":
         return memoryview(batch.serialize()).cast("B")
-    # Only the stream's writer takes options; it writes the schema first, a message without a body.
+    # Only the stream writer takes options. It writes the schema first, as a message without a body.
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema, options=_compressing(codec)) as writer:
         writer.write_batch(batch)

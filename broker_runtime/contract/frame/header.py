@@ -1,4 +1,5 @@
-"""The frame's header: 128 bytes, little-endian, in two parts that two parties write and two checksums cover.
+"""The frame's header: 128 bytes, little-endian. The leader writes the first part and the producer the second; each has
+a checksum of its own.
 
 | offset | size | name             | who      | meaning                                                                |
 |-------:|-----:|------------------|----------|------------------------------------------------------------------------|
@@ -31,10 +32,10 @@
 |    112 |   12 | reserved         | producer | zero                                                                   |
 |    124 |    4 | crc              | producer | CRC-32C of bytes 40–123 and the directory                              |
 
-Rule: the leader writes the first `STAMP_BYTES` and touches nothing else, so replicas carry the producer's checksum
-unchanged. The producer numbers a frame just before it first sends it (`number_frame`). Reserved required features:
-``OFFSET_DELTAS`` (a chunk of row offset deltas, for compaction) and ``NO_ROWS`` (frames of brokers without a record);
-this version refuses both.
+Rule: the leader writes the first `STAMP_BYTES` and changes nothing else, so replicas carry the producer's checksum
+unchanged. The producer numbers a frame just before it first sends it (`number_frame`). Two required features are
+reserved, and refused by this version: ``OFFSET_DELTAS`` (a chunk of the rows' offset deltas, for compaction) and
+``NO_ROWS`` (frames without records, which brokers write).
 """
 
 from __future__ import annotations
@@ -55,11 +56,11 @@ FRAME_VERSION = 1
 
 MAX_FRAME_BYTES = 64 << 20
 MAX_UNCOMPRESSED_BYTES = MAX_FRAME_BYTES
-"""What a frame's chunks may take in a reader's memory, whatever the codec."""
+"""How much memory a frame's chunks may take in a reader, whatever the codec."""
 MAX_RECORDS_PER_FRAME = 1 << 23
 MAX_DIRECTORY_BYTES = 1 << 20
 MAX_CHUNKS = 4096 + 2
-"""A topic's columns and the two of the system."""
+"""A topic's columns and the two system columns."""
 
 Buffer: TypeAlias = Any
 """Anything with the buffer protocol over contiguous bytes: bytes, bytearray, memoryview, pa.Buffer."""
@@ -96,8 +97,8 @@ assert _STAMP.size + _STAMP_CRC.size == STAMP_BYTES
 class FrameHeader(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The fields of a header; timestamps in ms. The first four are -1 in a frame that no leader has stamped.
 
-    ``timestamp_type``: 0 records keep the producer's times, 1 they have ``append_time_ms``. ``pruned_bytes``: length
-    of the pruned answer this header begins, 0 in a whole frame.
+    ``timestamp_type``: 0 if records keep the producer's times, 1 if they take ``append_time_ms``. ``pruned_bytes``: the
+    length of the pruned answer that begins with this header, 0 in a whole frame.
     """
 
     base_offset: int
@@ -124,55 +125,54 @@ class FrameHeader(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def last_offset(self) -> int:
-        """Offset of the frame's last record; meaningless unstamped."""
+        """The offset of the frame's last record; meaningless in an unstamped frame."""
         return self.base_offset + self.last_offset_delta
 
     @property
     def next_offset(self) -> int:
-        """Offset after the frame's last record; meaningless unstamped."""
+        """The offset after the frame's last record; meaningless in an unstamped frame."""
         return self.base_offset + self.last_offset_delta + 1
 
     @property
     def is_pruned(self) -> bool:
-        """Whether chunks are left out; such a frame is an answer to a reader and never appended."""
+        """Whether chunks are left out. Such a frame is an answer to a reader and is never appended."""
         return self.pruned_bytes != 0
 
     @property
     def stored_bytes(self) -> int:
-        """How many bytes the frame takes in the buffer where this header was found."""
+        """How many bytes the frame takes in the buffer that this header was read from."""
         return self.pruned_bytes or self.frame_bytes
 
     @property
     def head_bytes(self) -> int:
-        """Header and directory: what a projection must read first."""
+        """The bytes of header and directory, which a projection must read first."""
         return HEADER_BYTES + self.directory_bytes
 
     @property
     def latest_timestamp_ms(self) -> int:
-        """The largest timestamp a reader sees in the frame."""
+        """The largest timestamp that a reader sees in the frame."""
         return self.append_time_ms if self.timestamp_type else self.max_timestamp_ms
 
 
 def parse_header(buffer: Buffer, position: int = 0) -> FrameHeader:
-    """The header at ``position``: magic, version, feature bits, bounds and lengths are checked, no checksum is.
+    """The header at ``position``. Magic, version, feature bits, bounds and lengths are checked, checksums are not.
 
-    The frame itself need not be in the buffer. Raises `CorruptRecordError` for whatever is wrong, a version or
-    feature unknown here included: without the checksum nobody can tell a newer frame from a damaged one
-    (`verify_frame` can).
+    The rest of the frame need not be in the buffer. Raises `CorruptRecordError` for anything wrong, an unknown version
+    or feature included: without the checksum, a newer frame cannot be told from a damaged one. `verify_frame` can.
     """
     return _header(_unpack(buffer, position), CorruptRecordError)
 
 
 def parse_checked_header(frame: memoryview) -> FrameHeader:
-    """The header of ``frame``, its producer checksum over header and directory verified; other bytes are not looked at.
+    """The header of ``frame``, with the producer's checksum over header and directory verified; chunks are not read.
 
-    Raises `CorruptRecordError`; `UnsupportedVersionError` where the checksum holds and the version or a required
-    feature is unknown here.
+    Raises `CorruptRecordError`, and `UnsupportedVersionError` if the checksum holds but the version or a required
+    feature is unknown.
     """
     fields = _unpack(frame, 0)
     directory_bytes = fields[24]
     if fields[7] != MAGIC:
-        raise CorruptRecordError(f"no frame: magic {fields[7]:#010x} instead of {MAGIC:#010x}")
+        raise CorruptRecordError(f"not a frame: magic {fields[7]:#010x} instead of {MAGIC:#010x}")
     if directory_bytes > MAX_DIRECTORY_BYTES or HEADER_BYTES + directory_bytes > len(frame):
         raise CorruptRecordError(
             f"the frame's directory of {directory_bytes} bytes does not fit into the {len(frame)} bytes given"
@@ -217,10 +217,10 @@ def pack_header(header: FrameHeader, directory: Buffer) -> bytes:
 
 
 def number_frame(frame: Buffer, *, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
-    """Writes who sends ``frame``, and its place in the sequence, into its header, in place; body and directory stay.
+    """Writes the producer and the sequence number into the header of ``frame``, in place. The rest is not changed.
 
-    ``frame`` is whole and its memory writable. Costs a checksum over header and directory. Raises `ValueError` where
-    the memory is read-only, `struct.error` where a number is out of the field's range.
+    ``frame`` must be whole and its memory writable. Costs a checksum over header and directory. Raises `ValueError` if
+    the memory is read-only, `struct.error` if a number does not fit into its field.
     """
     view = memoryview(frame).cast("B")
     if view.readonly:
@@ -244,8 +244,8 @@ def stamp(
 ) -> bytes:
     """The leader's part of ``frame``'s header, exactly `STAMP_BYTES`: it replaces the first bytes of the frame.
 
-    ``log_append_time``: readers take ``append_time_ms`` for every record. Raises `ValueError` where the offsets leave
-    the range of 64 bits or ``topic_id`` has not 16 bytes.
+    ``log_append_time``: readers take ``append_time_ms`` as every record's timestamp. Raises `ValueError` if an offset
+    would exceed 64 bits or ``topic_id`` does not have 16 bytes.
     """
     header = frame if isinstance(frame, FrameHeader) else parse_header(frame)
     if not 0 <= base_offset <= _INT64_MAX - header.last_offset_delta - 1:
@@ -258,7 +258,7 @@ def stamp(
 
 
 def check_stamp(frame: memoryview, *, topic_id: bytes, partition: int) -> None:
-    """Whether a leader of this very partition stamped ``frame``. Raises `CorruptRecordError` if not."""
+    """Raises `CorruptRecordError` unless a leader of this very partition stamped ``frame``."""
     crc = crc32c(frame[: _STAMP.size], crc32c(_SEED.pack(topic_id, partition)))
     stored, _ = _STAMP_CRC.unpack_from(frame, _STAMP.size)
     if crc != stored:
@@ -268,7 +268,7 @@ def check_stamp(frame: memoryview, *, topic_id: bytes, partition: int) -> None:
 
 
 def pruned_head(head: Buffer, pruned_bytes: int) -> bytearray:
-    """A copy of a frame's first bytes whose header says that the answer has ``pruned_bytes``."""
+    """A copy of a frame's first bytes, with a header that says that the answer has ``pruned_bytes``."""
     copy = bytearray(head)
     _PRUNED.pack_into(copy, PRUNED_POSITION, pruned_bytes)
     return copy
@@ -292,14 +292,14 @@ def _header(fields: tuple[int, ...], not_understood: type[CorruptRecordError | U
         chunk_count, reserved_a, directory_bytes, reserved_b, reserved_c, _,
     ) = fields  # fmt: skip
     if magic != MAGIC:
-        raise CorruptRecordError(f"no frame: magic {magic:#010x} instead of {MAGIC:#010x}")
+        raise CorruptRecordError(f"not a frame: magic {magic:#010x} instead of {MAGIC:#010x}")
     if version != FRAME_VERSION:
-        raise not_understood(f"frame version {version} is unknown here, {FRAME_VERSION} is known")
+        raise not_understood(f"frame version {version} is unknown, only {FRAME_VERSION} is known here")
     if required & ~SUPPORTED_REQUIRED:
-        raise not_understood(f"the frame requires features {required:#x}, known here are {SUPPORTED_REQUIRED:#x}")
+        raise not_understood(f"the frame requires features {required:#x}, only {SUPPORTED_REQUIRED:#x} are known here")
     codec = attributes & _ATTRIBUTE_CODEC
     if attributes & ~_ATTRIBUTES_KNOWN or codec >= len(CODECS):
-        raise not_understood(f"frame attributes {attributes:#06x} have bits unknown here")
+        raise not_understood(f"frame attributes {attributes:#06x} have unknown bits")
     if (
         reserved_a
         or reserved_b

@@ -1,6 +1,7 @@
-"""What follows from a schema and a choice of its columns: Arrow schemas of chunks, numbers of nodes and buffers.
+"""What a chunk of given columns must look like: its Arrow schema, its numbers of nodes and buffers.
 
-Derived once per schema and choice, then taken from bounded caches: a frame costs no work by column here.
+Layouts are derived once per schema and choice of columns, then cached (with a bound), so that a frame costs no work per
+column here.
 """
 
 from __future__ import annotations
@@ -23,8 +24,11 @@ HEADERS_FIELD = pa.field("__headers", HEADERS_TYPE)
 
 
 class ChunkLayout(NamedTuple):
-    """Of the columns that one chunk holds. ``first_nodes``: index of each column's own node; ``required``: which of
-    the columns must have no nulls; ``required_inside``: in which a nested field must have none."""
+    """The layout of a chunk, by column.
+
+    ``first_nodes``: the index of each column's own node. ``required``: which columns allow no nulls.
+    ``required_inside``: which columns have a nested field that allows none.
+    """
 
     schema: pa.Schema
     fields: tuple[pa.Field, ...]
@@ -35,7 +39,7 @@ class ChunkLayout(NamedTuple):
     required_inside: tuple[bool, ...]
 
     def check(self, metadata: BatchMetadata, record_count: int) -> None:
-        """Whether ``metadata`` is of a batch of these columns with ``record_count`` rows; `CorruptRecordError`."""
+        """Raises `CorruptRecordError` unless ``metadata`` is of these columns with ``record_count`` rows."""
         if metadata.rows != record_count:
             raise CorruptRecordError(f"a chunk of {metadata.rows} rows in a frame of {record_count}")
         if metadata.node_count != self.node_count or metadata.buffer_count != self.buffer_count:
@@ -95,7 +99,7 @@ def _size_of(kind: pa.DataType) -> tuple[int, int]:
     if pt.is_struct(kind):
         own, children = 1, [kind.field(i).type for i in range(kind.num_fields)]
     elif pt.is_map(kind):
-        # The entries: a struct of key and value.
+        # A map has a child, its entries: a struct of key and value.
         keys, values = _size_of(kind.key_type), _size_of(kind.item_type)
         return 2 + keys[0] + values[0], 3 + keys[1] + values[1]
     elif pt.is_list(kind):

@@ -1,22 +1,21 @@
 """A frame without the chunks that a reader did not ask for.
 
-Rule: nothing is decoded, recompressed or copied. A pruned answer is the frame's own header (marked outside of its
-checksums: `pruned_bytes`), its whole directory, presence bits, and the chunks asked for byte by byte, so the reader
-checks every checksum of what it gets. A frame whose columns share a chunk goes out whole.
+Rule: nothing is decoded, recompressed or copied. A pruned answer consists of the frame's own header (marked in
+`pruned_bytes`, which no checksum covers), its whole directory, presence bits, and the chunks that were asked for,
+unchanged. So the reader verifies the checksum of everything it gets. A frame whose columns share one chunk is sent
+whole.
 
 | pruned answer                                                                                   |
 |-------------------------------------------------------------------------------------------------|
 | header, 128 bytes, and directory: the frame's own                                               |
-| presence bits, padded to 64: bit i % 8 of byte i // 8 is set if chunk i is here                 |
-| the chunks that are here, in their order                                                        |
+| presence bits, padded to 64: bit i % 8 of byte i // 8 is set if chunk i is present              |
+| the chunks that are present, in their order                                                     |
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
-
-import pyarrow as pa
+from typing import NamedTuple
 
 from broker_runtime.contract.errors import CorruptRecordError
 from broker_runtime.contract.frame.directory import padded, parse_directory
@@ -32,10 +31,11 @@ class Projection(NamedTuple):
 
 
 def plan_projection(head: Buffer, column_ids: Iterable[int]) -> Projection:
-    """What to send of the frame whose header and directory ``head`` begins with, so that a reader has ``column_ids``.
+    """What to send of a frame to a reader of ``column_ids``. ``head`` begins with the frame's header and directory.
 
-    ``head`` must have at least `FrameHeader.head_bytes`; the prefix is a copy. Ids the frame lacks are all null there
-    and cost nothing. Adjacent chunks are one range. Raises `CorruptRecordError`, `UnsupportedVersionError`.
+    ``head`` must have at least `FrameHeader.head_bytes`; the prefix is a copy. Columns that the frame lacks are null in
+    all its rows and cost nothing. Adjacent chunks make one range. Raises `CorruptRecordError`,
+    `UnsupportedVersionError`.
     """
     view = memoryview(head).cast("B")
     header = parse_checked_header(view)
@@ -66,7 +66,7 @@ def plan_projection(head: Buffer, column_ids: Iterable[int]) -> Projection:
 
 
 def chunks_present(view: memoryview, header: FrameHeader) -> tuple[int, int]:
-    """(position of the first chunk, bits of the chunks that are here) of a frame, whole or pruned.
+    """(position of the first chunk, presence bits) of a frame, whole or pruned.
 
     Raises `CorruptRecordError`.
     """
@@ -78,10 +78,3 @@ def chunks_present(view: memoryview, header: FrameHeader) -> tuple[int, int]:
     if bits & ~everything:
         raise CorruptRecordError("a pruned frame marks chunks as present that the frame does not have")
     return header.head_bytes + bits_bytes, bits
-
-
-def prune_frame(frame: Buffer, column_ids: Iterable[int]) -> list[Any]:
-    """The pieces of the answer for a whole frame in memory: a prefix of its own, then slices that share its memory."""
-    projection = plan_projection(frame, column_ids)
-    view = frame if isinstance(frame, pa.Buffer) else memoryview(frame).cast("B")
-    return [projection.prefix, *(view[start:end] for start, end in projection.ranges)]

@@ -1,7 +1,7 @@
-"""Whether bytes are a frame, and whether the frame fits a topic, without looking at a row.
+"""Checks that bytes are a frame, and that the frame fits a topic, without looking at a row.
 
-Leader, follower and recovery call these on every frame: the work is one checksum over the bytes plus a bounded amount
-by chunk and column. What needs the rows (full validation) is the reader's, in `decode`.
+Leaders, followers and recovery do this with every frame. It costs one checksum over the bytes and a bounded amount of
+work per chunk and column. Readers do what needs the rows, full validation, in `decode`.
 """
 
 from __future__ import annotations
@@ -29,24 +29,26 @@ from broker_runtime.contract.frame.layout import chunk_layout, column_field
 from broker_runtime.contract.frame.message import check_uncompressed_size, parse_message
 from broker_runtime.contract.frame.projection import chunks_present
 from broker_runtime.contract.schema import SchemaHistory, TopicSchema
-from broker_runtime.contract.statistics import ColumnStatistics, kind_of
+from broker_runtime.contract.statistics import kind_of
 
 
 def verify_frame(buffer: Buffer, *, topic_id: bytes | None = None, partition: int | None = None) -> FrameHeader:
-    """The header of the whole frame that fills ``buffer``, every checksum verified.
+    """The header of the whole frame that fills ``buffer``, with every checksum verified.
 
     With ``topic_id`` and ``partition`` the leader's stamp is verified too. Nothing is copied; safe from any thread.
-    Raises `CorruptRecordError` (damaged, too short or long, pruned, stamped for another partition), and
-    `UnsupportedVersionError` for an undamaged frame of a version or with a feature unknown here: such bytes must be
-    kept, not cut.
+    Raises `CorruptRecordError` for a frame that is damaged, too short or long, pruned, or stamped for another
+    partition. Raises `UnsupportedVersionError` for an undamaged frame with a version or feature that this release does
+    not know: such bytes must be kept, not truncated.
     """
     frame = memoryview(buffer).cast("B")
     return _verify(frame, topic_id, partition)[0]
 
 
 def verify_answer(buffer: Buffer, *, topic_id: bytes, partition: int) -> FrameHeader:
-    """The header of the frame that ``buffer`` begins with, whole or pruned, every checksum of what is there verified,
-    the leader's stamp too. Its end is at ``stored_bytes``. Raises as `verify_frame`."""
+    """The header of the frame that ``buffer`` begins with, whole or pruned. The frame ends at ``stored_bytes``.
+
+    The checksum of each chunk that is present and the leader's stamp are verified. Raises as `verify_frame`.
+    """
     view = memoryview(buffer).cast("B")
     header = parse_checked_header(view)
     if header.stored_bytes > len(view):
@@ -62,8 +64,10 @@ def verify_answer(buffer: Buffer, *, topic_id: bytes, partition: int) -> FrameHe
 
 
 class SoundFrame(NamedTuple):
-    """A whole frame whose checksums hold, with what was parsed of it. `sound_frame` alone makes one: whoever gets it
-    need not verify it again."""
+    """A whole frame whose checksums hold, with its parsed header and directory.
+
+    Only `sound_frame` makes one, so code that is given one need not verify it again.
+    """
 
     buffer: memoryview
     header: FrameHeader
@@ -71,16 +75,16 @@ class SoundFrame(NamedTuple):
 
 
 def sound_frame(buffer: Buffer) -> SoundFrame:
-    """`verify_frame`, for those who do more with the frame. The buffer is not copied."""
+    """`verify_frame` for callers that go on working with the frame. The buffer is not copied."""
     frame = memoryview(buffer).cast("B")
     return SoundFrame(frame, *_verify(frame, None, None))
 
 
 def check_frame_schema(frame: Buffer | SoundFrame, schemas: SchemaHistory | TopicSchema) -> None:
-    """Whether a verified, unpruned frame holds columns of the schema it names, with as many rows as its header says.
+    """Checks that a verified, whole frame has columns of the schema it names, with as many rows as its header says.
 
-    What a leader asks before it appends; constant work per frame, rows are not decoded. Raises `SchemaMismatchError`
-    for an unknown schema id or missing required columns, `CorruptRecordError` for all else.
+    A leader does this before it appends. Rows are not decoded; the work does not grow with them. Raises
+    `SchemaMismatchError` for an unknown schema id or missing required columns, `CorruptRecordError` for anything else.
     """
     if isinstance(frame, SoundFrame):
         buffer, header, directory = frame
@@ -107,8 +111,8 @@ def check_frame_schema(frame: Buffer | SoundFrame, schemas: SchemaHistory | Topi
 def iter_frames(buffer: Buffer) -> Iterator[tuple[FrameHeader, Any]]:
     """The frames that lie back to back in ``buffer``, as (header, slice): `pa.Buffer` of `pa.Buffer`, else memoryview.
 
-    Slices share memory. Pruned frames are told from whole ones by their headers. Checksums are not verified. Raises
-    `CorruptRecordError` where a frame does not begin or is cut.
+    Slices share the buffer's memory. The headers say which frames are pruned. Checksums are not verified. Raises
+    `CorruptRecordError` at bytes that do not begin a frame, and at a frame that is cut off.
     """
     size = memoryview(buffer).nbytes
     view = buffer if isinstance(buffer, pa.Buffer) else memoryview(buffer).cast("B")
@@ -124,17 +128,8 @@ def iter_frames(buffer: Buffer) -> Iterator[tuple[FrameHeader, Any]]:
         position = end
 
 
-def frame_statistics(head: Buffer) -> dict[int, ColumnStatistics]:
-    """What the frame's directory knows of its columns, by id; ``head`` needs no more than header and directory.
-
-    Raises `CorruptRecordError`, `UnsupportedVersionError`.
-    """
-    view = memoryview(head).cast("B")
-    return parse_directory(view, parse_checked_header(view)).statistics()
-
-
 def check_columns(directory: Directory, schema: TopicSchema) -> None:
-    """Whether the directory's columns are the schema's and none that must be there is missing."""
+    """Checks that the directory's columns are the schema's and that no required one is missing."""
     count = len(schema.arrow)
     own = [column_id for column_id in directory.columns if column_id < TIMESTAMP_COLUMN_ID]
     if own and own[-1] >= count:
@@ -148,9 +143,10 @@ def check_columns(directory: Directory, schema: TopicSchema) -> None:
 
 
 def check_statistics_kinds(directory: Directory, schema: TopicSchema) -> None:
-    """Whether the directory's statistics can be parsed, and are of the kinds that the columns have.
+    """Checks that the directory's statistics can be parsed and are of their columns' kinds.
 
-    Raises `CorruptRecordError`. Whether they are true takes the rows: a producer that lies hides its own frames.
+    Raises `CorruptRecordError`. Whether they are true cannot be checked without the rows. A producer that writes false
+    ones only hides its own frames.
     """
     for column_id, known in directory.statistics().items():
         if known.minimum is None and known.maximum is None:
@@ -164,7 +160,7 @@ def check_statistics_kinds(directory: Directory, schema: TopicSchema) -> None:
 def check_chunk(
     chunk: memoryview, schema: TopicSchema, columns: tuple[int, ...], header: FrameHeader, limit_bytes: int
 ) -> None:
-    """Whether ``chunk``'s metadata is of a batch of these columns with the header's rows, codec and bounds."""
+    """Checks that ``chunk``'s metadata describes these columns with the header's rows and codec, within the bounds."""
     metadata = parse_message(chunk)
     if metadata.codec != header.codec:
         raise CorruptRecordError(f"a chunk is compressed by {metadata.codec}, the header says {header.codec}")
@@ -173,7 +169,7 @@ def check_chunk(
 
 
 def check_crc(chunk: memoryview, expected: int, index: int) -> None:
-    """The checksum of one chunk. Raises `CorruptRecordError`."""
+    """Verifies the checksum of one chunk. Raises `CorruptRecordError`."""
     crc = crc32c(chunk)
     if crc != expected:
         raise CorruptRecordError(

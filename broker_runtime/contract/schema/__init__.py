@@ -1,4 +1,4 @@
-"""A topic's schema: which Arrow types it can have, how it is written, sent, and how data is made to fit it."""
+"""A topic's schema: which Arrow types it can have, how it is written and sent, and how data is cast to it."""
 
 from broker_runtime.contract.schema.cast import cast_column, cast_to_topic
 from broker_runtime.contract.schema.ddl import parse_schema

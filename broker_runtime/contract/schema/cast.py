@@ -1,8 +1,8 @@
-"""Data made to fit a topic: columns by name, safe casts, errors that name the column.
+"""Casts data to a topic's schema: columns by name, safe casts only, errors that name the column.
 
-Rule: a value is never changed, cut or guessed: what does not fit is refused. Types that only store differently
-(dictionary, run-end encoded, view, large, extension, other time units) are decoded here, at the edge, so that frames
-hold plain types only.
+Rule: a value is never changed, truncated or guessed; one that does not fit is refused. Types that differ only in how
+they are stored (dictionary, run-end encoded, view, large, extension, other time units) are decoded here, at the edge,
+so that frames hold plain types only.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _INT64_DIGITS = 19
 def cast_to_topic(data: pa.Table | pa.RecordBatch, schema: TopicSchema) -> pa.RecordBatch:
     """``data`` as one batch of ``schema``'s columns, in its order and exactly its types; rows keep their order.
 
-    Nullable columns that ``data`` lacks stay out. Nothing is copied where types are equal. Raises
-    `SchemaMismatchError` naming the column: unknown (with the nearest known one), repeated, missing or null although it
-    allows no nulls, of a type that does not fit, with a value that does not fit.
+    Nullable columns that ``data`` lacks are left out. Columns that have the right type already are not copied. Raises
+    `SchemaMismatchError` that names the column: it is unknown (with the nearest known one), repeated, missing or null
+    although it allows no nulls, or its type or one of its values does not fit.
     """
     names = data.schema.names
     if len(set(names)) != len(names):
         repeated = next(name for name in names if names.count(name) > 1)
-        raise SchemaMismatchError(f"column {repeated!r} is there twice")
+        raise SchemaMismatchError(f"column {repeated!r} appears twice")
     schema.column_ids(names)
     given = set(names)
     fields, arrays = [], []
@@ -43,12 +43,12 @@ def cast_to_topic(data: pa.Table | pa.RecordBatch, schema: TopicSchema) -> pa.Re
         elif not field.nullable:
             raise SchemaMismatchError(f"column {field.name!r} allows no nulls and is missing")
     if not arrays:
-        raise SchemaMismatchError(f"no columns; there are {', '.join(schema.arrow.names)}")
+        raise SchemaMismatchError(f"no columns; the topic has {', '.join(schema.arrow.names)}")
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
 def cast_column(array: pa.Array, field: pa.Field) -> pa.Array:
-    """``array`` as ``field``'s type, exactly. Raises `SchemaMismatchError`."""
+    """``array`` as exactly ``field``'s type. Raises `SchemaMismatchError`."""
     if array.type != field.type:
         array = _cast(array, field)
     check_nulls(array, field)
@@ -56,9 +56,9 @@ def cast_column(array: pa.Array, field: pa.Field) -> pa.Array:
 
 
 def check_nulls(array: pa.Array, field: pa.Field) -> None:
-    """Whether ``array`` has nulls only where ``field`` and the fields in it allow them. Raises `SchemaMismatchError`.
+    """Raises `SchemaMismatchError` if ``array`` has a null where ``field``, or a field nested in it, allows none.
 
-    Constant work unless a nested field allows none.
+    Takes constant time unless a nested field allows none.
     """
     if not field.nullable and array.null_count:
         raise SchemaMismatchError(f"column {field.name!r} allows no nulls and has {array.null_count}")
@@ -71,7 +71,7 @@ def _check_nulls_inside(array: pa.Array, kind: pa.DataType, path: str) -> None:
     if pt.is_struct(kind):
         valid = array.drop_null() if array.null_count else array
         children = [(kind.field(i), valid.field(i)) for i in range(kind.num_fields)]
-        # field() ignores the struct's own slice.
+        # field() returns the whole child, whatever slice of the struct this is.
         children = [
             (child, values.slice(valid.offset, len(valid)) if len(values) != len(valid) else values)
             for child, values in children
@@ -115,7 +115,7 @@ def _cast(array: pa.Array, field: pa.Field) -> pa.Array:
         if isinstance(given, pa.BaseExtensionType):
             array = array.storage
         if pt.is_dictionary(array.type):
-            # By hand: Arrow cannot decode a dictionary of views (as Polars' categories are).
+            # Not by a cast: Arrow cannot decode a dictionary of views, which is what Polars' categories are.
             array = pc.cast(array.dictionary, plain_type(array.type.value_type, field.name)).take(array.indices)
         if pt.is_run_end_encoded(array.type):
             array = pc.run_end_decode(array)
@@ -140,7 +140,7 @@ def _has_float32(kind: pa.DataType) -> bool:
 
 
 def _infinite(array: pa.Array) -> int:
-    """How many infinite numbers there are in it, at any depth."""
+    """How many infinite numbers ``array`` has, at any depth."""
     kind = array.type
     if isinstance(kind, pa.BaseExtensionType):
         return _infinite(array.storage)
@@ -163,7 +163,7 @@ def _is_unsigned(kind: pa.DataType) -> bool:
 
 @lru_cache(maxsize=1024)
 def _fits(given: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether values of type ``given`` (plain) may be cast to ``wanted``, each value permitting."""
+    """Whether ``given``, a plain type, may be cast to ``wanted``; a single value may still turn out not to fit."""
     if given == wanted or pt.is_null(given):
         return True
     if pt.is_integer(wanted):
@@ -196,9 +196,9 @@ def _fits(given: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 def _hint(given: pa.DataType, wanted: pa.DataType, path: str) -> str:
-    """What to do, or where in a nested type the mistake is."""
+    """What to do about a type that does not fit, or where in a nested type the mistake is."""
     if pt.is_timestamp(wanted) and pt.is_timestamp(given):
-        return "; give it a time zone" if given.tz is None else "; take its time zone away"
+        return "; give it a time zone" if given.tz is None else "; remove its time zone"
     if pt.is_map(wanted) and pt.is_map(given):
         for side in ("key", "value"):
             ours_type, theirs_type = (k.key_type if side == "key" else k.item_type for k in (wanted, given))
@@ -226,7 +226,7 @@ def _hint_inside(given: pa.DataType, wanted: pa.DataType, path: str) -> str:
 
 @lru_cache(maxsize=1024)
 def has_required_inside(kind: pa.DataType) -> bool:
-    """Whether a field inside ``kind`` allows no nulls (a map's keys never do; Arrow itself sees to them)."""
+    """Whether a field nested in ``kind`` allows no nulls. Map keys do not count: Arrow itself refuses null keys."""
     if pt.is_map(kind):
         return not kind.item_field.nullable or has_required_inside(kind.item_type)
     return any(not kind.field(i).nullable or has_required_inside(kind.field(i).type) for i in range(kind.num_fields))

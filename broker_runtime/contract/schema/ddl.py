@@ -7,8 +7,8 @@
              | word ["(" number ("," number)* ")"] | word "[" unit ["," "tz=" zone] "]"
     member  := name [":"] type ["NOT" "NULL"]
 
-Words of types are Spark's and Arrow's, case aside; `list` is `array`. ``timestamp`` is an instant as in Spark,
-``timestamp_ntz`` and ``timestamp[us]`` a wall clock's. What is parsed still goes through `check_topic_schema`.
+Type names are Spark's and Arrow's, in any case; `list` is `array`. ``timestamp`` is an instant as in Spark;
+``timestamp_ntz`` and ``timestamp[us]`` are wall-clock times. The result must still pass `check_topic_schema`.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ _DAY_TIME = frozenset({"day", "hour", "minute", "second"})
 
 
 def parse_schema(text: str) -> pa.Schema:
-    """The Arrow schema that ``text`` describes. Raises `InvalidSchemaError` saying where it goes wrong."""
+    """The Arrow schema that ``text`` describes. Raises `InvalidSchemaError` that says where the mistake is."""
     if len(text) > MAX_TEXT_CHARACTERS:
-        raise InvalidSchemaError(f"a schema of {len(text)} characters; at most {MAX_TEXT_CHARACTERS} are read")
+        raise InvalidSchemaError(f"the schema has {len(text)} characters; at most {MAX_TEXT_CHARACTERS} are allowed")
     parser = _Parser(text)
     fields = [parser.column()]
     while parser.take(","):
@@ -63,7 +63,7 @@ def parse_schema(text: str) -> pa.Schema:
 
 
 class _Parser:
-    """One pass over the tokens of ``text``; each method takes what it names and leaves the rest."""
+    """Reads the tokens of ``text`` once, in order. Each method consumes what it is named after and no more."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -110,7 +110,7 @@ class _Parser:
     def _type(self) -> pa.DataType:
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise InvalidSchemaError(f"a schema is nested deeper than {MAX_DEPTH}")
+            raise InvalidSchemaError(f"the schema is nested deeper than {MAX_DEPTH} levels")
         word = self._take("a type")
         lower = word.lower()
         if lower in _NESTED:
@@ -144,7 +144,7 @@ class _Parser:
         return kind
 
     def _element(self, name: str) -> pa.Field:
-        # Arrow writes list<item: int64>: a name and a colon before the type.
+        # Arrow writes list<item: int64>, with a name and a colon before the type.
         if self._next + 1 < len(self._tokens) and self._tokens[self._next + 1][0] == ":":
             self._next += 2
         kind = self._type()
@@ -160,7 +160,7 @@ class _Parser:
         precision, scale = [*numbers, 0][:2]
         if len(numbers) > 2 or not 1 <= precision <= 38 or not 0 <= scale <= precision:
             raise InvalidSchemaError(
-                f"decimal({', '.join(map(str, numbers))}): up to 38 digits, 0 to all after the point"
+                f"decimal({', '.join(map(str, numbers))}): up to 38 digits, 0 to all of them after the point"
             )
         return pa.decimal128(precision, scale)
 

@@ -27,15 +27,15 @@ class SchemaHistory:
         return self._versions[-1]
 
     def get(self, schema_id: int) -> TopicSchema:
-        """Version ``schema_id``. Raises `SchemaMismatchError` for one unknown here (the holder's history is old)."""
+        """Version ``schema_id``. Raises `SchemaMismatchError` if it is newer than this history."""
         if not self.knows(schema_id):
             raise SchemaMismatchError(
-                f"schema {schema_id} is unknown here, known are 0 to {len(self._versions) - 1}: refresh the metadata"
+                f"schema {schema_id} is not known here, only 0 to {len(self._versions) - 1} are: refresh the metadata"
             )
         return self._versions[schema_id]
 
     def knows(self, schema_id: int) -> bool:
-        """Whether ``schema_id`` is one of these; if not, a reader refreshes its metadata before it decodes."""
+        """Whether this history has ``schema_id``; if not, a reader refreshes its metadata before it decodes."""
         return 0 <= schema_id < len(self._versions)
 
     def __iter__(self) -> Iterator[TopicSchema]:
@@ -46,7 +46,7 @@ class SchemaHistory:
 
 
 def schema_history_from_info(info: TopicInfo) -> SchemaHistory:
-    """The schemas in a topic's description; the untyped one where it has none. Raises `InvalidSchemaError`."""
+    """The schemas in a topic's description; the untyped one if it has none. Raises `InvalidSchemaError`."""
     if not info.schemas:
         return SchemaHistory()
     return SchemaHistory(

@@ -1,4 +1,4 @@
-"""Which schemas a topic can have, and the one form each is kept in.
+"""Which schemas a topic can have, and the normal form that each is kept in.
 
 | Arrow type                                                        | in a topic                                   |
 |-------------------------------------------------------------------|----------------------------------------------|
@@ -13,9 +13,9 @@
 | dictionary, run-end encoded, extension                            | their values' type                           |
 | unsigned integers, float16, unions, other intervals               | refused: the message says what to use        |
 
-Rule: what is here is exactly what Spark's Arrow reader takes. A zone is how a time is shown, not which time it is, so
-only whether there is one is kept. (Year-month intervals: pyarrow has no arrays of them, and no Python source can
-declare one.)
+Rule: a topic has exactly the types that Spark's Arrow reader takes. A time zone says how a time is shown, not which
+time it is, so only whether there is one is kept. Year-month intervals are missing because pyarrow has no arrays of
+them and no Python source can declare one.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _KEY_TYPES = "a string, binary or integer column"
 def check_topic_schema(schema: pa.Schema, key: str | None = None) -> pa.Schema:
     """The normal form of ``schema``; ``key`` names the column whose value chooses the partition.
 
-    Raises `InvalidSchemaError`: a type no topic can have, a repeated name (case aside, as in Spark), no column, a key
-    that is no column or of a type without a partition.
+    Raises `InvalidSchemaError` for a type that no topic can have, a repeated name (ignoring case, as Spark does), no
+    columns or too many, and a key that is not a column or whose type cannot choose a partition.
     """
     if len(schema) == 0 or len(schema) > MAX_COLUMNS:
         raise InvalidSchemaError(f"a topic's schema has 1 to {MAX_COLUMNS} columns, not {len(schema)}")
@@ -46,11 +46,13 @@ def check_topic_schema(schema: pa.Schema, key: str | None = None) -> pa.Schema:
     _check_names([field.name for field in fields], "column")
     for field in fields:
         if field.name in _RESERVED_NAMES:
-            raise InvalidSchemaError(f"column {field.name!r} is the name of the records' metadata; choose another")
+            raise InvalidSchemaError(
+                f"column name {field.name!r} is reserved for the records' metadata; choose another"
+            )
     normal = pa.schema(fields)
     if key is not None:
         if key not in normal.names:
-            raise InvalidSchemaError(f"the key {key!r} is none of the columns {', '.join(normal.names)}")
+            raise InvalidSchemaError(f"the key {key!r} is not one of the columns {', '.join(normal.names)}")
         kind = normal.field(key).type
         if not (pt.is_string(kind) or pt.is_binary(kind) or pt.is_integer(kind)):
             raise InvalidSchemaError(f"the key {key!r} is {kind}; it must be {_KEY_TYPES}")
@@ -58,20 +60,25 @@ def check_topic_schema(schema: pa.Schema, key: str | None = None) -> pa.Schema:
 
 
 def check_new_columns(schema: pa.Schema, columns: pa.Schema) -> pa.Schema:
-    """The normal form of ``schema`` with ``columns`` appended. Raises `InvalidSchemaError`, also for one that must not
-    be null: the records that are there have no value for it."""
+    """The normal form of ``schema`` with ``columns`` appended.
+
+    Raises `InvalidSchemaError` as `check_topic_schema`, and for a new column that allows no nulls: the records that are
+    already in the topic have no value for it.
+    """
     for field in columns:
         if not field.nullable:
-            raise InvalidSchemaError(f"new column {field.name!r} must allow nulls: the topic's records have none")
+            raise InvalidSchemaError(
+                f"new column {field.name!r} must allow nulls: the topic's records have no value for it"
+            )
     if len(columns) == 0:
         raise InvalidSchemaError("no columns to add")
     return check_topic_schema(pa.schema([*schema, *columns]))
 
 
 def plain_type(kind: pa.DataType, path: str, depth: int = 0) -> pa.DataType:
-    """The type that a column of type ``kind`` has in a topic; ``path`` names it in the error."""
+    """The type that a column of type ``kind`` has in a topic; ``path`` is the column's name in errors."""
     if depth > MAX_DEPTH:
-        raise InvalidSchemaError(f"column {path!r} is nested deeper than {MAX_DEPTH}")
+        raise InvalidSchemaError(f"column {path!r} is nested deeper than {MAX_DEPTH} levels")
     if isinstance(kind, pa.BaseExtensionType):
         return plain_type(kind.storage_type, path, depth)
     if pt.is_dictionary(kind) or pt.is_run_end_encoded(kind):
@@ -99,9 +106,9 @@ def plain_type(kind: pa.DataType, path: str, depth: int = 0) -> pa.DataType:
 def make_field(
     name: str, kind: pa.DataType, nullable: bool = True, metadata: dict[bytes, bytes] | None = None
 ) -> pa.Field:
-    """An Arrow field. Raises `InvalidSchemaError` for void that allows no nulls, which no value is."""
+    """An Arrow field. Raises `InvalidSchemaError` for a void column that allows no nulls: it could have no value."""
     if pt.is_null(kind) and not nullable:
-        raise InvalidSchemaError(f"{name!r} is void, so it is null, and must allow nulls")
+        raise InvalidSchemaError(f"{name!r} is void, so all its values are null: it must allow nulls")
     return pa.field(name, kind, nullable, metadata)
 
 
@@ -147,7 +154,7 @@ def _renamed(field: pa.Field, name: str, path: str, depth: int) -> pa.Field:
 
 
 def _own_metadata(field: pa.Field) -> dict[bytes, bytes] | None:
-    """The field's metadata without what Arrow itself puts there; Spark tells variants by it."""
+    """The field's metadata without Arrow's own entries. It must be kept: Spark recognises variants by it."""
     kept = {
         name: value for name, value in (field.metadata or {}).items() if not name.startswith((b"ARROW:", b"PARQUET:"))
     }
@@ -159,7 +166,5 @@ def _check_names(names: list[str], what: str) -> None:
     for name in names:
         folded = name.lower()
         if folded in seen:
-            raise InvalidSchemaError(
-                f"{what} {name!r} is there twice ({seen[folded]!r}); Spark does not tell case apart"
-            )
+            raise InvalidSchemaError(f"{what} {name!r} appears twice (as {seen[folded]!r}); Spark ignores case")
         seen[folded] = name

@@ -16,7 +16,7 @@ from broker_runtime.contract.suggestion import suggestion
 class TopicSchema:
     """``arrow`` has the user's columns in normal form (untyped: ``key`` and ``value``, binary).
 
-    ``required``: ids of the columns that allow no nulls. ``key``: the column whose value chooses the partition.
+    ``required``: the ids of the columns that allow no nulls. ``key``: the column whose value chooses the partition.
     """
 
     schema_id: int
@@ -33,20 +33,20 @@ class TopicSchema:
         object.__setattr__(self, "_hash", hash((self.schema_id, self.is_typed, self.key, self.arrow)))
 
     def __hash__(self) -> int:
-        # Computed once: schemas are the keys of caches that every frame asks.
+        # Computed once: schemas are keys of caches that are asked for every frame.
         return self._hash
 
     def __reduce__(self) -> tuple[Callable[[int, pa.Schema, bool, str | None], TopicSchema], tuple[Any, ...]]:
-        # A hash of strings holds in one process only, so it must not travel.
+        # The hash of a string differs between processes, so it must not be pickled.
         return _rebuilt, (self.schema_id, self.arrow, self.is_typed, self.key)
 
     @classmethod
     def untyped(cls) -> TopicSchema:
-        """The schema of topics that were made without one: binary ``key`` and ``value``."""
+        """The schema of topics that were created without one: binary ``key`` and ``value``."""
         return UNTYPED
 
     def column_ids(self, names: Sequence[str]) -> tuple[int, ...]:
-        """The ids of ``names``, in that order. Raises `SchemaMismatchError` for an unknown one, naming the nearest."""
+        """The ids of ``names``, in order. Raises `SchemaMismatchError` for an unknown one, naming the nearest known."""
         try:
             return tuple([self._ids[name] for name in names])
         except KeyError:

@@ -1,4 +1,4 @@
-"""A schema as bytes: Arrow's IPC schema message, as it travels and as it is kept."""
+"""A schema as bytes: Arrow's IPC schema message, both on the wire and in ZooKeeper."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow.types as pt
 from broker_runtime.contract.errors import InvalidSchemaError
 
 MAX_SCHEMA_BYTES = 256 << 10
-"""So that all of a topic's description stays below what one request to ZooKeeper may carry."""
+"""The bound that keeps a topic's whole description below what one request to ZooKeeper may carry."""
 
 
 def schema_to_bytes(schema: pa.Schema) -> bytes:
@@ -22,9 +22,9 @@ def schema_to_bytes(schema: pa.Schema) -> bytes:
 
 
 def schema_from_bytes(data: bytes) -> pa.Schema:
-    """The schema in ``data``. Raises `InvalidSchemaError` for anything else.
+    """The schema in ``data``. Raises `InvalidSchemaError` for bytes that are not a schema.
 
-    Whether a topic can have it is for `check_topic_schema` to say.
+    Whether a topic can have it is not checked here: `check_topic_schema` does that.
     """
     if len(data) > MAX_SCHEMA_BYTES:
         raise InvalidSchemaError(f"the schema has {len(data)} bytes, at most {MAX_SCHEMA_BYTES} are allowed")
@@ -33,7 +33,7 @@ def schema_from_bytes(data: bytes) -> pa.Schema:
     except MemoryError:
         raise
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
-        raise InvalidSchemaError(f"these {len(data)} bytes are no Arrow schema: {error}") from None
+        raise InvalidSchemaError(f"these {len(data)} bytes are not an Arrow schema: {error}") from None
     check_text(schema)
     return schema
 
@@ -41,7 +41,7 @@ def schema_from_bytes(data: bytes) -> pa.Schema:
 def check_text(schema: pa.Schema) -> None:
     """Raises `InvalidSchemaError` unless every name and time zone in a schema that came from outside is UTF-8.
 
-    Arrow keeps them as bytes and decodes them when they are first asked for: after this nobody's asking fails.
+    Arrow keeps them as bytes and decodes them on first access. After this check no access fails.
     """
     for index, field in enumerate(schema):
         try:

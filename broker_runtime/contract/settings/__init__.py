@@ -1,27 +1,30 @@
-"""Settings: one table of names (`table`) makes the checks, the help, the reference, and one dataclass per scope.
+"""Settings: each is defined once, and the checks, the defaults, README's tables and the clients' keywords follow.
 
 kinds        what values there are: sizes, durations, addresses … and how they are read and shown
-table        THE table; `find_setting` refuses unknown names with the nearest known one
-resolution   `resolve(scope, config, keywords)` → the scope's frozen dataclass
-keywords     the clients' settings as TypedDicts, for typed keyword arguments
-reference    the table as markdown and as help
-files        a broker's settings from TOML
+setting      `Setting`: what is said about a setting where it is defined
+definitions  THE list: a dataclass per scope, whose fields are the settings; what follows from it
+resolution   `resolve(scope, config, keywords)` → the scope's frozen dataclass; a broker's settings from TOML
 """
 
-from broker_runtime.contract.settings.files import flatten, load_broker_settings
-from broker_runtime.contract.settings.keywords import AdminKeywords, ConsumerKeywords, ProducerKeywords
-from broker_runtime.contract.settings.kinds import Address, parse_address, parse_addresses, parse_duration, parse_size
-from broker_runtime.contract.settings.reference import help_text, reference_table
-from broker_runtime.contract.settings.resolution import (
+from broker_runtime.contract.settings.definitions import (
+    SCOPES,
+    AdminKeywords,
     AdminSettings,
     BrokerSettings,
+    ConsumerKeywords,
     ConsumerSettings,
+    ProducerKeywords,
     ProducerSettings,
+    Scope,
     TopicSettings,
-    parse_given,
-    resolve,
+    find_setting,
+    help_text,
+    reference_table,
+    settings_of,
 )
-from broker_runtime.contract.settings.table import SCOPES, Scope, Setting, find_setting, settings_of
+from broker_runtime.contract.settings.kinds import Address, parse_address, parse_addresses, parse_duration, parse_size
+from broker_runtime.contract.settings.resolution import flatten, load_broker_settings, parse_given, resolve
+from broker_runtime.contract.settings.setting import Setting
 
 __all__ = [
     "resolve", "parse_given", "load_broker_settings", "flatten",

@@ -41,7 +41,7 @@ class Address(NamedTuple):
 
 
 class Kind(Enum):
-    """What a setting's value is; the value is how the reference calls it."""
+    """What kind of value a setting has. Each member's value is the kind's name in the reference."""
 
     TEXT = "string"
     INTEGER = "int"
@@ -95,7 +95,7 @@ def parse_address(value: object) -> Address:
 
 
 def parse_addresses(value: object) -> tuple[Address, ...]:
-    """A comma list or a sequence of `parse_address`."""
+    """A comma list or a sequence of addresses, each as `parse_address` reads it; duplicates are dropped."""
     found = tuple(dict.fromkeys(parse_address(part) for part in _parts(value, "a list of host:port")))
     if not found:
         raise ValueError("host:port, or several with commas between")
@@ -139,7 +139,7 @@ def parse_choice(value: object) -> str:
 
 
 def parse_names(value: object) -> tuple[str, ...]:
-    """A comma list or a sequence of names; each once, in the order given, at least one."""
+    """A comma list or a sequence of names, at least one; in the order given, without duplicates."""
     names = tuple(dict.fromkeys(_parts(value, "a list of names, or names with commas between")))
     if not names:
         raise ValueError("at least one name")

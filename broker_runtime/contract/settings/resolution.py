@@ -1,159 +1,53 @@
-"""From what a user gave to a frozen dataclass per scope: checked, complete, in one unit.
+"""From what a user gave, in a call or in a TOML file, to a frozen dataclass per scope: checked, complete, in one unit.
 
-Rule: everything past the edge takes these dataclasses, never a mapping. Their fields are the table's names with ``_``
-for ``.``; a test holds the two together.
+Rule: everything past the edge takes these dataclasses, never a mapping.
+
+In a file dotted names may be quoted (``"broker.id" = 1``), bare (``broker.id = 1``) or nested tables (``[broker]``
+``id = 1``); all mean the same. Lists stand for comma lists.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import tomllib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypeAlias, overload
 
 from broker_runtime.contract.errors import InvalidConfigError
-from broker_runtime.contract.settings.kinds import Address
-from broker_runtime.contract.settings.table import BOOTSTRAP_VARIABLE, Scope, find_setting, settings_of
+from broker_runtime.contract.settings.definitions import (
+    BOOTSTRAP_VARIABLE,
+    CLASSES,
+    AdminSettings,
+    BrokerSettings,
+    ConsumerSettings,
+    ProducerSettings,
+    Scope,
+    Settings,
+    TopicSettings,
+    find_setting,
+    settings_of,
+)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerSettings:
-    """One broker's settings. Sizes in bytes, durations in ms, -1: no limit."""
-
-    broker_id: int
-    listeners: Address
-    advertised_listeners: Address | None
-    log_dirs: tuple[Path, ...]
-    zookeeper_connect: str
-    zookeeper_session_timeout_ms: int
-    num_partitions: int
-    default_replication_factor: int
-    delete_topic_enable: bool
-    offsets_retention_minutes: int
-    group_min_session_timeout_ms: int
-    group_max_session_timeout_ms: int  # Invariant: group_min_session_timeout_ms ≤ group_max_session_timeout_ms
-    group_max_size: int
-    log_retention_check_interval_ms: int
-    log_dir_min_free_bytes: int
-    max_connections: int
-    memory_max_bytes: int | None  # None: as `memory.limit_bytes` says
-    fetch_max_bytes: int
-    replica_lag_time_max_ms: int
-    replica_fetch_max_bytes: int
-    replica_fetch_wait_max_ms: int  # Invariant: replica_fetch_wait_max_ms < replica_lag_time_max_ms
-    replication_throttled_rate: int  # bytes per second
-    auto_leader_rebalance_enable: bool
-    controlled_shutdown_enable: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicSettings:
-    """One topic's settings, its own and the defaults. Sizes in bytes, durations in ms, -1: no limit."""
-
-    retention_ms: int
-    retention_bytes: int
-    segment_bytes: int
-    segment_ms: int
-    min_insync_replicas: int | None  # None: as many as `min_in_sync` says
-    unclean_leader_election_enable: bool
-    max_message_bytes: int  # Invariant: max_message_bytes ≤ segment_bytes
-    message_timestamp_type: Literal["CreateTime", "LogAppendTime"]
-    index_interval_bytes: int
-    flush_mode: Literal["ack", "interval", "os"]
-    flush_ms: int
-
-    def min_in_sync(self, replication_factor: int) -> int:
-        """``min.insync.replicas`` of a topic with that many replicas: what was set, else 1 below three replicas, a
-        majority from three on."""
-        if self.min_insync_replicas is not None:
-            return self.min_insync_replicas
-        return 1 if replication_factor < 3 else replication_factor // 2 + 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdminSettings:
-    """What every client has. Durations in ms."""
-
-    bootstrap_servers: tuple[Address, ...]
-    client_id: str
-    request_timeout_ms: int
-    enable_http_proxy: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerSettings(AdminSettings):
-    """A producer's settings. Sizes in bytes, durations in ms."""
-
-    acks: Literal["all", "1", "0"]
-    enable_idempotence: bool  # Invariant: only with acks="all"
-    linger_ms: int
-    batch_size: int
-    buffer_memory: int
-    max_block_ms: int
-    delivery_timeout_ms: int
-    compression_type: Literal["none", "lz4", "zstd"]
-    partitioner: Literal["round_robin", "sticky"] | Callable[..., int]
-    key_serializer: Callable[[Any], bytes | None] | None
-    value_serializer: Callable[[Any], bytes | None] | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerSettings(AdminSettings):
-    """A consumer's settings. Sizes in bytes, durations in ms."""
-
-    group_id: str | None
-    group_instance_id: str | None  # Invariant: only with a group_id
-    session_timeout_ms: int
-    max_poll_interval_ms: int
-    auto_offset_reset: Literal["latest", "earliest", "none"]
-    enable_auto_commit: bool
-    auto_commit_interval_ms: int
-    max_poll_records: int
-    fetch_max_bytes: int
-    fetch_max_wait_ms: int
-    columns: tuple[str, ...] | None
-    key_deserializer: Callable[[bytes], Any] | None
-    value_deserializer: Callable[[bytes], Any] | None
-
-
-Settings = BrokerSettings | TopicSettings | ProducerSettings | ConsumerSettings | AdminSettings
-CLASSES: dict[Scope, type[Settings]] = {
-    "broker": BrokerSettings,
-    "topic": TopicSettings,
-    "producer": ProducerSettings,
-    "consumer": ConsumerSettings,
-    "admin": AdminSettings,
-}
+_MAX_FILE_BYTES = 1 << 20
+_Given: TypeAlias = Mapping[str, Any] | None
 
 
 @overload
-def resolve(
-    scope: Literal["broker"], config: Mapping[str, Any] | None = None, keywords: Mapping[str, Any] | None = None
-) -> BrokerSettings: ...
+def resolve(scope: Literal["broker"], config: _Given = None, keywords: _Given = None) -> BrokerSettings: ...
 @overload
-def resolve(
-    scope: Literal["topic"], config: Mapping[str, Any] | None = None, keywords: Mapping[str, Any] | None = None
-) -> TopicSettings: ...
+def resolve(scope: Literal["topic"], config: _Given = None, keywords: _Given = None) -> TopicSettings: ...
 @overload
-def resolve(
-    scope: Literal["producer"], config: Mapping[str, Any] | None = None, keywords: Mapping[str, Any] | None = None
-) -> ProducerSettings: ...
+def resolve(scope: Literal["producer"], config: _Given = None, keywords: _Given = None) -> ProducerSettings: ...
 @overload
-def resolve(
-    scope: Literal["consumer"], config: Mapping[str, Any] | None = None, keywords: Mapping[str, Any] | None = None
-) -> ConsumerSettings: ...
+def resolve(scope: Literal["consumer"], config: _Given = None, keywords: _Given = None) -> ConsumerSettings: ...
 @overload
-def resolve(
-    scope: Literal["admin"], config: Mapping[str, Any] | None = None, keywords: Mapping[str, Any] | None = None
-) -> AdminSettings: ...
-def resolve(
-    scope: Scope, config: Mapping[str, Any] | None = None, keywords: Mapping[str, Any] | None = None
-) -> Settings:
-    """The scope's settings: ``config`` by dotted names, ``keywords`` with ``_`` for ``.``; None is "not given".
+def resolve(scope: Literal["admin"], config: _Given = None, keywords: _Given = None) -> AdminSettings: ...
+def resolve(scope: Scope, config: _Given = None, keywords: _Given = None) -> Settings:
+    """The scope's settings: ``config`` by dotted names, ``keywords`` with ``_`` for ``.``; None means "not given".
 
-    Clients without ``bootstrap.servers`` take `$PYLOG_BOOTSTRAP_SERVERS`. Raises `InvalidConfigError` for an unknown
-    name (with the nearest known one), a wrong value (with what is allowed), a name given twice, a required one
+    Clients that are given no ``bootstrap.servers`` take `$PYLOG_BOOTSTRAP_SERVERS`. Raises `InvalidConfigError` for an
+    unknown name (with the nearest known one), a wrong value (with what is allowed), a name given twice, a required one
     missing, and values that do not fit together.
     """
     given = parse_given(scope, config, keywords)
@@ -181,10 +75,8 @@ def resolve(
     return CLASSES[scope](**values)
 
 
-def parse_given(
-    scope: Scope, config: Mapping[str, Any] | None = None, keywords: Mapping[str, Any] | None = None
-) -> dict[str, object]:
-    """Only what was given, by dotted name, each value checked alone. Errors as `resolve`."""
+def parse_given(scope: Scope, config: _Given = None, keywords: _Given = None) -> dict[str, object]:
+    """Only what was given, by dotted name. Each value is checked on its own. Raises as `resolve`."""
     parsed: dict[str, object] = {}
     for name, value in (config or {}).items():
         if value is not None:
@@ -198,6 +90,42 @@ def parse_given(
             raise InvalidConfigError(f"{name} is given twice: {(config or {})[name]!r} and {value!r}")
         parsed[name] = setting.parse(value)
     return parsed
+
+
+def load_broker_settings(path: Path, overrides: Mapping[str, object] | None = None) -> BrokerSettings:
+    """The broker's settings in ``path``; ``overrides`` (dotted names) win.
+
+    Raises `InvalidConfigError` that names the file and the cause: the file cannot be read, is not TOML, or has settings
+    that `resolve` refuses.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise InvalidConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    if len(data) > _MAX_FILE_BYTES:
+        raise InvalidConfigError(f"{path}: larger than {_MAX_FILE_BYTES} bytes, so no file of settings")
+    try:
+        tree = tomllib.loads(data.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidConfigError(f"{path}: not TOML: {error}") from None
+    try:
+        return resolve("broker", {**flatten(tree), **(overrides or {})})
+    except InvalidConfigError as error:
+        raise InvalidConfigError(f"{path}: {error.message}") from None
+
+
+def flatten(tree: Mapping[str, object], prefix: str = "") -> dict[str, object]:
+    """The values by dotted name. Raises `InvalidConfigError` for a name that is spelled in two ways."""
+    flat: dict[str, object] = {}
+    for key, value in tree.items():
+        name = prefix + key
+        found = flatten(value, name + ".") if isinstance(value, Mapping) else {name: value}
+        twice = flat.keys() & found.keys()
+        if twice:
+            raise InvalidConfigError(f"{min(twice)} is given twice")
+        flat.update(found)
+    return flat
 
 
 def _fit_topic(given: Mapping[str, object], values: dict[str, Any]) -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import datetime
 import decimal
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import pyarrow as pa
 
-from broker_runtime.contract.frame import HEADERS_TYPE, encode_frame
+from broker_runtime.contract.frame import HEADERS_TYPE, encode_frame, plan_projection
+from broker_runtime.contract.frame.directory import parse_directory
+from broker_runtime.contract.frame.header import Buffer, parse_checked_header
 from broker_runtime.contract.schema import UNTYPED, SchemaHistory, TopicSchema
+from broker_runtime.contract.statistics import ColumnStatistics
 
 TOPIC_ID = bytes(range(16))
 PARTITION = 3
@@ -107,6 +111,19 @@ def untyped_batch() -> pa.RecordBatch:
 
 HEADERS = pa.array([[("a", b"1"), ("a", None)], None, []], HEADERS_TYPE)
 TIMESTAMPS = pa.array([1_700_000_000_002, 1_700_000_000_000, 1_700_000_000_001], pa.int64())
+
+
+def pruned_answer(frame: Buffer, columns: Iterable[int]) -> bytes:
+    """What a reader of ``columns`` is answered with for a whole frame."""
+    projection = plan_projection(frame, columns)
+    view = memoryview(frame).cast("B")
+    return b"".join([bytes(projection.prefix), *(view[start:end] for start, end in projection.ranges)])
+
+
+def statistics_of(head: Buffer) -> dict[int, ColumnStatistics]:
+    """What a frame's directory says of its columns, by id; header and directory are enough."""
+    view = memoryview(head).cast("B")
+    return parse_directory(view, parse_checked_header(view)).statistics()
 
 
 def samples() -> list[Sample]:

@@ -7,7 +7,7 @@ import struct
 import pyarrow as pa
 import pytest
 from crc32c import crc32c
-from frame_samples import LEAVES, encode_in_chunks, typed_batch, typed_schema, untyped_batch
+from frame_samples import LEAVES, encode_in_chunks, statistics_of, typed_batch, typed_schema, untyped_batch
 
 from broker_runtime.contract.errors import CorruptRecordError, SchemaMismatchError, UnsupportedVersionError
 from broker_runtime.contract.frame import (
@@ -16,7 +16,6 @@ from broker_runtime.contract.frame import (
     check_frame_schema,
     decode_frame,
     encode_frame,
-    frame_statistics,
     parse_header,
     verify_frame,
 )
@@ -301,7 +300,7 @@ def test_statistics_that_cannot_be_are_refused_by_the_leader() -> None:
         wrong = patched(column + offset, layout, value, frame)
         with pytest.raises(CorruptRecordError):
             check_frame_schema(wrong, schema)
-    unknown = frame_statistics(patched(column + 2, "B", 77, frame))[0]
+    unknown = statistics_of(patched(column + 2, "B", 77, frame))[0]
     assert (unknown.minimum, unknown.maximum, unknown.null_count) == (None, None, 0)
 
 

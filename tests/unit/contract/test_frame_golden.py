@@ -9,15 +9,24 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from frame_samples import LEAVES, NESTED, PARTITION, TOPIC_ID, Sample, samples, typed_batch, typed_schema
+from frame_samples import (
+    LEAVES,
+    NESTED,
+    PARTITION,
+    TOPIC_ID,
+    Sample,
+    pruned_answer,
+    samples,
+    statistics_of,
+    typed_batch,
+    typed_schema,
+)
 
 from broker_runtime.contract.frame import (
     STAMP_BYTES,
     decode_frame,
     encode_frame,
-    frame_statistics,
     parse_header,
-    prune_frame,
     stamp,
     verify_frame,
 )
@@ -53,7 +62,7 @@ def stamped() -> bytes:
 
 def pruned() -> bytes:
     """As it is answered to a reader of two columns."""
-    return b"".join(bytes(piece) for piece in prune_frame(stamped(), (3, 8)))
+    return pruned_answer(stamped(), (3, 8))
 
 
 def with_statistics() -> bytes:
@@ -112,7 +121,7 @@ def test_golden_statistics_are_read() -> None:
     golden = (GOLDEN / "statistics.frame").read_bytes()
     header = parse_header(golden)
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (77, 2, 1000)
-    known = frame_statistics(golden)
+    known = statistics_of(golden)
     assert known[1].maximum == "grüße \U0001f30d".encode()
     assert [known[i].null_count for i in range(12)] == [12] * 12
     schemas = SchemaHistory([typed_schema(STATISTICS)])

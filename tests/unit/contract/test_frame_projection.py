@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
 import pytest
 from frame_samples import (
     HEADERS,
@@ -12,6 +11,7 @@ from frame_samples import (
     TIMESTAMPS,
     TOPIC_ID,
     encode_in_chunks,
+    pruned_answer,
     typed_batch,
     typed_schema,
 )
@@ -26,7 +26,6 @@ from broker_runtime.contract.frame import (
     iter_frames,
     parse_header,
     plan_projection,
-    prune_frame,
     stamp,
     verify_frame,
 )
@@ -53,11 +52,6 @@ def stamped_frame(codec: str) -> bytes:
     return head + frame[STAMP_BYTES:]
 
 
-def pruned(frame: bytes, columns: tuple[int, ...]) -> bytes:
-    """The answer's bytes."""
-    return b"".join(bytes(piece) for piece in prune_frame(frame, columns))
-
-
 @pytest.mark.parametrize("codec", ["none", "lz4", "zstd"])
 @pytest.mark.parametrize(
     "columns",
@@ -66,7 +60,7 @@ def pruned(frame: bytes, columns: tuple[int, ...]) -> bytes:
 def test_pruned_frame_decodes_to_its_columns(codec: str, columns: tuple[int, ...]) -> None:
     """S8: only the columns asked for leave the broker, and every checksum of them holds."""
     frame = stamped_frame(codec)
-    answer = pruned(frame, columns)
+    answer = pruned_answer(frame, columns)
     assert len(answer) < len(frame) * 0.6
     header = parse_header(answer)
     assert (header.is_pruned, header.stored_bytes, header.frame_bytes) == (True, len(answer), len(frame))
@@ -81,14 +75,14 @@ def test_pruned_frame_decodes_to_its_columns(codec: str, columns: tuple[int, ...
 def test_pruned_frames_lie_back_to_back_with_whole_ones() -> None:
     """One answer may have both kinds."""
     frame = stamped_frame("none")
-    answer = pruned(frame, (1,))
+    answer = pruned_answer(frame, (1,))
     assert [bytes(part) for _, part in iter_frames(answer + frame + answer)] == [answer, frame, answer]
 
 
 def test_pruned_frame_is_refused_when_appended_damaged_or_asked_for_more() -> None:
     """The reader still checks every checksum; a pruned frame is never appended."""
     frame = stamped_frame("none")
-    answer = pruned(frame, (1, 8))
+    answer = pruned_answer(frame, (1, 8))
     with pytest.raises(CorruptRecordError, match="pruned"):
         verify_frame(answer)
     with pytest.raises(CorruptRecordError, match="lacks"):
@@ -114,7 +108,7 @@ def test_plan_needs_no_more_than_header_and_directory_and_joins_neighbours() -> 
     assert len(plan.ranges) == 2
     answer = bytes(plan.prefix) + b"".join(frame[start:end] for start, end in plan.ranges)
     assert len(answer) == plan.answer_bytes
-    assert answer == pruned(frame, (2, 3, 4, 9))
+    assert answer == pruned_answer(frame, (2, 3, 4, 9))
     with pytest.raises(CorruptRecordError):
         plan_projection(head[:-64], (2,))
 
@@ -122,23 +116,16 @@ def test_plan_needs_no_more_than_header_and_directory_and_joins_neighbours() -> 
 def test_frame_with_one_chunk_goes_out_whole() -> None:
     """A small frame is not worth a chunk per column."""
     small = encode_frame(BATCH, SCHEMA, timestamps=0).to_pybytes()
-    assert pruned(small, (0,)) == small
+    assert pruned_answer(small, (0,)) == small
     assert decode_frame(small, HISTORY, columns=(0,)).batch.schema.names == ["flag"]
     everything = stamped_frame("none")
-    assert pruned(everything, (*range(len(TYPES)), TIMESTAMP_COLUMN_ID, HEADERS_COLUMN_ID)) == everything
+    assert pruned_answer(everything, (*range(len(TYPES)), TIMESTAMP_COLUMN_ID, HEADERS_COLUMN_ID)) == everything
 
 
 def test_projection_to_columns_that_the_frame_lacks_is_all_null() -> None:
     """A column added later is null in older frames, pruned or not."""
     part = {name: TYPES[name] for name in ("flag", "tiny")}
     frame = encode_in_chunks(typed_batch(part), SCHEMA, timestamps=0)
-    answer = pruned(frame, (5,))
+    answer = pruned_answer(frame, (5,))
     assert parse_header(answer).is_pruned
     assert decode_frame(answer, HISTORY, columns=(5,)).batch.column("single").null_count == 3
-
-
-def test_slices_of_a_pruned_buffer_share_its_memory() -> None:
-    """No copy in the broker."""
-    frame = pa.py_buffer(stamped_frame("none"))
-    pieces = prune_frame(frame, (8,))
-    assert frame.address <= pieces[1].address < frame.address + frame.size

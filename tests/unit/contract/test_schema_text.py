@@ -187,7 +187,7 @@ def test_types_of_spark_are_kept_as_they_are(name: str) -> None:
         (pa.schema([("_metadata", pa.int32())]), None, "metadata"),
         (pa.schema([]), None, "1 to 4096 columns, not 0"),
         (pa.schema([(f"c{i}", pa.int8()) for i in range(4097)]), None, "not 4097"),
-        (pa.schema([("a", pa.int32())]), "b", "none of the columns a"),
+        (pa.schema([("a", pa.int32())]), "b", "not one of the columns a"),
         (pa.schema([("a", pa.float64())]), "a", "string, binary or integer"),
     ],
 )

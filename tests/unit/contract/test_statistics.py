@@ -8,12 +8,12 @@ import math
 
 import pyarrow as pa
 import pytest
-from frame_samples import EVERY_TYPE
+from frame_samples import EVERY_TYPE, statistics_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker_runtime.contract.errors import CorruptRecordError
-from broker_runtime.contract.frame import encode_frame, frame_statistics
+from broker_runtime.contract.frame import encode_frame
 from broker_runtime.contract.frame.directory import pack_directory
 from broker_runtime.contract.schema import TopicSchema
 from broker_runtime.contract.statistics import (
@@ -181,9 +181,9 @@ def test_statistics_travel_in_the_directory() -> None:
         "x": pa.array([NAN] + [None] * 39),
     }
     frame = encode_frame(pa.record_batch(columns), schema, timestamps=0)
-    known = frame_statistics(frame)
+    known = statistics_of(frame)
     assert known == {i: column_statistics(column) for i, column in enumerate(columns.values())}
-    few = frame_statistics(encode_frame(pa.record_batch(columns).slice(0, 3), schema, timestamps=0))
+    few = statistics_of(encode_frame(pa.record_batch(columns).slice(0, 3), schema, timestamps=0))
     assert few == {
         0: ColumnStatistics(null_count=0),
         1: ColumnStatistics(null_count=0),

@@ -74,9 +74,9 @@ def test_schema_is_kept_in_normal_form_with_its_key():
         ({"config": {"retention.msx": "1"}}, InvalidConfigError, "did you mean 'retention.ms'"),
         ({"config": {"retention.ms": "soon"}}, InvalidConfigError, "retention.ms='soon'"),
         ({"config": {"segment.bytes": "1MiB", "max.message.bytes": "2MiB"}}, InvalidConfigError, "fit in a segment"),
-        ({"schema": b"junk"}, InvalidSchemaError, "no Arrow schema"),
+        ({"schema": b"junk"}, InvalidSchemaError, "not an Arrow schema"),
         ({"key": "carrier"}, InvalidSchemaError, "needs a schema"),
-        ({"schema": FLIGHTS.serialize().to_pybytes(), "key": "tail"}, InvalidSchemaError, "'tail' is none of"),
+        ({"schema": FLIGHTS.serialize().to_pybytes(), "key": "tail"}, InvalidSchemaError, "'tail' is not one of"),
         ({"schema": FLIGHTS.serialize().to_pybytes(), "key": "ratio"}, InvalidSchemaError, "string, binary or integer"),
     ],
 )

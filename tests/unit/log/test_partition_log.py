@@ -7,6 +7,7 @@ import dataclasses
 import msgspec
 import pyarrow as pa
 import pytest
+from frame_samples import pruned_answer
 
 from broker_runtime.contract.errors import (
     CorruptRecordError,
@@ -17,7 +18,7 @@ from broker_runtime.contract.errors import (
     RecordTooLargeError,
     UnsupportedVersionError,
 )
-from broker_runtime.contract.frame import decode_frame, encode_frame, iter_frames, parse_header, prune_frame
+from broker_runtime.contract.frame import decode_frame, encode_frame, iter_frames, parse_header
 from broker_runtime.contract.schema import SchemaHistory, TopicSchema
 from broker_runtime.log import FlushMode, LogConfig
 from broker_runtime.log.faulty_files import FaultyFiles
@@ -77,11 +78,11 @@ def test_append_refuses_a_pruned_frame(log):
     """A pruned frame can never be appended."""
     wide = pa.record_batch({"key": pa.array([b"k" * 700_000], pa.binary()), "value": pa.array([b"v" * 700_000])})
     whole = encode_frame(wide, TopicSchema.untyped(), timestamps=1)
-    pruned = b"".join(bytes(piece) for piece in prune_frame(whole, [0]))
-    assert parse_header(pruned).is_pruned
+    answer = pruned_answer(whole, [0])
+    assert parse_header(answer).is_pruned
     log.config = LogConfig()
     with pytest.raises(CorruptRecordError, match="pruned"):
-        log.append_as_leader([pruned], leader_epoch=0, now_ms=0)
+        log.append_as_leader([answer], leader_epoch=0, now_ms=0)
 
 
 def test_append_refuses_frames_above_the_message_and_the_segment_limit():
@@ -237,7 +238,7 @@ def test_projected_read_equals_pruning_in_memory_for_frames_of_all_sizes():
         for columns in ([0], [1], [0, 1], [0xFFFE], []):
             with log.read(0, max_bytes=1 << 24, upto=12) as piece:
                 answer = piece.load_projected(columns)
-            expected = b"".join(bytes(part) for _, data in stored for part in prune_frame(data, columns))
+            expected = b"".join(pruned_answer(data, columns) for _, data in stored)
             assert bytes(answer) == expected
             for header, part in iter_frames(answer):
                 decoded = decode_frame(part, SchemaHistory(), columns=columns, topic_id=TOPIC_ID.bytes, partition=0)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
+from frame_samples import pruned_answer
 
 from broker_runtime.contract.errors import CorruptRecordError
-from broker_runtime.contract.frame import encode_frame, iter_frames, prune_frame, stamp, verify_frame
+from broker_runtime.contract.frame import encode_frame, iter_frames, stamp, verify_frame
 from broker_runtime.contract.frame.header import STAMP_BYTES
 from broker_runtime.contract.schema import TopicSchema
 from broker_runtime.log.faulty_files import FaultyFiles
@@ -69,7 +70,7 @@ def read(
 
 
 def pruned(content: bytes, *columns: int) -> bytes:
-    return b"".join(bytes(part) for _, data in iter_frames(memoryview(content)) for part in prune_frame(data, columns))
+    return b"".join(pruned_answer(data, columns) for _, data in iter_frames(memoryview(content)))
 
 
 def test_small_frames_come_with_the_read_of_the_first_header() -> None:

@@ -1,0 +1,102 @@
+"""What is made from the definitions of settings is up to date: README's tables, and the keywords of the clients.
+
+``python tests/unit/settings/test_generated.py`` makes both again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import typing
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+from broker_runtime.contract.settings import (
+    AdminSettings,
+    ConsumerSettings,
+    ProducerSettings,
+    Setting,
+    definitions,
+    reference_table,
+    settings_of,
+)
+from broker_runtime.contract.settings.kinds import Kind
+
+README = Path(__file__).parents[3] / "README.md"
+DEFINITIONS = Path(definitions.__file__)
+_TABLE = re.compile(r"(<!-- settings:(\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_KEYWORDS = re.compile(r"(# --- made from the classes above [^\n]*\n).*?(# --- end of what is made -)", re.DOTALL)
+_TYPES = {
+    Kind.TEXT: "str | None",
+    Kind.INTEGER: "int",
+    Kind.SIZE: "int | str",
+    Kind.DURATION: "int | str",
+    Kind.BOOLEAN: "bool",
+    Kind.NAMES: "Sequence[str] | str | None",
+}
+"""What a caller may write, where that is the same for all settings of a kind."""
+
+
+def with_tables(text: str) -> str:
+    """README with every table of settings made again."""
+    return _TABLE.sub(lambda found: f"{found[1]}{reference_table(found[2]).strip()}\n{found[3]}", text)  # type: ignore[arg-type]
+
+
+def with_keywords(text: str) -> str:
+    """The module of definitions with the keywords made again."""
+    classes = [keywords_of(AdminSettings), keywords_of(ProducerSettings), keywords_of(ConsumerSettings)]
+    return _KEYWORDS.sub(lambda found: found[1] + "\n\n".join(classes) + "\n\n" + found[2], text)
+
+
+def keywords_of(settings_class: type) -> str:
+    """The source of the class of keywords that belongs to a client's class of settings.
+
+    ``bootstrap_servers`` is left out: it is a parameter of its own in every client.
+    """
+    scope = settings_class.__name__.removesuffix("Settings")
+    base = "TypedDict" if settings_class is AdminSettings else "AdminKeywords"
+    types = typing.get_type_hints(settings_class)
+    settings = {setting.keyword: setting for setting in settings_of(scope.lower()).values()}  # type: ignore[arg-type]
+    own = [keyword for keyword in settings_class.__annotations__ if keyword != "bootstrap_servers"]
+    lines = [f"class {scope}Keywords({base}, total=False):", f'    """`{scope}`\'s settings."""', ""]
+    lines += [f"    {keyword}: {written_type(settings[keyword], types[keyword])}" for keyword in own]
+    return "\n".join([*lines, ""])
+
+
+def written_type(setting: Setting, parsed: Any) -> str:
+    """What a caller may write for the setting; ``parsed`` is the type that its value has then."""
+    if setting.kind in _TYPES:
+        return _TYPES[setting.kind]
+    parts = (parsed,) if get_origin(parsed) is Literal else get_args(parsed)
+    return " | ".join(literal(setting) if get_origin(part) is Literal else name_of(part) for part in parts)
+
+
+def literal(setting: Setting) -> str:
+    """The words that choose, the other words for them, and whole numbers without quotes."""
+    words = [*setting.choices, *(alias for alias, _ in setting.aliases)]
+    numbers = [word for word in words if re.fullmatch(r"-?\d+", word)]
+    return f"Literal[{', '.join([*map(json.dumps, words), *numbers])}]"
+
+
+def name_of(part: Any) -> str:
+    """A type as it is written where its names are imported."""
+    return "None" if part is type(None) else re.sub(r"\b(typing|collections\.abc)\.", "", str(part))
+
+
+def test_readme_has_the_settings_of_the_code() -> None:
+    """One definition in the code generates validation, help and the reference."""
+    text = README.read_text()
+    assert {scope for _, scope, _ in _TABLE.findall(text)} == {"topic", "broker", "producer", "consumer"}
+    assert with_tables(text) == text
+
+
+def test_keywords_of_clients_are_their_settings() -> None:
+    """A type checker knows each setting of a client as a keyword, and what may be written for it."""
+    text = DEFINITIONS.read_text()
+    assert len(_KEYWORDS.findall(text)) == 1
+    assert with_keywords(text) == text
+
+
+if __name__ == "__main__":
+    README.write_text(with_tables(README.read_text()))
+    DEFINITIONS.write_text(with_keywords(DEFINITIONS.read_text()))
