@@ -1,10 +1,12 @@
 """THE list of settings: each is defined once, as an annotated field of its scope's dataclass.
 
-A field's name, with ``.`` for ``_``, is the setting's; its type is the value's, and the words of a `Literal` are what
-may be chosen; `Setting` says the rest. What all clients have is in `AdminSettings`. The checks, the defaults, README's
-tables and the clients' keywords all come from these fields. Rule: a setting stands here only if it does something, and
-has Kafka's name where Kafka has the thing. Code outside this package takes the dataclasses and never reads a setting by
-its name.
+The field's name, with ``.`` for ``_``, is the setting's name, its type is the type of the value, and the words of a
+`Literal` are the choices; `Setting` says the rest. `AdminSettings` has what all clients have. The checks, the defaults,
+README's tables and the clients' keywords all come from these fields: after a change,
+``python tests/unit/settings/test_generated.py`` writes the tables and the keywords again.
+
+Rule: a setting stands here only if it does something, and has Kafka's name where Kafka has the thing. Code outside this
+package takes the dataclasses and never reads a setting by its name.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ _FOREVER_MS = 10 * 366 * _DAY
 MAX_MESSAGE_BYTES_LIMIT: Final = 64 * _MIB
 """No frame is larger, whatever ``max.message.bytes`` says."""
 
+# A setting reads as a paragraph, so it is not laid out by the formatter.
 # fmt: off
 
 @dataclass(frozen=True, slots=True, kw_only=True)
