@@ -43,5 +43,5 @@ def made(*, partitions: int = 2, share: set[TopicPartition] | None = None, **set
 
 
 def poll(parts: Parts) -> list[bytes]:
-    parts.commits.finish_all()
-    return [record.value for record in parts.handout.take_records(Deadline(0.0), 500)]
+    parts.committer.finish_all()
+    return [record.value for record in parts.delivery.poll_records(Deadline(0.0), 500)]

@@ -27,8 +27,8 @@ def test_poll_hands_out_nothing_after_the_lease_has_ended(kind: str) -> None:
     first = parts.cluster.group.member_id
     parts.arrives(A, b"a1")
     lease_ends(parts)
-    parts.commits.finish_all()
-    take = parts.handout.take_records if kind == "records" else parts.handout.take_batches
+    parts.committer.finish_all()
+    take = parts.delivery.poll_records if kind == "records" else parts.delivery.poll_batches
     assert take(Deadline(0.0), 500) == []
     assert told.seen[1:] == [("lost", [A, B])]
     assert (parts.fetcher.states, parts.cluster.commits) == ({}, [])
@@ -44,14 +44,14 @@ def test_poll_that_stood_still_after_it_had_taken_records_returns_none_of_them(k
     """W24: the lease is looked at last."""
     parts, told = made()
     parts.arrives(A, b"a0")
-    take = parts.handout._hand_out
+    take = parts.delivery._deliver
 
     def freeze(*args: object) -> object:
         lease_ends(parts)
         return take(*args)  # type: ignore[arg-type]
 
-    parts.handout._hand_out = freeze  # type: ignore[method-assign,assignment]
-    poll_once = parts.handout.take_records if kind == "records" else parts.handout.take_batches
+    parts.delivery._deliver = freeze  # type: ignore[method-assign,assignment]
+    poll_once = parts.delivery.poll_records if kind == "records" else parts.delivery.poll_batches
     assert poll_once(Deadline(0.0), 500) == []
     assert told.seen[-1] == ("lost", [A, B])
 
@@ -60,15 +60,15 @@ def test_loop_over_records_ends_with_the_lease_between_two_of_them() -> None:
     """W24: also in the middle of a batch."""
     parts, told = made()
     parts.arrives(A, b"a0", b"a1", b"a2")
-    batch = parts.handout.next_batch(Deadline(0.0))
+    batch = parts.delivery.next_batch(Deadline(0.0))
     assert batch is not None
     seen = []
-    for record in parts.handout.one_by_one(batch):
+    for record in parts.delivery.iterate_records(batch):
         seen.append(record.value)
         if record.value == b"a1":
             lease_ends(parts)
     assert seen == [b"a0", b"a1"]
-    assert parts.handout.next_batch(Deadline(0.0)) is None
+    assert parts.delivery.next_batch(Deadline(0.0)) is None
     assert told.seen[-1] == ("lost", [A, B])
 
 
@@ -76,19 +76,19 @@ def test_loop_over_batches_hands_out_none_after_the_lease() -> None:
     """W24: it may have stood still between the store and the caller."""
     parts, _ = made()
     parts.arrives(A, b"a0")
-    batch = parts.handout.next_batch(Deadline(0.0))
+    batch = parts.delivery.next_batch(Deadline(0.0))
     assert batch is not None
     lease_ends(parts)
-    assert list(parts.handout.handed_out(batch)) == []
+    assert list(parts.delivery.iterate_batch(batch)) == []
 
 
 def test_loop_gives_back_the_rest_of_a_batch_when_there_is_news() -> None:
     """W24, W22: what is kept is read on with the next record; what goes is committed up to the last that was done."""
     parts, _ = made()
     parts.arrives(A, b"a0", b"a1", b"a2")
-    batch = parts.handout.next_batch(Deadline(0.0))
+    batch = parts.delivery.next_batch(Deadline(0.0))
     assert batch is not None
-    for record in parts.handout.one_by_one(batch):
+    for record in parts.delivery.iterate_records(batch):
         if record.value == b"a0":
             parts.cluster.group.share = {A}
             parts.beat()
@@ -101,10 +101,10 @@ def test_loop_hands_out_nothing_more_of_a_partition_that_its_body_lost() -> None
     """W24: the body polled, and the share changed inside."""
     parts, _ = made()
     parts.arrives(A, b"a0", b"a1")
-    batch = parts.handout.next_batch(Deadline(0.0))
+    batch = parts.delivery.next_batch(Deadline(0.0))
     assert batch is not None
     seen = []
-    for record in parts.handout.one_by_one(batch):
+    for record in parts.delivery.iterate_records(batch):
         seen.append(record.value)
         parts.cluster.group.share = {B}
         parts.beat()
@@ -141,11 +141,10 @@ def test_commit_of_what_is_lost_is_refused_here() -> None:
     """W18: and never written as one of who is no member."""
     parts, _ = made()
     lease_ends(parts)
-    assert parts.heartbeats is not None
     parts.heartbeats.step()
     before = len(parts.cluster.commit_requests)
     with pytest.raises(UnknownMemberIdError):
-        parts.commits.commit({A: 1})
+        parts.committer.commit({A: 1})
     assert len(parts.cluster.commit_requests) == before
 
 
@@ -162,6 +161,6 @@ def test_commit_keeps_its_number_when_it_is_sent_again() -> None:
 
     parts.cluster._commit_offsets = busy_once  # type: ignore[method-assign,assignment]
     before = len(parts.cluster.commit_requests)
-    parts.commits.commit({A: 1})
-    parts.commits.commit({A: 2})
+    parts.committer.commit({A: 1})
+    parts.committer.commit({A: 2})
     assert [request.sequence for request in parts.cluster.commit_requests[before:]] == [1, 1, 2]

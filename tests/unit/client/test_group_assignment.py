@@ -19,6 +19,8 @@ from broker_runtime.contract.errors import (
 )
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import CommitOffsetsResponse, ErrorInfo
+from pyspark_log.client.consumer.assignment import REFRESH_S
+from pyspark_log.client.consumer.group_assignment import IDLE_REFRESH_S
 from tests.unit.client.consumer_samples import MemoryCluster, Parts, make_topic
 from tests.unit.client.member_samples import A, B, C, made, poll
 
@@ -72,7 +74,7 @@ def test_partition_that_goes_is_committed_and_dropped_before_the_group_hears_of_
 def test_revoked_partition_can_be_committed_in_the_callback() -> None:
     """W18: without auto-commit it is the caller's last chance."""
     parts, _ = made(enable_auto_commit=False)
-    parts.subscribe("t", on_revoke=lambda at: parts.commits.commit(dict.fromkeys(at, 1)))
+    parts.subscribe("t", on_revoke=lambda at: parts.committer.commit(dict.fromkeys(at, 1)))
     parts.arrives(A, b"a0", b"a1")
     poll(parts)
     parts.cluster.commits.clear()
@@ -117,14 +119,14 @@ def test_records_taken_before_the_news_are_returned_before_the_callback() -> Non
     parts, told = made()
     parts.arrives(A, b"a0")
     parts.arrives(B, b"b0")
-    take = parts.handout._hand_out
+    take = parts.delivery._deliver
 
     def news_comes(*args: object) -> object:
         parts.cluster.group.share = {B}
         parts.beat()
         return take(*args)  # type: ignore[arg-type]
 
-    parts.handout._hand_out = news_comes  # type: ignore[method-assign,assignment]
+    parts.delivery._deliver = news_comes  # type: ignore[method-assign,assignment]
     assert poll(parts) == [b"a0", b"b0"]
     assert told.seen == [("assign", [A, B])]
     assert poll(parts) == []
@@ -211,7 +213,7 @@ def test_subscription_that_the_group_does_not_take_is_an_error(error: PylogError
     parts.cluster.group.failures = [error]
     with pytest.raises(type(error)):
         parts.subscribe("t")
-    assert not parts.subscription.is_in_use
+    assert not parts.assignment.is_in_use
     parts.subscribe("t")
     assert set(parts.fetcher.states) == {A}
 
@@ -226,7 +228,7 @@ def test_member_whose_instance_id_was_taken_is_told_and_stops() -> None:
         with pytest.raises(FencedInstanceIdError):
             poll(parts)
     assert told.seen[1:] == [("lost", [A, B])]
-    parts.subscription.unsubscribe()
+    parts.assignment.unsubscribe()
     assert told.seen[2:] == []
 
 
@@ -236,17 +238,17 @@ def test_pattern_tells_the_group_which_topics_it_finds() -> None:
     parts.subscribe(pattern=re.compile("t.*"))
     other = parts.cluster.topics["t2"] = make_topic("t2", topic_id=2)
     parts.cluster.limits[TopicPartition("t2", 0)] = (4, 9)
-    parts.subscription.tell(list(parts.cluster.topics.values()))
+    parts.assignment.take_metadata(list(parts.cluster.topics.values()))
     parts.beat(0.0)
     assert parts.cluster.group.subscribed == ("t", "t2")
     poll(parts)
     assert parts.state(TopicPartition("t2", 0)).position == 4  # it came later: its first record
-    assert parts.subscription.topics == {"t", "t2"}
+    assert parts.assignment.topics == {"t", "t2"}
     del parts.cluster.topics["t2"]
-    parts.subscription.tell(list(parts.cluster.topics.values()))
+    parts.assignment.take_metadata(list(parts.cluster.topics.values()))
     parts.beat(0.0)
     poll(parts)
-    assert (set(parts.fetcher.states), parts.subscription.topics) == ({A, B}, {"t"})
+    assert (set(parts.fetcher.states), parts.assignment.topics) == ({A, B}, {"t"})
     assert other.name == "t2"
 
 
@@ -259,7 +261,7 @@ def test_topic_that_is_gone_is_an_error_though_the_group_took_it_away() -> None:
     parts.beat()
     poll(parts)
     assert set(parts.fetcher.states) == {A, B}
-    parts.subscription.tell(UnknownTopicOrPartitionError("no topic 'u'"))
+    parts.assignment.take_metadata(UnknownTopicOrPartitionError("no topic 'u'"))
     with pytest.raises(UnknownTopicOrPartitionError):
         poll(parts)
     parts.arrives(A, b"a0")
@@ -271,28 +273,28 @@ def test_member_leaves_with_commit_and_callback() -> None:
     parts, told = made()
     parts.arrives(A, b"a0")
     poll(parts)
-    parts.subscription.unsubscribe()
+    parts.assignment.unsubscribe()
     assert parts.cluster.commits == [{A: 1}]
     assert told.seen[1:] == [("revoke", [A, B])]
     assert told.commits_seen[1:] == [1]
     assert parts.cluster.group.acknowledged == -1
-    assert not parts.subscription.is_in_use
+    assert not parts.assignment.is_in_use
 
 
 def test_static_member_leaves_for_a_while() -> None:
     """W23."""
     parts, _ = made(group_instance_id="i")
-    parts.subscription.unsubscribe()
+    parts.assignment.unsubscribe()
     assert (parts.cluster.group.acknowledged, parts.cluster.group.requests[-1].instance_id) == (-2, "i")
 
 
 def test_assignment_of_ones_own_is_no_membership() -> None:
     """W20: it commits as who is no member."""
     parts = Parts(MemoryCluster(make_topic("t")), group_id="g", auto_offset_reset="earliest")
-    parts.subscription.assign([A])
+    parts.assignment.assign([A])
     parts.arrives(A, b"a0")
     assert poll(parts) == [b"a0"]
-    parts.commits.commit({A: 1})
+    parts.committer.commit({A: 1})
     request = parts.cluster.commit_requests[-1]
     assert (request.member_id, request.member_epoch, request.sequence) == ("", -1, -1)
     assert parts.cluster.group.requests == []
@@ -302,29 +304,28 @@ def test_forked_child_is_not_the_member() -> None:
     """W24: the parent is; the child reads nothing, commits nothing and leaves nothing."""
     parts, _ = made()
     requests = len(parts.cluster.group.requests)
-    assert parts.heartbeats is not None
     parts.heartbeats.forget_parent()
-    parts.commits.forget_parent()
-    parts.subscription.forget_parent()
+    parts.committer.forget_parent()
+    parts.assignment.forget_parent()
     parts.fetcher.forget_parent()
-    assert not parts.subscription.is_in_use
-    parts.commits.commit_finished()
-    parts.subscription.end()
+    assert not parts.assignment.is_in_use
+    parts.committer.commit_finished()
+    parts.assignment.close()
     assert (parts.cluster.commits, len(parts.cluster.group.requests)) == ([], requests)
     with pytest.raises(ClientStateError):
-        parts.subscription.state(A)
+        parts.assignment.state(A)
 
 
 def test_member_that_waits_for_its_share_needs_no_metadata() -> None:
     """Its coordinator says what is new; with a pattern nobody else finds topics, with partitions leaders matter."""
     parts, told = made(share=set())
-    assert not parts.subscription.needs_metadata
+    assert parts.assignment.metadata_interval_s == IDLE_REFRESH_S
     parts.cluster.group.share = None
     parts.beat()
     poll(parts)
     assert told.seen == [("assign", [A, B])]
-    assert parts.subscription.needs_metadata
+    assert parts.assignment.metadata_interval_s == REFRESH_S
     parts, _ = made(share=set())
-    parts.subscription.unsubscribe()
+    parts.assignment.unsubscribe()
     parts.subscribe(pattern=re.compile("t.*"))
-    assert parts.subscription.needs_metadata
+    assert parts.assignment.metadata_interval_s == REFRESH_S

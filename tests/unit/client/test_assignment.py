@@ -25,9 +25,9 @@ def test_new_partition_is_read_from_its_logs_start() -> None:
     parts = Parts(MemoryCluster(make_topic("t")), auto_offset_reset="latest")
     parts.subscribe("t")
     parts.cluster.limits[NEW] = (40, 70)
-    parts.subscription.tell([make_topic("t", partitions=2)])
+    parts.assignment.take_metadata([make_topic("t", partitions=2)])
     parts.cluster.topics["t"] = make_topic("t", partitions=2)
-    parts.subscription.take_news()
+    parts.assignment.apply_changes()
     assert parts.state(NEW).position == parts.state(NEW).fetch_offset == 40
 
 
@@ -40,7 +40,7 @@ def test_new_partition_of_a_group_begins_where_the_group_was_else_at_its_logs_st
     other = TopicPartition("t", 2)
     parts.cluster.committed[other, topic.topic_id] = 9
     parts.beat()
-    parts.subscription.take_news()
+    parts.assignment.apply_changes()
     assert (parts.state(NEW).position, parts.state(other).position) == (40, 9)
     assert parts.cluster.committed[NEW, topic.topic_id] == 40
 
@@ -53,11 +53,11 @@ def test_new_partition_that_nobody_answers_for_waits_for_the_next_news() -> None
     parts.cluster.topics["t"] = make_topic("t", partitions=2)
     parts.beat()
     parts.cluster.unavailable = LeaderNotAvailableError("t-1 has no leader at present")
-    parts.subscription.take_news()
+    parts.assignment.apply_changes()
     assert NEW not in parts.fetcher.states
     parts.cluster.unavailable = None
     parts.beat()
-    parts.subscription.take_news()
+    parts.assignment.apply_changes()
     assert assigned == [AT, NEW]
 
 
@@ -73,7 +73,7 @@ def test_topic_made_anew_is_read_on_from_its_first_record(reset: str, error: Exc
     anew = parts.cluster.topics["t"] = make_topic("t", topic_id=2)
     parts.cluster.limits = {AT: (3, 8)}
     parts.fails(NEW, error)  # type: ignore[arg-type]
-    assert parts.handout.next_batch(Deadline(0.0)) is None
+    assert parts.delivery.next_batch(Deadline(0.0)) is None
     assert set(parts.fetcher.states) == {AT}
     assert parts.state(AT).topic.topic_id == anew.topic_id
     assert parts.state(AT).position == 3
@@ -84,12 +84,12 @@ def test_topic_made_anew_does_not_inherit_the_groups_offsets() -> None:
     """W17: they were the old topic's; the new one's first is saved."""
     parts = Parts(MemoryCluster(make_topic("t")), group_id="g", auto_offset_reset="earliest")
     parts.subscribe("t")
-    parts.commits.commit({AT: 40})
+    parts.committer.commit({AT: 40})
     anew = parts.cluster.topics["t"] = make_topic("t", topic_id=2)
     parts.fails(AT, GONE)
-    assert parts.handout.next_batch(Deadline(0.0)) is None
+    assert parts.delivery.next_batch(Deadline(0.0)) is None
     parts.beat()
-    assert parts.handout.next_batch(Deadline(0.0)) is None
+    assert parts.delivery.next_batch(Deadline(0.0)) is None
     assert parts.state(AT).position == 0
     assert parts.cluster.committed[AT, anew.topic_id] == 0
 
@@ -102,9 +102,9 @@ def test_topic_that_is_gone_is_an_error_until_it_is_there_again() -> None:
     parts.fails(AT, GONE)
     for _ in range(2):
         with pytest.raises(UnknownTopicOrPartitionError):
-            parts.handout.next_batch(Deadline(0.0))
+            parts.delivery.next_batch(Deadline(0.0))
     parts.cluster.topics["t"] = make_topic("t", topic_id=2)
-    assert parts.handout.next_batch(Deadline(0.0)) is None
+    assert parts.delivery.next_batch(Deadline(0.0)) is None
     assert parts.state(AT).error is None
 
 
@@ -114,7 +114,7 @@ def test_topic_that_only_one_broker_calls_gone_is_not_begun_again() -> None:
     parts.subscribe("t")
     parts.fails(AT, GONE)
     with pytest.raises(UnknownTopicOrPartitionError):
-        parts.handout.next_batch(Deadline(0.0))
+        parts.delivery.next_batch(Deadline(0.0))
 
 
 def test_topic_made_anew_is_an_error_where_no_position_may_be_chosen() -> None:
@@ -123,16 +123,16 @@ def test_topic_made_anew_is_an_error_where_no_position_may_be_chosen() -> None:
     parts.cluster.committed[AT, make_topic("t").topic_id] = 0
     parts.subscribe("t")
     assigned = Parts(MemoryCluster(make_topic("t")), auto_offset_reset="earliest")
-    assigned.subscription.assign([AT])
+    assigned.assignment.assign([AT])
     for each in (parts, assigned):
         each.cluster.topics["t"] = make_topic("t", topic_id=2)
         each.fails(AT, GONE)
         with pytest.raises(UnknownTopicOrPartitionError):
-            each.handout.next_batch(Deadline(0.0))
+            each.delivery.next_batch(Deadline(0.0))
     parts.beat()  # the group gives it the new one
     for _ in range(2):
         with pytest.raises(NoOffsetForPartitionError):
-            parts.handout.next_batch(Deadline(0.0))
+            parts.delivery.next_batch(Deadline(0.0))
         parts.beat()
 
 
@@ -148,10 +148,10 @@ def test_topic_made_anew_that_nobody_answers_for_yet_comes_with_the_next_news() 
         raise LeaderNotAvailableError("t-0 has no leader at present")
 
     parts.cluster.call = away  # type: ignore[method-assign,assignment]
-    assert parts.handout.next_batch(Deadline(0.0)) is None
+    assert parts.delivery.next_batch(Deadline(0.0)) is None
     parts.cluster.call = answer  # type: ignore[method-assign]
     parts.beat()
-    parts.subscription.take_news()
+    parts.assignment.apply_changes()
     assert parts.state(AT).topic.topic_id == anew.topic_id
 
 
@@ -160,11 +160,11 @@ def test_pattern_lets_a_topic_go_and_finds_it_again() -> None:
     parts = Parts(MemoryCluster(make_topic("t")), auto_offset_reset="latest")
     parts.subscribe(pattern=re.compile("t.*"))
     parts.fails(AT, GONE)
-    assert parts.handout.next_batch(Deadline(0.0)) is None
-    assert parts.subscription.topics == set()
+    assert parts.delivery.next_batch(Deadline(0.0)) is None
+    assert parts.assignment.topics == set()
     anew = parts.cluster.topics["t"] = make_topic("t", topic_id=2)
-    parts.subscription.tell([anew])
-    assert parts.handout.next_batch(Deadline(0.0)) is None
+    parts.assignment.take_metadata([anew])
+    assert parts.delivery.next_batch(Deadline(0.0)) is None
     assert parts.state(AT).topic.topic_id == anew.topic_id
 
 
@@ -177,5 +177,5 @@ def test_topic_that_is_gone_keeps_no_other_from_its_new_leader(settings: dict[st
     del parts.cluster.topics["u"]
     newer = parts.cluster.topics["t"] = make_topic("t")
     with pytest.raises(UnknownTopicOrPartitionError):
-        parts.subscription.describe()
+        parts.assignment.fetch_metadata()
     assert parts.state(AT).topic is newer
