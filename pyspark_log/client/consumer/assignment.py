@@ -210,11 +210,11 @@ class Assignment:
                 self._begin_added(topics, added)
 
     def continues_without(self, state: PartitionState) -> bool:
-        """Whether to go on although a partition's leader says that its topic is gone.
+        """Whether the consumer continues although a partition's leader says that its topic is gone.
 
-        A pattern goes on until there is a topic of that name again. Names go on if the topic was recreated, with the
-        new topic's first record, unless ``auto_offset_reset="none"`` forbids choosing a position. Blocks a bounded
-        time.
+        One that subscribed to a pattern reads the other topics until there is one of that name again. One that
+        subscribed to names continues if the topic was recreated, with the new topic's first record, unless
+        ``auto_offset_reset="none"`` forbids choosing a position. Blocks a bounded time.
         """
         name = state.at.topic
         if self._pattern is not None:

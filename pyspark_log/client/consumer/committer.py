@@ -255,7 +255,7 @@ class CommitQueue:
     Rule: everything that waits goes out as one commit, a partition's newest offset over older ones, so however many
     wait, they cost one write. Each has a future of its own, and the futures are finished in the order in which the
     commits were asked for (as the callbacks of Kafka's commitAsync are called). Never blocks for anything but the one
-    commit it was told to do.
+    commit that it is asked to make.
     """
 
     def __init__(self) -> None:
@@ -314,7 +314,7 @@ def _write_all(waiting: Sequence[_Waiting], commit: Callable[[Offsets], None]) -
     for one in waiting:
         if alone:
             error = _tried(commit, one.offsets)
-            alone = not isinstance(error, RetriableError)  # nobody answers: those after it need not wait for that
+            alone = not isinstance(error, RetriableError)  # if nobody answers, the others need not wait for that
         if error is None:
             one.future.set_result(None)
         else:

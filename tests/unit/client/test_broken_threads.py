@@ -46,7 +46,7 @@ def wait_for(condition: threading.Condition, what: Callable[[], bool]) -> None:
         assert condition.wait_for(what, LIMIT_S)
 
 
-def test_fetching_thread_that_broke_is_told_and_made_anew() -> None:
+def test_fetching_thread_that_met_a_defect_is_told_and_started_again() -> None:
     """W16: a consumer whose thread died must not be silent for ever."""
     addresses: Any = Addresses()
     fetcher = Fetcher(addresses, max_bytes=1 << 20, max_wait_ms=500, on_stale=lambda: None)
@@ -159,7 +159,7 @@ def test_wait_for_metadata_that_has_become_shorter_holds_at_once() -> None:
         thread.stop()
 
 
-def test_heartbeats_that_broke_are_told_and_go_on() -> None:
+def test_heartbeats_that_met_a_defect_are_told_and_started_again() -> None:
     """W21: a member whose thread died would lose its share in silence."""
     broke, answered = threading.Event(), threading.Event()
 

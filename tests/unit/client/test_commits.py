@@ -40,14 +40,14 @@ def test_commit_may_be_called_in_a_callback_of_another() -> None:
     assert parts.cluster.commits == [{AT: 3}, {AT: 4}]
 
 
-def test_commit_never_becomes_one_of_a_topic_made_anew() -> None:
+def test_commit_never_becomes_one_of_a_recreated_topic() -> None:
     """W18: an offset is one of the topic whose records were read."""
     parts = reading(group_id="g")
-    anew = make_topic("t", topic_id=2, partitions=2)
-    parts.cluster.topics["t"] = anew
+    recreated = make_topic("t", topic_id=2, partitions=2)
+    parts.cluster.topics["t"] = recreated
     with pytest.raises(UnknownTopicOrPartitionError):
         parts.committer.commit({AT: 1000})
-    assert (AT, anew.topic_id) not in parts.cluster.committed
+    assert (AT, recreated.topic_id) not in parts.cluster.committed
 
 
 def test_refusal_for_one_partition_does_not_hold_up_the_others() -> None:

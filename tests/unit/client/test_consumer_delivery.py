@@ -1,4 +1,4 @@
-"""What a consumer's caller is given, and what he is told when something goes wrong."""
+"""What a consumer's caller is given, and what it is told when something goes wrong."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def parts() -> Parts:
 
 @pytest.mark.parametrize("kind", ["records", "batches"])
 def test_poll_returns_the_records_it_has_and_raises_next_time(parts: Parts, kind: str) -> None:
-    """W16: one partition's damage costs no record of another: what was handed out counts as read."""
+    """W16: one partition's damage costs no record of another: what was delivered counts as read."""
     parts.arrives(GOOD, b"a", b"b")
     parts.fails(BAD, DAMAGE)
     take = parts.delivery.poll_records if kind == "records" else parts.delivery.poll_batches

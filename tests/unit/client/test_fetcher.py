@@ -63,14 +63,14 @@ def test_fetcher_keeps_what_arrived_for_partitions_that_stay_assigned(
 
 
 def test_fetcher_throws_answers_away_that_were_asked_for_by_an_earlier_assignment(fetcher: Fetcher) -> None:
-    """W20: an answer under way when a partition is assigned anew, elsewhere, does not move it there."""
+    """W20: an answer under way when a partition is assigned again, elsewhere, does not move it there."""
     fetcher.set_assignment([reading(0, position=100)])
     _, generations = asked(fetcher)
     fetcher.set_assignment([])
-    anew = reading(0, position=0)
-    fetcher.set_assignment([anew])
+    again = reading(0, position=0)
+    fetcher.set_assignment([again])
     answer(fetcher, generations, {0: 120})
-    assert not anew.completed_fetches
+    assert not again.completed_fetches
     assert asked(fetcher)[0] == {0: 0}
 
 

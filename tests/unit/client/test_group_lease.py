@@ -1,4 +1,4 @@
-"""Nothing is handed out, and nothing committed, by a member whose lease has ended."""
+"""Nothing is delivered, and nothing committed, by a member whose lease has ended."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def lease_ends(parts: Parts) -> None:
 
 
 @pytest.mark.parametrize("kind", ["records", "batches"])
-def test_poll_hands_out_nothing_after_the_lease_has_ended(kind: str) -> None:
-    """W24: others may have the partitions; on_lost, not on_revoke; nothing is committed; it joins as another."""
+def test_poll_delivers_nothing_after_the_lease_has_ended(kind: str) -> None:
+    """W24: others may have the partitions; on_lost, not on_revoke; nothing is committed; it joins as another member."""
     parts, told = made()
     parts.arrives(A, b"a0")
     poll(parts)
@@ -72,7 +72,7 @@ def test_loop_over_records_ends_with_the_lease_between_two_of_them() -> None:
     assert told.seen[-1] == ("lost", [A, B])
 
 
-def test_loop_over_batches_hands_out_none_after_the_lease() -> None:
+def test_loop_over_batches_delivers_none_after_the_lease() -> None:
     """W24: it may have stood still between the store and the caller."""
     parts, _ = made()
     parts.arrives(A, b"a0")
@@ -97,7 +97,7 @@ def test_loop_gives_back_the_rest_of_a_batch_when_there_is_news() -> None:
     assert set(parts.fetcher.states) == {A}
 
 
-def test_loop_hands_out_nothing_more_of_a_partition_that_its_body_lost() -> None:
+def test_loop_delivers_nothing_more_of_a_partition_that_its_body_lost() -> None:
     """W24: the body polled, and the share changed inside."""
     parts, _ = made()
     parts.arrives(A, b"a0", b"a1")
