@@ -11,6 +11,7 @@ import pytest
 from broker_runtime.contract.errors import BrokerUnavailableError, ClosedError, PylogError
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import GroupHeartbeatResponse
+from broker_runtime.contract.settings import Address
 from pyspark_log import Producer
 from pyspark_log.client.connection.cluster import Cluster
 from pyspark_log.client.connection.topics import Topic
@@ -89,6 +90,43 @@ def background(
     return Background(
         committer=parts.committer, assignment=anything, fetcher=anything, on_defect=on_defect, auto_commit_s=60.0
     )
+
+
+def test_session_that_opens_while_the_fetcher_is_stopped_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A consumer is closed at once: nobody could cancel a request of a session that is not there yet."""
+    opening, requests = threading.Event(), []
+
+    class Session:
+        is_cancelled = False
+
+        def __init__(self, *_: Any, **__: Any) -> None:
+            opening.set()
+            assert fetcher._threads[1].worker.rest(LIMIT_S), "it is not told to stop"
+
+        def fetch(self, request: Any) -> Any:
+            requests.append(request)
+            raise ClosedError("closed")
+
+        def close(self) -> None:
+            return
+
+    class Known:
+        client_id = "test"
+        uses_proxy = False
+
+        def address_of(self, broker_id: int) -> Address:
+            return Address("b", broker_id)
+
+    monkeypatch.setattr("pyspark_log.client.consumer.fetcher.FetchSession", Session)
+    cluster: Any = Known()
+    fetcher = Fetcher(cluster, max_bytes=1 << 20, max_wait_ms=500, on_stale=lambda: None)
+    fetcher.set_assignment([PartitionState(make_topic("t"), 0, 7, None)])
+    fetcher.start_threads()
+    assert opening.wait(LIMIT_S)
+    fetcher.stop()
+    assert requests == []
+    with fetcher.condition:
+        fetcher.raise_defect()
 
 
 def test_background_thread_that_met_a_defect_is_told_and_fails_no_commit_in_silence() -> None:
