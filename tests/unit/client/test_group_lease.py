@@ -21,7 +21,7 @@ def lease_ends(parts: Parts) -> None:
 @pytest.mark.parametrize("kind", ["records", "batches"])
 def test_poll_delivers_nothing_after_the_lease_has_ended(kind: str) -> None:
     """W24: others may have the partitions; on_lost, not on_revoke; nothing is committed; it joins as another member."""
-    parts, told = made()
+    parts, callbacks = made()
     parts.arrives(A, b"a0")
     poll(parts)
     first = parts.cluster.group.member_id
@@ -30,19 +30,19 @@ def test_poll_delivers_nothing_after_the_lease_has_ended(kind: str) -> None:
     parts.committer.finish_all()
     take = parts.delivery.poll_records if kind == "records" else parts.delivery.poll_batches
     assert take(Deadline(0.0), 500) == []
-    assert told.seen[1:] == [("lost", [A, B])]
+    assert callbacks.seen[1:] == [("lost", [A, B])]
     assert (parts.fetcher.states, parts.cluster.commits) == ({}, [])
     parts.beat()
     poll(parts)
     assert parts.cluster.group.member_id != first
-    assert told.seen[2:] == [("assign", [A, B])]
+    assert callbacks.seen[2:] == [("assign", [A, B])]
     assert parts.state(A).position == 0  # what the group has
 
 
 @pytest.mark.parametrize("kind", ["records", "batches"])
 def test_poll_that_stood_still_after_it_had_taken_records_returns_none_of_them(kind: str) -> None:
     """W24: the lease is looked at last."""
-    parts, told = made()
+    parts, callbacks = made()
     parts.arrives(A, b"a0")
     take = parts.delivery._deliver
 
@@ -53,12 +53,12 @@ def test_poll_that_stood_still_after_it_had_taken_records_returns_none_of_them(k
     parts.delivery._deliver = freeze  # type: ignore[method-assign,assignment]
     poll_once = parts.delivery.poll_records if kind == "records" else parts.delivery.poll_batches
     assert poll_once(Deadline(0.0), 500) == []
-    assert told.seen[-1] == ("lost", [A, B])
+    assert callbacks.seen[-1] == ("lost", [A, B])
 
 
 def test_loop_over_records_ends_with_the_lease_between_two_of_them() -> None:
     """W24: also in the middle of a batch."""
-    parts, told = made()
+    parts, callbacks = made()
     parts.arrives(A, b"a0", b"a1", b"a2")
     batch = parts.delivery.next_batch(Deadline(0.0))
     assert batch is not None
@@ -69,7 +69,7 @@ def test_loop_over_records_ends_with_the_lease_between_two_of_them() -> None:
             lease_ends(parts)
     assert seen == [b"a0", b"a1"]
     assert parts.delivery.next_batch(Deadline(0.0)) is None
-    assert told.seen[-1] == ("lost", [A, B])
+    assert callbacks.seen[-1] == ("lost", [A, B])
 
 
 def test_loop_over_batches_delivers_none_after_the_lease() -> None:
@@ -114,27 +114,27 @@ def test_loop_delivers_nothing_more_of_a_partition_that_its_body_lost() -> None:
 
 def test_member_that_the_group_forgot_loses_everything() -> None:
     """W24: as if its lease had ended."""
-    parts, told = made()
+    parts, callbacks = made()
     parts.cluster.group.failures = [UnknownMemberIdError("gone")]
     parts.beat()
     parts.arrives(A, b"a0")
     assert poll(parts) == []
-    assert told.seen[1:] == [("lost", [A, B])]
+    assert callbacks.seen[1:] == [("lost", [A, B])]
     assert parts.cluster.commits == []
 
 
 def test_caller_that_was_away_for_too_long_is_told_with_its_next_poll() -> None:
     """W23: ``max_poll_interval_ms``."""
-    parts, told = made(max_poll_interval_ms=10_000)
+    parts, callbacks = made(max_poll_interval_ms=10_000)
     for _ in range(4):
         parts.beat(3.0)
     assert parts.cluster.group.acknowledged == -1
     parts.arrives(A, b"a0")
     assert poll(parts) == []
-    assert told.seen[1:] == [("lost", [A, B])]
+    assert callbacks.seen[1:] == [("lost", [A, B])]
     parts.beat()
     poll(parts)
-    assert told.seen[2:] == [("assign", [A, B])]
+    assert callbacks.seen[2:] == [("assign", [A, B])]
 
 
 def test_commit_of_what_is_lost_is_refused_here() -> None:
