@@ -93,7 +93,7 @@ class Signature(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stay:
-    """What a member says of itself. It never changes."""
+    """What a member says of itself, and does not change."""
 
     group_id: str
     instance_id: str | None = None
