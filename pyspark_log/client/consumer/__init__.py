@@ -1,11 +1,12 @@
-"""The consumer: what it reads, what it is given, what it commits.
+"""The consumer: what it reads, what it is delivered, what it commits.
 
-consumer                       `Consumer`, and its parts
-subscription, assignment       what is to be read; which partitions are read now
-group_share                    how that follows what the group's coordinator says
-membership, heartbeats         a member of a group (pure), and the thread that speaks for it
-start_positions                where a partition begins
-partition_state, fetcher       what is read ahead, and the threads that read
-handout                        what the caller is given, decoded
-committer                      what it is done with, and its group knows
+consumer                       `Consumer`: what users call; it owns one of each of the others
+assignment, group_assignment   which partitions are read now: all, or a group member's share
+membership, heartbeats         a member of a group (pure), and the thread that sends its heartbeats
+partition_state, fetcher       what is fetched ahead, and the threads that fetch
+delivery                       what the caller is given, decoded; positions
+committer                      what the caller is done with, and how its group gets to know
+background                     the thread that commits and refreshes metadata
+
+A poll: `Consumer.poll`, then `Delivery.poll_records`, which takes from the `Fetcher` and changes the `Assignment`.
 """

@@ -1,15 +1,13 @@
-"""What a consumer commits: in the order asked for, in the background, and on its own thread.
+"""What a consumer commits: in the order asked for, at once, in the background, or by auto-commit.
 
-`Commits`       what the caller is done with, and how its group learns of it: now, soon, or by auto-commit
-`CommitQueue`   commits that wait for the consumer's own thread, bounded
-`Keeper`        that thread: commits, fresh metadata, broken sessions
+`Committer`     what the caller is done with, and how its group gets to know
+`CommitQueue`   commits that wait for the background thread, bounded
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -20,79 +18,73 @@ from broker_runtime.contract.errors import (
     ClientTimeoutError,
     ClosedError,
     InconsistentTopicIdError,
+    InvalidGroupIdError,
     PylogError,
     RetriableError,
     UnknownTopicOrPartitionError,
 )
-from broker_runtime.contract.model import TopicPartition
+from broker_runtime.contract.events import event
+from broker_runtime.contract.model import TopicPartition, check_group_id
 from broker_runtime.contract.settings import ConsumerSettings
-from broker_runtime.contract.waiting import Backoff
 from pyspark_log.client.connection import offsets
 from pyspark_log.client.connection.cluster import Cluster
-from pyspark_log.client.connection.topics import Topic
 from pyspark_log.client.consumer.fetcher import Fetcher
-from pyspark_log.client.consumer.membership import Signature
+from pyspark_log.client.consumer.heartbeats import Heartbeats
 from pyspark_log.client.consumer.partition_state import PartitionState
-from pyspark_log.client.consumer.start_positions import StartPositions
 
-TOPIC_IS_GONE = (UnknownTopicOrPartitionError, InconsistentTopicIdError)
-"""What a partition's leader says when the topic was deleted, made anew or not."""
-
-_GIVE_BACK_LIMIT_S = 5.0  # others wait for the partitions
+TOPIC_IS_GONE: Final = (UnknownTopicOrPartitionError, InconsistentTopicIdError)
+"""What a partition's leader says when the topic was deleted, whether it was recreated or not."""
+MAX_WAITING: Final = 10_000
+"""So many commits wait at most: about 15 MB of futures."""
+_REVOKED_LIMIT_S: Final = 5.0  # others wait for the partitions
 
 _logger = logging.getLogger(__name__)
 
-MAX_WAITING: Final = 10_000
-"""So many commits wait at most: about 15 MB of futures."""
-
 Offsets = Mapping[TopicPartition, int]
 
-_STEP_S = 1.0
-REFRESH_S = 3.0
-"""How often a subscription looks for new partitions, topics and leaders."""
-IDLE_REFRESH_S = 15.0
-"""The same, where the group's coordinator says what is new and there are no leaders to ask."""
-_JOIN_LIMIT_S = 35.0
 
-
-class Commits:
+class Committer:
     """One consumer's. Marks are set by the caller's thread; any thread may commit.
 
-    What a consumer's caller is done with, and how its group is told: now, soon, or by auto-commit.
-
     Rule: commits of one consumer go out one after the other, in the order in which they were asked for, so that no
-    older one overtakes a newer; they name partitions by the id of the topic they were read from, so that an offset
-    never becomes one of a topic made anew. A member's commits carry its signature, made when the commit's turn has
-    come.
+    older one overtakes a newer one. They name partitions by the id of the topic that was read, so that an offset never
+    counts for a topic that was recreated under the same name. A member's commit carries its signature, which is made
+    when the commit is sent.
     """
 
     def __init__(
-        self,
-        cluster: Cluster,
-        settings: ConsumerSettings,
-        start: StartPositions,
-        fetcher: Fetcher,
-        *,
-        signature: Callable[[], Signature | None] = lambda: None,
+        self, cluster: Cluster, settings: ConsumerSettings, *, fetcher: Fetcher, heartbeats: Heartbeats
     ) -> None:
-        """``signature``: as `Membership.signature`."""
-        self._signature = signature
+        """``heartbeats``: the membership that signs commits. Raises `InvalidGroupIdError`."""
+        self._group_id = None if settings.group_id is None else check_group_id(settings.group_id)
         self._cluster = cluster
-        self._start = start
         self._fetcher = fetcher
+        self._heartbeats = heartbeats
         self._wants_auto_commit = settings.enable_auto_commit
-        self._waiting = CommitQueue()
-        self._turn = threading.RLock()  # a callback of `commit_soon` may commit
-        self._acknowledged: dict[TopicPartition, int] = {}  # what the group has, as far as known
+        self._queue = CommitQueue()
+        self._lock = threading.RLock()  # held by the commit that is sent; its future's callback may commit in turn
+        self._committed: dict[TopicPartition, int] = {}  # what the group has, as far as known
         self.looped: PartitionState | None = None
-        """Whose last record a for loop's body holds."""
+        """The partition whose last record or batch the body of a for loop holds."""
+
+    @property
+    def has_group(self) -> bool:
+        """Whether the consumer has a group."""
+        return self._group_id is not None
+
+    @property
+    def group_id(self) -> str:
+        """The group; raises `InvalidGroupIdError` without one."""
+        if self._group_id is None:
+            raise InvalidGroupIdError("this needs a group: give the consumer a group_id")
+        return self._group_id
 
     @property
     def is_automatic(self) -> bool:
         """Whether auto-commit is on and there is a group to commit to."""
-        return self._wants_auto_commit and self._start.has_group
+        return self._wants_auto_commit and self.has_group
 
-    # --- what is finished -------------------------------------------------------------------------------------
+    # --- what the caller is done with -------------------------------------------------------------------------
 
     def finish_all(self) -> None:
         """The caller asks for more: it is done with all it got."""
@@ -100,106 +92,123 @@ class Commits:
         for state in self._fetcher.states.values():
             state.finished = state.position
 
-    def finish_at_end(self, *, loop_counts: bool) -> None:
-        """The consumer is closed in peace. ``loop_counts``: what a loop's body holds is finished too."""
+    def finish_at_close(self, *, loop_counts: bool) -> None:
+        """The consumer is closed without an error. ``loop_counts``: what a loop's body holds is finished as well."""
         for state in self._fetcher.states.values():
             if loop_counts or state is not self.looped:
                 state.finished = state.position
         self.looped = None
 
-    def give_up(self, states: Iterable[PartitionState]) -> None:
-        """The caller wants no more of these partitions and is done with what it got of them; auto-commit covers that.
-
-        Blocks and raises as `commit`.
-        """
-        given_up = list(states)
-        if not given_up or not self.is_automatic:
-            return
-        for state in given_up:
-            state.finished = state.position
-        self._commit_finished(lambda: given_up)
-
-    def give_back(self, states: Collection[PartitionState]) -> None:
-        """The group takes these; auto-commit covers what the caller is done with. Blocks a bounded time.
-
-        Raises nothing. What cannot be committed now is read again by whoever gets it.
-        """
-        if not states or not self.is_automatic:
-            return
-        try:
-            self._commit_finished(lambda: states, limit_s=_GIVE_BACK_LIMIT_S)
-        except PylogError as error:
-            _logger.warning("auto-commit of partitions given back failed count=%d error=%s", len(states), error)
-
-    def save(
-        self, positions: Mapping[TopicPartition, int], topic_ids: Mapping[TopicPartition, bytes], *, timeout_s: float
-    ) -> None:
-        """Where the group begins in these. Blocks and raises as `commit`, but no longer than about ``timeout_s``."""
-        with self._in_turn(timeout_s):
-            self._send(positions, topic_ids, timeout_s)
-
     def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """The caller has these no more."""
+        """The caller no longer has these."""
         if self.looped is not None and self.looped.at in partitions:
             self.looped = None
         for at in partitions:
-            self._acknowledged.pop(at, None)
+            self._committed.pop(at, None)
 
-    def acknowledged(self, positions: Mapping[TopicPartition, int]) -> None:
+    def note_committed(self, positions: Mapping[TopicPartition, int]) -> None:
         """The group has these already."""
-        self._acknowledged.update(positions)
+        self._committed.update(positions)
 
     # --- commits ----------------------------------------------------------------------------------------------
 
+    def committed(
+        self,
+        partitions: Iterable[TopicPartition],
+        *,
+        topic_ids: Mapping[TopicPartition, bytes] | None = None,
+        timeout_s: float | None = None,
+    ) -> dict[TopicPartition, int]:
+        """The group's offsets, without partitions that have none. ``topic_ids``: as `offsets.committed`."""
+        return offsets.committed(self._cluster, self.group_id, partitions, topic_ids=topic_ids, timeout_s=timeout_s)
+
     def commit(self, next_offsets: Mapping[TopicPartition, int]) -> None:
-        """Blocks until the offsets are in ZooKeeper, and before that until all of `commit_soon` are, or have failed.
+        """Blocks until the offsets are in ZooKeeper; first everything from `commit_async` is written, or has failed.
 
         Raises `InvalidGroupIdError` without a group, and as `offsets.commit`.
         """
-        with self._in_turn():
-            self._waiting.write(self._write)
+        with self._one_at_a_time():
+            self._queue.write(self._write)
             self._write(next_offsets)
 
-    def commit_soon(self, next_offsets: Mapping[TopicPartition, int]) -> Future[None]:
-        """The same when somebody calls `write_waiting`. Raises `ClientStateError` when too many wait."""
-        assert self._start.group_id
-        return self._waiting.add(next_offsets)
+    def commit_async(self, next_offsets: Mapping[TopicPartition, int]) -> Future[None]:
+        """The same when somebody calls `write_queued`. Raises `ClientStateError` when too many wait."""
+        assert self.group_id
+        return self._queue.add(next_offsets)
 
-    def write_waiting(self) -> None:
-        """Does what `commit_soon` took. Blocks as `commit`; raises nothing but `ClientTimeoutError`."""
-        if len(self._waiting):
-            with self._in_turn():
-                self._waiting.write(self._write)
+    def write_queued(self) -> None:
+        """Writes what `commit_async` took. Blocks as `commit`; raises nothing but `ClientTimeoutError`."""
+        if len(self._queue):
+            with self._one_at_a_time():
+                self._queue.write(self._write)
 
     def commit_finished(self) -> None:
         """Auto-commit, if it is on. Blocks and raises as `commit`."""
         if self.is_automatic:
             self._commit_finished(lambda: list(self._fetcher.states.values()))
 
+    def commit_released(self, states: Iterable[PartitionState]) -> None:
+        """The caller wants no more of these partitions, and is done with what it got; auto-commit covers that.
+
+        Blocks and raises as `commit`.
+        """
+        released = list(states)
+        if not released or not self.is_automatic:
+            return
+        for state in released:
+            state.finished = state.position
+        self._commit_finished(lambda: released)
+
+    def commit_revoked(self, states: Collection[PartitionState]) -> None:
+        """The group takes these partitions; auto-commit covers what the caller is done with. Blocks a bounded time.
+
+        Raises no `PylogError`. What cannot be committed now is read again by the partition's next member.
+        """
+        if not states or not self.is_automatic:
+            return
+        try:
+            self._commit_finished(lambda: states, limit_s=_REVOKED_LIMIT_S)
+        except PylogError as error:
+            event(
+                _logger,
+                "commit offsets",
+                level=logging.WARNING,
+                group=self.group_id,
+                revoked=len(states),
+                error=error,
+            )
+
+    def commit_first(
+        self, positions: Mapping[TopicPartition, int], topic_ids: Mapping[TopicPartition, bytes], *, timeout_s: float
+    ) -> None:
+        """Where the group begins in these. Blocks and raises as `commit`, but no longer than about ``timeout_s``."""
+        with self._one_at_a_time(timeout_s):
+            self._send(positions, topic_ids, timeout_s)
+
     def close(self) -> None:
         """What still waits fails with `ClosedError`."""
-        self._waiting.abandon(ClosedError("the consumer was closed before the commit was written"))
+        self._queue.abandon(ClosedError("the consumer was closed before the commit was written"))
 
     def forget_parent(self) -> None:
         """In a child after ``os.fork``: what waits is the parent's."""
-        self._waiting = CommitQueue()
-        self._turn = threading.RLock()
+        self._queue = CommitQueue()
+        self._lock = threading.RLock()
 
     # --- private ----------------------------------------------------------------------------------------------
 
     def _commit_finished(
         self, states: Callable[[], Collection[PartitionState]], *, limit_s: float | None = None
     ) -> None:
-        """Of the ``states`` at the moment when it is this commit's turn."""
-        with self._in_turn(limit_s):
+        """Commits what is finished in ``states``, which is called when no other commit is being sent any more."""
+        with self._one_at_a_time(limit_s):
             finished = {state.at: state.finished for state in states() if not isinstance(state.error, TOPIC_IS_GONE)}
-            news = {at: offset for at, offset in finished.items() if self._acknowledged.get(at) != offset}
-            if not news:
+            changed = {at: offset for at, offset in finished.items() if self._committed.get(at) != offset}
+            if not changed:
                 return
             try:
-                self._write(news, limit_s)
-            except TOPIC_IS_GONE as error:  # with its topic the group's offsets went
-                _logger.warning("auto-commit skipped topics that are gone error=%s", error)
+                self._write(changed, limit_s)
+            except TOPIC_IS_GONE as error:  # the group's offsets went with the topic
+                event(_logger, "commit offsets", level=logging.WARNING, group=self.group_id, error=error)
 
     def _write(self, next_offsets: Mapping[TopicPartition, int], timeout_s: float | None = None) -> None:
         states = self._fetcher.states
@@ -214,23 +223,23 @@ class Commits:
     ) -> None:
         offsets.commit(
             self._cluster,
-            self._start.group_id,
+            self.group_id,
             next_offsets,
             topic_ids=topic_ids,
-            signature=self._signature(),
+            signature=self._heartbeats.signature(),
             timeout_s=timeout_s,
         )
-        self._acknowledged.update(next_offsets)
+        self._committed.update(next_offsets)
 
     @contextmanager
-    def _in_turn(self, limit_s: float | None = None) -> Iterator[None]:
+    def _one_at_a_time(self, limit_s: float | None = None) -> Iterator[None]:
         limit_s = 2 * self._cluster.request_timeout_s if limit_s is None else limit_s
-        if not self._turn.acquire(timeout=limit_s):
+        if not self._lock.acquire(timeout=limit_s):
             raise ClientTimeoutError(f"another commit of this consumer has not ended after {limit_s:g} s")
         try:
             yield
         finally:
-            self._turn.release()
+            self._lock.release()
 
 
 class _Waiting(NamedTuple):
@@ -239,13 +248,14 @@ class _Waiting(NamedTuple):
 
 
 class CommitQueue:
-    """What `add` takes, `write` commits. Thread-safe; one thread at a time may `write`.
+    """Commits that wait for the background thread: what `add` takes, `write` commits.
 
-    Commits that wait for a consumer's own thread: in order, the newest offset of a partition over older ones, bounded.
+    Thread-safe; one thread at a time may `write`.
 
-    Rule: all that waits goes out as one commit, so however many wait, they cost one write. Each has a future of its
-    own, and the futures are finished in the order in which the commits were asked for (as the callbacks of Kafka's
-    commitAsync are called). Never blocks for anything but the one commit it was told to do.
+    Rule: everything that waits goes out as one commit, a partition's newest offset over older ones, so however many
+    wait, they cost one write. Each has a future of its own, and the futures are finished in the order in which the
+    commits were asked for (as the callbacks of Kafka's commitAsync are called). Never blocks for anything but the one
+    commit that it is asked to make.
     """
 
     def __init__(self) -> None:
@@ -268,9 +278,10 @@ class CommitQueue:
         return future
 
     def write(self, commit: Callable[[Offsets], None]) -> None:
-        """Does all that waits now. Blocks as ``commit`` does; what that raises is in the futures.
+        """Writes everything that waits now. Blocks as ``commit`` does; what that raises is in the futures.
 
-        A commit that is refused for one of its partitions spoils no other's: then each is done by itself, in order.
+        A commit that is refused for one of its partitions does not fail the others: then each is written by itself, in
+        order.
         """
         with self._lock:
             taken, self._waiting = self._waiting, []
@@ -279,14 +290,14 @@ class CommitQueue:
             return
         try:
             _write_all(waiting, commit)
-        except Exception as error:  # a defect: whoever waits for a future is told, too
+        except Exception as error:  # a defect: whoever waits for a future has to learn of it, too
             for one in waiting:
                 if not one.future.done():
                     one.future.set_exception(error)
             raise
 
     def abandon(self, error: PylogError) -> None:
-        """Nobody will write any more: all that waits fails with ``error``."""
+        """Nobody will write any more: everything that waits fails with ``error``."""
         with self._lock:
             taken, self._waiting = self._waiting, []
         for one in taken:
@@ -303,7 +314,7 @@ def _write_all(waiting: Sequence[_Waiting], commit: Callable[[Offsets], None]) -
     for one in waiting:
         if alone:
             error = _tried(commit, one.offsets)
-            alone = not isinstance(error, RetriableError)  # nobody answers: those after it need not wait for that
+            alone = not isinstance(error, RetriableError)  # if nobody answers, the others need not wait for that
         if error is None:
             one.future.set_result(None)
         else:
@@ -316,113 +327,3 @@ def _tried(commit: Callable[[Offsets], None], offsets: Offsets) -> PylogError | 
     except PylogError as error:
         return error
     return None
-
-
-class Keeper:
-    """One thread, started when it is made, ended by `stop`. The callables it is given are thread-safe.
-
-    A consumer's own thread: commits in the background, fresh metadata, broken sessions.
-
-    Rule: it never touches positions and never calls the user back, but for callbacks of the commits that it writes;
-    what it learns about topics waits until the consumer's caller comes by. If it breaks, the caller is told.
-    """
-
-    def __init__(
-        self,
-        *,
-        commits: Commits,
-        describe: Callable[[], list[Topic]],
-        tell: Callable[[list[Topic] | PylogError], None],
-        watch: Callable[[], None],
-        refresh_s: Callable[[], float],
-        on_failure: Callable[[Exception], None],
-        auto_commit_s: float,
-    ) -> None:
-        """``describe`` asks for the topics, each ``refresh_s``, ``tell`` takes the answer; ``on_failure`` is told what
-        broke the thread."""
-        self._commits = commits
-        self._describe = describe
-        self._tell = tell
-        self._watch = watch
-        self._refresh_s = refresh_s
-        self._on_failure = on_failure
-        self._auto_commit_s = auto_commit_s if commits.is_automatic else None
-        self._wake = threading.Event()
-        self._is_stale = False
-        self._is_stopped = False
-        self._thread = threading.Thread(target=self._run, name="pylog-consumer", daemon=True)
-        self._thread.start()
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether the thread runs."""
-        return self._thread.is_alive()
-
-    def hurry(self) -> None:
-        """A commit waits. Any thread."""
-        self._wake.set()
-
-    def ask_for_metadata(self) -> None:
-        """Metadata is old. Any thread."""
-        self._is_stale = True
-        self._wake.set()
-
-    def stop(self) -> None:
-        """Does the commits that wait, then ends. Blocks a bounded time."""
-        self._is_stopped = True
-        self._wake.set()
-        self._thread.join(_JOIN_LIMIT_S)
-
-    def _run(self) -> None:
-        try:
-            self._keep()
-        except Exception as error:  # noqa: BLE001 - the thread's edge: a defect must not leave the caller in silence
-            self._on_failure(error)
-
-    def _keep(self) -> None:
-        backoff = Backoff()
-        commit_at_s = time.monotonic() + (self._auto_commit_s or 0.0)
-        refreshed_s, interval_s = time.monotonic(), self._refresh_s()
-        earliest_s = 0.0
-        while True:
-            self._logging_what_fails(self._commits.write_waiting)
-            if self._is_stopped:
-                return
-            now_s = time.monotonic()
-            if self._auto_commit_s is not None and now_s >= commit_at_s:
-                self._logging_what_fails(self._commits.commit_finished)
-                commit_at_s = now_s + self._auto_commit_s
-            # A wait that has become shorter holds at once, a longer one from the next look on.
-            is_due = now_s >= refreshed_s + min(interval_s, self._refresh_s())
-            if is_due or (self._is_stale and now_s >= earliest_s):
-                self._is_stale = False
-                if self._refresh():
-                    backoff.reset()
-                else:
-                    self._is_stale = True
-                refreshed_s, interval_s = time.monotonic(), self._refresh_s()
-                earliest_s = refreshed_s + backoff.next_s()
-            self._watch()
-            wait_s = _STEP_S
-            if self._auto_commit_s is not None:
-                wait_s = min(wait_s, commit_at_s - now_s)
-            if self._is_stale:
-                wait_s = min(wait_s, earliest_s - now_s)
-            self._wake.wait(max(0.0, wait_s))
-            self._wake.clear()
-
-    def _logging_what_fails(self, commit: Callable[[], None]) -> None:
-        try:
-            commit()
-        except PylogError as error:
-            _logger.warning("auto-commit failed error=%s", error)
-
-    def _refresh(self) -> bool:
-        try:
-            self._tell(self._describe())
-        except RetriableError as error:
-            _logger.info("metadata refresh failed error=%s", error)
-            return False
-        except PylogError as error:
-            self._tell(error)
-        return True

@@ -1,14 +1,15 @@
-"""`Consumer`: records of topics, from a position on, for ever.
+"""`Consumer`: records of topics, from a position on, without end.
 
-Rule: the caller's thread decides: positions move when records are handed out, callbacks run and errors are raised
-only inside the caller's calls. Threads of the consumer read ahead (`fetcher`) and commit (`keeper`). Auto-commit covers
-what the caller is done with: records of the last ``poll`` once it polls again, the record of a ``for`` loop once
-the loop asks for the next, and what was handed out last when the consumer is closed without an exception under way
-(in a loop that was left by ``break``: only if the ``with`` block ends well). Never the record that raised.
+Rule: the caller's thread decides: positions move when records are delivered, and callbacks run and errors are raised
+only inside the caller's calls. The consumer's own threads fetch ahead (`fetcher`), commit and refresh metadata
+(`background`), and send heartbeats (`heartbeats`). Auto-commit covers what the caller is done with: the records of the
+last ``poll`` once it polls again, the record of a ``for`` loop once the loop asks for the next, and what was delivered
+last when the consumer is closed without an exception under way (in a loop that was left by ``break``: only if the
+``with`` block ends well). It never covers the record that raised.
 
 With a ``group_id`` a subscription is a membership in the group, which shares the topics' partitions out among its
-members; a thread of the consumer's tells the group that it lives (`heartbeats`). Changes of the share are carried out
-in the caller's thread, inside `poll` and the loops. Not thread-safe, but for `wakeup`.
+members. Changes of the share are carried out in the caller's thread, inside `poll` and the loops. Not thread-safe,
+except for `wakeup`.
 """
 
 from __future__ import annotations
@@ -34,14 +35,12 @@ from broker_runtime.contract.waiting import Deadline
 from pyspark_log.client.connection import forking, offsets
 from pyspark_log.client.connection.cluster import Cluster
 from pyspark_log.client.consumer.assignment import Assignment, Callbacks, OnPartitions
-from pyspark_log.client.consumer.committer import IDLE_REFRESH_S, REFRESH_S, Commits, Keeper
+from pyspark_log.client.consumer.background import Background
+from pyspark_log.client.consumer.committer import Committer
+from pyspark_log.client.consumer.delivery import Delivery
 from pyspark_log.client.consumer.fetcher import Fetcher
-from pyspark_log.client.consumer.group_share import GroupShare
-from pyspark_log.client.consumer.handout import Handout
+from pyspark_log.client.consumer.group_assignment import GroupAssignment
 from pyspark_log.client.consumer.heartbeats import Heartbeats, stay_of
-from pyspark_log.client.consumer.membership import Signature
-from pyspark_log.client.consumer.start_positions import StartPositions
-from pyspark_log.client.consumer.subscription import Subscription
 from pyspark_log.client.records import ConsumedBatch, GroupMetadata, Record, timestamp_ms_of
 from pyspark_log.client.unsupported import without_later_settings
 
@@ -70,7 +69,36 @@ class Consumer:
             "consumer", own_config, {"bootstrap_servers": bootstrap_servers, **keywords}
         )
         self._cluster = Cluster.from_settings(self._settings)
-        self._consumption = Consumption(self._cluster, self._settings)
+        self._fetcher = Fetcher(
+            self._cluster,
+            max_bytes=self._settings.fetch_max_bytes,
+            max_wait_ms=self._settings.fetch_max_wait_ms,
+            on_stale=self._request_metadata,
+        )
+        self._heartbeats = Heartbeats(
+            self._cluster,
+            stay_of(self._settings),
+            on_news=self._fetcher.wake_caller,
+            on_failure=self._fetcher.thread_ended,
+        )
+        self._committer = Committer(self._cluster, self._settings, fetcher=self._fetcher, heartbeats=self._heartbeats)
+        self._assignment = (GroupAssignment if self._committer.has_group else Assignment)(
+            self._cluster,
+            self._settings,
+            fetcher=self._fetcher,
+            committer=self._committer,
+            heartbeats=self._heartbeats,
+            start_threads=self._start_threads,
+        )
+        self._delivery = Delivery(
+            self._cluster,
+            self._settings,
+            fetcher=self._fetcher,
+            committer=self._committer,
+            heartbeats=self._heartbeats,
+            assignment=self._assignment,
+        )
+        self._background: Background | None = None
         self._is_closed = False
         self._is_ended = False  # nothing works any more; until then callbacks of `close` may commit
         forking.register(self)
@@ -92,18 +120,18 @@ class Consumer:
         on_revoke: OnPartitions | None = None,
         on_lost: OnPartitions | None = None,
     ) -> None:
-        """All partitions of these topics, or of all whose whole name matches ``pattern``, now and in future.
+        """Reads all partitions of these topics, or of all topics whose whole name matches ``pattern``, now and later.
 
-        With a group: this member's share of them, which changes as members come and go; of the others it gets nothing.
+        With a group: this member's share of them, which changes as members come and go; it gets nothing of the others.
         Blocks until the share is known, a bounded time (about 10 s if another member is slow to release what is meant
         for this one). Positions are the group's committed offsets, else as ``auto_offset_reset`` says; with a group
         they are written to ZooKeeper before this returns. Partitions and topics added later are read from their first
         record.
 
-        Callbacks are called inside this and inside polls, with lists: ``on_assign`` of what begins; ``on_revoke`` of
-        what is given back, before that happens, so that it can be committed; ``on_lost`` instead of that when it may
-        be others' already, because the group did not hear of this consumer for ``session_timeout_ms``, it did not
-        poll for ``max_poll_interval_ms``, or it was removed: then it joins anew, as another member.
+        Callbacks are called inside this and inside polls, with a list of partitions. ``on_assign``: these begin.
+        ``on_revoke``: these will be given to others, and can still be committed. ``on_lost``, in place of that: others
+        may have these already, because the group did not hear of this consumer for ``session_timeout_ms``, it did not
+        poll for ``max_poll_interval_ms``, or it was removed; it then joins again, as another member.
 
         Raises `UnknownTopicOrPartitionError`, `NoOffsetForPartitionError` (``auto_offset_reset="none"``),
         `GroupInUseError` (by a Spark query), `GroupMaxSizeReachedError`, `InvalidSessionTimeoutError`.
@@ -114,29 +142,30 @@ class Consumer:
             raise InvalidRequestError("subscribe takes topics or a pattern, one of both")
         compiled = None if pattern is None else re.compile(pattern)
         callbacks = Callbacks(on_assign=on_assign, on_revoke=on_revoke, on_lost=on_lost)
-        self._consumption.subscription.subscribe(names, compiled, callbacks)
+        self._assignment.subscribe(names, compiled, callbacks)
 
     def assign(self, partitions: Sequence[TopicPartition]) -> None:
-        """These partitions and no others, whoever else reads them: this is no membership, also with a group, and
-        then `commit` works only while the group has no members. Positions as `subscribe`'s, but not written.
+        """Reads these partitions and no others, whoever else reads them.
 
-        What auto-commit covers of partitions that are given up is committed first.
+        This is no membership, with a group neither: `commit` then works only while the group has no members. Positions
+        are found as by `subscribe`, but not written. What auto-commit covers of partitions that are no longer read is
+        committed first.
         """
         self._check_open()
-        self._consumption.subscription.assign([_tp(at) for at in partitions])
+        self._assignment.assign([_tp(at) for at in partitions])
 
     def unsubscribe(self) -> None:
-        """No partitions any more; the group is left. Blocks a bounded time."""
+        """Stops reading, and leaves the group. Blocks a bounded time."""
         self._check_open()
-        self._consumption.subscription.unsubscribe()
+        self._assignment.unsubscribe()
 
     def subscription(self) -> set[str]:
         """The topics that are subscribed to now."""
-        return self._consumption.subscription.topics
+        return self._assignment.topics
 
     def assignment(self) -> set[TopicPartition]:
         """The partitions that are read now."""
-        return set(self._consumption.fetcher.states)
+        return set(self._fetcher.states)
 
     # --- records ----------------------------------------------------------------------------------------------
 
@@ -145,51 +174,49 @@ class Consumer:
 
         Returns as soon as there are any; an empty list after ``timeout`` seconds. Raises `WakeupError`,
         `OffsetOutOfRangeError` (``auto_offset_reset="none"``), `UnknownTopicOrPartitionError` and
-        `InconsistentTopicIdError` (deleted under the consumer; a subscription goes on by itself with the first record
-        of a topic made anew), `CorruptRecordError`, `ClientStateError` if nothing is subscribed to; what broke a
-        thread of the consumer's, which then goes on; what callbacks raise; and why a group does not have this
-        consumer (any more): `FencedInstanceIdError` (another process took its ``group_instance_id``), and as
-        `subscribe`. What goes wrong after records were found is raised next time.
+        `InconsistentTopicIdError` (the topic was deleted meanwhile; a subscription continues by itself with the first
+        record of a recreated topic), `CorruptRecordError`, `ClientStateError` if nothing is subscribed to; a defect
+        that ended a thread of the consumer's, which is then started again; what callbacks raise; and why a group does
+        not have this consumer (any more): `FencedInstanceIdError` (another process took its ``group_instance_id``),
+        and as `subscribe`. What goes wrong after records were found is raised by the next call.
         """
-        consumption = self._ready()
         limit = self._settings.max_poll_records if max_records is None else max_records
-        if limit < 1:
-            raise InvalidRequestError(f"max_records={limit}: must be at least 1")
-        consumption.commits.finish_all()
-        return consumption.handout.take_records(Deadline(timeout), limit)
+        self._begin_poll(limit)
+        return self._delivery.poll_records(Deadline(timeout), limit)
 
     def poll_batches(self, timeout: float = 0.1) -> list[ConsumedBatch]:
         """The next records as columns: all that has arrived, up to about 8 MiB. Returns and raises as `poll`."""
-        consumption = self._ready()
-        consumption.commits.finish_all()
-        return consumption.handout.take_batches(Deadline(timeout), _POLL_BYTES)
+        self._begin_poll()
+        return self._delivery.poll_batches(Deadline(timeout), _POLL_BYTES)
 
     def __iter__(self) -> Iterator[Record]:
-        """Records for ever; ends when the consumer is closed. Raises as `poll`."""
+        """Records without end; ends when the consumer is closed. Raises as `poll`."""
         for batch in self._forever(max_rows=self._settings.max_poll_records):
-            yield from self._consumption.handout.one_by_one(batch)
+            yield from self._delivery.iterate_records(batch)
 
     def batches(self) -> Iterator[ConsumedBatch]:
-        """Batches for ever, as `poll_batches` gives them; ends when the consumer is closed."""
+        """Batches without end, as `poll_batches` gives them; ends when the consumer is closed."""
         for batch in self._forever(max_rows=None):
-            yield from self._consumption.handout.handed_out(batch)
+            yield from self._delivery.iterate_batch(batch)
 
     def wakeup(self) -> None:
         """Makes a waiting `poll` (or the next) raise `WakeupError`. Any thread."""
-        self._consumption.handout.wake_up()
+        self._delivery.wake_up()
 
     # --- acknowledging ----------------------------------------------------------------------------------------
 
     def commit(self, what: Committable | None = None) -> None:
-        """Acknowledges, for the group, all before an offset, and blocks until that is in ZooKeeper.
+        """Acknowledges, for the group, everything before an offset, and blocks until that is in ZooKeeper.
 
-        ``what``: a record or batch (all up to it and itself), next offsets by partition, or None: all that was handed
-        out. May be called in ``on_revoke``. Raises `InvalidGroupIdError` without a group, `StaleMemberEpochError` for
-        a partition that is not this member's (any more; the others are committed), `UnknownMemberIdError` when all is
-        lost, `NonEmptyGroupError` without a membership (`assign`) in a group that has members.
+        ``what``: a record or batch (everything up to and including it), next offsets by partition, or None: everything
+        that was delivered. May be called in ``on_revoke``.
+
+        Raises `InvalidGroupIdError` without a group, `StaleMemberEpochError` for a partition that is not this member's
+        (any more; the others are committed), `UnknownMemberIdError` when everything is lost, `NonEmptyGroupError`
+        without a membership (`assign`) in a group that has members.
         """
         self._check_open(in_callback=True)
-        self._consumption.commits.commit(self._next_offsets(what))
+        self._committer.commit(self._next_offsets(what))
 
     def commit_async(self, what: Committable | None = None) -> Future[None]:
         """As `commit`, in the background; the future has the outcome. Futures are finished in the order of the calls.
@@ -198,50 +225,55 @@ class Consumer:
         `ClientStateError` when 10,000 wait.
         """
         self._check_open()
-        return self._consumption.commit_async(self._next_offsets(what))
+        future = self._committer.commit_async(self._next_offsets(what))
+        self._start_threads().wake()
+        return future
 
     def committed(self, partition: TopicPartition) -> int | None:
         """The group's next offset in a partition, or None. Raises `InvalidGroupIdError` without a group."""
         self._check_open()
         at = _tp(partition)
-        return offsets.committed(self._cluster, self._consumption.start.group_id, [at]).get(at)
+        return self._committer.committed([at]).get(at)
 
     def group_metadata(self) -> GroupMetadata:
         """Who this consumer is in its group. Raises `InvalidGroupIdError` without a group."""
-        return self._consumption.group_metadata()
+        group_id = self._committer.group_id
+        member_id, epoch = self._heartbeats.identity()
+        instance_id = self._settings.group_instance_id
+        return GroupMetadata(group_id, member_id, epoch, instance_id) if member_id else GroupMetadata(group_id)
 
     # --- positions --------------------------------------------------------------------------------------------
 
     def position(self, partition: TopicPartition) -> int:
-        """The offset of the next record that will be handed out. Raises `ClientStateError` if it is not assigned."""
-        return self._consumption.subscription.state(_tp(partition)).position
+        """The offset of the next record that will be delivered. Raises `ClientStateError` if it is not assigned."""
+        return self._assignment.state(_tp(partition)).position
 
     def lag(self, partition: TopicPartition) -> int:
-        """How many records are behind the position, as of the last answer of the broker."""
-        state = self._consumption.subscription.state(_tp(partition))
+        """How many records the partition has after the position, as of the broker's last answer."""
+        state = self._assignment.state(_tp(partition))
         if state.high_watermark < 0:
             state.high_watermark = self.end_offsets([state.at])[state.at]
         return max(0, state.high_watermark - state.position)
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Goes on with this offset. One that is out of range shows in the next `poll` (``auto_offset_reset``)."""
+        """Continues with this offset. One that is out of range shows in the next `poll` (``auto_offset_reset``)."""
         at = _tp(partition)
-        self._consumption.handout.seek({at: offsets.check_offset(at, offset)})
+        self._seek({at: offsets.check_offset(at, offset)})
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """Goes on with the first record there is; without arguments in all assigned partitions."""
-        self._consumption.handout.seek(self.beginning_offsets(self._chosen(partitions)))
+        """Continues with the first record there is; without arguments in all assigned partitions."""
+        self._seek(self.beginning_offsets(self._chosen(partitions)))
 
     def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """Skips all that is there now; without arguments in all assigned partitions."""
-        self._consumption.handout.seek(self.end_offsets(self._chosen(partitions)))
+        """Skips everything that is there now; without arguments in all assigned partitions."""
+        self._seek(self.end_offsets(self._chosen(partitions)))
 
     def seek_to_time(self, moment: datetime | int, *partitions: TopicPartition) -> None:
-        """Goes on with the first record at or after a time (aware datetime or ms), or behind the last."""
+        """Continues with the first record at or after a time (aware datetime or ms), or after the last record."""
         chosen = self._chosen(partitions)
         found = self.offsets_for_times(dict.fromkeys(chosen, moment))
         missing = self.end_offsets([at for at in chosen if found[at] is None])
-        self._consumption.handout.seek({at: missing[at] if (o := found[at]) is None else o.offset for at in chosen})
+        self._seek({at: missing[at] if (o := found[at]) is None else o.offset for at in chosen})
 
     def offsets_for_times(
         self, times: Mapping[TopicPartition, datetime | int]
@@ -257,22 +289,22 @@ class Consumer:
         return self._limits(partitions, EARLIEST)
 
     def end_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Behind each log's last record."""
+        """The offset after each log's last record."""
         return self._limits(partitions, LATEST)
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """Hands out nothing of these until `resume`; without arguments of none."""
+        """Delivers nothing of these until `resume`; without arguments does nothing."""
         for at in partitions:
-            self._consumption.fetcher.set_paused(self._consumption.subscription.state(_tp(at)), is_paused=True)
+            self._fetcher.set_paused(self._assignment.state(_tp(at)), is_paused=True)
 
     def resume(self, *partitions: TopicPartition) -> None:
-        """Goes on with these where they were."""
+        """Continues with these where they were."""
         for at in partitions:
-            self._consumption.fetcher.set_paused(self._consumption.subscription.state(_tp(at)), is_paused=False)
+            self._fetcher.set_paused(self._assignment.state(_tp(at)), is_paused=False)
 
     def paused(self) -> set[TopicPartition]:
         """The partitions that are paused."""
-        return {at for at, state in self._consumption.fetcher.states.items() if state.is_paused}
+        return {at for at, state in self._fetcher.states.items() if state.is_paused}
 
     # --- the end ----------------------------------------------------------------------------------------------
 
@@ -282,8 +314,8 @@ class Consumer:
         A member with a ``group_instance_id`` leaves for a while: its share waits for it for ``session_timeout_ms``.
         May be called again. Blocks a bounded time.
 
-        With an exception under way, what was handed out last does not count as done. Raises the commit's error,
-        after everything is closed.
+        With an exception under way, what was delivered last does not count as done. Raises the commit's error after
+        everything is closed.
         """
         self._close(is_done=sys.exc_info()[0] is None, loop_counts=False)
 
@@ -303,18 +335,22 @@ class Consumer:
     # --- forks (see `forking`) --------------------------------------------------------------------------------
 
     def _interrupt_for_fork(self) -> None:
-        """See `forking`: sessions do it."""
+        """See `forking`: the fetch sessions do this."""
 
     def _drop_for_fork(self) -> None:
         """See `forking`."""
 
     def _after_fork_in_child(self) -> None:
-        """See `forking`: the child goes on from the same positions, by itself.
+        """See `forking`: the child continues from the same positions, independently of the parent.
 
-        But for a member of a group: the parent is the member. In the child nothing is subscribed to, until it
-        subscribes as a member of its own.
+        The parent stays the member of its group: in the child nothing is subscribed to until it subscribes as another
+        member.
         """
-        self._consumption.forget_parent()
+        self._background = None
+        self._heartbeats.forget_parent()
+        self._committer.forget_parent()
+        self._assignment.forget_parent()
+        self._fetcher.forget_parent()
 
     # --- private ----------------------------------------------------------------------------------------------
 
@@ -323,35 +359,76 @@ class Consumer:
             return
         self._is_closed = True
         try:
-            self._consumption.close(is_done=is_done, loop_counts=loop_counts)
+            self._end_threads(is_done=is_done, loop_counts=loop_counts)
         finally:
             self._is_ended = True
             self._cluster.close()
             forking.unregister(self)
 
+    def _end_threads(self, *, is_done: bool, loop_counts: bool) -> None:
+        """Ends the threads, commits what is finished, and leaves the group. Blocks a bounded time."""
+        if is_done:
+            self._committer.finish_at_close(loop_counts=loop_counts)
+        self._fetcher.stop()
+        if self._background is not None:
+            self._background.stop()
+        try:
+            if not self._assignment.drop_if_lost():
+                self._committer.commit_finished()
+        finally:
+            self._committer.close()
+            try:
+                self._assignment.close()
+            finally:
+                self._heartbeats.stop()
+
+    def _start_threads(self) -> Background:
+        """Starts those that do not run: at first use, after a fork, and after a defect."""
+        if self._background is None or not self._background.is_running:
+            self._background = Background(
+                committer=self._committer,
+                assignment=self._assignment,
+                fetcher=self._fetcher,
+                on_defect=self._fetcher.thread_ended,
+                auto_commit_s=self._settings.auto_commit_interval_ms / 1000,
+            )
+        self._fetcher.start_threads()
+        self._heartbeats.start()
+        return self._background
+
+    def _request_metadata(self) -> None:
+        if self._background is not None:
+            self._background.request_metadata()
+
     def _forever(self, *, max_rows: int | None) -> Iterator[ConsumedBatch]:
         while not self._is_closed:
-            consumption = self._ready()
-            consumption.commits.finish_all()
-            batch = consumption.handout.next_batch(Deadline(1.0), max_rows=max_rows)
+            self._begin_poll()
+            batch = self._delivery.next_batch(Deadline(1.0), max_rows=max_rows)
             if batch is not None:
                 yield batch
 
-    def _ready(self) -> Consumption:
+    def _begin_poll(self, max_records: int = 1) -> None:
+        """The caller asks for more: it is done with what was delivered until now."""
         self._check_open()
-        if not self._consumption.subscription.is_in_use:
+        if not self._assignment.is_in_use:
             raise ClientStateError("nothing is subscribed to: call subscribe or assign first")
-        self._consumption.start_threads()
-        return self._consumption
+        self._start_threads()
+        if max_records < 1:
+            raise InvalidRequestError(f"max_records={max_records}: must be at least 1")
+        self._committer.finish_all()
+
+    def _seek(self, positions: Mapping[TopicPartition, int]) -> None:
+        for at, offset in positions.items():
+            self._fetcher.move(self._assignment.state(at), offset)
 
     def _check_open(self, *, in_callback: bool = False) -> None:
         if self._is_ended or (self._is_closed and not in_callback):
             raise ClosedError("the consumer was closed")
 
     def _chosen(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
-        chosen = [_tp(at) for at in partitions] or list(self._consumption.fetcher.states)
+        chosen = [_tp(at) for at in partitions] or list(self._fetcher.states)
         for at in chosen:
-            self._consumption.subscription.state(at)
+            self._assignment.state(at)
         return chosen
 
     def _limits(self, partitions: Sequence[TopicPartition], which: int) -> dict[TopicPartition, int]:
@@ -361,7 +438,7 @@ class Consumer:
 
     def _next_offsets(self, what: Committable | None) -> dict[TopicPartition, int]:
         if what is None:
-            return self._consumption.handout.positions()
+            return {at: state.position for at, state in self._fetcher.states.items()}
         if isinstance(what, Record):
             return {TopicPartition(what.topic, what.partition): what.offset + 1}
         if isinstance(what, ConsumedBatch):
@@ -377,132 +454,3 @@ def _tp(at: TopicPartition | tuple[str, int]) -> TopicPartition:
     if not isinstance(at, tuple) or len(at) != 2 or not isinstance(at[0], str) or not isinstance(at[1], int):
         raise UnknownTopicOrPartitionError(f"{at!r} is no TopicPartition(topic, partition)")
     return TopicPartition(*at)
-
-
-class Consumption:
-    """The state of one consumer.
-
-    The parts of one consumer, made and given to each other: behind `Consumer`.
-
-        start         where partitions begin                      for anybody
-        fetcher       what is read ahead                          its own threads, a lock
-        heartbeats    the membership in the group, if any         its own thread, a lock
-        commits       what is finished, what the group has        any thread
-        assignment    the partitions, the callbacks               the caller's thread
-        share         what the group's coordinator tells          the caller's thread
-        subscription  what is read                                the caller's thread
-        handout       what the caller is given, positions         the caller's thread
-        keeper        the consumer's own thread
-
-    Rule: decides nothing; threads are started, and started anew after a fork or when they broke, by `start_threads`.
-    """
-
-    def __init__(self, cluster: Cluster, settings: ConsumerSettings) -> None:
-        self._settings = settings
-        self.start = StartPositions(cluster, settings)
-        self.fetcher = Fetcher(
-            cluster,
-            max_bytes=settings.fetch_max_bytes,
-            max_wait_ms=settings.fetch_max_wait_ms,
-            on_stale=self._on_stale,
-        )
-        self.heartbeats: Heartbeats | None = None
-        if self.start.has_group:
-            self.heartbeats = Heartbeats(
-                cluster, stay_of(settings), on_news=self.fetcher.wake_caller, on_failure=self.fetcher.broke
-            )
-        self.commits = Commits(cluster, settings, self.start, self.fetcher, signature=self._signature)
-        assignment = Assignment(settings, fetcher=self.fetcher, commits=self.commits, begin=self.start_threads)
-        share = None
-        if self.heartbeats is not None:
-            share = GroupShare(
-                cluster, heartbeats=self.heartbeats, start=self.start, commits=self.commits, assignment=assignment
-            )
-        self.subscription = Subscription(
-            cluster,
-            start=self.start,
-            fetcher=self.fetcher,
-            commits=self.commits,
-            assignment=assignment,
-            share=share,
-        )
-        self.handout = Handout(
-            cluster,
-            settings,
-            start=self.start,
-            fetcher=self.fetcher,
-            commits=self.commits,
-            subscription=self.subscription,
-        )
-        self._keeper: Keeper | None = None
-
-    def start_threads(self) -> Keeper:
-        """Starts those that do not run: at first use, after a fork, and after one broke."""
-        if self._keeper is None or not self._keeper.is_alive:
-            self._keeper = Keeper(
-                commits=self.commits,
-                describe=self.subscription.describe,
-                tell=self.subscription.tell,
-                watch=self.fetcher.watch,
-                refresh_s=self._refresh_s,
-                on_failure=self.fetcher.broke,
-                auto_commit_s=self._settings.auto_commit_interval_ms / 1000,
-            )
-        self.fetcher.start_threads()
-        if self.heartbeats is not None:
-            self.heartbeats.start()
-        return self._keeper
-
-    def commit_async(self, next_offsets: Mapping[TopicPartition, int]) -> Future[None]:
-        """See `Consumer.commit_async`."""
-        future = self.commits.commit_soon(next_offsets)
-        self.start_threads().hurry()
-        return future
-
-    def group_metadata(self) -> GroupMetadata:
-        """See `Consumer.group_metadata`."""
-        group_id = self.start.group_id
-        assert self.heartbeats is not None
-        member_id, epoch = self.heartbeats.identity()
-        instance_id = self._settings.group_instance_id
-        return GroupMetadata(group_id, member_id, epoch, instance_id) if member_id else GroupMetadata(group_id)
-
-    def close(self, *, is_done: bool, loop_counts: bool) -> None:
-        """Ends threads; commits what is finished, leaves the group. Blocks a bounded time.
-
-        ``loop_counts``: what a loop's body holds is finished too.
-        """
-        if is_done:
-            self.commits.finish_at_end(loop_counts=loop_counts)
-        self.fetcher.stop()
-        if self._keeper is not None:
-            self._keeper.stop()
-        try:
-            if not self.subscription.lose_if_lost():
-                self.commits.commit_finished()
-        finally:
-            self.commits.close()
-            try:
-                self.subscription.end()
-            finally:
-                if self.heartbeats is not None:
-                    self.heartbeats.stop()
-
-    def forget_parent(self) -> None:
-        """In a child after ``os.fork``."""
-        self._keeper = None
-        if self.heartbeats is not None:
-            self.heartbeats.forget_parent()
-        self.commits.forget_parent()
-        self.subscription.forget_parent()
-        self.fetcher.forget_parent()
-
-    def _refresh_s(self) -> float:
-        return REFRESH_S if self.subscription.needs_metadata else IDLE_REFRESH_S
-
-    def _signature(self) -> Signature | None:
-        return None if self.heartbeats is None else self.heartbeats.signature()
-
-    def _on_stale(self) -> None:
-        if self._keeper is not None:
-            self._keeper.ask_for_metadata()

@@ -1,7 +1,7 @@
-"""The thread that speaks for a consumer in its group, and the lock around what it knows (`membership`).
+"""The thread that sends a consumer's heartbeats to its group's coordinator, and the lock around its `Membership`.
 
 Rule: it never calls the user back and never touches partitions; what it learns waits in the machine until the caller
-comes by. The caller never waits for it, but where it says so, and then for a bounded time.
+polls. The caller waits for the thread only where a method says so, and then for a bounded time.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from broker_runtime.contract.errors import PylogError
 from broker_runtime.contract.requests import GroupHeartbeatResponse
 from broker_runtime.contract.settings import ConsumerSettings
+from broker_runtime.contract.waiting import Worker
 from pyspark_log.client.connection.cluster import Cluster
 from pyspark_log.client.connection.coordinator import Coordinator
 from pyspark_log.client.consumer.membership import Membership, Phase, Signature, Stay, Told
@@ -24,12 +25,12 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def steady_s() -> float:
-    """Never goes back, and goes on while the machine sleeps: leases do, too."""
+    """Never goes back, and advances while the machine sleeps, as leases do."""
     return time.clock_gettime(_CLOCK)
 
 
 class Heartbeats:
-    """One consumer's. Thread-safe."""
+    """One consumer's. Thread-safe. Without a group it never joins, and its `Membership` stays out."""
 
     def __init__(
         self,
@@ -37,36 +38,39 @@ class Heartbeats:
         stay: Stay,
         *,
         on_news: Callable[[], object],
-        on_failure: Callable[[Exception], object],
+        on_failure: Callable[[BaseException], object],
         clock: Callable[[], float] = steady_s,
     ) -> None:
-        """``on_news``: the caller has something to carry out. ``on_failure``: what broke the thread."""
+        """``on_news`` is called when the caller has something to carry out, ``on_failure`` with what ended the thread.
+
+        Both are called on the thread.
+        """
         self._cluster = cluster
         self._stay = stay
         self._coordinator = Coordinator(stay.group_id)
         self._on_news = on_news
         self._on_failure = on_failure
         self._clock = clock
-        self._condition = threading.Condition()  # guards the machine; told of every answer
+        self._condition = threading.Condition()  # guards the machine; notified of every answer
         self._machine = Membership(stay)
-        self._thread: threading.Thread | None = None
+        self._worker: Worker | None = None
 
     # --- the caller's membership ------------------------------------------------------------------------------
 
     def join(self, topics: Collection[str]) -> None:
-        """Begins a stay in the group."""
+        """Joins the group."""
         with self._condition:
             self._machine.join(topics, self._clock())
             self._nudge()
 
     def join_anew(self) -> None:
-        """Begins another stay, if all is lost. The caller holds nothing any more."""
+        """Joins again, as another member, if everything is lost. The caller no longer holds anything."""
         with self._condition:
             self._machine.join_anew(self._clock())
             self._nudge()
 
     def subscribe_to(self, topics: Collection[str]) -> None:
-        """The subscription is another from now on."""
+        """Changes the subscription."""
         with self._condition:
             self._machine.subscribe_to(topics, self._clock())
             self._nudge()
@@ -79,7 +83,10 @@ class Heartbeats:
             return is_newest
 
     def leave(self) -> None:
-        """The caller holds nothing any more. Blocks until the group knows, a bounded time."""
+        """Leaves the group, if it is in one. The caller no longer holds anything.
+
+        Blocks until the coordinator has answered, a bounded time.
+        """
         with self._condition:
             machine = self._machine
             if machine.phase is Phase.OUT:
@@ -95,24 +102,24 @@ class Heartbeats:
             return self._machine.signature()
 
     def identity(self) -> tuple[str, int]:
-        """Member id and the epoch told last; empty and -1 of who is no member at present."""
+        """Member id and the epoch that was told last; empty and -1 for a consumer that is no member at present."""
         with self._condition:
             return self._machine.identity
 
-    # --- what there is for the caller -------------------------------------------------------------------------
+    # --- what the caller has to know -------------------------------------------------------------------------
 
     @property
     def has_news(self) -> bool:
-        """Whether the caller has something to carry out, or to be told. Without a lock."""
+        """Whether there is something for the caller to carry out, or to learn. Takes no lock."""
         return self._machine.has_news
 
     @property
     def machine(self) -> Membership:
-        """To be looked at."""
+        """The membership, to be looked at."""
         return self._machine
 
     def loss(self) -> PylogError | str | None:
-        """Why nothing that the caller holds is its own any more: a refusal, or how it was lost; None: it is."""
+        """Why what the caller holds is no longer its own: a refusal, or how it was lost. None: it still is."""
         with self._condition:
             machine = self._machine
             machine.check(self._clock())
@@ -121,23 +128,29 @@ class Heartbeats:
             return machine.why if machine.phase is Phase.LOST else None
 
     def pending(self) -> Told | None:
-        """What the caller has to carry out."""
+        """The assignment that the caller has to carry out, if there is one."""
         with self._condition:
             return self._machine.pending
 
     def is_valid(self) -> bool:
-        """Whether something may be handed out at this moment. Takes no lock where it may."""
+        """Whether records may be delivered at this moment. Takes no lock while they may.
+
+        Once they may not, they never may again, until the caller has dropped everything.
+        """
         return self._clock() < self._machine.lease_until_s or self.loss() is None
 
     def goes_on(self) -> bool:
-        """The caller is there; whether it may simply go on: nothing has changed and the lease lasts. Without a lock."""
+        """Whether a loop may deliver its next record: the lease lasts and there is no news. Takes no lock.
+
+        Being asked counts as a poll of the caller's.
+        """
         machine = self._machine
         machine.polled_s = now_s = self._clock()
         return now_s < machine.lease_until_s and not machine.has_news
 
     @contextmanager
     def polling(self) -> Iterator[None]:
-        """While the caller is inside a poll it is not away."""
+        """Around every call in which the caller waits for records: meanwhile ``max.poll.interval.ms`` does not run."""
         machine = self._machine
         machine.is_polling = True
         try:
@@ -147,7 +160,7 @@ class Heartbeats:
             machine.is_polling = False
 
     def wait(self, timeout_s: float) -> None:
-        """For news or another answer of the coordinator."""
+        """Blocks until there is news or another answer of the coordinator, at most ``timeout_s``."""
         with self._condition:
             if not self._machine.has_news:
                 self._condition.wait(timeout_s)
@@ -155,27 +168,29 @@ class Heartbeats:
     # --- the thread -------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Starts the thread if there is something to do for it and it does not run."""
+        """Starts the thread if there is something for it to do and it does not run."""
         with self._condition:
-            if self._machine.phase is not Phase.OUT:
-                self._nudge()
+            if self._machine.phase is not Phase.OUT and self._running is None:
+                self._start_thread()
 
     def stop(self) -> None:
         """After `leave`: waits for the thread's end, a bounded time."""
-        thread = self._thread
-        if thread is not None:
-            with self._condition:
-                self._condition.notify_all()
-            thread.join(_JOIN_LIMIT_S)
+        worker = self._worker
+        if worker is not None:
+            worker.wake()
+            worker.join(_JOIN_LIMIT_S)
 
     def forget_parent(self) -> None:
         """In a child after ``os.fork``: the member is the parent."""
         self._condition = threading.Condition()
         self._machine = Membership(self._stay)
-        self._thread = None
+        self._worker = None
 
     def step(self) -> float | None:
-        """Sends what is due, and takes the answer. Returns how long there is nothing to do; None: it is over."""
+        """Sends what is due, and takes the answer.
+
+        Returns for how long there is nothing to do; None: the consumer is out of the group, and nothing is left to do.
+        """
         machine = self._machine
         with self._condition:
             now_s = self._clock()
@@ -208,32 +223,33 @@ class Heartbeats:
 
     # --- private ----------------------------------------------------------------------------------------------
 
+    @property
+    def _running(self) -> Worker | None:
+        """The thread, if there is one that does not end."""
+        worker = self._worker
+        return worker if worker is not None and worker.is_running and not worker.is_stopping else None
+
     def _nudge(self) -> None:
-        """With the lock held."""
-        if self._thread is None or not self._thread.is_alive():
+        """Something changed. With the lock held."""
+        worker = self._running
+        if worker is None:
             self._start_thread()
+        else:
+            worker.wake()
         self._condition.notify_all()
 
     def _start_thread(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="pylog-heartbeat", daemon=True)
-        self._thread.start()
+        self._worker = Worker("pylog-heartbeat", self._step_or_end, on_defect=self._on_failure)
+        self._worker.start()
 
-    def _run(self) -> None:
-        condition = self._condition
-        try:
-            while True:
-                wait_s = self.step()
-                with condition:
-                    if wait_s is None:
-                        if self._machine.phase is Phase.OUT:
-                            self._thread = None
-                            return
-                    elif wait_s > 0:
-                        # What changed since was before this lock was taken: look again.
-                        wait_s = min(wait_s, self._machine.wait_s(self._clock()))
-                        condition.wait(wait_s)
-        except Exception as error:  # noqa: BLE001 - the thread's edge: a defect must not leave the caller in silence
-            self._on_failure(error)
+    def _step_or_end(self) -> float | None:
+        pause_s = self.step()
+        if pause_s is None:
+            with self._condition:
+                # Whoever joins again sees, under the same lock, that this thread ends, and starts another.
+                if self._machine.phase is Phase.OUT and self._worker is not None:
+                    self._worker.stop()
+        return pause_s
 
     def _tell_news(self) -> None:
         if self._machine.has_news:
@@ -241,10 +257,9 @@ class Heartbeats:
 
 
 def stay_of(settings: ConsumerSettings) -> Stay:
-    """What a consumer's settings say of the member."""
-    assert settings.group_id is not None
+    """What a consumer's settings say of the member. Without a group: of one that never joins."""
     return Stay(
-        group_id=settings.group_id,
+        group_id=settings.group_id or "",
         instance_id=settings.group_instance_id,
         client_id=settings.client_id[:255],
         client_host=socket.gethostname()[:255],

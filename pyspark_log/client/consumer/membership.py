@@ -1,21 +1,22 @@
 """One consumer's membership of its group, as a machine: what to send to the coordinator next and when, what an answer
-means, how long the member may hand out what it was given.
+means, and how long the member may deliver records of the partitions that it was given.
 
-Pure: no thread, no lock, no clock; every time is an argument, in seconds of one steady clock (`heartbeats` has them).
+Pure: no thread, no lock, no clock. Every time is an argument, in seconds of one steady clock (`heartbeats` has them).
 
-    phase      what it means                                          goes on to
+    phase      what it means                                          next phases
     out        no member                                              joining (`join`)
-    joining    has not been told anything yet                         member, refused, lost (idle), leaving
+    joining    has not been told an assignment yet                    member, refused, lost (idle), leaving
     member     holds what it was told                                 lost, refused, leaving
     lost       the lease ended, the group forgot the member, or the   joining, as a new member (`join_anew`), leaving
-               caller was away for too long: nothing may be handed
-               out, and the caller has not been told yet
-    refused    the group will not have it: the caller is told why     leaving
-    leaving    says so until it is answered                           out
+               caller did not poll for too long: no record may be
+               delivered, and the caller does not know yet
+    refused    the group does not accept it: the caller learns why    leaving
+    leaving    tells the coordinator so until that answers            out
 
-Rules. What the caller holds only shrinks with the caller's word (`carried_out`), and an epoch is acknowledged only when
-all that the caller may hold is in what was told in that epoch. A lease counts from when the heartbeat that was answered
-was sent; once it was found to have ended, no answer brings it back. A member id serves for one stay.
+Rules. The caller gives up partitions only by its own word (`carried_out`), and an epoch is acknowledged only when
+everything that the caller may hold is part of that epoch's assignment. A lease counts from the moment when the
+answered heartbeat was sent; once it was found to have ended, no answer revives it. A member id serves for one stay in
+the group.
 """
 
 from __future__ import annotations
@@ -61,21 +62,21 @@ class Phase(enum.Enum):
 
 
 class Granted(NamedTuple):
-    """A partition of one topic, which has one id."""
+    """A partition, with the id of its topic: another topic may get the same name later."""
 
     at: TopicPartition
     topic_id: bytes
 
 
 class Told(NamedTuple):
-    """All that the member is to hold in an epoch."""
+    """An assignment: everything that the member is to hold in an epoch."""
 
     epoch: int
     partitions: frozenset[Granted]
 
 
 class Sent(NamedTuple):
-    """A request to the coordinator, and when it was (or soon will be) sent."""
+    """A request to the coordinator, and when it was sent, or will be in a moment."""
 
     serial: int
     request: GroupHeartbeatRequest
@@ -83,7 +84,7 @@ class Sent(NamedTuple):
 
 
 class Signature(NamedTuple):
-    """Whose a commit is."""
+    """Which member makes a commit, in which epoch; the sequence counts its commits."""
 
     member_id: str
     member_epoch: int
@@ -106,15 +107,15 @@ _NOTHING: Final[frozenset[Granted]] = frozenset()
 
 
 class Membership:
-    """See the module. Not thread-safe but for what it says; `Heartbeats` guards it."""
+    """See the module. Not thread-safe, apart from four attributes that say so; `Heartbeats` guards it."""
 
     member_id: str
-    member_epoch: int  # acknowledged: what heartbeats say
+    member_epoch: int  # the epoch that was acknowledged: heartbeats carry it
     refusal: PylogError | None
-    failure: PylogError | None  # of the last try
-    why: str  # it is no member at present
+    failure: PylogError | None  # of the last heartbeat
+    why: str  # why it is no member at present
     _told: Told
-    _held: frozenset[Granted]  # Invariant: all that the caller holds, or may begin, is in it
+    _held: frozenset[Granted]  # Invariant: contains everything that the caller holds or may begin
     _first_sent_s: float | None
 
     def __init__(
@@ -136,9 +137,9 @@ class Membership:
         self.phase = Phase.OUT
         # Any thread may read these four; the caller's thread writes the last two without a lock.
         self.lease_until_s = inf
-        """Nothing is handed out from this moment on. Infinite where there is nothing to lose."""
+        """No record is delivered from this moment on. Infinite while there is nothing to lose."""
         self.has_news = False
-        """Whether the caller has something to carry out, or to be told."""
+        """Whether there is something for the caller to carry out, or to learn."""
         self.polled_s = 0.0
         self.is_polling = False
         self._begin_stay("", 0.0)
@@ -147,33 +148,33 @@ class Membership:
 
     @property
     def request_limit_s(self) -> float:
-        """How long one heartbeat may take: below a third of the session, so that one that fails is not the last."""
+        """How long one heartbeat may take: less than a third of the session, so that there is time for another one."""
         return min(_REQUEST_LIMIT_S, 0.3 * self._session_s)
 
     @property
     def pending(self) -> Told | None:
-        """What the caller has to carry out."""
+        """The assignment that the caller has to carry out, if there is one."""
         is_pending = self.phase is Phase.MEMBER and self._told.epoch != self._carried_epoch
         return self._told if is_pending else None
 
     @property
     def is_settled(self) -> bool:
-        """Whether the coordinator says that nothing is to come, and all that it told is carried out."""
+        """Whether the coordinator plans no further change, and everything that it told is carried out."""
         return self._is_settled and self.phase is Phase.MEMBER and self._told.epoch == self._carried_epoch
 
     @property
     def has_been_told(self) -> bool:
-        """Whether the member has been given its first assignment, be it empty."""
+        """Whether the member has its first assignment, which may be empty."""
         return self.phase is Phase.MEMBER
 
     @property
     def was_answered(self) -> bool:
-        """Whether the coordinator has taken the member in, be it without telling anything yet."""
+        """Whether the coordinator has accepted the member, even if it has not told it an assignment yet."""
         return self._answered_serial > 0
 
     @property
     def identity(self) -> tuple[str, int]:
-        """Member id and the epoch told last; empty and -1 of who is no member at present."""
+        """Member id and the epoch that was told last; empty and -1 for a consumer that is no member at present."""
         return (self.member_id, self._told.epoch) if self.phase is Phase.MEMBER else ("", -1)
 
     @property
@@ -184,28 +185,29 @@ class Membership:
     # --- what the caller wants --------------------------------------------------------------------------------
 
     def join(self, topics: Collection[str], now_s: float) -> None:
-        """A first stay, or another one. The caller holds nothing."""
+        """Begins the first stay in the group, or another one. The caller holds nothing."""
         self._topics = tuple(sorted(topics))
         self.polled_s = now_s
         self._begin_stay(self._new_member_id(), now_s)
         self._enter(Phase.JOINING, inf)
 
     def join_anew(self, now_s: float) -> None:
-        """The caller knows that all is lost, and holds nothing any more."""
+        """Begins another stay, as a new member. The caller knows that everything is lost, and no longer holds it."""
         if self.phase is Phase.LOST:
             self.join(self._topics, now_s)
 
     def subscribe_to(self, topics: Collection[str], now_s: float) -> None:
-        """The subscription is another from now on."""
+        """Changes the subscription."""
         wanted = tuple(sorted(topics))
         if wanted != self._topics:
             self._topics = wanted
             self._due_s = now_s
 
     def carried_out(self, told: Told, now_s: float) -> bool:
-        """The caller holds nothing any more that is not in ``told``. Whether it may begin what is: there is no newer.
+        """The caller no longer holds anything that is not in ``told``. Returns whether it may begin what is in it.
 
-        What it is allowed to begin it may begin at any time until it carries out the next.
+        It may not if a newer assignment was told. What it may begin it may begin at any time, until it carries out the
+        next assignment.
         """
         if self.phase is not Phase.MEMBER:
             return False
@@ -217,22 +219,22 @@ class Membership:
         return is_newest
 
     def leave(self, now_s: float) -> None:
-        """The caller holds nothing any more. A static member's share waits for it."""
+        """Leaves the group. The caller no longer holds anything. A static member's share waits for its return."""
         is_known = self.phase in (Phase.JOINING, Phase.MEMBER) and self._first_sent_s is not None
         if is_known:
             self._say_farewell(for_good=False, now_s=now_s)
         self._enter(Phase.LEAVING if self._farewell is not None else Phase.OUT, inf)
 
     def give_up_leaving(self) -> None:
-        """Nobody answers: the session ends by itself."""
+        """Stops telling the coordinator, which does not answer: the session ends by itself."""
         if self.phase is Phase.LEAVING:
             self._farewell = None
             self._enter(Phase.OUT, inf)
 
     def signature(self) -> Signature | None:
-        """Of a commit that is made now; None: of who is no member. Each has the next number.
+        """The signature of a commit that is made now, with the next number; None where there is no membership.
 
-        Raises `UnknownMemberIdError` while what the member held is lost, and why the group refused it.
+        Raises `UnknownMemberIdError` while what the member held is lost, and the refusal if the group refused it.
         """
         if self.phase is Phase.OUT:
             return None
@@ -240,21 +242,23 @@ class Membership:
             assert self.refusal is not None
             raise self.refusal
         if self.phase in (Phase.LOST, Phase.LEAVING):
-            raise UnknownMemberIdError(f"this consumer is no member of group {self._stay.group_id!r} now: {self.why}")
+            group_id = self._stay.group_id
+            raise UnknownMemberIdError(f"this consumer is not a member of group {group_id!r} at present: {self.why}")
         self._sequence += 1
         return Signature(self.member_id, self._told.epoch, self._sequence)
 
     # --- time -------------------------------------------------------------------------------------------------
 
     def check(self, now_s: float) -> None:
-        """Notices that the lease has ended, or that the caller was away for too long."""
+        """Notices that the lease has ended, or that the caller did not poll for too long."""
         if self.phase not in (Phase.JOINING, Phase.MEMBER):
             return
         if now_s >= self.lease_until_s:
-            self._lose(f"it was not heard of for {self._session_s:g} s (session.timeout.ms)", now_s, says_so=True)
+            why = f"the group did not hear from it for {self._session_s:g} s (session.timeout.ms)"
+            self._lose(why, now_s, says_so=True)
         elif self._is_idle(now_s):
             lease_until_s, self.lease_until_s = self.lease_until_s, -inf
-            # The caller writes what is read here, then reads the lease: one of both sees the other.
+            # The caller first writes what is read here, then reads the lease: one of the two sees the other's change.
             if self._is_idle(now_s):
                 why = f"the caller did not poll for {self._idle_limit_s:g} s (max.poll.interval.ms)"
                 self._lose(why, now_s, says_so=True)
@@ -262,7 +266,7 @@ class Membership:
                 self.lease_until_s = lease_until_s
 
     def wait_s(self, now_s: float) -> float:
-        """How long there is nothing to do."""
+        """For how long there is nothing to do."""
         until_s = self.lease_until_s if self.phase is Phase.MEMBER else inf
         if self._sends_something:
             until_s = min(until_s, self._due_s)
@@ -273,7 +277,7 @@ class Membership:
     # --- requests and answers ---------------------------------------------------------------------------------
 
     def next_request(self, now_s: float) -> Sent | None:
-        """What is to be sent now, if anything. One at a time."""
+        """What is to be sent now, if anything. One request at a time."""
         self.check(now_s)
         if self._farewell is not None and now_s >= self._farewell_until_s:
             self._said_farewell()
@@ -287,14 +291,15 @@ class Membership:
         return Sent(self._serial, self._request(self.member_epoch), now_s)
 
     def answered(self, sent: Sent, response: GroupHeartbeatResponse, now_s: float) -> bool:
-        """An answer without an error. False: it is not the coordinator's, but one's that was it before."""
+        """Takes an answer without an error. False: it comes from a broker that no longer is the coordinator."""
         if sent.request.member_epoch < 0:
             self._said_farewell_if(sent, now_s)
             return True
         if not self._is_awaited(sent):
             return True
         if response.member_epoch < self._told.epoch:
-            # What is told was written before: who coordinates knows it. (And may have given on what was released.)
+            # Assignments are persisted before they are announced, so the coordinator knows this epoch. (And it may
+            # already have given what we released to others.)
             self._due_s = now_s + self._backoff.next_s()
             return False
         self._answered_serial = sent.serial
@@ -314,11 +319,11 @@ class Membership:
             lease_until_s = max(self.lease_until_s, lease_until_s)
         self._acknowledge(now_s)
         self._enter(Phase.MEMBER, lease_until_s)
-        self.check(now_s)  # it may have taken that long
+        self.check(now_s)  # the answer may have taken longer than the lease
         return True
 
     def failed(self, sent: Sent, error: PylogError, now_s: float) -> None:
-        """An answer that is an error, or none."""
+        """Takes an answer that is an error, or that there was none."""
         is_transient = isinstance(error, (RetriableError, UnknownServerError))
         if sent.request.member_epoch < 0:
             if is_transient:
@@ -373,7 +378,7 @@ class Membership:
         self._enter(Phase.LOST, -inf)
 
     def _acknowledge(self, now_s: float) -> None:
-        """Says that it holds what it was told, if it holds nothing else. (What is only added needs no caller.)"""
+        """Acknowledges the epoch if the caller holds nothing outside of it. (Mere additions need no caller.)"""
         if self.member_epoch != self._told.epoch and self._held <= self._told.partitions:
             self.member_epoch = self._told.epoch
             self._due_s = now_s
@@ -381,7 +386,7 @@ class Membership:
     def _say_farewell(self, *, for_good: bool, now_s: float) -> None:
         returns = self._stay.instance_id is not None and not for_good
         self._farewell = self._request(LEAVES_FOR_A_WHILE if returns else LEAVES)
-        self._farewell_until_s = now_s + self._session_s  # then it is over anyway
+        self._farewell_until_s = now_s + self._session_s  # by then the session has ended anyway
         self._due_s = now_s
 
     def _said_farewell_if(self, sent: Sent, now_s: float) -> None:
@@ -400,7 +405,7 @@ class Membership:
         return self._farewell is not None or self.phase in (Phase.JOINING, Phase.MEMBER)
 
     def _is_awaited(self, sent: Sent) -> bool:
-        """Whether it is the newest request of this very stay."""
+        """Whether it is the newest request of this stay."""
         return (
             self.phase in (Phase.JOINING, Phase.MEMBER)
             and sent.request.member_id == self.member_id
@@ -419,7 +424,7 @@ class Membership:
             instance_id=stay.instance_id,
             client_host=stay.client_host,
             client_id=stay.client_id,
-            topics=self._topics,  # always: a successor may not have heard of the last change
+            topics=self._topics,  # always: a new coordinator may not have heard of the last change
             session_timeout_ms=stay.session_timeout_ms,
             rebalance_timeout_ms=stay.max_poll_interval_ms,
         )

@@ -1,6 +1,7 @@
-"""One partition as a consumer has it: where it reads, what arrived, what was decoded, what went wrong.
+"""One assigned partition: its position, what was fetched ahead, what was decoded, what went wrong.
 
-Rule: plain state. The fetcher's lock guards all but ``position``, ``finished`` and ``batches``, which are the caller's.
+Rule: plain state. The fetcher's lock guards all but ``position``, ``finished`` and ``batches``: those belong to the
+caller's thread.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ import pyarrow as pa
 
 from broker_runtime.contract.errors import PylogError
 from broker_runtime.contract.model import TopicPartition
-from broker_runtime.contract.waiting import Backoff
+from broker_runtime.contract.waiting import Backoff, Deadline
 from pyspark_log.client.connection.topics import Topic
 from pyspark_log.client.records import ConsumedBatch
 
-_generations = itertools.count()  # never the same twice, so that a partition assigned anew is told from its predecessor
+_generations = itertools.count()  # never the same twice, so that a partition assigned again differs from the first time
 
 
-class Arrived(NamedTuple):
+class CompletedFetch(NamedTuple):
     """Frames of one partition, back to back, not decoded yet."""
 
     generation: int
@@ -34,7 +35,7 @@ class PartitionState:
     __slots__ = (  # noqa: RUF023 — by subject
         "at", "topic", "columns",
         "position", "finished", "batches",
-        "fetch_offset", "generation", "arrived", "is_paused", "error", "not_before_s", "backoff",
+        "fetch_offset", "generation", "completed_fetches", "is_paused", "error", "retry_pause", "backoff",
         "high_watermark", "log_start",
     )  # fmt: skip
 
@@ -43,23 +44,23 @@ class PartitionState:
         self.topic = topic
         self.columns = columns
         self.position = position  # the next record the caller gets
-        self.finished = position  # the caller is done with all before it. Invariant: finished ≤ position
+        self.finished = position  # the caller is done with everything before it. Invariant: finished ≤ position
         self.batches: deque[ConsumedBatch] = deque()  # decoded, not given to the caller yet
         self.fetch_offset = position
         self.generation = next(_generations)
-        self.arrived: deque[Arrived] = deque()
+        self.completed_fetches: deque[CompletedFetch] = deque()
         self.is_paused = False
         self.error: PylogError | None = None
-        self.not_before_s = 0.0
+        self.retry_pause = Deadline(0.0)  # not asked for until it is over, after a retriable error
         self.backoff = Backoff()
         self.high_watermark = -1
         self.log_start = -1
 
     def begin_generation(self) -> None:
-        """What was asked for until now is not wanted any more."""
+        """Answers to requests that were made until now no longer count."""
         self.generation = next(_generations)
 
     @property
-    def has_something(self) -> bool:
-        """Whether the caller can be given something, an error included."""
-        return not self.is_paused and bool(self.batches or self.arrived or self.error)
+    def has_output(self) -> bool:
+        """Whether there is something for the caller, an error included."""
+        return not self.is_paused and bool(self.batches or self.completed_fetches or self.error)

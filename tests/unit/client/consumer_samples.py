@@ -27,17 +27,15 @@ from broker_runtime.contract.requests import (
     TopicInfo,
 )
 from broker_runtime.contract.settings import resolve
-from broker_runtime.contract.waiting import Deadline
+from broker_runtime.contract.waiting import Clock, Deadline
 from pyspark_log.client.connection.topics import Topic
 from pyspark_log.client.consumer.assignment import Assignment, Callbacks
-from pyspark_log.client.consumer.committer import Commits
+from pyspark_log.client.consumer.committer import Committer
+from pyspark_log.client.consumer.delivery import Delivery
 from pyspark_log.client.consumer.fetcher import Fetcher
-from pyspark_log.client.consumer.group_share import GroupShare
-from pyspark_log.client.consumer.handout import Handout
+from pyspark_log.client.consumer.group_assignment import GroupAssignment
 from pyspark_log.client.consumer.heartbeats import Heartbeats, stay_of
 from pyspark_log.client.consumer.partition_state import PartitionState
-from pyspark_log.client.consumer.start_positions import StartPositions
-from pyspark_log.client.consumer.subscription import Subscription
 from pyspark_log.client.records import ConsumedBatch
 
 
@@ -203,6 +201,18 @@ class MemoryCluster:
             raise self.unavailable
 
 
+class PartsClock(Clock):
+    """The time of a consumer's parts: it stands still until a test moves it."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    def now_s(self) -> float:
+        return self._parts.now_s
+
+
 class Parts:
     """One consumer's."""
 
@@ -210,50 +220,26 @@ class Parts:
         anything: Any = cluster
         resolved = resolve("consumer", None, settings)
         self.cluster = cluster
-        self.start = StartPositions(anything, resolved)
         self.fetcher = Fetcher(anything, max_bytes=1 << 20, max_wait_ms=500, on_stale=lambda: None)
         self.fetcher.start_threads = lambda: None  # type: ignore[method-assign]
         self.now_s = 0.0
-        self.heartbeats: SteppedHeartbeats | None = None
-        if self.start.has_group:
-            self.heartbeats = SteppedHeartbeats(
-                anything, stay_of(resolved), on_news=lambda: None, on_failure=lambda _: None, clock=lambda: self.now_s
+        self.heartbeats = SteppedHeartbeats(
+            anything, stay_of(resolved), on_news=lambda: None, on_failure=lambda _: None, clock=lambda: self.now_s
+        )
+        self.committer = Committer(anything, resolved, fetcher=self.fetcher, heartbeats=self.heartbeats)
+        parts: dict[str, Any] = {
+            "fetcher": self.fetcher,
+            "committer": self.committer,
+            "heartbeats": self.heartbeats,
+        }
+        self.assignment: Assignment
+        if self.committer.has_group:
+            self.assignment = GroupAssignment(
+                anything, resolved, **parts, start_threads=lambda: None, clock=PartsClock(self)
             )
-        self.commits = Commits(
-            anything,
-            resolved,
-            self.start,
-            self.fetcher,
-            signature=lambda: None if self.heartbeats is None else self.heartbeats.signature(),
-        )
-        assignment = Assignment(resolved, fetcher=self.fetcher, commits=self.commits, begin=lambda: None)
-        share = None
-        if self.heartbeats is not None:
-            share = GroupShare(
-                anything,
-                heartbeats=self.heartbeats,
-                start=self.start,
-                commits=self.commits,
-                assignment=assignment,
-                clock=lambda: self.now_s,
-            )
-        self.share = share
-        self.subscription = Subscription(
-            anything,
-            start=self.start,
-            fetcher=self.fetcher,
-            commits=self.commits,
-            assignment=assignment,
-            share=share,
-        )
-        self.handout = Handout(
-            anything,
-            resolved,
-            start=self.start,
-            fetcher=self.fetcher,
-            commits=self.commits,
-            subscription=self.subscription,
-        )
+        else:
+            self.assignment = Assignment(anything, resolved, **parts, start_threads=lambda: None)
+        self.delivery = Delivery(anything, resolved, **parts, assignment=self.assignment)
 
     def subscribe(
         self,
@@ -264,11 +250,10 @@ class Parts:
         on_lost: Callable[[list[TopicPartition]], object] | None = None,
     ) -> None:
         callbacks = Callbacks(on_assign=on_assign, on_revoke=on_revoke, on_lost=on_lost)
-        self.subscription.subscribe(list(names), pattern, callbacks)
+        self.assignment.subscribe(list(names), pattern, callbacks)
 
     def beat(self, seconds: float = 1.0) -> None:
         """Time goes by, and heartbeats that are due are sent."""
-        assert self.heartbeats is not None
         self.now_s += seconds
         while self.heartbeats.step() == 0.0:
             pass

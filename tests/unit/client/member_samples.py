@@ -1,4 +1,4 @@
-"""A member of a group over a cluster in memory, and what its caller was told."""
+"""A member of a group over a cluster in memory, and which of its callbacks were called."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from tests.unit.client.consumer_samples import MemoryCluster, Parts, make_topic
 A, B, C = (TopicPartition("t", number) for number in range(3))
 
 
-class Told:
-    """What the caller was told, in order, with what was committed by then."""
+class CallbackLog:
+    """The callbacks that were called, in order, and how many commits there were by then."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -30,18 +30,20 @@ class Told:
         self.commits_seen.append(len(self._parts.cluster.commits))
 
 
-def made(*, partitions: int = 2, share: set[TopicPartition] | None = None, **settings: object) -> tuple[Parts, Told]:
+def made(
+    *, partitions: int = 2, share: set[TopicPartition] | None = None, **settings: object
+) -> tuple[Parts, CallbackLog]:
     parts = Parts(
         MemoryCluster(make_topic("t", partitions=partitions)),
         **{"group_id": "g", "auto_offset_reset": "earliest", **settings},
     )
     parts.cluster.group.share = share
-    told = Told(parts)
-    told.subscribe("t")
+    callbacks = CallbackLog(parts)
+    callbacks.subscribe("t")
     parts.cluster.commits.clear()
-    return parts, told
+    return parts, callbacks
 
 
 def poll(parts: Parts) -> list[bytes]:
-    parts.commits.finish_all()
-    return [record.value for record in parts.handout.take_records(Deadline(0.0), 500)]
+    parts.committer.finish_all()
+    return [record.value for record in parts.delivery.poll_records(Deadline(0.0), 500)]

@@ -11,11 +11,14 @@ import pytest
 from broker_runtime.contract.errors import BrokerUnavailableError, ClosedError, PylogError
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import GroupHeartbeatResponse
+from broker_runtime.contract.settings import Address
 from pyspark_log import Producer
 from pyspark_log.client.connection.cluster import Cluster
 from pyspark_log.client.connection.topics import Topic
-from pyspark_log.client.consumer.committer import IDLE_REFRESH_S, REFRESH_S, Keeper
+from pyspark_log.client.consumer.assignment import REFRESH_S
+from pyspark_log.client.consumer.background import Background
 from pyspark_log.client.consumer.fetcher import Fetcher
+from pyspark_log.client.consumer.group_assignment import IDLE_REFRESH_S
 from pyspark_log.client.consumer.heartbeats import Heartbeats
 from pyspark_log.client.consumer.membership import Phase, Stay
 from pyspark_log.client.consumer.partition_state import PartitionState
@@ -44,7 +47,7 @@ def wait_for(condition: threading.Condition, what: Callable[[], bool]) -> None:
         assert condition.wait_for(what, LIMIT_S)
 
 
-def test_fetching_thread_that_broke_is_told_and_made_anew() -> None:
+def test_fetching_thread_that_met_a_defect_is_told_and_started_again() -> None:
     """W16: a consumer whose thread died must not be silent for ever."""
     addresses: Any = Addresses()
     fetcher = Fetcher(addresses, max_bytes=1 << 20, max_wait_ms=500, on_stale=lambda: None)
@@ -52,11 +55,11 @@ def test_fetching_thread_that_broke_is_told_and_made_anew() -> None:
     fetcher.set_assignment([state])
     try:
         fetcher.start_threads()
-        wait_for(fetcher.condition, lambda: fetcher._failure is not None)
+        wait_for(fetcher.condition, lambda: fetcher._defect is not None)
         with fetcher.condition, pytest.raises(ZeroDivisionError, match="a defect"):
-            fetcher.raise_failure()
+            fetcher.raise_defect()
         with fetcher.condition:
-            fetcher.raise_failure()
+            fetcher.raise_defect()
         fetcher.start_threads()
         wait_for(fetcher.condition, lambda: addresses.asked >= 3)  # the broker that is away is asked again
         assert (state.fetch_offset, state.error) == (7, None)
@@ -64,75 +67,137 @@ def test_fetching_thread_that_broke_is_told_and_made_anew() -> None:
         fetcher.stop()
 
 
-def test_keeper_that_broke_is_told_and_fails_no_commit_in_silence() -> None:
+class Metadata:
+    """What a background thread knows of an assignment, and a fetcher without sessions to watch."""
+
+    metadata_interval_s = REFRESH_S
+
+    def __init__(self, fetch: Callable[[], list[Topic]]) -> None:
+        self.fetch_metadata = fetch
+        self.taken: list[list[Topic] | PylogError] = []
+
+    def take_metadata(self, topics: list[Topic] | PylogError) -> None:
+        self.taken.append(topics)
+
+    def watch(self) -> None:
+        return
+
+
+def background(
+    parts: Parts, metadata: Metadata, on_defect: Callable[[BaseException], object] = lambda _: None
+) -> Background:
+    anything: Any = metadata
+    return Background(
+        committer=parts.committer, assignment=anything, fetcher=anything, on_defect=on_defect, auto_commit_s=60.0
+    )
+
+
+def test_session_that_opens_while_the_fetcher_is_stopped_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A consumer is closed at once: nobody could cancel a request of a session that is not there yet."""
+    opening, requests = threading.Event(), []
+
+    class Session:
+        is_cancelled = False
+
+        def __init__(self, *_: Any, **__: Any) -> None:
+            opening.set()
+            assert fetcher._threads[1].worker.rest(LIMIT_S), "it is not told to stop"
+
+        def fetch(self, request: Any) -> Any:
+            requests.append(request)
+            raise ClosedError("closed")
+
+        def close(self) -> None:
+            return
+
+    class Known:
+        client_id = "test"
+        uses_proxy = False
+
+        def address_of(self, broker_id: int) -> Address:
+            return Address("b", broker_id)
+
+    monkeypatch.setattr("pyspark_log.client.consumer.fetcher.FetchSession", Session)
+    cluster: Any = Known()
+    fetcher = Fetcher(cluster, max_bytes=1 << 20, max_wait_ms=500, on_stale=lambda: None)
+    fetcher.set_assignment([PartitionState(make_topic("t"), 0, 7, None)])
+    fetcher.start_threads()
+    assert opening.wait(LIMIT_S)
+    fetcher.stop()
+    assert requests == []
+    with fetcher.condition:
+        fetcher.raise_defect()
+
+
+def test_background_thread_that_met_a_defect_is_told_and_fails_no_commit_in_silence() -> None:
     """W18: without its thread nothing would be committed any more."""
     parts = Parts(MemoryCluster(make_topic("t")), group_id="g", auto_offset_reset="earliest")
-    told: list[Exception] = []
-    broke = threading.Event()
+    told: list[BaseException] = []
+    ended = threading.Event()
 
-    def describe() -> list[Topic]:
+    def fetch() -> list[Topic]:
         raise ZeroDivisionError("a defect")
 
-    def failure(error: Exception) -> None:
+    def defect(error: BaseException) -> None:
         told.append(error)
-        broke.set()
+        ended.set()
 
-    def tell(news: list[Topic] | PylogError) -> None:
-        raise AssertionError(news)
-
-    def keeper() -> Keeper:
-        return Keeper(
-            commits=parts.commits,
-            describe=describe,
-            tell=tell,
-            watch=lambda: None,
-            refresh_s=lambda: REFRESH_S,
-            on_failure=failure,
-            auto_commit_s=60.0,
-        )
-
-    first = keeper()
-    first.ask_for_metadata()
-    assert broke.wait(LIMIT_S)
+    metadata = Metadata(fetch)
+    first = background(parts, metadata, defect)
+    first.request_metadata()
+    assert ended.wait(LIMIT_S)
     first.stop()
-    assert not first.is_alive
+    assert not first.is_running
     assert [type(error) for error in told] == [ZeroDivisionError]
-    commit = parts.commits.commit_soon({TopicPartition("t", 0): 1})
-    second = keeper()
-    second.hurry()
+    commit = parts.committer.commit_async({TopicPartition("t", 0): 1})
+    second = background(parts, metadata, defect)
+    second.wake()
     assert commit.result(LIMIT_S) is None
     second.stop()
+    assert metadata.taken == []
+
+
+def test_background_thread_writes_what_waits_before_it_ends() -> None:
+    """W18: a commit in the background is not lost because the consumer is closed."""
+    parts = Parts(MemoryCluster(make_topic("t")), group_id="g", auto_offset_reset="earliest")
+    entered = threading.Event()
+
+    def fetch() -> list[Topic]:
+        entered.set()
+        assert thread._worker.rest(LIMIT_S), "it is not told to stop"
+        return []
+
+    thread = background(parts, Metadata(fetch))
+    thread.request_metadata()
+    assert entered.wait(LIMIT_S)
+    commit = parts.committer.commit_async({TopicPartition("t", 0): 1})
+    thread.stop()
+    assert commit.done()
+    assert commit.exception() is None
 
 
 def test_wait_for_metadata_that_has_become_shorter_holds_at_once() -> None:
     """A member that waited and now has partitions does not wait out its long interval."""
     parts = Parts(MemoryCluster(make_topic("t")), group_id="g")
-    waits = [IDLE_REFRESH_S]
     asked = threading.Event()
 
-    def describe() -> list[Topic]:
+    def fetch() -> list[Topic]:
         asked.set()
         return []
 
-    keeper = Keeper(
-        commits=parts.commits,
-        describe=describe,
-        tell=lambda news: None,
-        watch=lambda: None,
-        refresh_s=lambda: waits[0],
-        on_failure=lambda error: None,
-        auto_commit_s=60.0,
-    )
+    metadata = Metadata(fetch)
+    metadata.metadata_interval_s = IDLE_REFRESH_S
+    thread = background(parts, metadata)
     try:
         assert not asked.wait(0.1)
-        waits[0] = 0.0
-        keeper.hurry()
+        metadata.metadata_interval_s = 0.0
+        thread.wake()
         assert asked.wait(LIMIT_S)
     finally:
-        keeper.stop()
+        thread.stop()
 
 
-def test_heartbeats_that_broke_are_told_and_go_on() -> None:
+def test_heartbeats_that_met_a_defect_are_told_and_started_again() -> None:
     """W21: a member whose thread died would lose its share in silence."""
     broke, answered = threading.Event(), threading.Event()
 
@@ -149,9 +214,9 @@ def test_heartbeats_that_broke_are_told_and_go_on() -> None:
                 answered.set()
             return GroupHeartbeatResponse(member_epoch=0, heartbeat_interval_ms=10, session_timeout_ms=45_000)
 
-    told: list[Exception] = []
+    told: list[BaseException] = []
 
-    def failure(error: Exception) -> None:
+    def failure(error: BaseException) -> None:
         told.append(error)
         broke.set()
 

@@ -22,32 +22,32 @@ def reading(**settings: object) -> Parts:
 def test_commit_comes_after_those_that_wait() -> None:
     """W18: an older commit in the background never overtakes a newer one, and its future is finished first."""
     parts = reading(group_id="g")
-    soon = parts.commits.commit_soon({AT: 3})
+    soon = parts.committer.commit_async({AT: 3})
     seen: list[list[dict[TopicPartition, int]]] = []
     soon.add_done_callback(lambda _: seen.append(list(parts.cluster.commits)))
-    parts.commits.commit({AT: 5})
+    parts.committer.commit({AT: 5})
     assert parts.cluster.commits == [{AT: 3}, {AT: 5}]
     assert seen == [[{AT: 3}]]
-    parts.commits.write_waiting()
+    parts.committer.write_queued()
     assert len(parts.cluster.commits) == 2
 
 
 def test_commit_may_be_called_in_a_callback_of_another() -> None:
     """W18: as users do who try again."""
     parts = reading(group_id="g")
-    parts.commits.commit_soon({AT: 3}).add_done_callback(lambda _: parts.commits.commit({AT: 4}))
-    parts.commits.write_waiting()
+    parts.committer.commit_async({AT: 3}).add_done_callback(lambda _: parts.committer.commit({AT: 4}))
+    parts.committer.write_queued()
     assert parts.cluster.commits == [{AT: 3}, {AT: 4}]
 
 
-def test_commit_never_becomes_one_of_a_topic_made_anew() -> None:
+def test_commit_never_becomes_one_of_a_recreated_topic() -> None:
     """W18: an offset is one of the topic whose records were read."""
     parts = reading(group_id="g")
-    anew = make_topic("t", topic_id=2, partitions=2)
-    parts.cluster.topics["t"] = anew
+    recreated = make_topic("t", topic_id=2, partitions=2)
+    parts.cluster.topics["t"] = recreated
     with pytest.raises(UnknownTopicOrPartitionError):
-        parts.commits.commit({AT: 1000})
-    assert (AT, anew.topic_id) not in parts.cluster.committed
+        parts.committer.commit({AT: 1000})
+    assert (AT, recreated.topic_id) not in parts.cluster.committed
 
 
 def test_refusal_for_one_partition_does_not_hold_up_the_others() -> None:
@@ -58,7 +58,7 @@ def test_refusal_for_one_partition_does_not_hold_up_the_others() -> None:
     parts.subscribe("u", "t")
     del parts.cluster.topics["u"]
     with pytest.raises(UnknownTopicOrPartitionError):
-        parts.commits.commit({gone: 1, AT: 5})
+        parts.committer.commit({gone: 1, AT: 5})
     assert parts.cluster.committed[AT, make_topic("t").topic_id] == 5
 
 
@@ -66,12 +66,12 @@ def test_auto_commit_covers_what_is_finished_and_is_news() -> None:
     """W18: not what is being worked on, not what the group has."""
     parts = reading(group_id="g")
     parts.arrives(AT, b"a", b"b")
-    assert len(parts.handout.take_records(_now(), 10)) == 2
-    parts.commits.commit_finished()
+    assert len(parts.delivery.poll_records(_now(), 10)) == 2
+    parts.committer.commit_finished()
     assert parts.cluster.commits == []
-    parts.commits.finish_all()
-    parts.commits.commit_finished()
-    parts.commits.commit_finished()
+    parts.committer.finish_all()
+    parts.committer.commit_finished()
+    parts.committer.commit_finished()
     assert parts.cluster.commits == [{AT: 2}]
 
 
@@ -82,9 +82,9 @@ def test_auto_commit_of_a_topic_that_is_gone_is_no_error() -> None:
     parts.subscribe("t", "u")
     for at in (AT, TopicPartition("u", 0)):
         parts.arrives(at, b"a")
-    assert len(parts.handout.take_records(_now(), 10)) == 2
+    assert len(parts.delivery.poll_records(_now(), 10)) == 2
     del parts.cluster.topics["u"]
-    parts.subscription.unsubscribe()
+    parts.assignment.unsubscribe()
     assert parts.cluster.commits[-1] == {AT: 1}
     assert parts.fetcher.states == {}
 
@@ -92,58 +92,58 @@ def test_auto_commit_of_a_topic_that_is_gone_is_no_error() -> None:
 def test_partitions_that_are_given_up_are_committed() -> None:
     """W18: an assignment without them acknowledges what was read of them since the last auto-commit."""
     parts = Parts(MemoryCluster(make_topic("t", partitions=2)), group_id="g", auto_offset_reset="earliest")
-    parts.subscription.assign([AT, OTHER])
+    parts.assignment.assign([AT, OTHER])
     parts.arrives(AT, b"a", b"b")
     parts.arrives(OTHER, b"c")
-    assert len(parts.handout.take_records(_now(), 10)) == 3
-    parts.subscription.assign([OTHER])
+    assert len(parts.delivery.poll_records(_now(), 10)) == 3
+    parts.assignment.assign([OTHER])
     assert parts.cluster.commits == [{AT: 2}]
-    parts.subscription.assign([OTHER])
+    parts.assignment.assign([OTHER])
     assert parts.cluster.commits == [{AT: 2}]
 
 
 def test_partitions_that_are_given_up_are_left_alone_without_auto_commit() -> None:
     """W18: then only the caller commits."""
     parts = Parts(MemoryCluster(make_topic("t")), group_id="g", auto_offset_reset="earliest", enable_auto_commit=False)
-    parts.subscription.assign([AT])
+    parts.assignment.assign([AT])
     parts.arrives(AT, b"a")
-    parts.handout.take_records(_now(), 10)
-    parts.subscription.assign([])
+    parts.delivery.poll_records(_now(), 10)
+    parts.assignment.assign([])
     assert parts.cluster.commits == []
 
 
 def test_assignment_stays_if_what_it_gives_up_cannot_be_committed() -> None:
     """W18: nothing is half done."""
     parts = reading(group_id="g")
-    parts.subscription.unsubscribe()
-    parts.subscription.assign([AT])
+    parts.assignment.unsubscribe()
+    parts.assignment.assign([AT])
     parts.arrives(AT, b"a")
-    parts.handout.take_records(_now(), 10)
-    parts.commits._cluster.request_timeout_s = 0.0  # type: ignore[misc]
+    parts.delivery.poll_records(_now(), 10)
+    parts.committer._cluster.request_timeout_s = 0.0  # type: ignore[misc]
     topics = parts.cluster.fetch_topics
     parts.cluster.unavailable = NetworkError("away")
     parts.cluster.fetch_topics = lambda names=None, timeout_s=None: list(parts.cluster.topics.values())  # type: ignore[method-assign,assignment]
     with pytest.raises(NetworkError):
-        parts.subscription.assign([OTHER])
+        parts.assignment.assign([OTHER])
     assert set(parts.fetcher.states) == {AT}
     parts.cluster.unavailable = None
     parts.cluster.fetch_topics = topics  # type: ignore[method-assign]
-    parts.subscription.assign([OTHER])
+    parts.assignment.assign([OTHER])
     assert parts.cluster.commits[-1] == {AT: 1}
 
 
 def test_commit_that_waits_when_the_consumer_is_closed_is_told() -> None:
     """No future stays open for ever."""
     parts = reading(group_id="g")
-    soon = parts.commits.commit_soon({AT: 3})
-    parts.commits.close()
+    soon = parts.committer.commit_async({AT: 3})
+    parts.committer.close()
     assert isinstance(soon.exception(0), ClosedError)
 
 
 def test_commit_needs_a_group() -> None:
     """W18: also the one in the background."""
     parts = reading()
-    for commit in (parts.commits.commit, parts.commits.commit_soon):
+    for commit in (parts.committer.commit, parts.committer.commit_async):
         with pytest.raises(InvalidGroupIdError):
             commit({AT: 1})
 

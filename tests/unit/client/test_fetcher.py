@@ -10,8 +10,9 @@ from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import MOST_COLUMNS, PartitionInfo, TopicInfo, decode, encode
 from broker_runtime.contract.settings import Address
 from broker_runtime.contract.streams import FetchedPartition, FetchRequest, FetchResponse
+from broker_runtime.contract.waiting import Worker
 from pyspark_log.client.connection.topics import Topic
-from pyspark_log.client.consumer.fetcher import Fetched, Fetcher, _BrokerThread
+from pyspark_log.client.consumer.fetcher import Fetched, Fetcher
 from pyspark_log.client.consumer.partition_state import PartitionState
 
 NO_CLUSTER: Any = None  # no thread is started here
@@ -42,7 +43,7 @@ def answer(fetcher: Fetcher, generations: dict[TopicPartition, int], next_offset
         FetchedPartition(topic="t", partition=partition, row=row, next_offset=next_offset)
         for row, (partition, next_offset) in enumerate(next_offsets.items())
     )
-    fetcher.deliver(1, Fetched(FetchResponse(request_id=1, partitions=told), [FRAMES] * len(told)), generations)
+    fetcher.answered(1, Fetched(FetchResponse(request_id=1, partitions=told), [FRAMES] * len(told)), generations)
 
 
 @pytest.mark.parametrize("others", [(), (1,), (1, 2)])
@@ -54,7 +55,7 @@ def test_fetcher_keeps_what_arrived_for_partitions_that_stay_assigned(
     fetcher.set_assignment([kept, dropped])
     answer(fetcher, asked(fetcher)[1], {0: 5, 1: 7})
     fetcher.set_assignment([kept, *map(reading, others)])
-    assert [arrived.next_offset for arrived in kept.arrived] == [5]
+    assert [arrived.next_offset for arrived in kept.completed_fetches] == [5]
     assert asked(fetcher)[0] == {0: 5} | dict.fromkeys(others, 0)
     with fetcher.condition:
         assert fetcher.take(kept) is not None
@@ -62,14 +63,14 @@ def test_fetcher_keeps_what_arrived_for_partitions_that_stay_assigned(
 
 
 def test_fetcher_throws_answers_away_that_were_asked_for_by_an_earlier_assignment(fetcher: Fetcher) -> None:
-    """W20: an answer under way when a partition is assigned anew, elsewhere, does not move it there."""
+    """W20: an answer under way when a partition is assigned again, elsewhere, does not move it there."""
     fetcher.set_assignment([reading(0, position=100)])
     _, generations = asked(fetcher)
     fetcher.set_assignment([])
-    anew = reading(0, position=0)
-    fetcher.set_assignment([anew])
+    again = reading(0, position=0)
+    fetcher.set_assignment([again])
     answer(fetcher, generations, {0: 120})
-    assert not anew.arrived
+    assert not again.completed_fetches
     assert asked(fetcher)[0] == {0: 0}
 
 
@@ -93,9 +94,9 @@ def test_fetcher_asks_others_who_leads_while_a_broker_is_silent(monkeypatch: pyt
         def distrust(self, address: Address) -> None:
             self.distrusted.append(address)
 
-    monkeypatch.setattr(_BrokerThread, "_run", lambda self: None)
+    monkeypatch.setattr(Worker, "start", lambda self: None)
     now_s = [100.0]
-    monkeypatch.setattr("pyspark_log.client.consumer.fetcher.time.monotonic", lambda: now_s[0])
+    monkeypatch.setattr("time.monotonic", lambda: now_s[0])
     cluster: Any = Asked()
     asked_for_leaders: list[float] = []
     fetcher = Fetcher(cluster, max_bytes=1 << 20, max_wait_ms=500, on_stale=lambda: asked_for_leaders.append(now_s[0]))
@@ -121,7 +122,7 @@ def test_fetcher_pauses_once_for_all_partitions_of_a_broker_that_cannot_be_asked
 ) -> None:
     """Many partitions of a broker that is gone make no more attempts than one."""
     now_s = 100.0
-    monkeypatch.setattr("pyspark_log.client.consumer.fetcher.time.monotonic", lambda: now_s)
+    monkeypatch.setattr("time.monotonic", lambda: now_s)
     fetcher.set_assignment(map(reading, range(3)))
     attempts = 0
     while now_s < 130.0:
@@ -143,8 +144,8 @@ def test_log_start_that_goes_back_with_another_leader_changes_nothing_for_a_read
     fetcher.set_assignment([state])
     for log_start, next_offset in ((20, 30), (10, 40)):
         told = FetchedPartition(topic="t", partition=0, row=0, next_offset=next_offset, log_start=log_start)
-        fetcher.deliver(1, Fetched(FetchResponse(request_id=1, partitions=(told,)), [FRAMES]), asked(fetcher)[1])
-    assert [arrived.next_offset for arrived in state.arrived] == [30, 40]
+        fetcher.answered(1, Fetched(FetchResponse(request_id=1, partitions=(told,)), [FRAMES]), asked(fetcher)[1])
+    assert [arrived.next_offset for arrived in state.completed_fetches] == [30, 40]
     assert state.error is None
     assert asked(fetcher)[0] == {0: 40}
 

@@ -1,4 +1,4 @@
-"""Nothing is handed out, and nothing committed, by a member whose lease has ended."""
+"""Nothing is delivered, and nothing committed, by a member whose lease has ended."""
 
 from __future__ import annotations
 
@@ -19,76 +19,76 @@ def lease_ends(parts: Parts) -> None:
 
 
 @pytest.mark.parametrize("kind", ["records", "batches"])
-def test_poll_hands_out_nothing_after_the_lease_has_ended(kind: str) -> None:
-    """W24: others may have the partitions; on_lost, not on_revoke; nothing is committed; it joins as another."""
-    parts, told = made()
+def test_poll_delivers_nothing_after_the_lease_has_ended(kind: str) -> None:
+    """W24: others may have the partitions; on_lost, not on_revoke; nothing is committed; it joins as another member."""
+    parts, callbacks = made()
     parts.arrives(A, b"a0")
     poll(parts)
     first = parts.cluster.group.member_id
     parts.arrives(A, b"a1")
     lease_ends(parts)
-    parts.commits.finish_all()
-    take = parts.handout.take_records if kind == "records" else parts.handout.take_batches
+    parts.committer.finish_all()
+    take = parts.delivery.poll_records if kind == "records" else parts.delivery.poll_batches
     assert take(Deadline(0.0), 500) == []
-    assert told.seen[1:] == [("lost", [A, B])]
+    assert callbacks.seen[1:] == [("lost", [A, B])]
     assert (parts.fetcher.states, parts.cluster.commits) == ({}, [])
     parts.beat()
     poll(parts)
     assert parts.cluster.group.member_id != first
-    assert told.seen[2:] == [("assign", [A, B])]
+    assert callbacks.seen[2:] == [("assign", [A, B])]
     assert parts.state(A).position == 0  # what the group has
 
 
 @pytest.mark.parametrize("kind", ["records", "batches"])
 def test_poll_that_stood_still_after_it_had_taken_records_returns_none_of_them(kind: str) -> None:
     """W24: the lease is looked at last."""
-    parts, told = made()
+    parts, callbacks = made()
     parts.arrives(A, b"a0")
-    take = parts.handout._hand_out
+    take = parts.delivery._deliver
 
     def freeze(*args: object) -> object:
         lease_ends(parts)
         return take(*args)  # type: ignore[arg-type]
 
-    parts.handout._hand_out = freeze  # type: ignore[method-assign,assignment]
-    poll_once = parts.handout.take_records if kind == "records" else parts.handout.take_batches
+    parts.delivery._deliver = freeze  # type: ignore[method-assign,assignment]
+    poll_once = parts.delivery.poll_records if kind == "records" else parts.delivery.poll_batches
     assert poll_once(Deadline(0.0), 500) == []
-    assert told.seen[-1] == ("lost", [A, B])
+    assert callbacks.seen[-1] == ("lost", [A, B])
 
 
 def test_loop_over_records_ends_with_the_lease_between_two_of_them() -> None:
     """W24: also in the middle of a batch."""
-    parts, told = made()
+    parts, callbacks = made()
     parts.arrives(A, b"a0", b"a1", b"a2")
-    batch = parts.handout.next_batch(Deadline(0.0))
+    batch = parts.delivery.next_batch(Deadline(0.0))
     assert batch is not None
     seen = []
-    for record in parts.handout.one_by_one(batch):
+    for record in parts.delivery.iterate_records(batch):
         seen.append(record.value)
         if record.value == b"a1":
             lease_ends(parts)
     assert seen == [b"a0", b"a1"]
-    assert parts.handout.next_batch(Deadline(0.0)) is None
-    assert told.seen[-1] == ("lost", [A, B])
+    assert parts.delivery.next_batch(Deadline(0.0)) is None
+    assert callbacks.seen[-1] == ("lost", [A, B])
 
 
-def test_loop_over_batches_hands_out_none_after_the_lease() -> None:
+def test_loop_over_batches_delivers_none_after_the_lease() -> None:
     """W24: it may have stood still between the store and the caller."""
     parts, _ = made()
     parts.arrives(A, b"a0")
-    batch = parts.handout.next_batch(Deadline(0.0))
+    batch = parts.delivery.next_batch(Deadline(0.0))
     assert batch is not None
     lease_ends(parts)
-    assert list(parts.handout.handed_out(batch)) == []
+    assert list(parts.delivery.iterate_batch(batch)) == []
 
 
 def test_loop_gives_back_the_rest_of_a_batch_when_there_is_news() -> None:
     """W24, W22: what is kept is read on with the next record; what goes is committed up to the last that was done."""
     parts, _ = made()
     parts.arrives(A, b"a0", b"a1", b"a2")
-    batch = parts.handout.next_batch(Deadline(0.0))
+    batch = parts.delivery.next_batch(Deadline(0.0))
     assert batch is not None
-    for record in parts.handout.one_by_one(batch):
+    for record in parts.delivery.iterate_records(batch):
         if record.value == b"a0":
             parts.cluster.group.share = {A}
             parts.beat()
@@ -97,14 +97,14 @@ def test_loop_gives_back_the_rest_of_a_batch_when_there_is_news() -> None:
     assert set(parts.fetcher.states) == {A}
 
 
-def test_loop_hands_out_nothing_more_of_a_partition_that_its_body_lost() -> None:
+def test_loop_delivers_nothing_more_of_a_partition_that_its_body_lost() -> None:
     """W24: the body polled, and the share changed inside."""
     parts, _ = made()
     parts.arrives(A, b"a0", b"a1")
-    batch = parts.handout.next_batch(Deadline(0.0))
+    batch = parts.delivery.next_batch(Deadline(0.0))
     assert batch is not None
     seen = []
-    for record in parts.handout.one_by_one(batch):
+    for record in parts.delivery.iterate_records(batch):
         seen.append(record.value)
         parts.cluster.group.share = {B}
         parts.beat()
@@ -114,38 +114,37 @@ def test_loop_hands_out_nothing_more_of_a_partition_that_its_body_lost() -> None
 
 def test_member_that_the_group_forgot_loses_everything() -> None:
     """W24: as if its lease had ended."""
-    parts, told = made()
+    parts, callbacks = made()
     parts.cluster.group.failures = [UnknownMemberIdError("gone")]
     parts.beat()
     parts.arrives(A, b"a0")
     assert poll(parts) == []
-    assert told.seen[1:] == [("lost", [A, B])]
+    assert callbacks.seen[1:] == [("lost", [A, B])]
     assert parts.cluster.commits == []
 
 
 def test_caller_that_was_away_for_too_long_is_told_with_its_next_poll() -> None:
     """W23: ``max_poll_interval_ms``."""
-    parts, told = made(max_poll_interval_ms=10_000)
+    parts, callbacks = made(max_poll_interval_ms=10_000)
     for _ in range(4):
         parts.beat(3.0)
     assert parts.cluster.group.acknowledged == -1
     parts.arrives(A, b"a0")
     assert poll(parts) == []
-    assert told.seen[1:] == [("lost", [A, B])]
+    assert callbacks.seen[1:] == [("lost", [A, B])]
     parts.beat()
     poll(parts)
-    assert told.seen[2:] == [("assign", [A, B])]
+    assert callbacks.seen[2:] == [("assign", [A, B])]
 
 
 def test_commit_of_what_is_lost_is_refused_here() -> None:
     """W18: and never written as one of who is no member."""
     parts, _ = made()
     lease_ends(parts)
-    assert parts.heartbeats is not None
     parts.heartbeats.step()
     before = len(parts.cluster.commit_requests)
     with pytest.raises(UnknownMemberIdError):
-        parts.commits.commit({A: 1})
+        parts.committer.commit({A: 1})
     assert len(parts.cluster.commit_requests) == before
 
 
@@ -162,6 +161,6 @@ def test_commit_keeps_its_number_when_it_is_sent_again() -> None:
 
     parts.cluster._commit_offsets = busy_once  # type: ignore[method-assign,assignment]
     before = len(parts.cluster.commit_requests)
-    parts.commits.commit({A: 1})
-    parts.commits.commit({A: 2})
+    parts.committer.commit({A: 1})
+    parts.committer.commit({A: 2})
     assert [request.sequence for request in parts.cluster.commit_requests[before:]] == [1, 1, 2]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from broker_runtime.contract.errors import InvalidTimestampError
 from broker_runtime.contract.model import TimestampType
-from pyspark_log.client.consumer.handout import records_of
+from pyspark_log.client.consumer.delivery import records_of
 from pyspark_log.client.producer.column_values import value_check
 from pyspark_log.client.records import ConsumedBatch, datetime_of, headers_of, timestamp_ms_of
 

@@ -1,4 +1,4 @@
-"""What a consumer's caller is given, and what he is told when something goes wrong."""
+"""What a consumer's caller is given, and what it is told when something goes wrong."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def parts() -> Parts:
 
 @pytest.mark.parametrize("kind", ["records", "batches"])
 def test_poll_returns_the_records_it_has_and_raises_next_time(parts: Parts, kind: str) -> None:
-    """W16: one partition's damage costs no record of another: what was handed out counts as read."""
+    """W16: one partition's damage costs no record of another: what was delivered counts as read."""
     parts.arrives(GOOD, b"a", b"b")
     parts.fails(BAD, DAMAGE)
-    take = parts.handout.take_records if kind == "records" else parts.handout.take_batches
+    take = parts.delivery.poll_records if kind == "records" else parts.delivery.poll_batches
     first = take(Deadline(0.0), 500)
     assert sum(1 if kind == "records" else len(each) for each in first) == 2  # type: ignore[arg-type,misc]
     for _ in range(2):
@@ -35,8 +35,8 @@ def test_poll_returns_the_records_it_has_and_raises_next_time(parts: Parts, kind
 
 def test_broken_thread_is_raised_once_by_the_next_poll(parts: Parts) -> None:
     """A defect in a thread of the consumer's is not silence."""
-    parts.fetcher.broke(ZeroDivisionError("a defect"), 1)
+    parts.fetcher.thread_ended(ZeroDivisionError("a defect"), 1)
     with pytest.raises(ZeroDivisionError, match="a defect"):
-        parts.handout.take_records(Deadline(60.0), 500)
+        parts.delivery.poll_records(Deadline(60.0), 500)
     parts.arrives(GOOD, b"a")
-    assert len(parts.handout.take_records(Deadline(0.0), 500)) == 1
+    assert len(parts.delivery.poll_records(Deadline(0.0), 500)) == 1

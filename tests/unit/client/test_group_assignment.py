@@ -19,6 +19,8 @@ from broker_runtime.contract.errors import (
 )
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import CommitOffsetsResponse, ErrorInfo
+from pyspark_log.client.consumer.assignment import REFRESH_S
+from pyspark_log.client.consumer.group_assignment import IDLE_REFRESH_S
 from tests.unit.client.consumer_samples import MemoryCluster, Parts, make_topic
 from tests.unit.client.member_samples import A, B, C, made, poll
 
@@ -40,17 +42,17 @@ def test_member_reads_its_share_and_nothing_else() -> None:
 
 def test_member_with_nothing_waits_and_takes_over() -> None:
     """W23."""
-    parts, told = made(share=set())
-    assert (parts.fetcher.states, told.seen, poll(parts)) == ({}, [], [])
+    parts, callbacks = made(share=set())
+    assert (parts.fetcher.states, callbacks.seen, poll(parts)) == ({}, [], [])
     parts.cluster.group.share = None
     parts.beat()
     assert poll(parts) == []
-    assert (set(parts.fetcher.states), told.seen) == ({A, B}, [("assign", [A, B])])
+    assert (set(parts.fetcher.states), callbacks.seen) == ({A, B}, [("assign", [A, B])])
 
 
 def test_partition_that_goes_is_committed_and_dropped_before_the_group_hears_of_it() -> None:
     """W24: on_revoke first, then what is finished of it, then nothing of it any more, then the acknowledgement."""
-    parts, told = made()
+    parts, callbacks = made()
     parts.arrives(A, b"a0", b"a1")
     parts.arrives(B, b"b0")
     assert poll(parts) == [b"a0", b"a1", b"b0"]
@@ -63,8 +65,11 @@ def test_partition_that_goes_is_committed_and_dropped_before_the_group_hears_of_
     assert poll(parts) == [b"b1"]
     parts.beat(0.0)
     assert parts.cluster.group.acknowledged == 2
-    assert told.seen == [("assign", [A, B]), ("revoke", [A])]
-    assert told.commits_seen == [1, 0]  # none yet when on_revoke is called (those of the subscription were cleared)
+    assert callbacks.seen == [("assign", [A, B]), ("revoke", [A])]
+    assert callbacks.commits_seen == [
+        1,
+        0,
+    ]  # none yet when on_revoke is called (those of the subscription were cleared)
     assert parts.cluster.commits == [{A: 2}]
     assert parts.state(B) is kept
 
@@ -72,7 +77,7 @@ def test_partition_that_goes_is_committed_and_dropped_before_the_group_hears_of_
 def test_revoked_partition_can_be_committed_in_the_callback() -> None:
     """W18: without auto-commit it is the caller's last chance."""
     parts, _ = made(enable_auto_commit=False)
-    parts.subscribe("t", on_revoke=lambda at: parts.commits.commit(dict.fromkeys(at, 1)))
+    parts.subscribe("t", on_revoke=lambda at: parts.committer.commit(dict.fromkeys(at, 1)))
     parts.arrives(A, b"a0", b"a1")
     poll(parts)
     parts.cluster.commits.clear()
@@ -114,27 +119,27 @@ def test_commit_that_fails_holds_up_no_other_member() -> None:
 
 def test_records_taken_before_the_news_are_returned_before_the_callback() -> None:
     """W24: a poll that gathers several batches carries nothing out in between: a commit would cover too much."""
-    parts, told = made()
+    parts, callbacks = made()
     parts.arrives(A, b"a0")
     parts.arrives(B, b"b0")
-    take = parts.handout._hand_out
+    take = parts.delivery._deliver
 
     def news_comes(*args: object) -> object:
         parts.cluster.group.share = {B}
         parts.beat()
         return take(*args)  # type: ignore[arg-type]
 
-    parts.handout._hand_out = news_comes  # type: ignore[method-assign,assignment]
+    parts.delivery._deliver = news_comes  # type: ignore[method-assign,assignment]
     assert poll(parts) == [b"a0", b"b0"]
-    assert told.seen == [("assign", [A, B])]
+    assert callbacks.seen == [("assign", [A, B])]
     assert poll(parts) == []
-    assert told.seen[1:] == [("revoke", [A])]
+    assert callbacks.seen[1:] == [("revoke", [A])]
     assert parts.cluster.commits == [{A: 1}]
 
 
 def test_new_partition_begins_where_the_group_is_and_what_is_kept_goes_on() -> None:
     """W19, W22: without a gap, without a repetition."""
-    parts, told = made(share={A})
+    parts, callbacks = made(share={A})
     parts.arrives(A, b"a0", b"a1")
     assert len(poll(parts)) == 2
     parts.cluster.committed[B, make_topic("t").topic_id] = 7
@@ -142,12 +147,12 @@ def test_new_partition_begins_where_the_group_is_and_what_is_kept_goes_on() -> N
     parts.beat()
     poll(parts)
     assert (parts.state(A).position, parts.state(B).position) == (2, 7)
-    assert told.seen == [("assign", [A]), ("assign", [B])]
+    assert callbacks.seen == [("assign", [A]), ("assign", [B])]
 
 
 def test_partition_whose_leader_is_away_begins_later() -> None:
     """W19: the group goes on without waiting for it, and so does the member."""
-    parts, told = made(share={A})
+    parts, callbacks = made(share={A})
     parts.cluster.group.share = {A, B}
     call = parts.cluster.call
 
@@ -165,7 +170,7 @@ def test_partition_whose_leader_is_away_begins_later() -> None:
     parts.beat()
     assert parts.cluster.group.acknowledged == 2
     poll(parts)
-    assert told.seen[1:] == [("assign", [B])]
+    assert callbacks.seen[1:] == [("assign", [B])]
 
 
 def test_first_positions_that_are_refused_are_tried_again() -> None:
@@ -211,23 +216,23 @@ def test_subscription_that_the_group_does_not_take_is_an_error(error: PylogError
     parts.cluster.group.failures = [error]
     with pytest.raises(type(error)):
         parts.subscribe("t")
-    assert not parts.subscription.is_in_use
+    assert not parts.assignment.is_in_use
     parts.subscribe("t")
     assert set(parts.fetcher.states) == {A}
 
 
 def test_member_whose_instance_id_was_taken_is_told_and_stops() -> None:
     """W24: as often as it polls."""
-    parts, told = made(group_instance_id="i")
+    parts, callbacks = made(group_instance_id="i")
     parts.cluster.group.failures = [FencedInstanceIdError("another process")]
     parts.beat()
     parts.arrives(A, b"a0")
     for _ in range(2):
         with pytest.raises(FencedInstanceIdError):
             poll(parts)
-    assert told.seen[1:] == [("lost", [A, B])]
-    parts.subscription.unsubscribe()
-    assert told.seen[2:] == []
+    assert callbacks.seen[1:] == [("lost", [A, B])]
+    parts.assignment.unsubscribe()
+    assert callbacks.seen[2:] == []
 
 
 def test_pattern_tells_the_group_which_topics_it_finds() -> None:
@@ -236,30 +241,30 @@ def test_pattern_tells_the_group_which_topics_it_finds() -> None:
     parts.subscribe(pattern=re.compile("t.*"))
     other = parts.cluster.topics["t2"] = make_topic("t2", topic_id=2)
     parts.cluster.limits[TopicPartition("t2", 0)] = (4, 9)
-    parts.subscription.tell(list(parts.cluster.topics.values()))
+    parts.assignment.take_metadata(list(parts.cluster.topics.values()))
     parts.beat(0.0)
     assert parts.cluster.group.subscribed == ("t", "t2")
     poll(parts)
     assert parts.state(TopicPartition("t2", 0)).position == 4  # it came later: its first record
-    assert parts.subscription.topics == {"t", "t2"}
+    assert parts.assignment.topics == {"t", "t2"}
     del parts.cluster.topics["t2"]
-    parts.subscription.tell(list(parts.cluster.topics.values()))
+    parts.assignment.take_metadata(list(parts.cluster.topics.values()))
     parts.beat(0.0)
     poll(parts)
-    assert (set(parts.fetcher.states), parts.subscription.topics) == ({A, B}, {"t"})
+    assert (set(parts.fetcher.states), parts.assignment.topics) == ({A, B}, {"t"})
     assert other.name == "t2"
 
 
 def test_topic_that_is_gone_is_an_error_though_the_group_took_it_away() -> None:
     """W16: an error, not silence; the rest goes on."""
-    parts, told = made()
+    parts, callbacks = made()
     parts.cluster.topics["u"] = make_topic("u", topic_id=5)
-    told.subscribe("t", "u")
+    callbacks.subscribe("t", "u")
     del parts.cluster.topics["u"]
     parts.beat()
     poll(parts)
     assert set(parts.fetcher.states) == {A, B}
-    parts.subscription.tell(UnknownTopicOrPartitionError("no topic 'u'"))
+    parts.assignment.take_metadata(UnknownTopicOrPartitionError("no topic 'u'"))
     with pytest.raises(UnknownTopicOrPartitionError):
         poll(parts)
     parts.arrives(A, b"a0")
@@ -268,31 +273,31 @@ def test_topic_that_is_gone_is_an_error_though_the_group_took_it_away() -> None:
 
 def test_member_leaves_with_commit_and_callback() -> None:
     """W23: in this order."""
-    parts, told = made()
+    parts, callbacks = made()
     parts.arrives(A, b"a0")
     poll(parts)
-    parts.subscription.unsubscribe()
+    parts.assignment.unsubscribe()
     assert parts.cluster.commits == [{A: 1}]
-    assert told.seen[1:] == [("revoke", [A, B])]
-    assert told.commits_seen[1:] == [1]
+    assert callbacks.seen[1:] == [("revoke", [A, B])]
+    assert callbacks.commits_seen[1:] == [1]
     assert parts.cluster.group.acknowledged == -1
-    assert not parts.subscription.is_in_use
+    assert not parts.assignment.is_in_use
 
 
 def test_static_member_leaves_for_a_while() -> None:
     """W23."""
     parts, _ = made(group_instance_id="i")
-    parts.subscription.unsubscribe()
+    parts.assignment.unsubscribe()
     assert (parts.cluster.group.acknowledged, parts.cluster.group.requests[-1].instance_id) == (-2, "i")
 
 
 def test_assignment_of_ones_own_is_no_membership() -> None:
     """W20: it commits as who is no member."""
     parts = Parts(MemoryCluster(make_topic("t")), group_id="g", auto_offset_reset="earliest")
-    parts.subscription.assign([A])
+    parts.assignment.assign([A])
     parts.arrives(A, b"a0")
     assert poll(parts) == [b"a0"]
-    parts.commits.commit({A: 1})
+    parts.committer.commit({A: 1})
     request = parts.cluster.commit_requests[-1]
     assert (request.member_id, request.member_epoch, request.sequence) == ("", -1, -1)
     assert parts.cluster.group.requests == []
@@ -302,29 +307,28 @@ def test_forked_child_is_not_the_member() -> None:
     """W24: the parent is; the child reads nothing, commits nothing and leaves nothing."""
     parts, _ = made()
     requests = len(parts.cluster.group.requests)
-    assert parts.heartbeats is not None
     parts.heartbeats.forget_parent()
-    parts.commits.forget_parent()
-    parts.subscription.forget_parent()
+    parts.committer.forget_parent()
+    parts.assignment.forget_parent()
     parts.fetcher.forget_parent()
-    assert not parts.subscription.is_in_use
-    parts.commits.commit_finished()
-    parts.subscription.end()
+    assert not parts.assignment.is_in_use
+    parts.committer.commit_finished()
+    parts.assignment.close()
     assert (parts.cluster.commits, len(parts.cluster.group.requests)) == ([], requests)
     with pytest.raises(ClientStateError):
-        parts.subscription.state(A)
+        parts.assignment.state(A)
 
 
 def test_member_that_waits_for_its_share_needs_no_metadata() -> None:
     """Its coordinator says what is new; with a pattern nobody else finds topics, with partitions leaders matter."""
-    parts, told = made(share=set())
-    assert not parts.subscription.needs_metadata
+    parts, callbacks = made(share=set())
+    assert parts.assignment.metadata_interval_s == IDLE_REFRESH_S
     parts.cluster.group.share = None
     parts.beat()
     poll(parts)
-    assert told.seen == [("assign", [A, B])]
-    assert parts.subscription.needs_metadata
+    assert callbacks.seen == [("assign", [A, B])]
+    assert parts.assignment.metadata_interval_s == REFRESH_S
     parts, _ = made(share=set())
-    parts.subscription.unsubscribe()
+    parts.assignment.unsubscribe()
     parts.subscribe(pattern=re.compile("t.*"))
-    assert parts.subscription.needs_metadata
+    assert parts.assignment.metadata_interval_s == REFRESH_S

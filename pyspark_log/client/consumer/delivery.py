@@ -1,15 +1,15 @@
-"""What arrived for a consumer, handed out to its caller: partitions in turns, each in offset order.
+"""What was fetched for a consumer, delivered to its caller: partitions one after another, each in offset order.
 
-Rule: positions move when records are handed out, here and in `Subscription`, and nowhere else, in the caller's thread.
-What went wrong with a partition, and a thread of the consumer's that broke, is raised here; never instead of records
-that were handed out already, which would be lost. A member of a group hands out nothing once its lease has ended:
-that is looked at last, and what was taken out of the store for it is dropped with all the rest.
+Rule: positions move when records are delivered, here and in `Assignment`, and nowhere else, in the caller's thread.
+What went wrong with a partition, and a defect in a thread of the consumer's, is raised here, but never instead of
+records that were taken already: they would be lost. A member of a group delivers nothing once its lease has ended: the
+lease is checked last, and what was already taken is then dropped with everything else.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from itertools import repeat
 from typing import Any
 
@@ -22,51 +22,52 @@ from broker_runtime.contract.errors import (
     RetriableError,
     WakeupError,
 )
+from broker_runtime.contract.events import event
 from broker_runtime.contract.frame import iter_frames
-from broker_runtime.contract.model import TimestampType, TopicPartition
+from broker_runtime.contract.model import TimestampType
 from broker_runtime.contract.settings import ConsumerSettings
 from broker_runtime.contract.waiting import Deadline
 from pyspark_log.client.connection.cluster import Cluster
-from pyspark_log.client.consumer.committer import TOPIC_IS_GONE, Commits
+from pyspark_log.client.consumer.assignment import Assignment
+from pyspark_log.client.consumer.committer import TOPIC_IS_GONE, Committer
 from pyspark_log.client.consumer.fetcher import Fetcher
-from pyspark_log.client.consumer.partition_state import Arrived, PartitionState
-from pyspark_log.client.consumer.start_positions import StartPositions
-from pyspark_log.client.consumer.subscription import Subscription
+from pyspark_log.client.consumer.heartbeats import Heartbeats
+from pyspark_log.client.consumer.partition_state import CompletedFetch, PartitionState
 from pyspark_log.client.records import ConsumedBatch, Record, headers_of
 
-_LOOK_S = 1.0  # a waiting caller looks for news of topics this often
+_CHECK_INTERVAL_S = 1.0  # a waiting caller looks this often whether its assignment has changed
 
 _logger = logging.getLogger(__name__)
 
 Deserializer = Callable[[bytes], Any]
 
 
-class Handout:
-    """One consumer's. For its caller's thread, but for `wake_up`."""
+class Delivery:
+    """One consumer's. For its caller's thread, except `wake_up`."""
 
     def __init__(
         self,
         cluster: Cluster,
         settings: ConsumerSettings,
         *,
-        start: StartPositions,
         fetcher: Fetcher,
-        commits: Commits,
-        subscription: Subscription,
+        committer: Committer,
+        heartbeats: Heartbeats,
+        assignment: Assignment,
     ) -> None:
         self._cluster = cluster
         self._settings = settings
-        self._start = start
         self._fetcher = fetcher
-        self._commits = commits
-        self._subscription = subscription
+        self._committer = committer
+        self._heartbeats = heartbeats
+        self._assignment = assignment
         self._was_woken = False
-        self._turn = 0
-        self._late: Exception | None = None
+        self._next_index = 0  # of the partition that is asked first, among those assigned
+        self._deferred_error: Exception | None = None  # for the next call
 
-    def take_records(self, deadline: Deadline, limit: int) -> list[Record]:
+    def poll_records(self, deadline: Deadline, limit: int) -> list[Record]:
         """See `Consumer.poll`."""
-        with self._subscription.polling():
+        with self._heartbeats.polling():
             while True:
                 records: list[Record] = []
                 while len(records) < limit:
@@ -74,12 +75,12 @@ class Handout:
                     if batch is None:
                         break
                     records.extend(self.records(batch))
-                if not records or self._subscription.is_valid():
+                if not records or self._heartbeats.is_valid():
                     return records
 
-    def take_batches(self, deadline: Deadline, limit_bytes: int) -> list[ConsumedBatch]:
+    def poll_batches(self, deadline: Deadline, limit_bytes: int) -> list[ConsumedBatch]:
         """See `Consumer.poll_batches`: until there are ``limit_bytes``."""
-        with self._subscription.polling():
+        with self._heartbeats.polling():
             while True:
                 batches: list[ConsumedBatch] = []
                 size = 0
@@ -89,51 +90,16 @@ class Handout:
                         break
                     batches.append(batch)
                     size += batch.batch.nbytes
-                if not batches or self._subscription.is_valid():
+                if not batches or self._heartbeats.is_valid():
                     return batches
 
     def next_batch(self, deadline: Deadline, max_rows: int | None = None) -> ConsumedBatch | None:
-        """The next batch (of at most ``max_rows``), for a loop to hand out: see `one_by_one`, `handed_out`.
+        """The next batch (of at most ``max_rows``), for a loop: see `iterate_records` and `iterate_batch`.
 
-        None when time is over. Raises as `Consumer.poll`.
+        None when the time is over. Raises as `Consumer.poll`.
         """
-        with self._subscription.polling():
+        with self._heartbeats.polling():
             return self._next(deadline, max_rows)
-
-    def _next(self, deadline: Deadline, max_rows: int | None, *, is_first: bool = True) -> ConsumedBatch | None:
-        """``is_first``: the caller has nothing yet that it will return; only then are callbacks and errors in place."""
-        fetcher = self._fetcher
-        late, self._late = self._late, None
-        if late is not None:
-            raise late
-        while True:
-            if is_first:
-                self._subscription.take_news()
-            with fetcher.condition:
-                fetcher.raise_failure()
-                state = self._next_state()
-                if state is None:
-                    if self._was_woken or deadline.expired:
-                        break
-                    if not self._subscription.has_news:
-                        fetcher.condition.wait(deadline.remaining_s(_LOOK_S))
-                    continue
-                if self._was_woken:
-                    break
-                arrived = None if state.batches else fetcher.take(state)
-            if arrived is not None:
-                self._decode(state, arrived)
-            if state.batches:
-                return self._hand_out(state, max_rows)
-            if arrived is None and state.error is not None:
-                if not is_first:
-                    self._turn -= 1  # the next call begins with it
-                    return None
-                self._recover(state, state.error)
-        if self._was_woken:
-            self._was_woken = False
-            raise WakeupError("wakeup() was called")
-        return None
 
     def records(self, batch: ConsumedBatch) -> list[Record]:
         """The batch as records."""
@@ -146,22 +112,22 @@ class Handout:
             value_from=self._settings.value_deserializer,
         )
 
-    def one_by_one(self, batch: ConsumedBatch) -> Iterator[Record]:
+    def iterate_records(self, batch: ConsumedBatch) -> Iterator[Record]:
         """The batch's records for a loop: each is finished when the next is asked for.
 
-        Ends before the batch does when the group has something to say; the rest comes again if it is still the
-        member's.
+        Ends before the batch does when the group has news for the caller; the rest is delivered again if the
+        partition is still the member's.
         """
-        goes_on = self._subscription.goes_on
+        may_continue = self._heartbeats.goes_on if self._committer.has_group else _always
         state = self._fetcher.states[batch.topic_partition]
         records = self.records(batch)
         generation = state.generation
         state.position = batch.base_offset
-        self._commits.looped = state
+        self._committer.looped = state
         try:
             for record in records:
-                if not goes_on():
-                    self._commits.looped = None
+                if not may_continue():
+                    self._committer.looped = None
                     return
                 state.position = record.offset + 1
                 yield record
@@ -172,18 +138,18 @@ class Handout:
             rest = batch.slice(state.position - batch.base_offset) if state.generation == generation else None
             if rest is not None and len(rest):
                 state.batches.appendleft(rest)
-        self._commits.looped = None
+        self._committer.looped = None
 
-    def handed_out(self, batch: ConsumedBatch) -> Iterator[ConsumedBatch]:
-        """The batch for a loop: finished when the next is asked for."""
+    def iterate_batch(self, batch: ConsumedBatch) -> Iterator[ConsumedBatch]:
+        """The batch for a loop: it is finished when the next is asked for."""
         state = self._fetcher.states[batch.topic_partition]
-        if not self._subscription.is_valid():
+        if not self._heartbeats.is_valid():
             state.position = batch.base_offset
             state.batches.appendleft(batch)
             return
-        self._commits.looped = state
+        self._committer.looped = state
         yield batch
-        self._commits.looped = None
+        self._committer.looped = None
 
     def wake_up(self) -> None:
         """See `Consumer.wakeup`. Any thread."""
@@ -191,52 +157,78 @@ class Handout:
             self._was_woken = True
             self._fetcher.condition.notify_all()
 
-    def positions(self) -> dict[TopicPartition, int]:
-        """Of all assigned partitions."""
-        return {at: state.position for at, state in self._fetcher.states.items()}
-
-    def seek(self, positions: Mapping[TopicPartition, int]) -> None:
-        """See `Consumer.seek`."""
-        for at, offset in positions.items():
-            self._fetcher.move(self._subscription.state(at), offset)
-
     # --- private ----------------------------------------------------------------------------------------------
 
+    def _next(self, deadline: Deadline, max_rows: int | None, *, is_first: bool = True) -> ConsumedBatch | None:
+        """``is_first``: nothing was taken for this call yet, so callbacks may run and errors may be raised."""
+        fetcher = self._fetcher
+        deferred, self._deferred_error = self._deferred_error, None
+        if deferred is not None:
+            raise deferred
+        while True:
+            if is_first:
+                self._assignment.apply_changes()
+            with fetcher.condition:
+                fetcher.raise_defect()
+                state = self._next_state()
+                if state is None:
+                    if self._was_woken or deadline.expired:
+                        break
+                    if not self._assignment.has_changes:
+                        fetcher.condition.wait(deadline.remaining_s(_CHECK_INTERVAL_S))
+                    continue
+                if self._was_woken:
+                    break
+                fetched = None if state.batches else fetcher.take(state)
+            if fetched is not None:
+                self._decode(state, fetched)
+            if state.batches:
+                return self._deliver(state, max_rows)
+            if fetched is None and state.error is not None:
+                if not is_first:
+                    self._next_index -= 1  # the next call begins with this partition
+                    return None
+                self._recover(state, state.error)
+        if self._was_woken:
+            self._was_woken = False
+            raise WakeupError("wakeup() was called")
+        return None
+
     def _next_if_any(self, max_rows: int | None) -> ConsumedBatch | None:
-        """The next batch if it is there. What goes wrong waits: the caller has records to return first."""
+        """The next batch if there is one. An error is kept for the next call: this one has records to return."""
         try:
             return self._next(Deadline(0.0), max_rows, is_first=False)
         except Exception as error:  # noqa: BLE001 - raised by the next call
-            self._late = error
+            self._deferred_error = error
             return None
 
     def _next_state(self) -> PartitionState | None:
-        """The next partition that has something, in turns. Under the lock."""
+        """The next partition that has something for the caller, round robin. Under the lock."""
         states = list(self._fetcher.states.values())
         for i in range(len(states)):
-            state = states[(self._turn + i) % len(states)]
-            if state.has_something:
-                self._turn = (self._turn + i) % len(states) + (0 if state.batches else 1)
+            state = states[(self._next_index + i) % len(states)]
+            if state.has_output:
+                self._next_index = (self._next_index + i) % len(states) + (0 if state.batches else 1)
                 return state
         return None
 
-    def _decode(self, state: PartitionState, arrived: Arrived) -> None:
-        """What arrived becomes batches. Damage is never skipped: it stays the partition's error until a seek."""
+    def _decode(self, state: PartitionState, fetched: CompletedFetch) -> None:
+        """Decodes what was fetched. Damage is never skipped: it stays the partition's error until a seek."""
         batches: list[ConsumedBatch] = []
         try:
-            batches.extend(decode(self._cluster, state, arrived))
+            batches.extend(decode(self._cluster, state, fetched))
         except RetriableError:
             batches.clear()
-            self._fetcher.give_back(state, arrived)
+            self._fetcher.put_back(state, fetched)
             raise
         except PylogError as error:
             self._fetcher.fail(state, error)
         else:
             if not batches:
-                state.position = max(state.position, arrived.next_offset)
+                state.position = max(state.position, fetched.next_offset)
         state.batches.extend(batches)
 
-    def _hand_out(self, state: PartitionState, max_rows: int | None) -> ConsumedBatch:
+    def _deliver(self, state: PartitionState, max_rows: int | None) -> ConsumedBatch:
         batch = state.batches.popleft()
         if max_rows is not None and len(batch) > max_rows:
             state.batches.appendleft(batch.slice(max_rows))
@@ -245,30 +237,38 @@ class Handout:
         return batch
 
     def _recover(self, state: PartitionState, error: PylogError) -> None:
-        """Goes on after an answer that was no data, or raises it."""
-        if isinstance(error, OffsetOutOfRangeError) and self._start.can_reset:
-            position = self._start.reset([state.at])[state.at]
-            _logger.warning("position out of range partition=%s old=%d new=%d", state.at, state.position, position)
+        """Continues after an error of a partition if that is possible; else raises it."""
+        if isinstance(error, OffsetOutOfRangeError) and self._assignment.can_reset:
+            position = self._assignment.reset_positions([state.at])[state.at]
+            event(
+                _logger,
+                "reset position",
+                level=logging.WARNING,
+                topic=state.at.topic,
+                partition=state.at.partition,
+                old=state.position,
+                new=position,
+            )
             self._fetcher.move(state, position)
             return
-        if isinstance(error, TOPIC_IS_GONE) and self._subscription.goes_on_without(state):
+        if isinstance(error, TOPIC_IS_GONE) and self._assignment.continues_without(state):
             return
         raise error
 
 
-def decode(cluster: Cluster, state: PartitionState, arrived: Arrived) -> Iterator[ConsumedBatch]:
-    """The batches in what arrived, from ``state.position`` on. Raises `CorruptRecordError`.
+def decode(cluster: Cluster, state: PartitionState, fetched: CompletedFetch) -> Iterator[ConsumedBatch]:
+    """The batches in what was fetched, from ``state.position`` on. Raises `CorruptRecordError`.
 
-    A schema unknown yet is asked for; that raises as `Cluster.topic`, and `InconsistentTopicIdError`.
+    An unknown schema is asked for, which raises as `Cluster.topic`, and `InconsistentTopicIdError`.
     """
     position = state.position
-    for header, frame in iter_frames(arrived.buffer):
+    for header, frame in iter_frames(fetched.buffer):
         if header.is_control or header.next_offset <= position:
             continue
         if not state.topic.schemas.knows(header.schema_id):
             newer = cluster.topic(state.at.topic, max_age=state.topic)
             if newer.topic_id != state.topic.topic_id:
-                raise InconsistentTopicIdError(f"topic {state.at.topic!r} was deleted and made anew")
+                raise InconsistentTopicIdError(f"topic {state.at.topic!r} was deleted and recreated")
             state.topic = newer
         decoded = state.topic.decode(frame, header, state.at.partition, state.columns)
         constant = decoded.constant_timestamp_ms
@@ -329,7 +329,7 @@ def _column(batch: pa.RecordBatch, name: str | None, rows: int) -> list[Any]:
 
 
 def _values(column: pa.Array) -> list[Any]:
-    """As Python has them; dates and timestamps outside its years as counts, which `Producer.send` takes as well."""
+    """As Python values. Dates and timestamps outside Python's years are integers, which `Producer.send` takes, too."""
     try:
         values: list[Any] = column.to_pylist()
     except OverflowError:
@@ -354,3 +354,7 @@ def _value(scalar: pa.Scalar) -> Any:
 
 def _converted(column: list[Any], convert: Deserializer | None) -> list[Any]:
     return column if convert is None else [None if value is None else convert(value) for value in column]
+
+
+def _always() -> bool:
+    return True

@@ -25,9 +25,9 @@ def test_new_partition_is_read_from_its_logs_start() -> None:
     parts = Parts(MemoryCluster(make_topic("t")), auto_offset_reset="latest")
     parts.subscribe("t")
     parts.cluster.limits[NEW] = (40, 70)
-    parts.subscription.tell([make_topic("t", partitions=2)])
+    parts.assignment.take_metadata([make_topic("t", partitions=2)])
     parts.cluster.topics["t"] = make_topic("t", partitions=2)
-    parts.subscription.take_news()
+    parts.assignment.apply_changes()
     assert parts.state(NEW).position == parts.state(NEW).fetch_offset == 40
 
 
@@ -40,12 +40,12 @@ def test_new_partition_of_a_group_begins_where_the_group_was_else_at_its_logs_st
     other = TopicPartition("t", 2)
     parts.cluster.committed[other, topic.topic_id] = 9
     parts.beat()
-    parts.subscription.take_news()
+    parts.assignment.apply_changes()
     assert (parts.state(NEW).position, parts.state(other).position) == (40, 9)
     assert parts.cluster.committed[NEW, topic.topic_id] == 40
 
 
-def test_new_partition_that_nobody_answers_for_waits_for_the_next_news() -> None:
+def test_new_partition_that_nobody_answers_for_waits_for_the_next_metadata() -> None:
     """W16: a poll is not made to fail by a partition that is still being made."""
     parts = Parts(MemoryCluster(make_topic("t")), auto_offset_reset="latest", group_id="g")
     assigned: list[TopicPartition] = []
@@ -53,45 +53,45 @@ def test_new_partition_that_nobody_answers_for_waits_for_the_next_news() -> None
     parts.cluster.topics["t"] = make_topic("t", partitions=2)
     parts.beat()
     parts.cluster.unavailable = LeaderNotAvailableError("t-1 has no leader at present")
-    parts.subscription.take_news()
+    parts.assignment.apply_changes()
     assert NEW not in parts.fetcher.states
     parts.cluster.unavailable = None
     parts.beat()
-    parts.subscription.take_news()
+    parts.assignment.apply_changes()
     assert assigned == [AT, NEW]
 
 
 @pytest.mark.parametrize("reset", ["earliest", "latest"])
-@pytest.mark.parametrize("error", [GONE, InconsistentTopicIdError("topic 't' was deleted and made anew")])
-def test_topic_made_anew_is_read_on_from_its_first_record(reset: str, error: Exception) -> None:
+@pytest.mark.parametrize("error", [GONE, InconsistentTopicIdError("topic 't' was deleted and recreated")])
+def test_recreated_topic_is_read_from_its_first_record(reset: str, error: Exception) -> None:
     """W16, W20: a subscription by name goes on by itself, as one by pattern does."""
     parts = Parts(MemoryCluster(make_topic("t", partitions=2)), auto_offset_reset=reset)
     assigned: list[list[TopicPartition]] = []
     revoked: list[list[TopicPartition]] = []
     parts.cluster.limits = {AT: (0, 50), NEW: (0, 50)}
     parts.subscribe("t", on_assign=assigned.append, on_revoke=revoked.append)
-    anew = parts.cluster.topics["t"] = make_topic("t", topic_id=2)
+    recreated = parts.cluster.topics["t"] = make_topic("t", topic_id=2)
     parts.cluster.limits = {AT: (3, 8)}
     parts.fails(NEW, error)  # type: ignore[arg-type]
-    assert parts.handout.next_batch(Deadline(0.0)) is None
+    assert parts.delivery.next_batch(Deadline(0.0)) is None
     assert set(parts.fetcher.states) == {AT}
-    assert parts.state(AT).topic.topic_id == anew.topic_id
+    assert parts.state(AT).topic.topic_id == recreated.topic_id
     assert parts.state(AT).position == 3
     assert (revoked, assigned) == ([[AT, NEW]], [[AT, NEW], [AT]])
 
 
-def test_topic_made_anew_does_not_inherit_the_groups_offsets() -> None:
+def test_recreated_topic_does_not_inherit_the_groups_offsets() -> None:
     """W17: they were the old topic's; the new one's first is saved."""
     parts = Parts(MemoryCluster(make_topic("t")), group_id="g", auto_offset_reset="earliest")
     parts.subscribe("t")
-    parts.commits.commit({AT: 40})
-    anew = parts.cluster.topics["t"] = make_topic("t", topic_id=2)
+    parts.committer.commit({AT: 40})
+    recreated = parts.cluster.topics["t"] = make_topic("t", topic_id=2)
     parts.fails(AT, GONE)
-    assert parts.handout.next_batch(Deadline(0.0)) is None
+    assert parts.delivery.next_batch(Deadline(0.0)) is None
     parts.beat()
-    assert parts.handout.next_batch(Deadline(0.0)) is None
+    assert parts.delivery.next_batch(Deadline(0.0)) is None
     assert parts.state(AT).position == 0
-    assert parts.cluster.committed[AT, anew.topic_id] == 0
+    assert parts.cluster.committed[AT, recreated.topic_id] == 0
 
 
 def test_topic_that_is_gone_is_an_error_until_it_is_there_again() -> None:
@@ -102,45 +102,45 @@ def test_topic_that_is_gone_is_an_error_until_it_is_there_again() -> None:
     parts.fails(AT, GONE)
     for _ in range(2):
         with pytest.raises(UnknownTopicOrPartitionError):
-            parts.handout.next_batch(Deadline(0.0))
+            parts.delivery.next_batch(Deadline(0.0))
     parts.cluster.topics["t"] = make_topic("t", topic_id=2)
-    assert parts.handout.next_batch(Deadline(0.0)) is None
+    assert parts.delivery.next_batch(Deadline(0.0)) is None
     assert parts.state(AT).error is None
 
 
 def test_topic_that_only_one_broker_calls_gone_is_not_begun_again() -> None:
-    """W20: what has the same id was not made anew."""
+    """W20: what has the same id was not recreated."""
     parts = Parts(MemoryCluster(make_topic("t")), auto_offset_reset="earliest")
     parts.subscribe("t")
     parts.fails(AT, GONE)
     with pytest.raises(UnknownTopicOrPartitionError):
-        parts.handout.next_batch(Deadline(0.0))
+        parts.delivery.next_batch(Deadline(0.0))
 
 
-def test_topic_made_anew_is_an_error_where_no_position_may_be_chosen() -> None:
+def test_recreated_topic_is_an_error_where_no_position_may_be_chosen() -> None:
     """W20: ``auto_offset_reset="none"``, and an assignment of one's own."""
     parts = Parts(MemoryCluster(make_topic("t")), auto_offset_reset="none", group_id="g")
     parts.cluster.committed[AT, make_topic("t").topic_id] = 0
     parts.subscribe("t")
     assigned = Parts(MemoryCluster(make_topic("t")), auto_offset_reset="earliest")
-    assigned.subscription.assign([AT])
+    assigned.assignment.assign([AT])
     for each in (parts, assigned):
         each.cluster.topics["t"] = make_topic("t", topic_id=2)
         each.fails(AT, GONE)
         with pytest.raises(UnknownTopicOrPartitionError):
-            each.handout.next_batch(Deadline(0.0))
+            each.delivery.next_batch(Deadline(0.0))
     parts.beat()  # the group gives it the new one
     for _ in range(2):
         with pytest.raises(NoOffsetForPartitionError):
-            parts.handout.next_batch(Deadline(0.0))
+            parts.delivery.next_batch(Deadline(0.0))
         parts.beat()
 
 
-def test_topic_made_anew_that_nobody_answers_for_yet_comes_with_the_next_news() -> None:
+def test_recreated_topic_that_nobody_answers_for_yet_comes_with_the_next_metadata() -> None:
     """W16: the poll does not fail for it."""
     parts = Parts(MemoryCluster(make_topic("t")), auto_offset_reset="earliest", group_id="g")
     parts.subscribe("t")
-    anew = parts.cluster.topics["t"] = make_topic("t", topic_id=2)
+    recreated = parts.cluster.topics["t"] = make_topic("t", topic_id=2)
     parts.fails(AT, GONE)
     answer = parts.cluster.call
 
@@ -148,11 +148,11 @@ def test_topic_made_anew_that_nobody_answers_for_yet_comes_with_the_next_news() 
         raise LeaderNotAvailableError("t-0 has no leader at present")
 
     parts.cluster.call = away  # type: ignore[method-assign,assignment]
-    assert parts.handout.next_batch(Deadline(0.0)) is None
+    assert parts.delivery.next_batch(Deadline(0.0)) is None
     parts.cluster.call = answer  # type: ignore[method-assign]
     parts.beat()
-    parts.subscription.take_news()
-    assert parts.state(AT).topic.topic_id == anew.topic_id
+    parts.assignment.apply_changes()
+    assert parts.state(AT).topic.topic_id == recreated.topic_id
 
 
 def test_pattern_lets_a_topic_go_and_finds_it_again() -> None:
@@ -160,12 +160,12 @@ def test_pattern_lets_a_topic_go_and_finds_it_again() -> None:
     parts = Parts(MemoryCluster(make_topic("t")), auto_offset_reset="latest")
     parts.subscribe(pattern=re.compile("t.*"))
     parts.fails(AT, GONE)
-    assert parts.handout.next_batch(Deadline(0.0)) is None
-    assert parts.subscription.topics == set()
-    anew = parts.cluster.topics["t"] = make_topic("t", topic_id=2)
-    parts.subscription.tell([anew])
-    assert parts.handout.next_batch(Deadline(0.0)) is None
-    assert parts.state(AT).topic.topic_id == anew.topic_id
+    assert parts.delivery.next_batch(Deadline(0.0)) is None
+    assert parts.assignment.topics == set()
+    recreated = parts.cluster.topics["t"] = make_topic("t", topic_id=2)
+    parts.assignment.take_metadata([recreated])
+    assert parts.delivery.next_batch(Deadline(0.0)) is None
+    assert parts.state(AT).topic.topic_id == recreated.topic_id
 
 
 @pytest.mark.parametrize("settings", [{}, {"group_id": "g"}], ids=["alone", "group"])
@@ -177,5 +177,5 @@ def test_topic_that_is_gone_keeps_no_other_from_its_new_leader(settings: dict[st
     del parts.cluster.topics["u"]
     newer = parts.cluster.topics["t"] = make_topic("t")
     with pytest.raises(UnknownTopicOrPartitionError):
-        parts.subscription.describe()
+        parts.assignment.fetch_metadata()
     assert parts.state(AT).topic is newer
