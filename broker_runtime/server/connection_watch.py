@@ -14,15 +14,16 @@ whose idle connection is cut connects anew with its next call. Does nothing wher
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Collection
 from typing import Final
 
 from broker_runtime.contract.events import event
+from broker_runtime.contract.waiting import Worker
 from broker_runtime.server import connections
 from broker_runtime.server.connections import PeerAddress
 
 _STEP_S: Final = 0.1
+_JOIN_LIMIT_S: Final = 1.0
 _WHY_HELD: Final = "connections"
 
 _logger = logging.getLogger(__name__)
@@ -46,20 +47,19 @@ class ConnectionWatch:
         self._others = 0  # open files that were no connections, at the last look
         self._is_held = False
         self._port = 0
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="connection-watch", daemon=True)
+        # Retried: there was nothing left to look with, and there may be soon.
+        self._worker = Worker("connection-watch", self._watch, retried=(OSError, MemoryError), again_s=_STEP_S)
 
     def start(self, port: int) -> None:
         """Begins to look at connections to ``port``."""
         self._port = port
         connections.keep_descriptor()
-        self._thread.start()
+        self._worker.start()
 
     def stop(self) -> None:
         """Ends the thread; waits up to a second for it."""
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(1.0)
+        self._worker.stop()
+        self._worker.join(_JOIN_LIMIT_S)
 
     def step(self) -> int:
         """Looks at the connections if they may be too many; returns how many it cut."""
@@ -95,9 +95,6 @@ class ConnectionWatch:
             connections.hold_new(self._port, is_held, why=_WHY_HELD)
             self._is_held = is_held
 
-    def _run(self) -> None:
-        while not self._stop.wait(_STEP_S):
-            try:
-                self.step()
-            except (OSError, MemoryError) as error:  # nothing left to look with: there may be soon
-                event(_logger, "look at connections", level=logging.WARNING, error=error)
+    def _watch(self) -> float:
+        self.step()
+        return _STEP_S

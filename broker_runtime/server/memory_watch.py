@@ -23,18 +23,18 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Final
 
 from broker_runtime.contract.events import event
 from broker_runtime.contract.settings import Address
 from broker_runtime.contract.settings.table import MAX_MESSAGE_BYTES_LIMIT
+from broker_runtime.contract.waiting import Worker
 from broker_runtime.server import connections
 from broker_runtime.server.connections import PeerAddress, Traffic
 from broker_runtime.server.receive_credits import ReceiveCredits
@@ -43,7 +43,9 @@ MAX_UNTAKEN_BYTES: Final = 2 * MAX_MESSAGE_BYTES_LIMIT
 """The largest frame, with its envelope and what gRPC reads ahead, is well below."""
 _STEP_S: Final = 0.05
 _LOOKING_STEP_S: Final = 0.01
-_WORKERS: Final = 4
+_ORDER_WORKERS: Final = 4
+_NO_ORDER_S: Final = 60.0
+_JOIN_LIMIT_S: Final = 1.0
 _UNTAKEN_PART: Final = 3  # such a part of the limit may be untaken, of all connections that have little else to show
 _CREDIT_PART: Final = 6  # where such a part of the limit is untaken, connections receive on credit
 _LEAST_CREDIT_BYTES: Final = 64 << 20  # of all connections: twice that is half of the margin
@@ -119,30 +121,32 @@ class MemoryWatch:
         self._crowded_s = -_CREDIT_CALM_S  # when there was need for credits
         self._gone: dict[PeerAddress, int] = {}  # of connections that ended: what was taken of those
         self._port = 0
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="memory-watch", daemon=True)
+        # Retried: there was nothing left to look with, and there may be soon.
+        retried = (OSError, MemoryError)
+        self._worker = Worker("memory-watch", self._watch, retried=retried, again_s=_LOOKING_STEP_S)
         self._ending: dict[PeerAddress, int] = {}  # descriptors of connections that are cut now
         # What may block for long, when the look must go on: whoever cuts waits for whoever reads from that connection.
         self._orders: SimpleQueue[Callable[[], object]] = SimpleQueue()
-        self._workers = [
-            threading.Thread(target=self._run_orders, name=f"memory-watch-{number}", daemon=True)
-            for number in range(_WORKERS)
+        # An order that fails for want of something is given again by the next look.
+        self._order_workers = [
+            Worker(f"memory-watch-{number}", self._carry_out_order, retried=retried, again_s=0.0)
+            for number in range(_ORDER_WORKERS)
         ]
 
     def start(self, port: int) -> None:
         """Begins to look at connections to ``port``."""
         self._port = port
         self._credits.start(port)
-        for thread in (self._thread, *self._workers):
-            thread.start()
+        for worker in (self._worker, *self._order_workers):
+            worker.start()
 
     def stop(self) -> None:
-        """Ends the thread; waits up to a second for it."""
-        self._stop.set()
-        for _ in self._workers:
+        """Ends the threads; waits up to a second for the one that looks."""
+        for worker in (self._worker, *self._order_workers):
+            worker.stop()
+        for _ in self._order_workers:  # not before all of them are to stop: each takes one, and none a second
             self._orders.put(lambda: None)
-        if self._thread.is_alive():
-            self._thread.join(1.0)
+        self._worker.join(_JOIN_LIMIT_S)
         self._credits.lift({})
 
     def step(self) -> int:
@@ -218,7 +222,7 @@ class MemoryWatch:
             self._credits.lift({address: each for address, each in found.items() if address in self._seen})
 
     def _order(self, work: Callable[[], object]) -> None:
-        if self._thread.is_alive():
+        if self._worker.is_running:
             self._orders.put(work)
         else:  # a test's step
             work()
@@ -269,12 +273,12 @@ class MemoryWatch:
             seen.accounted_bytes -= seen.excused_bytes
             seen.excused_bytes = 0
 
-    def _run_orders(self) -> None:
-        while not self._stop.is_set():
-            try:
-                self._orders.get()()
-            except (OSError, MemoryError) as error:  # nothing left to do it with: the next look orders it again
-                event(_logger, "cut what grew", level=logging.WARNING, error=error)
+    def _carry_out_order(self) -> None:
+        try:
+            order = self._orders.get(timeout=_NO_ORDER_S)
+        except Empty:
+            return
+        order()
 
     def _end(self, address: PeerAddress) -> None:
         try:
@@ -282,12 +286,9 @@ class MemoryWatch:
         finally:
             del self._ending[address]
 
-    def _run(self) -> None:
-        while not self._stop.wait(_LOOKING_STEP_S if self._is_looking else _STEP_S):
-            try:
-                self.step()
-            except (OSError, MemoryError) as error:  # nothing left to look with: there may be soon
-                event(_logger, "look at memory", level=logging.WARNING, error=error)
+    def _watch(self) -> float:
+        self.step()
+        return _LOOKING_STEP_S if self._is_looking else _STEP_S
 
 
 def _resident_bytes() -> int | None:

@@ -20,6 +20,7 @@ from broker_runtime.contract.errors import PylogError, RequestTimedOutError
 from broker_runtime.contract.flight import frames_of, message_of, metadata
 from broker_runtime.contract.requests import HEARTBEAT_INTERVAL_S
 from broker_runtime.contract.streams import ProduceRequest, ProduceResponse
+from broker_runtime.contract.waiting import Worker
 from broker_runtime.server.boundary import PeerGoneError, defect, read_chunk, write_put_metadata
 from broker_runtime.server.streams import OpenStream
 from broker_runtime.services.byte_budget import ByteBudget
@@ -51,9 +52,7 @@ class ProduceStream:
         self._acknowledged = 0  # written by the acknowledging thread alone; equal: that thread is idle
         self._failure: Exception | None = None  # of the acknowledging thread
         self._is_peer_gone = False
-        self._acknowledger = threading.Thread(
-            target=self._acknowledge_all, name=f"produce-ack-{stream.caller.address}", daemon=True
-        )
+        self._acknowledger = Worker(f"produce-ack-{stream.caller.address}", self._acknowledge_next)
 
     def serve(self) -> None:
         """Returns at the stream's end, when all its requests are acknowledged or given up.
@@ -73,7 +72,8 @@ class ProduceStream:
         finally:
             self._pending.put(None)
             # Bounded: each pending request has a deadline of at most MAX_TIMEOUT_S, and they run concurrently.
-            self._acknowledger.join()
+            while not self._acknowledger.join(_IDLE_S):
+                pass
         if self._failure is not None:
             raise self._failure
 
@@ -119,18 +119,18 @@ class ProduceStream:
 
     # --- the acknowledging thread ---
 
-    def _acknowledge_all(self) -> None:
+    def _acknowledge_next(self) -> None:
         try:
-            while True:
-                try:
-                    pending = self._pending.get(timeout=_IDLE_S)
-                except Empty:
-                    continue
-                if pending is None:
-                    return
-                self._acknowledge(pending)
-                self._acknowledged += 1
-                self._slots.release()
+            pending = self._pending.get(timeout=_IDLE_S)
+        except Empty:
+            return
+        if pending is None:
+            self._acknowledger.stop()
+            return
+        try:
+            self._acknowledge(pending)
+            self._acknowledged += 1
+            self._slots.release()
         except PylogError as error:
             self._fail(error)
         except Exception as error:  # noqa: BLE001 - a thread of ours: the boundary is here, and `serve` raises it
@@ -138,7 +138,8 @@ class ProduceStream:
 
     def _fail(self, error: Exception) -> None:
         self._failure = error
-        self._slots.release()  # none comes free any more: a reading thread that waits for one sees why
+        self._acknowledger.stop()
+        self._slots.release()  # no other slot becomes free: a reading thread that waits for one sees why
 
     def _acknowledge(self, pending: PendingProduce) -> None:
         if pending.request_id == -1:

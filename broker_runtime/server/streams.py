@@ -21,6 +21,7 @@ from typing import Any
 from broker_runtime.contract.errors import BrokerUnavailableError, TooManyStreamsError
 from broker_runtime.contract.events import event
 from broker_runtime.contract.requests import PEER_SILENCE_LIMIT_S
+from broker_runtime.contract.waiting import Worker
 from broker_runtime.server import connections
 from broker_runtime.server.connections import PeerAddress
 from broker_runtime.server.openings import Patience
@@ -41,6 +42,7 @@ _COLUMN_BYTES = 256  # its part of a message, without its values
 _ONE_REQUEST = frozenset({"read", "plain-get"})
 _STEP_S = 1.0
 _STEPS_PER_SWEEP = 60
+_JOIN_LIMIT_S = 2.0
 
 _logger = logging.getLogger(__name__)
 
@@ -120,8 +122,9 @@ class StreamTable:
         self._limited = 0  # of them count for max.connections
         self._is_stopping = False
         self._port = 0
-        self._stop = threading.Event()
-        self._watchdog = threading.Thread(target=self._watch, name="stream-watchdog", daemon=True)
+        self._steps = 0
+        # Retried: there was nothing left to look with, and there may be in a second.
+        self._watchdog = Worker("stream-watchdog", self._watch, retried=(OSError, MemoryError), again_s=_STEP_S)
 
     def __len__(self) -> int:
         return len(self._open)
@@ -313,9 +316,8 @@ class StreamTable:
 
     def stop(self) -> None:
         """Ends the watchdog's thread; waits up to two seconds for it."""
-        self._stop.set()
-        if self._watchdog.is_alive():
-            self._watchdog.join(2.0)
+        self._watchdog.stop()
+        self._watchdog.join(_JOIN_LIMIT_S)
 
     def _waiting(self, now_s: float) -> list[tuple[OpenStream, Phase, float]]:
         """Phases worth a look at their connection, with when they began."""
@@ -332,17 +334,13 @@ class StreamTable:
                     found.append((stream, phase, since_s))
         return found
 
-    def _watch(self) -> None:
-        steps = 0
-        while not self._stop.wait(_STEP_S):
-            steps += 1
-            try:
-                self.step()
-                self.cut_silent(self._port)
-                if steps % _STEPS_PER_SWEEP == 0:
-                    self.sweep(self._port)
-            except OSError as error:  # no file descriptor left to look with: there may be one in a second
-                event(_logger, "look at streams", level=logging.WARNING, error=error)
+    def _watch(self) -> float:
+        self._steps += 1
+        self.step()
+        self.cut_silent(self._port)
+        if self._steps % _STEPS_PER_SWEEP == 0:
+            self.sweep(self._port)
+        return _STEP_S
 
 
 def _sent_bytes(size_bytes: int) -> int:

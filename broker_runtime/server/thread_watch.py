@@ -28,10 +28,12 @@ from typing import Final, NamedTuple
 from broker_runtime.contract.events import event
 from broker_runtime.contract.settings import Address
 from broker_runtime.contract.threads import thread_count
+from broker_runtime.contract.waiting import Worker
 from broker_runtime.server import connections
 from broker_runtime.server.connections import PeerAddress, Traffic
 
 _STEP_S: Final = 0.05
+_JOIN_LIMIT_S: Final = 1.0
 _COUNT_EVERY_S: Final = 0.002
 _LOOK_EVERY_S: Final = 0.01
 _WINDOW_S: Final = 1.0  # what has come before does not count
@@ -86,19 +88,18 @@ class ThreadWatch:
         self._looking = threading.Lock()
         self._cut: deque[tuple[PeerAddress, int, int]] = deque()  # to be logged: writing may wait
         self._port = 0
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="thread-watch", daemon=True)
+        # Retried: there was nothing left to look with, and there may be soon.
+        self._worker = Worker("thread-watch", self._watch, retried=(OSError, MemoryError), again_s=_STEP_S)
 
     def start(self, port: int) -> None:
         """Begins to watch, and to look at connections to ``port``."""
         self._port = port
-        self._thread.start()
+        self._worker.start()
 
     def stop(self) -> None:
         """Ends the thread; waits up to a second for it."""
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(1.0)
+        self._worker.stop()
+        self._worker.join(_JOIN_LIMIT_S)
 
     def is_full(self) -> bool:
         """Whether a call that begins now is to be refused. Looks, if it is time to."""
@@ -176,12 +177,10 @@ class ThreadWatch:
     def _state(each: Traffic, streaming: Streaming | None) -> tuple[int, int, int]:
         return each.received_bytes, each.acknowledged_bytes, 0 if streaming is None else streaming.taken_bytes
 
-    def _run(self) -> None:
-        while not self._stop.wait(_STEP_S):
-            try:
-                self.step()
-            except (OSError, MemoryError) as error:  # nothing left to look with: there may be soon
-                event(_logger, "look at threads", level=logging.WARNING, error=error)
+    def _watch(self) -> float:
+        try:
+            self.step()
+        finally:
             while self._cut:
                 address, size_bytes, threads = self._cut.popleft()
                 event(
@@ -192,6 +191,7 @@ class ThreadWatch:
                     call_bytes=size_bytes,
                     threads=threads,
                 )
+        return _STEP_S
 
 
 def _is_broker(streaming: Streaming | None) -> bool:
