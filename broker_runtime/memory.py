@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from broker_runtime.contract.errors import InvalidConfigError
+from broker_runtime.contract.events import event
 from broker_runtime.contract.settings import BrokerSettings
 from broker_runtime.contract.settings.kinds import Kind, show
 
@@ -34,7 +35,7 @@ _SMALLEST_DEFAULT_BYTES: Final = 1 << 30
 _LARGEST_DEFAULT_BYTES: Final = 4 << 30
 _CGROUP_LIMITS: Final = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 def least_bytes(settings: BrokerSettings) -> int:
@@ -73,7 +74,7 @@ def bound_arrow(limit: int) -> bool:
     """Gives Arrow half of ``limit`` bytes and no more. False, and a warning in the log: pyarrow is imported already."""
     os.environ.update(arrow_environment(limit))
     if "pyarrow" in sys.modules:
-        log.warning("memory.max.bytes does not bound Arrow: pyarrow was imported before")
+        event(_logger, "bound arrow's memory", level=logging.WARNING, error="pyarrow was imported before")
         return False
     return True
 
