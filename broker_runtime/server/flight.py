@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -36,6 +35,7 @@ from broker_runtime.contract.flight import (
     metadata,
 )
 from broker_runtime.contract.requests import ACTIONS
+from broker_runtime.contract.waiting import Deadline
 from broker_runtime.ports import require_free_port
 from broker_runtime.server.boundary import Call, answering, read_schema, wire_error
 from broker_runtime.server.connection_watch import ConnectionWatch
@@ -127,12 +127,12 @@ class PylogFlightServer(flight.FlightServerBase):
 
         Blocks up to ``timeout_s``. False: some call is still running then; its thread ends with the process.
         """
-        deadline_s = time.monotonic() + timeout_s
+        deadline = Deadline(timeout_s)
         self._streams.refuse_new()
         ending = threading.Thread(target=self.shutdown, name="flight-shutdown", daemon=True)
         ending.start()
         ending.join(min(_GRACE_S, timeout_s))
-        while ending.is_alive() and time.monotonic() < deadline_s:
+        while ending.is_alive() and not deadline.expired:
             self._streams.cut_all()
             ending.join(0.2)
         self._streams.stop()

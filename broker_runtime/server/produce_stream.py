@@ -88,13 +88,13 @@ class ProduceStream:
             raise self._failure
         request = message_of(chunk.app_metadata, ProduceRequest)
         if request.heartbeat:
-            self._enqueue(PendingProduce(request_id=-1, acks=ACKS_NONE, deadline_s=0.0))
+            self._enqueue(PendingProduce(request_id=-1, acks=ACKS_NONE))
             return
         frames = frames_of(chunk.data)
         size_bytes = sum(frame.size for frame in frames)
         if not self._budget.acquire(size_bytes, min(_MAX_BUDGET_WAIT_S, request.timeout_ms / 1000)):
             busy = RequestTimedOutError(f"the broker is busy: no room for a request of {size_bytes} bytes")
-            self._enqueue(PendingProduce(request_id=request.request_id, acks=request.acks, deadline_s=0.0, error=busy))
+            self._enqueue(PendingProduce(request_id=request.request_id, acks=request.acks, error=busy))
             return
         try:
             pending = self._service.append(self._stream.caller, request, frames)

@@ -10,7 +10,6 @@ nothing of streams; rows are never decoded.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Collection, Sequence
 
 import pyarrow as pa
@@ -20,6 +19,7 @@ from broker_runtime.contract.events import event
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import HEARTBEAT_INTERVAL_S, MAX_SERVER_WAIT_S
 from broker_runtime.contract.streams import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
+from broker_runtime.contract.waiting import CLOCK, Clock, Deadline
 from broker_runtime.replication import FetchWaiter, Partition, PartitionRegistry
 from broker_runtime.services.byte_budget import ByteBudget
 from broker_runtime.services.caller import BrokerCaller, Caller
@@ -53,18 +53,18 @@ class FetchService:
         max_bytes: int,
         budget: ByteBudget,
         replica_budget: ByteBudget | None = None,
-        monotonic_s: Callable[[], float] = time.monotonic,
+        clock: Clock = CLOCK,
     ) -> None:
         """``max_bytes``: the broker's ``fetch.max.bytes``. ``budget``: for the bytes of all answers being written to
         consumers; ``replica_budget``: of those to followers, which consumers must not hold up.
 
-        ``monotonic_s`` is also the clock that in-sync sets go by: `Partition.propose_in_sync` must be given the same.
+        ``clock``: also that of in-sync sets: `Partition.propose_in_sync` must be given the time of the same one.
         """
         self._registry = registry
         self._max_bytes = max_bytes
         self._budget = budget
         self._replica_budget = replica_budget if replica_budget is not None else ByteBudget(_REPLICA_BUDGET_BYTES)
-        self._monotonic_s = monotonic_s
+        self._clock = clock
 
     def fetch(
         self,
@@ -81,20 +81,20 @@ class FetchService:
         `HEARTBEAT_INTERVAL_S` of a wait; what it raises ends the fetch. The first partition that has data gives at
         least one frame, however large.
         """
-        deadline_s = self._monotonic_s() + min(request.max_wait_ms / 1000, MAX_SERVER_WAIT_S)
+        deadline = Deadline(min(request.max_wait_ms / 1000, MAX_SERVER_WAIT_S), clock=self._clock)
         start = rotation % len(request.partitions) if request.partitions else 0
         wanted = request.partitions[start:] + request.partitions[:start]
         looks = self._look(caller, request, wanted)
         try:
-            if not is_enough(looks, request.min_bytes) and self._monotonic_s() < deadline_s:
-                looks = self._wait(caller, request, wanted, looks, deadline_s, still_waiting)
+            if not is_enough(looks, request.min_bytes) and not deadline.expired:
+                looks = self._wait(caller, request, wanted, looks, deadline, still_waiting)
             return self._load(caller, request, looks, still_waiting)
         finally:
             close_looks(looks)
 
     def follower_session(self, caller: BrokerCaller) -> FollowerSession:
         """For all fetches of a follower over one connection. Close it."""
-        return FollowerSession(caller, self._registry, look=self._look, load=self._load, monotonic_s=self._monotonic_s)
+        return FollowerSession(caller, self._registry, look=self._look, load=self._load, clock=self._clock)
 
     def _look(
         self,
@@ -117,7 +117,7 @@ class FetchService:
                 look.leader_epoch = partition.leader_epoch
                 room_bytes = min(each.max_bytes, max(left_bytes, 0))
                 if isinstance(caller, BrokerCaller):
-                    now_ms = int(self._monotonic_s() * 1000)
+                    now_ms = int(self._clock.now_s() * 1000)
                     tells = is_first_look if told is None else (each.topic, each.partition) in told
                     look_for_follower(look, room_bytes, caller, now_ms, is_first=is_first, tells=tells)
                 else:
@@ -135,16 +135,15 @@ class FetchService:
         request: FetchRequest,
         wanted: Sequence[FetchPartition],
         looks: list[Look],
-        deadline_s: float,
+        deadline: Deadline,
         still_waiting: Callable[[], None],
     ) -> list[Look]:
         waiter = FetchWaiter()
         rung_by: set[Partition] = set()
         try:
-            next_sign_s = self._monotonic_s() + HEARTBEAT_INTERVAL_S
+            heartbeat = Deadline(HEARTBEAT_INTERVAL_S, clock=self._clock)
             while True:
-                now_s = self._monotonic_s()
-                if is_enough(looks, request.min_bytes) or now_s >= deadline_s:
+                if is_enough(looks, request.min_bytes) or deadline.expired:
                     return looks
                 close_looks(looks)
                 # Also those that came to be hosted while we waited.
@@ -152,13 +151,12 @@ class FetchService:
                 for partition in fresh:
                     partition.add_waiter(waiter, at_append=isinstance(caller, BrokerCaller))
                 rung_by |= fresh
-                while not fresh and not waiter.wait(min(deadline_s, next_sign_s) - now_s):
-                    now_s = self._monotonic_s()
-                    if now_s >= deadline_s:
+                while not fresh and not waiter.wait(deadline.remaining_s(heartbeat.remaining_s())):
+                    if deadline.remaining_s() <= 0.0:
                         break
-                    if now_s >= next_sign_s:
+                    if heartbeat.expired:
                         still_waiting()
-                        next_sign_s = now_s + HEARTBEAT_INTERVAL_S
+                        heartbeat = Deadline(HEARTBEAT_INTERVAL_S, clock=self._clock)
                 # Looking after adding the waiter: what came in between is seen here, what comes later rings.
                 looks = self._look(caller, request, wanted, is_first_look=False)
         finally:
@@ -201,9 +199,9 @@ class FetchService:
         return FetchAnswer(response=response, cells=cells, held_bytes=held_bytes, _budget=budget)
 
     def _acquire(self, budget: ByteBudget, size_bytes: int, still_waiting: Callable[[], None]) -> bool:
-        deadline_s = self._monotonic_s() + _MAX_BUDGET_WAIT_S
+        deadline = Deadline(_MAX_BUDGET_WAIT_S, clock=self._clock)
         while not budget.acquire(size_bytes, HEARTBEAT_INTERVAL_S):
-            if self._monotonic_s() >= deadline_s:
+            if deadline.expired:
                 return False
             still_waiting()
         return True

@@ -15,8 +15,6 @@ comes. One thread uses a session; bells are rung by any, under any lock. `close`
 
 from __future__ import annotations
 
-import threading
-import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol, TypeAlias
@@ -25,6 +23,7 @@ from broker_runtime.contract.errors import PylogError
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import HEARTBEAT_INTERVAL_S, MAX_SERVER_WAIT_S
 from broker_runtime.contract.streams import FetchPartition, FetchRequest
+from broker_runtime.contract.waiting import CLOCK, Clock, Deadline, Signal
 from broker_runtime.replication import FetchWaiter, Partition, PartitionRegistry
 from broker_runtime.services.caller import BrokerCaller, Caller
 from broker_runtime.services.fetch_look import FetchAnswer, Look, close_looks, is_enough
@@ -67,17 +66,17 @@ class FollowerSession:
         *,
         look: LookAt,
         load: Load,
-        monotonic_s: Callable[[], float] = time.monotonic,
+        clock: Clock = CLOCK,
     ) -> None:
         self._caller = caller
         self._registry = registry
         self._look_at = look
         self._load = load
-        self._monotonic_s = monotonic_s
+        self._clock = clock
         self._wanted: dict[TopicPartition, FetchPartition] = {}
         self._watches: dict[TopicPartition, tuple[Partition, _Watch]] = {}
         self._rung: deque[_Watch] = deque()
-        self._bell = threading.Event()
+        self._signal = Signal()
         self._owed: dict[TopicPartition, None] = {}  # in the order in which they are due
         # Of the request that is not answered yet:
         self._request = FetchRequest(request_id=-1)
@@ -87,16 +86,14 @@ class FollowerSession:
 
     def fetch(self, request: FetchRequest, still_waiting: Callable[[], None] = lambda: None) -> FetchAnswer:
         """As `FetchService.fetch` for a follower, with all partitions that it wants by now."""
-        now_s = self._monotonic_s()
-        deadline_s = now_s + min(request.max_wait_ms / 1000, MAX_SERVER_WAIT_S)
-        next_sign_s = now_s + HEARTBEAT_INTERVAL_S
+        deadline = Deadline(min(request.max_wait_ms / 1000, MAX_SERVER_WAIT_S), clock=self._clock)
+        heartbeat = Deadline(HEARTBEAT_INTERVAL_S, clock=self._clock)
         self.take(request)
-        while (answer := self.look(is_due=now_s >= deadline_s, still_waiting=still_waiting)) is None:
-            self._bell.wait(max(0.0, min(deadline_s, next_sign_s) - self._monotonic_s()))
-            now_s = self._monotonic_s()
-            if now_s >= next_sign_s:
+        while (answer := self.look(is_due=deadline.expired, still_waiting=still_waiting)) is None:
+            self._signal.wait(deadline.remaining_s(heartbeat.remaining_s()))
+            if heartbeat.expired:
                 still_waiting()
-                next_sign_s = now_s + HEARTBEAT_INTERVAL_S
+                heartbeat = Deadline(HEARTBEAT_INTERVAL_S, clock=self._clock)
         return answer
 
     def take(self, request: FetchRequest) -> None:
@@ -130,7 +127,7 @@ class FollowerSession:
     @property
     def is_rung(self) -> bool:
         """Whether something happened in a partition since it was looked at."""
-        return self._bell.is_set()
+        return self._signal.is_set
 
     def close(self) -> None:
         """No bell rings for it any more."""
@@ -187,7 +184,7 @@ class FollowerSession:
         if known is not None and known[0] is partition:
             return
         self._unwatch(at)
-        watch = _Watch(at, self._rung, self._bell)
+        watch = _Watch(at, self._rung, self._signal)
         self._watches[at] = (partition, watch)
         partition.add_waiter(watch, at_append=True)
 
@@ -197,7 +194,8 @@ class FollowerSession:
             known[0].remove_waiter(known[1])
 
     def _take_rung(self) -> list[TopicPartition]:
-        self._bell.clear()
+        if self._signal.is_set:
+            self._signal.wait(0.0)  # which clears it
         rung: dict[TopicPartition, None] = {}
         while self._rung:
             watch = self._rung.popleft()
@@ -211,7 +209,7 @@ class _Watch(FetchWaiter):
 
     __slots__ = ("_common", "_rung", "at", "is_rung")
 
-    def __init__(self, at: TopicPartition, rung: deque[_Watch], common: threading.Event) -> None:
+    def __init__(self, at: TopicPartition, rung: deque[_Watch], common: Signal) -> None:
         super().__init__()
         self.at = at
         self.is_rung = False

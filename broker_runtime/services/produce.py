@@ -26,6 +26,7 @@ from broker_runtime.contract.frame import FrameHeader, SoundFrame, check_frame_s
 from broker_runtime.contract.requests import ErrorInfo
 from broker_runtime.contract.schema import SchemaHistory
 from broker_runtime.contract.streams import ProduceRequest, ProduceResponse
+from broker_runtime.contract.waiting import CLOCK, Clock, Deadline
 from broker_runtime.replication import Partition, PartitionRegistry, PendingAppend
 from broker_runtime.services.caller import Caller
 
@@ -43,7 +44,7 @@ class PendingProduce:
 
     request_id: int
     acks: int
-    deadline_s: float  # of the monotonic clock
+    deadline: Deadline | None = None
     partition: Partition | None = None
     appended: PendingAppend | None = None
     error: PylogError | None = None
@@ -58,13 +59,13 @@ class ProduceService:
         *,
         require_given_out: Callable[[int], None] = lambda producer_id: None,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
-        monotonic_s: Callable[[], float] = time.monotonic,
+        clock: Clock = CLOCK,
     ) -> None:
         """``require_given_out``: see `ProducerIdService`."""
         self._registry = registry
         self._require_given_out = require_given_out
         self._now_ms = now_ms
-        self._monotonic_s = monotonic_s
+        self._clock = clock
 
     def append(self, caller: Caller, request: ProduceRequest, frames: Sequence[pa.Buffer]) -> PendingProduce:
         """Appends the request's only frame. Blocks for the write, not for the disk, and no longer than the request's
@@ -73,7 +74,7 @@ class ProduceService:
         A frame of an idempotent producer that is in the log already is not appended again; `complete` answers when
         what was appended first counts.
         """
-        deadline_s = self._monotonic_s() + min(request.timeout_ms / 1000, MAX_TIMEOUT_S)
+        deadline = Deadline(min(request.timeout_ms / 1000, MAX_TIMEOUT_S), clock=self._clock)
         try:
             if len(frames) != 1:
                 raise InvalidRequestError(f"a produce request holds one frame, this one {len(frames)}")
@@ -88,7 +89,7 @@ class ProduceService:
                 acks=request.acks,
                 leader_epoch=request.leader_epoch,
                 now_ms=self._now_ms(),
-                timeout_s=max(_SHORTEST_WAIT_S, deadline_s - self._monotonic_s()),
+                timeout_s=max(_SHORTEST_WAIT_S, deadline.remaining_s()),
             )
         except PylogError as error:
             event(
@@ -100,11 +101,11 @@ class ProduceService:
                 **caller.log_fields,
                 error=error,
             )
-            return PendingProduce(request_id=request.request_id, acks=request.acks, deadline_s=deadline_s, error=error)
+            return PendingProduce(request_id=request.request_id, acks=request.acks, error=error)
         return PendingProduce(
             request_id=request.request_id,
             acks=request.acks,
-            deadline_s=deadline_s,
+            deadline=deadline,
             partition=partition,
             appended=appended,
         )
@@ -119,7 +120,8 @@ class ProduceService:
             return _refusal(pending, pending.error)
         assert pending.partition is not None
         assert pending.appended is not None
-        left_s = max(0.0, pending.deadline_s - self._monotonic_s())
+        assert pending.deadline is not None
+        left_s = pending.deadline.remaining_s()
         try:
             pending.partition.complete(pending.appended, acks=pending.acks, timeout_s=min(wait_s, left_s))
             log_start = pending.partition.log_start

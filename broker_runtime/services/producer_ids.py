@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import deque
-from collections.abc import Callable
 from typing import Final
 
 from broker_runtime.contract.errors import (
@@ -23,6 +21,7 @@ from broker_runtime.contract.errors import (
 )
 from broker_runtime.contract.events import event
 from broker_runtime.contract.requests import InitProducerIdRequest, InitProducerIdResponse
+from broker_runtime.contract.waiting import CLOCK, Clock, Deadline
 from broker_runtime.services.caller import Caller
 from broker_runtime.zookeeper.guarded import Planned, change
 from broker_runtime.zookeeper.session import Create, Set, ZNodeError, ZooKeeperClient
@@ -30,7 +29,7 @@ from broker_runtime.zookeeper.znodes import PRODUCER_ID_BLOCK, ProducerIdBlock, 
 
 BLOCK_SIZE: Final = 1_000
 RESERVE: Final = BLOCK_SIZE // 2
-_LOOK_PAUSE_S: Final = 0.1
+_READ_PAUSE_S: Final = 0.1
 
 _logger = logging.getLogger(__name__)
 
@@ -38,12 +37,12 @@ _logger = logging.getLogger(__name__)
 class ProducerIdService:
     """Gives out ids. Thread-safe; a call blocks for ZooKeeper only where the reserve is used up."""
 
-    def __init__(self, client: ZooKeeperClient, *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, client: ZooKeeperClient, *, clock: Clock = CLOCK) -> None:
         self._client = client
-        self._monotonic_s = monotonic_s
+        self._clock = clock
         self._given_out_below = 0  # as far as is known here; only rises
-        self._looking = threading.Lock()
-        self._may_look_s = 0.0
+        self._reading = threading.Lock()
+        self._pause = Deadline(0.0, clock=clock)  # no reading before its end
         self._claiming = threading.Lock()  # held over a claim: who waits for it needs its outcome
         self._lock = threading.Lock()
         self._ids: deque[int] = deque()
@@ -77,22 +76,22 @@ class ProducerIdService:
     def require_given_out(self, producer_id: int) -> None:
         """Raises `InvalidRequestError` for an id that no broker of the cluster has given out.
 
-        Asks ZooKeeper only for ids above all that are known here, at most every `_LOOK_PAUSE_S`; one that comes in
+        Asks ZooKeeper only for ids above all that are known here, at most every `_READ_PAUSE_S`; one that comes in
         between is refused with `BrokerOverloadedError`, and may be tried again. Raises `ZooKeeperUnavailableError`.
         """
         if producer_id < self._given_out_below:
             return
-        if not self._looking.acquire(blocking=False):
+        if not self._reading.acquire(blocking=False):
             raise _unknown_yet(producer_id)
         try:
-            if self._monotonic_s() < self._may_look_s:
+            if not self._pause.expired:
                 raise _unknown_yet(producer_id)
             found = self._client.find(PRODUCER_ID_BLOCK)
             if found is not None:
                 self._know(from_json(found.data, ProducerIdBlock, PRODUCER_ID_BLOCK).next)
-            self._may_look_s = self._monotonic_s() + _LOOK_PAUSE_S
+            self._pause = Deadline(_READ_PAUSE_S, clock=self._clock)
         finally:
-            self._looking.release()
+            self._reading.release()
         if producer_id >= self._given_out_below:
             raise InvalidRequestError(f"producer id {producer_id} was never given out: ask for one (init_producer_id)")
 
