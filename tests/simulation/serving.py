@@ -56,7 +56,7 @@ class LookingFetchService(FetchService):
         """What there is now for a consumer."""
         start = rotation % len(request.partitions)
         wanted = request.partitions[start:] + request.partitions[:start]
-        answer = self._load(CLIENT, request, self._look(CLIENT, request, wanted), lambda: None)
+        answer = self._load(CLIENT, request, self._read(CLIENT, request, wanted), lambda: None)
         answer.close()
         return Fetched(answer.response, tuple(answer.cells))
 
