@@ -5,13 +5,13 @@
             with the clean mark → end the session
 
     threads   cluster-member: what changed in the cluster       follow-<leader>, follow-watchdog: what it follows
-              in-sync: changes of in-sync sets                   periodic: checkpoints, flushes, retention
+              in-sync: changes of in-sync sets                   disk <path>: checkpoints, flushes, retention
               peers: whether other brokers' ports refuse         groups, group-removal: those it coordinates
-              disk-work <path>: logs made and deleted            disk-generations: how new ZooKeeper knows disks to be
-              gRPC's: one per call
+              disk-work <path>: logs created and deleted         disk-generations: reports how new the disks' copies are
+              producer-ids: a reserve of ids                     gRPC's: one per call
 
 Rules: nothing is served before this broker knows its cluster; an error on the way leaves nothing behind. Stopping is
-bounded, whatever peers, disks and ZooKeeper do. Here objects are made and given to each other, and nothing is decided.
+bounded, whatever peers, disks and ZooKeeper do. This module creates objects and connects them; it decides nothing.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ STOP_LIMIT_S: Final = 20.0
 
 _CONNECT_S: Final = 5.0
 _CHECKPOINT_S: Final = 5.0
-_ROLLED_LOOK_S: Final = 0.5  # no shorter: under many rolls each look writes checkpoints
-_DISK_LOOK_S: Final = 1.0
-_KEPT_LOOK_S: Final = 5.0
-_FLUSH_LOOK_S: Final = 0.1
+_ROLLED_CHECK_S: Final = 0.5  # no shorter: while many segments roll, each check writes checkpoints
+_ROOM_CHECK_S: Final = 1.0
+_KEPT_CHECK_S: Final = 5.0
+_FLUSH_CHECK_S: Final = 0.1
 _PRODUCER_IDS_S: Final = 1.0
 _STEP_S: Final = 5.0
 _PROBE_S: Final = 0.5
@@ -91,8 +91,8 @@ class Broker:
     """One broker in this process. `start` once, `stop` once, from one thread."""
 
     def __init__(self, settings: BrokerSettings, *, on_failure: Callable[[], None] = lambda: None) -> None:
-        """``on_failure``: called, on any thread, when the broker must be stopped: it found a defect of its own, or
-        another broker has its id by now. The log says which."""
+        """``on_failure``: called, on any thread, when the broker must be stopped: it met a defect of its own, or
+        another broker has taken its id. The log says which."""
         self._settings = settings
         self._on_failure = on_failure
         self._ending = contextlib.ExitStack()
@@ -118,10 +118,10 @@ class Broker:
         return self._address
 
     def start(self) -> None:
-        """Returns when the broker serves, is registered, and leads what it has to.
+        """Returns when the broker serves, is registered, and leads the partitions that it has to.
 
         Raises `PortInUseError`, `ZooKeeperUnavailableError`, `DirectoryLockedError`, `SetupError` (the id is taken),
-        `CorruptRecordError` (a damaged file that says whose a directory is), `OSError`. Nothing is left behind then.
+        `CorruptRecordError` (a directory's identity is damaged), `OSError`. Nothing is left behind then.
         """
         try:
             self._start()
@@ -130,8 +130,8 @@ class Broker:
             raise
 
     def stop(self, timeout_s: float = STOP_LIMIT_S) -> bool:
-        """Stops in order. False: not all was closed within ``timeout_s``, or a data directory could not be closed; what
-        is left is as after a kill, which the next start mends. May be called twice."""
+        """Stops in order. False: not all was closed within ``timeout_s``, or a data directory could not be closed;
+        what is left is as after a kill, which the next start repairs. Idempotent."""
         deadline = self._stop_deadline = Deadline(timeout_s)
         closing = threading.Thread(target=self._close, name="broker-stop", daemon=True)
         if may_start(closing):
@@ -231,7 +231,7 @@ class Broker:
             run_all=_run_all,
             rebalances_leaders=settings.auto_leader_rebalance_enable,
         )
-        # Last made, first ended: the roles and the registration go, then fetching, the streams, the logs, the session.
+        # Ended in reverse order: first roles and registration, then fetching, the streams, the logs, the session.
         self._ending.callback(fetching.stop, _FETCHING_STOP_S)
         self._ending.callback(_in_bounds, "leave cluster", member.leave, _LEAVE_S)
         for path, work in disk_work.items():
@@ -310,7 +310,7 @@ class Broker:
         return directory
 
     def _close_directories(self) -> None:
-        """All at once: one whose disk stands still, or that has many logs, takes no time from the others."""
+        """Closes all at once: one whose disk stands still, or that has many logs, takes no time from the others."""
         limit_s = max(0.0, self._stop_deadline.remaining_s() - _SESSION_END_RESERVE_S)
         directories = {f"close {each.path}": each for each in self._directories}
         failed = run_within(limit_s, {name: each.close for name, each in directories.items()})
@@ -325,22 +325,22 @@ class Broker:
                 raise error
 
     def _note_stopped(self, client: KazooZooKeeper) -> None:
-        """Without ZooKeeper it is not noted: the directories count as what they are."""
+        """Without ZooKeeper nothing is noted: the next start judges the directories by what is in them."""
         try:
             note_stopped(client, self._settings.broker_id, OwnDisks(self._directories).stopped())
         except (PylogError, ZNodeError) as error:
             event(_logger, "note stop", level=logging.WARNING, broker=self._settings.broker_id, error=error)
 
     def _run_disk(self, hosting: Hosting, directory: LogDirectory) -> None:
-        """What has to be done for one directory, on a thread of its own: a disk that stands still holds up no other."""
+        """Runs the periodic tasks of a directory on a thread of its own: a disk that stands still holds up no other."""
         retention_s = self._settings.log_retention_check_interval_ms / 1_000
         schedule = Schedule(
             [
                 PeriodicTask(name="checkpoint", interval_s=_CHECKPOINT_S, run=directory.checkpoint),
-                PeriodicTask(name="rolled segments", interval_s=_ROLLED_LOOK_S, run=directory.maybe_checkpoint),
-                PeriodicTask(name="flush", interval_s=_FLUSH_LOOK_S, run=lambda: directory.maybe_flush(wall_ms())),
-                PeriodicTask(name="room", interval_s=_DISK_LOOK_S, run=lambda: hosting.look_at_disk(directory)),
-                PeriodicTask(name="kept logs", interval_s=_KEPT_LOOK_S, run=lambda: hosting.look_at_kept(directory)),
+                PeriodicTask(name="rolled segments", interval_s=_ROLLED_CHECK_S, run=directory.maybe_checkpoint),
+                PeriodicTask(name="flush", interval_s=_FLUSH_CHECK_S, run=lambda: directory.maybe_flush(wall_ms())),
+                PeriodicTask(name="room", interval_s=_ROOM_CHECK_S, run=lambda: hosting.look_at_disk(directory)),
+                PeriodicTask(name="kept logs", interval_s=_KEPT_CHECK_S, run=lambda: hosting.look_at_kept(directory)),
                 PeriodicTask(
                     name="retention",
                     interval_s=retention_s,
@@ -399,7 +399,7 @@ def _step_generations(report: GenerationReport, member: ClusterMember, worker: W
 
 
 def _in_bounds(what: str, call: Callable[[], object], limit_s: float) -> None:
-    """Runs what may wait for a peer that is away, and continues without it after ``limit_s``. ``what``: for the log."""
+    """Runs what may wait for an absent peer, and continues without it after ``limit_s``. ``what``: for the log."""
     failed = run_within(limit_s, {what: call})
     if what not in failed:
         return
@@ -442,13 +442,13 @@ def _throttle(settings: BrokerSettings) -> ReplicationThrottle | None:
 
 
 def _wake(member: ClusterMember, updater: IsrUpdater) -> None:
-    """A log is damaged: its in-sync set is left where another can lead, and the cluster is told."""
+    """A log is damaged: this broker leaves its in-sync set where another can lead, and reports it to the cluster."""
     member.wake()
     updater.wake()
 
 
 def _report(member: ClusterMember, own_id: int, broker_id: int) -> None:
-    """Tells the controller of a broker whose port refuses. It looks itself sooner or later: an error is only logged."""
+    """Reports a broker whose port refuses to the controller, which probes it in time anyway: errors are only logged."""
     controller = member.state.controller
     address = None if controller is None else _address_of(member, controller.broker_id)
     if address is None:

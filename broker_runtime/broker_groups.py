@@ -1,6 +1,6 @@
-"""What a broker has for coordinating groups: made here and given to each other; its two loops' steps.
+"""The objects with which a broker coordinates groups, created and connected here, and the steps of its two loops.
 
-Rule: as `broker_services`: nothing is decided here.
+Rule: as in `broker_services`, nothing is decided here.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class BrokerGroups:
         wall_ms: Callable[[], int],
         believed_ms: Callable[[], int],
     ) -> None:
-        """``refuses``: whether a port refuses. ``steady_ms``: a clock that never jumps. ``believed_ms``: the wall
-        clock, as far as `BelievedClock` goes."""
+        """``refuses``: whether a port refuses. ``steady_ms``: a clock that never jumps. ``believed_ms``: the time of
+        `BelievedClock`."""
         retention_ms = settings.offsets_retention_minutes * 60_000
         claims = Claims(
             client,

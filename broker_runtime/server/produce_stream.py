@@ -1,12 +1,13 @@
 """A produce stream (DoPut): gRPC's thread reads and appends, a second one acknowledges, in the order of arrival.
 
 So the disk's fdatasync of one request overlaps with receiving and appending the next, and one fdatasync serves all
-that were appended meanwhile. A client that sends one small request and waits has nothing to overlap: gRPC's thread
-acknowledges such a one itself, without waking the other.
+that were appended meanwhile. Where a client sends one small request and waits there is nothing to overlap: gRPC's
+thread acknowledges that request itself, without waking the other.
 
-Rule: a received frame lives from its read to the end of its append; what waits for its acknowledgement holds no
-frame. At most `_MAX_PENDING` requests of a stream are unacknowledged: then it is not read from, and the client's
-writes block. One thread at a time writes to the peer: gRPC's only when nothing waits for its acknowledgement.
+Rule: a received frame lives from its read to the end of its append; a request that waits for its acknowledgement holds
+no frame. At most `_MAX_PENDING` requests of a stream are unacknowledged; beyond that the stream is not read, and the
+client's writes block. One thread at a time writes to the peer: gRPC's only when no request waits for its
+acknowledgement.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from broker_runtime.services.produce import ACKS_NONE, PendingProduce, ProduceSe
 _MAX_PENDING = 256
 _MAX_BUDGET_WAIT_S = 10.0
 _IDLE_S = 60.0
-_LOCKSTEP_AFTER_S = 0.0002  # a request that was waited for so long has no other right behind it
+_LOCKSTEP_AFTER_S = 0.0002  # after a request that took so long to come, no other is right behind
 _LOCKSTEP_MOST_BYTES = 64 << 10
 _LOCKSTEP_WAIT_S = 0.1
 _HEARTBEAT = metadata(ProduceResponse(request_id=-1))
@@ -57,7 +58,7 @@ class ProduceStream:
     def serve(self) -> None:
         """Returns at the stream's end, when all its requests are acknowledged or given up.
 
-        Raises `InvalidRequestError` for a message that is none, `PeerGoneError`; requests before it are answered.
+        Raises `InvalidRequestError` for a malformed message, `PeerGoneError`; the requests before it are answered.
         """
         self._acknowledger.start()
         try:
@@ -66,7 +67,7 @@ class ProduceStream:
                 try:
                     self._take(chunk, time.monotonic() - asked_s)
                 finally:
-                    self._stream.took(chunk)  # not before: until now the broker holds it
+                    self._stream.took(chunk)  # only now: until here the broker held it
                 del chunk
                 asked_s = time.monotonic()
         finally:
@@ -149,7 +150,7 @@ class ProduceStream:
             self._write(_HEARTBEAT)
         self._answer(pending, response)
 
-    # --- either thread, when it is its turn ---
+    # --- either thread, one at a time ---
 
     def _answer(self, pending: PendingProduce, response: ProduceResponse) -> None:
         if pending.acks != ACKS_NONE:
@@ -157,7 +158,7 @@ class ProduceStream:
 
     def _write(self, app_metadata: Any) -> None:
         if self._is_peer_gone:
-            return  # what was appended is still completed, for those who read
+            return  # what was appended is still completed, for its readers
         try:
             with self._stream.writing:
                 write_put_metadata(self._writer, app_metadata)

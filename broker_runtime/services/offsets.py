@@ -1,4 +1,4 @@
-"""Offsets of partitions' logs: where they begin and end, what was when, and moving where they begin.
+"""Offsets of partitions' logs: where they begin and end, which offset a time has, and moving where they begin.
 
 Rule: each of a request's entries has its own answer; one that fails takes no other with it.
 """
@@ -42,8 +42,8 @@ class LogOffsetService:
         return ListOffsetsResponse(answers=tuple(_answer(lambda q=q: self._look_up(q)) for q in request.queries))  # type: ignore[misc]
 
     def delete_records(self, caller: Caller, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
-        """Moves logs' starts. An answer without an error is durable, on all in-sync replicas. Blocks for
-        `_DELETION_LIMIT_S` in all; what is not done then is answered with `REQUEST_TIMED_OUT`."""
+        """Moves the starts of logs. An answer without an error is durable on all in-sync replicas. Blocks for
+        `_DELETION_LIMIT_S` in all; what is not done by then is answered with `REQUEST_TIMED_OUT`."""
         deadline = Deadline(_DELETION_LIMIT_S, clock=self._clock)
         wanted = some_of(f"{each.at.topic}-{each.at.partition}:{each.offset}" for each in request.deletions)
         with logged_change(_logger, "delete records", caller, before=wanted) as failed:
@@ -80,7 +80,7 @@ def _look_up_in(partition: Partition, query: OffsetQuery) -> OffsetAnswer:
     end = partition.last_stable_offset
     timestamp = partition.log.max_timestamp_ms() if query.timestamp == MAX_TIMESTAMP else query.timestamp
     found = None if timestamp < 0 else partition.log.offset_for_timestamp(timestamp)
-    # What is not committed yet is not there yet; but a new leader must know what is.
+    # Records that are not committed are not visible; but a new leader must first know which are.
     if found is None or found[0] >= end:
         partition.latest_offset()
         return OffsetAnswer(leader_epoch=epoch)

@@ -1,7 +1,7 @@
-"""Waits until the other brokers have heard of a change of a topic, so that whoever made it may turn to any of them.
+"""Waits until the other brokers know of a change of a topic, so that the client that made it may turn to any of them.
 
-Brokers learn changes from ZooKeeper, each by itself, some milliseconds after they were written. A client that makes a
-topic and then asks another broker for it must not be told that there is none.
+Each broker learns of changes from ZooKeeper by itself, some milliseconds after they were written. A client that creates
+a topic and then asks another broker for it must not get the answer that there is none.
 
 Rule: a courtesy in bounded time, never a condition: a broker that does not answer is left out.
 """
@@ -31,7 +31,7 @@ _logger = logging.getLogger(__name__)
 
 
 class PeerBeliefs:
-    """What the others believe, compared with ``state``, what this broker does. Thread-safe."""
+    """Compares what other brokers believe with ``state``, what this broker believes. Thread-safe."""
 
     def __init__(self, broker_id: int, state: Callable[[], ClusterState], *, clock: Clock = CLOCK) -> None:
         self._broker_id = broker_id
@@ -68,7 +68,7 @@ class PeerBeliefs:
 
 
 def _has_all_of(theirs: TopicInfo, ours: TopicInfo) -> bool:
-    """Theirs may be newer, and who leads moves all the time."""
+    """Theirs may be newer; leaders are not compared, as they change all the time."""
     return (
         theirs.topic_id == ours.topic_id
         and len(theirs.partitions) >= len(ours.partitions)

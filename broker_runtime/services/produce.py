@@ -1,4 +1,4 @@
-"""What a broker does with produced frames: append them, and say when they count.
+"""What a broker does with produced frames: it appends them, and says when they count.
 
 Rule: knows nothing of streams. A request has two halves so that a stream can be pipelined: `append`, in the order
 of arrival, and `complete`, which waits. An error of one request is that request's answer and never an exception.
@@ -33,7 +33,7 @@ from broker_runtime.services.caller import Caller
 MAX_TIMEOUT_S = 120.0
 """The longest a request waits for its acknowledgement, whatever it asks for."""
 ACKS_NONE = 0
-_SHORTEST_WAIT_S = 0.05  # for a partition that is in use, whatever the request's time
+_SHORTEST_WAIT_S = 0.05  # for a partition that is in use, whatever time the request has left
 
 _logger = logging.getLogger(__name__)
 
@@ -68,11 +68,11 @@ class ProduceService:
         self._clock = clock
 
     def append(self, caller: Caller, request: ProduceRequest, frames: Sequence[pa.Buffer]) -> PendingProduce:
-        """Appends the request's only frame. Blocks for the write, not for the disk, and no longer than the request's
-        time for a partition that others use; the frame is not kept.
+        """Appends the request's only frame. Blocks for the write, not for the disk, and for a partition in use
+        no longer than the request's timeout. The frame is not kept.
 
-        A frame of an idempotent producer that is in the log already is not appended again; `complete` answers when
-        what was appended first counts.
+        A frame of an idempotent producer that is in the log already is not appended again; `complete` then answers
+        when the first append counts.
         """
         deadline = Deadline(min(request.timeout_ms / 1000, MAX_TIMEOUT_S), clock=self._clock)
         try:
@@ -111,10 +111,10 @@ class ProduceService:
         )
 
     def complete(self, caller: Caller, pending: PendingProduce, wait_s: float) -> ProduceResponse | None:
-        """The answer; None: not within ``wait_s``, call again. Also for ``acks=0``, whose answer nobody sees.
+        """The answer; None: there is none within ``wait_s``, call again. Also for ``acks=0``, whose answer is not sent.
 
         An answer without an error means: durable as ``flush.mode`` says, and for ``acks=-1`` held by all in-sync
-        replicas. An answer of `RequestTimedOutError` means that the append may or may not come to count.
+        replicas. An answer of `RequestTimedOutError` means that the append may still come to count, or never.
         """
         if pending.error is not None:
             return _refusal(pending, pending.error)
@@ -139,7 +139,7 @@ class ProduceService:
 
 
 def _check_allowed(header: FrameHeader) -> None:
-    """What a client may not send, though it is a sound frame."""
+    """Raises for sound frames that clients may not send."""
     if header.is_control:
         raise InvalidRequestError("only brokers write control frames")
     if header.is_transactional:
@@ -152,7 +152,7 @@ def _check_allowed(header: FrameHeader) -> None:
 
 
 def _check_fits(frame: SoundFrame, schemas: SchemaHistory) -> None:
-    """That the frame's columns are the topic's."""
+    """Raises unless the frame's columns are the topic's."""
     try:
         check_frame_schema(frame, schemas)
     except CorruptRecordError as error:

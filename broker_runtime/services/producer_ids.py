@@ -1,6 +1,6 @@
-"""Ids for idempotent producers: numbers that are given out once, in blocks that a broker claims in ZooKeeper.
+"""Ids for idempotent producers: numbers that are given out once, from blocks that a broker claims in ZooKeeper.
 
-Frames of an id that no block covers are refused (`require_given_out`): nobody can take an id before its owner does.
+Frames of an id that no block covers are refused (`require_given_out`): nobody can use an id before its owner does.
 
 Rule: a block is this broker's only once its claim is known to have been written. What is left of a block when the
 broker stops, or when the outcome of a claim is unknown, is never used. A reserve is kept, so that new producers can
@@ -43,7 +43,7 @@ class ProducerIdService:
         self._given_out_below = 0  # as far as is known here; only rises
         self._reading = threading.Lock()
         self._pause = Deadline(0.0, clock=clock)  # no reading before its end
-        self._claiming = threading.Lock()  # held over a claim: who waits for it needs its outcome
+        self._claiming = threading.Lock()  # held during a claim: a call that waits for it needs its outcome
         self._lock = threading.Lock()
         self._ids: deque[int] = deque()
 
@@ -60,9 +60,9 @@ class ProducerIdService:
         return InitProducerIdResponse(producer_id=producer_id)
 
     def keep_ready(self) -> None:
-        """Claims another block if less than `RESERVE` ids are left, and ZooKeeper is there. Call it now and then.
+        """Claims another block if less than `RESERVE` ids are left and ZooKeeper is connected. To be called regularly.
 
-        Blocks for ZooKeeper. Raises nothing: what fails is tried again at the next call.
+        Blocks for ZooKeeper. Raises nothing: what fails is tried again by the next call.
         """
         if len(self._ids) >= RESERVE or not self._client.is_connected:
             return
@@ -76,8 +76,8 @@ class ProducerIdService:
     def require_given_out(self, producer_id: int) -> None:
         """Raises `InvalidRequestError` for an id that no broker of the cluster has given out.
 
-        Asks ZooKeeper only for ids above all that are known here, at most every `_READ_PAUSE_S`; one that comes in
-        between is refused with `BrokerOverloadedError`, and may be tried again. Raises `ZooKeeperUnavailableError`.
+        Asks ZooKeeper only for ids above all that are known here, at most every `_READ_PAUSE_S`; an id that comes in
+        between is refused with `BrokerOverloadedError` and may be tried again. Raises `ZooKeeperUnavailableError`.
         """
         if producer_id < self._given_out_below:
             return
@@ -88,14 +88,14 @@ class ProducerIdService:
                 raise _unknown_yet(producer_id)
             found = self._client.find(PRODUCER_ID_BLOCK)
             if found is not None:
-                self._know(from_json(found.data, ProducerIdBlock, PRODUCER_ID_BLOCK).next)
+                self._learn(from_json(found.data, ProducerIdBlock, PRODUCER_ID_BLOCK).next)
             self._pause = Deadline(_READ_PAUSE_S, clock=self._clock)
         finally:
             self._reading.release()
         if producer_id >= self._given_out_below:
             raise InvalidRequestError(f"producer id {producer_id} was never given out: ask for one (init_producer_id)")
 
-    def _know(self, given_out_below: int) -> None:
+    def _learn(self, given_out_below: int) -> None:
         with self._lock:
             self._given_out_below = max(self._given_out_below, given_out_below)
 
@@ -108,7 +108,7 @@ class ProducerIdService:
             self._ids.extend(ids)
 
     def _claim(self) -> range:
-        """A block of ids, by compare-and-set. One whose claim was not answered may be another broker's: it is left."""
+        """Claims a block of ids by compare-and-set. One whose claim got no answer may be another's: it is left."""
 
         def plan() -> Planned[int]:
             found = self._client.find(PRODUCER_ID_BLOCK)
@@ -120,7 +120,7 @@ class ProducerIdService:
 
         first = change(self._client, plan, what=PRODUCER_ID_BLOCK)
         event(_logger, "claim producer ids", first=first, count=BLOCK_SIZE)
-        self._know(first + BLOCK_SIZE)
+        self._learn(first + BLOCK_SIZE)
         return range(first, first + BLOCK_SIZE)
 
 
