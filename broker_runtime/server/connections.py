@@ -181,7 +181,7 @@ def idle_connections(local_port: int, idle_s: float) -> dict[PeerAddress, socket
         if duplicate is None:
             continue
         address = _peer_of(duplicate)
-        # One of the numbers listed was the list's own; a duplicate made here may have it by now.
+        # One of the numbers listed was that of the listing itself; a duplicate of this loop may have it by now.
         if address is not None and address not in found and duplicate.getsockname()[1] == local_port:
             info = _tcp_info(duplicate)
             if info is not None and struct.unpack_from("=I", info, _LAST_DATA_RECEIVED_AT)[0] >= idle_s * 1000:

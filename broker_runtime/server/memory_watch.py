@@ -111,7 +111,7 @@ class MemoryWatch:
         self._monotonic_s = monotonic_s
         self._calm_bytes: int | None = None  # the least since connections were checked last
         self._checked_s = 0.0
-        self._cut: list[tuple[float, int]] = []  # when, and how many bytes, of late
+        self._cut: list[tuple[float, int]] = []  # when, and how many bytes, recently
         self._may_check_s = 0.0
         self._gave_back_s = 0.0
         self._noise_s = 0.0  # when more than a little was untaken, or there was no check

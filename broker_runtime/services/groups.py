@@ -301,7 +301,7 @@ def _existing(cluster: ClusterState, at: PartitionKey) -> TopicState:
         raise UnknownTopicOrPartitionError(f"no topic {at.topic!r}")
     if at.topic_id is not None and at.topic_id != topic.record.topic_id:
         raise InconsistentTopicIdError(
-            f"topic {at.topic!r} has the id {topic.record.topic_id.hex()}, not {at.topic_id.hex()}: it was made anew"
+            f"topic {at.topic!r} has the id {topic.record.topic_id.hex()}, not {at.topic_id.hex()}: it was recreated"
         )
     if at.partition >= len(topic.record.assignment):
         raise UnknownTopicOrPartitionError(

@@ -92,15 +92,15 @@ class TopicService:
             if request.validate_only:
                 return TopicResponse(topic=planned_topic_info(plan.name, plan.record, dict(plan.config)))
             self._member.topics.create(plan)
-            made = self._changed(plan.name)
+            created = self._changed(plan.name)
             failures = self._member.failures(plan.name)
             if failures:
                 number, reason = next(iter(failures.items()))
                 raise LeaderNotAvailableError(
                     f"{plan.name} exists, but {len(failures)} of its partitions cannot be opened on this broker yet "
-                    f"(partition {number}: {reason}); it goes on trying"
+                    f"(partition {number}: {reason}); the broker keeps trying"
                 )
-            return TopicResponse(topic=topic_info(made))
+            return TopicResponse(topic=topic_info(created))
 
     def delete_topic(self, caller: Caller, request: DeleteTopicRequest) -> Empty:
         """Deletes a topic with its records and its groups' offsets.
@@ -157,7 +157,7 @@ class TopicService:
                 self._member.finish_deletion(name)
             except NotControllerError as error:
                 raise ZooKeeperUnavailableError(
-                    f"{name} is being deleted, and the next controller goes on with it: {error.message}"
+                    f"{name} is being deleted, and the next controller will finish that: {error.message}"
                 ) from None
 
     def _change(self, name: str, plan: Callable[[TopicState, ClusterState], list[Operation]]) -> TopicState:
