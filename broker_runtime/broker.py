@@ -5,13 +5,13 @@
             with the clean mark → end the session
 
     threads   cluster-member: what changed in the cluster       follow-<leader>, follow-watchdog: what it follows
-              in-sync: changes of in-sync sets                   periodic: checkpoints, flushes, retention
+              in-sync: changes of in-sync sets                   disk <path>: checkpoints, flushes, retention
               peers: whether other brokers' ports refuse         groups, group-removal: those it coordinates
-              disk-work <path>: logs made and deleted            disk-generations: how new ZooKeeper knows disks to be
-              gRPC's: one per call
+              disk-work <path>: logs created and deleted         disk-generations: reports how new the disks' copies are
+              producer-ids: a reserve of ids                     gRPC's: one per call
 
 Rules: nothing is served before this broker knows its cluster; an error on the way leaves nothing behind. Stopping is
-bounded, whatever peers, disks and ZooKeeper do. Here objects are made and given to each other, and nothing is decided.
+bounded, whatever peers, disks and ZooKeeper do. This module creates objects and connects them; it decides nothing.
 """
 
 from __future__ import annotations
@@ -30,9 +30,11 @@ from broker_runtime.broker_groups import BrokerGroups
 from broker_runtime.broker_services import make_services, wall_ms
 from broker_runtime.cluster_identity import boot_id, cluster_id, instance_id
 from broker_runtime.contract.errors import BrokerUnavailableError, PylogError, SetupError
+from broker_runtime.contract.events import event
 from broker_runtime.contract.requests import Empty, LogEndsRequest, LogEndsResponse, ReportBrokerRequest
 from broker_runtime.contract.settings import Address, BrokerSettings
-from broker_runtime.contract.threads import is_out_of_threads, may_start, run_within
+from broker_runtime.contract.threads import may_start, run_within
+from broker_runtime.contract.waiting import Deadline, Worker
 from broker_runtime.following.follower import ReplicationThrottle
 from broker_runtime.following.peers import broker_answers, call_peer, port_refuses
 from broker_runtime.following.replica_fetching import ReplicaFetching
@@ -57,19 +59,18 @@ from broker_runtime.zookeeper.client import KazooZooKeeper
 from broker_runtime.zookeeper.membership import BrokerIdentity, Membership, note_stopped, zookeepers_ms
 from broker_runtime.zookeeper.session import ZNodeError, ZooKeeperClient
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 STOP_LIMIT_S: Final = 20.0
 
 _CONNECT_S: Final = 5.0
 _CHECKPOINT_S: Final = 5.0
-_ROLLED_LOOK_S: Final = 0.5  # no shorter: under many rolls each look writes checkpoints
-_DISK_LOOK_S: Final = 1.0
-_KEPT_LOOK_S: Final = 5.0
-_FLUSH_LOOK_S: Final = 0.1
+_ROLLED_CHECK_S: Final = 0.5  # no shorter: while many segments roll, each check writes checkpoints
+_ROOM_CHECK_S: Final = 1.0
+_KEPT_CHECK_S: Final = 5.0
+_FLUSH_CHECK_S: Final = 0.1
 _PRODUCER_IDS_S: Final = 1.0
 _STEP_S: Final = 5.0
-_THREADS_AGAIN_S: Final = 1.0
 _PROBE_S: Final = 0.5
 _IN_SYNC_PAUSE_S: Final = 0.1
 _LONGEST_IN_SYNC_PAUSE_S: Final = 0.5
@@ -90,18 +91,16 @@ class Broker:
     """One broker in this process. `start` once, `stop` once, from one thread."""
 
     def __init__(self, settings: BrokerSettings, *, on_failure: Callable[[], None] = lambda: None) -> None:
-        """``on_failure``: called, on any thread, when the broker must be stopped: it found a defect of its own, or
-        another broker has its id by now. The log says which."""
+        """``on_failure``: called, on any thread, when the broker must be stopped: it met a defect of its own, or
+        another broker has taken its id. The log says which."""
         self._settings = settings
         self._on_failure = on_failure
         self._ending = contextlib.ExitStack()
         self._directories: list[LogDirectory] = []
-        self._stop_by_s = float("inf")  # on the monotonic clock
+        self._stop_deadline = Deadline(None)
         self._is_all_closed = True
-        self._stopping = threading.Event()
         self._stopped = threading.Event()
-        self._threads: list[threading.Thread] = []
-        self._wakes: list[Callable[[], None]] = []
+        self._workers: list[Worker] = []
         self._address: Address | None = None
         self._member: ClusterMember | None = None
         self._groups: BrokerGroups | None = None
@@ -119,10 +118,10 @@ class Broker:
         return self._address
 
     def start(self) -> None:
-        """Returns when the broker serves, is registered, and leads what it has to.
+        """Returns when the broker serves, is registered, and leads the partitions that it has to.
 
         Raises `PortInUseError`, `ZooKeeperUnavailableError`, `DirectoryLockedError`, `SetupError` (the id is taken),
-        `CorruptRecordError` (a damaged file that says whose a directory is), `OSError`. Nothing is left behind then.
+        `CorruptRecordError` (a directory's identity is damaged), `OSError`. Nothing is left behind then.
         """
         try:
             self._start()
@@ -131,21 +130,20 @@ class Broker:
             raise
 
     def stop(self, timeout_s: float = STOP_LIMIT_S) -> bool:
-        """Stops in order. False: not all was closed within ``timeout_s``, or a data directory could not be closed; what
-        is left is as after a kill, which the next start mends. May be called twice."""
-        deadline = time.monotonic() + timeout_s
-        self._stop_by_s = deadline
+        """Stops in order. False: not all was closed within ``timeout_s``, or a data directory could not be closed;
+        what is left is as after a kill, which the next start repairs. Idempotent."""
+        deadline = self._stop_deadline = Deadline(timeout_s)
         closing = threading.Thread(target=self._close, name="broker-stop", daemon=True)
         if may_start(closing):
             closing.join(timeout_s)
         else:
             self._close()
-        self._stopping.set()
-        for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
+        self._stop_workers()
+        for worker in self._workers:
+            worker.join(deadline.remaining_s())
         is_complete = self._is_all_closed and not closing.is_alive()
         if not is_complete:
-            log.warning("stop broker=%d incomplete_after_s=%.1f", self.broker_id, timeout_s)
+            event(_logger, "stop broker", level=logging.WARNING, broker=self.broker_id, waited_s=timeout_s)
         self._stopped.set()
         return is_complete
 
@@ -233,11 +231,11 @@ class Broker:
             run_all=_run_all,
             rebalances_leaders=settings.auto_leader_rebalance_enable,
         )
-        # Last made, first ended: the roles and the registration go, then fetching, the streams, the logs, the session.
+        # Ended in reverse order: first roles and registration, then fetching, the streams, the logs, the session.
         self._ending.callback(fetching.stop, _FETCHING_STOP_S)
-        self._ending.callback(_in_bounds, "leave", member.leave, _LEAVE_S)
-        for path, worker in disk_work.items():
-            self._run(f"disk-work {path}", partial(worker.step, _STEP_S), wake=worker.wake)
+        self._ending.callback(_in_bounds, "leave cluster", member.leave, _LEAVE_S)
+        for path, work in disk_work.items():
+            self._run(f"disk-work {path}", partial(_step_disk_work, work), interrupt=work.wake)
         began_ms = uptime_ms()
         member.join(patience_s=_SESSIONS_OF_PATIENCE * settings.zookeeper_session_timeout_ms / 1_000)
         _compare_clocks(clock, client, member.membership, began_ms)
@@ -269,34 +267,34 @@ class Broker:
         )
         self._ending.callback(server.stop, _SERVER_STOP_S)
         self._ending.callback(fetching.stop, _FETCHING_STOP_S)
-        self._ending.callback(_in_bounds, "leave", member.leave, _LEAVE_S)
+        self._ending.callback(_in_bounds, "leave cluster", member.leave, _LEAVE_S)
         self._ending.callback(_in_bounds, "give groups up", groups.give_up, _GIVE_UP_S)
         self._member = member
         self._groups = groups
         self._address = Address(listen.host, server.port)
         lag_s = settings.replica_lag_time_max_ms / 1_000
-        self._run("cluster-member", lambda: member.step(_STEP_S))
-        self._run("in-sync", lambda: _step_in_sync(updater, lag_s / 2, self._stopping), wake=updater.wake)
-        self._run("groups", lambda: groups.step(self._stopping), wake=groups.wake)
-        self._run("group-removal", lambda: groups.step_removal(self._stopping))
-        self._run("peers", lambda: _step_peers(member, self._stopping))
+        self._run("cluster-member", lambda _: member.step(_STEP_S), interrupt=member.wake)
+        self._run("in-sync", lambda worker: _step_in_sync(updater, lag_s / 2, worker), interrupt=updater.wake)
+        self._run("groups", lambda _: groups.step(), interrupt=groups.wake)
+        self._run("group-removal", lambda worker: groups.step_removal(worker))
+        self._run("peers", lambda _: _step_peers(member))
         generations = GenerationReport(client, disks)
-        self._run("disk-generations", lambda: _step_generations(generations, member, self._stopping))
-        self._run("producer-ids", lambda: _step_producer_ids(producer_ids, self._stopping))
+        self._run("disk-generations", lambda worker: _step_generations(generations, member, worker))
+        self._run("producer-ids", lambda _: _step_producer_ids(producer_ids))
         for directory in directories:
             self._run_disk(hosting, directory)
-        log.info("serve broker=%d address=%s pid=%d", settings.broker_id, self._address, os.getpid())
+        event(_logger, "serve clients", broker=settings.broker_id, address=self._address, pid=os.getpid())
 
     def _close(self) -> None:
         member, groups = self._member, self._groups
         if member is not None and groups is not None and self._settings.controlled_shutdown_enable:
-            _in_bounds("hand over", lambda: _hand_over(member, groups), _HAND_OVER_S)
-        self._stopping.set()
-        if member is not None:
-            member.wake()
-        for wake in self._wakes:
-            wake()
+            _in_bounds("hand roles over", lambda: _hand_over(member, groups), _HAND_OVER_S)
+        self._stop_workers()
         self._ending.close()
+
+    def _stop_workers(self) -> None:
+        for worker in self._workers:
+            worker.stop()
 
     def _open_directory(self, path: Any, cluster: str) -> LogDirectory:
         try:
@@ -312,35 +310,37 @@ class Broker:
         return directory
 
     def _close_directories(self) -> None:
-        """All at once: one whose disk stands still, or that has many logs, takes no time from the others."""
-        limit_s = max(0.0, self._stop_by_s - time.monotonic() - _SESSION_END_RESERVE_S)
-        failed = run_within(limit_s, {f"close {each.path}": each.close for each in self._directories})
+        """Closes all at once: one whose disk stands still, or that has many logs, takes no time from the others."""
+        limit_s = max(0.0, self._stop_deadline.remaining_s() - _SESSION_END_RESERVE_S)
+        directories = {f"close {each.path}": each for each in self._directories}
+        failed = run_within(limit_s, {name: each.close for name, each in directories.items()})
         for name, error in failed.items():
             self._is_all_closed = False
+            path = directories[name].path
             if error is None:
-                log.warning("%s left_after_s=%.1f", name, limit_s)
+                event(_logger, "close directory", level=logging.WARNING, path=path, waited_s=limit_s)
             elif isinstance(error, (PylogError, OSError)):
-                log.error("%s error=%s", name, error)
+                event(_logger, "close directory", level=logging.ERROR, path=path, error=error)
             else:
                 raise error
 
     def _note_stopped(self, client: KazooZooKeeper) -> None:
-        """Without ZooKeeper it is not noted: the directories count as what they are."""
+        """Without ZooKeeper nothing is noted: the next start judges the directories by what is in them."""
         try:
             note_stopped(client, self._settings.broker_id, OwnDisks(self._directories).stopped())
         except (PylogError, ZNodeError) as error:
-            log.warning("stop not noted broker=%d error=%s", self._settings.broker_id, error)
+            event(_logger, "note stop", level=logging.WARNING, broker=self._settings.broker_id, error=error)
 
     def _run_disk(self, hosting: Hosting, directory: LogDirectory) -> None:
-        """What has to be done for one directory, on a thread of its own: a disk that stands still holds up no other."""
+        """Runs the periodic tasks of a directory on a thread of its own: a disk that stands still holds up no other."""
         retention_s = self._settings.log_retention_check_interval_ms / 1_000
         schedule = Schedule(
             [
                 PeriodicTask(name="checkpoint", interval_s=_CHECKPOINT_S, run=directory.checkpoint),
-                PeriodicTask(name="rolled segments", interval_s=_ROLLED_LOOK_S, run=directory.maybe_checkpoint),
-                PeriodicTask(name="flush", interval_s=_FLUSH_LOOK_S, run=lambda: directory.maybe_flush(wall_ms())),
-                PeriodicTask(name="room", interval_s=_DISK_LOOK_S, run=lambda: hosting.look_at_disk(directory)),
-                PeriodicTask(name="kept logs", interval_s=_KEPT_LOOK_S, run=lambda: hosting.look_at_kept(directory)),
+                PeriodicTask(name="rolled segments", interval_s=_ROLLED_CHECK_S, run=directory.maybe_checkpoint),
+                PeriodicTask(name="flush", interval_s=_FLUSH_CHECK_S, run=lambda: directory.maybe_flush(wall_ms())),
+                PeriodicTask(name="room", interval_s=_ROOM_CHECK_S, run=lambda: hosting.look_at_disk(directory)),
+                PeriodicTask(name="kept logs", interval_s=_KEPT_CHECK_S, run=lambda: hosting.look_at_kept(directory)),
                 PeriodicTask(
                     name="retention",
                     interval_s=retention_s,
@@ -348,43 +348,32 @@ class Broker:
                 ),
             ],
             start_s=time.monotonic(),
-            about=str(directory.path),
+            path=directory.path,
         )
 
-        def step() -> None:
-            self._stopping.wait(max(0.0, schedule.step(time.monotonic()) - time.monotonic()))
+        self._run(f"disk {directory.path}", lambda _: max(0.0, schedule.step(time.monotonic()) - time.monotonic()))
 
-        self._run(f"disk {directory.path}", step)
+    def _run(
+        self, name: str, step: Callable[[Worker], float | None], *, interrupt: Callable[[], object] = lambda: None
+    ) -> None:
+        """Runs a `Worker` until the broker stops; its steps are given it. A defect ends the broker."""
 
-    def _run(self, name: str, step: Callable[[], object], *, wake: Callable[[], None] | None = None) -> None:
-        """``wake``: ends a step that waits, when the broker stops."""
-
-        def loop() -> None:
-            is_told = False
+        def step_or_fail() -> float | None:
             try:
-                while not self._stopping.is_set():
-                    try:
-                        step()
-                    except RuntimeError as error:
-                        if not is_out_of_threads(error):
-                            raise
-                        log.error("step failed name=%s error=%s", name, error)
-                        self._stopping.wait(_THREADS_AGAIN_S)
+                return step(worker)
             except SetupError as error:  # no defect: another broker has the id
-                is_told = True
-                log.critical("cannot go on broker=%d error=%s", self.broker_id, error)
+                event(_logger, "run broker", level=logging.CRITICAL, broker=self.broker_id, error=error)
+                worker.stop()
                 self._on_failure()
-            finally:
-                # Only a defect ends a loop early; what is raised goes to the log with its traceback.
-                if not is_told and not self._stopping.is_set():
-                    log.critical("loop ended name=%s broker=%d", name, self.broker_id)
-                    self._on_failure()
+                return None
 
-        thread = threading.Thread(target=loop, name=name, daemon=True)
-        thread.start()
-        self._threads.append(thread)
-        if wake is not None:
-            self._wakes.append(wake)
+        def fail(_: BaseException) -> None:
+            if not worker.is_stopping:
+                self._on_failure()
+
+        worker = Worker(name, step_or_fail, on_defect=fail, interrupt=interrupt)
+        self._workers.append(worker)
+        worker.start()
 
 
 def _compare_clocks(
@@ -395,40 +384,44 @@ def _compare_clocks(
         clock.compare(zookeeper_ms, from_ms=began_ms, to_ms=uptime_ms())
 
 
-def _step_producer_ids(producer_ids: ProducerIdService, stopping: threading.Event) -> None:
+def _step_disk_work(work: DiskWorker, _: Worker) -> None:
+    work.step(_STEP_S)
+
+
+def _step_producer_ids(producer_ids: ProducerIdService) -> float:
     producer_ids.keep_ready()
-    stopping.wait(_PRODUCER_IDS_S)
+    return _PRODUCER_IDS_S
 
 
-def _step_generations(report: GenerationReport, member: ClusterMember, stopping: threading.Event) -> None:
-    if not stopping.wait(_CHECKPOINT_S):  # then `note_stopped` says more
+def _step_generations(report: GenerationReport, member: ClusterMember, worker: Worker) -> None:
+    if not worker.rest(_CHECKPOINT_S):  # else the broker stops, and `note_stopped` says more
         report.tell(member.membership)
 
 
 def _in_bounds(what: str, call: Callable[[], object], limit_s: float) -> None:
-    """Runs what may hang on a peer that is away, and goes on without it after ``limit_s``."""
+    """Runs what may wait for an absent peer, and continues without it after ``limit_s``. ``what``: for the log."""
     failed = run_within(limit_s, {what: call})
     if what not in failed:
         return
     error = failed[what]
     if error is not None:
         raise error
-    log.warning("%s left_after_s=%.1f", what, limit_s)
+    event(_logger, what, level=logging.WARNING, waited_s=limit_s)
 
 
-def _step_in_sync(updater: IsrUpdater, timeout_s: float, stopping: threading.Event) -> None:
+def _step_in_sync(updater: IsrUpdater, timeout_s: float, worker: Worker) -> None:
     began_s = time.monotonic()
     updater.step(_steady_ms())
-    # Followers of many partitions catch up one after the other: what each write announces, all brokers read, and that
-    # takes them longer, the more there is.
+    # Followers of many partitions catch up one after the other. All brokers read what each write announces, and the
+    # more there is to read, the longer that takes them.
     took_s = time.monotonic() - began_s
-    stopping.wait(min(max(_IN_SYNC_PAUSE_S, 4 * took_s), _LONGEST_IN_SYNC_PAUSE_S))
-    updater.wait(timeout_s)
+    if not worker.rest(min(max(_IN_SYNC_PAUSE_S, 4 * took_s), _LONGEST_IN_SYNC_PAUSE_S)):
+        updater.wait(timeout_s)
 
 
-def _step_peers(member: ClusterMember, stopping: threading.Event) -> None:
+def _step_peers(member: ClusterMember) -> float:
     member.probe_peers()
-    stopping.wait(_PROBE_S)
+    return _PROBE_S
 
 
 def _hand_over(member: ClusterMember, groups: BrokerGroups) -> None:
@@ -449,13 +442,13 @@ def _throttle(settings: BrokerSettings) -> ReplicationThrottle | None:
 
 
 def _wake(member: ClusterMember, updater: IsrUpdater) -> None:
-    """A log is damaged: its in-sync set is left where another can lead, and the cluster is told."""
+    """A log is damaged: this broker leaves its in-sync set where another can lead, and reports it to the cluster."""
     member.wake()
     updater.wake()
 
 
 def _report(member: ClusterMember, own_id: int, broker_id: int) -> None:
-    """Tells the controller of a broker whose port refuses. It looks itself sooner or later: an error is only logged."""
+    """Reports a broker whose port refuses to the controller, which probes it in time anyway: errors are only logged."""
     controller = member.state.controller
     address = None if controller is None else _address_of(member, controller.broker_id)
     if address is None:
@@ -464,7 +457,7 @@ def _report(member: ClusterMember, own_id: int, broker_id: int) -> None:
         request = ReportBrokerRequest(broker_id=broker_id)
         call_peer(address, "report_broker", request, Empty, timeout_s=_REPORT_LIMIT_S, broker_id=own_id)
     except PylogError as error:
-        log.info("cannot report broker=%d controller=%s error=%s", broker_id, address, error)
+        event(_logger, "report broker", broker=broker_id, address=address, error=error)
 
 
 def _ask_log_ends(
@@ -478,14 +471,15 @@ def _ask_log_ends(
     try:
         return call_peer(address, "log_ends", request, LogEndsResponse, timeout_s=_LOG_ENDS_LIMIT_S, broker_id=own_id)
     except PylogError as error:
-        log.info("cannot ask for log ends broker=%d address=%s error=%s", broker_id, address, error)
+        event(_logger, "ask for log ends", broker=broker_id, address=address, error=error)
         return None
 
 
 def _run_all(calls: Mapping[str, Callable[[], object]]) -> None:
-    """In bounds: a peer may be silent, and this broker's own logs may take long to load."""
+    """Within a time limit: a peer may be silent, and this broker's own logs may take long to load."""
     for name, error in run_within(_LOG_ENDS_LIMIT_S, calls).items():
-        log.warning("no answer in time call=%s error=%r", name, error)
+        waited_s = _LOG_ENDS_LIMIT_S if error is None else None
+        event(_logger, "wait for answer", level=logging.WARNING, call=name, waited_s=waited_s, error=error)
 
 
 def _steady_ms() -> int:

@@ -1,17 +1,18 @@
-"""What a broker has for coordinating groups: made here and given to each other; its two loops' steps.
+"""The objects with which a broker coordinates groups, created and connected here, and the steps of its two loops.
 
-Rule: as `broker_services`: nothing is decided here.
+Rule: as in `broker_services`, nothing is decided here.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from typing import Final
 
 from broker_runtime.contract.errors import PylogError
+from broker_runtime.contract.events import event
 from broker_runtime.contract.settings import BrokerSettings
+from broker_runtime.contract.waiting import Worker
 from broker_runtime.groups.claims import Claims
 from broker_runtime.groups.coordinator import GroupCoordinator
 from broker_runtime.groups.group import Limits
@@ -22,9 +23,9 @@ from broker_runtime.membership.cluster_member import ClusterMember
 from broker_runtime.services.groups import GroupService
 from broker_runtime.zookeeper.session import ZooKeeperClient
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
-_PAUSE_S: Final = 0.03  # so that members that join together are planned for together
+_PAUSE_S: Final = 0.03  # members that join at the same time are planned for together
 _REMOVAL_S: Final = 60.0
 
 
@@ -42,8 +43,8 @@ class BrokerGroups:
         wall_ms: Callable[[], int],
         believed_ms: Callable[[], int],
     ) -> None:
-        """``refuses``: whether a port refuses. ``steady_ms``: a clock that never jumps. ``believed_ms``: the wall
-        clock, as far as `BelievedClock` goes."""
+        """``refuses``: whether a port refuses. ``steady_ms``: a clock that never jumps. ``believed_ms``: the time of
+        `BelievedClock`."""
         retention_ms = settings.offsets_retention_minutes * 60_000
         claims = Claims(
             client,
@@ -89,22 +90,22 @@ class BrokerGroups:
         )
         self.wake = self._coordinator.wake
 
-    def step(self, stopping: threading.Event) -> None:
-        """One round of the coordinator's loop."""
+    def step(self) -> float:
+        """One round of the coordinator's loop. Blocks until there is something to do, or until `wake`; returns the
+        pause after it in seconds."""
         self._coordinator.wait()
         self._coordinator.step()
-        stopping.wait(_PAUSE_S)
+        return _PAUSE_S
 
-    def step_removal(self, stopping: threading.Event) -> None:
-        """One round of removing what is old."""
-        stopping.wait(_REMOVAL_S)
-        if not stopping.is_set():
+    def step_removal(self, worker: Worker) -> None:
+        """Rests on the thread of ``worker`` for a minute, then removes what is old."""
+        if not worker.rest(_REMOVAL_S):
             self._removal.step()
 
     def give_up(self) -> None:
-        """For good, while the broker is still registered: others take its groups over. May be called twice."""
+        """Gives the groups up for good while the broker is still registered: others take them over. Idempotent."""
         try:
             self._hosted.give_up()
         except PylogError as error:
-            # The registration's end does the same, a little later.
-            log.warning("cannot give groups up error=%s", error)
+            # The end of the registration does the same a little later.
+            event(_logger, "give groups up", level=logging.WARNING, error=error)

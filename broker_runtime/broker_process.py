@@ -4,9 +4,9 @@
 
 Rule: it ends in bounded time after SIGTERM or SIGINT, and at once after a second one. Exit codes:
 
-    0     told to stop, and stopped in order
-    1     could not start (the error stands alone on a line of stderr), could not stop in time, or met a defect
-    130   told twice
+    0     stopped in order, after a signal
+    1     could not start (the error is on a line of its own on stderr), could not stop in time, or met a defect
+    130   a second signal came
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ from typing import TYPE_CHECKING, Final
 
 from broker_runtime import memory
 from broker_runtime.contract.errors import PylogError, SetupError
+from broker_runtime.contract.events import event
 from broker_runtime.contract.settings import BrokerSettings, load_broker_settings
 
 if TYPE_CHECKING:
     from broker_runtime.broker import Broker
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 EXIT_AT_ONCE: Final = 130
 _GRACE_S: Final = 5.0
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs a broker until it is told to stop, and ends the process."""
+    """Runs a broker until a signal stops it, then ends the process."""
     parser = argparse.ArgumentParser(prog="python -m broker_runtime", description="Runs one pylog broker.")
     parser.add_argument("--config", type=Path, required=True, help="TOML file with the broker's settings")
     parser.add_argument("--ready-file", type=Path, help="written when the broker serves: id, host, port, pid as JSON")
@@ -49,12 +50,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         memory.bound_arrow(memory.limit_bytes(settings))
         code = run(settings, ready_file=options.ready_file)
     except (PylogError, OSError) as error:
-        told = error if isinstance(error, PylogError) else SetupError(str(error))
-        sys.stderr.write(f"{told}\n")
+        reported = error if isinstance(error, PylogError) else SetupError(str(error))
+        sys.stderr.write(f"{reported}\n")
         code = 1
     logging.shutdown()
     sys.stderr.flush()
-    # Not by returning: a thread that still waits for a peer must not hold the process.
+    # Not by returning: a thread that still waits for a peer must not keep the process alive.
     os._exit(code)
 
 
@@ -63,13 +64,13 @@ def run(settings: BrokerSettings, *, ready_file: Path | None = None) -> int:
 
     Raises what `Broker.start` raises. A second signal ends the process at once.
     """
-    # Not before: Arrow's memory is bounded by who calls this, and that comes before pyarrow's import.
+    # Not at the top: this imports pyarrow, and the caller must bound Arrow's memory before that.
     from broker_runtime.broker import STOP_LIMIT_S, Broker
 
-    # What the imports made stays for good: the collector need not look through it again and again.
+    # What the imports created is never freed: the garbage collector need not visit it again and again.
     gc.freeze()
     # Signals wake the main thread through a pipe that the C handler writes to. A lock's wait would not do: the kernel
-    # may give the signal to another thread (after a SIGSTOP it does), and a handler may interrupt a lock's holder.
+    # may deliver the signal to another thread (after a SIGSTOP it does), and a handler may interrupt a lock's holder.
     wake_reader, wake_writer = os.pipe()
     os.set_blocking(wake_writer, False)
     signal.set_wakeup_fd(wake_writer, warn_on_full_buffer=False)
@@ -93,14 +94,14 @@ def run(settings: BrokerSettings, *, ready_file: Path | None = None) -> int:
             _write_ready(ready_file, broker)
         while not signals and not has_failed.is_set():
             os.read(wake_reader, 64)
-        log.info("stop broker=%d", broker.broker_id)
-        # In case even the bounded stop does not come back.
+        event(_logger, "stop broker", broker=broker.broker_id)
+        # In case even the bounded stop does not return.
         hard_end = threading.Timer(STOP_LIMIT_S + _GRACE_S, lambda: os._exit(1))
         hard_end.daemon = True
         hard_end.start()
         is_complete = broker.stop()
         hard_end.cancel()
-        log.info("stopped broker=%d complete=%s", broker.broker_id, is_complete)
+        event(_logger, "end broker", broker=broker.broker_id, complete=is_complete)
     finally:
         signal.set_wakeup_fd(-1)
         for number, handler in before.items():
@@ -109,7 +110,7 @@ def run(settings: BrokerSettings, *, ready_file: Path | None = None) -> int:
 
 
 def configure_logging(level: int = logging.INFO) -> None:
-    """Lines of ``time level logger verb field=value`` to stderr. kazoo tells only what is wrong."""
+    """Lines of ``time level logger verb field=value`` to stderr (see `events`). kazoo logs errors only."""
     logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger("kazoo").setLevel(logging.ERROR)
 

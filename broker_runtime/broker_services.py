@@ -1,6 +1,6 @@
-"""Which services a broker has, and which action is whose: made here, and given to the server.
+"""Which services a broker has, and which of them serves which action: created here for the server.
 
-Rule: objects are made and given to each other; nothing is decided, started or waited for.
+Rule: objects are created and connected; nothing is decided, started or waited for.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def make_services(
     producer_ids: ProducerIdService,
     groups: GroupService,
 ) -> Services:
-    """All that a broker serves, over what it has."""
+    """Everything that a broker serves, over its own parts."""
     answers = ByteBudget(ANSWER_BUDGET_BYTES)
     produce = ProduceService(registry, require_given_out=producer_ids.require_given_out)
     read = ReadService(registry, budget=answers)
@@ -67,7 +67,7 @@ def make_services(
 
     beliefs = PeerBeliefs(settings.broker_id, lambda: member.state)
 
-    def heard(
+    def and_wait(
         change: Callable[[Caller, _Request], _Response], topic_of: Callable[[_Request], str]
     ) -> Callable[[Caller, Any], Any]:
         def handle(caller: Caller, request: _Request) -> _Response:
@@ -87,12 +87,12 @@ def make_services(
 
     actions: dict[str, Callable[[Caller, Any], Any]] = {
         "metadata": metadata.metadata,
-        "create_topic": heard(topics.create_topic, lambda request: request.name),
-        "delete_topic": heard(topics.delete_topic, lambda request: request.name),
-        "create_partitions": heard(topics.create_partitions, lambda request: request.name),
-        "add_columns": heard(topics.add_columns, lambda request: request.name),
+        "create_topic": and_wait(topics.create_topic, lambda request: request.name),
+        "delete_topic": and_wait(topics.delete_topic, lambda request: request.name),
+        "create_partitions": and_wait(topics.create_partitions, lambda request: request.name),
+        "add_columns": and_wait(topics.add_columns, lambda request: request.name),
         "describe_config": configs.describe_config,
-        "alter_config": heard(topics.alter_config, lambda request: request.topic),
+        "alter_config": and_wait(topics.alter_config, lambda request: request.topic),
         "list_offsets": logs.list_offsets,
         "delete_records": logs.delete_records,
         "init_producer_id": producer_ids.init_producer_id,

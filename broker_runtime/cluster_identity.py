@@ -1,8 +1,8 @@
 """Who this broker and its cluster are: the cluster's id in ZooKeeper, the instance's in a data directory, the boot's.
 
-The cluster's id is made by the first broker. The instance's is made with the first data directory and tells a broker's
-own killed predecessor from another broker that was given the same number, or a copy of its directory: what was copied
-may run beside the original, and two that take each other for dead would replace each other for ever.
+The first broker creates the cluster's id. The instance's id is created with the first data directory. It distinguishes
+a broker's own killed predecessor from another broker that was given the same number, and from a copy of its directory:
+a copy may run beside the original, and two brokers that each take the other for dead would replace each other for ever.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def cluster_id(client: ZooKeeperClient) -> str:
-    """The cluster's id, made if this is the first broker. Raises `ZooKeeperUnavailableError`."""
+    """The cluster's id, created if this is the first broker. Raises `ZooKeeperUnavailableError`."""
     client.ensure_path(CLUSTER_ID.rpartition("/")[0])
     node = client.find(CLUSTER_ID)
     if node is None:
-        with contextlib.suppress(NodeExistsError):  # another first broker was quicker: its id it is
+        with contextlib.suppress(NodeExistsError):  # another first broker was quicker: its id counts
             client.create(CLUSTER_ID, to_json(ClusterIdentity(cluster_id=str(uuid.uuid4()))))
         node = client.get(CLUSTER_ID)
     return from_json(node.data, ClusterIdentity, CLUSTER_ID).cluster_id
 
 
 def instance_id(files: FileSystem, directory: Path) -> str:
-    """The id in the data directory, made if there is none; the caller holds the directory's lock. A copy has another.
+    """The id in the data directory, created if there is none; the caller holds its lock. A copy has another id.
 
     Raises `CorruptRecordError`, `OSError`.
     """
@@ -49,7 +49,7 @@ def instance_id(files: FileSystem, directory: Path) -> str:
 
 
 def boot_id() -> str:
-    """The machine's, new at each boot; "" where the system has none (not Linux)."""
+    """The machine's id of this boot; "" where the system has none (not Linux)."""
     try:
         return _BOOT_ID.read_text().strip()
     except OSError:

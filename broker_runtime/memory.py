@@ -1,12 +1,12 @@
 """How much memory a broker takes (``memory.max.bytes``), and the part of it that Arrow may have.
 
-    half     Arrow's: an arena of fixed size, made when pyarrow is imported, beyond which its allocations fail
+    half     Arrow's: an arena of fixed size, created when pyarrow is imported, beyond which its allocations fail
     the rest the process itself, messages that gRPC receives (`server.memory_watch`), buffers of frames and answers
 
-Why an arena: Arrow decompresses what a client sends before anybody can look at it, so a few kilobytes may ask for
+Why an arena: Arrow decompresses what a client sends before anything can check it, so a few kilobytes may ask for
 gigabytes. A limit of the process (RLIMIT_AS, RLIMIT_DATA) would end it by a signal where gRPC allocates.
 
-Rule: imports nothing that imports pyarrow. The arena has an address range of its own, and only what is used of it is
+Rule: imports nothing that imports pyarrow. The arena has an address range of its own, of which only the used part takes
 memory.
 """
 
@@ -19,34 +19,35 @@ from pathlib import Path
 from typing import Final
 
 from broker_runtime.contract.errors import InvalidConfigError
+from broker_runtime.contract.events import event
 from broker_runtime.contract.settings import BrokerSettings
 from broker_runtime.contract.settings.kinds import Kind, show
 
 PRODUCE_BUDGET_BYTES: Final = 128 << 20
-"""What all produce streams' frames hold between their arrival and the end of their append."""
+"""For the frames of all produce streams, from their arrival to the end of their append."""
 ANSWER_BUDGET_BYTES: Final = 96 << 20
-"""What all fetches and reads hold at once; an answer larger than this goes alone."""
+"""For the answers of all fetches and reads at one time; an answer larger than this goes alone."""
 
 _MIB: Final = 1 << 20
 _PROCESS_BYTES: Final = 160 * _MIB  # Python, its libraries, the threads of an idle broker
-_RECEIVED_BYTES: Final = 256 * _MIB  # messages on their way in, between two looks of the watch
+_RECEIVED_BYTES: Final = 256 * _MIB  # messages that arrive between two checks of the watch
 _SMALLEST_DEFAULT_BYTES: Final = 1 << 30
 _LARGEST_DEFAULT_BYTES: Final = 4 << 30
 _CGROUP_LIMITS: Final = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 def least_bytes(settings: BrokerSettings) -> int:
-    """What the broker needs for its own work, with these settings."""
+    """The least that the broker needs with these settings."""
     answers = max(ANSWER_BUDGET_BYTES, settings.fetch_max_bytes)
     work = PRODUCE_BUDGET_BYTES + answers + settings.replica_fetch_max_bytes
     return 2 * max(_PROCESS_BYTES + _RECEIVED_BYTES, work)
 
 
 def limit_bytes(settings: BrokerSettings, machine_bytes: int | None = None) -> int:
-    """``memory.max.bytes``: as given, or a quarter of the machine's memory (``machine_bytes``; None: look), within
-    bounds. Raises `InvalidConfigError` if it is given and below `least_bytes`."""
+    """``memory.max.bytes``: as given, or a quarter of the machine's memory (``machine_bytes``; None: ask the system),
+    within bounds. Raises `InvalidConfigError` if it is given and below `least_bytes`."""
     least = least_bytes(settings)
     given = settings.memory_max_bytes
     if given is None:
@@ -61,7 +62,7 @@ def limit_bytes(settings: BrokerSettings, machine_bytes: int | None = None) -> i
 
 
 def arrow_environment(limit: int) -> dict[str, str]:
-    """What a process's environment must say before pyarrow is imported, for Arrow to have half of ``limit`` bytes."""
+    """The environment in which a process must import pyarrow, for Arrow to have half of ``limit`` bytes."""
     return {
         "ARROW_DEFAULT_MEMORY_POOL": "mimalloc",
         "MIMALLOC_RESERVE_OS_MEMORY": f"{limit // 2 >> 10}KiB",
@@ -70,10 +71,10 @@ def arrow_environment(limit: int) -> dict[str, str]:
 
 
 def bound_arrow(limit: int) -> bool:
-    """Gives Arrow half of ``limit`` bytes and no more. False, and a warning in the log: pyarrow is imported already."""
+    """Gives Arrow half of ``limit`` bytes and no more. False, and a warning is logged: pyarrow is imported already."""
     os.environ.update(arrow_environment(limit))
     if "pyarrow" in sys.modules:
-        log.warning("memory.max.bytes does not bound Arrow: pyarrow was imported before")
+        event(_logger, "bound arrow's memory", level=logging.WARNING, error="pyarrow was imported before")
         return False
     return True
 
@@ -83,7 +84,7 @@ def _size(size_bytes: int) -> str:
 
 
 def _machine_bytes() -> int:
-    """The machine's memory, or the container's where that has less."""
+    """The machine's memory, or the container's limit where that is lower."""
     found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for path in _CGROUP_LIMITS:
         try:

@@ -1,10 +1,10 @@
-"""Ports of this machine: free ones that a server gets back when it restarts, and who listens on one that is taken.
+"""Ports of this machine: free ones that a server can use again when it restarts, and who listens on one that is taken.
 
-Rules: chosen below the range from which the kernel takes ports for outgoing connections. There a restarting server
-could find its port in use, by a stranger or by a client of its own: one that keeps trying to connect to a port of
-that range on its own host ends up connected to itself. And a server asks before it listens: gRPC listens with
-SO_REUSEPORT, so a second broker on the same port would start without a word and take half of the first one's
-connections.
+Rules: ports are chosen below the range from which the kernel takes ports for outgoing connections. In that range a
+restarting server could find its port in use, by another program or by a client of its own: a client that keeps trying
+to connect to a port of that range on its own host ends up connected to itself. And a server checks the port before it
+listens: gRPC listens with SO_REUSEPORT, so a second broker on the same port would start without an error and take half
+of the first one's connections.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LISTEN: Final = "0A"
 
 
 def choose_port(host: str = "127.0.0.1", *, besides: Collection[int] = ()) -> int:
-    """A port that nobody uses at this moment, none of ``besides``. Raises `PortInUseError` if there is none."""
+    """A port that is free at this moment and not in ``besides``. Raises `PortInUseError` if there is none."""
     for port in random.sample(_RANGE, _ATTEMPTS):
         if port not in besides and is_free(host, port):
             return port
@@ -37,7 +37,7 @@ def choose_port(host: str = "127.0.0.1", *, besides: Collection[int] = ()) -> in
 def is_free(host: str, port: int) -> bool:
     """Whether a server could listen there now."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        # Connections of the past (TIME_WAIT) do not make a port taken.
+        # Past connections (TIME_WAIT) do not count.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
@@ -66,7 +66,7 @@ def require_free_port(host: str, port: int) -> None:
 
 
 def port_in_use(host: str, port: int, *, advice: str = "Use: pylog up --port {port}") -> PortInUseError:
-    """The error that says who holds the port and which one to use instead, which ``advice`` has as ``{port}``."""
+    """The error that says who holds the port and which one to use instead: ``{port}`` in ``advice``."""
     owner = listener_pid(port)
     holder = "another process" if owner is None else f"pid {owner}"
     candidates = (candidate for candidate in range(9300, 9400) if candidate != port)
@@ -75,7 +75,7 @@ def port_in_use(host: str, port: int, *, advice: str = "Use: pylog up --port {po
 
 
 def listener_pid(port: int) -> int | None:
-    """The process that listens on a TCP port of this machine; None if there is none, or it is hidden from us."""
+    """The process that listens on a TCP port of this machine; None if there is none, or if it cannot be seen."""
     if _LINUX_TABLE.exists():
         return _listener_by_proc(port)
     try:
@@ -104,7 +104,7 @@ def _listener_by_proc(port: int) -> int | None:
 
 
 def _holds(descriptors: Path, inodes: set[str]) -> bool:
-    # Processes end while we look, and those of others are closed to us.
+    # Processes end meanwhile, and those of other users cannot be read.
     with contextlib.suppress(OSError):
         for descriptor in descriptors.iterdir():
             with contextlib.suppress(OSError):

@@ -1,8 +1,8 @@
-"""Where calls come in: each gets its `Caller`, and what it raises becomes what the wire may see, a code and a sentence,
+"""Where calls come in: each gets its `Caller`, and what it raises becomes what a peer may see: a code and a sentence,
 never a traceback.
 
-Rule: this is the one place where a `Caller` is made (`Call`), and the one place where any exception at all is caught.
-What is not a `PylogError` here is a defect of ours: the broker's log gets the traceback, the peer `UnknownServerError`.
+Rule: a `Caller` is made only here (`Call`), and only here is any exception at all caught. An exception that is not a
+`PylogError` is a defect of the broker: its log gets the traceback, the peer gets `UnknownServerError`.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ _logger = logging.getLogger(__name__)
 
 
 class PeerGoneError(Exception):
-    """The peer's connection ended, or its call was cancelled: there is nobody to answer."""
+    """The peer's connection ended, or its call was cancelled: nobody is left to answer."""
 
 
 class Call:
-    """One call of a peer, from its beginning to its end. Its thread's alone."""
+    """One call of a peer, from its beginning to its end. Used by its own thread only."""
 
     def __init__(self, kind: str, peer: str, *, header: str = "") -> None:
-        """``kind``: for the log. ``peer``: gRPC's name of it. ``header``: what the client calls itself in the call's
-        headers (`CLIENT_HEADER`), "" if it does not."""
+        """``kind``: for the log. ``peer``: gRPC's name of it. ``header``: the client's own name in the call's headers
+        (`CLIENT_HEADER`), "" if there is none."""
         self.kind = kind
         self.peer = parse_peer(peer)
         address = peer if self.peer is None else str(Address(*self.peer))
         self.caller = Caller(client_id=header, address=address)
 
     def made_by(self, client_id: str) -> Caller:
-        """Whose call it is, now that its first message has been decoded, in which the client calls itself so."""
+        """The caller, once the call's first message is decoded, in which the client names itself ``client_id``."""
         if client_id:
             self.caller = Caller(client_id=client_id, address=self.caller.address)
         return self.caller
@@ -60,14 +60,14 @@ class Call:
 
 @contextmanager
 def answering(kind: str, context: Any) -> Iterator[Call]:
-    """Around everything a call does: raises only Flight exceptions that the peer may see.
+    """Around everything that a call does: raises only Flight exceptions that the peer may see.
 
     ``context``: Flight's `ServerCallContext`.
     """
     call = Call(kind, context.peer(), header=client_id_of(context))
     try:
         yield call
-    except Exception as error:  # noqa: BLE001 - the boundary: a defect must not show a peer our insides
+    except Exception as error:  # noqa: BLE001 - the boundary: a peer must not see a traceback
         raise wire_error(error, call.kind, call.caller) from None
 
 
@@ -130,9 +130,9 @@ def _has_dictionary(kind: pa.DataType) -> bool:
 
 
 def read_chunk(reader: Any) -> Any | None:
-    """The stream's next message; None at its end (which means nothing: a killed client's stream ends the same way).
+    """The stream's next message; None at its end (which proves nothing: a killed client's stream ends the same way).
 
-    Raises `InvalidRequestError` for a message that Arrow cannot make sense of, `PeerGoneError`.
+    Raises `InvalidRequestError` for a message that Arrow cannot read, `PeerGoneError`.
     """
     with _sense_of("not an Arrow stream"):
         try:
@@ -150,7 +150,7 @@ def validated(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 @contextmanager
 def _sense_of(what_else: str) -> Iterator[None]:
-    """Around what Arrow makes of a peer's bytes: all it may raise then is the peer's fault, or its going away."""
+    """Around Arrow's reading of a peer's bytes: whatever it raises is the peer's fault, or the peer is gone."""
     try:
         yield
     except (flight.FlightError, pa.ArrowCancelled) as error:

@@ -1,28 +1,30 @@
-"""More connections than can be served: nobody connects any more until those without a stream are few again.
+"""More connections than can be served: no new one is accepted until few connections without a stream are left.
 
-Each connection is an open file, whatever is said on it, and a log that cannot open a file is out of order. Nothing in
-Flight or gRPC limits them.
+Each connection is an open file, whatever is sent on it, and a log that cannot open a file goes offline. Nothing in
+Flight or gRPC limits connections.
 
-    connections beyond the limit ─▶ new ones are held up by the kernel
+    connections beyond the limit ─▶ the kernel holds up new ones
                                     idle ones (without a stream) are cut, those that have sent least first, until
                                     three quarters of the limit are left
 
-Rule: costs one small read every `_STEP_S` while few files are open. Connections with a stream are never cut; a client
-whose idle connection is cut connects anew with its next call. Does nothing where the system does not tell (not Linux).
+Rule: costs one small read every `_STEP_S` while few files are open. Connections with a stream are never cut. A client
+whose idle connection was cut connects again for its next call. Does nothing where the system has no such counters (not
+Linux).
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Collection
 from typing import Final
 
 from broker_runtime.contract.events import event
+from broker_runtime.contract.waiting import Worker
 from broker_runtime.server import connections
 from broker_runtime.server.connections import PeerAddress
 
 _STEP_S: Final = 0.1
+_JOIN_LIMIT_S: Final = 1.0
 _WHY_HELD: Final = "connections"
 
 _logger = logging.getLogger(__name__)
@@ -38,31 +40,30 @@ class ConnectionWatch:
         streaming: Callable[[], Collection[PeerAddress]],
         open_files: Callable[[int], int | None] = connections.open_file_count,
     ) -> None:
-        """``limit``: of connections. ``streaming``: those that have streams; it may not block for long.
+        """``limit``: of connections. ``streaming``: those that have streams; it must not block for long.
         ``open_files``: see `connections.open_file_count`."""
         self._limit = limit
         self._streaming = streaming
         self._open_files = open_files
-        self._others = 0  # open files that were no connections, at the last look
+        self._others = 0  # open files that were no connections, when connections were counted last
         self._is_held = False
         self._port = 0
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="connection-watch", daemon=True)
+        # Retried: there was no descriptor or memory left to count with, and there may be soon.
+        self._worker = Worker("connection-watch", self._watch, retried=(OSError, MemoryError), again_s=_STEP_S)
 
     def start(self, port: int) -> None:
-        """Begins to look at connections to ``port``."""
+        """Begins to watch the connections to ``port``."""
         self._port = port
         connections.keep_descriptor()
-        self._thread.start()
+        self._worker.start()
 
     def stop(self) -> None:
         """Ends the thread; waits up to a second for it."""
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(1.0)
+        self._worker.stop()
+        self._worker.join(_JOIN_LIMIT_S)
 
     def step(self) -> int:
-        """Looks at the connections if they may be too many; returns how many it cut."""
+        """Counts the connections if they may be too many, and cuts; returns how many it cut."""
         open_files = self._open_files(self._limit)
         if open_files is not None and open_files - self._others <= self._limit and not self._is_held:
             return 0
@@ -95,9 +96,6 @@ class ConnectionWatch:
             connections.hold_new(self._port, is_held, why=_WHY_HELD)
             self._is_held = is_held
 
-    def _run(self) -> None:
-        while not self._stop.wait(_STEP_S):
-            try:
-                self.step()
-            except (OSError, MemoryError) as error:  # nothing left to look with: there may be soon
-                event(_logger, "look at connections", level=logging.WARNING, error=error)
+    def _watch(self) -> float:
+        self.step()
+        return _STEP_S

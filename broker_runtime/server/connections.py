@@ -2,10 +2,10 @@
 
 Why: nothing in Flight's or gRPC's Python server frees a thread that writes to a stopped process, or waits for one.
 Shutting the socket down does (measured: the blocked call fails within a millisecond, read or write). gRPC does not
-hand its sockets out, so they are found by the peer's address, through duplicates of their descriptors.
+expose its sockets, so they are found by the peer's address, through duplicates of their descriptors.
 
-Rule: never closes or reads a descriptor that is not its own duplicate (`traffic` asks the kernel about others, which
-takes nothing from them); touches sockets of given peers only.
+Rule: never closes or reads a descriptor that is not its own duplicate (`traffic` only asks the kernel about others,
+which does not affect them), and affects only the sockets of given peers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _BYTES_ACKED_AT = 120  # __u64 tcpi_bytes_acked
 # directly behind it: __u64 tcpi_bytes_received
 
 
-# Python's own calls let go of the interpreter's lock, and may wait long for it when the processors are busy.
+# Python's own calls release the interpreter's lock, and may wait long to get it back when the processors are busy.
 _system = ctypes.PyDLL(None) if sys.platform == "linux" else None
 _system_that_may_block = ctypes.CDLL(None)
 _STATUS = b"/proc/self/status"
@@ -44,10 +44,11 @@ _TCP_SAVE_SYN, _TCP_SAVED_SYN = 27, 28
 _SYN_BYTES = 256  # IP's header and TCP's
 _TCP = 6  # IPPROTO_TCP
 _SMALL_BYTES = 1 << 10  # an opening of HTTP/2, a call's headers, an ordinary request
-_HALF_OF_HALF = 1 << 30  # of TCP's sequence numbers: those that came before are sent again, and are no more than that
+# Of TCP's sequence numbers: those before the base are retransmissions, which go back no further than that.
+_HALF_OF_HALF = 1 << 30
 
 # Classic BPF, which needs no rights: struct sock_filter is (operation, jump if true, jump if false, operand). On a TCP
-# socket a program begins at TCP's header. What it refuses is as if it were lost: a peer sends it again, ever slower.
+# socket a program begins at TCP's header. What it refuses counts as lost: the peer sends it again, ever more slowly.
 _PAYLOAD_SIZE = (
     (0x30, 0, 0, 12),  # A = the byte with the header's size
     (0x74, 0, 0, 4),  # A >>= 4
@@ -74,8 +75,9 @@ TAKES_SMALL = Filter(*_PAYLOAD_SIZE, (0x25, 0, 1, _SMALL_BYTES), _REFUSE, _TAKE)
 
 
 def takes_until(first_sequence: int, received_bytes: int, credit_bytes: int) -> Filter:
-    """Takes ``credit_bytes`` (below 1 GiB) more on a connection on which so many came, and the rest of the segment in
-    which they end: 64 KiB at most. What has no payload is always taken: acknowledgements, the end of the connection."""
+    """Takes ``credit_bytes`` (below 1 GiB) more on a connection that has received ``received_bytes``, and the rest of
+    the segment in which they end: 64 KiB at most. Segments without payload are always taken: acknowledgements, the end
+    of the connection."""
     base = (first_sequence + received_bytes - _HALF_OF_HALF) % (1 << 32)
     return Filter(
         *_PAYLOAD_SIZE,
@@ -103,7 +105,7 @@ class PeerAddress(NamedTuple):
 
 
 class Traffic(NamedTuple):
-    """A connection at one moment. ``descriptor`` is not the reader's: it may be another connection's soon."""
+    """A connection at one moment. ``descriptor`` belongs to gRPC, and may soon be another connection's."""
 
     descriptor: int
     received_bytes: int  # from the peer
@@ -111,7 +113,7 @@ class Traffic(NamedTuple):
 
 
 def allow_open_files(wanted: int) -> int:
-    """Raises this process's limit of open files to ``wanted`` where it is lower and the system lets us; returns it.
+    """Raises this process's limit of open files to ``wanted`` where it is lower and the system allows it; returns it.
 
     A stream is a socket, and the usual soft limit of 1,024 is below ``max.connections`` and the log's files together.
     """
@@ -121,14 +123,14 @@ def allow_open_files(wanted: int) -> int:
     wanted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    except (OSError, ValueError):  # macOS has a limit below the one it tells
+    except (OSError, ValueError):  # the real limit of macOS is below the one it reports
         return soft
     return wanted
 
 
 def open_file_count(few: int) -> int | None:
-    """How many files this process has open; 0 where they are ``few`` at most, which is quicker to see, or where the
-    system does not tell (not Linux). None: there is no descriptor left to count with."""
+    """How many files this process has open; 0 where there are at most ``few``, which is cheaper to find out, or where
+    the system does not say (not Linux). None: there is no descriptor left to count with."""
     if _system is None or _descriptor_limit() <= few:
         return 0
     try:
@@ -138,7 +140,7 @@ def open_file_count(few: int) -> int | None:
 
 
 def keep_descriptor() -> None:
-    """Keeps a descriptor with which `reset` and `reset_now` work when no other is left. Once for the process."""
+    """Keeps a descriptor with which `reset` and `reset_now` work when no other is left: one for the whole process."""
     with _keeping:
         if not _kept:
             _kept.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
@@ -169,9 +171,9 @@ def connections_to(peers: Collection[PeerAddress]) -> dict[PeerAddress, socket.s
 
 
 def idle_connections(local_port: int, idle_s: float) -> dict[PeerAddress, socket.socket]:
-    """Connections that peers made to ``local_port`` and have sent nothing on for ``idle_s``. Close them.
+    """Connections that peers made to ``local_port`` and on which they have sent nothing for ``idle_s``. Close them.
 
-    Empty where the system does not tell (not Linux).
+    Empty where the system does not say (not Linux).
     """
     found: dict[PeerAddress, socket.socket] = {}
     for descriptor in _open_descriptors() if hasattr(socket, "TCP_INFO") else ():
@@ -179,7 +181,7 @@ def idle_connections(local_port: int, idle_s: float) -> dict[PeerAddress, socket
         if duplicate is None:
             continue
         address = _peer_of(duplicate)
-        # One of the numbers listed was the list's own; a duplicate made here may have it by now.
+        # One of the numbers listed was that of the listing itself; a duplicate of this loop may have it by now.
         if address is not None and address not in found and duplicate.getsockname()[1] == local_port:
             info = _tcp_info(duplicate)
             if info is not None and struct.unpack_from("=I", info, _LAST_DATA_RECEIVED_AT)[0] >= idle_s * 1000:
@@ -198,7 +200,7 @@ def cut(connection: socket.socket) -> None:
 
 
 def bytes_acknowledged(connection: socket.socket) -> int | None:
-    """How many bytes the peer's kernel has taken so far; None where the system does not tell (not Linux)."""
+    """How many bytes the peer's kernel has taken so far; None where the system does not say (not Linux)."""
     info = _tcp_info(connection)
     if info is None:
         return None
@@ -207,10 +209,10 @@ def bytes_acknowledged(connection: socket.socket) -> int | None:
 
 
 def traffic(local_port: int) -> dict[PeerAddress, Traffic]:
-    """What has come and gone on each connection that a peer made to ``local_port``. Empty where the system does not
-    tell (not Linux).
+    """What was received and sent on each connection that a peer made to ``local_port``. Empty where the system does not
+    say (not Linux).
 
-    Takes no descriptor and does not let go of the interpreter's lock: 2 µs for each open file, 10 µs for each of them.
+    Needs no descriptor and does not release the interpreter's lock: 2 µs for each open file, 10 µs for each connection.
     """
     found: dict[PeerAddress, Traffic] = {}
     if _system is None:
@@ -230,7 +232,7 @@ def traffic(local_port: int) -> dict[PeerAddress, Traffic]:
 
 def reset(descriptor: int, local_port: int, address: PeerAddress) -> bool:
     """Ends the connection that `traffic` found, for both sides, at once, and drops what the kernel has received on it
-    and nobody has read: after `cut` that would still be read, up to tens of megabytes. False: it is not there.
+    and nobody has read: after `cut` that would still be read, up to tens of megabytes. False: it no longer exists.
 
     Blocks while a thread reads from it.
     """
@@ -238,8 +240,8 @@ def reset(descriptor: int, local_port: int, address: PeerAddress) -> bool:
 
 
 def reset_now(descriptor: int, local_port: int, address: PeerAddress) -> bool:
-    """The same without letting go of the interpreter's lock: for connections from which only little is read at a time,
-    and where thousands wait for that lock."""
+    """As `reset`, without releasing the interpreter's lock: for connections from which only little is read at a time,
+    and where thousands of threads wait for that lock."""
     return _system is not None and _reset(_system, descriptor, local_port, address)
 
 
@@ -257,8 +259,8 @@ def _reset(system: ctypes.CDLL, descriptor: int, local_port: int, address: PeerA
 
 
 def _reset_without_another(descriptor: int, local_port: int, address: PeerAddress) -> bool:
-    """The same with the descriptor that is kept. It is the connection's until the next time: nobody else waits for its
-    end, which the peer has been told."""
+    """As `_reset`, with the descriptor that is kept. It refers to the connection until its next use: that harms nobody,
+    as the peer has been sent the end already."""
     assert _system is not None
     with _keeping:
         if not _kept or _system.dup2(descriptor, _kept[0]) < 0:
@@ -270,9 +272,9 @@ def _reset_without_another(descriptor: int, local_port: int, address: PeerAddres
 
 
 def hold_new(local_port: int, is_held: bool, *, why: str) -> None:
-    """While held, nobody connects to ``local_port``: the kernel drops what would make a connection, and peers try again
-    after a second, then after two more, and so on. Held for as long as anybody has a reason (``why``). Does nothing
-    where the system cannot (not Linux)."""
+    """While held, no connection to ``local_port`` is accepted: the kernel drops the packets that would open one, and
+    peers try again after a second, then after two more, and so on. Held for as long as there is any reason (``why``).
+    Does nothing where the system cannot (not Linux)."""
     with _filtering_new:
         (_held.add if is_held else _held.discard)((local_port, why))
         _filter_new(local_port)
@@ -296,8 +298,8 @@ def save_first_sequences(local_port: int) -> None:
 
 
 def first_sequence(descriptor: int, address: PeerAddress) -> int | None:
-    """The sequence number of the first byte that comes on the connection that `traffic` found. The kernel tells it
-    once; None: it has told, or it does not know (it takes no notes while it is flooded with connections)."""
+    """The sequence number of the first byte on the connection that `traffic` found. The kernel gives it once; None: it
+    was given, or it is not known (the kernel does not save it while it is flooded with connections)."""
     if _system is None:
         return None
     packet, size = ctypes.create_string_buffer(_SYN_BYTES), ctypes.c_uint32(_SYN_BYTES)
@@ -320,9 +322,9 @@ def first_sequence(descriptor: int, address: PeerAddress) -> int | None:
 
 
 def set_filter(descriptor: int, local_port: int, address: PeerAddress, wanted: Filter | None) -> bool:
-    """Gives the connection that `traffic` found this filter, or none. False: it is not there.
+    """Gives the connection that `traffic` found this filter, or none. False: it no longer exists.
 
-    Does not let go of the interpreter's lock, and blocks while a thread reads from the connection.
+    Does not release the interpreter's lock, and blocks while a thread reads from the connection.
     """
     if _system is None:
         return False
@@ -351,7 +353,7 @@ def _filter_new(local_port: int) -> None:
 
 
 def _listening_at(local_port: int) -> Iterator[int]:
-    """The descriptors of sockets that take connections to ``local_port``."""
+    """The descriptors of sockets that listen on ``local_port``."""
     if _system is None:
         return
     listens, size = ctypes.c_uint32(), ctypes.c_uint32()
@@ -363,7 +365,7 @@ def _listening_at(local_port: int) -> Iterator[int]:
 
 
 def _descriptor_limit() -> int:
-    """All open descriptors are below."""
+    """A number above all open descriptors."""
     assert _system is not None
     status = _system.open(_STATUS, os.O_RDONLY | os.O_CLOEXEC)
     if status < 0:  # no descriptor is left

@@ -1,8 +1,8 @@
-"""A fetch session (DoExchange), of a consumer or of a follower: one request, one answer, in lockstep, with a sign of
-life each second of a wait.
+"""A fetch session (DoExchange), of a consumer or of a follower: one request, one answer, in lockstep, with a heartbeat
+every second of a wait.
 
-Rule: one thread; nothing is kept between two requests of a consumer but how often it asked (so that a byte limit
-starves no partition); of a follower what it wants (`FollowerSession`). An answer's bytes are given back to the budget
+Rule: one thread. Of a consumer only the number of its requests is kept from one to the next (so that a byte limit
+starves no partition), of a follower what it wants (`FollowerSession`). An answer's bytes are given back to the budget
 when they are written, or cannot be.
 """
 
@@ -31,23 +31,23 @@ class FetchSession:
         service: FetchService,
         stream: OpenStream,
     ) -> None:
-        """Of ``stream``'s caller: a follower's if that is a broker, else a consumer's."""
+        """The session is that of ``stream``'s caller: a follower's if that is a broker, else a consumer's."""
         self._reader = reader
         self._writer = writer
         self._service = service
         self._stream = stream
         caller = self._caller = stream.caller
         self._follower = service.follower_session(caller) if isinstance(caller, BrokerCaller) else None
-        self._asked = 0
+        self._requests = 0
 
     def serve(self) -> None:
-        """Returns at the session's end. Raises `InvalidRequestError` for a message that is none, `PeerGoneError`."""
+        """Returns at the session's end. Raises `InvalidRequestError` for a malformed message, `PeerGoneError`."""
         try:
             self._writer.begin(FRAMES_SCHEMA)
             while (chunk := self._read()) is not None:
                 request = message_of(chunk.app_metadata, FetchRequest)
                 if request.heartbeat:
-                    self._say_alive()
+                    self._send_heartbeat()
                 else:
                     self._answer(request)
         finally:
@@ -55,11 +55,13 @@ class FetchSession:
                 self._follower.close()
 
     def _answer(self, request: FetchRequest) -> None:
-        self._asked += 1
+        self._requests += 1
         if self._follower is not None:
-            answer = self._follower.fetch(request, self._say_alive)
+            answer = self._follower.fetch(request, self._send_heartbeat)
         else:
-            answer = self._service.fetch(self._caller, request, rotation=self._asked, still_waiting=self._say_alive)
+            answer = self._service.fetch(
+                self._caller, request, rotation=self._requests, still_waiting=self._send_heartbeat
+            )
         try:
             batch = frames_batch(answer.cells) if answer.cells else None
             with self._stream.writing:
@@ -74,6 +76,6 @@ class FetchSession:
             self._stream.took(chunk)
         return chunk
 
-    def _say_alive(self) -> None:
+    def _send_heartbeat(self) -> None:
         with self._stream.writing:
             write(self._writer, None, _HEARTBEAT)

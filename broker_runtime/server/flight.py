@@ -1,4 +1,4 @@
-"""The Flight server: which call is which service. Translates, and nothing else.
+"""The Flight server: which service answers which call. It translates, and does nothing else.
 
 Rule: every call runs inside `boundary.answering`, every stream is in the `StreamTable` while it is open. No call
 does anything before its opening has been decoded, its version checked and its stream admitted.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -36,6 +35,7 @@ from broker_runtime.contract.flight import (
     metadata,
 )
 from broker_runtime.contract.requests import ACTIONS
+from broker_runtime.contract.waiting import Deadline
 from broker_runtime.ports import require_free_port
 from broker_runtime.server.boundary import Call, answering, read_schema, wire_error
 from broker_runtime.server.connection_watch import ConnectionWatch
@@ -56,13 +56,13 @@ from broker_runtime.services.read import ReadRange, ReadService
 
 _MAX_ACTIONS = 200  # at once
 _ACTION_BYTES = 16 << 20  # of large requests of actions under way: each takes several times as much
-_SMALL_ACTION_BYTES = 64 << 10  # waits for no room
+_SMALL_ACTION_BYTES = 64 << 10  # such an action does not wait for room
 _ROOM_WAIT_S = 5.0
 _OTHER_THREADS = 150  # the broker's own, and refused calls'
 _OPEN_FILES_BESIDES = 4096  # logs, ZooKeeper
-_CONNECTIONS_PER_STREAM = 4  # of those that are allowed: clients have some for actions, and idle ones
+_CONNECTIONS_PER_STREAM = 4  # for each stream allowed: clients have others for actions, and idle ones
 _FEWEST_CONNECTIONS = 64
-_MORE_OPEN_FILES = 8192  # connections that come between two looks
+_MORE_OPEN_FILES = 8192  # connections that come between two checks
 _GRACE_S = 0.5  # for answers under way, when the broker stops
 
 _logger = logging.getLogger(__name__)
@@ -70,9 +70,9 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """What the server translates for. ``actions``: by name in `requests.ACTIONS`, from caller and request to response.
+    """The services behind the calls. ``actions``: by name in `requests.ACTIONS`, from caller and request to response.
 
-    ``admit_replica``: which broker a hello with a replica id is of; raises `StaleBrokerEpochError` if it is of none.
+    ``admit_replica``: the broker that sent a hello with a replica id; raises `StaleBrokerEpochError` if it is none.
     """
 
     produce: ProduceService
@@ -127,12 +127,12 @@ class PylogFlightServer(flight.FlightServerBase):
 
         Blocks up to ``timeout_s``. False: some call is still running then; its thread ends with the process.
         """
-        deadline_s = time.monotonic() + timeout_s
+        deadline = Deadline(timeout_s)
         self._streams.refuse_new()
         ending = threading.Thread(target=self.shutdown, name="flight-shutdown", daemon=True)
         ending.start()
         ending.join(min(_GRACE_S, timeout_s))
-        while ending.is_alive() and time.monotonic() < deadline_s:
+        while ending.is_alive() and not deadline.expired:
             self._streams.cut_all()
             ending.join(0.2)
         self._streams.stop()
@@ -168,7 +168,7 @@ class PylogFlightServer(flight.FlightServerBase):
 
     @contextmanager
     def _one_more_action(self) -> Iterator[None]:
-        """Bounds the threads that actions hold. They have room of their own, so that a full broker can be asked why."""
+        """Bounds the threads that actions hold. Streams do not count: a broker full of them can still be asked why."""
         if not self._action_slots.acquire(blocking=False):
             raise TooManyStreamsError(f"{_MAX_ACTIONS} actions are under way on this broker")
         try:
@@ -178,7 +178,7 @@ class PylogFlightServer(flight.FlightServerBase):
 
     @contextmanager
     def _room_for(self, size_bytes: int) -> Iterator[None]:
-        """Bounds what is made of large requests."""
+        """Bounds the memory that large requests take."""
         held_bytes = size_bytes if size_bytes > _SMALL_ACTION_BYTES else 0
         if held_bytes and not self._action_budget.acquire(held_bytes, _ROOM_WAIT_S):
             raise BrokerOverloadedError(f"{_ACTION_BYTES >> 20} MiB of requests are under way on this broker")
@@ -224,7 +224,7 @@ class PylogFlightServer(flight.FlightServerBase):
             is_follower = hello.replica_id >= 0
             if is_follower:
                 call.caller = self._services.admit_replica(caller, hello)
-            # A broker that is full of clients still feeds its followers: without them nothing is committed.
+            # A broker that is full of clients still serves its followers: without them nothing is committed.
             with self._open("follower" if is_follower else "fetch", call, is_limited=not is_follower) as stream:
                 with stream.reading:
                     schema = read_schema(reader)
@@ -258,8 +258,8 @@ class PylogFlightServer(flight.FlightServerBase):
 
     def _read_pieces(self, caller: Caller, plan: ReadRange) -> Generator[Any, None, None]:
         with closing(self._services.read.pieces(caller, plan)) as pieces:
-            for told, frames in pieces:
-                yield frames_batch([] if frames is None else [frames]), metadata(told)
+            for response, frames in pieces:
+                yield frames_batch([] if frames is None else [frames]), metadata(response)
 
     def _watched(self, kind: str, call: Call, pause_limit_s: float, items: Generator[Any, None, None]) -> Iterator[Any]:
         """``items``, as a stream under watch. Flight asks for the next when the peer has taken the last."""
@@ -299,7 +299,7 @@ def _topic_of(descriptor: Any) -> str:
 
 
 def _allow_connections(wanted: int) -> int:
-    """Sees to it that so many connections can be open beside the logs' files, or as many as the system lets us."""
-    # The watchdog duplicates what it looks at.
+    """Raises the limit of open files for so many connections beside the logs; returns how many the system allows."""
+    # Twice: the watchdog duplicates the descriptors that it checks.
     granted = allow_open_files(_OPEN_FILES_BESIDES + 2 * wanted + _MORE_OPEN_FILES)
     return max(_FEWEST_CONNECTIONS, min(wanted, (granted - min(_OPEN_FILES_BESIDES, granted // 2)) // 2))

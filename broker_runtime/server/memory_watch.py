@@ -1,20 +1,20 @@
-"""What gRPC holds of messages that are still coming in: found by looking, and bounded by cutting connections.
+"""The memory that gRPC holds for messages that are still arriving: measured, and bounded by cutting connections.
 
-gRPC gathers a message of any length before anybody sees it, and nothing in Flight limits that. But how many bytes came
-on a connection is the kernel's to tell, and how many of them were in messages that were taken from it is ours:
+gRPC collects a message of any length before it hands it over, and nothing in Flight limits that. But the kernel knows
+how many bytes came on a connection, and the broker knows how many of them were in messages that it has taken:
 
-    the process's memory has grown? ─ yes ─▶ each connection: bytes that came, without those that were taken
+    the process's memory has grown? ─ yes ─▶ each connection: bytes that came, less those that were taken
                                               more than any message of ours has ─▶ cut
-                                              a third of the limit untaken ─▶ those that show little else
-                                              the process near its limit ─▶ those with the most to blame
+                                              a third of the limit untaken ─▶ cut those that show little else
+                                              the process near its limit ─▶ cut those with the most to blame
                                               half of that third, or near ─▶ all receive on credit: `ReceiveCredits`
 
-A look may come late, when others have the processors, and half a gibibyte may come in a second: therefore the credits.
-Near: its memory and the untaken bytes of all together, as each message is copied once when its end has come. To blame:
-bytes untaken beyond those taken of late. Taken: read, and no longer held by the stream that read them.
+A check may come late, when others have the processors, and half a gibibyte may come in a second: hence the credits.
+Near: the process's memory plus the untaken bytes of all connections, as each message is copied once when it is whole.
+To blame: untaken bytes beyond those taken recently. Taken: read, and no longer held by the stream that read them.
 
-Rule: costs one small read every `_STEP_S` while nothing grows. A look keeps the interpreter's lock, and what may wait
-is done by other threads. Only connections to this broker's port are cut. Does nothing where the system does not tell
+Rule: costs one small read every `_STEP_S` while nothing grows. A check keeps the interpreter's lock, and other threads
+do what may block. Only connections to this broker's port are cut. Does nothing where the system has no such counters
 (not Linux).
 """
 
@@ -23,18 +23,18 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Final
 
 from broker_runtime.contract.events import event
 from broker_runtime.contract.settings import Address
 from broker_runtime.contract.settings.definitions import MAX_MESSAGE_BYTES_LIMIT
+from broker_runtime.contract.waiting import Worker
 from broker_runtime.server import connections
 from broker_runtime.server.connections import PeerAddress, Traffic
 from broker_runtime.server.receive_credits import ReceiveCredits
@@ -42,26 +42,28 @@ from broker_runtime.server.receive_credits import ReceiveCredits
 MAX_UNTAKEN_BYTES: Final = 2 * MAX_MESSAGE_BYTES_LIMIT
 """The largest frame, with its envelope and what gRPC reads ahead, is well below."""
 _STEP_S: Final = 0.05
-_LOOKING_STEP_S: Final = 0.01
-_WORKERS: Final = 4
+_CHECKING_STEP_S: Final = 0.01
+_ORDER_WORKERS: Final = 4
+_NO_ORDER_S: Final = 60.0
+_JOIN_LIMIT_S: Final = 1.0
 _UNTAKEN_PART: Final = 3  # such a part of the limit may be untaken, of all connections that have little else to show
 _CREDIT_PART: Final = 6  # where such a part of the limit is untaken, connections receive on credit
 _LEAST_CREDIT_BYTES: Final = 64 << 20  # of all connections: twice that is half of the margin
-_CREDIT_CALM_S: Final = 1.0  # for so long there is no need for it when it ends
-_GROWTH_BYTES: Final = 64 << 20  # less is no reason to look
-_QUIET_S: Final = 0.5  # for so long nothing much comes: the growth has another cause
+_CREDIT_CALM_S: Final = 1.0  # credits end when they were not needed for so long
+_GROWTH_BYTES: Final = 64 << 20  # less is no reason for a check
+_QUIET_S: Final = 0.5  # when little came for so long, the growth has another cause
 _QUIET_BYTES: Final = 4 << 20  # of one connection
 _QUIET_BYTES_OF_ALL: Final = 32 << 20
-# What else a client sends, acknowledgements of what it reads, refused calls: at most as much as it is sent, and
+# Whatever else a client sends, such as acknowledgements and refused calls: at most as much as it is sent, and
 _EXCUSED_BYTES_PER_S: Final = 64 << 10
 # of a connection that is seen for the first time, so many bytes and such a part of what it was sent:
 _EXCUSED_BYTES: Final = 1 << 20
 _EXCUSED_PART: Final = 64
 _GIVE_BACK_EVERY_S: Final = 0.3
 _PAUSE_S: Final = 1.0  # where memory is short and no connection is the cause
-_MARGIN_BYTES: Final = 256 << 20  # what may come between two looks
-_LEAST_BYTES: Final = 64 << 10  # whoever has sent less is not the cause, unless nothing was taken of it in
-_STRANGER_S: Final = 2.0
+_MARGIN_BYTES: Final = 256 << 20  # what may come between two checks
+_LEAST_BYTES: Final = 64 << 10  # a connection that has sent less is not the cause, unless nothing was taken of it in
+_NOTHING_TAKEN_S: Final = 2.0
 _CONNECTION_BYTES: Final = 32 << 10  # what it takes, whatever comes on it
 _FREED_WITHIN_S: Final = 0.1  # the memory of a connection that was cut
 _STATM: Final = Path("/proc/self/statm")
@@ -71,7 +73,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Seen:
-    """A connection at the last look."""
+    """A connection at the last check."""
 
     since_s: float
     received_bytes: int
@@ -79,7 +81,7 @@ class _Seen:
     taken_bytes: int
     accounted_bytes: int  # of those received: taken, or excused
     excused_bytes: int = 0  # of those accounted
-    of_late_bytes: float = 0.0  # taken, fading by half each second: what a client at its ordinary work has to show
+    of_late_bytes: float = 0.0  # taken, halved every second: shows that a client is at its ordinary work
 
     @property
     def untaken_bytes(self) -> int:
@@ -102,79 +104,81 @@ class MemoryWatch:
         memory_bytes: Callable[[], int | None] | None = None,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``taken_bytes``: of messages that were taken from each peer, as far as that is known; absent is 0."""
+        """``taken_bytes``: of messages taken from each peer, as far as that is known; an absent peer has 0."""
         self._limit_bytes = limit_bytes
         self._taken_bytes = taken_bytes
         self._memory_bytes = memory_bytes or _resident_bytes
         self._monotonic_s = monotonic_s
-        self._calm_bytes: int | None = None  # the least since the last look at the connections
-        self._looked_s = 0.0
-        self._cut: list[tuple[float, int]] = []  # when, and how many bytes, of late
-        self._may_look_s = 0.0
+        self._calm_bytes: int | None = None  # the least since connections were checked last
+        self._checked_s = 0.0
+        self._cut: list[tuple[float, int]] = []  # when, and how many bytes, recently
+        self._may_check_s = 0.0
         self._gave_back_s = 0.0
-        self._noise_s = 0.0  # when more than a little was untaken, or nobody looked
-        self._is_looking = False
+        self._noise_s = 0.0  # when more than a little was untaken, or there was no check
+        self._is_checking = False
         self._seen: dict[PeerAddress, _Seen] = {}
         self._credits = ReceiveCredits()
-        self._crowded_s = -_CREDIT_CALM_S  # when there was need for credits
+        self._crowded_s = -_CREDIT_CALM_S  # when credits were needed last
         self._gone: dict[PeerAddress, int] = {}  # of connections that ended: what was taken of those
         self._port = 0
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="memory-watch", daemon=True)
+        # Retried: there was no descriptor or memory left to check with, and there may be soon.
+        retried = (OSError, MemoryError)
+        self._worker = Worker("memory-watch", self._watch, retried=retried, again_s=_CHECKING_STEP_S)
         self._ending: dict[PeerAddress, int] = {}  # descriptors of connections that are cut now
-        # What may block for long, when the look must go on: whoever cuts waits for whoever reads from that connection.
+        # What may block for long while the check must continue: a cut waits for the thread that reads that connection.
         self._orders: SimpleQueue[Callable[[], object]] = SimpleQueue()
-        self._workers = [
-            threading.Thread(target=self._run_orders, name=f"memory-watch-{number}", daemon=True)
-            for number in range(_WORKERS)
+        # An order that fails for want of a descriptor or memory is given again by the next check.
+        self._order_workers = [
+            Worker(f"memory-watch-{number}", self._carry_out_order, retried=retried, again_s=0.0)
+            for number in range(_ORDER_WORKERS)
         ]
 
     def start(self, port: int) -> None:
-        """Begins to look at connections to ``port``."""
+        """Begins to watch the connections to ``port``."""
         self._port = port
         self._credits.start(port)
-        for thread in (self._thread, *self._workers):
-            thread.start()
+        for worker in (self._worker, *self._order_workers):
+            worker.start()
 
     def stop(self) -> None:
-        """Ends the thread; waits up to a second for it."""
-        self._stop.set()
-        for _ in self._workers:
+        """Ends the threads; waits up to a second for the one that checks."""
+        for worker in (self._worker, *self._order_workers):
+            worker.stop()
+        for _ in self._order_workers:  # not before all of them are to stop: each takes one, and none a second
             self._orders.put(lambda: None)
-        if self._thread.is_alive():
-            self._thread.join(1.0)
+        self._worker.join(_JOIN_LIMIT_S)
         self._credits.lift({})
 
     def step(self) -> int:
-        """One look; returns how many connections it cut."""
+        """One check; returns how many connections it cut."""
         memory_bytes, now_s = self._memory_bytes(), self._monotonic_s()
         if memory_bytes is None:
             return 0
-        is_tight = memory_bytes > self._limit_bytes - _MARGIN_BYTES and now_s >= self._may_look_s
+        is_tight = memory_bytes > self._limit_bytes - _MARGIN_BYTES and now_s >= self._may_check_s
         self._calm_bytes = memory_bytes if self._calm_bytes is None else min(self._calm_bytes, memory_bytes)
         has_grown = memory_bytes - self._calm_bytes > _GROWTH_BYTES
-        self._is_looking = is_tight or has_grown or self._credits.is_given
-        if not self._is_looking:
-            if now_s >= self._may_look_s:
+        self._is_checking = is_tight or has_grown or self._credits.is_given
+        if not self._is_checking:
+            if now_s >= self._may_check_s:
                 self._noise_s = now_s
             return 0
-        cut, is_quiet = self._look(memory_bytes, now_s)
+        cut, is_quiet = self._check_connections(memory_bytes, now_s)
         if is_tight and now_s - self._gave_back_s > _GIVE_BACK_EVERY_S:
             self._gave_back_s = now_s
-            self._order(_give_back)  # what was freed must not look as if it were used, or others are cut for it
+            self._order(_give_back)  # freed memory must not count as used, or others are cut for it
         if not is_quiet:
             self._noise_s = now_s
         elif now_s - self._noise_s > _QUIET_S:
-            self._calm_bytes = memory_bytes  # the growth is not theirs
+            self._calm_bytes = memory_bytes  # connections are not the cause of the growth
             if is_tight:
-                self._may_look_s = now_s + _PAUSE_S
+                self._may_check_s = now_s + _PAUSE_S
                 self._excuse_nothing()
         return cut
 
-    def _look(self, memory_bytes: int, now_s: float) -> tuple[int, bool]:
-        """Cuts what is to be cut; how many, and whether little is untaken."""
+    def _check_connections(self, memory_bytes: int, now_s: float) -> tuple[int, bool]:
+        """Cuts the connections that are to be cut; returns how many, and whether little is untaken."""
         found = connections.traffic(self._port)
-        taken = self._taken_bytes()  # read first, bytes of messages taken meanwhile would seem untaken
+        taken = self._taken_bytes()  # after `found`: in the other order, bytes taken meanwhile would count as untaken
         self._update(found, taken, now_s)
         by_blame = sorted(self._seen.items(), key=lambda item: item[1].blame_bytes, reverse=True)
         self._cut = [(cut_s, size_bytes) for cut_s, size_bytes in self._cut if now_s - cut_s < _FREED_WITHIN_S]
@@ -186,8 +190,8 @@ class MemoryWatch:
         cut: list[tuple[PeerAddress, int]] = []
         for address, seen in by_blame:
             size_bytes = seen.untaken_bytes
-            is_stranger = not seen.taken_bytes and now_s - seen.since_s > _STRANGER_S
-            is_cause = size_bytes > (0 if is_stranger else _LEAST_BYTES)
+            is_never_taken = not seen.taken_bytes and now_s - seen.since_s > _NOTHING_TAKEN_S
+            is_cause = size_bytes > (0 if is_never_taken else _LEAST_BYTES)
             is_needed = excess_bytes > 0 or (surplus_bytes > 0 and seen.blame_bytes > 0)
             if not (is_needed and is_cause) and size_bytes <= MAX_UNTAKEN_BYTES:
                 continue
@@ -218,15 +222,15 @@ class MemoryWatch:
             self._credits.lift({address: each for address, each in found.items() if address in self._seen})
 
     def _order(self, work: Callable[[], object]) -> None:
-        if self._thread.is_alive():
+        if self._worker.is_running:
             self._orders.put(work)
         else:  # a test's step
             work()
 
     def _update(self, found: Mapping[PeerAddress, Traffic], taken: Mapping[PeerAddress, int], now_s: float) -> None:
-        """What came on each connection by now, and what of it is accounted for."""
-        passed_s = now_s - self._looked_s
-        self._looked_s = now_s
+        """Updates what came on each connection, and how much of it is accounted for."""
+        passed_s = now_s - self._checked_s
+        self._checked_s = now_s
         for address in self._seen.keys() - found.keys():
             self._forget(address)
         self._gone = {address: taken_bytes for address, taken_bytes in self._gone.items() if address in taken}
@@ -260,21 +264,21 @@ class MemoryWatch:
             )
 
     def _forget(self, address: PeerAddress) -> None:
-        """The connection has ended. What was taken of it does not account for what comes on another one."""
+        """The connection has ended. What was taken of it does not account for what comes on the next one."""
         self._gone[address] = self._seen.pop(address).taken_bytes
 
     def _excuse_nothing(self) -> None:
-        """From the next look on all that came counts which was not taken."""
+        """From the next check on, all bytes that came and were not taken count."""
         for seen in self._seen.values():
             seen.accounted_bytes -= seen.excused_bytes
             seen.excused_bytes = 0
 
-    def _run_orders(self) -> None:
-        while not self._stop.is_set():
-            try:
-                self._orders.get()()
-            except (OSError, MemoryError) as error:  # nothing left to do it with: the next look orders it again
-                event(_logger, "cut what grew", level=logging.WARNING, error=error)
+    def _carry_out_order(self) -> None:
+        try:
+            order = self._orders.get(timeout=_NO_ORDER_S)
+        except Empty:
+            return
+        order()
 
     def _end(self, address: PeerAddress) -> None:
         try:
@@ -282,16 +286,13 @@ class MemoryWatch:
         finally:
             del self._ending[address]
 
-    def _run(self) -> None:
-        while not self._stop.wait(_LOOKING_STEP_S if self._is_looking else _STEP_S):
-            try:
-                self.step()
-            except (OSError, MemoryError) as error:  # nothing left to look with: there may be soon
-                event(_logger, "look at memory", level=logging.WARNING, error=error)
+    def _watch(self) -> float:
+        self.step()
+        return _CHECKING_STEP_S if self._is_checking else _STEP_S
 
 
 def _resident_bytes() -> int | None:
-    """The process's memory; None where the system does not tell."""
+    """The process's memory; None where the system does not say."""
     try:
         resident = _STATM.read_text().split()[1]
     except OSError:
@@ -300,7 +301,7 @@ def _resident_bytes() -> int | None:
 
 
 def _give_back() -> None:
-    """Lets the C library return what it keeps for later."""
+    """Makes the C library return the freed memory that it keeps."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

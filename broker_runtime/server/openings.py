@@ -1,12 +1,12 @@
-"""Calls that have begun and said nothing yet: each holds a thread of gRPC's, and no stream knows of it.
+"""Calls that have begun and sent nothing yet: each holds a thread of gRPC's, and no stream is known for it.
 
     call begins ── start_call: counted ──▶ first message ──▶ the handler runs: `opened` ──▶ a stream, or an action
                         └─ too many: refused, without a thread            └─ ended before: `call_completed`
 
 Rule: only calls whose first message comes after their beginning count (DoPut, DoExchange); gRPC reads the request of
 all others before it gives them a thread. Other brokers, which prove who they are in a header, are never refused: a
-broker that is flooded still feeds its followers. Whose a silent call is is not known here; `StreamTable` cuts
-connections, those that have the least to show first, until there are few silent calls (`Patience`).
+broker that is flooded still feeds its followers. Which connection a silent call belongs to is not known here;
+`StreamTable` cuts connections, the least active first, until there are few silent calls (`Patience`).
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ Headers = Mapping[str, Sequence[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long a connection may stay that may be the one of the silent calls, and what excuses it."""
+    """How long a connection that may be the one of the silent calls may stay, and what excuses it."""
 
     limit_s: float
     actions_excuse: bool
-    """There are few silent calls: an action shows that a client is well."""
+    """There are few silent calls: an action shows that a client is healthy."""
     streams_excuse: bool
     """False: there are many, and they stayed when all connections without streams were cut."""
 
 
 class OpeningCall(flight.ServerMiddleware):
-    """One call, from its beginning to its end. ``since_s`` None: it is not, or no longer, counted. ``client_id``: what
-    the client calls itself in the call's headers, "" if it does not."""
+    """One call, from its beginning to its end. ``since_s`` None: it is not, or no longer, counted. ``client_id``: the
+    client's own name in the call's headers, "" if there is none."""
 
     def __init__(self, openings: Openings, since_s: float | None, client_id: str) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class OpeningCall(flight.ServerMiddleware):
 
 
 class Openings(flight.ServerMiddlewareFactory):
-    """All of them. Thread-safe."""
+    """All silent calls of the broker. Thread-safe."""
 
     def __init__(
         self,
@@ -118,14 +118,15 @@ class Openings(flight.ServerMiddlewareFactory):
         raise to_flight_error(TooManyStreamsError(f"{self.limit} calls wait for their first message already"))
 
     def forget(self, call: OpeningCall) -> None:
-        """The call is no longer silent. Again is fine."""
+        """The call is no longer silent. Idempotent."""
         with self._lock:
             self._waiting.pop(call, None)
             call.since_s = None
 
     def patience(self) -> Patience | None:
-        """What is to be done about silent calls now; None: nothing. Some have waited for long, or there have been many
-        for long, though each was given up soon and another one made. Ask it regularly."""
+        """What is to be done about silent calls now; None: nothing. Something is to be done when some have been silent
+        for long, or when there have been many for long, even if each was soon given up for another. To be called
+        regularly."""
         many = self.limit // 2
         now_s = self._monotonic_s()
         with self._lock:
@@ -155,7 +156,7 @@ def opened(context: Any) -> None:
 
 
 def client_id_of(context: Any) -> str:
-    """What the client of this handler's call calls itself in the call's headers; "" if it does not."""
+    """The client's own name in the headers of this handler's call; "" if there is none."""
     call = context.get_middleware(MIDDLEWARE)
     return "" if call is None else str(call.client_id)
 

@@ -24,18 +24,18 @@ class PlainDialect:
     """GetFlightInfo, ListFlights and DoPut of ordinary batches. Thread-safe."""
 
     def __init__(self, service: PlainService, cluster: Callable[[Caller, MetadataRequest], MetadataResponse]) -> None:
-        """``cluster`` tells where leaders are (the metadata service)."""
+        """``cluster`` says where leaders are (the metadata service)."""
         self._service = service
         self._cluster = cluster
 
     def describe(self, caller: Caller, topic: str) -> Any:
         """The topic's `FlightInfo`. Raises `UnknownTopicOrPartitionError`."""
         schema = self._service.schema(caller, topic)
-        told = self._cluster(caller, MetadataRequest(topics=(topic,)))
-        addresses = {broker.broker_id: (broker.host, broker.port) for broker in told.brokers}
+        metadata_response = self._cluster(caller, MetadataRequest(topics=(topic,)))
+        addresses = {broker.broker_id: (broker.host, broker.port) for broker in metadata_response.brokers}
         leaders = {
             partition.partition: partition.leader
-            for info in told.topics
+            for info in metadata_response.topics
             if info.name == topic
             for partition in info.partitions
         }
@@ -73,7 +73,7 @@ class PlainDialect:
                     continue
                 result = self._service.put(caller, topic, partition, validated(chunk.data))
             finally:
-                stream.took(chunk)  # not before: until now the broker holds it
+                stream.took(chunk)  # only now: until here the broker held it
             with stream.writing:
                 write_put_metadata(writer, metadata(result))
 

@@ -1,12 +1,13 @@
 """A produce stream (DoPut): gRPC's thread reads and appends, a second one acknowledges, in the order of arrival.
 
 So the disk's fdatasync of one request overlaps with receiving and appending the next, and one fdatasync serves all
-that were appended meanwhile. A client that sends one small request and waits has nothing to overlap: gRPC's thread
-acknowledges such a one itself, without waking the other.
+that were appended meanwhile. Where a client sends one small request and waits there is nothing to overlap: gRPC's
+thread acknowledges that request itself, without waking the other.
 
-Rule: a received frame lives from its read to the end of its append; what waits for its acknowledgement holds no
-frame. At most `_MAX_PENDING` requests of a stream are unacknowledged: then it is not read from, and the client's
-writes block. One thread at a time writes to the peer: gRPC's only when nothing waits for its acknowledgement.
+Rule: a received frame lives from its read to the end of its append; a request that waits for its acknowledgement holds
+no frame. At most `_MAX_PENDING` requests of a stream are unacknowledged; beyond that the stream is not read, and the
+client's writes block. One thread at a time writes to the peer: gRPC's only when no request waits for its
+acknowledgement.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from broker_runtime.contract.errors import PylogError, RequestTimedOutError
 from broker_runtime.contract.flight import frames_of, message_of, metadata
 from broker_runtime.contract.requests import HEARTBEAT_INTERVAL_S
 from broker_runtime.contract.streams import ProduceRequest, ProduceResponse
+from broker_runtime.contract.waiting import Worker
 from broker_runtime.server.boundary import PeerGoneError, defect, read_chunk, write_put_metadata
 from broker_runtime.server.streams import OpenStream
 from broker_runtime.services.byte_budget import ByteBudget
@@ -28,7 +30,7 @@ from broker_runtime.services.produce import ACKS_NONE, PendingProduce, ProduceSe
 _MAX_PENDING = 256
 _MAX_BUDGET_WAIT_S = 10.0
 _IDLE_S = 60.0
-_LOCKSTEP_AFTER_S = 0.0002  # a request that was waited for so long has no other right behind it
+_LOCKSTEP_AFTER_S = 0.0002  # after a request that took so long to come, no other is right behind
 _LOCKSTEP_MOST_BYTES = 64 << 10
 _LOCKSTEP_WAIT_S = 0.1
 _HEARTBEAT = metadata(ProduceResponse(request_id=-1))
@@ -51,14 +53,12 @@ class ProduceStream:
         self._acknowledged = 0  # written by the acknowledging thread alone; equal: that thread is idle
         self._failure: Exception | None = None  # of the acknowledging thread
         self._is_peer_gone = False
-        self._acknowledger = threading.Thread(
-            target=self._acknowledge_all, name=f"produce-ack-{stream.caller.address}", daemon=True
-        )
+        self._acknowledger = Worker(f"produce-ack-{stream.caller.address}", self._acknowledge_next)
 
     def serve(self) -> None:
         """Returns at the stream's end, when all its requests are acknowledged or given up.
 
-        Raises `InvalidRequestError` for a message that is none, `PeerGoneError`; requests before it are answered.
+        Raises `InvalidRequestError` for a malformed message, `PeerGoneError`; the requests before it are answered.
         """
         self._acknowledger.start()
         try:
@@ -67,13 +67,14 @@ class ProduceStream:
                 try:
                     self._take(chunk, time.monotonic() - asked_s)
                 finally:
-                    self._stream.took(chunk)  # not before: until now the broker holds it
+                    self._stream.took(chunk)  # only now: until here the broker held it
                 del chunk
                 asked_s = time.monotonic()
         finally:
             self._pending.put(None)
             # Bounded: each pending request has a deadline of at most MAX_TIMEOUT_S, and they run concurrently.
-            self._acknowledger.join()
+            while not self._acknowledger.join(_IDLE_S):
+                pass
         if self._failure is not None:
             raise self._failure
 
@@ -88,13 +89,13 @@ class ProduceStream:
             raise self._failure
         request = message_of(chunk.app_metadata, ProduceRequest)
         if request.heartbeat:
-            self._enqueue(PendingProduce(request_id=-1, acks=ACKS_NONE, deadline_s=0.0))
+            self._enqueue(PendingProduce(request_id=-1, acks=ACKS_NONE))
             return
         frames = frames_of(chunk.data)
         size_bytes = sum(frame.size for frame in frames)
         if not self._budget.acquire(size_bytes, min(_MAX_BUDGET_WAIT_S, request.timeout_ms / 1000)):
             busy = RequestTimedOutError(f"the broker is busy: no room for a request of {size_bytes} bytes")
-            self._enqueue(PendingProduce(request_id=request.request_id, acks=request.acks, deadline_s=0.0, error=busy))
+            self._enqueue(PendingProduce(request_id=request.request_id, acks=request.acks, error=busy))
             return
         try:
             pending = self._service.append(self._stream.caller, request, frames)
@@ -119,18 +120,18 @@ class ProduceStream:
 
     # --- the acknowledging thread ---
 
-    def _acknowledge_all(self) -> None:
+    def _acknowledge_next(self) -> None:
         try:
-            while True:
-                try:
-                    pending = self._pending.get(timeout=_IDLE_S)
-                except Empty:
-                    continue
-                if pending is None:
-                    return
-                self._acknowledge(pending)
-                self._acknowledged += 1
-                self._slots.release()
+            pending = self._pending.get(timeout=_IDLE_S)
+        except Empty:
+            return
+        if pending is None:
+            self._acknowledger.stop()
+            return
+        try:
+            self._acknowledge(pending)
+            self._acknowledged += 1
+            self._slots.release()
         except PylogError as error:
             self._fail(error)
         except Exception as error:  # noqa: BLE001 - a thread of ours: the boundary is here, and `serve` raises it
@@ -138,7 +139,8 @@ class ProduceStream:
 
     def _fail(self, error: Exception) -> None:
         self._failure = error
-        self._slots.release()  # none comes free any more: a reading thread that waits for one sees why
+        self._acknowledger.stop()
+        self._slots.release()  # no other slot becomes free: a reading thread that waits for one sees why
 
     def _acknowledge(self, pending: PendingProduce) -> None:
         if pending.request_id == -1:
@@ -148,7 +150,7 @@ class ProduceStream:
             self._write(_HEARTBEAT)
         self._answer(pending, response)
 
-    # --- either thread, when it is its turn ---
+    # --- either thread, one at a time ---
 
     def _answer(self, pending: PendingProduce, response: ProduceResponse) -> None:
         if pending.acks != ACKS_NONE:
@@ -156,7 +158,7 @@ class ProduceStream:
 
     def _write(self, app_metadata: Any) -> None:
         if self._is_peer_gone:
-            return  # what was appended is still completed, for those who read
+            return  # what was appended is still completed, for its readers
         try:
             with self._stream.writing:
                 write_put_metadata(self._writer, app_metadata)

@@ -1,15 +1,15 @@
-"""How much the kernel takes on each connection until it is allowed more: a bound that holds when nobody can look.
+"""How much the kernel takes on each connection until it is allowed more: a bound that holds also between two checks.
 
-While messages that have no end yet hold much memory, each connection has a credit of bytes, and the kernel drops what
-comes beyond it (`connections.takes_until`). TCP sends that again, so a peer that is honest is slower, and none is
-refused. Whoever renews the credits may be late: what has come by then is bounded by their sum.
+While unfinished messages hold much memory, each connection has a credit of bytes, and the kernel drops what comes
+beyond it (`connections.takes_until`). TCP sends that again, so honest peers become slower, and none is refused. The
+renewal of credits may be late: what has come by then is bounded by their sum.
 
-    budget   a quarter   equal parts for all: a connection at rest may begin something
-             a half      equal parts for those on which anything came since the last time
-             a quarter   by what was taken of each of late: those at work finish it
+    budget   a quarter   equal parts for all: an idle connection may begin something
+             a half      equal parts for those on which anything came since the last renewal
+             a quarter   in proportion to what was taken of each recently: those at work finish it
 
-Invariant: all connections together may receive twice the budget, and what new ones send in segments of up to 1 KiB;
-a connection of which the kernel does not tell the first sequence number: what comes between two looks.
+Invariant: all connections together may receive twice the budget, and what new ones send in segments of up to 1 KiB. A
+connection whose first sequence number the kernel does not know may receive what comes between two checks.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Credit:
 
 
 class ReceiveCredits:
-    """Of connections to one port. Not thread-safe."""
+    """The credits of connections to one port. Not thread-safe."""
 
     def __init__(self) -> None:
         self._port = 0
@@ -43,7 +43,7 @@ class ReceiveCredits:
         self._is_given = False
 
     def start(self, port: int) -> None:
-        """Of peers that connected to ``port`` before, the first sequence number is not known."""
+        """Begins; the first sequence numbers of connections made to ``port`` before this are not known."""
         self._port = port
         connections.save_first_sequences(port)
 
@@ -55,10 +55,10 @@ class ReceiveCredits:
     def renew(
         self, found: Mapping[PeerAddress, Traffic], taken_of_late: Mapping[PeerAddress, float], budget_bytes: int
     ) -> None:
-        """Bounds the connections in ``taken_of_late``, all of which are in ``found``, and new ones until the next time.
+        """Bounds the connections in ``taken_of_late``, which are all in ``found``, and new ones, until the next call.
 
-        ``taken_of_late``: bytes of messages that were taken from each. A filter costs about 50 µs: those with half to
-        double of what they should have keep theirs.
+        ``taken_of_late``: bytes of messages that were taken from each. A filter costs about 50 µs: a connection that
+        has between half and double of its share keeps its filter.
         """
         if not self._is_given:
             self._is_given = True
@@ -85,7 +85,7 @@ class ReceiveCredits:
         self._forget(address)
 
     def lift(self, found: Mapping[PeerAddress, Traffic]) -> None:
-        """No connection is bounded any more."""
+        """Removes all bounds."""
         if not self._is_given:
             return
         self._is_given = False
@@ -111,7 +111,7 @@ class ReceiveCredits:
         self._credits[address] = _Credit(each.received_bytes + share_bytes, each.received_bytes)
 
     def _give_blindly(self, address: PeerAddress, each: Traffic, before: _Credit | None, share_bytes: int) -> None:
-        """Whoever has sent more than its share since the last time sends only little until the next."""
+        """A connection that has sent more than its share since the last renewal may send only little until the next."""
         is_over = before is not None and each.received_bytes - before.received_bytes > share_bytes
         if before is None or is_over != (address in self._small_only):
             self._set(address, each.descriptor, TAKES_SMALL if is_over else None)
@@ -119,7 +119,7 @@ class ReceiveCredits:
         self._credits[address] = _Credit(each.received_bytes, each.received_bytes)
 
     def _learn_first(self, address: PeerAddress, descriptor: int) -> bool:
-        """Whether it is a connection that was not asked about before."""
+        """Whether the connection is new: the kernel gives its first sequence number once."""
         first = connections.first_sequence(descriptor, address)
         if first is not None:
             self._first[address] = first

@@ -1,8 +1,8 @@
 """Which streams are open, and which of them have waited too long for their peer.
 
-Rule: a stream says when it begins and ends to wait for its peer, to read or to write; that costs two assignments.
-The watchdog looks at all of them once a second, and closes the connection of a peer that let a stream wait longer
-than its limit. A peer that takes bytes, however slowly, is not silent (its kernel's acknowledgements tell), up to
+Rule: a stream notes when a wait for its peer begins and ends, to read or to write; that costs two assignments. The
+watchdog checks all of them once a second, and closes the connection of a peer that let a stream wait longer than its
+limit. A peer that takes bytes, however slowly, is not silent (its kernel's acknowledgements show it), up to
 `MAX_WRITE_S` for one write.
 """
 
@@ -21,6 +21,7 @@ from typing import Any
 from broker_runtime.contract.errors import BrokerUnavailableError, TooManyStreamsError
 from broker_runtime.contract.events import event
 from broker_runtime.contract.requests import PEER_SILENCE_LIMIT_S
+from broker_runtime.contract.waiting import Worker
 from broker_runtime.server import connections
 from broker_runtime.server.connections import PeerAddress
 from broker_runtime.server.openings import Patience
@@ -30,17 +31,18 @@ from broker_runtime.services.caller import BrokerCaller, Caller
 MAX_WRITE_S = 300.0
 """No single write lasts longer, even to a peer that takes a byte now and then."""
 MAX_IDLE_S = 300.0
-"""A connection without streams on which nothing came for this long is closed; its client makes another when it calls.
+"""A connection without streams on which nothing came for this long is closed; its client opens another when it calls.
 
-It may hold a thread of gRPC's: one whose call stopped before its first message, where no stream is known yet.
+It may hold a thread of gRPC's: that of a call that stopped before its first message, of which no stream is known yet.
 """
 _HEARD_S = 60.0
-_MAX_ACTION_S = 8.0  # for so long an action under way excuses a connection while there are many silent calls
+_MAX_ACTION_S = 8.0  # an action under way excuses a connection for so long while there are many silent calls
 _ENVELOPE_BYTES = 1 << 10  # what a message is sent in, at most
 _COLUMN_BYTES = 256  # its part of a message, without its values
 _ONE_REQUEST = frozenset({"read", "plain-get"})
 _STEP_S = 1.0
 _STEPS_PER_SWEEP = 60
+_JOIN_LIMIT_S = 2.0
 
 _logger = logging.getLogger(__name__)
 
@@ -89,7 +91,7 @@ class OpenStream:
         return {"kind": self.kind, "broker": broker, **self.caller.log_fields}
 
     def took(self, chunk: Any) -> None:
-        """A message has been read, and what it asks for is done: its bytes are not needed any more."""
+        """A message has been read, and what it asks for is done: its bytes are no longer needed."""
         size_bytes = 0 if chunk.app_metadata is None else chunk.app_metadata.size
         if chunk.data is not None:
             size_bytes += chunk.data.get_total_buffer_size() + _COLUMN_BYTES * chunk.data.num_columns
@@ -106,8 +108,8 @@ class StreamTable:
         patience: Callable[[], Patience | None] = lambda: None,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``patience``: how long connections that have nothing to show may stay now, because some call on one of
-        them says nothing; None: as long as they like, up to `MAX_IDLE_S`."""
+        """``patience``: how long connections on which nothing happens may stay now, because a call on one of them is
+        silent; None: up to `MAX_IDLE_S`."""
         self._max_streams = max_streams
         self._patience = patience
         self._monotonic_s = monotonic_s
@@ -120,8 +122,9 @@ class StreamTable:
         self._limited = 0  # of them count for max.connections
         self._is_stopping = False
         self._port = 0
-        self._stop = threading.Event()
-        self._watchdog = threading.Thread(target=self._watch, name="stream-watchdog", daemon=True)
+        self._steps = 0
+        # Retried: there was no descriptor or memory left to check with, and there may be in a second.
+        self._watchdog = Worker("stream-watchdog", self._watch, retried=(OSError, MemoryError), again_s=_STEP_S)
 
     def __len__(self) -> int:
         return len(self._open)
@@ -151,7 +154,7 @@ class StreamTable:
         return stream
 
     def close(self, stream: OpenStream, error: Exception | None = None) -> None:
-        """The stream has ended, by ``error`` if there is one. Again is fine."""
+        """The stream has ended, with ``error`` if there is one. Idempotent."""
         with self._lock:
             if stream not in self._open:
                 return
@@ -174,8 +177,8 @@ class StreamTable:
         self._watchdog.start()
 
     def sweep(self, port: int, max_idle_s: float = MAX_IDLE_S) -> int:
-        """Closes connections to ``port`` that have neither streams nor anything to say; returns how many. Forgets those
-        that are closed."""
+        """Closes connections to ``port`` that have no streams and on which nothing comes; returns how many. Forgets
+        those that are closed."""
         open_now = connections.traffic(port).keys()
         with self._lock:
             known = open_now | self._heard_s.keys()
@@ -220,8 +223,8 @@ class StreamTable:
 
     @contextmanager
     def acting(self, address: PeerAddress | None, size_bytes: int = 0) -> Iterator[None]:
-        """Around an action of that peer, with so many bytes: its connection has something to show, during it and for
-        a while after."""
+        """Around an action of that peer, with so many bytes: it shows that the connection is in use, during the action
+        and for a while after."""
         with self._lock:
             self._acting[address] += 1
         try:
@@ -240,18 +243,18 @@ class StreamTable:
             self._heard_s[address] = self._monotonic_s()
 
     def taken_bytes(self) -> dict[PeerAddress, int]:
-        """What the messages taken from each peer can have been sent in, as far as it has streams or had calls of
-        late."""
+        """The most bytes in which the messages taken from each peer can have been sent, of peers that have streams or
+        had calls recently."""
         with self._lock:
             taken = Counter(self._ended_bytes)
             for stream in self._open:
                 if stream.address is not None:
-                    # Something for the opening, so that a stream is known before its first message.
+                    # The opening counts too, so that a stream is known before its first message.
                     taken[stream.address] += stream.taken_bytes + _ENVELOPE_BYTES
         return taken
 
     def streaming(self) -> dict[PeerAddress, Streaming]:
-        """The connections that have streams. Waits for no lock: its holder may be waiting for the interpreter's."""
+        """The connections that have streams. Takes no lock: its holder may be waiting for the interpreter's."""
         found: dict[PeerAddress, Streaming] = {}
         for stream in tuple(self._open):  # in one step
             if stream.address is not None:
@@ -262,9 +265,9 @@ class StreamTable:
     def cut_silent(self, port: int) -> int:
         """Closes connections to ``port`` that may be those of silent calls, as `Patience` says; returns how many.
 
-        Those without a stream: all, and their clients make others when they call. An action excuses them while silent
-        calls are few; one under way for a while longer. Those with clients' streams: one at a time, and only when
-        cutting all others did not help.
+        Of those without a stream, all; their clients open others when they call. An action excuses them while silent
+        calls are few; an action under way, for a while longer. Of those with clients' streams, one at a time, and only
+        when cutting all others did not help.
         """
         now_s = self._monotonic_s()
         with self._lock:
@@ -288,7 +291,8 @@ class StreamTable:
                 cut.append(address)
         suspects = [at for at in self._seen_s if at in streaming and at not in other_brokers]
         if suspects and not patience.streams_excuse and not cut:
-            # Whoever was cut comes again as one seen later; so all have their turn. The newest streams go first.
+            # A peer that was cut comes back as one first seen later, so none is cut twice before the others. The newest
+            # streams go first.
             cut.append(min(suspects, key=lambda at: (self._seen_s[at], -streaming[at].opened_s)))
         for address in cut:
             connections.cut(found[address])
@@ -304,7 +308,7 @@ class StreamTable:
             self._is_stopping = True
 
     def cut_all(self) -> None:
-        """Closes the connections of all open streams: their threads end now, whatever they wait for."""
+        """Closes the connections of all open streams, which ends their threads now, whatever they wait for."""
         with self._lock:
             peers = {stream.address for stream in self._open if stream.address is not None}
         for connection in connections.connections_to(peers).values():
@@ -313,12 +317,11 @@ class StreamTable:
 
     def stop(self) -> None:
         """Ends the watchdog's thread; waits up to two seconds for it."""
-        self._stop.set()
-        if self._watchdog.is_alive():
-            self._watchdog.join(2.0)
+        self._watchdog.stop()
+        self._watchdog.join(_JOIN_LIMIT_S)
 
     def _waiting(self, now_s: float) -> list[tuple[OpenStream, Phase, float]]:
-        """Phases worth a look at their connection, with when they began."""
+        """Phases whose connection is to be checked, with when they began."""
         with self._lock:
             streams = list(self._open)
         found = []
@@ -332,26 +335,22 @@ class StreamTable:
                     found.append((stream, phase, since_s))
         return found
 
-    def _watch(self) -> None:
-        steps = 0
-        while not self._stop.wait(_STEP_S):
-            steps += 1
-            try:
-                self.step()
-                self.cut_silent(self._port)
-                if steps % _STEPS_PER_SWEEP == 0:
-                    self.sweep(self._port)
-            except OSError as error:  # no file descriptor left to look with: there may be one in a second
-                event(_logger, "look at streams", level=logging.WARNING, error=error)
+    def _watch(self) -> float:
+        self._steps += 1
+        self.step()
+        self.cut_silent(self._port)
+        if self._steps % _STEPS_PER_SWEEP == 0:
+            self.sweep(self._port)
+        return _STEP_S
 
 
 def _sent_bytes(size_bytes: int) -> int:
-    """What a message of that size can have been sent in."""
+    """The most bytes in which a message of that size can have been sent."""
     return size_bytes + size_bytes // 8 + _ENVELOPE_BYTES
 
 
 def _moves(phase: Phase, since_s: float, connection: socket.socket, now_s: float) -> bool:
-    """Whether the peer has taken bytes since the watchdog looked last."""
+    """Whether the peer has taken bytes since the watchdog's last check."""
     if now_s - since_s > MAX_WRITE_S:
         return False
     acknowledged = connections.bytes_acknowledged(connection)

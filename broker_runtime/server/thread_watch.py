@@ -1,18 +1,19 @@
-"""More calls than can be served: found by the threads they hold, refused, and their connections cut.
+"""More calls than can be served: they are noticed by the threads they hold, refused, and their connections are cut.
 
-gRPC makes a thread for each call that comes while all others are busy, and all of them wait for the interpreter's lock:
-a client that pipelines calls, or gives each up at once, makes thousands in a second. Nothing in Flight limits that.
+gRPC starts a thread for each call that comes while all others are busy, and all of them wait for the interpreter's
+lock: a client that pipelines calls, or abandons each one at once, causes thousands in a second. Nothing in Flight
+limits that.
 
-    threads beyond those of streams ─ a quarter of the limit ─▶ look: what has come on each connection
-                                      the limit ─▶ new calls are refused, but for other brokers'
+    threads beyond those of streams ─ a quarter of the limit ─▶ check: what has come on each connection
+                                      the limit ─▶ new calls are refused, except those of other brokers
                                                    connections without a stream that sent more than a little: cut
                                                    if there were none for a while: the one with a stream that sent most
                                                    beyond what its streams took
 
-Rule: a look keeps the interpreter's lock from its beginning to the last cut. Whatever call begins may have to look:
-each of them had the lock, while the watch's own thread may wait for long. Costs one small read every `_STEP_S`, or as
-calls begin, while there are few threads. Other brokers' connections are never cut. Does nothing where the system does
-not tell (not Linux).
+Rule: a check keeps the interpreter's lock from its beginning to the last cut. Any call that begins may have to make the
+check: it has the lock already, while the watch's own thread may have to wait long for it. Costs one small read every
+`_STEP_S`, or whenever a call begins, while there are few threads. Other brokers' connections are never cut. Does
+nothing where the system has no such counters (not Linux).
 """
 
 from __future__ import annotations
@@ -28,22 +29,24 @@ from typing import Final, NamedTuple
 from broker_runtime.contract.events import event
 from broker_runtime.contract.settings import Address
 from broker_runtime.contract.threads import thread_count
+from broker_runtime.contract.waiting import Worker
 from broker_runtime.server import connections
 from broker_runtime.server.connections import PeerAddress, Traffic
 
 _STEP_S: Final = 0.05
+_JOIN_LIMIT_S: Final = 1.0
 _COUNT_EVERY_S: Final = 0.002
-_LOOK_EVERY_S: Final = 0.01
+_CHECK_EVERY_S: Final = 0.01
 _WINDOW_S: Final = 1.0  # what has come before does not count
-_PATIENCE_S: Final = 1.0  # for so long the streams of a connection excuse it
-# Each thread that waits for the interpreter's lock wakes up so often to ask for it: thousands would do nothing else.
+_PATIENCE_S: Final = 1.0  # the streams of a connection excuse it for so long
+# Each thread that waits for the interpreter's lock wakes at this interval to ask for it: thousands do nothing else.
 _MANY_SWITCH_S: Final = 1.0
 _MANY_BYTES: Final = 128 << 10  # about 800 calls, in a second
-_LEAST_BYTES: Final = 32 << 10  # about 200 calls; whoever has sent less is not the cause
+_LEAST_BYTES: Final = 32 << 10  # about 200 calls; a connection that has sent less is not the cause
 _ANSWERED_PART: Final = 16  # acknowledgements of what a client reads: at most such a part of it
 
 _WHY_HELD: Final = "threads"
-_NEW_BYTES: Final = 4 << 10  # of a connection made in the meantime
+_NEW_BYTES: Final = 4 << 10  # of a connection that is new since the last check
 
 _logger = logging.getLogger(__name__)
 
@@ -67,47 +70,46 @@ class ThreadWatch:
         threads: Callable[[], int | None] = thread_count,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``limit``: of threads, two for each of ``stream_count`` not counted. ``streaming``: the connections that have
-        streams; neither may block for long."""
+        """``limit``: of threads, not counting two for each of ``stream_count``. ``streaming``: the connections that
+        have streams. Neither may block for long."""
         self._limit = limit
         self._stream_count = stream_count
         self._streaming = streaming
         self._threads = threads
         self._monotonic_s = monotonic_s
         self._counted_s = 0.0
-        self._excess = 0  # threads that were no stream's, when they were counted last
+        self._excess = 0  # threads that belonged to no stream, when they were counted last
         self._is_many = False
-        self._is_held = False  # no connections are made at present
+        self._is_held = False  # no new connections are accepted at present
         self._switch_s = sys.getswitchinterval()
-        self._looked_s = 0.0
+        self._checked_s = 0.0
         self._helped_s = 0.0  # when there were few threads, or a connection was cut
         self._window_s = 0.0  # when `_before` was seen
         self._before: dict[PeerAddress, tuple[int, int, int]] = {}  # received, acknowledged, taken by its streams
-        self._looking = threading.Lock()
+        self._checking = threading.Lock()
         self._cut: deque[tuple[PeerAddress, int, int]] = deque()  # to be logged: writing may wait
         self._port = 0
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="thread-watch", daemon=True)
+        # Retried: there was no descriptor or memory left to count with, and there may be soon.
+        self._worker = Worker("thread-watch", self._watch, retried=(OSError, MemoryError), again_s=_STEP_S)
 
     def start(self, port: int) -> None:
-        """Begins to watch, and to look at connections to ``port``."""
+        """Begins to watch the threads, and the connections to ``port``."""
         self._port = port
-        self._thread.start()
+        self._worker.start()
 
     def stop(self) -> None:
         """Ends the thread; waits up to a second for it."""
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(1.0)
+        self._worker.stop()
+        self._worker.join(_JOIN_LIMIT_S)
 
     def is_full(self) -> bool:
-        """Whether a call that begins now is to be refused. Looks, if it is time to."""
+        """Whether a call that begins now is to be refused. Counts the threads first if it is time to."""
         if self._monotonic_s() - self._counted_s >= _COUNT_EVERY_S:
             self.step()
         return self._excess > self._limit
 
     def step(self) -> int:
-        """Counts the threads, and looks at the connections if there are many; returns how many it cut."""
+        """Counts the threads, and checks the connections if there are many; returns how many it cut."""
         now_s = self._counted_s = self._monotonic_s()
         threads = self._threads()
         if threads is None:
@@ -120,33 +122,33 @@ class ThreadWatch:
         is_over = self._is_held and self._excess <= self._limit // 2
         if not is_many:
             self._helped_s = now_s
-        is_time = is_many and bool(self._port) and now_s - self._looked_s >= _LOOK_EVERY_S
-        if not (is_over or is_time) or not self._looking.acquire(blocking=False):
+        is_time = is_many and bool(self._port) and now_s - self._checked_s >= _CHECK_EVERY_S
+        if not (is_over or is_time) or not self._checking.acquire(blocking=False):
             return 0
         try:
             if is_over:
                 self._hold_new(False)
             if not is_time:
                 return 0
-            self._looked_s = now_s
-            return self._look(now_s)
+            self._checked_s = now_s
+            return self._check_connections(now_s)
         finally:
-            self._looking.release()
+            self._checking.release()
 
     def _hold_new(self, is_held: bool) -> None:
-        """By whoever is looking. Where it fails it is tried again."""
+        """Called during a check only. If it fails it is tried again."""
         if is_held != self._is_held:
             connections.hold_new(self._port, is_held, why=_WHY_HELD)
             self._is_held = is_held
 
-    def _look(self, now_s: float) -> int:
+    def _check_connections(self, now_s: float) -> int:
         found, streaming = connections.traffic(self._port), self._streaming()
         before, age_s = self._before, now_s - self._window_s
         if age_s > _WINDOW_S:
             self._window_s = now_s
             self._before = {address: self._state(each, streaming.get(address)) for address, each in found.items()}
         if age_s > 2 * _WINDOW_S:
-            return 0  # nobody looked for a while: what came since then is no sign
+            return 0  # the last check is too long ago: what came since then proves nothing
         are_few = self._excess <= self._limit // 2
         least_bytes, least_new_bytes = (_MANY_BYTES, _MANY_BYTES) if are_few else (_LEAST_BYTES, _NEW_BYTES)
         worst = sorted(
@@ -169,19 +171,17 @@ class ThreadWatch:
         if cut:
             self._helped_s = now_s
             self._cut.extend((address, size_bytes, self._excess) for size_bytes, address in cut)
-            self._hold_new(True)  # who was cut would be back at once
+            self._hold_new(True)  # the peer that was cut would be back at once
         return len(cut)
 
     @staticmethod
     def _state(each: Traffic, streaming: Streaming | None) -> tuple[int, int, int]:
         return each.received_bytes, each.acknowledged_bytes, 0 if streaming is None else streaming.taken_bytes
 
-    def _run(self) -> None:
-        while not self._stop.wait(_STEP_S):
-            try:
-                self.step()
-            except (OSError, MemoryError) as error:  # nothing left to look with: there may be soon
-                event(_logger, "look at threads", level=logging.WARNING, error=error)
+    def _watch(self) -> float:
+        try:
+            self.step()
+        finally:
             while self._cut:
                 address, size_bytes, threads = self._cut.popleft()
                 event(
@@ -192,6 +192,7 @@ class ThreadWatch:
                     call_bytes=size_bytes,
                     threads=threads,
                 )
+        return _STEP_S
 
 
 def _is_broker(streaming: Streaming | None) -> bool:
@@ -199,7 +200,7 @@ def _is_broker(streaming: Streaming | None) -> bool:
 
 
 def _unexplained_bytes(now: tuple[int, int, int], before: tuple[int, int, int] | None) -> int:
-    """What came on a connection and was no message of a stream."""
+    """What came on a connection and was not a message of a stream."""
     if before is None or now[0] < before[0]:  # a new one, or another one from the same port
         before = (0, 0, 0)
     received_bytes, acknowledged_bytes, taken_bytes = (new - old for new, old in zip(now, before, strict=True))

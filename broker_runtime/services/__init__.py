@@ -1,14 +1,14 @@
 """What a broker does. A caller and a typed request in, a response out.
 
-    produce, fetch, read, plain   records: frames in, frames out, and rows for any Flight client
-    follower_session, fetch_look  a follower's or consumer's fetch: what is there to be given
-    topics, configs, metadata     what there is, and how it is set
-    movement                      moves of partitions, elections, brokers that are being emptied
-    offsets, groups               where logs begin and end; consumer groups and their commits
-    producer_ids                  ids of idempotent producers
-    caller                        who is calling; whether a caller is the broker that it says it is
-    peer_beliefs                  what other brokers say of the cluster, while ZooKeeper is away
-    byte_budget                   a bound on the bytes that are worked on at a time
+    produce, fetch, read, plain       records: frames in, frames out, and rows for any Flight client
+    follower_session, partition_read  a follower's fetch session; what one partition has for a fetch
+    topics, configs, metadata         which topics and brokers there are, and their settings
+    movement                          moves of partitions, elections, brokers that are being emptied
+    offsets, groups                   where logs begin and end; consumer groups and their commits
+    producer_ids                      ids of idempotent producers
+    caller                            who is calling; whether a caller is the broker that it says it is
+    peer_beliefs                      waits until the other brokers know of a change of a topic
+    byte_budget                       a bound on the bytes of requests or answers in memory
 
 Rule: every method begins with its `Caller` (`caller`). Knows nothing of Flight nor of streams, so that another listener
 can stand beside it.

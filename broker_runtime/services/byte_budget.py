@@ -1,7 +1,7 @@
 """How many bytes of requests, or of answers, the broker holds at once.
 
-Rule: whoever holds bytes for a peer has acquired them here first, and gives them back when they are written or done
-with. Waiting is bounded. One holder larger than the whole budget is let in alone, so that nothing waits for ever.
+Rule: bytes are acquired here before they are held for a peer, and released when they are written or no longer needed.
+Waiting is bounded. A holder larger than the whole budget is let in alone, so that nothing waits for ever.
 """
 
 from __future__ import annotations

@@ -4,13 +4,13 @@
                                  │
                                  └─ a fetch session that says it is a broker's: `admit_replica` ─▶ BrokerCaller
 
-There is no authentication yet, so every principal is `ANONYMOUS`, and a client id and an address prove nothing: they
-are for the log. One thing is proved: that a follower is the broker it says it is. Broker ids and epochs are in every
+There is no authentication yet, so every principal is `ANONYMOUS`. A client id and an address prove nothing: they are
+for the log. One thing is proved: that a follower is the broker that it claims to be. Broker ids and epochs are in every
 answer about the cluster, and what a follower says it holds moves the high watermark. The proof is the secret of its
 registration, which only ZooKeeper and that broker have.
 
-Rule: `admit_replica` alone makes a `BrokerCaller`, so whoever is given one need not ask again. Secrets are compared in
-constant time.
+Rule: only `admit_replica` makes a `BrokerCaller`, so code that is given one need not check again. Secrets are compared
+in constant time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from broker_runtime.contract.streams import FetchHello
 from broker_runtime.zookeeper.znodes import BrokerRegistration
 
 ANONYMOUS: Final = "ANONYMOUS"
-"""The principal of whoever has not proved who they are; Kafka's name for it."""
+"""The principal of callers that have not proved who they are; Kafka's name for it."""
 MOST_CLIENT_ID_CHARS: Final = 255
 _ELLIPSIS: Final = "…"
 _MOST_NAMED: Final = 10
@@ -44,8 +44,8 @@ _logger = logging.getLogger(__name__)
 class Caller:
     """Whose call it is.
 
-    ``client_id``: what the client calls itself, at most `MOST_CLIENT_ID_CHARS` of it ("": it did not say). It may hold
-    any character: `contract.events` escapes it. ``address``: where the connection comes from, ``host:port``.
+    ``client_id``: the client's own name, at most `MOST_CLIENT_ID_CHARS` of it ("": it gave none). It may contain any
+    character: `contract.events` escapes it. ``address``: where the connection comes from, ``host:port``.
     """
 
     client_id: str
@@ -53,8 +53,8 @@ class Caller:
     principal: str = ANONYMOUS
 
     def __post_init__(self) -> None:
-        # Not refused: it is only a name, and whoever has a long one could connect until now. But an open stream keeps
-        # its caller, and a request may have a name of a megabyte.
+        # Cut, not refused: it is only a name, and clients with long ones have always been able to connect. But an open
+        # stream keeps its caller, and the name in a request may have a megabyte.
         if len(self.client_id) > MOST_CLIENT_ID_CHARS:
             object.__setattr__(self, "client_id", self.client_id[: MOST_CLIENT_ID_CHARS - 1] + _ELLIPSIS)
 
@@ -73,10 +73,10 @@ class BrokerCaller(Caller):
 
 
 def admit_replica(caller: Caller, hello: FetchHello, brokers: Mapping[int, BrokerRegistration]) -> BrokerCaller:
-    """The follower that opens a session with ``hello``; ``brokers``: who is registered, as far as is known here.
+    """The follower that opens a session with ``hello``; ``brokers``: the registrations that this broker knows.
 
-    Raises `StaleBrokerEpochError` unless it is one of them, in the registration it says, and proves it; one that this
-    broker has not heard of yet tries again.
+    Raises `StaleBrokerEpochError` unless it is one of them, in the registration that it names, and proves it. One that
+    this broker does not know yet tries again.
     """
     known = brokers.get(hello.replica_id)
     if known is None or known.epoch != hello.broker_epoch:
@@ -99,9 +99,9 @@ def admit_replica(caller: Caller, hello: FetchHello, brokers: Mapping[int, Broke
 
 @contextmanager
 def logged_change(logger: logging.Logger, what: str, caller: Caller, /, **fields: Any) -> Iterator[list[ErrorInfo]]:
-    """Around what an administrator asks to be changed: one line that says what it was, who asked for it, and, if it was
-    refused or its outcome is unknown, why. Where a request has several entries, put the errors of those that failed
-    into the list."""
+    """Around a change that an administrator requests: logs one line that says what it was, who requested it, and, if it
+    was refused or its outcome is unknown, why. Where a request has several entries, the caller puts the errors of those
+    that failed into the list."""
     failed: list[ErrorInfo] = []
     try:
         yield failed
@@ -113,7 +113,7 @@ def logged_change(logger: logging.Logger, what: str, caller: Caller, /, **fields
 
 
 def some_of(names: Iterable[str]) -> str:
-    """The first of what a request names, for a log line: a request may name a hundred thousand, and a line is short."""
+    """The first ten of what a request names, for a log line: a request may name a hundred thousand."""
     first = list(islice(names, _MOST_NAMED + 1))
     return ",".join(first[:_MOST_NAMED]) + ("…" if len(first) > _MOST_NAMED else "")
 

@@ -1,4 +1,4 @@
-"""What settings are in force for a topic or for this broker, and where each comes from."""
+"""Which settings are in force for a topic or for this broker, and where each comes from."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class ConfigService:
         self._settings = settings
 
     def describe_config(self, caller: Caller, request: DescribeConfigRequest) -> DescribeConfigResponse:
-        """Every setting of the topic or the broker. A value is as a user would type it; "" is no value.
+        """Every setting of the topic or the broker. A value is as a user would type it; "" means none.
 
-        Raises `InvalidRequestError` unless exactly one of both is asked for, or for another broker;
+        Raises `InvalidRequestError` unless exactly one of the two is named, and for another broker;
         `UnknownTopicOrPartitionError`.
         """
         if (request.topic is None) == (request.broker_id is None):
@@ -33,7 +33,7 @@ class ConfigService:
             raise InvalidRequestError(
                 f"broker {self._settings.broker_id} cannot describe broker {request.broker_id}: ask that one"
             )
-        # Which of them the file set is not remembered: what differs from the default is the broker's own.
+        # Which settings the file had is not remembered: whatever differs from the default counts as the broker's own.
         entries = {}
         for name, setting in settings_of("broker").items():
             value = getattr(self._settings, setting.keyword)

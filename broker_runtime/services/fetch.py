@@ -1,16 +1,14 @@
-"""What a broker does for a fetch: gather frames of several partitions, waiting for them if there are none.
+"""What a broker does for a fetch: it gathers frames of several partitions, and waits for them if there are none.
 
 Rule: an answer never waits while there is enough to give, and to a consumer never holds a frame at or above the high
-watermark. A follower, which says which broker it is, gets all up to the log's end, tells how far its own logs go, and
-is told the marks of every partition that it tells of. A wait ends by a bell that partitions ring (`FetchWaiter`), not
-by looking every so often. Errors are per partition and end the wait: one broken partition holds up no other. Knows
-nothing of streams; rows are never decoded.
+watermark. A follower (`BrokerCaller`) gets all up to the log's end, reports how far its own logs go, and is given the
+high watermark of every partition that it reports. Partitions end a wait (`FetchWaiter`); nothing is polled. Errors are
+per partition and end the wait: one broken partition holds up no other. Knows nothing of streams. Never decodes rows.
 """
 
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Collection, Sequence
 
 import pyarrow as pa
@@ -20,20 +18,21 @@ from broker_runtime.contract.events import event
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import HEARTBEAT_INTERVAL_S, MAX_SERVER_WAIT_S
 from broker_runtime.contract.streams import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
+from broker_runtime.contract.waiting import CLOCK, Clock, Deadline
 from broker_runtime.replication import FetchWaiter, Partition, PartitionRegistry
 from broker_runtime.services.byte_budget import ByteBudget
 from broker_runtime.services.caller import BrokerCaller, Caller
-from broker_runtime.services.fetch_look import (
-    FetchAnswer,
-    Look,
-    close_looks,
-    is_enough,
-    load_slice,
-    look_for_consumer,
-    look_for_follower,
-    tell,
-)
 from broker_runtime.services.follower_session import FollowerSession
+from broker_runtime.services.partition_read import (
+    FetchAnswer,
+    PartitionRead,
+    answer_of,
+    close_reads,
+    is_enough,
+    load_found,
+    read_for_consumer,
+    read_for_follower,
+)
 
 __all__ = ["FetchAnswer", "FetchService"]
 
@@ -53,18 +52,18 @@ class FetchService:
         max_bytes: int,
         budget: ByteBudget,
         replica_budget: ByteBudget | None = None,
-        monotonic_s: Callable[[], float] = time.monotonic,
+        clock: Clock = CLOCK,
     ) -> None:
         """``max_bytes``: the broker's ``fetch.max.bytes``. ``budget``: for the bytes of all answers being written to
         consumers; ``replica_budget``: of those to followers, which consumers must not hold up.
 
-        ``monotonic_s`` is also the clock that in-sync sets go by: `Partition.propose_in_sync` must be given the same.
+        ``clock``: also that of in-sync sets: `Partition.propose_in_sync` must be given the time of the same one.
         """
         self._registry = registry
         self._max_bytes = max_bytes
         self._budget = budget
         self._replica_budget = replica_budget if replica_budget is not None else ByteBudget(_REPLICA_BUDGET_BYTES)
-        self._monotonic_s = monotonic_s
+        self._clock = clock
 
     def fetch(
         self,
@@ -76,134 +75,132 @@ class FetchService:
     ) -> FetchAnswer:
         """Answers as soon as ``min_bytes`` are there or a partition has an error, else after ``max_wait_ms``.
 
-        A `BrokerCaller` is a follower, any other caller a consumer. ``rotation`` says which of the partitions is looked
-        at first; raise it by one per request so that a byte limit starves none. ``still_waiting`` is called each
+        A `BrokerCaller` is a follower, any other caller a consumer. ``rotation`` says which of the partitions is read
+        first; raise it by one per request so that a byte limit starves none. ``still_waiting`` is called every
         `HEARTBEAT_INTERVAL_S` of a wait; what it raises ends the fetch. The first partition that has data gives at
         least one frame, however large.
         """
-        deadline_s = self._monotonic_s() + min(request.max_wait_ms / 1000, MAX_SERVER_WAIT_S)
+        deadline = Deadline(min(request.max_wait_ms / 1000, MAX_SERVER_WAIT_S), clock=self._clock)
         start = rotation % len(request.partitions) if request.partitions else 0
         wanted = request.partitions[start:] + request.partitions[:start]
-        looks = self._look(caller, request, wanted)
+        reads = self._read(caller, request, wanted)
         try:
-            if not is_enough(looks, request.min_bytes) and self._monotonic_s() < deadline_s:
-                looks = self._wait(caller, request, wanted, looks, deadline_s, still_waiting)
-            return self._load(caller, request, looks, still_waiting)
+            if not is_enough(reads, request.min_bytes) and not deadline.expired:
+                reads = self._wait(caller, request, wanted, reads, deadline, still_waiting)
+            return self._load(caller, request, reads, still_waiting)
         finally:
-            close_looks(looks)
+            close_reads(reads)
 
     def follower_session(self, caller: BrokerCaller) -> FollowerSession:
         """For all fetches of a follower over one connection. Close it."""
-        return FollowerSession(caller, self._registry, look=self._look, load=self._load, monotonic_s=self._monotonic_s)
+        return FollowerSession(caller, self._registry, read=self._read, load=self._load, clock=self._clock)
 
-    def _look(
+    def _read(
         self,
         caller: Caller,
         request: FetchRequest,
         wanted: Sequence[FetchPartition],
         *,
-        is_first_look: bool = True,
-        told: Collection[TopicPartition] | None = None,
-    ) -> list[Look]:
-        """``told``: of which of them the request says something new; None: of all, at its first look."""
-        looks: list[Look] = []
+        is_first_read: bool = True,
+        reported: Collection[TopicPartition] | None = None,
+    ) -> list[PartitionRead]:
+        """``reported``: of which of them the request reports something; None: of all, when they are first read."""
+        reads: list[PartitionRead] = []
         left_bytes = min(request.max_bytes, self._max_bytes)
         is_first = True
         for each in wanted:
-            look = Look(each)
-            looks.append(look)
+            read = PartitionRead(each)
+            reads.append(read)
             try:
-                partition = look.partition = self._registry.find(each.topic, each.partition, each.topic_id)
-                look.leader_epoch = partition.leader_epoch
+                partition = read.partition = self._registry.find(each.topic, each.partition, each.topic_id)
+                read.leader_epoch = partition.leader_epoch
                 room_bytes = min(each.max_bytes, max(left_bytes, 0))
                 if isinstance(caller, BrokerCaller):
-                    now_ms = int(self._monotonic_s() * 1000)
-                    tells = is_first_look if told is None else (each.topic, each.partition) in told
-                    look_for_follower(look, room_bytes, caller, now_ms, is_first=is_first, tells=tells)
+                    now_ms = int(self._clock.now_s() * 1000)
+                    is_report = is_first_read if reported is None else (each.topic, each.partition) in reported
+                    read_for_follower(read, room_bytes, caller, now_ms, is_first=is_first, is_report=is_report)
                 else:
-                    look_for_consumer(look, room_bytes, is_first=is_first)
+                    read_for_consumer(read, room_bytes, is_first=is_first)
             except PylogError as error:
-                look.error = error if look.partition is None else look.partition.refusal(error)
-            if look.found is not None:
-                left_bytes -= look.found.size_bytes
+                read.error = error if read.partition is None else read.partition.refusal(error)
+            if read.found is not None:
+                left_bytes -= read.found.size_bytes
                 is_first = False
-        return looks
+        return reads
 
     def _wait(
         self,
         caller: Caller,
         request: FetchRequest,
         wanted: Sequence[FetchPartition],
-        looks: list[Look],
-        deadline_s: float,
+        reads: list[PartitionRead],
+        deadline: Deadline,
         still_waiting: Callable[[], None],
-    ) -> list[Look]:
+    ) -> list[PartitionRead]:
         waiter = FetchWaiter()
-        rung_by: set[Partition] = set()
+        watched: set[Partition] = set()
         try:
-            next_sign_s = self._monotonic_s() + HEARTBEAT_INTERVAL_S
+            heartbeat = Deadline(HEARTBEAT_INTERVAL_S, clock=self._clock)
             while True:
-                now_s = self._monotonic_s()
-                if is_enough(looks, request.min_bytes) or now_s >= deadline_s:
-                    return looks
-                close_looks(looks)
-                # Also those that came to be hosted while we waited.
-                fresh = {look.partition for look in looks if look.partition is not None} - rung_by
+                if is_enough(reads, request.min_bytes) or deadline.expired:
+                    return reads
+                close_reads(reads)
+                # Also those that were hosted during the wait.
+                fresh = {read.partition for read in reads if read.partition is not None} - watched
                 for partition in fresh:
                     partition.add_waiter(waiter, at_append=isinstance(caller, BrokerCaller))
-                rung_by |= fresh
-                while not fresh and not waiter.wait(min(deadline_s, next_sign_s) - now_s):
-                    now_s = self._monotonic_s()
-                    if now_s >= deadline_s:
+                watched |= fresh
+                while not fresh and not waiter.wait(deadline.remaining_s(heartbeat.remaining_s())):
+                    if deadline.remaining_s() <= 0.0:
                         break
-                    if now_s >= next_sign_s:
+                    if heartbeat.expired:
                         still_waiting()
-                        next_sign_s = now_s + HEARTBEAT_INTERVAL_S
-                # Looking after adding the waiter: what came in between is seen here, what comes later rings.
-                looks = self._look(caller, request, wanted, is_first_look=False)
+                        heartbeat = Deadline(HEARTBEAT_INTERVAL_S, clock=self._clock)
+                # Read again after the waiter was added: what came in between is seen here, what comes later wakes it.
+                reads = self._read(caller, request, wanted, is_first_read=False)
         finally:
-            for partition in rung_by:
+            for partition in watched:
                 partition.remove_waiter(waiter)
 
     def _load(
         self,
         caller: Caller,
         request: FetchRequest,
-        looks: list[Look],
+        reads: list[PartitionRead],
         still_waiting: Callable[[], None],
     ) -> FetchAnswer:
         is_replica = isinstance(caller, BrokerCaller)
         budget = self._replica_budget if is_replica else self._budget
-        held_bytes = sum(look.found.size_bytes for look in looks if look.found is not None)
+        held_bytes = sum(read.found.size_bytes for read in reads if read.found is not None)
         if not self._acquire(budget, held_bytes, still_waiting):
-            close_looks(looks)  # no room for an answer: an empty one, and the client asks again
+            close_reads(reads)  # no room for an answer: it is empty, and the client fetches again
             held_bytes = 0
         cells: list[pa.Buffer] = []
-        told: list[FetchedPartition] = []
+        partitions: list[FetchedPartition] = []
         try:
-            for look in looks:
+            for read in reads:
                 try:
-                    cell = load_slice(look)
+                    cell = load_found(read)
                 except PylogError as error:
-                    assert look.partition is not None
-                    look.error, cell = look.partition.refusal(error), None
+                    assert read.partition is not None
+                    read.error, cell = read.partition.refusal(error), None
                 if cell is not None:
                     cells.append(cell)
-                answer = tell(look, row=len(cells) - 1 if cell is not None else -1, is_replica=is_replica)
+                answer = answer_of(read, row=len(cells) - 1 if cell is not None else -1, is_replica=is_replica)
                 if answer is not None:
-                    told.append(answer)
-                    if look.error is not None:
-                        _log_failure(caller, look.wanted, look.error)
+                    partitions.append(answer)
+                    if read.error is not None:
+                        _log_failure(caller, read.wanted, read.error)
         except BaseException:
             budget.release(held_bytes)
             raise
-        response = FetchResponse(request_id=request.request_id, partitions=tuple(told))
+        response = FetchResponse(request_id=request.request_id, partitions=tuple(partitions))
         return FetchAnswer(response=response, cells=cells, held_bytes=held_bytes, _budget=budget)
 
     def _acquire(self, budget: ByteBudget, size_bytes: int, still_waiting: Callable[[], None]) -> bool:
-        deadline_s = self._monotonic_s() + _MAX_BUDGET_WAIT_S
+        deadline = Deadline(_MAX_BUDGET_WAIT_S, clock=self._clock)
         while not budget.acquire(size_bytes, HEARTBEAT_INTERVAL_S):
-            if self._monotonic_s() >= deadline_s:
+            if deadline.expired:
                 return False
             still_waiting()
         return True

@@ -1,22 +1,21 @@
-"""What one follower wants of this leader, told piece by piece: its fetch session (after Kafka's KIP-227).
+"""The fetch session of one follower: which partitions it fetches from this leader, reported incrementally (KIP-227).
 
-A request tells only partitions of which there is news; the others are wanted as they were told before. So an exchange
-costs what happened, not how many partitions there are: those where something did ring a bell of their own.
+A request reports only partitions of which the follower has something new; it wants the others as it last reported
+them. So an exchange costs what has changed, not how many partitions there are: a partition in which something happens
+marks itself as changed and sets the session's signal.
 
-    told by the request ─┐
-    rung since           ├─▶ looked at ─▶ enough? ─ no ─▶ wait for a bell ─▶ look at what rang …
-    owed: had no room    ┘                  └─ yes, or time is over ─▶ answer: data, errors, marks of what was told
+    reported by the request ─┐
+    changed since            ├─▶ read ─▶ enough? ─ no ─▶ wait for the signal ─▶ read what has changed …
+    owed: had no room        ┘             └─ yes, or time is over ─▶ answer: data, errors, high watermarks
 
-`fetch` does all of it; `take`, then `look` until it answers, is the same without a wait.
+`fetch` does all of it. `begin`, then `maybe_answer` until it answers, is the same without a wait.
 
-Rules: a partition is watched before it is looked at, so nothing is missed. What a follower told counts once, when it
-comes. One thread uses a session; bells are rung by any, under any lock. `close` it.
+Rules: a partition is watched before it is read, so no change is missed. What a follower reports counts once, when it
+arrives. One thread uses a session; partitions set its signal from any thread, under any lock. `close` it.
 """
 
 from __future__ import annotations
 
-import threading
-import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol, TypeAlias
@@ -25,15 +24,16 @@ from broker_runtime.contract.errors import PylogError
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import HEARTBEAT_INTERVAL_S, MAX_SERVER_WAIT_S
 from broker_runtime.contract.streams import FetchPartition, FetchRequest
+from broker_runtime.contract.waiting import CLOCK, Clock, Deadline, Signal
 from broker_runtime.replication import FetchWaiter, Partition, PartitionRegistry
 from broker_runtime.services.caller import BrokerCaller, Caller
-from broker_runtime.services.fetch_look import FetchAnswer, Look, close_looks, is_enough
+from broker_runtime.services.partition_read import FetchAnswer, PartitionRead, close_reads, is_enough
 
-_Looks: TypeAlias = list[Look]
+_Reads: TypeAlias = list[PartitionRead]
 
 
-class LookAt(Protocol):
-    """Looks at partitions; ``told``: of which of them the follower has just told something."""
+class ReadPartitions(Protocol):
+    """Reads partitions; ``reported``: of which of them the follower has just reported something."""
 
     def __call__(
         self,
@@ -41,18 +41,18 @@ class LookAt(Protocol):
         request: FetchRequest,
         wanted: Sequence[FetchPartition],
         *,
-        told: Collection[TopicPartition],
-    ) -> _Looks: ...
+        reported: Collection[TopicPartition],
+    ) -> _Reads: ...
 
 
 class Load(Protocol):
-    """Makes the answer of what was found."""
+    """Makes the answer from what was found."""
 
     def __call__(
         self,
         caller: Caller,
         request: FetchRequest,
-        looks: _Looks,
+        reads: _Reads,
         still_waiting: Callable[[], None],
     ) -> FetchAnswer: ...
 
@@ -65,75 +65,74 @@ class FollowerSession:
         caller: BrokerCaller,
         registry: PartitionRegistry,
         *,
-        look: LookAt,
+        read: ReadPartitions,
         load: Load,
-        monotonic_s: Callable[[], float] = time.monotonic,
+        clock: Clock = CLOCK,
     ) -> None:
         self._caller = caller
         self._registry = registry
-        self._look_at = look
+        self._read_partitions = read
         self._load = load
-        self._monotonic_s = monotonic_s
+        self._clock = clock
         self._wanted: dict[TopicPartition, FetchPartition] = {}
         self._watches: dict[TopicPartition, tuple[Partition, _Watch]] = {}
-        self._rung: deque[_Watch] = deque()
-        self._bell = threading.Event()
+        self._changed: deque[_Watch] = deque()
+        self._signal = Signal()
         self._owed: dict[TopicPartition, None] = {}  # in the order in which they are due
         # Of the request that is not answered yet:
         self._request = FetchRequest(request_id=-1)
-        self._told: Sequence[TopicPartition] = ()  # by it, and not counted yet
+        self._reported: Sequence[TopicPartition] = ()  # by it, and not counted yet
         self._seen: dict[TopicPartition, None] = {}  # what the answer is about
-        self._is_new = False  # nobody looked yet
+        self._is_new = False  # nothing was read for it yet
 
     def fetch(self, request: FetchRequest, still_waiting: Callable[[], None] = lambda: None) -> FetchAnswer:
         """As `FetchService.fetch` for a follower, with all partitions that it wants by now."""
-        now_s = self._monotonic_s()
-        deadline_s = now_s + min(request.max_wait_ms / 1000, MAX_SERVER_WAIT_S)
-        next_sign_s = now_s + HEARTBEAT_INTERVAL_S
-        self.take(request)
-        while (answer := self.look(is_due=now_s >= deadline_s, still_waiting=still_waiting)) is None:
-            self._bell.wait(max(0.0, min(deadline_s, next_sign_s) - self._monotonic_s()))
-            now_s = self._monotonic_s()
-            if now_s >= next_sign_s:
+        deadline = Deadline(min(request.max_wait_ms / 1000, MAX_SERVER_WAIT_S), clock=self._clock)
+        heartbeat = Deadline(HEARTBEAT_INTERVAL_S, clock=self._clock)
+        self.begin(request)
+        while (answer := self.maybe_answer(is_due=deadline.expired, still_waiting=still_waiting)) is None:
+            self._signal.wait(deadline.remaining_s(heartbeat.remaining_s()))
+            if heartbeat.expired:
                 still_waiting()
-                next_sign_s = now_s + HEARTBEAT_INTERVAL_S
+                heartbeat = Deadline(HEARTBEAT_INTERVAL_S, clock=self._clock)
         return answer
 
-    def take(self, request: FetchRequest) -> None:
-        """A request came; `look` answers it."""
+    def begin(self, request: FetchRequest) -> None:
+        """A request came; `maybe_answer` answers it."""
         self._request, self._is_new = request, True
-        self._told = self._note(request)
-        self._seen = dict.fromkeys([*self._owed, *self._take_rung(), *self._told])
+        self._reported = self._note(request)
+        self._seen = dict.fromkeys([*self._owed, *self._take_changed(), *self._reported])
 
-    def look(self, *, is_due: bool, still_waiting: Callable[[], None] = lambda: None) -> FetchAnswer | None:
-        """The answer to the request, if there is enough for one or it ``is_due``; else None. Waits for room alone.
+    def maybe_answer(self, *, is_due: bool, still_waiting: Callable[[], None] = lambda: None) -> FetchAnswer | None:
+        """The answer to the request if there is enough for one or it ``is_due``, else None. Waits for nothing but room
+        in the budget.
 
-        To be called at once, whenever a bell rang (`is_rung`), and when the request's time is over.
+        To be called at once, whenever `has_changes`, and when the request's time is over.
         """
-        rung = dict.fromkeys(self._take_rung())
-        if not (self._is_new or rung or is_due):
+        changed = dict.fromkeys(self._take_changed())
+        if not (self._is_new or changed or is_due):
             return None
-        self._seen = {**rung, **self._seen}
-        looked = self._seen if self._is_new or is_due else rung
-        looks = self._look(looked, self._told)
-        self._told, self._is_new = (), False
+        self._seen = {**changed, **self._seen}
+        to_read = self._seen if self._is_new or is_due else changed
+        reads = self._read(to_read, self._reported)
+        self._reported, self._is_new = (), False
         try:
-            if not is_due and not is_enough(looks, self._request.min_bytes):
+            if not is_due and not is_enough(reads, self._request.min_bytes):
                 return None
-            if looked is rung:
-                close_looks(looks)
-                looks = self._look(self._seen)
-            return self._answer(looks, still_waiting)
+            if to_read is changed:
+                close_reads(reads)
+                reads = self._read(self._seen)
+            return self._answer(reads, still_waiting)
         finally:
-            close_looks(looks)
+            close_reads(reads)
 
     @property
-    def is_rung(self) -> bool:
-        """Whether something happened in a partition since it was looked at."""
-        return self._bell.is_set()
+    def has_changes(self) -> bool:
+        """Whether something happened in a partition since it was read."""
+        return self._signal.is_set
 
     def close(self) -> None:
-        """No bell rings for it any more."""
+        """Watches no partition any more."""
         for at in list(self._watches):
             self._unwatch(at)
         self._wanted.clear()
@@ -141,34 +140,34 @@ class FollowerSession:
     # --- private ------------------------------------------------------------------------------------------------
 
     def _note(self, request: FetchRequest) -> list[TopicPartition]:
-        """What the request tells anew."""
-        told = {TopicPartition(each.topic, each.partition): each for each in request.partitions}
+        """The partitions that the request reports."""
+        reported = {TopicPartition(each.topic, each.partition): each for each in request.partitions}
         if request.is_incremental:
             forgotten: Collection[TopicPartition] = [TopicPartition(*at) for at in request.forgotten]
         else:
-            forgotten = self._wanted.keys() - told.keys()
+            forgotten = self._wanted.keys() - reported.keys()
         for at in forgotten:
             self._wanted.pop(at, None)
             self._owed.pop(at, None)
             self._unwatch(at)
-        self._wanted.update(told)
-        for at in told:
+        self._wanted.update(reported)
+        for at in reported:
             self._owed.pop(at, None)
-        return list(told)
+        return list(reported)
 
-    def _look(self, seen: Collection[TopicPartition], told: Collection[TopicPartition] = ()) -> _Looks:
+    def _read(self, seen: Collection[TopicPartition], reported: Collection[TopicPartition] = ()) -> _Reads:
         wanted = [each for at in seen if (each := self._wanted.get(at)) is not None]
         for each in wanted:
             self._watch(each)
-        return self._look_at(self._caller, self._request, wanted, told=told)
+        return self._read_partitions(self._caller, self._request, wanted, reported=reported)
 
-    def _answer(self, looks: _Looks, still_waiting: Callable[[], None]) -> FetchAnswer:
+    def _answer(self, reads: _Reads, still_waiting: Callable[[], None]) -> FetchAnswer:
         lacking = {
-            TopicPartition(look.wanted.topic, look.wanted.partition): None
-            for look in looks
-            if look.error is None and look.diverging is None and look.wanted.offset < look.log_end
+            TopicPartition(read.wanted.topic, read.wanted.partition): None
+            for read in reads
+            if read.error is None and read.diverging is None and read.wanted.offset < read.log_end
         }
-        answer = self._load(self._caller, self._request, looks, still_waiting)
+        answer = self._load(self._caller, self._request, reads, still_waiting)
         for each in answer.response.partitions:
             at = TopicPartition(each.topic, each.partition)
             self._owed.pop(at, None)
@@ -182,12 +181,12 @@ class FollowerSession:
         try:
             partition = self._registry.find(at.topic, at.partition, wanted.topic_id)
         except PylogError:
-            return  # the look meets it as well
+            return  # reading it meets the same error
         known = self._watches.get(at)
         if known is not None and known[0] is partition:
             return
         self._unwatch(at)
-        watch = _Watch(at, self._rung, self._bell)
+        watch = _Watch(at, self._changed, self._signal)
         self._watches[at] = (partition, watch)
         partition.add_waiter(watch, at_append=True)
 
@@ -196,30 +195,31 @@ class FollowerSession:
         if known is not None:
             known[0].remove_waiter(known[1])
 
-    def _take_rung(self) -> list[TopicPartition]:
-        self._bell.clear()
-        rung: dict[TopicPartition, None] = {}
-        while self._rung:
-            watch = self._rung.popleft()
-            watch.is_rung = False  # before anybody looks: what happens from here on rings again
-            rung[watch.at] = None
-        return list(rung)
+    def _take_changed(self) -> list[TopicPartition]:
+        if self._signal.is_set:
+            self._signal.wait(0.0)  # which clears it: before the changes are taken, or one that comes now would be lost
+        changed: dict[TopicPartition, None] = {}
+        while self._changed:
+            watch = self._changed.popleft()
+            watch.is_changed = False  # before the partition is read: what happens from here on counts again
+            changed[watch.at] = None
+        return list(changed)
 
 
 class _Watch(FetchWaiter):
-    """The bell of one partition in one session."""
+    """Of one partition in one session: marks it as changed, once, and sets the session's signal."""
 
-    __slots__ = ("_common", "_rung", "at", "is_rung")
+    __slots__ = ("_changed", "_session_signal", "at", "is_changed")
 
-    def __init__(self, at: TopicPartition, rung: deque[_Watch], common: threading.Event) -> None:
+    def __init__(self, at: TopicPartition, changed: deque[_Watch], session_signal: Signal) -> None:
         super().__init__()
         self.at = at
-        self.is_rung = False
-        self._rung = rung
-        self._common = common
+        self.is_changed = False
+        self._changed = changed
+        self._session_signal = session_signal
 
     def wake(self) -> None:
-        if not self.is_rung:
-            self.is_rung = True
-            self._rung.append(self)
-            self._common.set()
+        if not self.is_changed:
+            self.is_changed = True
+            self._changed.append(self)
+            self._session_signal.set()

@@ -1,8 +1,7 @@
 """Consumer groups, as requests: who coordinates, heartbeats, acknowledged offsets, and what an administrator does.
 
-Rules: every broker tells who a group's coordinator is, and lists all groups; everything else is the coordinator's, and
-another one answers `NotCoordinatorError`. Each of a commit's entries has its own answer; one that fails takes no other
-with it.
+Rules: every broker answers who a group's coordinator is, and lists all groups. Everything else is for the coordinator;
+another broker answers `NotCoordinatorError`. Each entry of a commit has its own answer; a failure affects no other.
 """
 
 from __future__ import annotations
@@ -95,12 +94,12 @@ class GroupService:
     # --- members ----------------------------------------------------------------------------------------------
 
     def find_coordinator(self, caller: Caller, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
-        """The broker to ask. Any broker tells. Raises `CoordinatorNotAvailableError` if there is none."""
+        """The group's coordinator. Any broker answers. Raises `CoordinatorNotAvailableError` if there is none."""
         return FindCoordinatorResponse(broker_id=self._claims.find_coordinator(check_group_id(request.group_id)))
 
     def group_heartbeat(self, caller: Caller, request: GroupHeartbeatRequest) -> GroupHeartbeatResponse:
-        """See `GroupCoordinator.heartbeat`. Raises `InvalidTopicError`, `InvalidRequestError` for topics that cannot
-        be, and names that are too much for ZooKeeper."""
+        """See `GroupCoordinator.heartbeat`. Raises `InvalidTopicError` for impossible names of topics, and
+        `InvalidRequestError` for more names than fit into a request to ZooKeeper."""
         check_group_id(request.group_id)
         _check_subscription(request.topics or ())
         return self._coordinator.heartbeat(request)
@@ -108,10 +107,10 @@ class GroupService:
     # --- offsets ----------------------------------------------------------------------------------------------
 
     def commit_offsets(self, caller: Caller, request: CommitOffsetsRequest) -> CommitOffsetsResponse:
-        """Writes the offsets: of a member, or of nobody while there are no members.
+        """Writes the offsets, for a member, or without membership while the group has no members.
 
-        Raises `UnknownMemberIdError`, `NonEmptyGroupError`, `InvalidRequestError` for a partition that is there twice:
-        nobody could say which of its offsets counts. An entry's error: `UnknownTopicOrPartitionError`,
+        Raises `UnknownMemberIdError`, `NonEmptyGroupError`, `InvalidRequestError` for a partition that is named twice:
+        which of its offsets counts would be undefined. An entry's error: `UnknownTopicOrPartitionError`,
         `InconsistentTopicIdError`, `StaleMemberEpochError`, and as `OffsetStore.commit`.
         """
         check_group_id(request.group_id)
@@ -141,8 +140,8 @@ class GroupService:
         return CommitOffsetsResponse(errors=tuple(errors))
 
     def fetch_offsets(self, caller: Caller, request: FetchOffsetsRequest) -> FetchOffsetsResponse:
-        """The offsets the group has, of topics that exist. Those of an earlier topic of the same name are none. They
-        are those that ZooKeeper has now: what was acknowledged before is among them.
+        """The group's offsets of topics that exist. Those of an earlier topic of the same name do not count. They are
+        read from ZooKeeper now: whatever was acknowledged before is among them.
 
         Raises `UnknownTopicOrPartitionError` and `InconsistentTopicIdError` for partitions asked for.
         """
@@ -178,8 +177,8 @@ class GroupService:
     # --- administrators ---------------------------------------------------------------------------------------
 
     def list_groups(self, caller: Caller, request: ListGroupsRequest) -> ListGroupsResponse:
-        """All groups that have members or offsets, sorted; as ZooKeeper has them, so who just joined or left may be
-        missing or left over. Any broker tells."""
+        """All groups that have members or offsets, sorted, as ZooKeeper has them: a member that has just joined may be
+        missing, and one that has just left may still be counted. Any broker answers."""
         names = self._client.children(CONSUMERS)
         claims = self._client.find_all([group_claim_path(name) for name in names], are_small=True)
         members = self._client.find_all([group_members_path(name) for name in names])
@@ -200,8 +199,8 @@ class GroupService:
         return described
 
     def alter_group_offsets(self, caller: Caller, request: AlterGroupOffsetsRequest) -> CommitOffsetsResponse:
-        """As a commit of nobody: raises `NonEmptyGroupError` while there are members, `CoordinatorNotAvailableError`
-        until it is written that the last has left."""
+        """As a commit without membership: raises `NonEmptyGroupError` while there are members, and
+        `CoordinatorNotAvailableError` until it is written that the last member has left."""
         commit = CommitOffsetsRequest(group_id=request.group_id, offsets=request.offsets)
         wanted = some_of(f"{each.at.topic}-{each.at.partition}:{each.offset}" for each in request.offsets)
         with logged_change(_logger, "alter group offsets", caller, group=request.group_id, to=wanted) as failed:
@@ -261,7 +260,7 @@ class GroupService:
         try:
             record = None if node is None else members_from_bytes(node.data, group_members_path(name))
         except CorruptRecordError:
-            record = None  # who asks its coordinator is told
+            record = None  # the coordinator reports the damage to whoever asks it
         members = record.members if record is not None else ()
         state: Literal["empty", "assigning", "stable"] = "stable"
         if not members:
@@ -302,7 +301,7 @@ def _existing(cluster: ClusterState, at: PartitionKey) -> TopicState:
         raise UnknownTopicOrPartitionError(f"no topic {at.topic!r}")
     if at.topic_id is not None and at.topic_id != topic.record.topic_id:
         raise InconsistentTopicIdError(
-            f"topic {at.topic!r} has the id {topic.record.topic_id.hex()}, not {at.topic_id.hex()}: it was made anew"
+            f"topic {at.topic!r} has the id {topic.record.topic_id.hex()}, not {at.topic_id.hex()}: it was recreated"
         )
     if at.partition >= len(topic.record.assignment):
         raise UnknownTopicOrPartitionError(

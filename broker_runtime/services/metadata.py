@@ -1,4 +1,4 @@
-"""What clients ask about the cluster: brokers, topics, partitions, and where the data lies on the disks.
+"""What clients ask about the cluster: brokers, topics, partitions, and where the data is on the disks.
 
 Rule: answers from the cluster as this broker last read it; never waits for ZooKeeper.
 """
@@ -32,7 +32,7 @@ from broker_runtime.services.caller import Caller
 from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState
 from broker_runtime.zookeeper.znodes import BrokerRegistration, DiskTroubles, TopicRecord
 
-_BUSY_S: Final = 1.0  # that an answer waits for a partition in use, the first of a disk
+_BUSY_S: Final = 1.0  # so long an answer waits for the first partition in use on a disk
 _AGAIN_BUSY_S: Final = 0.01  # and for each further one there: the disk may stand still
 
 
@@ -81,7 +81,7 @@ class MetadataService:
         )
 
     def describe_log_dirs(self, caller: Caller, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
-        """The data directories of this broker, what is in them and what room is left."""
+        """The data directories of this broker, what is in them and how much room is left."""
         return DescribeLogDirsResponse(
             broker_id=self._broker_id, log_dirs=tuple(_log_dir(directory) for directory in self._directories)
         )
@@ -102,14 +102,14 @@ class MetadataService:
         )
 
     def _with_offsets(self, topic: TopicState, info: PartitionInfo, waited_for: set[Path]) -> PartitionInfo:
-        """``waited_for``: the disks of which a busy partition was waited for; that is enough for one answer."""
+        """``waited_for``: the disks on which a busy partition was waited for already; once is enough for one answer."""
         try:
             partition = self._registry.find(topic.name, info.partition, topic.record.topic_id)
             partition.require_leader(info.leader_epoch)
             disk = partition.log.data_directory
             busy_s = _AGAIN_BUSY_S if disk in waited_for else _BUSY_S
             try:
-                # As `list_offsets`: readers who were told of an end by the earlier leader take a lower one for loss.
+                # As `list_offsets`: to readers that got an end from the earlier leader, a lower one would mean loss.
                 log_start, high_watermark = partition.log_start, partition.latest_offset(busy_s)
             except RequestTimedOutError:
                 waited_for.add(disk)
@@ -131,7 +131,7 @@ class MetadataService:
 
 
 def topic_info(topic: TopicState, disks: Mapping[int, DiskTroubles] | None = None) -> TopicInfo:
-    """A topic as clients are told of it, without offsets. ``disks``: as `ClusterState.disks`."""
+    """A topic as clients see it, without offsets. ``disks``: as `ClusterState.disks`."""
     damaged = _damaged(topic, disks or {})
     partitions = []
     for number, replicas in enumerate(topic.record.assignment):
@@ -163,17 +163,17 @@ def _broker(broker_id: int, broker: BrokerRegistration, disks: DiskTroubles | No
 
 
 def _damaged(topic: TopicState, disks: Mapping[int, DiskTroubles]) -> dict[int, tuple[int, ...]]:
-    """Of the topic's partitions the replicas whose logs are damaged, where there are any."""
+    """By partition of the topic, the replicas whose logs are damaged, where there are any."""
     found: dict[int, tuple[int, ...]] = {}
-    for broker_id, told in sorted(disks.items()):
-        for number in told.damaged.get(topic.name, ()):
+    for broker_id, troubles in sorted(disks.items()):
+        for number in troubles.damaged.get(topic.name, ()):
             if number < len(topic.record.assignment) and broker_id in topic.record.assignment[number]:
                 found[number] = (*found.get(number, ()), broker_id)
     return found
 
 
 def planned_topic_info(name: str, record: TopicRecord, config: dict[str, str]) -> TopicInfo:
-    """A topic that is not made yet: its partitions have no leaders."""
+    """A topic that is not created yet: its partitions have no leaders."""
     return topic_info(
         TopicState(name=name, record=record, version=-1, partitions=(None,) * len(record.assignment), config=config)
     )
@@ -181,7 +181,7 @@ def planned_topic_info(name: str, record: TopicRecord, config: dict[str, str]) -
 
 @functools.cache
 def software_version() -> str:
-    """Of the installed distribution; "unknown" in a tree that was never installed."""
+    """The version of the installed distribution; "unknown" in a tree that was never installed."""
     try:
         return importlib.metadata.version("pyspark-log")
     except importlib.metadata.PackageNotFoundError:
@@ -211,7 +211,7 @@ def _log_dir(directory: LogDirectory) -> LogDirInfo:
 
 
 def _size(directory: LogDirectory, at: TopicPartition) -> int:
-    """Of the segment files; from the disk, so that no log is loaded for it. 0 for one that was just deleted."""
+    """The size of the segment files, from the disk, so that no log is loaded; 0 for one that was just deleted."""
     size = 0
     for segment in (directory.path / str(at)).glob("*.log"):
         try:

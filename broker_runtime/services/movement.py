@@ -1,8 +1,8 @@
 """Moving partitions, choosing leaders, emptying brokers, as requests to the controller; how far replicas are, as a
 request to a leader.
 
-Rule: what is asked for is checked whole before anything is written, and written through the controller; then it goes on
-by itself: the controller's loop finishes a move when its target is in sync, whoever is the controller then.
+Rule: a request is checked as a whole before anything is written, and is written through the controller. From then on
+it proceeds by itself: the controller's loop finishes a move when its target is in sync, whichever broker it is by then.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class MovementService:
         )
 
     def elect_leaders(self, caller: Caller, request: ElectLeadersRequest) -> ElectLeadersResponse:
-        """Chooses leaders; partitions that are named and cannot be led as asked for are told, the others go on."""
+        """Elects leaders. Named partitions that cannot be led as requested get an error; others are not affected."""
         elected: list[tuple[str, int, int]] = []
         errors: dict[str, ErrorInfo] = {}
         named: dict[str, set[int]] | None = None
@@ -113,7 +113,7 @@ class MovementService:
         return ElectLeadersResponse(elected=tuple(elected), errors=errors)
 
     def decommission_broker(self, caller: Caller, request: DecommissionBrokerRequest) -> DecommissionBrokerResponse:
-        """Begins to empty a broker. Raises `InvalidReplicaAssignmentError` where others cannot take what it holds."""
+        """Begins to empty a broker. Raises `InvalidReplicaAssignmentError` where others cannot take its replicas."""
         broker_id = request.broker_id
         what = "end decommissioning" if request.cancel else "decommission broker"
         with logged_change(_logger, what, caller, broker=broker_id), self._member.changing() as cluster:
@@ -135,11 +135,11 @@ class MovementService:
             for at, target in moves.items():
                 by_topic.setdefault(at.topic, {})[at.partition] = target
             self._begin(cluster, by_topic)
-            self._member.wake()  # what is being emptied is read anew
+            self._member.wake()  # which brokers are being emptied is read again
         return DecommissionBrokerResponse(moves=len(moves))
 
     def describe_replicas(self, caller: Caller, request: DescribeReplicasRequest) -> DescribeReplicasResponse:
-        """How far the replicas of partitions led here are."""
+        """How far the replicas of partitions led here have got."""
         return DescribeReplicasResponse(partitions=tuple(self._progress(key) for key in request.partitions))
 
     # --- private ----------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Offsets of partitions' logs: where they begin and end, what was when, and moving where they begin.
+"""Offsets of partitions' logs: where they begin and end, which offset a time has, and moving where they begin.
 
 Rule: each of a request's entries has its own answer; one that fails takes no other with it.
 """
@@ -6,7 +6,6 @@ Rule: each of a request's entries has its own answer; one that fails takes no ot
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 
 from broker_runtime.contract.errors import InvalidRequestError, PylogError
@@ -21,6 +20,7 @@ from broker_runtime.contract.requests import (
     OffsetQuery,
     RecordDeletion,
 )
+from broker_runtime.contract.waiting import CLOCK, Clock, Deadline
 from broker_runtime.replication import Partition, PartitionRegistry
 from broker_runtime.services.caller import Caller, logged_change, some_of
 
@@ -33,21 +33,21 @@ _logger = logging.getLogger(__name__)
 class LogOffsetService:
     """Offsets of the logs this broker leads. Thread-safe."""
 
-    def __init__(self, registry: PartitionRegistry, *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, registry: PartitionRegistry, *, clock: Clock = CLOCK) -> None:
         self._registry = registry
-        self._monotonic_s = monotonic_s
+        self._clock = clock
 
     def list_offsets(self, caller: Caller, request: ListOffsetsRequest) -> ListOffsetsResponse:
         """Where a log begins, where its committed part ends, or the first record at or after a time."""
         return ListOffsetsResponse(answers=tuple(_answer(lambda q=q: self._look_up(q)) for q in request.queries))  # type: ignore[misc]
 
     def delete_records(self, caller: Caller, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
-        """Moves logs' starts. An answer without an error is durable, on all in-sync replicas. Blocks for
-        `_DELETION_LIMIT_S` in all; what is not done then is answered with `REQUEST_TIMED_OUT`."""
-        end_s = self._monotonic_s() + _DELETION_LIMIT_S
+        """Moves the starts of logs. An answer without an error is durable on all in-sync replicas. Blocks for
+        `_DELETION_LIMIT_S` in all; what is not done by then is answered with `REQUEST_TIMED_OUT`."""
+        deadline = Deadline(_DELETION_LIMIT_S, clock=self._clock)
         wanted = some_of(f"{each.at.topic}-{each.at.partition}:{each.offset}" for each in request.deletions)
         with logged_change(_logger, "delete records", caller, before=wanted) as failed:
-            answers = [_answer(lambda d=d: self._delete(d, end_s)) for d in request.deletions]  # type: ignore[misc]
+            answers = [_answer(lambda d=d: self._delete(d, deadline)) for d in request.deletions]  # type: ignore[misc]
             failed += [answer.error for answer in answers if answer.error is not None]
         return DeleteRecordsResponse(answers=tuple(answers))
 
@@ -57,12 +57,12 @@ class LogOffsetService:
         with partition.refusing():
             return _look_up_in(partition, query)
 
-    def _delete(self, deletion: RecordDeletion, end_s: float) -> OffsetAnswer:
+    def _delete(self, deletion: RecordDeletion, deadline: Deadline) -> OffsetAnswer:
         at = deletion.at
         partition = self._registry.find(at.topic, at.partition, at.topic_id)
         epoch = partition.require_leader()
         offset = None if deletion.offset == _HIGH_WATERMARK else deletion.offset
-        start = partition.delete_records(offset, timeout_s=max(0.0, end_s - self._monotonic_s()))
+        start = partition.delete_records(offset, timeout_s=deadline.remaining_s())
         return OffsetAnswer(offset=start, leader_epoch=epoch)
 
 
@@ -80,7 +80,7 @@ def _look_up_in(partition: Partition, query: OffsetQuery) -> OffsetAnswer:
     end = partition.last_stable_offset
     timestamp = partition.log.max_timestamp_ms() if query.timestamp == MAX_TIMESTAMP else query.timestamp
     found = None if timestamp < 0 else partition.log.offset_for_timestamp(timestamp)
-    # What is not committed yet is not there yet; but a new leader must know what is.
+    # Records that are not committed are not visible; but a new leader must first know which are.
     if found is None or found[0] >= end:
         partition.latest_offset()
         return OffsetAnswer(leader_epoch=epoch)

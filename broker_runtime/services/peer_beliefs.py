@@ -1,7 +1,7 @@
-"""Waits until the other brokers have heard of a change of a topic, so that whoever made it may turn to any of them.
+"""Waits until the other brokers know of a change of a topic, so that the client that made it may turn to any of them.
 
-Brokers learn changes from ZooKeeper, each by itself, some milliseconds after they were written. A client that makes a
-topic and then asks another broker for it must not be told that there is none.
+Each broker learns of changes from ZooKeeper by itself, some milliseconds after they were written. A client that creates
+a topic and then asks another broker for it must not get the answer that there is none.
 
 Rule: a courtesy in bounded time, never a condition: a broker that does not answer is left out.
 """
@@ -9,7 +9,6 @@ Rule: a courtesy in bounded time, never a condition: a broker that does not answ
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from typing import Final
 
@@ -17,44 +16,48 @@ from broker_runtime.contract.errors import PylogError
 from broker_runtime.contract.events import event
 from broker_runtime.contract.requests import MetadataRequest, MetadataResponse, TopicInfo
 from broker_runtime.contract.settings import Address
+from broker_runtime.contract.waiting import CLOCK, Backoff, Clock, Deadline
 from broker_runtime.following.peers import call_peer
 from broker_runtime.services.metadata import topic_info
 from broker_runtime.zookeeper.cluster_state import ClusterState
 
 LIMIT_S: Final = 2.0
 _ANSWER_LIMIT_S: Final = 1.0
-_PAUSES_S: Final = (0.005, 0.05)  # the first, and the longest
+_LEAST_ANSWER_S: Final = 0.01
+_FIRST_PAUSE_S: Final = 0.01
+_LONGEST_PAUSE_S: Final = 0.05
 
 _logger = logging.getLogger(__name__)
 
 
 class PeerBeliefs:
-    """What the others believe, compared with ``state``, what this broker does. Thread-safe."""
+    """Compares what other brokers believe with ``state``, what this broker believes. Thread-safe."""
 
-    def __init__(self, broker_id: int, state: Callable[[], ClusterState]) -> None:
+    def __init__(self, broker_id: int, state: Callable[[], ClusterState], *, clock: Clock = CLOCK) -> None:
         self._broker_id = broker_id
         self._state = state
+        self._clock = clock
 
     def wait_until_heard(self, name: str, limit_s: float = LIMIT_S) -> None:
         """Returns when every other broker that answers believes of the topic what this one does, or after
         ``limit_s``. Raises nothing."""
-        deadline_s = time.monotonic() + limit_s
+        deadline = Deadline(limit_s, clock=self._clock)
         for broker_id, broker in sorted(self._state().brokers.items()):
             if broker_id == self._broker_id:
                 continue
-            address, pause_s = Address(broker.host, broker.port), _PAUSES_S[0]
+            address = Address(broker.host, broker.port)
+            backoff = Backoff(first_s=_FIRST_PAUSE_S, limit_s=_LONGEST_PAUSE_S)
             try:
-                while not self._agrees(address, name, deadline_s):
-                    if time.monotonic() >= deadline_s:
+                while not self._agrees(address, name, deadline):
+                    if deadline.expired:
                         event(_logger, "leave peer that has not heard", topic=name, broker=broker_id, waited_s=limit_s)
                         return
-                    time.sleep(pause_s)
-                    pause_s = min(2 * pause_s, _PAUSES_S[1])
+                    deadline.sleep(backoff.next_s())
             except PylogError as error:
                 event(_logger, "ask peer", topic=name, broker=broker_id, error=error)
 
-    def _agrees(self, address: Address, name: str, deadline_s: float) -> bool:
-        left_s = max(0.01, min(_ANSWER_LIMIT_S, deadline_s - time.monotonic()))
+    def _agrees(self, address: Address, name: str, deadline: Deadline) -> bool:
+        left_s = max(_LEAST_ANSWER_S, deadline.remaining_s(_ANSWER_LIMIT_S))
         request = MetadataRequest(topics=(name,))
         answer = call_peer(address, "metadata", request, MetadataResponse, timeout_s=left_s, broker_id=self._broker_id)
         known = self._state().topics.get(name)
@@ -65,7 +68,7 @@ class PeerBeliefs:
 
 
 def _has_all_of(theirs: TopicInfo, ours: TopicInfo) -> bool:
-    """Theirs may be newer, and who leads moves all the time."""
+    """Theirs may be newer; leaders are not compared, as they change all the time."""
     return (
         theirs.topic_id == ours.topic_id
         and len(theirs.partitions) >= len(ours.partitions)

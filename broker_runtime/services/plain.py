@@ -1,8 +1,8 @@
 """Ordinary record batches in and out, for clients that know Arrow Flight and nothing of pylog.
 
-Rule: here, and nowhere else in a broker, rows are encoded and decoded. What it appends goes through `ProduceService`
-like everything else. Never decides a partition by key: that is the producer's work, so a keyed topic with several
-partitions wants the partition named.
+Rule: only here does a broker encode and decode rows. What it appends goes through `ProduceService` like everything
+else. Never chooses a partition by key: that is the producer's work, so a keyed topic with several partitions needs the
+partition named.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a broker does with produced frames: append them, and say when they count.
+"""What a broker does with produced frames: it appends them, and says when they count.
 
 Rule: knows nothing of streams. A request has two halves so that a stream can be pipelined: `append`, in the order
 of arrival, and `complete`, which waits. An error of one request is that request's answer and never an exception.
@@ -26,13 +26,14 @@ from broker_runtime.contract.frame import FrameHeader, SoundFrame, check_frame_s
 from broker_runtime.contract.requests import ErrorInfo
 from broker_runtime.contract.schema import SchemaHistory
 from broker_runtime.contract.streams import ProduceRequest, ProduceResponse
+from broker_runtime.contract.waiting import CLOCK, Clock, Deadline
 from broker_runtime.replication import Partition, PartitionRegistry, PendingAppend
 from broker_runtime.services.caller import Caller
 
 MAX_TIMEOUT_S = 120.0
 """The longest a request waits for its acknowledgement, whatever it asks for."""
 ACKS_NONE = 0
-_SHORTEST_WAIT_S = 0.05  # for a partition that is in use, whatever the request's time
+_SHORTEST_WAIT_S = 0.05  # for a partition that is in use, whatever time the request has left
 
 _logger = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ class PendingProduce:
 
     request_id: int
     acks: int
-    deadline_s: float  # of the monotonic clock
+    deadline: Deadline | None = None
     partition: Partition | None = None
     appended: PendingAppend | None = None
     error: PylogError | None = None
@@ -58,22 +59,22 @@ class ProduceService:
         *,
         require_given_out: Callable[[int], None] = lambda producer_id: None,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
-        monotonic_s: Callable[[], float] = time.monotonic,
+        clock: Clock = CLOCK,
     ) -> None:
         """``require_given_out``: see `ProducerIdService`."""
         self._registry = registry
         self._require_given_out = require_given_out
         self._now_ms = now_ms
-        self._monotonic_s = monotonic_s
+        self._clock = clock
 
     def append(self, caller: Caller, request: ProduceRequest, frames: Sequence[pa.Buffer]) -> PendingProduce:
-        """Appends the request's only frame. Blocks for the write, not for the disk, and no longer than the request's
-        time for a partition that others use; the frame is not kept.
+        """Appends the request's only frame. Blocks for the write, not for the disk, and for a partition in use
+        no longer than the request's timeout. The frame is not kept.
 
-        A frame of an idempotent producer that is in the log already is not appended again; `complete` answers when
-        what was appended first counts.
+        A frame of an idempotent producer that is in the log already is not appended again; `complete` then answers
+        when the first append counts.
         """
-        deadline_s = self._monotonic_s() + min(request.timeout_ms / 1000, MAX_TIMEOUT_S)
+        deadline = Deadline(min(request.timeout_ms / 1000, MAX_TIMEOUT_S), clock=self._clock)
         try:
             if len(frames) != 1:
                 raise InvalidRequestError(f"a produce request holds one frame, this one {len(frames)}")
@@ -88,7 +89,7 @@ class ProduceService:
                 acks=request.acks,
                 leader_epoch=request.leader_epoch,
                 now_ms=self._now_ms(),
-                timeout_s=max(_SHORTEST_WAIT_S, deadline_s - self._monotonic_s()),
+                timeout_s=max(_SHORTEST_WAIT_S, deadline.remaining_s()),
             )
         except PylogError as error:
             event(
@@ -100,26 +101,27 @@ class ProduceService:
                 **caller.log_fields,
                 error=error,
             )
-            return PendingProduce(request_id=request.request_id, acks=request.acks, deadline_s=deadline_s, error=error)
+            return PendingProduce(request_id=request.request_id, acks=request.acks, error=error)
         return PendingProduce(
             request_id=request.request_id,
             acks=request.acks,
-            deadline_s=deadline_s,
+            deadline=deadline,
             partition=partition,
             appended=appended,
         )
 
     def complete(self, caller: Caller, pending: PendingProduce, wait_s: float) -> ProduceResponse | None:
-        """The answer; None: not within ``wait_s``, call again. Also for ``acks=0``, whose answer nobody sees.
+        """The answer; None: there is none within ``wait_s``, call again. Also for ``acks=0``, whose answer is not sent.
 
         An answer without an error means: durable as ``flush.mode`` says, and for ``acks=-1`` held by all in-sync
-        replicas. An answer of `RequestTimedOutError` means that the append may or may not come to count.
+        replicas. An answer of `RequestTimedOutError` means that the append may still come to count, or never.
         """
         if pending.error is not None:
             return _refusal(pending, pending.error)
         assert pending.partition is not None
         assert pending.appended is not None
-        left_s = max(0.0, pending.deadline_s - self._monotonic_s())
+        assert pending.deadline is not None
+        left_s = pending.deadline.remaining_s()
         try:
             pending.partition.complete(pending.appended, acks=pending.acks, timeout_s=min(wait_s, left_s))
             log_start = pending.partition.log_start
@@ -137,7 +139,7 @@ class ProduceService:
 
 
 def _check_allowed(header: FrameHeader) -> None:
-    """What a client may not send, though it is a sound frame."""
+    """Raises for sound frames that clients may not send."""
     if header.is_control:
         raise InvalidRequestError("only brokers write control frames")
     if header.is_transactional:
@@ -150,7 +152,7 @@ def _check_allowed(header: FrameHeader) -> None:
 
 
 def _check_fits(frame: SoundFrame, schemas: SchemaHistory) -> None:
-    """That the frame's columns are the topic's."""
+    """Raises unless the frame's columns are the topic's."""
     try:
         check_frame_schema(frame, schemas)
     except CorruptRecordError as error:

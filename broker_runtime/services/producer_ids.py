@@ -1,6 +1,6 @@
-"""Ids for idempotent producers: numbers that are given out once, in blocks that a broker claims in ZooKeeper.
+"""Ids for idempotent producers: numbers that are given out once, from blocks that a broker claims in ZooKeeper.
 
-Frames of an id that no block covers are refused (`require_given_out`): nobody can take an id before its owner does.
+Frames of an id that no block covers are refused (`require_given_out`): nobody can use an id before its owner does.
 
 Rule: a block is this broker's only once its claim is known to have been written. What is left of a block when the
 broker stops, or when the outcome of a claim is unknown, is never used. A reserve is kept, so that new producers can
@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import deque
-from collections.abc import Callable
 from typing import Final
 
 from broker_runtime.contract.errors import (
@@ -23,6 +21,7 @@ from broker_runtime.contract.errors import (
 )
 from broker_runtime.contract.events import event
 from broker_runtime.contract.requests import InitProducerIdRequest, InitProducerIdResponse
+from broker_runtime.contract.waiting import CLOCK, Clock, Deadline
 from broker_runtime.services.caller import Caller
 from broker_runtime.zookeeper.guarded import Planned, change
 from broker_runtime.zookeeper.session import Create, Set, ZNodeError, ZooKeeperClient
@@ -30,7 +29,7 @@ from broker_runtime.zookeeper.znodes import PRODUCER_ID_BLOCK, ProducerIdBlock, 
 
 BLOCK_SIZE: Final = 1_000
 RESERVE: Final = BLOCK_SIZE // 2
-_LOOK_PAUSE_S: Final = 0.1
+_READ_PAUSE_S: Final = 0.1
 
 _logger = logging.getLogger(__name__)
 
@@ -38,13 +37,13 @@ _logger = logging.getLogger(__name__)
 class ProducerIdService:
     """Gives out ids. Thread-safe; a call blocks for ZooKeeper only where the reserve is used up."""
 
-    def __init__(self, client: ZooKeeperClient, *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, client: ZooKeeperClient, *, clock: Clock = CLOCK) -> None:
         self._client = client
-        self._monotonic_s = monotonic_s
+        self._clock = clock
         self._given_out_below = 0  # as far as is known here; only rises
-        self._looking = threading.Lock()
-        self._may_look_s = 0.0
-        self._claiming = threading.Lock()  # held over a claim: who waits for it needs its outcome
+        self._reading = threading.Lock()
+        self._pause = Deadline(0.0, clock=clock)  # no reading before its end
+        self._claiming = threading.Lock()  # held during a claim: a call that waits for it needs its outcome
         self._lock = threading.Lock()
         self._ids: deque[int] = deque()
 
@@ -61,9 +60,9 @@ class ProducerIdService:
         return InitProducerIdResponse(producer_id=producer_id)
 
     def keep_ready(self) -> None:
-        """Claims another block if less than `RESERVE` ids are left, and ZooKeeper is there. Call it now and then.
+        """Claims another block if less than `RESERVE` ids are left and ZooKeeper is connected. To be called regularly.
 
-        Blocks for ZooKeeper. Raises nothing: what fails is tried again at the next call.
+        Blocks for ZooKeeper. Raises nothing: what fails is tried again by the next call.
         """
         if len(self._ids) >= RESERVE or not self._client.is_connected:
             return
@@ -77,26 +76,26 @@ class ProducerIdService:
     def require_given_out(self, producer_id: int) -> None:
         """Raises `InvalidRequestError` for an id that no broker of the cluster has given out.
 
-        Asks ZooKeeper only for ids above all that are known here, at most every `_LOOK_PAUSE_S`; one that comes in
-        between is refused with `BrokerOverloadedError`, and may be tried again. Raises `ZooKeeperUnavailableError`.
+        Asks ZooKeeper only for ids above all that are known here, at most every `_READ_PAUSE_S`; an id that comes in
+        between is refused with `BrokerOverloadedError` and may be tried again. Raises `ZooKeeperUnavailableError`.
         """
         if producer_id < self._given_out_below:
             return
-        if not self._looking.acquire(blocking=False):
+        if not self._reading.acquire(blocking=False):
             raise _unknown_yet(producer_id)
         try:
-            if self._monotonic_s() < self._may_look_s:
+            if not self._pause.expired:
                 raise _unknown_yet(producer_id)
             found = self._client.find(PRODUCER_ID_BLOCK)
             if found is not None:
-                self._know(from_json(found.data, ProducerIdBlock, PRODUCER_ID_BLOCK).next)
-            self._may_look_s = self._monotonic_s() + _LOOK_PAUSE_S
+                self._learn(from_json(found.data, ProducerIdBlock, PRODUCER_ID_BLOCK).next)
+            self._pause = Deadline(_READ_PAUSE_S, clock=self._clock)
         finally:
-            self._looking.release()
+            self._reading.release()
         if producer_id >= self._given_out_below:
             raise InvalidRequestError(f"producer id {producer_id} was never given out: ask for one (init_producer_id)")
 
-    def _know(self, given_out_below: int) -> None:
+    def _learn(self, given_out_below: int) -> None:
         with self._lock:
             self._given_out_below = max(self._given_out_below, given_out_below)
 
@@ -109,7 +108,7 @@ class ProducerIdService:
             self._ids.extend(ids)
 
     def _claim(self) -> range:
-        """A block of ids, by compare-and-set. One whose claim was not answered may be another broker's: it is left."""
+        """Claims a block of ids by compare-and-set. One whose claim got no answer may be another's: it is left."""
 
         def plan() -> Planned[int]:
             found = self._client.find(PRODUCER_ID_BLOCK)
@@ -121,7 +120,7 @@ class ProducerIdService:
 
         first = change(self._client, plan, what=PRODUCER_ID_BLOCK)
         event(_logger, "claim producer ids", first=first, count=BLOCK_SIZE)
-        self._know(first + BLOCK_SIZE)
+        self._learn(first + BLOCK_SIZE)
         return range(first, first + BLOCK_SIZE)
 
 

@@ -1,8 +1,8 @@
-"""What a broker does for a read: the frames of a range of offsets of one partition, piece by piece.
+"""What a broker does for a read: it gives the frames of a range of offsets of one partition, piece by piece.
 
 Rule: a piece is loaded when the one before it was taken, so a reader that takes nothing costs one piece. Pieces are
-whole frames; the first may begin before the range and the last end after it (the reader cuts). What retention
-removes under a read is an `OffsetOutOfRangeError` in its course, never a gap.
+whole frames; the first may begin before the range and the last may end after it (the reader cuts them). Where
+retention removes records during a read, the read fails with `OffsetOutOfRangeError`; it never has a gap.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MAX_BUDGET_WAIT_S = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadRange:
-    """A resolved read: ``[start, end)`` of a partition, ``end`` at most the high watermark of the moment."""
+    """A resolved read: ``[start, end)`` of a partition, ``end`` at most the high watermark at that moment."""
 
     partition: Partition
     start: int
@@ -46,7 +46,7 @@ class ReadService:
     def plan(self, caller: Caller, request: ReadRequest) -> ReadRange:
         """The range that ``request`` means now. Raises as `PartitionRegistry.find` and `Partition.require_leader`;
         `OffsetOutOfRangeError` unless log start ≤ start ≤ end ≤ high watermark; `OffsetNotAvailableError` where a new
-        leader does not know yet whether that much is committed.
+        leader does not know yet whether so much is committed.
         """
         partition = self._registry.find(request.topic, request.partition, request.topic_id)
         partition.require_leader(request.leader_epoch)
@@ -62,7 +62,7 @@ class ReadService:
             raise OffsetOutOfRangeError(
                 f"{partition}: offsets {start} to {end} asked for, {log_start} to {high_watermark} are here"
             )
-        # Sizes are those of whole frames; of pruned ones more go into a piece.
+        # Sizes are those of whole frames; of projected ones more fit into a piece.
         wanted_bytes = request.batch_bytes if request.columns is None else request.batch_bytes * 4
         piece_bytes = max(1, min(wanted_bytes, _MAX_PIECE_BYTES))
         return ReadRange(
@@ -75,9 +75,9 @@ class ReadService:
         )
 
     def pieces(self, caller: Caller, plan: ReadRange) -> Generator[tuple[ReadResponse, pa.Buffer | None], None, None]:
-        """The range's frames, up to ``piece_bytes`` at a time (at least one frame), each with where it leads.
+        """The range's frames, up to ``piece_bytes`` at a time (at least one frame), each piece with its next offset.
 
-        Always at least one piece; that of an empty range has no frames (None). Close the iterator to let go early.
+        There is at least one piece; that of an empty range has no frames (None). Close the iterator to stop early.
         """
         position = plan.start
         if position == plan.end:
@@ -85,7 +85,7 @@ class ReadService:
         while position < plan.end:
             with plan.partition.refusing():
                 found = plan.partition.read(position, max_bytes=plan.piece_bytes, leader_epoch=plan.leader_epoch)
-            if found is None:  # the log was cut below the range, and is shorter now
+            if found is None:  # the log was truncated below the range
                 raise OffsetOutOfRangeError(f"{plan.partition}: offset {position} is not committed any more")
             with found:
                 size_bytes = found.size_bytes

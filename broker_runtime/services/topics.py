@@ -1,7 +1,7 @@
-"""Making, changing and deleting topics, as requests.
+"""Creating, changing and deleting topics, as requests.
 
-Rule: a request is planned by pure functions, written through the controller, and answered when this broker hosts what
-came of it: after `create_topic` the topic's partitions here are led and take records. One change at a time.
+Rule: a request is planned by pure functions, written through the controller, and answered when this broker hosts the
+result: after `create_topic` the topic's partitions here are led and take records. One change at a time.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _logger = logging.getLogger(__name__)
 
 
 class TopicService:
-    """Topics, where this broker is the controller. Thread-safe; every call blocks for ZooKeeper, in bounds.
+    """Topics, where this broker is the controller. Thread-safe; every call blocks for ZooKeeper, in bounded time.
 
-    Every method raises `NotControllerError` where another broker is it, `ZooKeeperUnavailableError` while that is away.
+    Every method raises `NotControllerError` where another broker is the controller, and `ZooKeeperUnavailableError`.
     """
 
     def __init__(
@@ -63,10 +63,10 @@ class TopicService:
         self._new_id = new_id
 
     def create_topic(self, caller: Caller, request: CreateTopicRequest) -> TopicResponse:
-        """Makes a topic, or with ``validate_only`` says what it would be.
+        """Creates a topic, or with ``validate_only`` describes what it would be.
 
-        Raises `TopicAlreadyExistsError`, `LeaderNotAvailableError` (it was made, but some partition has no leader yet,
-        or cannot be opened here) and as `plan_topic`.
+        Raises `TopicAlreadyExistsError`, `LeaderNotAvailableError` (it was created, but some partition has no leader
+        yet, or cannot be opened here) and as `plan_topic`.
         """
         if request.validate_only:
             return self._create(request)
@@ -92,28 +92,28 @@ class TopicService:
             if request.validate_only:
                 return TopicResponse(topic=planned_topic_info(plan.name, plan.record, dict(plan.config)))
             self._member.topics.create(plan)
-            made = self._changed(plan.name)
+            created = self._changed(plan.name)
             failures = self._member.failures(plan.name)
             if failures:
                 number, reason = next(iter(failures.items()))
                 raise LeaderNotAvailableError(
                     f"{plan.name} exists, but {len(failures)} of its partitions cannot be opened on this broker yet "
-                    f"(partition {number}: {reason}); it goes on trying"
+                    f"(partition {number}: {reason}); the broker keeps trying"
                 )
-            return TopicResponse(topic=topic_info(made))
+            return TopicResponse(topic=topic_info(created))
 
     def delete_topic(self, caller: Caller, request: DeleteTopicRequest) -> Empty:
         """Deletes a topic with its records and its groups' offsets.
 
         Raises `PolicyViolationError` if the broker forbids it, `UnknownTopicOrPartitionError`. After any other error
-        the topic may be gone from sight already; the deletion then goes on by itself, and asking again is fine.
+        the topic may be invisible already; the deletion then continues by itself, and the request may be repeated.
         """
         with logged_change(_logger, "delete topic", caller, topic=request.name):
             self._delete(request.name)
         return Empty()
 
     def create_partitions(self, caller: Caller, request: CreatePartitionsRequest) -> Empty:
-        """Adds partitions; none moves. Raises `InvalidPartitionsError` unless they become more."""
+        """Adds partitions; none moves. Raises `InvalidPartitionsError` unless their number grows."""
 
         def plan(topic: TopicState, cluster: ClusterState) -> list[Operation]:
             brokers = loads(cluster.placeable, (other.record.assignment for other in cluster.topics.values()))
@@ -136,7 +136,7 @@ class TopicService:
         return AddColumnsResponse(schema_id=changed.record.schemas[-1].schema_id)
 
     def alter_config(self, caller: Caller, request: AlterConfigRequest) -> Empty:
-        """Sets and takes away the topic's own settings; they act at once. Raises `InvalidConfigError`."""
+        """Sets and removes the topic's own settings; they act at once. Raises `InvalidConfigError`."""
 
         def plan(topic: TopicState, cluster: ClusterState) -> list[Operation]:
             config = plan_config(topic.config, request)
@@ -157,7 +157,7 @@ class TopicService:
                 self._member.finish_deletion(name)
             except NotControllerError as error:
                 raise ZooKeeperUnavailableError(
-                    f"{name} is being deleted, and the next controller goes on with it: {error.message}"
+                    f"{name} is being deleted, and the next controller will finish that: {error.message}"
                 ) from None
 
     def _change(self, name: str, plan: Callable[[TopicState, ClusterState], list[Operation]]) -> TopicState:
@@ -174,7 +174,7 @@ class TopicService:
         try:
             return self._refreshed(name)
         except NotControllerError as error:
-            # Not as it is: it says that nothing was changed.
+            # Not the same error: it means that nothing was changed.
             raise LeaderNotAvailableError(f"{name} was changed, but is not served yet: {error.message}") from None
 
     def _refreshed(self, name: str) -> TopicState:

@@ -64,7 +64,7 @@ class FollowerSessions:
         def take() -> None:
             found.reply = reply
             found.deadline_us = self._scheduler.now_us + request.max_wait_ms * MS
-            found.session.take(request)
+            found.session.begin(request)
             self._look(found)
             if found.reply is not None:
                 self._scheduler.after(
@@ -76,7 +76,7 @@ class FollowerSessions:
     def after_event(self) -> None:
         """Lets those look again for whom something happened."""
         for session in self._sessions.values():
-            if session.reply is not None and not session.is_look_due and session.session.is_rung:
+            if session.reply is not None and not session.is_look_due and session.session.has_changes:
                 session.is_look_due = True
                 self._scheduler.after(
                     self._scheduler.between(0, MS),
@@ -89,7 +89,7 @@ class FollowerSessions:
         session.is_look_due = False
         if session.reply is None:
             return
-        answer = session.session.look(is_due=self._scheduler.now_us >= session.deadline_us)
+        answer = session.session.maybe_answer(is_due=self._scheduler.now_us >= session.deadline_us)
         if answer is None:
             return
         told = Fetched(answer.response, tuple(answer.cells))

@@ -24,6 +24,7 @@ from broker_runtime.services.fetch import FetchService
 from broker_runtime.services.offsets import LogOffsetService
 from broker_runtime.services.produce import PendingProduce, ProduceService
 from tests.callers import CLIENT
+from tests.clocks import ReadClock
 from tests.simulation.committed import ViolationError
 from tests.simulation.scheduler import MS, SECOND, Event, Scheduler
 from tests.simulation.stacks import OWN_THREAD, SpinError
@@ -55,7 +56,7 @@ class LookingFetchService(FetchService):
         """What there is now for a consumer."""
         start = rotation % len(request.partitions)
         wanted = request.partitions[start:] + request.partitions[:start]
-        answer = self._load(CLIENT, request, self._look(CLIENT, request, wanted), lambda: None)
+        answer = self._load(CLIENT, request, self._read(CLIENT, request, wanted), lambda: None)
         answer.close()
         return Fetched(answer.response, tuple(answer.cells))
 
@@ -137,10 +138,10 @@ class Serving:
         self._registry = registry
         self._observer = observer
         self._stalled_until_us = stalled_until_us
-        monotonic_s = self._monotonic_s
-        self.produce_service = ProduceService(registry, now_ms=now_ms, monotonic_s=monotonic_s)
+        clock = ReadClock(lambda: scheduler.now_us / 1e6)
+        self.produce_service = ProduceService(registry, now_ms=now_ms, clock=clock)
         self.fetch_service = LookingFetchService(
-            registry, max_bytes=FETCH_BYTES, budget=ByteBudget(64 << 20), monotonic_s=monotonic_s
+            registry, max_bytes=FETCH_BYTES, budget=ByteBudget(64 << 20), clock=clock
         )
         self.offset_service = LogOffsetService(registry)
         self.acknowledging: dict[tuple[str, int], int] = {}
@@ -331,6 +332,3 @@ class Serving:
             self._observer.acknowledged(self._broker_id, request, frame, answer)
         reply(answer)
         return True
-
-    def _monotonic_s(self) -> float:
-        return self._scheduler.now_us / 1e6

@@ -16,7 +16,9 @@ from tests.unit.log.log_samples import fill
 from tests.waiting import wait_until
 
 LIMIT_S = 20.0
-HOSTING = types.SimpleNamespace(look_at_disk=lambda _: None, apply_retention_in=lambda *_: None)
+HOSTING = types.SimpleNamespace(
+    look_at_disk=lambda _: None, look_at_kept=lambda _: None, apply_retention_in=lambda *_: None
+)
 
 
 @pytest.fixture

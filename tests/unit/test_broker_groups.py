@@ -15,7 +15,7 @@ from tests.unit.groups.coordinating import World
 DAY_MS = 86_400_000
 ROUND_MS = 60_000
 SETTINGS = {"broker.id": 1, "log.dirs": "/none", "zookeeper.connect": "none:1", "offsets.retention.minutes": 10}
-AT_ONCE = types.SimpleNamespace(wait=lambda _: None, is_set=lambda: False)
+AT_ONCE = types.SimpleNamespace(rest=lambda _: False)
 
 
 class Composed:
@@ -51,7 +51,7 @@ class Composed:
     def passes(self, ms):
         for _ in range(ms // ROUND_MS):
             self.world.now_ms += ROUND_MS
-            self.groups.step(AT_ONCE)
+            self.groups.step()
             self.groups.step_removal(AT_ONCE)
 
     def names(self):

@@ -1,18 +1,23 @@
-"""What `Broker.stop` says of its data directories, and that none takes another's time."""
+"""What `Broker.stop` says of its data directories, that none takes another's time, and which loops end a broker."""
 
+import logging
 import threading
 
 import pytest
 
 from broker_runtime.broker import Broker
+from broker_runtime.contract.errors import SetupError
 from broker_runtime.contract.settings import resolve
 from broker_runtime.log.directory import CLEAN_NAME
 from tests.unit.standing_disk import LIMIT_S
+from tests.waiting import wait_until
+
+SETTINGS = {"broker.id": 1, "zookeeper.connect": "127.0.0.1:1"}
 
 
 @pytest.fixture
 def broker(tmp_path):
-    made = Broker(resolve("broker", {"broker.id": 1, "log.dirs": str(tmp_path), "zookeeper.connect": "127.0.0.1:1"}))
+    made = Broker(resolve("broker", {**SETTINGS, "log.dirs": str(tmp_path)}))
     made.opened = [made._open_directory(tmp_path / name, "c") for name in ("a", "b", "c")]
     return made
 
@@ -63,3 +68,73 @@ def test_stop_gives_a_directory_all_the_time_there_is(broker, monkeypatch):
         monkeypatch.setattr(directory, "close", close_together)
     assert broker.stop(LIMIT_S)
     assert [is_clean(each) for each in broker.opened] == [True] * 3
+
+
+@pytest.fixture
+def failures():
+    """What a broker whose loops a test runs has said of itself."""
+    return []
+
+
+@pytest.fixture
+def loops(tmp_path, failures):
+    made = Broker(
+        resolve("broker", {**SETTINGS, "log.dirs": str(tmp_path)}), on_failure=lambda: failures.append("failed")
+    )
+    yield made
+    assert made.stop(LIMIT_S)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (SetupError("another broker has the id"), "run broker broker=1 error="),
+        (KeyError("a defect"), "end thread thread=loop error="),
+    ],
+    ids=["another broker has the id", "a defect"],
+)
+def test_loop_that_cannot_continue_ends_the_broker_and_says_why_once(loops, failures, error, said, caplog):
+    """A broker without one of its loops would look alive and neglect what that did."""
+    steps = []
+
+    def step(_):
+        steps.append("stepped")
+        raise error
+
+    with caplog.at_level(logging.CRITICAL):
+        loops._run("loop", step)
+        assert wait_until(lambda: failures, "the broker fails", LIMIT_S)
+        assert loops.stop(LIMIT_S)
+    assert (steps, failures) == (["stepped"], ["failed"])
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith(said)
+
+
+def test_loop_whose_step_fails_while_the_broker_stops_is_no_failure(loops, failures):
+    """What it uses is closed under it; the stop is under way already."""
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def step(_):
+        begun.set()
+        goes_on.wait(LIMIT_S)
+        raise KeyError("closed")
+
+    loops._run("loop", step, interrupt=goes_on.set)
+    assert begun.wait(LIMIT_S)
+    assert loops.stop(LIMIT_S)
+    assert failures == []
+
+
+def test_loop_for_which_the_system_has_no_thread_continues(loops, failures):
+    """There may be one in a second."""
+    steps = []
+
+    def step(_):
+        steps.append("stepped")
+        if len(steps) == 1:
+            raise RuntimeError("can't start new thread")
+        return LIMIT_S
+
+    loops._run("loop", step)
+    assert wait_until(lambda: len(steps) > 1, "the loop continues", LIMIT_S)
+    assert failures == []

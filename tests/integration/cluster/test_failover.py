@@ -91,7 +91,7 @@ def test_broker_stops_in_bounds_though_all_others_are_frozen(cluster: LocalClust
         for other in others:
             cluster.resume(other)
     said = (cluster.log_dirs(stopping)[0].parent / "broker.out").read_text().splitlines()
-    assert said[-1].endswith(f"stopped broker={stopping} complete=True")
+    assert said[-1].endswith(f"end broker broker={stopping} complete=True")
     cluster.start(stopping)
     cluster.wait_until_ready()
     assert sorted(numbers_in(cluster, "frozen")) == list(range(10))

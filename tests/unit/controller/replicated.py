@@ -18,6 +18,7 @@ from broker_runtime.services.byte_budget import ByteBudget
 from broker_runtime.services.fetch import FetchService
 from broker_runtime.zookeeper.membership import BrokerIdentity
 from tests.callers import follower
+from tests.clocks import ReadClock
 from tests.unit.controller.members import Broker, CountingClient
 from tests.unit.log.log_samples import flip
 from tests.unit.replication.partitions import NOW_MS, frame
@@ -72,7 +73,7 @@ class ReplicatedBroker(Broker):
             report=DiskReport(self.client, self.hosting.troubles, self.hosting.damaged_logs, self.hosting.diverged),
         )
         self.service = FetchService(
-            self.registry, max_bytes=1 << 20, budget=ByteBudget(1 << 20), monotonic_s=lambda: self.clock[0] / 1000
+            self.registry, max_bytes=1 << 20, budget=ByteBudget(1 << 20), clock=ReadClock(lambda: self.clock[0] / 1000)
         )
         self.member.join()
 

@@ -19,6 +19,7 @@ from broker_runtime.replication.registry import KnownTopic
 from broker_runtime.services.byte_budget import ByteBudget
 from broker_runtime.services.fetch import FetchService
 from tests.callers import follower
+from tests.clocks import ReadClock
 from tests.unit.replication.partitions import NOW_MS, TOPIC_ID, frame
 
 ROOT = Path("/data")
@@ -49,7 +50,7 @@ class Replica:
             self.registry.host(partition)
             self.partitions.append(partition)
         self.service = FetchService(
-            self.registry, max_bytes=1 << 20, budget=ByteBudget(1 << 20), monotonic_s=lambda: self.now_ms / 1000
+            self.registry, max_bytes=1 << 20, budget=ByteBudget(1 << 20), clock=ReadClock(lambda: self.now_ms / 1000)
         )
         self.fetchers: dict[int, FollowerFetcher] = {}
 

@@ -215,7 +215,7 @@ def test_throttle_holds_up_what_is_not_in_sync_and_nothing_else():
     assert follower.partitions[2].log.log_end_offset == 1
 
 
-def test_session_that_was_closed_is_rung_by_nobody():
+def test_session_that_was_closed_watches_no_partition():
     leader, _, connection = _connected()
     connection.session.close()
     assert all(not partition._append_waiters for partition in leader.partitions)

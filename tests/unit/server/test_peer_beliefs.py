@@ -14,6 +14,7 @@ from broker_runtime.services.metadata import topic_info
 from broker_runtime.services.peer_beliefs import PeerBeliefs
 from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState, VersionedState
 from broker_runtime.zookeeper.znodes import BrokerRegistration, PartitionState, TopicRecord
+from tests.unit.client.channels import FakeClock
 
 
 def topic(partitions: int = 1, topic_id: int = 1, **config: str) -> TopicState:
@@ -45,7 +46,7 @@ class Peers:
     def __init__(self) -> None:
         self.answers: dict[str, list[TopicInfo | Exception | None]] = {}
         self.asked: list[str] = []
-        self.now_s = 0.0
+        self.clock = FakeClock()
 
     def call(self, address: Address, *rest: object, timeout_s: float, broker_id: int) -> MetadataResponse:
         assert broker_id == 1, "the other's log tells who asks"
@@ -63,30 +64,25 @@ class Peers:
             topics=() if found is None else (found,),
         )
 
-    def sleep(self, seconds: float) -> None:
-        self.now_s += seconds
-
 
 @pytest.fixture
 def peers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Peers]:
     made = Peers()
     monkeypatch.setattr(module, "call_peer", made.call)
-    monkeypatch.setattr(module.time, "monotonic", lambda: made.now_s)
-    monkeypatch.setattr(module.time, "sleep", made.sleep)
     return made
 
 
-def beliefs(own: TopicState | None) -> PeerBeliefs:
+def beliefs(own: TopicState | None, peers: Peers) -> PeerBeliefs:
     state = ClusterState(
         brokers={number: broker(number) for number in (1, 2, 3)}, topics={} if own is None else {"t": own}
     )
-    return PeerBeliefs(1, lambda: state)
+    return PeerBeliefs(1, lambda: state, clock=peers.clock)
 
 
 def test_each_other_broker_is_asked_until_it_knows_the_topic(peers: Peers) -> None:
     known = topic_info(topic())
     peers.answers = {"h2": [None, None, known], "h3": [known]}
-    beliefs(topic()).wait_until_heard("t")
+    beliefs(topic(), peers).wait_until_heard("t")
     assert peers.asked == ["h2", "h2", "h2", "h3"]
 
 
@@ -97,19 +93,19 @@ def test_older_belief_is_not_enough(peers: Peers, old: TopicState) -> None:
     """Fewer partitions, another topic of the name, other settings."""
     new = topic(partitions=2)
     peers.answers = {"h2": [topic_info(old), topic_info(new)], "h3": [topic_info(topic(partitions=3))]}
-    beliefs(new).wait_until_heard("t")
+    beliefs(new, peers).wait_until_heard("t")
     assert peers.asked == ["h2", "h2", "h3"]
 
 
 def test_deleted_topic_is_waited_for_until_nobody_has_it(peers: Peers) -> None:
     peers.answers = {"h2": [topic_info(topic()), None], "h3": [None]}
-    beliefs(None).wait_until_heard("t")
+    beliefs(None, peers).wait_until_heard("t")
     assert peers.asked == ["h2", "h2", "h3"]
 
 
 def test_broker_that_does_not_answer_or_never_hears_holds_up_nobody_for_long(peers: Peers) -> None:
     """A courtesy in bounded time, never a condition."""
     peers.answers = {"h2": [BrokerUnavailableError("dead")], "h3": [None]}
-    beliefs(topic()).wait_until_heard("t", limit_s=2.0)
+    beliefs(topic(), peers).wait_until_heard("t", limit_s=2.0)
     assert peers.asked.count("h2") == 1
-    assert peers.now_s >= 2.0
+    assert peers.clock.now >= 2.0

@@ -111,11 +111,11 @@ def test_lifting_that_fails_is_tried_again(world: World, monkeypatch: pytest.Mon
     assert not world.is_held
 
 
-def test_nobody_lifts_while_another_looks(world: World) -> None:
+def test_nobody_lifts_during_another_check(world: World) -> None:
     """It may be about to hold connections off: what is lifted behind it would stay held."""
     world.step(700)
     world.step(700, caller=40)
-    with world.watch._looking:
+    with world.watch._checking:
         world.step(100)
         assert world.is_held
     world.step(100)

@@ -16,6 +16,7 @@ from broker_runtime.services.fetch import FetchAnswer, FetchService
 from broker_runtime.services.produce import ProduceService
 from broker_runtime.services.read import ReadService
 from tests.callers import CLIENT
+from tests.clocks import ReadClock
 from tests.unit.replication.partitions import NOW_MS, TOPIC_ID, Hosted, frame, leadership
 
 
@@ -54,7 +55,7 @@ def test_produce_tells_whoever_waits_that_it_takes_longer_and_times_out_at_its_d
     hosted = Hosted()
     hosted.only.become_leader(leadership(2, replicas=(1, 2), in_sync=(1, 2)))
     now_s = [0.0]
-    service = ProduceService(hosted.registry, now_ms=lambda: NOW_MS, monotonic_s=lambda: now_s[0])
+    service = ProduceService(hosted.registry, now_ms=lambda: NOW_MS, clock=ReadClock(lambda: now_s[0]))
     pending = service.append(
         CLIENT, ProduceRequest(request_id=1, topic="t", timeout_ms=5000), [pa.py_buffer(frame(b"a"))]
     )
@@ -147,7 +148,9 @@ def test_fetch_that_fails_while_it_waits_leaves_no_waiter_and_holds_no_file() ->
     hosted = Hosted()
     hosted.append(b"a")
     ticks = (tick / 4 for tick in range(100))
-    service = FetchService(hosted.registry, max_bytes=1 << 20, budget=ByteBudget(1), monotonic_s=lambda: next(ticks))
+    service = FetchService(
+        hosted.registry, max_bytes=1 << 20, budget=ByteBudget(1), clock=ReadClock(lambda: next(ticks))
+    )
 
     def gone() -> None:
         raise ConnectionError("gone")

@@ -12,6 +12,7 @@ from broker_runtime.services.producer_ids import BLOCK_SIZE, RESERVE, ProducerId
 from broker_runtime.zookeeper.memory import MemoryZooKeeper
 from broker_runtime.zookeeper.session import Operation
 from tests.callers import CLIENT
+from tests.clocks import ReadClock
 
 
 def take(service: ProducerIdService, count: int) -> list[int]:
@@ -92,7 +93,7 @@ def test_only_ids_from_blocks_given_out_are_known(monkeypatch: pytest.MonkeyPatc
     looks = []
     find = client.find
     monkeypatch.setattr(client, "find", lambda path: (looks.append(path), find(path))[1])
-    broker = ProducerIdService(client, monotonic_s=lambda: now_s)
+    broker = ProducerIdService(client, clock=ReadClock(lambda: now_s))
     for number in (0, 7, 2**62):
         with pytest.raises(InvalidRequestError, match=f"producer id {number} was never given out"):
             broker.require_given_out(number)

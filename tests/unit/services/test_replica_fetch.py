@@ -23,6 +23,7 @@ from broker_runtime.services.fetch import FetchAnswer, FetchService
 from broker_runtime.services.offsets import LogOffsetService
 from broker_runtime.services.read import ReadService
 from tests.callers import CLIENT, follower
+from tests.clocks import ReadClock
 from tests.unit.replication.partitions import NOW_MS, TOPIC_ID, Hosted, frame, leadership
 
 FOLLOWER = follower(2)
@@ -47,7 +48,7 @@ def _want(offset: int = 0, partition: int = 0, **fields: object) -> FetchPartiti
 
 
 def _fetch(hosted: Hosted, *wanted: FetchPartition, caller: Caller = FOLLOWER, **fields: object) -> FetchAnswer:
-    service = FetchService(hosted.registry, max_bytes=1 << 20, budget=ByteBudget(1 << 20), monotonic_s=lambda: 0.0)
+    service = FetchService(hosted.registry, max_bytes=1 << 20, budget=ByteBudget(1 << 20), clock=ReadClock(lambda: 0.0))
     request = FetchRequest(request_id=1, partitions=wanted, max_wait_ms=0, **fields)  # type: ignore[arg-type]
     return service.fetch(caller, request)
 
@@ -122,7 +123,7 @@ def test_waiting_follower_counts_once_and_is_woken_by_an_append():
         return real(*args, **fields)
 
     partition.follower_fetch = counted  # type: ignore[method-assign]
-    service = FetchService(hosted.registry, max_bytes=1 << 20, budget=ByteBudget(1), monotonic_s=lambda: 0.0)
+    service = FetchService(hosted.registry, max_bytes=1 << 20, budget=ByteBudget(1), clock=ReadClock(lambda: 0.0))
     answer = service.fetch(FOLLOWER, FetchRequest(request_id=1, partitions=(_want(),), max_wait_ms=60_000))
     assert (looks, len(answer.cells)) == ([True, False], 1)
     assert not partition._append_waiters
@@ -134,7 +135,7 @@ def test_consumers_do_not_use_up_the_room_for_answers_to_followers():
     _append(hosted, b"a")
     budget = ByteBudget(1)
     budget.acquire(1, 0)
-    service = FetchService(hosted.registry, max_bytes=1 << 20, budget=budget, monotonic_s=lambda: 0.0)
+    service = FetchService(hosted.registry, max_bytes=1 << 20, budget=budget, clock=ReadClock(lambda: 0.0))
     answer = service.fetch(FOLLOWER, FetchRequest(request_id=1, partitions=(_want(),), max_wait_ms=0))
     assert len(answer.cells) == 1
     answer.close()
@@ -146,7 +147,9 @@ def test_answer_that_found_no_room_is_empty_and_gives_nothing_back():
     hosted.append(b"a")
     budget, now_s = ByteBudget(10), iter(range(0, 1000, 10))
     budget.acquire(10, 0)
-    service = FetchService(hosted.registry, max_bytes=1 << 20, budget=budget, monotonic_s=lambda: float(next(now_s)))
+    service = FetchService(
+        hosted.registry, max_bytes=1 << 20, budget=budget, clock=ReadClock(lambda: float(next(now_s)))
+    )
     answer = service.fetch(CLIENT, FetchRequest(request_id=1, partitions=(_want(leader_epoch=-1),), max_wait_ms=0))
     assert (answer.held_bytes, list(answer.cells)) == (0, [])
     assert [told.next_offset for told in answer.response.partitions] == [0]
@@ -201,7 +204,7 @@ def test_waiting_follower_is_told_at_once_of_deleted_records():
     _append(hosted, b"a")
     _fetch(hosted, _want(1))
     hosted.only.log.delete_records(1)
-    service = FetchService(hosted.registry, max_bytes=1 << 20, budget=ByteBudget(1), monotonic_s=lambda: 0.0)
+    service = FetchService(hosted.registry, max_bytes=1 << 20, budget=ByteBudget(1), clock=ReadClock(lambda: 0.0))
     request = FetchRequest(request_id=1, partitions=(_want(1, log_start=0),), max_wait_ms=60_000)
     (told,) = service.fetch(FOLLOWER, request).response.partitions
     assert told.log_start == 1
@@ -224,6 +227,8 @@ def test_deletions_of_one_request_share_its_time_limit():
         partition.delete_records = delete_records  # type: ignore[method-assign]
     keys = [PartitionKey(topic="t", partition=number, topic_id=TOPIC_ID.bytes) for number in range(3)]
     request = DeleteRecordsRequest(deletions=tuple(RecordDeletion(at=key, offset=1) for key in [*keys, keys[0]]))
-    answers = LogOffsetService(hosted.registry, monotonic_s=lambda: clock_s[0]).delete_records(CLIENT, request).answers
+    answers = (
+        LogOffsetService(hosted.registry, clock=ReadClock(lambda: clock_s[0])).delete_records(CLIENT, request).answers
+    )
     assert limits_s == [10.0, 6.0, 2.0, 0.0]
     assert [(answer.error, answer.offset) for answer in answers] == [(None, 1)] * 4

@@ -15,14 +15,14 @@ from broker_runtime.contract.errors import (
 )
 from broker_runtime.contract.frame import iter_frames
 from broker_runtime.contract.streams import FetchPartition
-from broker_runtime.services.fetch_look import (
-    Look,
-    close_looks,
+from broker_runtime.services.partition_read import (
+    PartitionRead,
+    answer_of,
+    close_reads,
     is_enough,
-    load_slice,
-    look_for_consumer,
-    look_for_follower,
-    tell,
+    load_found,
+    read_for_consumer,
+    read_for_follower,
 )
 from tests import callers
 from tests.unit.replication.partitions import NOW_MS, TOPIC_ID, Hosted, frame, leadership
@@ -55,27 +55,27 @@ def wanted(offset: int = 10, **given: Any) -> FetchPartition:
     return FetchPartition(topic="t", topic_id=TOPIC_ID.bytes, partition=0, offset=offset, **given)
 
 
-def look(found: tuple[int, int] | None = None, *, asks: dict[str, Any] | None = None, **given: Any) -> Look:
+def read(found: tuple[int, int] | None = None, *, asks: dict[str, Any] | None = None, **given: Any) -> PartitionRead:
     slice_: Any = None if found is None else Found(*found)
-    return Look(wanted(**(asks or {})), found=slice_, **given)
+    return PartitionRead(wanted(**(asks or {})), found=slice_, **given)
 
 
 @pytest.mark.parametrize(
-    ("looks", "enough"),
+    ("reads", "enough"),
     [
         ([], False),
-        ([look()], False),
-        ([look((99, 12), readable_end=12)], False),
-        ([look((100, 12), readable_end=12)], True),
-        ([look((60, 12), readable_end=12), look(), look((40, 7), readable_end=7)], True),
-        ([look((60, 12), readable_end=12), look((39, 7), readable_end=7)], False),
-        ([look((1, 12), readable_end=13)], True),
-        ([look((1, 12), readable_end=12), look(error=ERROR)], True),
-        ([look(diverging=(3, 8))], True),
-        ([look(asks={"log_start": 4}, log_start=5)], True),
-        ([look(asks={"log_start": 5}, log_start=5)], False),
-        ([look(asks={"log_start": 0}, log_start=1)], True),
-        ([look(asks={"log_start": -1}, log_start=5)], False),
+        ([read()], False),
+        ([read((99, 12), readable_end=12)], False),
+        ([read((100, 12), readable_end=12)], True),
+        ([read((60, 12), readable_end=12), read(), read((40, 7), readable_end=7)], True),
+        ([read((60, 12), readable_end=12), read((39, 7), readable_end=7)], False),
+        ([read((1, 12), readable_end=13)], True),
+        ([read((1, 12), readable_end=12), read(error=ERROR)], True),
+        ([read(diverging=(3, 8))], True),
+        ([read(asks={"log_start": 4}, log_start=5)], True),
+        ([read(asks={"log_start": 5}, log_start=5)], False),
+        ([read(asks={"log_start": 0}, log_start=1)], True),
+        ([read(asks={"log_start": -1}, log_start=5)], False),
     ],
     ids=[
         "nothing is asked for",
@@ -93,56 +93,56 @@ def look(found: tuple[int, int] | None = None, *, asks: dict[str, Any] | None = 
         "a consumer",
     ],
 )
-def test_answer_waits_until_there_is_enough(looks: list[Look], enough: bool) -> None:
+def test_answer_waits_until_there_is_enough(reads: list[PartitionRead], enough: bool) -> None:
     """`fetch.min.bytes` over all partitions; what cannot get more, or must be known, is not held back."""
-    assert is_enough(looks, min_bytes=100) is enough
+    assert is_enough(reads, min_bytes=100) is enough
 
 
 def test_answer_without_a_least_size_is_enough_at_once() -> None:
     """A fetch that does not want to wait."""
-    assert is_enough([look()], min_bytes=0)
+    assert is_enough([read()], min_bytes=0)
 
 
 def test_consumer_is_told_of_a_partition_only_what_is_news() -> None:
     """Rows, an error, or a high watermark above where it is; all else it knows."""
-    assert tell(look(high_watermark=10), -1, is_replica=False) is None
-    ahead = tell(look(high_watermark=11, log_start=2, log_end=13, leader_epoch=4), -1, is_replica=False)
+    assert answer_of(read(high_watermark=10), -1, is_replica=False) is None
+    ahead = answer_of(read(high_watermark=11, log_start=2, log_end=13, leader_epoch=4), -1, is_replica=False)
     assert ahead is not None
     assert (ahead.row, ahead.next_offset, ahead.high_watermark, ahead.last_stable_offset) == (-1, 10, 11, 11)
     assert (ahead.log_start, ahead.log_end, ahead.leader_epoch, ahead.error) == (2, 13, 4, None)
     assert (ahead.topic, ahead.partition, ahead.diverging_epoch, ahead.diverging_end) == ("t", 0, -1, -1)
-    failed = tell(look(error=ERROR), -1, is_replica=False)
+    failed = answer_of(read(error=ERROR), -1, is_replica=False)
     assert failed is not None
     assert failed.error is not None
     assert failed.error.code == ERROR.code
-    rows = tell(look((5, 14), high_watermark=3), 2, is_replica=False)
+    rows = answer_of(read((5, 14), high_watermark=3), 2, is_replica=False)
     assert rows is not None
     assert (rows.row, rows.next_offset) == (2, 14)
 
 
 def test_rows_that_could_not_be_loaded_move_nobody_on() -> None:
     """What was found and is not in the answer is asked for again."""
-    told = tell(look((5, 14), high_watermark=20), -1, is_replica=False)
+    told = answer_of(read((5, 14), high_watermark=20), -1, is_replica=False)
     assert told is not None
     assert told.next_offset == 10
 
 
 def test_follower_is_told_each_time() -> None:
     """The high watermark it is to keep, and where it went another way."""
-    quiet = tell(look(high_watermark=10), -1, is_replica=True)
+    quiet = answer_of(read(high_watermark=10), -1, is_replica=True)
     assert quiet is not None
     assert (quiet.next_offset, quiet.high_watermark) == (10, 10)
-    away = tell(look(diverging=(3, 8)), -1, is_replica=True)
+    away = answer_of(read(diverging=(3, 8)), -1, is_replica=True)
     assert away is not None
     assert (away.diverging_epoch, away.diverging_end) == (3, 8)
 
 
 def test_columns_are_read_only_where_some_are_chosen() -> None:
     """None of them is a choice too: then only what every frame has is read."""
-    assert load_slice(look()) is None
+    assert load_found(read()) is None
     for columns, loaded in ((None, "all"), ([], []), ([3], [3])):
-        one = look((5, 14), asks={"columns": columns})
-        buffer = load_slice(one)
+        one = read((5, 14), asks={"columns": columns})
+        buffer = load_found(one)
         assert buffer is not None
         assert buffer.to_pybytes() == (b"all" if columns is None else b"some")
         assert [list(each) if each != "all" else each for each in one.found.loaded] == [loaded]  # type: ignore[union-attr]
@@ -150,10 +150,10 @@ def test_columns_are_read_only_where_some_are_chosen() -> None:
 
 def test_what_was_found_is_let_go_of_once() -> None:
     """Its file would stay open; closed twice it would close another's."""
-    one, none = look((5, 14)), look()
+    one, none = read((5, 14)), read()
     found: Any = one.found
-    close_looks([one, none])
-    close_looks([one, none])
+    close_reads([one, none])
+    close_reads([one, none])
     assert (found.closed, one.found) == (1, None)
 
 
@@ -163,18 +163,18 @@ def test_consumer_finds_what_is_committed_and_no_more_than_there_is_room_for() -
     for number in range(3):
         hosted.append(b"%d" % number)
     hosted.only.log.append_as_leader([frame(b"not committed")], leader_epoch=1, now_ms=NOW_MS)
-    one = Look(wanted(1, leader_epoch=1), hosted.only)
-    look_for_consumer(one, 1 << 20, is_first=True)
+    one = PartitionRead(wanted(1, leader_epoch=1), hosted.only)
+    read_for_consumer(one, 1 << 20, is_first=True)
     assert (one.high_watermark, one.readable_end, one.log_start, one.log_end) == (3, 3, 0, 4)
     assert one.found is not None
-    assert [header.base_offset for header, _ in iter_frames(load_slice(one))] == [1, 2]
+    assert [header.base_offset for header, _ in iter_frames(load_found(one))] == [1, 2]
     one.found.close()
     for room_bytes, is_first, ends in ((1, True, 2), (0, True, 2), (0, False, None), (-5, False, None)):
-        one = Look(wanted(1, leader_epoch=1), hosted.only)
-        look_for_consumer(one, room_bytes, is_first=is_first)
+        one = PartitionRead(wanted(1, leader_epoch=1), hosted.only)
+        read_for_consumer(one, room_bytes, is_first=is_first)
         assert (one.found.next_offset if one.found is not None else None) == ends
         assert (one.high_watermark, one.log_end) == (3, 4)
-        close_looks([one])
+        close_reads([one])
 
 
 def test_consumer_without_room_hears_all_the_same_that_it_asks_the_wrong_leader() -> None:
@@ -182,17 +182,19 @@ def test_consumer_without_room_hears_all_the_same_that_it_asks_the_wrong_leader(
     hosted = Hosted()
     for room_bytes in (0, 1 << 20):
         with pytest.raises(FencedLeaderEpochError):
-            look_for_consumer(Look(wanted(0, leader_epoch=0), hosted.only), room_bytes, is_first=False)
+            read_for_consumer(PartitionRead(wanted(0, leader_epoch=0), hosted.only), room_bytes, is_first=False)
     hosted.only.become_follower(leadership(2, leader=2, replicas=(1, 2), in_sync=(2,)))
     with pytest.raises(NotLeaderOrFollowerError):
-        look_for_consumer(Look(wanted(0), hosted.only), 0, is_first=False)
+        read_for_consumer(PartitionRead(wanted(0), hosted.only), 0, is_first=False)
 
 
-def follower_look(hosted: Hosted, offset: int, *, tells: bool = True, room_bytes: int = 1 << 20, **given: Any) -> Look:
+def follower_read(
+    hosted: Hosted, offset: int, *, is_report: bool = True, room_bytes: int = 1 << 20, **given: Any
+) -> PartitionRead:
     asks = wanted(offset, leader_epoch=1, durable_end=offset, last_fetched_epoch=1 if offset else -1, **given)
-    one = Look(asks, hosted.only)
+    one = PartitionRead(asks, hosted.only)
     replica = callers.follower(2)
-    look_for_follower(one, room_bytes, replica, 0, is_first=True, tells=tells)
+    read_for_follower(one, room_bytes, replica, 0, is_first=True, is_report=is_report)
     return one
 
 
@@ -208,22 +210,22 @@ def replicated() -> Hosted:
 def test_follower_finds_what_is_not_committed_too_and_what_it_has_is_counted() -> None:
     """Its fetch is its report: the high watermark moves to where both are durable, when it is told, and only then."""
     hosted = replicated()
-    one = follower_look(hosted, 2, tells=False)
+    one = follower_read(hosted, 2, is_report=False)
     assert one.high_watermark == 0
-    close_looks([one])
-    one = follower_look(hosted, 2)
+    close_reads([one])
+    one = follower_read(hosted, 2)
     assert (one.high_watermark, one.readable_end, one.log_end, one.leader_epoch) == (2, 3, 3, 1)
     assert one.found is not None
     assert one.found.next_offset == 3
-    close_looks([one])
+    close_reads([one])
 
 
 def test_follower_out_of_range_hears_where_the_log_is() -> None:
-    """It begins anew at its start, in this leader epoch."""
+    """It starts again where the log starts, in this leader epoch."""
     hosted = replicated()
-    close_looks([follower_look(hosted, 3)])
+    close_reads([follower_read(hosted, 3)])
     assert hosted.only.log.delete_records(2) == 2
-    below = Look(wanted(1, leader_epoch=1, durable_end=1, last_fetched_epoch=1), hosted.only)
+    below = PartitionRead(wanted(1, leader_epoch=1, durable_end=1, last_fetched_epoch=1), hosted.only)
     with pytest.raises(OffsetOutOfRangeError):
-        look_for_follower(below, 1 << 20, callers.follower(2), 0, is_first=True, tells=True)
+        read_for_follower(below, 1 << 20, callers.follower(2), 0, is_first=True, is_report=True)
     assert (below.log_start, below.log_end, below.leader_epoch) == (2, 3, 1)
