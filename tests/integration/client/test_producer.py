@@ -122,14 +122,14 @@ def test_columns_are_added_while_rows_are_gathered(new_topic: Callable[..., str]
     name = new_topic(schema="a int")
     with Producer(linger_ms=60_000) as producer:
         producer.send(name, {"a": 1})
-        row_from_before = producer._lane(name).rows
+        row_from_before = producer._queues_of(name).rows
         assert row_from_before is not None
         admin.add_columns(name, "b int")
         with pytest.raises(errors.InvalidPartitionsError):
             producer.send(name, {"a": 0}, partition=9)  # asks for the topic anew
         producer.send(name, {"a": 2, "b": 2})
-        lane = producer._lane(name)
-        producer._append(lane, lane.queues[0], row_from_before.row({"a": 3}), None, None, None, 100)
+        queues = producer._queues_of(name)
+        producer._append(queues, queues.partitions[0], row_from_before.row({"a": 3}), None, None, None, 100)
         producer.flush(20)
     assert read(name).read_all().to_pylist() == [{"a": 1, "b": None}, {"a": 2, "b": 2}, {"a": 3, "b": None}]
 
@@ -323,7 +323,7 @@ def test_producer_fails_what_does_not_fit_a_topic_made_anew(
         admin.create_topic(name, **after)
         assert isinstance(held.exception(20), errors.InconsistentTopicIdError)
         assert producer.send(name, then).result(10).offset == 0
-        with pytest.raises(errors.InconsistentTopicIdError, match="made anew with"):
+        with pytest.raises(errors.InconsistentTopicIdError, match="recreated with"):
             producer.flush(10)
 
 
