@@ -1,9 +1,9 @@
-"""Frames to one broker: one thread writes them, another reads what became of them.
+"""The batches for one broker: one thread writes them, another reads the answers.
 
-Rule: the writer takes from the accumulator and never holds its lock while it encodes or writes. Answers come in the
-order of the requests. When a stream breaks, all that is unanswered goes back to the accumulator together, so order
-is kept; what had been appended already, the broker recognises by its number, and without one it is there twice.
-Streams are opened when there is something to send.
+Rule: the writer takes batches from the accumulator, and does not hold its lock while it encodes or writes. Answers come
+in the order of the requests. When a stream breaks, all unanswered batches go back to the accumulator together, so their
+order is kept. If one of them was appended already, the broker recognises it by its sequence number; without
+idempotence it is in the log twice. A stream is opened when there is a batch to send.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from broker_runtime.contract.flight import error_of
 from broker_runtime.contract.requests import HEARTBEAT_INTERVAL_S
 from broker_runtime.contract.settings import Address
 from broker_runtime.contract.streams import ProduceHello, ProduceRequest, ProduceResponse
-from broker_runtime.contract.waiting import Backoff
+from broker_runtime.contract.waiting import Backoff, Worker
 from pyspark_log.client.producer.accumulator import Accumulator
 from pyspark_log.client.producer.partition_queue import NO_LEADER, ProducerBatch
 from pyspark_log.client.producer.produce_stream import ProduceStream
 
-_JOIN_LIMIT_S = 12.0  # keepalive frees a thread that a stopped broker holds in 8 s
-_SILENCE_S = 2 * HEARTBEAT_INTERVAL_S  # a broker that owes an answer says something each interval
+_JOIN_LIMIT_S = 12.0  # a thread that is blocked on a stopped broker is freed by keepalive within 8 s
+_SILENCE_S = 2 * HEARTBEAT_INTERVAL_S  # a broker that owes an answer sends something each interval
 
 _OUT_OF_SEQUENCE = (OutOfOrderSequenceError, UnknownProducerIdError)
 _NEVER_APPENDED = (
@@ -48,12 +48,12 @@ _NEVER_APPENDED = (
     NotEnoughReplicasError, RecordTooLargeError, SchemaMismatchError, UnknownLeaderEpochError,
 )  # fmt: skip
 _TOPIC_IS_GONE = (InconsistentTopicIdError, UnknownTopicOrPartitionError)
-"""Or the broker has not heard of it: fresh metadata says whether its records fail, or go to another of that name."""
+"""Or the broker does not know it yet: new metadata decides whether its records fail or go to a recreated topic."""
 _OF_OLD_METADATA = (RetriableError, *_TOPIC_IS_GONE, RecordTooLargeError)
 
 
 class BrokerSender:
-    """The threads for one broker. Ends when the accumulator is closed and has nothing more for the broker."""
+    """The threads for one broker."""
 
     def __init__(
         self,
@@ -62,20 +62,20 @@ class BrokerSender:
         *,
         address_of: Callable[[int], Address],
         stale: Callable[[ProducerBatch], None],
-        on_failure: Callable[[Exception], None],
+        on_defect: Callable[[BaseException], object],
         client_id: str,
         acks: int,
         request_timeout_ms: int,
         codec: str,
         uses_proxy: bool = False,
     ) -> None:
-        """``stale`` is told of frames whose leader seems to be another one (asks for new metadata);
-        ``on_failure`` of a defect that ended a thread."""
+        """``stale`` is called with a batch whose partition seems to have another leader: new metadata is needed.
+        ``on_defect`` is called with a defect that ended a thread."""
         self.broker_id = broker_id
         self._accumulator = accumulator
         self._address_of = address_of
         self._stale = stale
-        self._on_failure = on_failure
+        self._on_defect = on_defect
         self._client_id = client_id
         self._acks = acks
         self._timeout_ms = request_timeout_ms
@@ -84,31 +84,31 @@ class BrokerSender:
         self._lock = threading.Lock()
         self._stream: ProduceStream | None = None
         self._unanswered: deque[tuple[int, ProducerBatch]] = deque()
-        self._readers: list[threading.Thread] = []
+        self._readers: list[Worker] = []
         self._next_request_id = 0
         self._backoff = Backoff()
-        self._is_stopped = False
-        self._thread = threading.Thread(
-            target=self._run, args=(self._write_all,), name=f"pylog-produce-{broker_id}", daemon=True
+        self._writer = Worker(
+            f"pylog-produce-{broker_id}", self._send_next, on_defect=on_defect, interrupt=self._wake_writer
         )
-        self._thread.start()
+
+    def may_start(self) -> bool:
+        """Starts the writing thread; False: the system has none to give, and this object is dropped."""
+        return self._writer.may_start()
 
     def stop(self) -> None:
-        """Ends the threads; what is still unsent is left. Blocks a bounded time."""
-        self._is_stopped = True
-        with self._accumulator.lock:
-            self._accumulator.outbox(self.broker_id).wake.notify_all()
+        """Ends the threads; unsent batches stay unsent. Blocks for a bounded time."""
+        self._writer.stop()
         with self._lock:
             stream = self._stream
         if stream is not None:
             stream.end()
-        self._thread.join(_JOIN_LIMIT_S)
+        self._writer.join(_JOIN_LIMIT_S)
         for reader in self._readers:
             reader.join(_JOIN_LIMIT_S)
 
     def check_silence(self) -> set[str]:
-        """Breaks a stream whose broker owes answers and has said nothing for longer than any takes, sooner where
-        another broker leads by now. Returns the topics whose leaders are to be asked for. Called now and then."""
+        """Ends a stream whose broker owes answers and has been silent for longer than a request may take, or earlier if
+        another broker leads by now. Returns the topics whose metadata is to be fetched. Called periodically."""
         with self._lock:
             stream = self._stream
             owed = [batch.queue for _, batch in self._unanswered]
@@ -120,41 +120,45 @@ class BrokerSender:
             return set()
         return {queue.topic for queue in owed}
 
-    def _run(self, work: Callable[..., None], *arguments: object) -> None:
-        try:
-            work(*arguments)
-        except Exception as error:  # noqa: BLE001 - the thread's edge: a defect must not leave the caller waiting
-            self._on_failure(error)
-
     # --- the writing thread -----------------------------------------------------------------------------------
 
-    def _write_all(self) -> None:
-        while not self._is_stopped:
-            is_quiet = False
-            with self._accumulator.lock:
-                batch, wait_s = self._accumulator.take(self.broker_id, now_s=time.monotonic())
-                if batch is None:
-                    outbox = self._accumulator.outbox(self.broker_id)
-                    if not self._is_stopped:
-                        was_woken = outbox.wake.wait(min(wait_s, HEARTBEAT_INTERVAL_S))
-                        is_quiet = wait_s >= HEARTBEAT_INTERVAL_S and not was_woken
-            if batch is not None:
-                self._send(batch)
-            elif is_quiet:
-                self._send_heartbeat()
+    def _wake_writer(self) -> None:
+        with self._accumulator.lock:
+            self._accumulator.outbox(self.broker_id).wake.notify_all()
 
-    def _send(self, batch: ProducerBatch) -> None:
+    def _send_next(self) -> float | None:
+        """Sends the next batch, waiting for one up to an interval; returns the pause after a failure to connect."""
+        is_quiet = False
+        with self._accumulator.lock:
+            batch, wait_s = self._accumulator.take(self.broker_id, now_s=time.monotonic())
+            if batch is None and not self._writer.is_stopping:
+                was_woken = self._accumulator.outbox(self.broker_id).wake.wait(min(wait_s, HEARTBEAT_INTERVAL_S))
+                is_quiet = wait_s >= HEARTBEAT_INTERVAL_S and not was_woken
+        if batch is not None:
+            return self._send(batch)
+        if is_quiet:
+            self._send_heartbeat()
+        return None
+
+    def _send(self, batch: ProducerBatch) -> float | None:
         if batch.builder is not None:
             try:
                 batch.frame = batch.builder.encode(self._codec)
             except PylogError as error:
                 self._accumulator.failed(batch, error)
-                return
+                return None
             batch.builder = None
         batch.write_number()
-        stream = self._open_stream(batch)
-        if stream is None:
-            return
+        try:
+            stream = self._open_stream()
+        except PylogError as error:
+            self._accumulator.retry([batch], error)
+            self._stale(batch)
+            return self._backoff.next_s()
+        self._write(stream, batch)
+        return None
+
+    def _write(self, stream: ProduceStream, batch: ProducerBatch) -> None:
         queue = batch.queue
         assert batch.frame is not None
         with self._lock:
@@ -163,7 +167,7 @@ class BrokerSender:
             is_open = self._stream is stream
             if is_open and self._acks != 0:
                 self._unanswered.append((request_id, batch))
-        if not is_open:  # it broke just now, and what it owed went back already
+        if not is_open:  # it failed just now, and its unanswered batches went back already
             self._accumulator.retry([batch])
             return
         request = ProduceRequest(
@@ -185,32 +189,36 @@ class BrokerSender:
         if self._acks == 0:
             self._accumulator.acknowledged(batch, base_offset=-1, append_time_ms=-1)
 
-    def _open_stream(self, batch: ProducerBatch) -> ProduceStream | None:
-        """The stream, opened if there is none; on failure ``batch`` goes back, after a pause."""
+    def _open_stream(self) -> ProduceStream:
+        """The stream, opened if there is none. Raises `PylogError`."""
         with self._lock:
             if self._stream is not None:
                 return self._stream
-        try:
-            stream = ProduceStream(
-                self._address_of(self.broker_id),
-                ProduceHello(client_id=self._client_id),
-                uses_proxy=self._uses_proxy,
-            )
-        except PylogError as error:
-            self._accumulator.retry([batch], error)
-            self._stale(batch)
-            with self._accumulator.lock:
-                self._accumulator.outbox(self.broker_id).wake.wait(self._backoff.next_s())
-            return None
+        stream = ProduceStream(
+            self._address_of(self.broker_id),
+            ProduceHello(client_id=self._client_id),
+            uses_proxy=self._uses_proxy,
+        )
         with self._lock:
             self._stream = stream
-        reader = threading.Thread(
-            target=self._run, args=(self._read_all, stream), name=f"pylog-acks-{self.broker_id}", daemon=True
-        )
-        self._readers = [thread for thread in self._readers if thread.is_alive()]
-        self._readers.append(reader)
-        reader.start()
+        if not self._may_start_reader(stream):
+            with self._lock:
+                self._stream = None
+            stream.close()
+            raise NetworkError(f"{stream.address}: no thread can be started to read its answers")
         return stream
+
+    def _may_start_reader(self, stream: ProduceStream) -> bool:
+        def step() -> None:
+            if not self._read(stream):
+                reader.stop()
+
+        reader = Worker(f"pylog-acks-{self.broker_id}", step, on_defect=self._on_defect)
+        self._readers = [each for each in self._readers if each.is_running]
+        if not reader.may_start():
+            return False
+        self._readers.append(reader)
+        return True
 
     def _send_heartbeat(self) -> None:
         with self._lock:
@@ -223,27 +231,31 @@ class BrokerSender:
 
     # --- the reading thread -----------------------------------------------------------------------------------
 
-    def _read_all(self, stream: ProduceStream) -> None:
+    def _read(self, stream: ProduceStream) -> bool:
+        """Reads an answer and settles its batch; False: the stream has ended."""
         failure: PylogError | None = None
         try:
-            while (response := stream.read()) is not None:
+            response = stream.read()
+            if response is not None:
                 self._backoff.reset()
                 self._settle(response)
+                return True
         except PylogError as error:
             failure = error
         self._stream_failed(stream, failure or NetworkError(f"{stream.address} ended the produce stream"))
         stream.close()
+        return False
 
     def _settle(self, response: ProduceResponse) -> None:
         with self._lock:
             if not self._unanswered or self._unanswered[0][0] != response.request_id:
-                return  # of a stream that was given up
+                return  # of a stream that failed before
             batch = self._unanswered.popleft()[1]
         if settle(self._accumulator, batch, response):
             self._stale(batch)
 
     def _stream_failed(self, stream: ProduceStream, error: PylogError) -> None:
-        """The stream is over: what it owes goes back to the accumulator. Once per stream."""
+        """The stream has ended: its unanswered batches go back to the accumulator. Once per stream."""
         with self._lock:
             if self._stream is not stream:
                 return
@@ -260,12 +272,10 @@ class BrokerSender:
 
 
 def settle(accumulator: Accumulator, batch: ProducerBatch, response: ProduceResponse) -> bool:
-    """Tells ``accumulator`` what became of a frame in flight. Returns whether the topic's metadata seems to be old.
+    """Settles a batch in flight by the broker's answer. Returns whether the topic's metadata seems to be out of date.
 
-    What a broker's answer means for a frame, and for those behind it.
-
-    Rule: an answer is certain where the broker gives it before it appends, and never after; every other error leaves
-    open whether the frame is in the log.
+    Rule: only an error that brokers raise before they append, and never after, proves that the batch is not in the log;
+    every other error leaves that open.
     """
     if response.error is None:
         accumulator.acknowledged(batch, base_offset=response.base_offset, append_time_ms=response.append_time_ms)

@@ -1,14 +1,14 @@
-"""A producer's own thread: learns who leads what, starts a `BrokerSender` per broker, and keeps time limits.
+"""A producer's background thread: who leads which partition, producer ids, time limits; starts a `BrokerSender` per
+broker, which sends the batches.
 
-Rule: metadata is asked for when a topic is first used, when a frame came back because of its leader, when a leader
-owes an answer and says nothing, and now and then; a producer id at the start, and when the accumulator wants another.
-Between failures it waits (`Backoff`). Nothing is sent from here. A thread that meets a defect, this one or a sender's,
-ends the producer: all it holds fails, and nobody waits for what no thread does any more.
+Rule: metadata is fetched when a topic is first used, when a batch came back because of its leader, when a leader that
+owes an answer is silent, and every `_REFRESH_S`; a producer id at the start, and when the accumulator needs another.
+Failed calls are repeated after a pause (`Backoff`). A defect in this thread or in one of a `BrokerSender` ends the
+producer: all its batches fail, so that no caller waits for a thread that has ended.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from broker_runtime.contract.errors import (
 )
 from broker_runtime.contract.requests import InitProducerIdRequest, InitProducerIdResponse
 from broker_runtime.contract.settings import ProducerSettings
-from broker_runtime.contract.waiting import Backoff
+from broker_runtime.contract.waiting import Backoff, Deadline, Worker
 from pyspark_log.client.connection.cluster import Cluster
 from pyspark_log.client.connection.topics import Topic
 from pyspark_log.client.producer.accumulator import Accumulator
@@ -33,15 +33,14 @@ from pyspark_log.client.producer.topic_queues import TopicQueues
 
 _REFRESH_S = 30.0
 _STEP_S = 1.0
-_LOOK_S = 0.2
+_SILENT_REFRESH_S = 0.2
 _JOIN_LIMIT_S = 10.0
-_logger = logging.getLogger(__name__)
 
 _ACKS = {"all": -1, "1": 1, "0": 0}
 
 
 class Sender:
-    """Topics, senders, time limits of one producer. Thread-safe; its thread starts with the first topic."""
+    """Topics, broker senders and time limits of one producer. Thread-safe; its thread starts with the first topic."""
 
     def __init__(
         self,
@@ -51,25 +50,28 @@ class Sender:
         *,
         on_forget: Callable[[str], object],
     ) -> None:
-        """``on_forget`` is told of topics that are gone, so that nobody keeps their lanes."""
+        """``on_forget`` is called with the name of each topic that is gone: its queues must not be used any more."""
         self._on_forget = on_forget
         self._cluster = cluster
         self._accumulator = accumulator
         self._settings = settings
         self._topics: dict[str, TopicQueues] = {}
         self._broker_senders: dict[int, BrokerSender] = {}
-        self._lock = threading.Lock()  # of lanes and senders; taken before the accumulator's
-        self._wake = threading.Event()
+        self._lock = threading.Lock()  # guards topics and broker senders; taken before the accumulator's
         self._stale_topics: set[str] = set()
-        self._is_stopped = False
-        self._failure: ClosedError | None = None  # what a thread's defect came to
-        self._thread: threading.Thread | None = None
+        self._is_started = self._is_stopped = False
+        self._failure: ClosedError | None = None  # after a defect in a thread
+        self._worker = Worker("pylog-producer", self._step, on_defect=self.on_defect)
+        self._refresh_due = Deadline(_REFRESH_S)
+        self._refresh_pause, self._refresh_backoff = Deadline(0.0), Backoff()
+        self._id_pause, self._id_backoff = Deadline(0.0), Backoff()
+        self._silence_pause = Deadline(0.0)
         self._numbering = accumulator.numbering
         if self._numbering is not None:
-            self._numbering.on_id_wanted = self._wake.set
+            self._numbering.on_id_wanted = self._worker.wake
 
     def queues_of(self, topic: str) -> TopicQueues:
-        """The topic's queues; asks for the topic's metadata the first time. Raises what `Cluster.topic` raises."""
+        """The queues of a topic, whose metadata is fetched the first time. Raises what `Cluster.topic` raises."""
         queues = self._topics.get(topic)
         if queues is not None and not self._is_stopped:
             return queues
@@ -78,103 +80,102 @@ class Sender:
             raise ClosedError("the producer was closed")
         description = self._cluster.topic(topic, timeout_s=self._settings.max_block_ms / 1000)
         with self._lock:
+            if not self._is_started:
+                self._worker.start()
+                self._is_started = True
             queues = self._topics.get(topic)
             if queues is None:
-                partitioner = self._settings.partitioner
-                queues = TopicQueues(description, partitioner, self._settings.batch_size)
+                queues = TopicQueues(description, self._settings.partitioner, self._settings.batch_size)
                 self._topics[topic] = queues
-                self._place(queues, description)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="pylog-producer", daemon=True)
-                self._thread.start()
+                self._set_leaders(queues, description)
             return queues
 
     def queues_with(self, topic: str, partition: int | None) -> TopicQueues:
-        """As `queues_of`; a partition it does not have is asked for once, as it may have been added since."""
+        """As `queues_of`; if the topic lacks the partition it is described again once: it may have been added since."""
         queues = self.queues_of(topic)
         if isinstance(partition, int) and partition >= len(queues.partitions):
             return self.refreshed_queues_of(topic)
         return queues
 
     def refreshed_queues_of(self, topic: str) -> TopicQueues:
-        """As `queues_of`, with the topic asked for now. Raises what `Cluster.fetch_topics` raises."""
+        """As `queues_of`, with the topic's metadata fetched now. Raises what `Cluster.fetch_topics` raises."""
         self._update(topic, self._cluster.fetch_topics([topic], timeout_s=self._settings.max_block_ms / 1000)[0])
         return self.queues_of(topic)
 
     def raise_failure(self) -> None:
-        """Raises `ClosedError` if a thread met a defect: nothing is sent any more."""
+        """Raises `ClosedError` after a defect in a thread: nothing is sent any more."""
         if self._failure is not None:
             raise self._failure
 
-    def on_defect(self, error: Exception) -> None:
-        """A thread met a defect: all that is not acknowledged fails, and nothing more is taken. Any thread."""
+    def on_defect(self, error: BaseException) -> None:
+        """A thread ended by a defect: all unacknowledged batches fail, and no more records are taken. Any thread."""
         reason = (
-            f"the producer cannot go on, because one of its threads met a defect: {error!r}. "
-            "What was not acknowledged may be in the log or not"
+            f"the producer cannot continue, because one of its threads met a defect: {error!r}. "
+            "Records that were not acknowledged may be in the log or not"
         )
-        _logger.error("producer thread broke error=%r", error, exc_info=error)
         self._failure = ClosedError(reason)
         self._is_stopped = True
         self._accumulator.close(reason)
         self._accumulator.abandon_all(self._failure)
-        self._wake.set()
+        self._worker.stop()
 
     def stop(self) -> None:
-        """Ends all threads; what is unsent stays so. Blocks a bounded time."""
+        """Ends all threads; unsent batches stay unsent. Blocks for a bounded time."""
         self._is_stopped = True
-        self._wake.set()
-        if self._thread is not None:
-            self._thread.join(_JOIN_LIMIT_S)
+        self._worker.stop()
+        self._worker.join(_JOIN_LIMIT_S)
         with self._lock:
-            senders = list(self._broker_senders.values())
+            broker_senders = list(self._broker_senders.values())
             self._broker_senders.clear()
-        for sender in senders:
-            sender.stop()
+        for broker_sender in broker_senders:
+            broker_sender.stop()
 
     # --- the thread -------------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        try:
-            self._keep()
-        except Exception as error:  # noqa: BLE001 - the thread's edge: a defect must not leave the caller waiting
-            self.on_defect(error)
+    def _step(self) -> float:
+        """Does what is due; returns the seconds until something may be."""
+        return min(
+            _STEP_S,
+            self._accumulator.expire(time.monotonic()),
+            self._check_silence(),
+            self._provide_id(),
+            self._refresh_stale(),
+        )
 
-    def _keep(self) -> None:
-        backoff, id_backoff = Backoff(first_s=0.02), Backoff(first_s=0.02)
-        not_before_s = id_not_before_s = look_again_s = 0.0
-        refreshed_s = time.monotonic()
-        while not self._is_stopped:
-            now_s = time.monotonic()
-            wait_s = min(_STEP_S, self._accumulator.expire(now_s))
-            with self._lock:
-                senders = list(self._broker_senders.values())
-            silent = set[str]().union(*(sender.check_silence() for sender in senders))
-            if silent:
-                # Their host may be away: another leads as soon as its session has ended.
-                wait_s = min(wait_s, _LOOK_S)
-                if now_s >= look_again_s:
-                    self._stale_topics.update(silent)
-                    look_again_s = now_s + _LOOK_S
-            if self._numbering is not None and self._numbering.wants_id:
-                if now_s >= id_not_before_s:
-                    id_backoff = Backoff(first_s=0.02) if self._fetch_id() else id_backoff
-                    id_not_before_s = time.monotonic() + id_backoff.next_s()
-                wait_s = min(wait_s, max(0.0, id_not_before_s - time.monotonic()))
-            stale = self._stale_names()
-            if now_s - refreshed_s > _REFRESH_S:
-                stale = set(self._topics)
-            if stale and now_s >= not_before_s:
-                if self._refresh(stale):
-                    backoff.reset()
-                    refreshed_s = now_s
-                not_before_s = time.monotonic() + backoff.next_s()
-            if stale:
-                wait_s = min(wait_s, max(0.0, not_before_s - time.monotonic()))
-            self._wake.wait(wait_s)
-            self._wake.clear()
+    def _check_silence(self) -> float:
+        with self._lock:
+            broker_senders = list(self._broker_senders.values())
+        silent = set[str]().union(*(broker_sender.check_silence() for broker_sender in broker_senders))
+        if not silent:
+            return _STEP_S
+        if self._silence_pause.expired:
+            # Their leader may be gone: another one leads as soon as its session has ended.
+            self._stale_topics.update(silent)
+            self._silence_pause = Deadline(_SILENT_REFRESH_S)
+        return _SILENT_REFRESH_S
+
+    def _provide_id(self) -> float:
+        if self._numbering is None or not self._numbering.wants_id:
+            return _STEP_S
+        if self._id_pause.expired:
+            if self._fetch_id():
+                self._id_backoff.reset()
+            self._id_pause = Deadline(self._id_backoff.next_s())
+        return self._id_pause.remaining_s()
+
+    def _refresh_stale(self) -> float:
+        stale = set(self._topics) if self._refresh_due.expired else self._stale_names()
+        if not stale:
+            return _STEP_S
+        if self._refresh_pause.expired:
+            if self._refresh(stale):
+                self._refresh_backoff.reset()
+                self._refresh_due = Deadline(_REFRESH_S)
+            self._refresh_pause = Deadline(self._refresh_backoff.next_s())
+        return self._refresh_pause.remaining_s()
 
     def _fetch_id(self) -> bool:
-        """Asks any broker for a producer id; whether there was one."""
+        """Asks any broker for a producer id; whether it gave one."""
         assert self._numbering is not None
         try:
             answer = self._cluster.call(
@@ -193,7 +194,7 @@ class Sender:
 
     def _stale(self, batch: ProducerBatch) -> None:
         self._stale_topics.add(batch.queue.topic)
-        self._wake.set()
+        self._worker.wake()
 
     def _stale_names(self) -> set[str]:
         with self._lock:
@@ -203,7 +204,7 @@ class Sender:
         return leaderless | set(self._stale_topics)
 
     def _refresh(self, names: set[str]) -> bool:
-        """Asks for these topics; whether all were told."""
+        """Fetches the metadata of these topics; whether all were described."""
         is_done = True
         for name in names:
             self._stale_topics.discard(name)
@@ -231,13 +232,14 @@ class Sender:
             self._recreated(queues, described)
             return
         with self._lock:
-            self._place(queues, described)
+            self._set_leaders(queues, described)
 
     def _recreated(self, queues: TopicQueues, described: Topic) -> None:
-        """The topic was deleted and made anew: as Kafka's producer does, what no log has goes to the new one, in order.
+        """The topic was deleted and recreated: batches that are in no log yet go to the new one, in order, as with
+        Kafka's producer.
 
-        First all that is in flight to the old one must come back; until then its partitions have no leader, so
-        metadata is asked for again. What cannot be in the new topic fails.
+        First all batches in flight to the old one must come back; until then its partitions have no leader, so
+        metadata is fetched again. Batches that do not fit the new topic fail.
         """
         name = described.name
         if list(described.schemas) != list(queues.topic.schemas):
@@ -257,7 +259,7 @@ class Sender:
                 if any(queue.in_flight for queue in queues.partitions):
                     return
                 self._accumulator.recreate(queues.partitions, described.topic_id)
-            self._place(queues, described)
+            self._set_leaders(queues, described)
 
     def _forget(self, name: str, error: PylogError) -> None:
         with self._lock:
@@ -266,8 +268,8 @@ class Sender:
             self._on_forget(name)
             self._accumulator.give_up(queues.partitions, error)
 
-    def _place(self, queues: TopicQueues, described: Topic) -> None:
-        """Each partition to its leader's outbox; starts senders. Under `_lock`."""
+    def _set_leaders(self, queues: TopicQueues, described: Topic) -> None:
+        """Moves each partition to its leader's outbox; starts broker senders. Under `_lock`."""
         leaders: dict[int, int] = {}
         for partition in described.partitions:
             try:
@@ -280,21 +282,25 @@ class Sender:
         with self._accumulator.lock:
             if described.schema is not queues.topic.schema:
                 for queue in queues.partitions:
-                    self._accumulator.seal_batch(queue)  # its rows have the columns of before
+                    self._accumulator.seal_batch(queue)  # its rows have the columns of the old schema
             queues.grow(described)
             for queue, partition in zip(queues.partitions, described.partitions, strict=False):
                 self._accumulator.set_leader(queue, leaders[partition.partition], partition.leader_epoch)
         for leader in set(leaders.values()) - {NO_LEADER}:
             if leader not in self._broker_senders and not self._is_stopped:
-                self._broker_senders[leader] = BrokerSender(
+                broker_sender = BrokerSender(
                     leader,
                     self._accumulator,
                     address_of=self._cluster.address_of,
                     stale=self._stale,
-                    on_failure=self.on_defect,
+                    on_defect=self.on_defect,
                     client_id=self._settings.client_id,
                     uses_proxy=self._settings.enable_http_proxy,
                     acks=_ACKS[self._settings.acks],
                     request_timeout_ms=self._settings.request_timeout_ms,
                     codec=self._settings.compression_type,
                 )
+                if broker_sender.may_start():
+                    self._broker_senders[leader] = broker_sender
+                else:
+                    self._stale_topics.add(described.name)  # tried again when its metadata is fetched again
