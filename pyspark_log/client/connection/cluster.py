@@ -30,6 +30,7 @@ from broker_runtime.contract.errors import (
     UnknownTopicOrPartitionError,
     ZooKeeperUnavailableError,
 )
+from broker_runtime.contract.events import event
 from broker_runtime.contract.flight import error_of
 from broker_runtime.contract.model import BrokerDescription, ClusterDescription, check_topic_name
 from broker_runtime.contract.requests import (
@@ -49,7 +50,7 @@ from pyspark_log.client.connection.coordinator import Coordinator, Coordinators
 from pyspark_log.client.connection.strangers import LIMIT_S, Peer, error_for, is_certain
 from pyspark_log.client.connection.topics import Topic, as_one, portions_of_names
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 BOOTSTRAP_LIMIT_S = 10.0
 """How long the first connection is tried, with the look at who is there; never longer than ``request.timeout.ms``."""
@@ -424,7 +425,8 @@ class Cluster:
         peer = self._network.who_is_at(address, limit_s=deadline.remaining_s())
         self._strangers[address] = peer if is_certain(peer) else None
         if is_certain(peer) and len(self.bootstrap_servers) > 1:
-            _log.warning("%s; other brokers are asked", error_for(peer, address, 0.0).message)
+            error = error_for(peer, address, 0.0)
+            event(_logger, "skip bootstrap server", level=logging.WARNING, address=address, error=error)
 
     def _strangers_error(self, limit_s: float) -> PylogError:
         found = [error_for(peer, each, limit_s) for each, peer in self._strangers.items() if peer is not None]

@@ -14,7 +14,6 @@ import errno
 import selectors
 import socket
 import ssl
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -22,6 +21,7 @@ from typing import Any, Final
 
 from broker_runtime.contract.errors import BrokerUnavailableError, NotAPylogBrokerError, PylogError
 from broker_runtime.contract.settings import Address
+from broker_runtime.contract.waiting import Deadline
 
 LIMIT_S: Final = 0.8
 """How long strangers have to answer: more than a round trip to anywhere, and too short to annoy."""
@@ -185,7 +185,7 @@ def _look(infos: Sequence[tuple[Any, ...]], limit_s: float) -> Peer:
 def _ask(family: int, place: tuple[Any, ...], limit_s: float) -> set[Peer]:
     """All questions at once, until all are answered or one answer leaves no doubt."""
     seen: set[Peer] = set()
-    closed_s: float | None = None  # when it closed where HTTP/2 was spoken
+    closed: Deadline | None = None  # since it closed where HTTP/2 was spoken
     with contextlib.ExitStack() as opened, selectors.DefaultSelector() as selector:
         for question in _questions(str(place[0])):
             connection = opened.enter_context(socket.socket(family, socket.SOCK_STREAM))
@@ -194,22 +194,24 @@ def _ask(family: int, place: tuple[Any, ...], limit_s: float) -> set[Peer]:
             if refused not in {0, errno.EINPROGRESS}:
                 return {Peer.REFUSED if refused == errno.ECONNREFUSED else Peer.UNREACHABLE}
             selector.register(connection, selectors.EVENT_WRITE, question)
-        end_s = time.monotonic() + limit_s
-        while selector.get_map() and (left_s := end_s - time.monotonic()) > 0:
-            for key, events in selector.select(left_s):
+        deadline = Deadline(limit_s)
+        while selector.get_map() and not deadline.expired:
+            for key, events in selector.select(deadline.remaining_s()):
                 peer = _step(selector, key, events)
                 if peer is Peer.REFUSED:
                     return {peer}
                 seen.add(peer)
                 if peer is Peer.CLOSED and key.data.words is _HTTP2_PREFACE:
-                    closed_s = time.monotonic()
+                    closed = Deadline(_CLOSED_LIMIT_S)
             if seen.intersection(_LEAVES_NO_DOUBT):
                 break
             if Peer.HTTP in seen:
-                end_s = min(end_s, time.monotonic() + _TLS_LIMIT_S)
-            if closed_s is not None or Peer.OTHER in seen:
-                end_s = min(end_s, (closed_s or time.monotonic()) + _CLOSED_LIMIT_S)
-        if closed_s is not None and time.monotonic() >= closed_s + _CLOSED_LIMIT_S and _is_open(selector):
+                deadline = Deadline(deadline.remaining_s(_TLS_LIMIT_S))
+            if closed is not None:
+                deadline = Deadline(deadline.remaining_s(closed.remaining_s()))
+            elif Peer.OTHER in seen:
+                deadline = Deadline(deadline.remaining_s(_CLOSED_LIMIT_S))
+        if closed is not None and closed.expired and _is_open(selector):
             seen.add(Peer.CLOSED_TO_HTTP2)
     return seen
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -48,9 +48,7 @@ def batch_frames(
     first_row = 0
     shares_count = 1 if partition is not None else len(queues.partitions)
     is_new = False
-    for table in _parts(data, min(_SMALL_BYTES * shares_count, _MOST_JOINED_BYTES)):
-        if not table.num_rows:
-            continue
+    for table in joined(_batches(data), min(_SMALL_BYTES * shares_count, _MOST_JOINED_BYTES)):
         now_ms = time.time_ns() // 1_000_000
         schema = queues.topic.schema
         try:
@@ -84,11 +82,13 @@ def batch_frames(
         first_row += batch.num_rows
 
 
-def _parts(data: Any, wanted_bytes: int) -> Iterator[pa.Table]:
-    """``data`` as tables of at least ``wanted_bytes``, except for the last."""
+def joined(batches: Iterable[pa.RecordBatch], wanted_bytes: int) -> Iterator[pa.Table]:
+    """The batches joined, without a copy, to tables of at least ``wanted_bytes``, except for the last. Never empty."""
     held: list[pa.RecordBatch] = []
     held_bytes = 0
-    for batch in _batches(data):
+    for batch in batches:
+        if not batch.num_rows:
+            continue
         held.append(batch)
         held_bytes += batch.nbytes
         if held_bytes >= wanted_bytes:
