@@ -36,7 +36,7 @@ _AS_IT_IS = {
 def without_later_settings(
     config: Mapping[str, Any] | None, keywords: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Both mappings without these settings, whose values may describe what happens anyway.
+    """Both mappings without these settings; a value that describes what this version does anyway is accepted.
 
     Raises `NotSupportedError` for the first one with another value.
     """

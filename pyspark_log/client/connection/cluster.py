@@ -233,15 +233,15 @@ class Cluster:
         started_s = self._clock.now_s()
         is_ambiguous = False
         tried: set[Address] = set()
-        said: PylogError | None = None
-        while said is None or not self._is_connected or not deadline.expired:
-            address, limit_s = None, 0.0 if said is None else deadline.remaining_s()
+        last_error: PylogError | None = None
+        while last_error is None or not self._is_connected or not deadline.expired:
+            address, limit_s = None, 0.0 if last_error is None else deadline.remaining_s()
             try:
                 address = self._pick(to, deadline)
                 limit_s = self._attempt_s(to, deadline, is_quick=action == "metadata" and not tried)
                 if not self._is_connected and tried.issuperset(self.bootstrap_servers[1:]):
                     limit_s = self._last_attempts_s(limit_s, started_s, deadline)
-                if said is not None and self._is_connected and limit_s <= 0:
+                if last_error is not None and self._is_connected and limit_s <= 0:
                     break
                 tried.add(address)
                 answer = self._ask(address, action, request, response, timeout_s=limit_s)
@@ -259,18 +259,18 @@ class Cluster:
             if isinstance(to, Coordinator):
                 self._coordinators.forget(to)
             is_ambiguous = is_ambiguous or isinstance(failure, _MAY_BE_DONE)
-            if said is not None and isinstance(failure, RequestTimedOutError) and limit_s < _TELLING_ATTEMPT_S:
+            if last_error is not None and isinstance(failure, RequestTimedOutError) and limit_s < _TELLING_ATTEMPT_S:
                 # The request may have been carried out: an error that denies this must not replace this one.
-                failure = said if address is None or isinstance(said, _MAY_BE_DONE) else failure
+                failure = last_error if address is None or isinstance(last_error, _MAY_BE_DONE) else failure
             self._raise_if_hopeless(failure, address, tried, started_s, deadline)
             if isinstance(to, int) and isinstance(failure, BrokerUnavailableError):
                 raise failure
-            said = failure
+            last_error = failure
             pause_s = backoff.next_s()
             deadline.sleep(pause_s if self._is_connected else min(pause_s, self._bootstrap_left_s(started_s, deadline)))
             if action != "metadata" and to != "any":
                 self.refresh(timeout_s=deadline.remaining_s(_ATTEMPT_LIMIT_S))
-        raise said  # rather than that no time was left for another attempt
+        raise last_error  # rather than that no time was left for another attempt
 
     def refresh(self, *, timeout_s: float = _ATTEMPT_LIMIT_S) -> None:
         """Fetches the list of brokers from one broker, once; a failure is ignored, since the next call will meet it."""

@@ -1,9 +1,9 @@
-"""What became of what was sent: one shared outcome per frame, and light views of it for callers.
+"""What became of what was sent: one shared outcome per batch, and light views of it for callers.
 
 Rule: a `Delivery` is finished exactly once, by acknowledgement or error. A future per record would cost 8 µs; a
 `RecordFuture` is a pair (delivery, index) instead, which becomes a whole future of `concurrent.futures`, with a lock
-and waiters, when somebody first looks for these. What a callback raises is logged by `concurrent.futures`, as for its
-own futures, and stops nothing.
+and waiters, when these are first used. An exception of a callback is logged by `concurrent.futures`, as for its own
+futures, and affects nothing else.
 """
 
 from __future__ import annotations

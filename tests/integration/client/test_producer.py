@@ -279,7 +279,7 @@ def test_producer_refuses_calls_after_close(new_topic: Callable[..., str]) -> No
         producer.send_batch(name, read(name, columns=["value"]).read_all())
 
 
-def test_producer_goes_on_with_a_topic_made_anew(new_topic: Callable[..., str], admin: Admin) -> None:
+def test_producer_continues_with_a_recreated_topic(new_topic: Callable[..., str], admin: Admin) -> None:
     """W27: as Kafka's does: what no log has yet goes to the new topic, in its order, and nothing fails."""
     name, other = new_topic(1), new_topic(1)
     with Producer() as producer:
@@ -294,7 +294,7 @@ def test_producer_goes_on_with_a_topic_made_anew(new_topic: Callable[..., str], 
     assert values(name) == [*[b"%d" % n for n in range(500)], b"last"]
 
 
-def test_producer_goes_on_with_records_it_held_when_the_topic_was_made_anew(
+def test_producer_sends_records_it_held_when_the_topic_was_recreated(
     new_topic: Callable[..., str], admin: Admin
 ) -> None:
     """W27: records gathered before, and rows of the same schema, likewise."""
@@ -310,7 +310,7 @@ def test_producer_goes_on_with_records_it_held_when_the_topic_was_made_anew(
 
 
 @pytest.mark.parametrize(("before", "after"), [({"schema": "a int"}, {"schema": "a string"}), ({"partitions": 2}, {})])
-def test_producer_fails_what_does_not_fit_a_topic_made_anew(
+def test_producer_fails_what_does_not_fit_a_recreated_topic(
     new_topic: Callable[..., str], admin: Admin, before: dict[str, Any], after: dict[str, Any]
 ) -> None:
     """W27: another schema or fewer partitions: what was sent fails by that name, what is sent next goes on."""
@@ -345,9 +345,9 @@ class SlowLock:
         time.sleep(0.001)
 
 
-def test_list_is_never_sent_off_before_its_first_record(new_topic: Callable[..., str]) -> None:
-    """Whoever flushes while another sends finds no list that was opened and has nothing yet: it would be a frame of
-    no records, which fails."""
+def test_batch_is_never_sealed_before_its_first_record(new_topic: Callable[..., str]) -> None:
+    """A thread that flushes while another sends never seals a batch that has no record yet: its frame would have no
+    records, which fails."""
     name = new_topic()
     with Producer(linger_ms=1000) as producer:
         producer._lock = SlowLock(producer._lock)  # type: ignore[assignment]
