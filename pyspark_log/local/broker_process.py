@@ -147,7 +147,7 @@ class BrokerProcess:
         self._started().signal(signal.SIGSTOP)
         self._is_paused = True
         deadline = Deadline(STOP_LIMIT_S)
-        # WNOWAIT leaves the process's end to whoever waits for it. macOS has no waitid.
+        # WNOWAIT leaves the exit status for `GuardedProcess` to collect. macOS has no waitid.
         what = os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT | os.WNOHANG
         while hasattr(os, "waitid") and self.is_running and os.waitid(*what) is None:
             if deadline.expired:

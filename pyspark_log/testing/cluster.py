@@ -235,7 +235,7 @@ class LocalCluster:
 
 
 def _look(channels: Mapping[int, Channel]) -> str | None:
-    """What is missing now; None: nothing."""
+    """Asks all brokers once: what is missing; None: nothing."""
     request = MetadataRequest(with_offsets=True)
     answers = {}
     for broker_id, channel in channels.items():
@@ -247,14 +247,11 @@ def _look(channels: Mapping[int, Channel]) -> str | None:
 
 
 def what_is_missing(answers: Mapping[int, MetadataResponse]) -> str | None:
-    """The first thing that is missing, as a sentence; None if nothing is.
+    """The first thing that keeps a cluster from being as healthy as its running brokers allow; None: nothing does.
 
-    ``answers``: each running broker's answer to a metadata request for all topics, with offsets.
-
-    Whether a cluster is as healthy as its running brokers allow: a pure function of their answers.
-
-    Rule: every running broker is asked, because each knows only what it read last; and only the leader itself knows
-    whether it leads (it reports its high watermark).
+    ``answers``: each running broker's answer to a metadata request for all topics, with offsets. Every running broker
+    is asked, because each knows only what it read last, and only the leader itself knows whether it leads (it reports
+    its high watermark). Pure.
     """
     running = set(answers)
     leading = {
