@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 from pyspark_log.cli import broker, cluster, doctor, group, log, partition, shell, topic, up, zookeeper
 from pyspark_log.cli.exit_status import DONE, FAILED, INTERRUPTED, NOBODY_READS, give_up_stdout, say_defect, say_error
+from pyspark_log.cli.invocation import usage_error
 from pyspark_log.cli.options import accept_common_options, add_group
 from pyspark_log.cli.output import prepare_streams
 from pyspark_log.cli.records import consume, produce
@@ -121,10 +122,11 @@ def _run() -> None:
 
 def _help_plainly(command: Any) -> None:
     """Makes help plain: arguments as `TOPIC`, without the braces that some versions of typer add; flags, `--help`
-    among them, without the name of a type; and nothing about completion, which `pylog completion` is for."""
+    among them, without the name of a type; and without typer's options for completion, which are refused."""
     for parameter in command.params:
         if parameter.name in {"install_completion", "show_completion"}:
             parameter.hidden = True
+            parameter.callback = _refuse_completion
         if parameter.param_type_name == "argument":
             shown = parameter.metavar or parameter.name.upper()
             usage = shown if parameter.required or shown.startswith("[") else f"[{shown}]"
@@ -143,6 +145,12 @@ def _help_plainly(command: Any) -> None:
     command.get_help_option = get_help_option
     for each in getattr(command, "commands", {}).values():
         _help_plainly(each)
+
+
+def _refuse_completion(ctx: Any, parameter: Any, value: object) -> None:
+    """typer's script for bash, which these options install or show, breaks words at the colon of ``flights:0``."""
+    if value and not ctx.resilient_parsing:
+        raise usage_error('use `pylog completion`. For bash, put this into ~/.bashrc:\neval "$(pylog completion bash)"')
 
 
 def _flush_stdout(*, has_failed: bool) -> None:

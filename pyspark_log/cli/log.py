@@ -265,8 +265,18 @@ def _partitions(directory: Path) -> list[Path]:
         return [directory]
     found = sorted(path for path in directory.iterdir() if path.is_dir() and _is_partition(path))
     if not found:
+        logs = _logs_of_brokers(directory)
+        if logs:
+            raise OptionError(f"{directory}: contains no logs; they are in {', '.join(map(str, logs))}")
         raise OptionError(f"{directory}: contains neither {_LOG_SUFFIX} files nor directories of partitions")
     return found
+
+
+def _logs_of_brokers(directory: Path) -> list[Path]:
+    """The data directories below a directory of `pylog up`, or of one of its brokers."""
+    below = [path for path in directory.glob("broker-*/log") if path.parent.name.removeprefix("broker-").isdigit()]
+    below.sort(key=lambda path: int(path.parent.name.removeprefix("broker-")))
+    return [path for path in (directory / "log", *below) if path.is_dir()]
 
 
 def _is_partition(directory: Path) -> bool:

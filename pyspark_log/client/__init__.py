@@ -3,8 +3,8 @@
 Rule: imports nothing but `broker_runtime.contract`, pyarrow, numpy and the standard library, and this module imports
 nothing at all. From the bottom up:
 
-    records        records, and where they lie, as users see them
-    unsupported    settings that are refused by name because their time has not come
+    records        records and their positions, as users see them
+    unsupported    settings of later versions, which are refused by name
     connection/    metadata, who leads what, calls that are routed and retried
     reading/       bounded ranges as Arrow rows
     producer/      `Producer`

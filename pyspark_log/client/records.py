@@ -1,8 +1,8 @@
-"""What programs get from a topic and for what they sent: one object per record, or one per batch.
+"""What programs receive: records, one object each or as batches, and the positions of what they sent.
 
-Rule: plain values. A `Record` is made for callers who want Python objects; whoever wants speed takes `ConsumedBatch`,
-whose columns are Arrow's. Timestamps are milliseconds since the epoch (UTC); ``timestamp`` of a record is the same
-as an aware datetime.
+Rule: plain values. A `Record` is for callers that want Python objects; a `ConsumedBatch`, whose columns are Arrow's, is
+for speed. Timestamps are milliseconds since the epoch (UTC); ``timestamp`` of a record is the same as an aware
+datetime.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class Record(NamedTuple):
     Of topics with a schema: ``row`` is the mapping of columns, ``key`` the key column's value, ``value`` None.
     ``headers``: pairs of name and bytes, in order, names may repeat.
 
-    ``row`` has what ``to_pylist`` of pyarrow has, but for dates and timestamps outside Python's years 1 to 9999, for
-    which that raises: they are ints, the count since 1970 of the column's units (days; microseconds), and `send` takes
-    them so. Python's times end at microseconds, a time column's nanoseconds are cut to them; `poll_batches` has all.
+    ``row`` has the values of pyarrow's ``to_pylist``, except for dates and timestamps outside the years 1 to 9999, for
+    which that raises: they are ints, counted since 1970 in the column's unit (days; microseconds), and `send` takes
+    them as such. Python's times have microseconds: nanoseconds of a time column are cut off; `poll_batches` has them.
     """
 
     topic: str
@@ -62,16 +62,16 @@ class Record(NamedTuple):
 
     @property
     def timestamp(self) -> datetime:
-        """The record's time, in UTC. Raises `InvalidTimestampError` after the year 9999; ``timestamp_ms`` has it."""
+        """The record's time, in UTC. Raises `InvalidTimestampError` after the year 9999; use ``timestamp_ms`` then."""
         return datetime_of(self.timestamp_ms)
 
 
 class ConsumedBatch:
-    """Records of one partition that lie together, as columns.
+    """Consecutive records of one partition, as columns.
 
     ``batch`` has the topic's columns (those asked for with ``columns``); Kafka's topics have ``key`` and ``value``.
     ``offsets`` (int64) and ``timestamps`` (timestamp[ms, UTC]) have one entry per row; ``headers`` likewise
-    (list<struct<key, value>>), or is None if no record has any. Memory is shared with the frame it came in.
+    (list<struct<key, value>>), or is None if no record has any. Memory is shared with the frame that it came in.
     """
 
     __slots__ = ("_times", "base_offset", "batch", "headers", "partition", "timestamp_type", "topic")
@@ -104,7 +104,7 @@ class ConsumedBatch:
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """Where it is from."""
+        """The partition."""
         return TopicPartition(self.topic, self.partition)
 
     @property
@@ -119,7 +119,7 @@ class ConsumedBatch:
 
     @property
     def constant_timestamp_ms(self) -> int | None:
-        """The time that all rows have; None: each has its own."""
+        """The timestamp of all rows; None: each has its own."""
         return self._times if isinstance(self._times, int) else None
 
     @property
@@ -149,12 +149,12 @@ class ConsumedBatch:
 
 
 def datetime_of(timestamp_ms: int) -> datetime:
-    """Milliseconds since the epoch as an aware datetime, exactly. Raises `InvalidTimestampError` outside its years."""
+    """Milliseconds since the epoch as an aware datetime, exactly. Raises `InvalidTimestampError` if out of range."""
     try:
         return _EPOCH + timedelta(milliseconds=timestamp_ms)
     except OverflowError:
         raise InvalidTimestampError(
-            f"{timestamp_ms} ms since 1970 is outside the years 1 to 9999, which Python's datetime has"
+            f"{timestamp_ms} ms since 1970 is outside the years 1 to 9999 of Python's datetime"
         ) from None
 
 
@@ -178,8 +178,8 @@ def timestamp_ms_of(moment: datetime | int) -> int:
 def headers_of(column: pa.Array | None, rows: int) -> list[tuple[tuple[str, bytes | None], ...]]:
     """The headers of each of ``rows`` records as tuples of pairs; none where there is no column or a null.
 
-    Arrow has nulls where headers have none, and other clients may have written them: a name that is null is ``""``, and
-    a pair that is null is no header. They must not stop a reader.
+    Arrow allows nulls where headers have none, and other clients may have written them. They must not stop a reader: a
+    name that is null becomes ``""``, and a pair that is null is left out.
     """
     if column is None:
         return [()] * rows
@@ -187,9 +187,9 @@ def headers_of(column: pa.Array | None, rows: int) -> list[tuple[tuple[str, byte
 
 
 class GroupMetadata(NamedTuple):
-    """Who a consumer is in its group. Who is no member (now) has no id, and epoch -1.
+    """A consumer's identity in its group. If it is not a member (now), it has no id, and epoch -1.
 
-    ``member_epoch``: of the assignment that the group's coordinator told it last.
+    ``member_epoch``: of the latest assignment from the group's coordinator.
     """
 
     group_id: str

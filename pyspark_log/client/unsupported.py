@@ -1,6 +1,6 @@
-"""Settings of Kafka's clients, and of pylog's, that this version does not have, refused by name.
+"""Settings of Kafka's clients, and planned ones of pylog, that this version does not support, refused by name.
 
-Rule: a setting that would change nothing is never taken in silence, unless its value says how it is today.
+Rule: a setting without effect is never accepted silently, unless its value describes what this version does anyway.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 from broker_runtime.contract.errors import NotSupportedError
 
 _TRANSACTIONS = "transactions come in a later version"
-_TLS = "only PLAINTEXT without authentication is there yet"
+_TLS = "only PLAINTEXT without authentication is supported yet"
 
 _LATER = {
     "transactional.id": _TRANSACTIONS,
@@ -30,15 +30,15 @@ _AS_IT_IS = {
     "isolation.level": ("read_committed", "read_uncommitted"),
     "security.protocol": ("plaintext",),
 }
-"""Values of these that describe this version, so that a job written for a later one keeps its settings."""
+"""Their values that describe this version, so that a job written for a later one can keep its settings."""
 
 
 def without_later_settings(
     config: Mapping[str, Any] | None, keywords: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Both without such settings; those whose value says what happens anyway are taken.
+    """Both mappings without these settings; a value that describes what this version does anyway is accepted.
 
-    Raises `NotSupportedError` for the first other one that was given a value.
+    Raises `NotSupportedError` for the first one with another value.
     """
     kept: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
     for given, keep in zip((config or {}, keywords), kept, strict=True):

@@ -16,7 +16,6 @@ import os
 import re
 import signal
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -29,6 +28,7 @@ from broker_runtime.contract.errors import (
     error_from_code,
 )
 from broker_runtime.contract.settings import Address
+from broker_runtime.contract.waiting import Deadline
 from broker_runtime.ports import choose_port
 from broker_runtime.zookeeper.guarded_process import GuardedProcess
 
@@ -117,7 +117,7 @@ class BrokerProcess:
         """
         if self.is_running:
             return
-        is_first, deadline = self._port == 0, time.monotonic() + timeout_s
+        is_first, deadline = self._port == 0, Deadline(timeout_s)
         for attempt in range(1, _PORT_ATTEMPTS + 1):
             if is_first:
                 self._port = choose_port(self._host)
@@ -146,15 +146,15 @@ class BrokerProcess:
         """Sends SIGSTOP; returns when the process has stopped, with its sockets open, or has ended."""
         self._started().signal(signal.SIGSTOP)
         self._is_paused = True
-        deadline = time.monotonic() + STOP_LIMIT_S
-        # WNOWAIT leaves the process's end to whoever waits for it. macOS has no waitid.
+        deadline = Deadline(STOP_LIMIT_S)
+        # WNOWAIT leaves the exit status for `GuardedProcess` to collect. macOS has no waitid.
         what = os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT | os.WNOHANG
         while hasattr(os, "waitid") and self.is_running and os.waitid(*what) is None:
-            if time.monotonic() >= deadline:
+            if deadline.expired:
                 raise BrokerUnavailableError(
                     f"broker {self._broker_id} did not stop within {STOP_LIMIT_S:g} s of SIGSTOP"
                 )
-            time.sleep(_POLL_S)
+            deadline.sleep(_POLL_S)
 
     def resume(self) -> None:
         """Sends SIGCONT."""
@@ -174,7 +174,7 @@ class BrokerProcess:
             raise SetupError(f"broker {self._broker_id} was not started")
         return self._process
 
-    def _start_once(self, deadline: float) -> None:
+    def _start_once(self, deadline: Deadline) -> None:
         self._is_paused = False
         ready_file = self._directory / "ready.json"
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -190,12 +190,12 @@ class BrokerProcess:
             while not self._is_ready(ready_file):
                 if self._process.poll() is not None:
                     raise self._reason_of_end(printed_before)
-                if time.monotonic() >= deadline:
+                if deadline.expired:
                     raise BrokerUnavailableError(
                         f"broker {self._broker_id} did not become ready in time. {self.output_file} ends with:\n"
                         f"{self.last_words()}"
                     )
-                time.sleep(_POLL_S)
+                deadline.sleep(_POLL_S)
         except BaseException:
             self.kill()
             raise

@@ -32,7 +32,7 @@ def ending_between() -> Iterator[Callable[[], None]]:
     the main thread.
 
     The reason: an exception that is raised anywhere, also between acquiring a lock and releasing it, can leave the lock
-    held, and nobody knows what was done by then.
+    held, and how far the interrupted work has come is unknown.
     """
     noted: list[int] = []
 

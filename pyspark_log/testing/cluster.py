@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +15,7 @@ from typing import Final
 
 from broker_runtime.contract.errors import BrokerUnavailableError, InvalidConfigError, RetriableError
 from broker_runtime.contract.requests import MetadataRequest, MetadataResponse, PartitionInfo
+from broker_runtime.contract.waiting import Deadline
 from broker_runtime.zookeeper.bundled import BundledZooKeeper
 from pyspark_log.client.connection.channel import Channel
 from pyspark_log.local.broker_process import BrokerProcess
@@ -171,12 +171,12 @@ class LocalCluster:
         if not active:
             raise BrokerUnavailableError("no broker of this cluster is running; start(1) starts broker 1")
         channels = {broker.broker_id: Channel(broker.socket_address, client_id="ready") for broker in active}
-        deadline = time.monotonic() + timeout_s
+        deadline = Deadline(timeout_s)
         try:
             while (missing := _look(channels)) is not None:
-                if time.monotonic() >= deadline:
+                if deadline.expired:
                     raise BrokerUnavailableError(f"the cluster is not ready after {timeout_s:g} s: {missing}")
-                time.sleep(_POLL_S)
+                deadline.sleep(_POLL_S)
         finally:
             for channel in channels.values():
                 channel.close()
@@ -235,7 +235,7 @@ class LocalCluster:
 
 
 def _look(channels: Mapping[int, Channel]) -> str | None:
-    """What is missing now; None: nothing."""
+    """Asks all brokers once: what is missing; None: nothing."""
     request = MetadataRequest(with_offsets=True)
     answers = {}
     for broker_id, channel in channels.items():
@@ -247,14 +247,11 @@ def _look(channels: Mapping[int, Channel]) -> str | None:
 
 
 def what_is_missing(answers: Mapping[int, MetadataResponse]) -> str | None:
-    """The first thing that is missing, as a sentence; None if nothing is.
+    """The first thing that keeps a cluster from being as healthy as its running brokers allow; None: nothing does.
 
-    ``answers``: each running broker's answer to a metadata request for all topics, with offsets.
-
-    Whether a cluster is as healthy as its running brokers allow: a pure function of their answers.
-
-    Rule: every running broker is asked, because each knows only what it read last; and only the leader itself knows
-    whether it leads (it reports its high watermark).
+    ``answers``: each running broker's answer to a metadata request for all topics, with offsets. Every running broker
+    is asked, because each knows only what it read last, and only the leader itself knows whether it leads (it reports
+    its high watermark). Pure.
     """
     running = set(answers)
     leading = {

@@ -106,7 +106,7 @@ CLIENT: Final = (
     Mutant(
         name="doubtful_batch_gets_another_number",
         file="pyspark_log/client/producer/accumulator.py",
-        old=("        if outgoing.is_doubtful:\n            return False\n"),
+        old=("        if batch.is_doubtful:\n            return False\n"),
         new="",
         breaks="A batch that may be in the log is never sent under another number.",
         tests=(
@@ -117,8 +117,8 @@ CLIENT: Final = (
     Mutant(
         name="batches_are_repeated_in_the_order_they_came_back",
         file="pyspark_log/client/producer/accumulator.py",
-        old="for outgoing in sorted(queue.to_repeat, key=lambda outgoing: outgoing.serial):",
-        new="for outgoing in queue.to_repeat:",
+        old="for batch in sorted(queue.to_retry, key=lambda batch: batch.serial):",
+        new="for batch in queue.to_retry:",
         breaks="What is sent again goes in the order of its first sending.",
         tests=(
             "tests/unit/client/test_accumulator.py",
@@ -186,7 +186,7 @@ CLIENT: Final = (
         name="frame_of_a_topic_given_up_goes_round",
         file="pyspark_log/client/producer/accumulator.py",
         old="            failed = self._take_given_up(dict.fromkeys(queues))\n",
-        new="            failed: list[tuple[Outgoing, PylogError]] = []\n",
+        new="            failed: list[tuple[ProducerBatch, PylogError]] = []\n",
         breaks="What is in flight when its topic is given up fails when it comes back.",
         tests=("tests/unit/client/test_accumulator.py",),
     ),

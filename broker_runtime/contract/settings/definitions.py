@@ -294,8 +294,12 @@ def find_setting(scope: Scope, name: str) -> Setting:
     if setting is not None:
         return setting
     elsewhere = [other for other in SCOPES if name in _BY_SCOPE[other]]
-    hint = f"it is a {elsewhere[0]} setting" if elsewhere else suggestion(name, known)
-    raise InvalidConfigError(f"{name!r} is no {scope} setting; {hint}")
+    hint = f"it is {_a_setting_of(elsewhere[0])}" if elsewhere else suggestion(name, known)
+    raise InvalidConfigError(f"{name!r} is not {_a_setting_of(scope)}; {hint}")
+
+
+def _a_setting_of(scope: Scope) -> str:
+    return f"{'an' if scope[0] in 'aeiou' else 'a'} {scope} setting"
 
 
 def reference_table(scope: Scope) -> str:

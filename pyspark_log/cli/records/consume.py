@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from broker_runtime.contract.errors import FencedError, OptionError
+from broker_runtime.contract.waiting import Deadline
 from pyspark_log.cli import complete
 from pyspark_log.cli.arguments import EARLIEST, AtOffset, FromEnd, parse_place
 from pyspark_log.cli.invocation import Invocation
@@ -192,21 +193,21 @@ class _Shown:
         self._has_group = has_group
         self._is_held_back = is_held_back
         self._to: dict[TopicPartition, int] = {}
-        self._committed_s = time.monotonic()
+        self._commit_due = Deadline(_COMMIT_INTERVAL_S)
 
     def add(self, batch: ConsumedBatch) -> None:
         self._to[batch.topic_partition] = batch.next_offset
 
     def maybe_commit(self) -> None:
         """Commits every few seconds; also while no records arrive, so that the group has no lag then."""
-        if self._to and not self._is_held_back and time.monotonic() - self._committed_s >= _COMMIT_INTERVAL_S:
+        if self._to and not self._is_held_back and self._commit_due.expired:
             self.commit()
 
     def commit(self) -> None:
         if self._has_group and self._to:
             self._consumer.commit(dict(self._to))
         self._to.clear()
-        self._committed_s = time.monotonic()
+        self._commit_due = Deadline(_COMMIT_INTERVAL_S)
 
     def give_up(self, partitions: list[TopicPartition]) -> None:
         """The partitions are revoked. Their next owner continues after what was printed."""
@@ -240,7 +241,7 @@ def _bounded(
     Yields None when no records arrived for a moment.
     """
     left = sys.maxsize if limit is None else limit
-    idle_since = time.monotonic()
+    idle = Deadline(idle_limit_s)
     while left > 0:
         if ends is not None:
             held = consumer.assignment()
@@ -249,12 +250,12 @@ def _bounded(
                 return
             consumer.pause(*reached)
         batches = consumer.poll_batches(timeout=_POLL_S)
-        if not batches and idle_limit_s is not None and time.monotonic() - idle_since >= idle_limit_s:
+        if not batches and idle.expired:
             return
         if not batches:
             yield None
         for batch in batches:
-            idle_since = time.monotonic()
+            idle = Deadline(idle_limit_s)
             rows = len(batch)
             if ends is not None:
                 rows = min(rows, max(0, ends.get(batch.topic_partition, 0) - batch.base_offset))

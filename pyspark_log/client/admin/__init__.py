@@ -1,8 +1,10 @@
 """What administrators ask and change.
 
-admin          `Admin`
-descriptions   topics with their offsets
-health         what is wrong with a cluster, and what can be done about it
-movement       moving partitions, elections, emptying a broker
-groups         consumer groups
+Rule: a function here is a request or two to brokers; no state is kept but connections.
+
+admin           `Admin`
+descriptions    topics with their offsets, brokers' disks
+health          the problems of a cluster, and what can be done about them
+movement        moving partitions, elections, decommissioning a broker
+groups          consumer groups
 """

@@ -1,6 +1,6 @@
-"""`Admin`: topics, settings, offsets, groups, what the cluster is made of.
+"""`Admin`: topics, settings, offsets, groups, brokers and replicas.
 
-Rule: each method is one question to a broker (or one per leader), answered when it is done: a topic that
+Rule: each method is one request to a broker (or one per leader), which is answered when it is carried out: a topic that
 ``create_topic`` returned is in ZooKeeper. Descriptions are frozen values. Thread-safe; keeps no state but connections.
 """
 
@@ -66,8 +66,8 @@ from pyspark_log.client.unsupported import without_later_settings
 class Admin:
     """Creates, describes and changes what a cluster holds. As a context manager it is closed at the end.
 
-    All methods block at most ``request_timeout_ms`` and raise `BrokerUnavailableError` and the like when no broker
-    answers; further errors are said where they may come.
+    All methods block at most ``request_timeout_ms``, and raise `BrokerUnavailableError` or a similar error if no broker
+    answers; further errors are named at each method.
     """
 
     def __init__(
@@ -97,12 +97,12 @@ class Admin:
         exist_ok: bool = False,
         validate_only: bool = False,
     ) -> TopicDescription:
-        """Makes a topic; returns it as it is, when all live brokers know it (those that answer within seconds).
+        """Creates a topic. Returns its description when all live brokers that answer within seconds know it.
 
         ``partitions``, ``replication_factor``: None, the brokers' defaults. ``schema``: Arrow's or text (``'carrier
         string, delay int32'``), None: Kafka's columns. ``key``: the column whose value chooses the partition.
-        ``config``: the topic's settings. ``replica_assignment``: broker ids per partition. ``exist_ok``: a topic of
-        that name is returned, whatever it is like. ``validate_only``: nothing is made.
+        ``config``: the topic's settings. ``replica_assignment``: broker ids per partition. ``exist_ok``: an existing
+        topic of that name is returned, even if it differs. ``validate_only``: nothing is created.
 
         Raises `TopicAlreadyExistsError`, `InvalidTopicError`, `InvalidPartitionsError`, `InvalidSchemaError`,
         `InvalidConfigError`, `InvalidReplicationFactorError`, `InvalidReplicaAssignmentError`.
@@ -151,7 +151,7 @@ class Admin:
                 raise
 
     def describe_topics(self) -> list[TopicDescription]:
-        """All topics with their partitions, by name; their offsets are not asked for (-1)."""
+        """All topics with their partitions, by name; without offsets (-1)."""
         topics = self._cluster.fetch_topics()
         return [topic.describe() for topic in sorted(topics, key=lambda topic: topic.name)]
 
@@ -160,7 +160,7 @@ class Admin:
         return sorted(topic.name for topic in self._cluster.fetch_topics())
 
     def describe_topic(self, name: str) -> TopicDescription:
-        """The topic with its partitions and their offsets, as the leaders tell them (-1 where none answers).
+        """The topic with its partitions and their offsets, from the leaders (-1 if a leader does not answer).
 
         Raises `UnknownTopicOrPartitionError`.
         """
@@ -168,9 +168,9 @@ class Admin:
         return descriptions.topics_with_offsets(self._cluster, [name])[0].describe()
 
     def create_partitions(self, name: str, total: int) -> None:
-        """Adds partitions, so that there are ``total``. Keys may then belong to other partitions than before.
+        """Adds partitions, so that there are ``total``. A key may belong to another partition afterwards.
 
-        Raises `InvalidPartitionsError` unless there were fewer, `UnknownTopicOrPartitionError`.
+        Raises `InvalidPartitionsError` unless there are fewer, `UnknownTopicOrPartitionError`.
         """
         check_topic_name(name)
         request = CreatePartitionsRequest(name=name, total=total)
@@ -181,7 +181,7 @@ class Admin:
             check_partitions(self._cluster, name, total)
 
     def add_columns(self, topic: str, fields: pa.Schema | str | Iterable[pa.Field]) -> int:
-        """Adds nullable columns to a typed topic; older records have nulls there. Returns the new schema's id.
+        """Adds nullable columns to a typed topic; older records are null there. Returns the new schema's id.
 
         Raises `InvalidSchemaError`, `UnknownTopicOrPartitionError`.
         """
@@ -216,7 +216,7 @@ class Admin:
         return dict(response.entries)
 
     def alter_config(self, topic: str, changes: Mapping[str, Any]) -> None:
-        """Sets a topic's settings; None takes one away. Raises `InvalidConfigError`, `UnknownTopicOrPartitionError`."""
+        """Sets a topic's settings; None removes one. Raises `InvalidConfigError`, `UnknownTopicOrPartitionError`."""
         check_topic_name(topic)
         for name in changes:
             parse_given("topic", {name: changes[name]})
@@ -230,13 +230,13 @@ class Admin:
     def list_offsets(
         self, wanted: Mapping[TopicPartition, str | datetime | int]
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """For each partition the offset of ``"earliest"``, ``"latest"`` (behind the last record), ``"max_timestamp"``,
+        """For each partition the offset of ``"earliest"``, ``"latest"`` (after the last record), ``"max_timestamp"``,
         or of the first record at or after a time (aware datetime or ms); offset -1 if there is no such record.
         """
         return offsets.list_offsets(self._cluster, {_tp(at): offsets.wire_timestamp(w) for at, w in wanted.items()})
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Makes each log begin at an offset (-1: at its end); returns where they begin now. Not to be undone.
+        """Moves the start of each log to an offset (-1: to its end); returns the new starts. Cannot be undone.
 
         Raises `OffsetOutOfRangeError` for an offset beyond the end.
         """
@@ -245,14 +245,14 @@ class Admin:
     def timestamps_at(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, datetime | None]:
         """For each partition the time (UTC) of the first record at or after an offset; None: there is none (yet).
 
-        The other direction of `list_offsets`. Fetches a frame per partition.
+        The inverse of `list_offsets`. Reads one frame per partition.
         """
         return record_times.timestamps_at(self._cluster, {_tp(at): offset for at, offset in wanted.items()})
 
     # --- groups -----------------------------------------------------------------------------------------------
 
     def list_groups(self) -> list[GroupListing]:
-        """All consumer groups, those that only have offsets too, by id."""
+        """All consumer groups by id, including those that have only offsets."""
         return groups.list_groups(self._cluster)
 
     def describe_group(self, group_id: str) -> GroupDescription:
@@ -260,29 +260,29 @@ class Admin:
         return groups.describe_group(self._cluster, group_id)
 
     def list_group_offsets(self, group_id: str) -> dict[TopicPartition, GroupOffset]:
-        """What a group acknowledged, where the partitions end, and the lag (-1 where no leader answers); empty for an
+        """A group's committed offsets, the ends of the partitions, and the lag (-1 if no leader answers); empty for an
         unknown group."""
         return groups.list_group_offsets(self._cluster, group_id)
 
     def alter_group_offsets(self, group_id: str, new: Mapping[TopicPartition, int]) -> None:
-        """Sets the group's next offsets, forward or back; the group is made if there is none.
+        """Sets the group's next offsets, forward or back; the group is created if it does not exist.
 
         Raises `NonEmptyGroupError` while it has members, `InvalidGroupIdError`, `UnknownTopicOrPartitionError`,
-        `InvalidRequestError` for what are no offsets.
+        `InvalidRequestError` for values that are not offsets.
         """
         if not isinstance(new, Mapping):
             raise InvalidRequestError(f"new offsets are a mapping of partition to offset, not {type(new).__name__}")
         groups.alter_group_offsets(self._cluster, group_id, {_tp(at): offset for at, offset in new.items()})
 
     def delete_group(self, group_id: str) -> None:
-        """Forgets a group and its offsets. Raises `NonEmptyGroupError` while it has members, `GroupIdNotFoundError`."""
+        """Deletes a group and its offsets. Raises `NonEmptyGroupError` while it has members, `GroupIdNotFoundError`."""
         groups.delete_group(self._cluster, group_id)
 
     def remove_group_members(self, group_id: str, ids: Iterable[str]) -> None:
-        """Takes members out of a group, by member id or instance id: all of them, or none.
+        """Removes members from a group, by member id or instance id: all of them, or none.
 
-        What they hold is others' when they have noticed, or when their sessions have ended. A process that lives on
-        may join anew. Raises `UnknownMemberIdError`, `GroupIdNotFoundError`.
+        Their partitions go to other members when they have noticed, or when their sessions have ended. A process that
+        is still running may join again. Raises `UnknownMemberIdError`, `GroupIdNotFoundError`.
         """
         groups.remove_group_members(self._cluster, group_id, ids)
 
@@ -294,23 +294,23 @@ class Admin:
 
     def check_health(self) -> ClusterHealth:
         """Whether there is a controller, which partitions lack a leader or replicas, and which logs brokers know to be
-        damaged. Reads no data: damage that nobody met is not known."""
+        damaged. Reads no data: damage that no broker has met is not reported."""
         return health.check(self._cluster)
 
     # --- replicas and leaders -----------------------------------------------------------------------------------
 
     def reassign_partitions(self, moves: Mapping[TopicPartition | tuple[str, int], Sequence[int] | None]) -> None:
-        """Begins to move each partition to the brokers named, the preferred leader first; None ends its move.
+        """Starts to move each partition to the brokers named, the preferred leader first; None cancels its move.
 
-        Returns when the moves are begun; they go on by themselves (`list_reassignments`). All are checked first,
-        so that one call takes 10,000 at most.
+        Returns when the moves have started; they continue by themselves (`list_reassignments`). All moves are checked
+        first; one call takes at most 10,000.
         Raises `InvalidReplicaAssignmentError` (unknown or repeated brokers), `UnknownTopicOrPartitionError`,
         `NoReassignmentInProgressError`.
         """
         movement.reassign(self._cluster, {_tp(at): replicas for at, replicas in moves.items()})
 
     def list_reassignments(self) -> dict[TopicPartition, Reassignment]:
-        """The partitions that move now, and how many records their new replicas still lack. Empty when all is moved."""
+        """The partitions being moved, and how many records their new replicas lack. Empty when all moves are done."""
         return movement.reassignments(self._cluster)
 
     def elect_leaders(
@@ -319,11 +319,11 @@ class Admin:
         *,
         election: movement.Election = "preferred",
     ) -> dict[TopicPartition, int]:
-        """Chooses leaders anew (None: wherever it is needed); returns the new ones by partition.
+        """Elects leaders (None: wherever one is needed); returns the new ones by partition.
 
         ``"preferred"``: the first replica, which must be in sync. ``"unclean"``: where there is no leader and no
-        replica in sync is live, the first live one; records that only others have are given up. Raises, for partitions
-        that were named, `PreferredLeaderNotAvailableError`, `ElectionNotNeededError`, `UnknownTopicOrPartitionError`.
+        in-sync replica is live, the first live one; records that only others have are lost. Raises, for partitions that
+        were named, `PreferredLeaderNotAvailableError`, `ElectionNotNeededError`, `UnknownTopicOrPartitionError`.
         """
         if election not in ("preferred", "unclean"):
             raise InvalidRequestError(f"election={election!r}: allowed are 'preferred' and 'unclean'")
@@ -331,16 +331,16 @@ class Admin:
         return movement.elect(self._cluster, named, election)
 
     def decommission_broker(self, broker_id: int, *, cancel: bool = False) -> int:
-        """Begins to move everything the broker holds to the others; it gets nothing new. ``cancel`` ends that.
+        """Starts to move all replicas of a broker to the others; it gets no new ones. ``cancel`` ends this.
 
-        Returns how many partitions begin to move. When `list_reassignments` is empty the broker holds none and can be
-        stopped. Raises `InvalidReplicaAssignmentError` where the others are too few for the replicas.
+        Returns how many partitions start to move. When `list_reassignments` is empty, the broker has none left and can
+        be stopped. Raises `InvalidReplicaAssignmentError` if the others are too few for the replicas.
         """
         return movement.decommission(self._cluster, broker_id, cancel=cancel)
 
     def describe_log_dirs(self) -> dict[int, tuple[LogDirInfo, ...]]:
-        """Each live broker's data directories: sizes in bytes, and what each partition takes. Of a broker that does not
-        answer a nameless one, whose ``error`` says why."""
+        """Each live broker's data directories: sizes in bytes, in total and by partition. For a broker that does not
+        answer, one without a path, whose ``error`` says why."""
         return descriptions.log_dirs(self._cluster)
 
     def close(self) -> None:
@@ -357,7 +357,7 @@ class Admin:
 
 
 def topic_config(given: Mapping[str, Any]) -> dict[str, str]:
-    """A topic's settings as they travel: checked, as text. Raises `InvalidConfigError`."""
+    """A topic's settings as they are sent: checked, as text. Raises `InvalidConfigError`."""
     known = settings_of("topic")
     return {name: known[name].show(value) for name, value in parse_given("topic", given).items()}
 
@@ -373,19 +373,19 @@ def _schema(given: pa.Schema | str) -> pa.Schema:
 def _key(schema: pa.Schema | str | None, key: str | None) -> str | None:
     if schema is None and key is not None:
         raise InvalidSchemaError(
-            f"key={key!r} names a column, and the topic has no schema; its records have keys anyway"
+            f"key={key!r} names a column, but the topic has no schema; its records have keys anyway"
         )
     return key
 
 
 def _tp(at: TopicPartition | tuple[str, int]) -> TopicPartition:
     if not isinstance(at, tuple) or len(at) != 2 or not isinstance(at[0], str) or not isinstance(at[1], int):
-        raise InvalidRequestError(f"{at!r} is no TopicPartition(topic, partition)")
+        raise InvalidRequestError(f"{at!r} is not a TopicPartition(topic, partition)")
     return TopicPartition(*at)
 
 
 def made_topic(cluster: Cluster, request: CreateTopicRequest) -> Topic:
-    """The topic that ``request`` asks for. Raises `TopicAlreadyExistsError` if it is another."""
+    """The topic that ``request`` asks for. Raises `TopicAlreadyExistsError` if the existing one differs."""
     topic = _as_the_controller_knows(cluster, request.name)
     is_as_asked = (
         request.partitions in (None, len(topic.partitions))
@@ -396,7 +396,7 @@ def made_topic(cluster: Cluster, request: CreateTopicRequest) -> Topic:
         and request.config.items() <= topic.info.config.items()
     )
     if not is_as_asked:
-        raise TopicAlreadyExistsError(f"topic {request.name!r} already exists, and differs from what was asked for")
+        raise TopicAlreadyExistsError(f"topic {request.name!r} already exists, and differs from the one requested")
     return topic
 
 
@@ -412,8 +412,8 @@ def added_schema(cluster: Cluster, name: str, wanted: TopicSchema) -> int:
     schemas = _as_the_controller_knows(cluster, name).schemas
     if not schemas.knows(wanted.schema_id) or not schemas.get(wanted.schema_id).arrow.equals(wanted.arrow):
         raise InvalidSchemaError(
-            f"the columns of topic {name!r} were changed by another meanwhile: it has "
-            f"{', '.join(schemas.latest.arrow.names)}; wanted were {', '.join(wanted.arrow.names)}"
+            f"the columns of topic {name!r} were changed by another client meanwhile: it has "
+            f"{', '.join(schemas.latest.arrow.names)}; requested were {', '.join(wanted.arrow.names)}"
         )
     return wanted.schema_id
 

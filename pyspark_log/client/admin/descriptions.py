@@ -1,6 +1,6 @@
-"""What only certain brokers know, put together: a leader its partitions' offsets, each broker its own disks.
+"""Descriptions put together from several brokers: a leader knows its partitions' offsets, each broker its own disks.
 
-Rule: a description is given even where a broker does not answer; what that one would have told is missing from it.
+Rule: there is a description even if a broker does not answer; only what that broker knows is missing from it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ANSWER_LIMIT_S = 2.0
 def topics_with_offsets(cluster: Cluster, names: Iterable[str] | None = None) -> list[Topic]:
     """The topics (None: all) with the log start and high watermark of each partition, as its leader tells them.
 
-    A partition that has no leader, or whose leader does not answer within some seconds, has -1 for both. Raises as
+    A partition that has no leader, or whose leader does not answer within seconds, has -1 for both. Raises as
     `Cluster.fetch_topics`.
     """
     deadline, backoff = cluster.deadline(_OFFSETS_LIMIT_S), Backoff()
@@ -52,14 +52,13 @@ def topics_with_offsets(cluster: Cluster, names: Iterable[str] | None = None) ->
 
 
 def as_new(topic: TopicDescription) -> TopicDescription:
-    """A topic that was made just now, with the offsets that its partitions begin with, which no leader need be asked
-    for."""
+    """A topic that was created just now, with its partitions' first offsets, for which no leader has to be asked."""
     partitions = tuple(dataclasses.replace(each, log_start=0, high_watermark=0) for each in topic.partitions)
     return dataclasses.replace(topic, partitions=partitions)
 
 
 def log_dirs(cluster: Cluster) -> dict[int, tuple[LogDirInfo, ...]]:
-    """Each registered broker's data directories; of one that does not answer, a nameless one that says why."""
+    """Each registered broker's data directories; for one that does not answer, one without a path that says why."""
     found: dict[int, tuple[LogDirInfo, ...]] = {}
     for broker_id in sorted(cluster.describe().brokers):
         try:
@@ -109,6 +108,6 @@ def _has_all_that_are_led(topics: Iterable[Topic], found: Mapping[tuple[bytes, i
 
 
 def _with_offsets(topic: Topic, found: Mapping[tuple[bytes, int], PartitionInfo]) -> Topic:
-    """What a leader says of its partition replaces what the others believe."""
+    """A leader's description of its partition replaces that of other brokers."""
     partitions = tuple(found.get((topic.topic_id, each.partition), each) for each in topic.partitions)
     return dataclasses.replace(topic, info=msgspec.structs.replace(topic.info, partitions=partitions))

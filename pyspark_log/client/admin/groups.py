@@ -1,7 +1,7 @@
-"""Consumer groups as an administrator sees and changes them: questions to the groups' coordinators.
+"""Consumer groups as an administrator sees and changes them: requests to the groups' coordinators.
 
-Rule: what a group's coordinator answers is so in ZooKeeper. Every change may be asked for again when its answer was
-lost: offsets are set, not moved; a group that is gone was deleted; members that are gone were removed.
+Rule: a coordinator answers with what is in ZooKeeper. Every change may be requested again if its answer was lost:
+offsets are set, not moved; a group that is gone was deleted; members that are gone were removed.
 """
 
 from __future__ import annotations
@@ -38,33 +38,35 @@ from pyspark_log.client.connection.coordinator import Coordinator
 
 
 def list_groups(cluster: Cluster) -> list[GroupListing]:
-    """All groups, with members or only offsets, by id."""
-    told = cluster.call("list_groups", ListGroupsRequest(), ListGroupsResponse)
-    return [_listing(group) for group in sorted(told.groups, key=lambda group: group.group_id)]
+    """All groups by id, including those that have only offsets."""
+    response = cluster.call("list_groups", ListGroupsRequest(), ListGroupsResponse)
+    return [_listing(group) for group in sorted(response.groups, key=lambda group: group.group_id)]
 
 
 def describe_group(cluster: Cluster, group_id: str, *, timeout_s: float | None = None) -> GroupDescription:
     """The group and its members, by client id, then member id. Raises `GroupIdNotFoundError`."""
     request = DescribeGroupRequest(group_id=check_group_id(group_id))
-    told = cluster.call("describe_group", request, DescribeGroupResponse, to=Coordinator(group_id), timeout_s=timeout_s)
-    return described(told)
+    response = cluster.call(
+        "describe_group", request, DescribeGroupResponse, to=Coordinator(group_id), timeout_s=timeout_s
+    )
+    return described(response)
 
 
-def described(told: DescribeGroupResponse) -> GroupDescription:
+def described(response: DescribeGroupResponse) -> GroupDescription:
     """A coordinator's answer as the public description."""
     return GroupDescription(
-        group_id=told.group.group_id,
-        state=told.group.state,
-        kind=told.group.kind,
-        coordinator=_broker(told.group),
-        epoch=told.epoch,
-        members=tuple(sorted(map(_member, told.members), key=lambda member: (member.client_id, member.member_id))),
+        group_id=response.group.group_id,
+        state=response.group.state,
+        kind=response.group.kind,
+        coordinator=_broker(response.group),
+        epoch=response.epoch,
+        members=tuple(sorted(map(_member, response.members), key=lambda member: (member.client_id, member.member_id))),
     )
 
 
 def list_group_offsets(cluster: Cluster, group_id: str) -> dict[TopicPartition, GroupOffset]:
-    """What the group acknowledged, where the partitions end, and the lag; empty for an unknown group. Where no leader
-    answers within seconds, the end and the lag are -1."""
+    """The group's committed offsets, the ends of the partitions, and the lag; empty for an unknown group. If a leader
+    does not answer within seconds, the end and the lag are -1."""
     committed = offsets.committed(cluster, check_group_id(group_id), None)
     topics = descriptions.topics_with_offsets(cluster, sorted({at.topic for at in committed}))
     ends = {
@@ -79,9 +81,9 @@ def list_group_offsets(cluster: Cluster, group_id: str) -> dict[TopicPartition, 
 
 
 def alter_group_offsets(cluster: Cluster, group_id: str, new: Mapping[TopicPartition, int]) -> None:
-    """Sets the group's next offsets. What is refused for one partition holds up no other; the first refusal is raised.
+    """Sets the group's next offsets. A refusal for one partition does not affect others; the first one is raised.
 
-    Raises `NonEmptyGroupError`, `InvalidRequestError` for what is no offset, `UnknownTopicOrPartitionError`.
+    Raises `NonEmptyGroupError`, `UnknownTopicOrPartitionError`, `InvalidRequestError` for a value that is no offset.
     """
     check_group_id(group_id)
     for at, offset in new.items():
@@ -98,13 +100,13 @@ def alter_group_offsets(cluster: Cluster, group_id: str, new: Mapping[TopicParti
 
 
 def delete_group(cluster: Cluster, group_id: str) -> None:
-    """Forgets the group and its offsets. Raises `NonEmptyGroupError`, `GroupIdNotFoundError`."""
+    """Deletes the group and its offsets. Raises `NonEmptyGroupError`, `GroupIdNotFoundError`."""
     request = DeleteGroupRequest(group_id=check_group_id(group_id))
     cluster.call("delete_group", request, Empty, to=Coordinator(group_id), done_if=GroupIdNotFoundError)
 
 
 def remove_group_members(cluster: Cluster, group_id: str, ids: Iterable[str]) -> None:
-    """Takes members, by member or instance id, out of the group: all of them or, if one is unknown, none.
+    """Removes members from the group, by member or instance id: all of them, or none if one is unknown.
 
     Raises `UnknownMemberIdError`, `GroupIdNotFoundError`.
     """
@@ -114,9 +116,9 @@ def remove_group_members(cluster: Cluster, group_id: str, ids: Iterable[str]) ->
     members = tuple(dict.fromkeys(ids))
     for member in members:
         if not isinstance(member, str) or not member:
-            raise InvalidRequestError(f"{member!r} is no member id and no instance id")
+            raise InvalidRequestError(f"{member!r} is neither a member id nor an instance id")
     if not members:
-        raise InvalidRequestError("say which members: their ids are in describe_group")
+        raise InvalidRequestError("name the members to remove: their ids are in describe_group")
     request = RemoveGroupMembersRequest(group_id=group_id, members=members)
     done = cluster.call("remove_group_members", request, Empty, to=Coordinator(group_id), done_if=UnknownMemberIdError)
     if done is None:
@@ -124,7 +126,7 @@ def remove_group_members(cluster: Cluster, group_id: str, ids: Iterable[str]) ->
 
 
 def _check_removed(cluster: Cluster, group_id: str, members: Iterable[str]) -> None:
-    """After a lost answer and a refusal: whether none of them takes part any more. Raises `UnknownMemberIdError`."""
+    """After a lost answer and a refusal: raises `UnknownMemberIdError` if one of them is still a member."""
     there = {
         name
         for member in describe_group(cluster, group_id).members
@@ -134,7 +136,7 @@ def _check_removed(cluster: Cluster, group_id: str, members: Iterable[str]) -> N
     left = [member for member in members if member in there]
     if left:
         raise UnknownMemberIdError(
-            f"group {group_id!r}: nobody was removed, because not all are members; {', '.join(left)} still is"
+            f"group {group_id!r}: no member was removed, because not all are members; still a member: {', '.join(left)}"
         )
 
 

@@ -1,6 +1,7 @@
-"""Whether a cluster is whole: a controller, disks that take records, for each partition a leader and all in sync.
+"""Whether a cluster is healthy: it has a controller, disks that take records, and each partition a leader and all
+replicas in sync.
 
-Rule: a pure function of what one broker says of the cluster; how far groups lag is not asked.
+Rule: a pure function of one broker's description of the cluster; the lag of groups is not part of it.
 """
 
 from __future__ import annotations
@@ -14,15 +15,20 @@ from broker_runtime.contract.settings import resolve
 from pyspark_log.client.connection.cluster import Cluster
 
 Problem = Literal["log-missing", "offline", "damaged", "under-min-isr", "under-replicated"]
-"""No leader, because the last replica in sync came back without its log. No leader: neither read nor written. A replica
-whose log its broker found damaged: where it is the last one in sync, what is damaged is refused until an operator
-decides. Fewer in sync than ``min.insync.replicas``: ``acks=all`` is refused. Not all replicas in sync: it works, with
-less in reserve. The worst that is true of a partition is told."""
+"""The worst problem of a partition:
+
+    log-missing         it has no leader, because the last in-sync replica came back without its log
+    offline             it has no leader, and can be neither read nor written
+    damaged             a broker found its replica's log damaged; if that is the last in-sync one, reads of the damaged
+                        part are refused until an operator decides
+    under-min-isr       fewer replicas are in sync than ``min.insync.replicas``: ``acks=all`` is refused
+    under-replicated    not all replicas are in sync: it works, with less redundancy
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterHealth:
-    """What is wrong. ``missing_brokers`` hold replicas and are not in the cluster."""
+    """The problems of a cluster. ``missing_brokers`` have replicas, but are not in the cluster."""
 
     cluster: ClusterDescription
     partitions: int
@@ -32,12 +38,12 @@ class ClusterHealth:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether there is nothing wrong."""
+        """Whether there are no problems."""
         return not self.problems and self.cluster.controller_id is not None and not self.disks
 
     @property
     def disks(self) -> tuple[str, ...]:
-        """The directories that take no records, each with its broker and what is wrong."""
+        """The data directories that take no records, each with its broker and the problem."""
         return tuple(
             f"broker {broker_id}: {path} {'is full' if what == 'full' else what}"
             for broker_id, broker in sorted(self.cluster.brokers.items())
@@ -46,10 +52,10 @@ class ClusterHealth:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What is not wrong, and somebody should look at: logs with records that their leaders had not."""
+        """Not problems, but worth an operator's attention: logs with records that their leaders did not have."""
         return tuple(
-            f"broker {broker_id} keeps {path}: it has records that its leader had not, perhaps committed ones (see "
-            "pylog log dump). Delete it when you know that you need none of them"
+            f"broker {broker_id} keeps {path}: it has records that its leader did not have, perhaps committed ones "
+            "(see pylog log dump). Delete it when you are sure that you need none of them"
             for broker_id, broker in sorted(self.cluster.brokers.items())
             for path in broker.diverged
         )
@@ -62,7 +68,7 @@ def check(cluster: Cluster) -> ClusterHealth:
 
 
 def health_of(cluster: ClusterDescription, topics: Iterable[TopicDescription]) -> ClusterHealth:
-    """The health of what is described."""
+    """The health of the cluster described."""
     problems: dict[TopicPartition, Problem] = {}
     described: dict[TopicPartition, PartitionDescription] = {}
     replicas: set[int] = set()
@@ -114,8 +120,8 @@ def why_offline(at: TopicPartition, partition: PartitionDescription) -> str | No
 
 
 def why_damaged(at: TopicPartition, partition: PartitionDescription) -> str | None:
-    """Which of a partition's logs is damaged, what can be done about it, and what each choice costs; None where none
-    is, or there is no leader (`why_offline`)."""
+    """Which of a partition's logs is damaged, what can be done about it, and what each choice costs; None if none is,
+    or if there is no leader (`why_offline`)."""
     if not partition.damaged or partition.leader is None:
         return None
     name = f"{at.topic}:{at.partition}"
@@ -142,12 +148,12 @@ def why_damaged(at: TopicPartition, partition: PartitionDescription) -> str | No
 
 
 def advice(at: TopicPartition, partition: PartitionDescription) -> str | None:
-    """What an operator should know of the partition: `why_offline`, or `why_damaged`."""
+    """What an operator should know about the partition: `why_offline` or `why_damaged`."""
     return why_offline(at, partition) or why_damaged(at, partition)
 
 
 def _rests_on_damage(partition: PartitionDescription) -> bool:
-    """Whether a damaged log is all there is of what was committed, as far as is known."""
+    """Whether only a damaged log has all committed records, as far as is known."""
     whole = {*partition.isr, *partition.eligible}.difference(partition.damaged, partition.lost)
     return not whole and not set(partition.isr).isdisjoint(partition.damaged)
 

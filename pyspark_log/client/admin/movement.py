@@ -1,6 +1,6 @@
-"""Moving partitions between brokers, choosing leaders, emptying a broker: questions to the controller.
+"""Moving partitions between brokers, electing leaders, decommissioning a broker: requests to the controller.
 
-Rule: the controller begins what is asked for and answers; the move itself goes on by itself and outlives the client.
+Rule: the controller answers when it has started a move; the move continues by itself, even if the client ends.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _PROGRESS_LIMIT_S = 5.0
 
 
 def reassign(cluster: Cluster, moves: Mapping[TopicPartition, Sequence[int] | None]) -> None:
-    """Begins to move each partition to the brokers named, or ends its move (None). All are checked first: of more than
-    `MOST_IN_ONE` the broker refuses.
+    """Starts to move each partition to the brokers named, or cancels its move (None). All are checked first; the broker
+    refuses more than `MOST_IN_ONE` in one call.
 
     Raises `InvalidReplicaAssignmentError`, `UnknownTopicOrPartitionError`, `NoReassignmentInProgressError`.
     """
@@ -47,7 +47,7 @@ def reassign(cluster: Cluster, moves: Mapping[TopicPartition, Sequence[int] | No
             for at, replicas in moves.items()
         )
     )
-    # Topics are changed one after the other, so that of several some may not have been reached by an earlier try.
+    # Topics are changed one after the other, so an earlier attempt may have reached only some of them.
     is_one = len({at.topic for at in moves}) == 1
     cluster.call(
         "reassign_partitions",
@@ -59,9 +59,11 @@ def reassign(cluster: Cluster, moves: Mapping[TopicPartition, Sequence[int] | No
 
 
 def reassignments(cluster: Cluster) -> dict[TopicPartition, Reassignment]:
-    """The partitions that move now, and how far they are as their leaders know."""
-    told = cluster.call("list_reassignments", ListReassignmentsRequest(), ListReassignmentsResponse, to="controller")
-    moving = {TopicPartition(each.topic, each.partition): each for each in told.moves}
+    """The partitions being moved, and their progress as their leaders know it."""
+    response = cluster.call(
+        "list_reassignments", ListReassignmentsRequest(), ListReassignmentsResponse, to="controller"
+    )
+    moving = {TopicPartition(each.topic, each.partition): each for each in response.moves}
     progress = _progress(cluster, moving)
     found = {}
     for at, each in moving.items():
@@ -71,16 +73,18 @@ def reassignments(cluster: Cluster) -> dict[TopicPartition, Reassignment]:
 
 
 def draining(cluster: Cluster) -> tuple[int, ...]:
-    """The brokers that are being emptied."""
-    told = cluster.call("list_reassignments", ListReassignmentsRequest(), ListReassignmentsResponse, to="controller")
-    return told.draining
+    """The brokers that are being decommissioned."""
+    response = cluster.call(
+        "list_reassignments", ListReassignmentsRequest(), ListReassignmentsResponse, to="controller"
+    )
+    return response.draining
 
 
 def elect(
     cluster: Cluster, partitions: Collection[TopicPartition] | None, election: Election
 ) -> dict[TopicPartition, int]:
-    """Chooses leaders; returns those that changed, by partition. Raises the first refusal among those named."""
-    told = [
+    """Elects leaders; returns those that changed, by partition. Raises the first refusal among those named."""
+    responses = [
         cluster.call(
             "elect_leaders",
             ElectLeadersRequest(partitions=named, election=election),
@@ -89,22 +93,22 @@ def elect(
         )
         for named in ([None] if partitions is None else portions((at.topic, at.partition) for at in partitions))
     ]
-    for refusal in (refusal for each in told for refusal in each.errors.values()):
+    for refusal in (refusal for each in responses for refusal in each.errors.values()):
         raise error_of(refusal)
-    return {TopicPartition(topic, partition): leader for each in told for topic, partition, leader in each.elected}
+    return {TopicPartition(topic, partition): leader for each in responses for topic, partition, leader in each.elected}
 
 
 def decommission(cluster: Cluster, broker_id: int, *, cancel: bool) -> int:
-    """Begins to empty a broker, or ends that; returns how many partitions begin to move.
+    """Starts to decommission a broker, or cancels that; returns how many partitions start to move.
 
-    Raises `InvalidReplicaAssignmentError` where the others cannot take what it holds.
+    Raises `InvalidReplicaAssignmentError` if the others cannot take its replicas.
     """
     request = DecommissionBrokerRequest(broker_id=broker_id, cancel=cancel)
     return cluster.call("decommission_broker", request, DecommissionBrokerResponse, to="controller").moves
 
 
 def _progress(cluster: Cluster, partitions: Collection[TopicPartition]) -> dict[TopicPartition, PartitionProgress]:
-    """What the leaders say; partitions whose leader does not answer in time are left out."""
+    """The leaders' answers; partitions whose leader does not answer in time are left out."""
     by_leader: dict[int, list[TopicPartition]] = {}
     for at in partitions:
         leader = cluster.topic(at.topic).partition(at.partition).leader
@@ -116,12 +120,12 @@ def _progress(cluster: Cluster, partitions: Collection[TopicPartition]) -> dict[
             partitions=tuple(cluster.topic(at.topic).partition_key(at.partition) for at in some)
         )
         try:
-            told = cluster.call(
+            response = cluster.call(
                 "describe_replicas", request, DescribeReplicasResponse, to=leader, timeout_s=_PROGRESS_LIMIT_S
             )
         except PylogError:
             continue  # a description without its progress is better than none
-        found.update({TopicPartition(each.topic, each.partition): each for each in told.partitions})
+        found.update({TopicPartition(each.topic, each.partition): each for each in response.partitions})
     return found
 
 

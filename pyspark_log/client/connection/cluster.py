@@ -1,12 +1,12 @@
 """The cluster as one client sees it: brokers, topics, who leads what; calls that find their broker and are retried.
 
-Rule: a `RetriableError` means that what was known is old: refresh, wait a little (`Backoff`), try again until the
-deadline; then the last error is raised as it is. Everything else is raised at once. Until a first broker answered,
-trying ends after `BOOTSTRAP_LIMIT_S` with an error that says what to do; at once where it is certain that there is no
-broker at any of the addresses (no such name, another service). A leader of an older epoch than one already
-seen is never believed.
+Rule: a `RetriableError` means that metadata is out of date: it is refreshed, and the call is repeated after a pause
+(`Backoff`) until the deadline; then the last error is raised as it is. Every other error is raised at once. Until a
+first broker has answered, a call ends after `BOOTSTRAP_LIMIT_S` with an error that says what to do, or at once if it is
+certain that there is no broker at any of the addresses (no such name, another service). Metadata with an older leader
+epoch than one already seen is ignored.
 
-Thread-safe; no lock is held while a broker is asked. Each client has its own `Cluster`, and each `Cluster` its own
+Thread-safe; no lock is held while a broker is called. Each client has its own `Cluster`, and each `Cluster` its own
 connections, which `close` ends.
 """
 
@@ -30,6 +30,7 @@ from broker_runtime.contract.errors import (
     UnknownTopicOrPartitionError,
     ZooKeeperUnavailableError,
 )
+from broker_runtime.contract.events import event
 from broker_runtime.contract.flight import error_of
 from broker_runtime.contract.model import BrokerDescription, ClusterDescription, check_topic_name
 from broker_runtime.contract.requests import (
@@ -49,16 +50,18 @@ from pyspark_log.client.connection.coordinator import Coordinator, Coordinators
 from pyspark_log.client.connection.strangers import LIMIT_S, Peer, error_for, is_certain
 from pyspark_log.client.connection.topics import Topic, as_one, portions_of_names
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 BOOTSTRAP_LIMIT_S = 10.0
-"""How long the first connection is tried, with the look at who is there; never longer than ``request.timeout.ms``."""
-_ATTEMPT_LIMIT_S = 5.0  # one try at one broker, when there may be others
-_QUICK_ATTEMPT_LIMIT_S = 2.0  # the same, for the first try at what every broker can tell at once
-_FIRST_ATTEMPT_LIMIT_S = 3.0  # the same, before any has answered
-_SHORTEST_ATTEMPT_S = 0.05  # the same: less would be no try
-_EARLY_S = 0.1  # so much before its time an attempt may end
-_TELLING_ATTEMPT_S = 1.0  # a connection, an election or a busy moment take as long: silence in less tells nothing
+"""How long the first connection is tried, with the look at what is there; never longer than ``request.timeout.ms``."""
+_ATTEMPT_LIMIT_S = 5.0  # of one attempt at one broker, if there may be others
+_QUICK_ATTEMPT_LIMIT_S = 2.0  # likewise, of the first attempt at a call that every broker answers at once
+_FIRST_ATTEMPT_LIMIT_S = 3.0  # likewise, before any broker has answered
+_SHORTEST_ATTEMPT_S = 0.05  # likewise, at least: in less time no broker can answer
+_EARLY_S = 0.1  # an attempt may end this much before its time limit
+_TELLING_ATTEMPT_S = (
+    1.0  # a connection, an election or a busy moment may take this long: a shorter silence proves nothing
+)
 
 _DISTRUST_S = 10.0
 _MAY_BE_DONE = (NetworkError, RequestTimedOutError, ZooKeeperUnavailableError, LeaderNotAvailableError)
@@ -70,7 +73,7 @@ Target = int | str | Coordinator
 _M = TypeVar("_M", bound=Message)
 
 NETWORK = Network()
-"""What clusters use that are given no other."""
+"""What a `Cluster` uses unless it is given another."""
 
 
 class Cluster:
@@ -85,7 +88,7 @@ class Cluster:
         uses_proxy: bool = False,
         network: Network | None = None,
     ) -> None:
-        """Connects to nothing yet. ``uses_proxy``: ``enable.http.proxy``, of all the client's connections."""
+        """Connects to nothing yet. ``uses_proxy``: ``enable.http.proxy``, for all connections of the client."""
         self.bootstrap_servers = tuple(bootstrap_servers)
         self.client_id = client_id
         self.uses_proxy = uses_proxy
@@ -101,7 +104,7 @@ class Cluster:
         self._coordinators = Coordinators()
         self._turn = itertools.count()
         self._failed_s: dict[Address, float] = {}  # addresses whose last call found no broker, and when
-        self._strangers: dict[Address, Peer | None] = {}  # addresses that were looked at; None: there may be a broker
+        self._strangers: dict[Address, Peer | None] = {}  # addresses that were examined; None: there may be a broker
         self._is_connected = False
         self._is_closed = False
         forking.register(self)
@@ -126,7 +129,7 @@ class Cluster:
     # --- what is known ----------------------------------------------------------------------------------------
 
     def topic(self, name: str, *, max_age: Topic | None = None, timeout_s: float | None = None) -> Topic:
-        """The topic, from the cache if it is there. With ``max_age``: asked anew if the cache still has that one.
+        """The topic, from the cache if it is there. ``max_age``: fetched again if the cache still has this description.
 
         Raises `UnknownTopicOrPartitionError`, `InvalidTopicError`, and what `call` raises.
         """
@@ -138,7 +141,7 @@ class Cluster:
     def fetch_topics(
         self, names: Iterable[str] | None = None, *, timeout_s: float | None = None, to: int | str = "any"
     ) -> list[Topic]:
-        """Asks for topics (None: all), and remembers them. Raises the error of the first that cannot be described."""
+        """Fetches topics (None: all), and remembers them. Raises the error of the first that cannot be described."""
         wanted = None if names is None else tuple(names)
         deadline = self.deadline(timeout_s)
         response = as_one(
@@ -162,7 +165,7 @@ class Cluster:
         return found
 
     def describe(self, *, timeout_s: float | None = None) -> ClusterDescription:
-        """The cluster's id, controller and live brokers, asked anew."""
+        """The cluster's id, controller and live brokers, fetched now."""
         response = self.call("metadata", MetadataRequest(topics=()), MetadataResponse, timeout_s=timeout_s)
         return ClusterDescription(
             cluster_id=response.cluster_id,
@@ -171,7 +174,7 @@ class Cluster:
         )
 
     def leader(self, topic: Topic, partition: int) -> tuple[Address, int]:
-        """Where the partition's leader listens, and its epoch. Raises `LeaderNotAvailableError` (retriable)."""
+        """The address of the partition's leader, and its epoch. Raises `LeaderNotAvailableError` (retriable)."""
         info = topic.partition(partition)
         broker = None if info.leader is None else self._brokers.get(info.leader)
         if broker is None:
@@ -179,7 +182,7 @@ class Cluster:
         return Address(broker.host, broker.port), info.leader_epoch
 
     def address_of(self, broker_id: int) -> Address:
-        """Where a broker listens; raises `BrokerUnavailableError` if it is not registered."""
+        """A broker's address; raises `BrokerUnavailableError` if it is not registered."""
         broker = self._brokers.get(broker_id)
         if broker is None:
             raise BrokerUnavailableError(f"broker {broker_id} is not in the cluster at present")
@@ -187,7 +190,7 @@ class Cluster:
 
     @property
     def controller_id(self) -> int | None:
-        """The controller as last heard."""
+        """The controller, according to the latest metadata."""
         return self._controller_id
 
     # --- calls ------------------------------------------------------------------------------------------------
@@ -212,33 +215,33 @@ class Cluster:
         to: Target = "any",
         done_if: type[PylogError] | None = None,
     ) -> _M | None:
-        """Does an action at ``to``: ``"any"`` broker, the ``"controller"``, a broker's id, a group's `Coordinator`;
-        retries as the module says.
+        """Calls an action of ``to``: ``"any"`` broker, the ``"controller"``, a broker by id, a group's `Coordinator`.
+        Repeats it as the module says.
 
-        ``done_if``: this error, after a try whose outcome is unknown, means that that try succeeded, or that somebody
-        else was quicker: returns None.
+        ``done_if``: this error, after an attempt whose outcome is unknown, means that the attempt succeeded, or that
+        another client was faster: returns None.
         Blocks at most ``timeout_s`` (default ``request.timeout.ms``). Raises what the broker answered, or the last
-        network error; at once where a broker that was named refuses: who leads, say, may be another by now. What was
-        answered before a last try with less than a second left, which timed out, is raised and not that.
+        network error; at once if a broker named by id cannot be reached, because another one may lead by now. If a last
+        attempt with less than a second left times out, the error of the attempt before it is raised.
         """
         assert ACTIONS[action].response is response
         deadline = self.deadline(timeout_s)
         if not self._is_connected and action != "metadata":
-            # Whether anybody is there is asked with what is answered at once; the call itself may take its time.
+            # A request that is answered at once finds out whether a broker is there; the call itself may take long.
             self.call("metadata", MetadataRequest(topics=()), MetadataResponse, timeout_s=deadline.remaining_s())
         backoff = Backoff()
         started_s = self._clock.now_s()
         is_ambiguous = False
         tried: set[Address] = set()
-        said: PylogError | None = None
-        while said is None or not self._is_connected or not deadline.expired:
-            address, limit_s = None, 0.0 if said is None else deadline.remaining_s()
+        last_error: PylogError | None = None
+        while last_error is None or not self._is_connected or not deadline.expired:
+            address, limit_s = None, 0.0 if last_error is None else deadline.remaining_s()
             try:
                 address = self._pick(to, deadline)
                 limit_s = self._attempt_s(to, deadline, is_quick=action == "metadata" and not tried)
                 if not self._is_connected and tried.issuperset(self.bootstrap_servers[1:]):
                     limit_s = self._last_attempts_s(limit_s, started_s, deadline)
-                if said is not None and self._is_connected and limit_s <= 0:
+                if last_error is not None and self._is_connected and limit_s <= 0:
                     break
                 tried.add(address)
                 answer = self._ask(address, action, request, response, timeout_s=limit_s)
@@ -256,21 +259,21 @@ class Cluster:
             if isinstance(to, Coordinator):
                 self._coordinators.forget(to)
             is_ambiguous = is_ambiguous or isinstance(failure, _MAY_BE_DONE)
-            if said is not None and isinstance(failure, RequestTimedOutError) and limit_s < _TELLING_ATTEMPT_S:
-                # What was sent may have been done: an error that denies it does not stand for this one.
-                failure = said if address is None or isinstance(said, _MAY_BE_DONE) else failure
+            if last_error is not None and isinstance(failure, RequestTimedOutError) and limit_s < _TELLING_ATTEMPT_S:
+                # The request may have been carried out: an error that denies this must not replace this one.
+                failure = last_error if address is None or isinstance(last_error, _MAY_BE_DONE) else failure
             self._raise_if_hopeless(failure, address, tried, started_s, deadline)
             if isinstance(to, int) and isinstance(failure, BrokerUnavailableError):
                 raise failure
-            said = failure
+            last_error = failure
             pause_s = backoff.next_s()
             deadline.sleep(pause_s if self._is_connected else min(pause_s, self._bootstrap_left_s(started_s, deadline)))
             if action != "metadata" and to != "any":
                 self.refresh(timeout_s=deadline.remaining_s(_ATTEMPT_LIMIT_S))
-        raise said  # and not that there was no time left to ask again
+        raise last_error  # rather than that no time was left for another attempt
 
     def refresh(self, *, timeout_s: float = _ATTEMPT_LIMIT_S) -> None:
-        """Asks one broker once for the list of brokers; a failure is left to the call that follows."""
+        """Fetches the list of brokers from one broker, once; a failure is ignored, since the next call will meet it."""
         if timeout_s <= 0:
             return
         try:
@@ -282,15 +285,15 @@ class Cluster:
         self._remember(response)
 
     def deadline(self, timeout_s: float | None = None) -> Deadline:
-        """When a call that begins now gives up, by the clock of this cluster; default ``request.timeout.ms``."""
+        """The deadline of a call that begins now, by the clock of this cluster; default ``request.timeout.ms``."""
         return Deadline(self.request_timeout_s if timeout_s is None else timeout_s, clock=self._clock)
 
     def distrust(self, address: Address) -> None:
-        """A broker there owes somebody an answer: others are asked first for a while."""
+        """A broker at this address has not answered: for a while, others are called first."""
         self._failed_s[address] = self._clock.now_s()
 
     def forget_coordinator(self, of: Coordinator) -> None:
-        """Whoever answers as the group's coordinator is not the one any more."""
+        """The group may have another coordinator now."""
         self._coordinators.forget(of)
 
     def close(self) -> None:
@@ -334,7 +337,7 @@ class Cluster:
         known = [Address(broker.host, broker.port) for broker in self._brokers.values()]
         others = [address for address in self.bootstrap_servers if address not in known]
         candidates = [*_from(known, turn), *_from(others, turn)]
-        # Who failed lately comes last, and the one that failed longest ago first among those.
+        # Addresses that failed lately come last; among these, the one that failed longest ago comes first.
         lately_s = self._clock.now_s() - _DISTRUST_S
         return min(candidates, key=lambda address: max(self._failed_s.get(address, lately_s), lately_s))
 
@@ -365,7 +368,7 @@ class Cluster:
             is_quick = is_quick and self._is_connected
             return deadline.remaining_s(_QUICK_ATTEMPT_LIMIT_S if is_quick else _ATTEMPT_LIMIT_S)
         if (to == "controller" or isinstance(to, Coordinator)) and len(self._brokers) > 1:
-            # It may be frozen; when its session has ended there is another.
+            # It may hang; when its session has ended, another broker takes its place.
             return deadline.remaining_s(max(_ATTEMPT_LIMIT_S, 0.4 * deadline.remaining_s()))
         return deadline.remaining_s()
 
@@ -377,7 +380,7 @@ class Cluster:
         return max(0.0, self._bootstrap_s(deadline) - (self._clock.now_s() - started_s))
 
     def _last_attempts_s(self, limit_s: float, started_s: float, deadline: Deadline) -> float:
-        """Cuts an attempt so that all of them, and the look at who is silent, end when they are said to."""
+        """Shortens an attempt so that all of them, and the look at what is silent, end within the limit."""
         left_s, look_s = self._bootstrap_left_s(started_s, deadline), _look_s(self._bootstrap_s(deadline))
         return min(limit_s, max(left_s - (look_s if left_s > look_s else look_s / 2), _SHORTEST_ATTEMPT_S))
 
@@ -401,7 +404,7 @@ class Cluster:
         if tried_s + (look_s + _EARLY_S if may_be_silent else 0.0) < limit_s or (
             not tried.issuperset(self.bootstrap_servers) and not deadline.expired
         ):
-            return  # one that is silent must not hide another that would answer
+            return  # one that is silent must not keep another from being tried
         if not isinstance(failure, _CONNECTION_FAILED):
             raise failure
         said_s = limit_s if len(self.bootstrap_servers) == 1 else max(limit_s, round(tried_s))
@@ -409,22 +412,23 @@ class Cluster:
         for each in names:
             peer = self._network.who_is_at(each, limit_s=max(limit_s - tried_s, look_s / 2))
             if peer is Peer.REFUSED:
-                continue  # the one that is there, of several, is the one to mend
+                continue  # of several addresses, report one where something is
             if peer is not Peer.SILENT and self._clock.now_s() - started_s < limit_s:
-                return  # it answered the look at once: there is time for another try
+                return  # the look took no time: there is time for another attempt
             raise error_for(peer, each, said_s)
         raise BrokerUnavailableError(f"{', '.join(map(str, names))} refused for {said_s:.3g} s. Start one: pylog up")
 
     def _look_for_stranger(self, address: Address, failure: PylogError, deadline: Deadline) -> None:
-        """Finds out, once, who is at an address where no broker has answered yet."""
+        """Finds out, once, what is at an address where no broker has answered yet."""
         if address in self._strangers or address not in self.bootstrap_servers:
             return
         if isinstance(failure, RequestTimedOutError):
-            return  # a broker may be slow, and what is silent is waited for
+            return  # a broker may be slow: silence is waited out
         peer = self._network.who_is_at(address, limit_s=deadline.remaining_s())
         self._strangers[address] = peer if is_certain(peer) else None
         if is_certain(peer) and len(self.bootstrap_servers) > 1:
-            _log.warning("%s; other brokers are asked", error_for(peer, address, 0.0).message)
+            error = error_for(peer, address, 0.0)
+            event(_logger, "skip bootstrap server", level=logging.WARNING, address=address, error=error)
 
     def _strangers_error(self, limit_s: float) -> PylogError:
         found = [error_for(peer, each, limit_s) for each, peer in self._strangers.items() if peer is not None]
@@ -448,7 +452,7 @@ class Cluster:
 
 
 def _look_s(limit_s: float) -> float:
-    """How long the look at who is silent may take, of all the time there is."""
+    """How long the look at what is silent may take, out of the whole limit."""
     return min(LIMIT_S, limit_s / 4)
 
 
@@ -459,17 +463,17 @@ def _is_older(topic: Topic, known: Topic) -> bool:
 
 
 def _from(addresses: Sequence[Address], turn: int) -> list[Address]:
-    """All of them, each time beginning with another."""
+    """All addresses, starting with another one for each ``turn``."""
     start = turn % len(addresses) if addresses else 0
     return [*addresses[start:], *addresses[:start]]
 
 
-def _broker(told: BrokerInfo) -> BrokerDescription:
+def _broker(info: BrokerInfo) -> BrokerDescription:
     return BrokerDescription(
-        broker_id=told.broker_id,
-        host=told.host,
-        port=told.port,
-        epoch=told.epoch,
-        disks=told.disks,
-        diverged=told.diverged,
+        broker_id=info.broker_id,
+        host=info.host,
+        port=info.port,
+        epoch=info.epoch,
+        disks=info.disks,
+        diverged=info.diverged,
     )

@@ -1,8 +1,8 @@
-"""Offsets as brokers know them: where logs begin and end, what was when, what groups committed.
+"""Offsets as brokers know them: where logs begin and end, the offset at a time, what groups have committed.
 
-Rule: a query goes to its partition's leader, together with all others for that broker; what was retriable is asked
-again after new metadata, until the deadline. Partitions are named with their topic's id, so that no answer is about
-another topic of the same name.
+Rule: a query goes to its partition's leader, in one request with all others for that broker. After a retriable error it
+is repeated with new metadata, until the deadline. Partitions are named with their topic's id, so that no answer is
+about another topic of the same name.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ _WORDS = {"earliest": EARLIEST, "latest": LATEST, "max_timestamp": MAX_TIMESTAMP
 
 _NO_MEMBER = Signature("", -1, -1)
 
-_Asked: TypeAlias = list[tuple[Topic, int, int]]  # partition of a topic, and the number that goes with it
+_Asked: TypeAlias = list[tuple[Topic, int, int]]  # a partition of a topic, and the number of the query
 
 
 def wire_timestamp(moment: str | datetime | int) -> int:
-    """What a query says for a word, an aware datetime, or ms. Raises `InvalidRequestError`, `InvalidTimestampError`."""
+    """A word, an aware datetime or ms as a query's number. Raises `InvalidRequestError`, `InvalidTimestampError`."""
     if isinstance(moment, str):
         if moment not in _WORDS:
-            raise InvalidRequestError(f"{moment!r} is no place in a log; allowed: {', '.join(_WORDS)}, a time")
+            raise InvalidRequestError(f"{moment!r} is not a place in a log; allowed: {', '.join(_WORDS)}, a time")
         return _WORDS[moment]
     return timestamp_ms_of(moment)
 
 
 def check_offset(at: TopicPartition, offset: object) -> int:
-    """The same, if it can be the next offset of a partition. Raises `InvalidRequestError`."""
+    """``offset``, if it can be the next offset of a partition. Raises `InvalidRequestError`."""
     if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset < 1 << 63:
-        raise InvalidRequestError(f"{at}: an offset is a number from 0 on, not {offset!r}")
+        raise InvalidRequestError(f"{at}: an offset is an integer of at least 0, not {offset!r}")
     return offset
 
 
@@ -78,7 +78,7 @@ def list_offsets(
 def delete_records(
     cluster: Cluster, wanted: Mapping[TopicPartition, int], *, timeout_s: float | None = None
 ) -> dict[TopicPartition, int]:
-    """Moves each log's start to an offset (-1: its end); returns the starts afterwards. Errors as `list_offsets`."""
+    """Moves each log's start to an offset (-1: its end); returns the new starts. Raises as `list_offsets`."""
     answers = _ask_leaders(
         cluster, wanted, timeout_s, lambda broker_id, asked, left_s: _delete(cluster, broker_id, asked, left_s)
     )
@@ -95,14 +95,14 @@ def commit(
     signature: Signature | None = None,
     timeout_s: float | None = None,
 ) -> None:
-    """Writes a group's next offsets, through its coordinator. When it returns they are in ZooKeeper.
+    """Commits a group's next offsets through its coordinator. When it returns, they are in ZooKeeper.
 
-    ``signature``: the member's that commits; without one only a group that has no members takes them. Raises
+    ``signature``: that of the committing member; without one, only a group without members accepts the commit. Raises
     `NonEmptyGroupError`, `UnknownMemberIdError`, `StaleMemberEpochError` (a partition that the member does not hold).
 
-    ``topic_ids``: which topics the offsets are of, where the caller knows; else the cluster's of that name now. An
-    offset of a topic that is gone is refused, never written as one of its successor. What is refused for one partition
-    holds up no other; the first refusal is raised in the end.
+    ``topic_ids``: the topics that the offsets belong to, if the caller knows them; else the present topics of these
+    names. An offset of a deleted topic is refused, and never written for a later topic of the same name. A refusal for
+    one partition does not affect the others; the first one is raised at the end.
     """
     known = topic_ids or {}
     signed = signature or _NO_MEMBER
@@ -128,9 +128,9 @@ def write_each(
     ask: Callable[[list[TopicPartition], float], CommitOffsetsResponse],
     deadline: Deadline,
 ) -> None:
-    """Asks a group's coordinator, at most so many seconds, until it has said something final of every partition.
+    """Asks a group's coordinator until it has accepted or refused every partition.
 
-    Raises the first refusal in the end, and what was retriable when the time is over.
+    Raises the first refusal at the end, and a retriable error when the deadline has passed.
     """
     backoff = Backoff()
     left = list(partitions)
@@ -138,8 +138,8 @@ def write_each(
     while left:
         again: list[TopicPartition] = []
         failure: PylogError | None = None
-        told = [info for some in portions(left) for info in ask(list(some), deadline.remaining_s()).errors]
-        for at, info in zip(left, told, strict=True):
+        errors = [info for some in portions(left) for info in ask(list(some), deadline.remaining_s()).errors]
+        for at, info in zip(left, errors, strict=True):
             error = None if info is None else error_of(info)
             if isinstance(error, RetriableError):
                 failure = failure or error
@@ -163,7 +163,7 @@ def committed(
     topic_ids: Mapping[TopicPartition, bytes] | None = None,
     timeout_s: float | None = None,
 ) -> dict[TopicPartition, int]:
-    """What a group committed for these partitions (None: all it has); those without are left out.
+    """What a group has committed for these partitions (None: all); those without a commit are left out.
 
     ``topic_ids``: as `commit`.
     """

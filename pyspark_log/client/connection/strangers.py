@@ -1,10 +1,11 @@
-"""Who is at an address where no broker answered as one: ZooKeeper, Kafka, a web server, nobody …
+"""What is at an address where no broker has answered: ZooKeeper, Kafka, a web server, nothing …
 
-Each kind of server is spoken to in its own words, all at once over a connection each, and named by its answer, or by
-its greeting; that is over within `LIMIT_S`. Rule: a broker is never taken for a stranger. What answers as gRPC does may
-be a broker that has no time, and what takes connections and says nothing may be one that is frozen. What closes them at
-once may be one that ends, or a proxy whose broker has not started yet. A stranger is who says anything else, and who
-closes only where HTTP/2 is spoken: a broker greets there, and on a connection where nothing is said.
+Each kind of server is asked in its own protocol, all at once, each over a connection of its own, and recognised by its
+answer or its greeting. This takes at most `LIMIT_S`. Rule: a broker is never taken for another service. A server that
+answers as gRPC may be a busy broker; one that accepts connections and is silent may be a broker that hangs; one that
+closes them at once may be a broker that is stopping, or a proxy whose broker has not started yet. Another service is
+one that answers anything else, or that closes only the connection on which HTTP/2 is spoken: a broker answers there,
+and keeps the connection open on which nothing is sent.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import errno
 import selectors
 import socket
 import ssl
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -22,17 +22,18 @@ from typing import Any, Final
 
 from broker_runtime.contract.errors import BrokerUnavailableError, NotAPylogBrokerError, PylogError
 from broker_runtime.contract.settings import Address
+from broker_runtime.contract.waiting import Deadline
 
 LIMIT_S: Final = 0.8
-"""How long strangers have to answer: more than a round trip to anywhere, and too short to annoy."""
+"""How long other services have to answer: more than a round trip to anywhere, and too short to annoy."""
 
-_TLS_LIMIT_S = 0.2  # what answered as a web server may still turn out to want TLS
-_CLOSED_LIMIT_S = 0.3  # what closes where HTTP/2 is spoken may do so everywhere, or answer in other words
+_TLS_LIMIT_S = 0.2  # a server that answered plain HTTP may still turn out to expect TLS
+_CLOSED_LIMIT_S = 0.3  # a server that closes the HTTP/2 connection may close all, or answer in another protocol
 _DEFAULT_PORT = 9192
 _ANSWER_BYTES = 512
 _KAFKA_CORRELATION_ID = b"pyl0"
 _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04\0\0\0\0\0"
-_HTTP2_BEGINNINGS = (b"\x04\0\0\0\0\0", b"\x07\0\0\0\0\0")  # behind the length: SETTINGS, GOAWAY, of the connection
+_HTTP2_BEGINNINGS = (b"\x04\0\0\0\0\0", b"\x07\0\0\0\0\0")  # after the length: SETTINGS or GOAWAY of the connection
 _SSL_REQUEST = b"\0\0\0\x08\x04\xd2\x16\x2f"  # PostgreSQL's; the answer is a letter
 
 
@@ -43,8 +44,8 @@ class Peer(Enum):
     REFUSED = "refused"
     UNREACHABLE = "unreachable"  # nothing came back, not even a refusal
     GRPC = "gRPC"  # a broker, most likely
-    SILENT = "silent"  # a frozen broker looks like that
-    CLOSED = "closed"  # a broker that ends looks like that, and a proxy without one
+    SILENT = "silent"  # as a broker that hangs
+    CLOSED = "closed"  # as a broker that is stopping, or a proxy without one
     CLOSED_TO_HTTP2 = "closed to HTTP/2"
     OTHER = "other"
     TLS = "TLS"
@@ -72,7 +73,7 @@ _WHAT_IT_IS: Mapping[Peer, str] = {
     Peer.CLOSED_TO_HTTP2: "is another service, not a pylog broker",
 }
 
-# Whoever speaks gRPC is that, whatever it says to other words; a TLS port answers plain HTTP as well.
+# A server that speaks gRPC is one, whatever it answers to other protocols; a TLS port also answers plain HTTP.
 _LEAVES_NO_DOUBT = (
     Peer.GRPC, Peer.ZOOKEEPER, Peer.KAFKA, Peer.SSH, Peer.MYSQL, Peer.POSTGRESQL, Peer.REDIS, Peer.MAIL, Peer.TLS,
 )  # fmt: skip
@@ -80,7 +81,7 @@ _BY_WEIGHT = (
     *_LEAVES_NO_DOUBT, Peer.HTTP, Peer.OTHER, Peer.CLOSED_TO_HTTP2, Peer.CLOSED, Peer.SILENT, Peer.REFUSED,
 )  # fmt: skip
 
-# How what a server says begins, whatever it was told: greetings, and answers to what is not understood.
+# How answers begin, whatever was sent: greetings, and answers to a protocol that is not understood.
 _BEGINNINGS: Mapping[bytes, Peer] = {
     b"SSH-": Peer.SSH,
     b"HTTP/": Peer.HTTP,
@@ -98,7 +99,7 @@ _BEGINNINGS: Mapping[bytes, Peer] = {
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """What is said to a server, and which answers tell what it is."""
+    """What is sent to a server, and the answers by which it is recognised."""
 
     words: bytes
     answers: Mapping[bytes, Peer]
@@ -108,27 +109,27 @@ _NOTHING = _Question(b"", {})
 
 
 def who_is_at(address: Address, *, limit_s: float = LIMIT_S) -> Peer:
-    """Looks, for ``limit_s`` and the time that looking up the name takes; once more at who closes at HTTP/2 only."""
+    """Examines an address, for ``limit_s`` and the time that the name lookup takes; twice if only HTTP/2 is closed."""
     try:
         infos = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     except socket.gaierror as error:
-        # A resolver that is away for the moment is no proof that there is no such name.
+        # A resolver that fails for the moment does not prove that there is no such name.
         return Peer.UNREACHABLE if error.errno == socket.EAI_AGAIN else Peer.UNKNOWN_NAME
     except OSError:
         return Peer.UNREACHABLE
     limit_s = min(limit_s, LIMIT_S)
     peer = _look(infos, limit_s)
-    # A broker that ends, or has no time, may seem to do that once.
+    # A broker that is stopping, or busy, may look like that once.
     return _look(infos, limit_s) if peer is Peer.CLOSED_TO_HTTP2 else peer
 
 
 def is_certain(peer: Peer) -> bool:
-    """Whether trying again would change nothing."""
+    """Whether another attempt would find the same."""
     return peer in _WHAT_IT_IS or peer is Peer.UNKNOWN_NAME
 
 
 def error_for(peer: Peer, address: Address, tried_s: float) -> PylogError:
-    """What to tell who has tried for so long."""
+    """The error for a caller that has tried for ``tried_s``."""
     if peer in _WHAT_IT_IS:
         return NotAPylogBrokerError(f"{address} {_WHAT_IT_IS[peer]}")
     if peer is Peer.UNKNOWN_NAME:
@@ -158,7 +159,7 @@ def _questions(host: str) -> list[_Question]:
         _Question(_client_hello(host), {}),
         _Question(f"GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode(), {}),
         _Question(_SSL_REQUEST, {}),
-        _NOTHING,  # the last: who serves one after the other waits there for words
+        _NOTHING,  # the last: a server that serves one connection after the other waits there
     ]
 
 
@@ -183,9 +184,9 @@ def _look(infos: Sequence[tuple[Any, ...]], limit_s: float) -> Peer:
 
 
 def _ask(family: int, place: tuple[Any, ...], limit_s: float) -> set[Peer]:
-    """All questions at once, until all are answered or one answer leaves no doubt."""
+    """Asks all questions at once, until all are answered or one answer leaves no doubt."""
     seen: set[Peer] = set()
-    closed_s: float | None = None  # when it closed where HTTP/2 was spoken
+    closed: Deadline | None = None  # since it closed where HTTP/2 was spoken
     with contextlib.ExitStack() as opened, selectors.DefaultSelector() as selector:
         for question in _questions(str(place[0])):
             connection = opened.enter_context(socket.socket(family, socket.SOCK_STREAM))
@@ -194,28 +195,30 @@ def _ask(family: int, place: tuple[Any, ...], limit_s: float) -> set[Peer]:
             if refused not in {0, errno.EINPROGRESS}:
                 return {Peer.REFUSED if refused == errno.ECONNREFUSED else Peer.UNREACHABLE}
             selector.register(connection, selectors.EVENT_WRITE, question)
-        end_s = time.monotonic() + limit_s
-        while selector.get_map() and (left_s := end_s - time.monotonic()) > 0:
-            for key, events in selector.select(left_s):
+        deadline = Deadline(limit_s)
+        while selector.get_map() and not deadline.expired:
+            for key, events in selector.select(deadline.remaining_s()):
                 peer = _step(selector, key, events)
                 if peer is Peer.REFUSED:
                     return {peer}
                 seen.add(peer)
                 if peer is Peer.CLOSED and key.data.words is _HTTP2_PREFACE:
-                    closed_s = time.monotonic()
+                    closed = Deadline(_CLOSED_LIMIT_S)
             if seen.intersection(_LEAVES_NO_DOUBT):
                 break
             if Peer.HTTP in seen:
-                end_s = min(end_s, time.monotonic() + _TLS_LIMIT_S)
-            if closed_s is not None or Peer.OTHER in seen:
-                end_s = min(end_s, (closed_s or time.monotonic()) + _CLOSED_LIMIT_S)
-        if closed_s is not None and time.monotonic() >= closed_s + _CLOSED_LIMIT_S and _is_open(selector):
+                deadline = Deadline(deadline.remaining_s(_TLS_LIMIT_S))
+            if closed is not None:
+                deadline = Deadline(deadline.remaining_s(closed.remaining_s()))
+            elif Peer.OTHER in seen:
+                deadline = Deadline(deadline.remaining_s(_CLOSED_LIMIT_S))
+        if closed is not None and closed.expired and _is_open(selector):
             seen.add(Peer.CLOSED_TO_HTTP2)
     return seen
 
 
 def _step(selector: selectors.BaseSelector, key: selectors.SelectorKey, events: int) -> Peer:
-    """Says what is to be said on a connection that is made, or hears the answer."""
+    """Sends the question on a connection that has been established, or reads the answer."""
     asked = key.fileobj
     assert isinstance(asked, socket.socket)
     try:
@@ -233,7 +236,7 @@ def _step(selector: selectors.BaseSelector, key: selectors.SelectorKey, events: 
 
 
 def _is_open(selector: selectors.BaseSelector) -> bool:
-    """Whether the connection on which nothing is said was made and is still there."""
+    """Whether the connection on which nothing is sent was established and is still open."""
     return any(key.data is _NOTHING and key.events == selectors.EVENT_READ for key in selector.get_map().values())
 
 
@@ -241,7 +244,7 @@ def _named(question: _Question, answer: bytes) -> Peer:
     if not answer:
         return Peer.CLOSED
     if answer[:1] == b"\0" and any(begin.startswith(answer[3:9]) for begin in _HTTP2_BEGINNINGS):
-        return Peer.GRPC  # also where it is not asked in HTTP/2, or not all of it is there yet
+        return Peer.GRPC  # also if the question was not HTTP/2, or the answer is not complete yet
     for beginning, peer in (*question.answers.items(), *_BEGINNINGS.items()):
         if answer.startswith(beginning):
             return peer

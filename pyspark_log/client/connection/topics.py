@@ -1,4 +1,4 @@
-"""What a client knows about a topic: its partitions' leaders, its id, its schemas. A value, replaced when refreshed."""
+"""What a client knows about a topic: its partitions' leaders, its id, its schemas. Immutable; replaced by a refresh."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class Topic:
 
     @property
     def topic_id(self) -> bytes:
-        """16 bytes, new whenever a topic is made."""
+        """16 bytes, different for each topic that is created, also under the same name."""
         return self.info.topic_id
 
     @property
     def partitions(self) -> Sequence[PartitionInfo]:
-        """In order, without holes."""
+        """In order, without gaps."""
         return self.info.partitions
 
     @property
@@ -67,22 +67,22 @@ class Topic:
         return self.info.partitions[partition]
 
     def partition_key(self, partition: int) -> PartitionKey:
-        """How requests name a partition of this very topic."""
+        """How requests name a partition of this topic, and of no other of the same name."""
         return PartitionKey(topic=self.name, partition=partition, topic_id=self.topic_id)
 
     def decode(
         self, frame: pa.Buffer, header: FrameHeader, partition: int, columns: Sequence[int] | None
     ) -> DecodedFrame:
-        """A frame of the partition, whose schema is known here, as `decode_frame`.
+        """Decodes a frame of the partition, as `decode_frame`; its schema must be known.
 
-        Raises `CorruptRecordError` that names the place.
+        Raises `CorruptRecordError`, which names partition and offsets.
         """
         try:
             return decode_frame(frame, self.schemas, columns=columns, topic_id=self.topic_id, partition=partition)
         except CorruptRecordError as error:
             raise CorruptRecordError(
                 f"{self.name}-{partition} is damaged at offset {header.base_offset} to {header.last_offset}: "
-                f"{error.message}. `pylog log verify` on the broker's machine says where; seek behind it to go on"
+                f"{error.message}. `pylog log verify` on the broker's machine says where; seek past it to continue"
             ) from None
 
     def describe(self) -> TopicDescription:
@@ -112,13 +112,13 @@ class Topic:
 
 
 def portions_of_names(names: Iterable[str] | None) -> Sequence[tuple[str, ...] | None]:
-    """The topics (None: all) that one question about the cluster after the other is to name."""
+    """The names (None: all) in portions, one for each metadata request."""
     return [None] if names is None else portions(names)
 
 
-def as_one(told: Iterable[MetadataResponse]) -> MetadataResponse:
-    """The answers to such questions as if there had been one; of brokers and the controller the newest tells."""
-    answers = list(told)
+def as_one(responses: Iterable[MetadataResponse]) -> MetadataResponse:
+    """The answers to such requests as one; brokers and controller are those of the last."""
+    answers = list(responses)
     return msgspec.structs.replace(
         answers[-1],
         topics=tuple(topic for each in answers for topic in each.topics),

@@ -1,11 +1,16 @@
-"""All that a producer holds and has not been acknowledged for: by partition, in order, within ``buffer.memory``.
+"""The batches of a producer that are not acknowledged yet: by partition, in order, within ``buffer.memory``.
 
-Rule: per partition, frames leave in the order in which they were closed, at most `MAX_IN_FLIGHT` unanswered; after a
-failure, or when the leader changed, none leaves until all unanswered ones came back, and then they go again in their
-old order. What leaves is handed out to one thread per broker (`take`), over an `Outbox` of the partitions that the
-broker leads; an idempotent producer's frames have their numbers by then (`numbering`).
+    open      records are added to it; at most one per partition, in its `PartitionQueue`
+    sealed    no more records; it waits to be sent (`PartitionQueue.sealed`), encoded or still to be
+    in flight taken by the thread of the partition's leader (`take`), and not answered yet
+    to retry  it came back; it is sealed again once nothing of its partition is in flight
 
-One lock guards it all; whoever holds it never touches the network, encodes, or runs a user's callback.
+Rule: the batches of a partition are sent in the order in which they were sealed, with at most `MAX_IN_FLIGHT`
+unanswered. After a failure, or when the leader has changed, none is sent until all unanswered ones have come back;
+then they are sent again, in their old order. An `Outbox` per broker holds the partitions that it leads. A batch of an
+idempotent producer has its sequence number when it is taken (`Numbering`).
+
+One lock guards it all. A thread that holds it never touches the network, encodes, or runs a user's callback.
 """
 
 from __future__ import annotations
@@ -20,18 +25,18 @@ import pyarrow as pa
 
 from broker_runtime.contract.errors import BufferExhaustedError, ClosedError, DeliveryTimeoutError, PylogError
 from broker_runtime.contract.waiting import Deadline
+from pyspark_log.client.producer.batch_builder import BatchBuilder
 from pyspark_log.client.producer.delivery import Delivery
-from pyspark_log.client.producer.gathering import Gathered
-from pyspark_log.client.producer.partition_queue import NO_LEADER, Outbox, Outgoing, PartitionQueue
+from pyspark_log.client.producer.partition_queue import NO_LEADER, Outbox, PartitionQueue, ProducerBatch
 from pyspark_log.client.producer.sequence import Sequence
 
 MAX_IN_FLIGHT = 5
-"""Frames of one partition that may be unanswered."""
+"""How many batches of one partition may be unanswered."""
 _FIRST_GRANT_BYTES = 16 << 10
 
 
 class Accumulator:
-    """See the module. Thread-safe; methods that say "locked" are called with `lock` held."""
+    """See the module. Thread-safe; methods that say "locked" must be called with `lock` held."""
 
     def __init__(
         self,
@@ -49,32 +54,33 @@ class Accumulator:
         self._delivery_timeout_s = delivery_timeout_s
         self._outboxes: dict[int, Outbox] = {}
         self._serials = itertools.count()
-        self._unfinished: dict[Delivery, Outgoing | PartitionQueue] = {}
+        self._unfinished: dict[Delivery, ProducerBatch | PartitionQueue] = {}
         self._first_error: PylogError | None = None
 
-    # --- records come in --------------------------------------------------------------------------------------
+    # --- batches are filled -----------------------------------------------------------------------------------
 
-    def make_room(self, queue: PartitionQueue, record_bytes: int) -> Outgoing | None:
-        """Locked: makes ``queue`` ready for one record more of ``record_bytes``, or gets nearer to that.
+    def make_room(self, queue: PartitionQueue, record_bytes: int) -> ProducerBatch | None:
+        """Locked: one step towards an open batch of ``queue`` with room for a record of ``record_bytes``.
 
-        Returns a frame that would be too full with it, for the caller to encode (`encoded`) after it let go of the
-        lock. May let go of the lock meanwhile: callers look at the queue again, and call again if ``room`` is short.
-        Blocks while the buffer is full; raises `BufferExhaustedError` after ``max.block.ms``, `ClosedError`.
+        If the open batch is too full for the record, it is sealed and returned: the caller encodes it after it has
+        released the lock, and then calls `encoded`. May release the lock while it runs, so the caller has to look at
+        the queue again afterwards, and to call again if ``room`` is still too small. Blocks while the buffer is full;
+        raises `BufferExhaustedError` after ``max.block.ms``, and `ClosedError`.
         """
         delivery = queue.delivery
         if delivery is None:
             wanted = max(record_bytes, min(_FIRST_GRANT_BYTES, queue.batch_bytes))
             self._reserve(wanted)
             if queue.delivery is None:
-                self._open(queue, wanted)
+                self._open_batch(queue, wanted)
                 return None
         else:
             held = queue.granted_bytes - queue.room
             if held + record_bytes > queue.batch_bytes:
-                return self._close(queue, is_being_encoded=True)
+                return self._seal(queue, is_being_encoded=True)
             wanted = max(record_bytes, min(queue.granted_bytes, queue.batch_bytes - queue.granted_bytes))
             self._reserve(wanted)
-            if queue.delivery is not delivery:  # it was sent off while this thread waited
+            if queue.delivery is not delivery:  # the batch was sealed while this thread waited
                 self._memory.release(wanted)
                 return None
         queue.granted_bytes += wanted
@@ -82,236 +88,238 @@ class Accumulator:
         return None
 
     def add_frame(self, queue: PartitionQueue, delivery: Delivery, frame: pa.Buffer) -> None:
-        """A whole frame, behind what the partition has. Blocks while the buffer is full, as `make_room`."""
+        """Adds a sealed batch that is encoded already. Blocks and raises as `make_room`."""
         with self.lock:
             self._memory.check_open()
             size = min(frame.size, self._memory.total_bytes)
             self._reserve(size)
-            self._close(queue)
-            outgoing = self._outgoing(queue, delivery, size)
-            outgoing.frame = frame
-            self._unfinished[delivery] = outgoing
-            queue.closed.append(outgoing)
-            self._list(queue)
+            self._seal(queue)
+            batch = self._sealed_batch(queue, delivery, size)
+            batch.frame = frame
+            self._unfinished[delivery] = batch
+            queue.sealed.append(batch)
+            self._mark_ready(queue)
 
-    def encoded(self, outgoing: Outgoing, frame: pa.Buffer | None, error: PylogError | None = None) -> None:
-        """A frame that `make_room` handed out is encoded, or cannot be."""
+    def encoded(self, batch: ProducerBatch, frame: pa.Buffer | None, error: PylogError | None = None) -> None:
+        """The batch that `make_room` returned is encoded, or cannot be."""
         with self.lock:
-            outgoing.frame = frame
-            outgoing.gathered = None
-            outgoing.is_being_encoded = False
-            if error is not None and outgoing in outgoing.queue.closed:
-                outgoing.queue.closed.remove(outgoing)
-            self._list(outgoing.queue)
+            batch.frame = frame
+            batch.builder = None
+            batch.is_being_encoded = False
+            if error is not None and batch in batch.queue.sealed:
+                batch.queue.sealed.remove(batch)
+            self._mark_ready(batch.queue)
         if error is not None:
-            self.finish(outgoing, error=error)
+            self.finish(batch, error=error)
 
-    # --- frames go out ----------------------------------------------------------------------------------------
+    # --- batches are sent -------------------------------------------------------------------------------------
 
     def outbox(self, leader: int) -> Outbox:
-        """The outbox of a broker. Locked."""
+        """Locked: the outbox of a broker."""
         found = self._outboxes.get(leader)
         if found is None:
             found = self._outboxes[leader] = Outbox(threading.Condition(self.lock))
         return found
 
-    def take(self, leader: int, *, now_s: float) -> tuple[Outgoing | None, float]:
-        """Locked: the next frame for ``leader``, in flight from now on; or None and how long nothing will be due."""
+    def take(self, leader: int, *, now_s: float) -> tuple[ProducerBatch | None, float]:
+        """Locked: the next batch to send to ``leader``, in flight from now on; or None and the seconds until one may be
+        due."""
         outbox = self.outbox(leader)
-        wait_s = self._close_due(outbox, now_s)
+        wait_s = self._seal_due(outbox, now_s)
         while outbox.delayed and outbox.delayed[0][0] <= now_s:
-            self._list(heapq.heappop(outbox.delayed)[2])
+            self._mark_ready(heapq.heappop(outbox.delayed)[2])
         if outbox.delayed:
             wait_s = min(wait_s, outbox.delayed[0][0] - now_s)
         while outbox.ready:
             queue = outbox.ready.popleft()
-            queue.is_listed = False
+            queue.is_ready = False
             if queue.leader != leader:
-                self._list(queue)
+                self._mark_ready(queue)
                 continue
-            if not queue.closed or queue.closed[0].is_being_encoded or queue.in_flight >= MAX_IN_FLIGHT:
-                continue  # listed again when that changes
-            if queue.to_repeat or (queue.in_flight and queue.sent_to != leader):
+            if not queue.sealed or queue.sealed[0].is_being_encoded or queue.in_flight >= MAX_IN_FLIGHT:
+                continue  # marked as ready again when that changes
+            if queue.to_retry or (queue.in_flight and queue.sent_to != leader):
                 continue
             if queue.not_before_s > now_s:
                 heapq.heappush(outbox.delayed, (queue.not_before_s, next(self._serials), queue))
                 wait_s = min(wait_s, queue.not_before_s - now_s)
                 continue
-            if self.numbering is not None and not self.numbering.number(queue.closed[0]):
+            if self.numbering is not None and not self.numbering.number(queue.sealed[0]):
                 continue
-            outgoing = queue.closed.popleft()
+            batch = queue.sealed.popleft()
             queue.in_flight += 1
             queue.sent_to = leader
-            self._list(queue)
-            return outgoing, 0.0
+            self._mark_ready(queue)
+            return batch, 0.0
         return None, wait_s
 
-    def answered(self, outgoing: Outgoing, *, base_offset: int, append_time_ms: int) -> None:
-        """The frame was acknowledged."""
+    def acknowledged(self, batch: ProducerBatch, *, base_offset: int, append_time_ms: int) -> None:
+        """The batch was acknowledged."""
         with self.lock:
-            outgoing.queue.backoff.reset()
-            outgoing.queue.trouble = None
-            self._landed(outgoing.queue)
-        self.finish(outgoing, base_offset=base_offset, append_time_ms=append_time_ms)
+            batch.queue.backoff.reset()
+            batch.queue.last_error = None
+            self._answered(batch.queue)
+        self.finish(batch, base_offset=base_offset, append_time_ms=append_time_ms)
 
-    def refused(self, outgoing: Outgoing, error: PylogError, *, is_doubtful: bool = False) -> None:
-        """The frame failed for good. ``is_doubtful``: it may be in the log."""
+    def failed(self, batch: ProducerBatch, error: PylogError, *, is_doubtful: bool = False) -> None:
+        """The batch failed and is not sent again. ``is_doubtful``: it may be in the log."""
         with self.lock:
-            outgoing.is_doubtful = outgoing.is_doubtful or is_doubtful
-            self._failed(outgoing)
-            self._landed(outgoing.queue)
-        self.finish(outgoing, error=error)
+            batch.is_doubtful = batch.is_doubtful or is_doubtful
+            self._dropped(batch)
+            self._answered(batch.queue)
+        self.finish(batch, error=error)
 
-    def repeat(
-        self, outgoings: Iterable[Outgoing], reason: PylogError | None = None, *, is_doubtful: bool = False
+    def retry(
+        self, batches: Iterable[ProducerBatch], reason: PylogError | None = None, *, is_doubtful: bool = False
     ) -> None:
-        """These came back unacknowledged: they go again, in order, after a pause. Call with all that came together.
+        """These batches came back unacknowledged: they are sent again, in order, after a pause.
 
-        ``reason`` is told with the error if their time is over before it goes away. ``is_doubtful``: they may be in
-        the log.
+        All that came back together are passed in one call. ``reason`` becomes part of the error if the batches expire
+        before a later attempt succeeds. ``is_doubtful``: they may be in the log.
         """
         with self.lock:
             queues = []
-            for outgoing in outgoings:
-                outgoing.is_doubtful = outgoing.is_doubtful or is_doubtful
-                outgoing.queue.trouble = reason or outgoing.queue.trouble
-                outgoing.queue.to_repeat.append(outgoing)
-                queues.append(outgoing.queue)
+            for batch in batches:
+                batch.is_doubtful = batch.is_doubtful or is_doubtful
+                batch.queue.last_error = reason or batch.queue.last_error
+                batch.queue.to_retry.append(batch)
+                queues.append(batch.queue)
             for queue in queues:
-                self._landed(queue)
+                self._answered(queue)
             failed = self._take_given_up(dict.fromkeys(queues))
         self._fail(failed)
 
-    def disordered(self, outgoing: Outgoing, error: PylogError) -> None:
-        """The broker did not append the frame because it found a gap before it, or does not know the producer."""
+    def out_of_order(self, batch: ProducerBatch, error: PylogError) -> None:
+        """The broker refused the batch because its sequence number leaves a gap, or because it does not know the
+        producer."""
         with self.lock:
             assert self.numbering is not None
             is_oldest = not any(
-                held.queue is outgoing.queue and held.number is not None and held.serial < outgoing.serial
+                held.queue is batch.queue and held.number is not None and held.serial < batch.serial
                 for held in self._unfinished.values()
-                if isinstance(held, Outgoing)
+                if isinstance(held, ProducerBatch)
             )
-            goes_again = self.numbering.goes_again(outgoing, is_oldest=is_oldest)
-        if goes_again:
-            self.repeat([outgoing], error)
+            is_retryable = self.numbering.is_retryable(batch, is_oldest=is_oldest)
+        if is_retryable:
+            self.retry([batch], error)
             return
         message = f"{error.message}. An earlier try was not answered: whether its records were appended is unknown"
-        self.refused(outgoing, type(error)(message))
+        self.failed(batch, type(error)(message))
 
     def finish(
-        self, outgoing: Outgoing, *, base_offset: int = -1, append_time_ms: int = -1, error: PylogError | None = None
+        self, batch: ProducerBatch, *, base_offset: int = -1, append_time_ms: int = -1, error: PylogError | None = None
     ) -> None:
-        """Settles a frame's outcome and gives its memory back. Not locked: runs callbacks."""
+        """Sets the outcome of a batch and returns its memory. Not locked, because it runs callbacks."""
         with self.lock:
-            if self._unfinished.pop(outgoing.delivery, None) is None:
+            if self._unfinished.pop(batch.delivery, None) is None:
                 return
-            self._memory.release(outgoing.reserved_bytes)
+            self._memory.release(batch.reserved_bytes)
             if error is not None and self._first_error is None:
                 self._first_error = error
-        outgoing.delivery.finish(base_offset=base_offset, append_time_ms=append_time_ms, error=error)
+        batch.delivery.finish(base_offset=base_offset, append_time_ms=append_time_ms, error=error)
 
     # --- the partitions' leaders, time limits, the end --------------------------------------------------------
 
-    def move(self, queue: PartitionQueue, leader: int, leader_epoch: int) -> None:
-        """Locked: the partition's leader is another one now."""
+    def set_leader(self, queue: PartitionQueue, leader: int, leader_epoch: int) -> None:
+        """Locked: who leads the partition, in which epoch."""
         queue.leader_epoch = leader_epoch
         if queue.leader == leader:
             return
         queue.leader = leader
-        queue.not_before_s = 0.0  # the pauses were for the one before
+        queue.not_before_s = 0.0  # the pause was meant for the previous leader
         queue.backoff.reset()
-        queue.is_listed = False
+        queue.is_ready = False
         if queue.delivery is not None:
             self._linger(queue, queue.delivery)
-        self._list(queue)
+        self._mark_ready(queue)
 
-    def end_list(self, queue: PartitionQueue) -> None:
-        """Locked: what ``queue`` gathered until now goes out as it is."""
-        self._close(queue)
+    def seal_batch(self, queue: PartitionQueue) -> None:
+        """Locked: seals the open batch of ``queue``, if there is one."""
+        self._seal(queue)
 
-    def hurry(self, delivery: Delivery) -> None:
-        """Somebody waits for this frame: it gathers no longer."""
+    def flush(self, delivery: Delivery) -> None:
+        """Seals the batch of ``delivery`` if it is still open: a caller waits for it."""
         with self.lock:
             held = self._unfinished.get(delivery)
             if isinstance(held, PartitionQueue) and held.delivery is delivery:
-                self._close(held)
+                self._seal(held)
 
-    def hurry_all(self) -> list[Delivery]:
-        """Nothing gathers any longer. Returns all that is not finished."""
+    def flush_all(self) -> list[Delivery]:
+        """Seals all open batches. Returns the deliveries that are not finished."""
         with self.lock:
-            self._close_all()
+            self._seal_all()
             return list(self._unfinished)
 
     def expire(self, now_s: float) -> float:
-        """Fails what is older than ``delivery.timeout.ms``; returns the seconds until the next can be."""
-        expired: list[Outgoing] = []
+        """Fails the batches that are older than ``delivery.timeout.ms``; returns the seconds until the next may be."""
+        expired: list[ProducerBatch] = []
         next_s = 3600.0
         with self.lock:
-            # A thread may have sent to them while they were given up.
+            # A thread may have added records to them while they were given up.
             failed = self._take_given_up(self._unfinished_queues())
             for held in list(self._unfinished.values()):
                 if isinstance(held, PartitionQueue):
                     if held.opened_s + self._linger_s <= now_s:
-                        self._close(held)  # nobody else does where there is no leader
+                        self._seal(held)  # without a leader, no other thread does
                     continue
                 if held.deadline_s <= now_s:
                     expired.append(held)
                 else:
                     next_s = min(next_s, held.deadline_s - now_s)
-            for outgoing in expired:
-                queue = outgoing.queue
-                if outgoing in queue.closed:
-                    queue.closed.remove(outgoing)
-                elif outgoing in queue.to_repeat:
-                    queue.to_repeat.remove(outgoing)
+            for batch in expired:
+                queue = batch.queue
+                if batch in queue.sealed:
+                    queue.sealed.remove(batch)
+                elif batch in queue.to_retry:
+                    queue.to_retry.remove(batch)
                 else:
-                    continue  # in flight: what becomes of it is seen when it lands
-                self._failed(outgoing)
-            no_id = None if self.numbering is None else self.numbering.trouble
+                    continue  # in flight: decided when it is answered
+                self._dropped(batch)
+            id_error = None if self.numbering is None else self.numbering.id_error
         self._fail(failed)
-        for outgoing in expired:
-            trouble = outgoing.queue.trouble or no_id
-            count = outgoing.delivery.count
+        for batch in expired:
+            last_error = batch.queue.last_error or id_error
+            count = batch.delivery.count
             records, they = ("1 record was", "it was") if count == 1 else (f"{count} records were", "they were")
             self.finish(
-                outgoing,
+                batch,
                 error=DeliveryTimeoutError(
-                    f"{outgoing.queue.topic}-{outgoing.queue.partition}: {records} not acknowledged within "
+                    f"{batch.queue.topic}-{batch.queue.partition}: {records} not acknowledged within "
                     f"{self._delivery_timeout_s:g} s; whether {they} appended is unknown"
-                    + ("" if trouble is None else f". The last try: {trouble}")
+                    + ("" if last_error is None else f". The last try: {last_error}")
                 ),
             )
         return next_s
 
     def fail_all(self, error: PylogError, topic: str | None = None) -> None:
-        """Fails everything (of ``topic``) that is not in flight or acknowledged."""
+        """Fails all batches (of ``topic``) that are not in flight."""
         with self.lock:
             failed = [
-                (outgoing, error)
+                (batch, error)
                 for queue in self._unfinished_queues()
                 if topic is None or queue.topic == topic
-                for outgoing in self._take_unsent(queue)
+                for batch in self._take_unsent(queue)
             ]
         self._fail(failed)
 
     def abandon_all(self, error: PylogError) -> None:
-        """Fails all that is not finished, in flight or not: the end."""
+        """Fails all batches that are not finished, in flight or not. Called last."""
         self.fail_all(error)
         with self.lock:
-            left = [held for held in self._unfinished.values() if isinstance(held, Outgoing)]
-        for outgoing in left:
-            self.finish(outgoing, error=error)
+            left = [held for held in self._unfinished.values() if isinstance(held, ProducerBatch)]
+        for batch in left:
+            self.finish(batch, error=error)
 
     def provide_id(self, producer_id: int) -> None:
-        """What `numbering` wants."""
+        """The producer id that `numbering` asked for."""
         assert self.numbering is not None
         with self.lock:
             for queue in self.numbering.provide(producer_id):
-                self._list(queue)
+                self._mark_ready(queue)
 
     def give_up(self, queues: Iterable[PartitionQueue], error: PylogError) -> None:
-        """These partitions are no more: what they hold fails, what is in flight when it comes back unacknowledged, and
-        whatever is still added. Should the topic come back, it is sent to under another producer id."""
+        """These partitions no longer exist. Their batches fail: those in flight when they come back unacknowledged, and
+        so do records that are still added. If the topic comes back, another producer id is used for it."""
         with self.lock:
             for queue in queues:
                 queue.given_up = error
@@ -319,9 +327,9 @@ class Accumulator:
             self._give_up_id(queues)
         self._fail(failed)
 
-    def begin_anew(self, queues: Iterable[PartitionQueue], topic_id: bytes) -> None:
-        """Locked: these partitions, of which nothing is in flight, are another topic's now, of the same name. What they
-        hold goes to that one, under another producer id."""
+    def recreate(self, queues: Iterable[PartitionQueue], topic_id: bytes) -> None:
+        """Locked: the topic of these partitions was deleted and recreated, and no batch is in flight to the old one.
+        Their batches go to the new topic, under another producer id."""
         self._give_up_id(queues)
         for queue in queues:
             assert queue.in_flight == 0
@@ -335,21 +343,21 @@ class Accumulator:
             return error
 
     def close(self, reason: str = "the producer was closed") -> None:
-        """No more records come in; those waiting for room raise `ClosedError`."""
+        """No more records are taken; callers that wait for room raise `ClosedError`."""
         with self.lock:
             self._memory.close(reason)
             for outbox in self._outboxes.values():
                 outbox.wake.notify_all()
 
-    def _fail(self, failed: Iterable[tuple[Outgoing, PylogError]]) -> None:
-        for outgoing, error in failed:
-            self.finish(outgoing, error=error)
+    def _fail(self, failed: Iterable[tuple[ProducerBatch, PylogError]]) -> None:
+        for batch, error in failed:
+            self.finish(batch, error=error)
 
     # --- private, all locked ----------------------------------------------------------------------------------
 
-    def _open(self, queue: PartitionQueue, granted_bytes: int) -> None:
+    def _open_batch(self, queue: PartitionQueue, granted_bytes: int) -> None:
         delivery = Delivery(
-            queue.topic, queue.partition, base_timestamp_ms=time.time_ns() // 1_000_000, hurry=self.hurry
+            queue.topic, queue.partition, base_timestamp_ms=time.time_ns() // 1_000_000, flush=self.flush
         )
         queue.delivery = delivery
         queue.values = []
@@ -366,27 +374,27 @@ class Accumulator:
             if len(outbox.lingering) == 1:
                 outbox.wake.notify()
 
-    def _close(self, queue: PartitionQueue, *, is_being_encoded: bool = False) -> Outgoing | None:
-        """Ends the open list, if there is one, and puts it behind the closed ones."""
+    def _seal(self, queue: PartitionQueue, *, is_being_encoded: bool = False) -> ProducerBatch | None:
+        """Seals the open batch, if there is one, and puts it behind those sealed before."""
         delivery = queue.delivery
         if delivery is None:
             return None
         delivery.count = len(queue.values)
         delivery.timestamps = queue.timestamps
-        outgoing = self._outgoing(queue, delivery, queue.granted_bytes)
-        outgoing.gathered = Gathered(delivery, queue.schema, queue.values, queue.keys, queue.timestamps, queue.headers)
-        outgoing.is_being_encoded = is_being_encoded
-        self._unfinished[delivery] = outgoing
+        batch = self._sealed_batch(queue, delivery, queue.granted_bytes)
+        batch.builder = BatchBuilder(delivery, queue.schema, queue.values, queue.keys, queue.timestamps, queue.headers)
+        batch.is_being_encoded = is_being_encoded
+        self._unfinished[delivery] = batch
         queue.delivery = None
         queue.values = []
         queue.room = -1
-        queue.closed.append(outgoing)
+        queue.sealed.append(batch)
         if not is_being_encoded:
-            self._list(queue)
-        return outgoing
+            self._mark_ready(queue)
+        return batch
 
-    def _outgoing(self, queue: PartitionQueue, delivery: Delivery, reserved_bytes: int) -> Outgoing:
-        return Outgoing(
+    def _sealed_batch(self, queue: PartitionQueue, delivery: Delivery, reserved_bytes: int) -> ProducerBatch:
+        return ProducerBatch(
             queue, delivery, next(self._serials), reserved_bytes, time.monotonic() + self._delivery_timeout_s
         )
 
@@ -394,10 +402,10 @@ class Accumulator:
         if self.numbering is not None and any(queue.sequence.producer_id >= 0 for queue in queues):
             self.numbering.give_up_id()
 
-    def _list(self, queue: PartitionQueue) -> None:
-        """``queue`` may have something to send: its broker's thread looks at it."""
-        if queue.closed and not queue.is_listed and queue.leader != NO_LEADER:
-            queue.is_listed = True
+    def _mark_ready(self, queue: PartitionQueue) -> None:
+        """``queue`` may have a batch to send: wakes the thread of its leader."""
+        if queue.sealed and not queue.is_ready and queue.leader != NO_LEADER:
+            queue.is_ready = True
             outbox = self.outbox(queue.leader)
             outbox.ready.append(queue)
             outbox.wake.notify()
@@ -406,73 +414,71 @@ class Accumulator:
         queues = (held if isinstance(held, PartitionQueue) else held.queue for held in self._unfinished.values())
         return list(dict.fromkeys(queues))
 
-    def _take_given_up(self, queues: Iterable[PartitionQueue]) -> list[tuple[Outgoing, PylogError]]:
-        """What those of ``queues`` that were given up hold, to be failed (`_fail`) without the lock."""
+    def _take_given_up(self, queues: Iterable[PartitionQueue]) -> list[tuple[ProducerBatch, PylogError]]:
+        """The unsent batches of those ``queues`` that were given up, to be failed (`_fail`) without the lock."""
         return [
-            (outgoing, queue.given_up)
+            (batch, queue.given_up)
             for queue in queues
             if queue.given_up is not None
-            for outgoing in self._take_unsent(queue)
+            for batch in self._take_unsent(queue)
         ]
 
-    def _take_unsent(self, queue: PartitionQueue) -> list[Outgoing]:
-        """What ``queue`` holds that is not in flight: it holds that no more."""
-        self._close(queue)
-        unsent = [*queue.closed, *queue.to_repeat]
-        queue.closed.clear()
-        queue.to_repeat.clear()
-        for outgoing in unsent:
-            self._failed(outgoing)
+    def _take_unsent(self, queue: PartitionQueue) -> list[ProducerBatch]:
+        """Removes the batches of ``queue`` that are not in flight, and returns them."""
+        self._seal(queue)
+        unsent = [*queue.sealed, *queue.to_retry]
+        queue.sealed.clear()
+        queue.to_retry.clear()
+        for batch in unsent:
+            self._dropped(batch)
         return unsent
 
-    def _failed(self, outgoing: Outgoing) -> None:
+    def _dropped(self, batch: ProducerBatch) -> None:
         if self.numbering is not None:
-            self.numbering.failed(outgoing)
+            self.numbering.dropped(batch)
 
-    def _landed(self, queue: PartitionQueue) -> None:
+    def _answered(self, queue: PartitionQueue) -> None:
         queue.in_flight -= 1
-        if queue.in_flight == 0 and queue.to_repeat:
+        if queue.in_flight == 0 and queue.to_retry:
             again = []
-            for outgoing in sorted(queue.to_repeat, key=lambda outgoing: outgoing.serial):
-                if outgoing.delivery in self._unfinished:
-                    again.append(outgoing)
+            for batch in sorted(queue.to_retry, key=lambda batch: batch.serial):
+                if batch.delivery in self._unfinished:
+                    again.append(batch)
                 else:
-                    self._failed(outgoing)
-            queue.closed.extendleft(reversed(again))
-            queue.to_repeat = []
+                    self._dropped(batch)
+            queue.sealed.extendleft(reversed(again))
+            queue.to_retry = []
             queue.not_before_s = time.monotonic() + queue.backoff.next_s()
-        self._list(queue)
+        self._mark_ready(queue)
 
-    def _close_due(self, outbox: Outbox, now_s: float) -> float:
+    def _seal_due(self, outbox: Outbox, now_s: float) -> float:
         while outbox.lingering:
             queue, delivery = outbox.lingering[0]
             if queue.delivery is delivery:
                 left_s = queue.opened_s + self._linger_s - now_s
                 if left_s > 0 and not self._memory.is_closed:
                     return left_s
-                self._close(queue)
+                self._seal(queue)
             outbox.lingering.popleft()
         return 3600.0
 
     def _reserve(self, size: int) -> None:
-        """Takes ``size`` bytes of the buffer; lets go of the lock while it waits for them."""
-        self._memory.reserve(size, self._close_all)
+        """Takes ``size`` bytes of the buffer; releases the lock while it waits for them."""
+        self._memory.reserve(size, self._seal_all)
 
-    def _close_all(self) -> int:
-        """Nothing gathers any longer: it would never give its memory back. Returns how much is unfinished."""
+    def _seal_all(self) -> int:
+        """Seals all open batches, which would otherwise never return their memory. Returns how many are unfinished."""
         for held in list(self._unfinished.values()):
             if isinstance(held, PartitionQueue):
-                self._close(held)
+                self._seal(held)
         return len(self._unfinished)
 
 
 class BufferMemory:
-    """All methods are called with the lock held.
+    """``buffer.memory``: the bytes of all batches that are not acknowledged, and the callers that wait for room.
 
-    ``buffer.memory``: the bytes that wait to be acknowledged, and who waits for room among them.
-
-    Rule: the accumulator's lock guards it, and is let go of while somebody waits. Never above its bound, but for one
-    piece that is larger than the whole.
+    Rule: all methods are called with the accumulator's lock held, which is released while a caller waits. Never above
+    its bound, except for one batch that is larger than the whole buffer.
     """
 
     def __init__(self, lock: threading.Lock, *, total_bytes: int, max_block_s: float) -> None:
@@ -484,10 +490,10 @@ class BufferMemory:
         self._max_block_s = max_block_s
 
     def reserve(self, size: int, make_room: Callable[[], int]) -> None:
-        """Takes ``size`` bytes; lets go of the lock while it waits for them.
+        """Takes ``size`` bytes; releases the lock while it waits for them.
 
-        ``make_room`` is called once before that, and returns how many frames wait for their acknowledgement. Raises
-        `BufferExhaustedError` after ``max.block.ms``, `ClosedError`.
+        ``make_room`` is called once before the wait, and returns how many batches are not acknowledged. Raises
+        `BufferExhaustedError` after ``max.block.ms``, and `ClosedError`.
         """
         self.check_open()
         if self._free_bytes < size:
@@ -497,19 +503,19 @@ class BufferMemory:
                 if deadline.expired:
                     raise BufferExhaustedError(
                         f"buffer.memory={self.total_bytes} stayed full for {self._max_block_s:g} s "
-                        f"(max.block.ms); {waiting} frames wait for their acknowledgement"
+                        f"(max.block.ms); {waiting} batches are not acknowledged yet"
                     )
                 self._freed.wait(deadline.remaining_s())
                 self.check_open()
         self._free_bytes -= size
 
     def release(self, size: int) -> None:
-        """Gives ``size`` bytes back."""
+        """Returns ``size`` bytes."""
         self._free_bytes += size
         self._freed.notify_all()
 
     def close(self, reason: str = "the producer was closed") -> None:
-        """Those who wait, and all later ones, raise `ClosedError` with the ``reason`` that was given first."""
+        """Callers that wait, and all later ones, raise `ClosedError` with the ``reason`` that was given first."""
         if not self.is_closed:
             self.is_closed = True
             self._reason = reason
@@ -522,27 +528,27 @@ class BufferMemory:
 
 
 class Numbering:
-    """Of one producer. Not thread-safe: the accumulator's lock guards it.
+    """The sequence numbers of an idempotent producer: which batch may be sent, under which number, and what its failure
+    means for later batches of the partition. The accumulator's lock guards it.
 
-    Which frames of an idempotent producer may leave, under which number, and what their failures mean for the others.
+        a batch comes back …                            its number             later batches
+        no answer, or an error after which it may be    kept; `is_doubtful`    wait, then are sent again in order
+          in the log
+        refused for good, certainly not appended        void                   get new numbers
+        refused for a gap, earlier ones unanswered      kept                   wait for those
+        refused for a gap, no earlier one unanswered    void; gets a new one   get new numbers
+          … but it is doubtful                          none: it fails         are answered for themselves
 
-        a frame comes back …                          its number            the frames behind it
-        no answer, or one that leaves it open         stays; `is_doubtful`  wait, then go again in order
-        refused, surely not appended, for good        is void               are numbered anew
-        a gap before it, frames before it are open    stays                 wait for those
-        a gap before it, nothing before it is open    void; numbered anew   likewise
-          … but it is doubtful                        it fails by name      find out by themselves
-
-    Rule: a frame is given another number only if it is certain that it is in no log under its old one and will never
-    be: it was never sent, or every try was answered with a refusal, or it lies behind such a frame. Else it goes again
-    as it is, or fails, and its error says that it may be there. Before the first frame of a new epoch leaves, all of
-    the old one have come back.
+    Rule: a batch gets another number only if it is certain that it is in no log under its old one and never will be:
+    it was never sent, or each attempt was refused before it was appended, or an earlier batch to which that applies
+    leaves a gap before it. Otherwise it is sent again as it is, or it fails with an error that says that it may be in
+    the log. The first batch of a new epoch is sent only after all of the old one have come back.
     """
 
     def __init__(self) -> None:
         self.on_id_wanted: Callable[[], object] = lambda: None
-        self.trouble: PylogError | None = None  # why there is no id yet
-        self._producer_id = -1  # for partitions that begin
+        self.id_error: PylogError | None = None  # why there is no id yet
+        self._producer_id = -1  # for partitions that are sent to for the first time
         self._waiting: dict[PartitionQueue, None] = {}
 
     @property
@@ -551,29 +557,29 @@ class Numbering:
         return self._producer_id < 0
 
     def provide(self, producer_id: int) -> list[PartitionQueue]:
-        """An id that nobody had. Returns the partitions that waited for it."""
+        """A producer id that has never been used. Returns the partitions that waited for it."""
         self._producer_id = producer_id
-        self.trouble = None
+        self.id_error = None
         waiting, self._waiting = list(self._waiting), {}
         return waiting
 
     def give_up_id(self) -> None:
-        """Partitions that begin from now on do so under another id: they may be of a topic that was sent to before."""
+        """Partitions that are sent to for the first time from now on use another id: one that is recreated may have
+        been sent to under this one."""
         self._producer_id = -1
         self.on_id_wanted()
 
-    def number(self, outgoing: Outgoing) -> bool:
-        """Sees to it that a frame which is about to leave has a number. False: it may not leave yet.
-
-        It may when what is in flight has come back, or when an id is provided.
+    def number(self, batch: ProducerBatch) -> bool:
+        """Gives a batch that is about to be sent its number, if it has none. False: it may not be sent yet, but only
+        when the batches in flight have come back, or when an id is provided.
         """
-        queue, sequence = outgoing.queue, outgoing.queue.sequence
-        if outgoing.number is not None:
-            if sequence.holds(outgoing.number, outgoing.serial):
+        queue, sequence = batch.queue, batch.queue.sequence
+        if batch.number is not None:
+            if sequence.holds(batch.number, batch.serial):
                 return True
-            outgoing.number = None
-            outgoing.is_doubtful = False
-        if sequence.begins_anew and queue.in_flight:
+            batch.number = None
+            batch.is_doubtful = False
+        if sequence.begins_new_epoch and queue.in_flight:
             return False
         if sequence.needs_id:
             if self._producer_id == sequence.producer_id:
@@ -583,25 +589,25 @@ class Numbering:
                 self.on_id_wanted()
                 return False
             sequence.begin(self._producer_id)
-        outgoing.number = sequence.take(outgoing.delivery.count)
+        batch.number = sequence.take(batch.delivery.count)
         return True
 
-    def failed(self, outgoing: Outgoing) -> None:
-        """The frame goes nowhere any more."""
-        number = outgoing.number
-        if number is not None and not outgoing.is_doubtful and outgoing.queue.sequence.holds(number, outgoing.serial):
-            outgoing.queue.sequence.void_from(outgoing.serial)
+    def dropped(self, batch: ProducerBatch) -> None:
+        """The batch is not sent again."""
+        number = batch.number
+        if number is not None and not batch.is_doubtful and batch.queue.sequence.holds(number, batch.serial):
+            batch.queue.sequence.void_from(batch.serial)
 
-    def goes_again(self, outgoing: Outgoing, *, is_oldest: bool) -> bool:
-        """Whether a frame before which the broker found a gap may be sent again. False: whether it is there is unknown.
+    def is_retryable(self, batch: ProducerBatch, *, is_oldest: bool) -> bool:
+        """Whether a batch that was refused for a gap may be sent again. False: it may be in the log already.
 
-        ``is_oldest``: no earlier frame of the partition is still to be acknowledged.
+        ``is_oldest``: no earlier batch of the partition is unacknowledged.
         """
-        assert outgoing.number is not None
-        sequence = outgoing.queue.sequence
-        if not is_oldest or not sequence.holds(outgoing.number, outgoing.serial):
+        assert batch.number is not None
+        sequence = batch.queue.sequence
+        if not is_oldest or not sequence.holds(batch.number, batch.serial):
             return True
-        if outgoing.is_doubtful:
+        if batch.is_doubtful:
             return False
-        sequence.void_from(outgoing.serial)
+        sequence.void_from(batch.serial)
         return True

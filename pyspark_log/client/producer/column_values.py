@@ -1,4 +1,4 @@
-"""Python values checked against a column's type, and made what Arrow takes for it without loss.
+"""Python values checked against a column's type, and converted to what Arrow stores without loss.
 
 Rule: a value is stored exactly as it was given, or refused by its path (``s.zz``, ``tags.element``, ``m.value.a``).
 Left to itself, Arrow would cut a float in a list of integers, drop unknown fields of a struct, a time's zone and a
@@ -37,9 +37,9 @@ from broker_runtime.contract.errors import SchemaMismatchError
 from broker_runtime.contract.suggestion import suggestion
 
 Check = Callable[[Any], Any]
-"""Takes a value, returns what Arrow shall get for it. Raises `SchemaMismatchError` naming the path."""
+"""Takes a value, returns what is passed to Arrow. Raises `SchemaMismatchError`, which names the path."""
 
-_FLOAT32_LIMIT = float(2**128 - 2**103)  # from here on a double becomes infinite
+_FLOAT32_LIMIT = float(2**128 - 2**103)  # a double of this size or more becomes infinite
 _EPOCH_DATE = datetime.date(1970, 1, 1)
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _EPOCH_NAIVE = datetime.datetime(1970, 1, 1)
@@ -99,7 +99,7 @@ def _integer(kind: Any, path: str) -> Check:
 
 
 def _index(value: Any) -> int | None:
-    """The integer that ``value`` is; None if it is none. A bool is not."""
+    """``value`` as an integer; None if it is not one. A bool is not."""
     if isinstance(value, (bool, np.bool_)):
         return None
     try:
@@ -169,7 +169,7 @@ def _decimal(kind: Any, path: str) -> Check:
         if not number.is_finite():
             _refuse(path, kind, value)
         _, digits, exponent = number.as_tuple()
-        assert isinstance(exponent, int)  # letters stand for what is not finite
+        assert isinstance(exponent, int)  # it is a letter if the number is not finite
         text = "".join(map(str, digits)).lstrip("0")
         after_point = -exponent - (len(text) - len(text.rstrip("0")))
         if text and (after_point > scale or len(text) + exponent > precision - scale):
@@ -180,7 +180,7 @@ def _decimal(kind: Any, path: str) -> Check:
 
 
 def _whole(value: np.datetime64 | np.timedelta64, unit: str, name: str) -> int | None:
-    """How many of ``unit`` since 1970; None if it is not whole, or is no time."""
+    """The number of ``unit`` since 1970; None if it is not whole, or not a time."""
     if np.isnat(value) or (np.datetime_data(value)[0] in ("Y", "M", "generic") and name == "timedelta64"):
         return None
     converted = value.astype(f"{name}[{unit}]")

@@ -1,9 +1,9 @@
-"""What became of what was sent: one shared outcome per frame, and light views of it for callers.
+"""What became of what was sent: one shared outcome per batch, and light views of it for callers.
 
 Rule: a `Delivery` is finished exactly once, by acknowledgement or error. A future per record would cost 8 µs; a
 `RecordFuture` is a pair (delivery, index) instead, which becomes a whole future of `concurrent.futures`, with a lock
-and waiters, when somebody first looks for these. What a callback raises is logged by `concurrent.futures`, as for its
-own futures, and stops nothing.
+and waiters, when these are first used. An exception of a callback is logged by `concurrent.futures`, as for its own
+futures, and affects nothing else.
 """
 
 from __future__ import annotations
@@ -20,41 +20,41 @@ from broker_runtime.contract.waiting import Deadline
 from pyspark_log.client.records import BatchMetadata, RecordMetadata
 
 OnDelivery = Callable[[RecordMetadata | None, PylogError | None], object]
-"""What ``send(on_delivery=…)`` calls, from a thread of the producer: metadata or error, the other is None."""
+"""What ``send(on_delivery=…)`` calls, on a thread of the producer, with the metadata or the error (else None)."""
 
 
-class _Hurry(Protocol):
+class _Flush(Protocol):
     def __call__(self, delivery: Delivery) -> None: ...
 
 
 class Delivery:
-    """The outcome of one frame of ``count`` records. Finished once; any thread may wait."""
+    """The outcome of one batch of ``count`` records. Finished once; any thread may wait."""
 
     __slots__ = (
-        "_callbacks", "_event", "_hurry", "_lock", "append_time_ms", "base_offset", "base_timestamp_ms", "count",
+        "_callbacks", "_event", "_flush", "_lock", "append_time_ms", "base_offset", "base_timestamp_ms", "count",
         "error", "is_done", "partition", "rows", "timestamps", "topic",
     )  # fmt: skip
 
-    def __init__(self, topic: str, partition: int, *, base_timestamp_ms: int, hurry: _Hurry | None = None) -> None:
-        """``hurry`` is called when somebody waits for a frame that still gathers records."""
+    def __init__(self, topic: str, partition: int, *, base_timestamp_ms: int, flush: _Flush | None = None) -> None:
+        """``flush`` is called when a caller waits for a batch that may still be open."""
         self.topic = topic
         self.partition = partition
         self.base_timestamp_ms = base_timestamp_ms
         self.timestamps: Sequence[int | None] | None = None
         self.count = 0
-        # Of `send_batch`: a first row of the data, and which from there on.
+        # For `send_batch`: a row number in the data, and the numbers of the rows relative to it.
         self.rows: tuple[int, Any] = (0, ())
         self.base_offset = -1
         self.append_time_ms = -1
         self.error: PylogError | None = None
         self.is_done = False
-        self._hurry = hurry
+        self._flush = flush
         self._event = threading.Event()
         self._lock = threading.Lock()
         self._callbacks: list[Callable[[], object]] = []
 
     def finish(self, *, base_offset: int = -1, append_time_ms: int = -1, error: PylogError | None = None) -> bool:
-        """Sets the outcome and runs callbacks; False if it was set already. Not under a lock."""
+        """Sets the outcome and runs the callbacks; False if it was set already. Called without a lock."""
         with self._lock:
             if self.is_done:
                 return False
@@ -62,7 +62,7 @@ class Delivery:
             self.append_time_ms = append_time_ms
             self.error = error
             self.is_done = True
-            self._hurry = None
+            self._flush = None
             callbacks, self._callbacks = self._callbacks, []
         self._event.set()
         for callback in callbacks:
@@ -70,23 +70,23 @@ class Delivery:
         return True
 
     def when_done(self, callback: Callable[[], object]) -> None:
-        """``callback()`` once finished: at once if it is."""
+        """Calls ``callback()`` when finished, or at once if it is."""
         with self._lock:
             if not self.is_done:
                 self._callbacks.append(callback)
                 return
         run_logged(callback)
 
-    def wait(self, timeout_s: float | None, *, hurries: bool = True) -> None:
-        """Blocks until finished; raises `ClientTimeoutError` when the time is over."""
-        hurry = self._hurry
-        if hurries and hurry is not None:
-            hurry(self)
+    def wait(self, timeout_s: float | None, *, flushes: bool = True) -> None:
+        """Blocks until finished; raises `ClientTimeoutError` after ``timeout_s``."""
+        flush = self._flush
+        if flushes and flush is not None:
+            flush(self)
         if not self._event.wait(timeout_s):
             raise ClientTimeoutError(f"{self.topic}-{self.partition}: not acknowledged within {timeout_s:g} s")
 
     def record(self, index: int) -> RecordMetadata:
-        """Where record ``index`` of the frame is. Only of a finished delivery without an error."""
+        """Where record ``index`` of the batch is. Only for a finished delivery without an error."""
         timestamp = self.append_time_ms
         if timestamp < 0:
             given = self.timestamps
@@ -96,7 +96,7 @@ class Delivery:
         return RecordMetadata(self.topic, self.partition, offset, timestamp)
 
     def batch(self) -> BatchMetadata:
-        """Where the frame is. Only of a finished delivery without an error."""
+        """Where the batch is. Only for a finished delivery without an error."""
         timestamp = self.base_timestamp_ms if self.append_time_ms < 0 else self.append_time_ms
         return BatchMetadata(self.topic, self.partition, self.base_offset, self.count, timestamp)
 
@@ -109,10 +109,10 @@ _machinery_lock = threading.Lock()
 
 
 class _LazyFuture(Future[Outcome]):
-    """A future whose outcome is a delivery's, or several. Passes wherever one of `concurrent.futures` does.
+    """A future whose outcome is that of one delivery, or of several. Usable wherever one of `concurrent.futures` is.
 
-    Rule: `Future.__init__`, which costs as much as all of `Producer.send`, runs when one of its attributes is first
-    asked for, once. Subclasses say `done`, `result`, `exception` and `add_done_callback` without it.
+    Rule: `Future.__init__`, which costs as much as all of `Producer.send`, runs once, when one of its attributes is
+    first read. `done`, `result`, `exception` and `add_done_callback` of the subclasses work without it.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -123,10 +123,10 @@ class _LazyFuture(Future[Outcome]):
             if is_first:
                 super().__init__()
         if is_first:
-            self.add_done_callback(lambda _: self._tell_waiters())
+            self.add_done_callback(lambda _: self._notify_waiters())
         return self.__dict__[name]
 
-    def _tell_waiters(self) -> None:
+    def _notify_waiters(self) -> None:
         with self._condition:
             self._state = "FINISHED"
             error = self.exception(0)
@@ -138,8 +138,8 @@ class _LazyFuture(Future[Outcome]):
             self._condition.notify_all()
 
     def __await__(self) -> Generator[Any, None, Outcome]:
-        """``await`` gives what `result` gives, without blocking the event loop. It sends nothing off before its time:
-        what many tasks send still shares frames."""
+        """``await`` returns what `result` returns, without blocking the event loop. It does not flush the batch, so
+        records that many tasks send still share batches."""
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[None] = loop.create_future()
 
@@ -147,12 +147,12 @@ class _LazyFuture(Future[Outcome]):
             if not outcome.done():
                 outcome.set_result(None)
 
-        def tell_loop(_: object) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
+        def wake_loop(_: object) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop was closed: nothing waits any more
                 loop.call_soon_threadsafe(finish)
 
         if not self.done():
-            self.add_done_callback(tell_loop)
+            self.add_done_callback(wake_loop)
             yield from outcome
         return self.result(0)
 
@@ -165,30 +165,30 @@ class _LazyFuture(Future[Outcome]):
         return False
 
     def cancel(self) -> bool:
-        """Does nothing: what was sent stays sent."""
+        """Does nothing: a record that was sent cannot be recalled."""
         return False
 
     def set_running_or_notify_cancel(self) -> bool:
-        """It runs from the beginning."""
+        """True: a delivery is under way from the start."""
         return True
 
     def set_result(self, result: object) -> None:
-        """Raises `InvalidStateError`: only the producer says what became of a record."""
-        raise InvalidStateError("the outcome of what was sent is the producer's to say")
+        """Raises `InvalidStateError`: only the producer sets the outcome of a record."""
+        raise InvalidStateError("only the producer sets the outcome of a record")
 
     def set_exception(self, exception: object) -> None:
         """Raises `InvalidStateError`, as `set_result`."""
-        raise InvalidStateError("the outcome of what was sent is the producer's to say")
+        raise InvalidStateError("only the producer sets the outcome of a record")
 
 
 class RecordFuture(tuple[Delivery, int], _LazyFuture[RecordMetadata]):
-    """What `Producer.send` returns: a `concurrent.futures.Future` that can be awaited as well.
+    """What `Producer.send` returns: a `concurrent.futures.Future` that can also be awaited.
 
-    Waiting for it with `result` or `exception` sends its frame off at once. There is no cancelling.
+    Waiting for it with `result` or `exception` sends its batch at once. It cannot be cancelled.
     """
 
     def __init__(self, _: tuple[Delivery, int]) -> None:
-        # Not Future's: see `_LazyFuture`.
+        # Does not call Future's: see `_LazyFuture`.
         pass
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
@@ -212,17 +212,17 @@ class RecordFuture(tuple[Delivery, int], _LazyFuture[RecordMetadata]):
         return self[0].is_done
 
     def add_done_callback(self, fn: Callable[[Any], object]) -> None:
-        """``fn(self)`` when done, from a thread of the producer, or at once."""
+        """Calls ``fn(self)`` when done, on a thread of the producer, or at once if it is."""
         self[0].when_done(lambda: fn(self))
 
     def __repr__(self) -> str:
         delivery, index = self
         state = "pending" if not delivery.is_done else "failed" if delivery.error else "acknowledged"
-        return f"RecordFuture({delivery.topic}-{delivery.partition}, record {index} of its frame, {state})"
+        return f"RecordFuture({delivery.topic}-{delivery.partition}, record {index} of its batch, {state})"
 
 
 class BatchFuture(_LazyFuture[list[BatchMetadata]]):
-    """What `Producer.send_batch` returns: done when all frames of the batch are. Otherwise as `RecordFuture`."""
+    """What `Producer.send_batch` returns: done when all its frames are. Otherwise like `RecordFuture`."""
 
     def __init__(self, deliveries: Sequence[Delivery]) -> None:
         self._deliveries = tuple(deliveries)
@@ -240,11 +240,11 @@ class BatchFuture(_LazyFuture[list[BatchMetadata]]):
         return next((delivery.error for delivery in self._deliveries if delivery.error is not None), None)
 
     def done(self) -> bool:
-        """Whether the outcome of all is known."""
+        """Whether all outcomes are known."""
         return all(delivery.is_done for delivery in self._deliveries)
 
     def add_done_callback(self, fn: Callable[[Any], object]) -> None:
-        """``fn(self)`` once, when all are done, from a thread of the producer, or at once."""
+        """Calls ``fn(self)`` once, when all are done, on a thread of the producer, or at once if they are."""
         left = _Countdown(len(self._deliveries), lambda: fn(self))
         for delivery in self._deliveries:
             delivery.when_done(left.one_less)
@@ -279,7 +279,7 @@ def wait_for(deliveries: Sequence[Delivery], timeout_s: float | None) -> None:
 
 
 def run_logged(callback: Callable[[], object]) -> None:
-    """Calls ``callback``; what it raises is logged and goes no further."""
+    """Calls ``callback``; an exception that it raises is logged and not passed on."""
     outcome: Future[Any] = Future()
     outcome.add_done_callback(lambda _: callback())
     outcome.set_result(None)

@@ -1,4 +1,4 @@
-"""What a producer holds of one partition, and what its threads pass around: frames to send, by broker.
+"""A producer's batches: the open one of a partition, those that are sealed, and the partitions of each broker.
 
 Rule: plain state, changed only by the `Accumulator` and `Producer.send`, under the accumulator's lock.
 """
@@ -15,8 +15,8 @@ from broker_runtime.contract.errors import PylogError
 from broker_runtime.contract.frame import number_frame
 from broker_runtime.contract.schema import TopicSchema
 from broker_runtime.contract.waiting import Backoff
+from pyspark_log.client.producer.batch_builder import BatchBuilder, Headers, filled
 from pyspark_log.client.producer.delivery import Delivery
-from pyspark_log.client.producer.gathering import Gathered, Headers, filled
 from pyspark_log.client.producer.sequence import FrameNumber, Sequence
 
 NO_LEADER = -1
@@ -24,19 +24,20 @@ NO_LEADER = -1
 
 
 @dataclass(slots=True, eq=False)
-class Outgoing:
-    """A closed frame on its way. ``gathered`` is there until it is encoded, ``frame`` from then on.
+class ProducerBatch:
+    """A sealed batch: waiting to be sent, in flight, or waiting to be sent again (Kafka's ``ProducerBatch``).
 
-    ``number`` is an idempotent producer's; ``written_number`` is the one that is in the frame's header.
-    ``is_doubtful``: a try of it was left open, so it may be in the log already, or still come to be.
+    It has a ``builder`` until it is encoded, and a ``frame`` from then on. ``number``: an idempotent producer's;
+    ``written_number``: the one in the frame's header. ``is_doubtful``: the outcome of an attempt is unknown, so the
+    batch may be in the log, or may still get there.
     """
 
     queue: PartitionQueue
     delivery: Delivery
-    serial: int  # rises in the order of closing
+    serial: int  # rises in the order in which batches are sealed
     reserved_bytes: int
     deadline_s: float
-    gathered: Gathered | None = None
+    builder: BatchBuilder | None = None
     frame: pa.Buffer | None = None
     is_being_encoded: bool = False
     number: FrameNumber | None = None
@@ -44,13 +45,13 @@ class Outgoing:
     is_doubtful: bool = False
 
     def write_number(self) -> None:
-        """Puts the frame's number into its header, if it is not there. The frame is encoded."""
+        """Writes the batch's number into the header of its frame, if it is not there. The batch is encoded."""
         number = self.number
         if number is None or number == self.written_number:
             return
         assert self.frame is not None
         if self.written_number is not None or not self.frame.is_mutable:
-            self.frame = pa.py_buffer(bytearray(self.frame))  # a stream that broke may still read the old bytes
+            self.frame = pa.py_buffer(bytearray(self.frame))  # a broken stream may still read the old bytes
         number_frame(
             self.frame, producer_id=number.producer_id, producer_epoch=number.epoch, base_sequence=number.sequence
         )
@@ -58,21 +59,22 @@ class Outgoing:
 
 
 class PartitionQueue:
-    """One partition's records. The first fields are what `Producer.send` touches for every record.
+    """The batches of one partition. The first fields are those that `Producer.send` touches for every record.
 
-    Invariant: ``room`` < 0 before the next record means: no list is open, or its grant is used up; ask the accumulator.
+    Invariant: ``room`` is what is left of the memory granted to the open batch. If a record does not fit it, or no
+    batch is open (``room`` < 0), the accumulator must be asked.
     """
 
     __slots__ = (  # noqa: RUF023 — by subject
         "values", "room", "delivery",
         "keys", "timestamps", "headers", "granted_bytes", "batch_bytes", "opened_s",
         "topic", "topic_id", "partition", "schema", "leader", "leader_epoch",
-        "closed", "in_flight", "sent_to", "to_repeat", "not_before_s", "is_listed", "backoff", "trouble", "given_up",
+        "sealed", "in_flight", "sent_to", "to_retry", "not_before_s", "is_ready", "backoff", "last_error", "given_up",
         "sequence",
     )  # fmt: skip
 
     def __init__(self, topic: str, topic_id: bytes, partition: int, schema: TopicSchema, batch_bytes: int) -> None:
-        """``batch_bytes``: how large a list grows."""
+        """``batch_bytes``: how large a batch grows."""
         self.values: list[object] = []
         self.room = -1
         self.delivery: Delivery | None = None
@@ -88,19 +90,19 @@ class PartitionQueue:
         self.schema = schema
         self.leader = NO_LEADER
         self.leader_epoch = -1
-        self.closed: deque[Outgoing] = deque()
+        self.sealed: deque[ProducerBatch] = deque()
         self.in_flight = 0
-        self.sent_to = NO_LEADER  # whom those in flight went to
-        self.to_repeat: list[Outgoing] = []
+        self.sent_to = NO_LEADER  # the broker that those in flight were sent to
+        self.to_retry: list[ProducerBatch] = []
         self.not_before_s = 0.0
-        self.is_listed = False
+        self.is_ready = False
         self.backoff = Backoff()
-        self.trouble: PylogError | None = None  # why frames came back; None once one is acknowledged
-        self.given_up: PylogError | None = None  # why nothing is sent any more: its topic is gone
+        self.last_error: PylogError | None = None  # why batches came back; None once one is acknowledged
+        self.given_up: PylogError | None = None  # why nothing is sent any more: the topic is gone
         self.sequence = Sequence()
 
     def add(self, value: object, key: bytes | None, timestamp_ms: int | None, headers: Headers | None) -> int:
-        """Appends one record to the open list; returns its index. Room was made before."""
+        """Adds one record to the open batch, which has room for it; returns its index."""
         index = len(self.values)
         self.values.append(value)
         if key is not None:
@@ -117,7 +119,7 @@ class PartitionQueue:
 
 @dataclass(slots=True, eq=False)
 class Outbox:
-    """Partitions that one broker leads, as far as they have something: open lists by age, and frames to send."""
+    """The partitions led by one broker that have batches: open ones by age, and those with a batch to send."""
 
     wake: threading.Condition
     lingering: deque[tuple[PartitionQueue, Delivery]] = field(default_factory=deque)

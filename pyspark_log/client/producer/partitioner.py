@@ -1,12 +1,12 @@
-"""Which partition a record goes to: Kafka's murmur2 for keys, round robin or a function of the user's without.
+"""The partition of a key: Kafka's murmur2. (`topic_queues` places records without a key.)
 
-Rule: a key has the partition it would have in Kafka, so data moved from there keeps its place:
+Rule: a key has the same partition as in Kafka, so data that is moved from there stays in its partition:
 ``(murmur2(bytes) & 0x7fffffff) % partitions`` (Kafka's ``Utils.murmur2`` and ``Utils.toPositive``). A key's bytes are
 UTF-8 for strings and big-endian for integers: four bytes for types of up to 32 bits, eight above (what Kafka's
 IntegerSerializer and LongSerializer write). A Python int has eight.
 
-Whole columns are hashed by numpy over Arrow's own buffers, one step per four bytes of the longest key and not one per
-record. Null keys have no partition: callers place them as records without a key.
+numpy hashes whole columns in Arrow's own buffers, in one step per four bytes of the longest key instead of one per
+record. Null keys have no partition: callers treat them as records without a key.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SLICE_ROWS = 65_536  # bounds the scratch memory of `hash_column`
 
 
 def murmur2(data: bytes) -> int:
-    """Kafka's 32-bit murmur2 of ``data``, as the unsigned number (Java shows it signed)."""
+    """Kafka's 32-bit murmur2 of ``data``, as an unsigned number (in Java it is signed)."""
     length = len(data)
     h = _SEED ^ length
     whole = length & ~3
@@ -60,11 +60,11 @@ def key_bytes(key: bytes | bytearray | memoryview | str | int) -> bytes:
 
 
 def utf8(what: str, text: str) -> bytes:
-    """``text`` as UTF-8. Raises `SchemaMismatchError` for what is no Unicode (a lone surrogate)."""
+    """``text`` as UTF-8. Raises `SchemaMismatchError` if it is not valid Unicode (a lone surrogate)."""
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise SchemaMismatchError(f"{what} {text!r:.80} is no Unicode text: {error.reason}") from None
+        raise SchemaMismatchError(f"{what} {text!r:.80} is not valid Unicode: {error.reason}") from None
 
 
 def partition_for_key(key: bytes, partitions: int) -> int:
@@ -82,10 +82,10 @@ def check_partition(topic: str, partition: int, partitions: int) -> int:
 def partitions_for_keys(keys: pa.Array | pa.ChunkedArray, partitions: int) -> np.ndarray:
     """The partition of each key, as int32 of the same length; -1 where the key is null.
 
-    ``keys``: binary, string (large, fixed-size and view ones too) or integer. Raises `SchemaMismatchError` for others.
+    ``keys``: binary, string (also large, fixed-size and view types) or integer, else `SchemaMismatchError`.
     """
     column = keys.combine_chunks() if isinstance(keys, pa.ChunkedArray) else keys
-    if isinstance(column, pa.ChunkedArray):  # several chunks' worth of combine_chunks is still chunked when empty
+    if isinstance(column, pa.ChunkedArray):  # combine_chunks of no chunks is still chunked
         column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
     if pa.types.is_dictionary(column.type):
         by_value = partitions_for_keys(column.dictionary, partitions)
@@ -99,7 +99,7 @@ def partitions_for_keys(keys: pa.Array | pa.ChunkedArray, partitions: int) -> np
 
 
 def hash_column(column: pa.Array) -> np.ndarray:
-    """murmur2 of each value's key bytes as uint32; null rows have some hash."""
+    """murmur2 of each value's key bytes as uint32; the hash of a null row is arbitrary."""
     kind = column.type
     if pa.types.is_integer(kind):
         wide = kind.bit_width == 64 or kind == pa.uint32()
@@ -131,7 +131,7 @@ def hash_column(column: pa.Array) -> np.ndarray:
 
 
 def _hash_slices(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """murmur2 of each ``data[start : start + length]``. Rows go by falling length, so each step works on a prefix."""
+    """murmur2 of each ``data[start : start + length]``. Rows are sorted by length, so each step takes a prefix."""
     order = np.argsort(-lengths, kind="stable")
     at, left = starts[order], lengths[order]
     m = np.uint32(_M)

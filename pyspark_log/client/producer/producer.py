@@ -1,14 +1,16 @@
 """`Producer`: records and batches to topics.
 
-Rule: ``send`` gathers, nothing more: a list per partition grows until ``batch.size`` or ``linger.ms``, then one frame
-goes out. Whoever fills a list encodes it, outside the lock; threads of the producer do the rest (`sender`). Keys go
-where Kafka would put them (`partitioner`), records without a key round robin.
+Rule: ``send`` only adds a record to the open batch of its partition. The batch is sealed at ``batch.size`` or after
+``linger.ms``, and is sent as one frame. The thread that fills a batch encodes it, outside the lock; threads of the
+producer do the rest (`sender`, `broker_sender`). Keys go where Kafka would put them (`partitioner`), records without a
+key round robin.
 
-A record is in the log once, however often its frame has to be sent (``enable.idempotence``, which needs ``acks=all``
-and is on unless ``acks`` says otherwise); without that, a frame whose acknowledgement got lost is there twice.
-A topic that is deleted and made anew is gone on with, as Kafka's producer does: what no log has goes to the new topic;
-where that has another schema or fewer partitions, it fails with `InconsistentTopicIdError`.
-Thread-safe. After ``os.fork`` a child's producer is empty and works: what was not sent yet is the parent's.
+A record is in the log once, however often its batch has to be sent (``enable.idempotence``, which needs ``acks=all``
+and is on unless ``acks`` says otherwise). Without idempotence, a batch whose acknowledgement was lost is there twice.
+If a topic is deleted and recreated, the producer continues with the new topic, as Kafka's does: records that are in no
+log yet go there; if it has another schema or fewer partitions, they fail with `InconsistentTopicIdError`.
+Thread-safe. After ``os.fork`` the child's producer works and is empty: records that were not sent yet are sent by the
+parent.
 """
 
 from __future__ import annotations
@@ -31,13 +33,13 @@ from broker_runtime.contract.settings import ProducerKeywords, ProducerSettings,
 from pyspark_log.client.connection import forking
 from pyspark_log.client.connection.cluster import Cluster
 from pyspark_log.client.producer.accumulator import Accumulator
-from pyspark_log.client.producer.batches import batch_frames
+from pyspark_log.client.producer.batch_builder import RECORD_OVERHEAD_BYTES, Headers, headers_bytes
 from pyspark_log.client.producer.delivery import BatchFuture, Delivery, OnDelivery, RecordFuture, wait_for
-from pyspark_log.client.producer.dispatch import Dispatch
-from pyspark_log.client.producer.gathering import RECORD_OVERHEAD_BYTES, Headers, headers_bytes
-from pyspark_log.client.producer.lanes import Lane
-from pyspark_log.client.producer.partition_queue import Outgoing, PartitionQueue
+from pyspark_log.client.producer.partition_queue import PartitionQueue, ProducerBatch
 from pyspark_log.client.producer.partitioner import key_bytes, utf8
+from pyspark_log.client.producer.record_batches import batch_frames
+from pyspark_log.client.producer.sender import Sender
+from pyspark_log.client.producer.topic_queues import TopicQueues
 from pyspark_log.client.records import timestamp_ms_of
 from pyspark_log.client.unsupported import without_later_settings
 
@@ -79,10 +81,10 @@ class Producer:
             is_idempotent=self._settings.enable_idempotence,
         )
         self._lock = self._accumulator.lock
-        plain_lanes: dict[str, Lane] = {}
-        self._plain_lanes = plain_lanes  # where `send` may take its shortest way
-        self._dispatch = Dispatch(
-            self._cluster, self._accumulator, self._settings, on_forget=lambda name: plain_lanes.pop(name, None)
+        plain_topics: dict[str, TopicQueues] = {}
+        self._plain_topics = plain_topics  # those whose records may take the fast path of `send`
+        self._sender = Sender(
+            self._cluster, self._accumulator, self._settings, on_forget=lambda name: plain_topics.pop(name, None)
         )
 
     # --- sending ----------------------------------------------------------------------------------------------
@@ -102,7 +104,7 @@ class Producer:
 
         ``value``: bytes (or what ``value_serializer`` takes; str is sent as UTF-8), None, or for a topic with a schema
         a mapping of its columns. ``key``: bytes, str (UTF-8) or int (8 bytes big-endian). ``partition``: this one,
-        whatever the key. ``headers``: pairs of name and bytes. ``timestamp``: an aware datetime or ms; else now. The
+        also with a key. ``headers``: pairs of name and bytes. ``timestamp``: an aware datetime or ms; else now. The
         log's times are whole milliseconds, as Kafka's are: microseconds are cut off (rounded down).
         ``on_delivery(metadata, error)`` is called from a thread of the producer.
 
@@ -111,14 +113,14 @@ class Producer:
         `RecordTooLargeError`, `InvalidTimestampError`, `ClosedError`, `BrokerUnavailableError`. What happens later is
         in the future, and in `flush`.
         """
-        # The shortest way: bytes without a key, round robin. Everything else goes the long one. Measured per record:
-        # 1.0 µs of which the lock 0.3, the future 0.2 (acquire and release are cheaper than `with`).
+        # The fast path: bytes without a key, round robin. All other records take `_send`. Measured per record: 1.0 µs,
+        # of which the lock 0.3 and the future 0.2 (acquire and release are cheaper than `with`).
         if key is None and type(value) is bytes and partition is None and timestamp is None and not headers:
-            lane = self._plain_lanes.get(topic)
-            if lane is not None and on_delivery is None:
+            queues = self._plain_topics.get(topic)
+            if queues is not None and on_delivery is None:
                 self._lock.acquire()
                 try:
-                    queue = next(lane.turns)
+                    queue = next(queues.unkeyed)
                     size = len(value) + RECORD_OVERHEAD_BYTES
                     queue.room = room = queue.room - size
                     if room >= 0:
@@ -129,53 +131,53 @@ class Producer:
                     queue.room = room + size
                 finally:
                     self._lock.release()
-                return self._append(lane, queue, value, None, None, None, size)
+                return self._append(queues, queue, value, None, None, None, size)
         return self._send(topic, value, key, partition, headers, timestamp, on_delivery)
 
     def send_batch(self, topic: str, data: Any, *, partition: int | None = None) -> BatchFuture:
         """Takes columns: anything with ``__arrow_c_stream__`` or ``__arrow_c_array__`` (pyarrow, pandas ≥ 2.2, Polars,
-        DuckDB). Rows become no Python objects.
+        DuckDB). No row becomes a Python object.
 
         Topics with a schema: by column name, cast safely; without one: ``value`` (binary or string), and ``key``,
-        ``headers``, ``timestamp`` if they are there. Rows with a key go to its partition, in their order; all others
-        in contiguous slices, the partitions in turn. The future has a `BatchMetadata` for each frame, in the order of
-        the data's parts. Blocks and raises as `send`; on an error nothing later of ``data`` is sent.
+        ``headers``, ``timestamp`` if they are there. Rows with a key go to its partition, in their order; the
+        others are spread over the partitions in contiguous slices. The future has a `BatchMetadata` for each frame, in
+        the order of the data's parts. Blocks and raises as `send`; after an error nothing more of ``data`` is sent.
         """
         deliveries: list[Delivery] = []
         self._send_batch(topic, data, partition, deliveries)
         return BatchFuture(deliveries)
 
     def _send_batch(self, topic: str, data: Any, partition: int | None, deliveries: list[Delivery]) -> None:
-        """Fills ``deliveries``, so that the caller knows what was taken also when an error ends it."""
-        lane = self._lane(topic, partition)
+        """Appends to ``deliveries`` as it proceeds, so the caller knows what was taken even if this raises."""
+        queues = self._queues_of(topic, partition)
         for queue, delivery, frame in batch_frames(
-            lane,
+            queues,
             data,
             partition,
             self._settings.compression_type,
             self._lock,
-            lane_anew=lambda: self._dispatch.lane_anew(topic),
+            refreshed=lambda: self._sender.refreshed_queues_of(topic),
         ):
             self._accumulator.add_frame(queue, delivery, frame)
             deliveries.append(delivery)
 
     def flush(self, timeout: float | None = None) -> None:
-        """Sends all there is at once and blocks until it is acknowledged or has failed.
+        """Sends all records at once and blocks until each is acknowledged or has failed.
 
-        Raises the first delivery error since the last flush, also one that its record's future or callback has told: no
-        flush, nor `close`, tells it again. Raises `ClientTimeoutError` after ``timeout`` seconds, or `ClosedError` if a
-        thread of the producer met a defect. Without a ``timeout`` it takes ``delivery_timeout_ms`` and a request's time
-        at most.
+        Raises the first delivery error since the last flush, even if a record's future or callback has reported it; no
+        later `flush` or `close` raises it again. Raises `ClientTimeoutError` after ``timeout`` seconds, and
+        `ClosedError` if a thread of the producer met a defect. Without a ``timeout`` it takes at most
+        ``delivery_timeout_ms`` and the time of a request.
         """
-        wait_for(self._accumulator.hurry_all(), timeout)
+        wait_for(self._accumulator.flush_all(), timeout)
         error = self._accumulator.take_first_error()
         if error is not None:
             raise error
-        self._dispatch.raise_failure()
+        self._sender.raise_failure()
 
     def partitions_for(self, topic: str) -> list[int]:
         """The topic's partitions. Raises `UnknownTopicOrPartitionError`."""
-        return list(range(len(self._lane(topic).queues)))
+        return list(range(len(self._queues_of(topic).partitions)))
 
     def close(self, timeout: float | None = None) -> None:
         """Flushes (at most ``timeout`` seconds, else 30), then ends all threads and connections. May be called again.
@@ -185,15 +187,15 @@ class Producer:
         if self._is_closed:
             return
         self._is_closed = True
-        self._plain_lanes.clear()
+        self._plain_topics.clear()
         deadline_error: ClientTimeoutError | None = None
         try:
-            wait_for(self._accumulator.hurry_all(), _CLOSE_LIMIT_S if timeout is None else timeout)
+            wait_for(self._accumulator.flush_all(), _CLOSE_LIMIT_S if timeout is None else timeout)
         except ClientTimeoutError as error:
             deadline_error = error
         finally:
             self._accumulator.close()
-            self._dispatch.stop()
+            self._sender.stop()
             self._accumulator.abandon_all(ClosedError("the producer was closed before the record was acknowledged"))
             self._cluster.close()
             forking.unregister(self)
@@ -217,13 +219,13 @@ class Producer:
     # --- forks (see `forking`) --------------------------------------------------------------------------------
 
     def _interrupt_for_fork(self) -> None:
-        """See `forking`: streams do it."""
+        """See `forking`: the producer's streams do it."""
 
     def _drop_for_fork(self) -> None:
         """See `forking`."""
 
     def _after_fork_in_child(self) -> None:
-        """See `forking`: begins empty."""
+        """See `forking`: starts again, empty."""
         if not self._is_closed:
             self._start()
 
@@ -240,24 +242,24 @@ class Producer:
         on_delivery: OnDelivery | None,
     ) -> RecordFuture:
         settings = self._settings
-        lane = self._lane(topic, partition)
+        queues = self._queues_of(topic, partition)
         if settings.value_serializer is not None and value is not None:
             value = settings.value_serializer(value)
         if settings.key_serializer is not None and key is not None:
             key = settings.key_serializer(key)
-        if lane.rows is not None:
+        if queues.rows is not None:
             if key is not None:
                 raise SchemaMismatchError(
                     f"topic {topic!r} has a schema: "
-                    + (f"its key is its column {lane.topic.key!r}" if lane.topic.key else "its records have no key")
+                    + (f"its key is its column {queues.topic.key!r}" if queues.topic.key else "its records have no key")
                     + ", so key= is not taken"
                 )
-            rows = lane.rows
+            rows = queues.rows
             try:
                 row = rows.row(value)
             except SchemaMismatchError:
-                lane = self._dispatch.lane_anew(topic)  # the column may have been added since
-                rows = lane.rows or rows
+                queues = self._sender.refreshed_queues_of(topic)  # the column may have been added since
+                rows = queues.rows or rows
                 row = rows.row(value)
             value = row
             encoded_key = rows.key_bytes(row)
@@ -270,17 +272,17 @@ class Producer:
         if checked_headers:
             size += headers_bytes(checked_headers)
         timestamp_ms = None if timestamp is None else _checked_timestamp(timestamp)
-        queue = lane.partition_of(encoded_key, partition)
-        stored_key = None if lane.rows is not None else encoded_key
-        future = self._append(lane, queue, value, stored_key, timestamp_ms, checked_headers, size)
+        queue = queues.partition_of(encoded_key, partition)
+        stored_key = None if queues.rows is not None else encoded_key
+        future = self._append(queues, queue, value, stored_key, timestamp_ms, checked_headers, size)
         if on_delivery is not None:
             delivery, index = future
-            delivery.when_done(lambda: _tell(on_delivery, delivery, index))
+            delivery.when_done(lambda: _report(on_delivery, delivery, index))
         return future
 
     def _append(
         self,
-        lane: Lane,
+        queues: TopicQueues,
         queue: PartitionQueue | None,
         value: Any,
         key: bytes | None,
@@ -288,23 +290,26 @@ class Producer:
         headers: Headers | None,
         size: int,
     ) -> RecordFuture:
-        """The long way: where a list must be opened, closed, or wait for memory; ``queue`` None: whose turn it is."""
-        if size > lane.max_message_bytes:
+        """Adds a record where a batch may have to be opened or sealed, or to wait for memory.
+
+        ``queue`` None: the record has no key, and goes to the next partition, or to the sticky one.
+        """
+        if size > queues.max_message_bytes:
             raise RecordTooLargeError(
-                f"a record of about {size} bytes; topic {lane.topic.name!r} takes {lane.max_message_bytes} "
+                f"a record of about {size} bytes; topic {queues.topic.name!r} takes {queues.max_message_bytes} "
                 "(max.message.bytes, and never above segment.bytes)"
             )
-        is_turn = queue is None
+        is_unkeyed = queue is None
         while True:
-            full: Outgoing | None = None
+            full: ProducerBatch | None = None
             with self._lock:
-                # Not let go of in between: whoever sends lists off must not find one that has no record yet.
+                # The lock is held from the opening of a batch to its first record: no thread may seal an empty batch.
                 while full is None:
                     if queue is None:
-                        queue = next(lane.turns)
-                    if is_turn and queue.delivery is None:
-                        queue = lane.turn_on_opening(queue)
-                        is_turn = False
+                        queue = next(queues.unkeyed)
+                    if is_unkeyed and queue.delivery is None:
+                        queue = queues.queue_of_new_batch(queue)
+                        is_unkeyed = False
                     if queue.delivery is not None and queue.room >= size:
                         queue.room -= size
                         index = queue.add(value, key, timestamp_ms, headers)
@@ -312,21 +317,21 @@ class Producer:
                     full = self._accumulator.make_room(queue, size)
             self._encode(full)
 
-    def _encode(self, full: Outgoing) -> None:
-        assert full.gathered is not None
+    def _encode(self, full: ProducerBatch) -> None:
+        assert full.builder is not None
         try:
-            frame = full.gathered.encode(self._settings.compression_type)
+            frame = full.builder.encode(self._settings.compression_type)
         except PylogError as error:
             self._accumulator.encoded(full, None, error)
         else:
             self._accumulator.encoded(full, frame)
 
-    def _lane(self, topic: str, partition: int | None = None) -> Lane:
-        lane = self._dispatch.lane_with(topic, partition)
+    def _queues_of(self, topic: str, partition: int | None = None) -> TopicQueues:
+        queues = self._sender.queues_with(topic, partition)
         settings = self._settings
-        if topic not in self._plain_lanes and lane.is_plain and settings.value_serializer is None:
-            self._plain_lanes[topic] = lane
-        return lane
+        if topic not in self._plain_topics and queues.is_plain and settings.value_serializer is None:
+            self._plain_topics[topic] = queues
+        return queues
 
 
 def _value_bytes(topic: str, value: Any) -> bytes | None:
@@ -360,7 +365,7 @@ def _checked_timestamp(timestamp: datetime | int) -> int:
     return milliseconds
 
 
-def _tell(on_delivery: OnDelivery, delivery: Delivery, index: int) -> None:
+def _report(on_delivery: OnDelivery, delivery: Delivery, index: int) -> None:
     if delivery.error is not None:
         on_delivery(None, delivery.error)
     else:

@@ -1,7 +1,7 @@
-"""Python mappings checked against a typed topic's schema as they are sent, so that the mistake shows where it is made.
+"""Python mappings checked against a typed topic's schema when they are sent, so that `Producer.send` raises the error.
 
-Rule: unknown, missing and wrong fields are refused by name, at any depth (`column_values` says what a column takes).
-Columns are made later, for a whole frame at once (`gathering`).
+Rule: unknown, missing and wrong fields are refused by name, at any depth (`column_values` defines what a column takes).
+Columns are made later, for a whole batch at once (`batch_builder`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import pyarrow as pa
 from broker_runtime.contract.errors import SchemaMismatchError
 from broker_runtime.contract.schema import TopicSchema
 from broker_runtime.contract.suggestion import suggestion
+from pyspark_log.client.producer.batch_builder import RECORD_OVERHEAD_BYTES, text_bytes
 from pyspark_log.client.producer.column_values import value_check
-from pyspark_log.client.producer.gathering import RECORD_OVERHEAD_BYTES, text_bytes
 
 _FIXED_VALUE_BYTES = 16
 
@@ -32,7 +32,7 @@ class RowCheck:
         self._key_type = None if schema.key is None else schema.arrow.field(schema.key).type
 
     def row(self, given: object) -> tuple[Any, ...]:
-        """The columns' values in order; fields left out that may be null are None. Raises `SchemaMismatchError`."""
+        """The columns' values in order; a nullable field that is left out is None. Raises `SchemaMismatchError`."""
         if not isinstance(given, Mapping):
             raise SchemaMismatchError(
                 f"topic {self._topic!r} has a schema: send a mapping of {', '.join(self._names)}, "
@@ -47,7 +47,7 @@ class RowCheck:
         return tuple([check(get(name)) for name, check in self._checks])
 
     def key_bytes(self, row: tuple[Any, ...]) -> bytes | None:
-        """The bytes whose hash chooses the partition: of the key column, None without one or if it is null."""
+        """The key column's bytes, whose hash chooses the partition; None without a key column, or if it is null."""
         if self._key_index is None:
             return None
         key = row[self._key_index]
@@ -62,7 +62,7 @@ class RowCheck:
         return bytes(key)
 
     def size(self, row: tuple[Any, ...]) -> int:
-        """About what the row costs in memory and in a frame."""
+        """The approximate size of the row in memory and in a frame."""
         return RECORD_OVERHEAD_BYTES + sum(map(_value_bytes, row))
 
 

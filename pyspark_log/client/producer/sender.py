@@ -1,281 +1,306 @@
-"""Frames to one broker: one thread writes them, another reads what became of them.
+"""A producer's background thread: who leads which partition, producer ids, time limits; starts a `BrokerSender` per
+broker, which sends the batches.
 
-Rule: the writer takes from the accumulator and never holds its lock while it encodes or writes. Answers come in the
-order of the requests. When a stream breaks, all that is unanswered goes back to the accumulator together, so order
-is kept; what had been appended already, the broker recognises by its number, and without one it is there twice.
-Streams are opened when there is something to send.
+Rule: metadata is fetched when a topic is first used, when a batch came back because of its leader, when a leader that
+owes an answer is silent, and every `_REFRESH_S`; a producer id at the start, and when the accumulator needs another.
+Failed calls are repeated after a pause (`Backoff`). A defect in this thread or in one of a `BrokerSender` ends the
+producer: all its batches fail, so that no caller waits for a thread that has ended.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 
 from broker_runtime.contract.errors import (
-    FencedLeaderEpochError,
+    ClosedError,
     InconsistentTopicIdError,
-    InvalidProducerEpochError,
-    InvalidRequestError,
-    InvalidTimestampError,
-    NetworkError,
-    NotEnoughReplicasError,
-    OutOfOrderSequenceError,
+    LeaderNotAvailableError,
     PylogError,
-    RecordTooLargeError,
     RetriableError,
-    SchemaMismatchError,
-    UnknownLeaderEpochError,
-    UnknownProducerIdError,
     UnknownTopicOrPartitionError,
 )
-from broker_runtime.contract.flight import error_of
-from broker_runtime.contract.requests import HEARTBEAT_INTERVAL_S
-from broker_runtime.contract.settings import Address
-from broker_runtime.contract.streams import ProduceHello, ProduceRequest, ProduceResponse
-from broker_runtime.contract.waiting import Backoff
+from broker_runtime.contract.requests import InitProducerIdRequest, InitProducerIdResponse
+from broker_runtime.contract.settings import ProducerSettings
+from broker_runtime.contract.waiting import Backoff, Deadline, Worker
+from pyspark_log.client.connection.cluster import Cluster
+from pyspark_log.client.connection.topics import Topic
 from pyspark_log.client.producer.accumulator import Accumulator
-from pyspark_log.client.producer.partition_queue import NO_LEADER, Outgoing
-from pyspark_log.client.producer.produce_stream import ProduceStream
+from pyspark_log.client.producer.broker_sender import BrokerSender
+from pyspark_log.client.producer.partition_queue import NO_LEADER, ProducerBatch
+from pyspark_log.client.producer.topic_queues import TopicQueues
 
-_JOIN_LIMIT_S = 12.0  # keepalive frees a thread that a stopped broker holds in 8 s
-_SILENCE_S = 2 * HEARTBEAT_INTERVAL_S  # a broker that owes an answer says something each interval
+_REFRESH_S = 30.0
+_STEP_S = 1.0
+_SILENT_REFRESH_S = 0.2
+_JOIN_LIMIT_S = 10.0
 
-_OUT_OF_SEQUENCE = (OutOfOrderSequenceError, UnknownProducerIdError)
-_NEVER_APPENDED = (
-    FencedLeaderEpochError, InvalidProducerEpochError, InvalidRequestError, InvalidTimestampError,
-    NotEnoughReplicasError, RecordTooLargeError, SchemaMismatchError, UnknownLeaderEpochError,
-)  # fmt: skip
-_TOPIC_IS_GONE = (InconsistentTopicIdError, UnknownTopicOrPartitionError)
-"""Or the broker has not heard of it: fresh metadata says whether its records fail, or go to another of that name."""
-_OF_OLD_METADATA = (RetriableError, *_TOPIC_IS_GONE, RecordTooLargeError)
+_ACKS = {"all": -1, "1": 1, "0": 0}
 
 
 class Sender:
-    """The threads for one broker. Ends when the accumulator is closed and has nothing more for the broker."""
+    """Topics, broker senders and time limits of one producer. Thread-safe; its thread starts with the first topic."""
 
     def __init__(
         self,
-        broker_id: int,
+        cluster: Cluster,
         accumulator: Accumulator,
+        settings: ProducerSettings,
         *,
-        address_of: Callable[[int], Address],
-        stale: Callable[[Outgoing], None],
-        on_failure: Callable[[Exception], None],
-        client_id: str,
-        acks: int,
-        request_timeout_ms: int,
-        codec: str,
-        uses_proxy: bool = False,
+        on_forget: Callable[[str], object],
     ) -> None:
-        """``stale`` is told of frames whose leader seems to be another one (asks for new metadata);
-        ``on_failure`` of a defect that ended a thread."""
-        self.broker_id = broker_id
+        """``on_forget`` is called with the name of each topic that is gone: its queues must not be used any more."""
+        self._on_forget = on_forget
+        self._cluster = cluster
         self._accumulator = accumulator
-        self._address_of = address_of
-        self._stale = stale
-        self._on_failure = on_failure
-        self._client_id = client_id
-        self._acks = acks
-        self._timeout_ms = request_timeout_ms
-        self._codec = codec
-        self._uses_proxy = uses_proxy
-        self._lock = threading.Lock()
-        self._stream: ProduceStream | None = None
-        self._unanswered: deque[tuple[int, Outgoing]] = deque()
-        self._readers: list[threading.Thread] = []
-        self._next_request_id = 0
-        self._backoff = Backoff()
-        self._is_stopped = False
-        self._thread = threading.Thread(
-            target=self._run, args=(self._write_all,), name=f"pylog-produce-{broker_id}", daemon=True
+        self._settings = settings
+        self._topics: dict[str, TopicQueues] = {}
+        self._broker_senders: dict[int, BrokerSender] = {}
+        self._lock = threading.Lock()  # guards topics and broker senders; taken before the accumulator's
+        self._stale_topics: set[str] = set()
+        self._is_started = self._is_stopped = False
+        self._failure: ClosedError | None = None  # after a defect in a thread
+        self._worker = Worker("pylog-producer", self._step, on_defect=self.on_defect)
+        self._refresh_due = Deadline(_REFRESH_S)
+        self._refresh_pause, self._refresh_backoff = Deadline(0.0), Backoff()
+        self._id_pause, self._id_backoff = Deadline(0.0), Backoff()
+        self._silence_pause = Deadline(0.0)
+        self._numbering = accumulator.numbering
+        if self._numbering is not None:
+            self._numbering.on_id_wanted = self._worker.wake
+
+    def queues_of(self, topic: str) -> TopicQueues:
+        """The queues of a topic, whose metadata is fetched the first time. Raises what `Cluster.topic` raises."""
+        queues = self._topics.get(topic)
+        if queues is not None and not self._is_stopped:
+            return queues
+        self.raise_failure()
+        if self._is_stopped:
+            raise ClosedError("the producer was closed")
+        description = self._cluster.topic(topic, timeout_s=self._settings.max_block_ms / 1000)
+        with self._lock:
+            if not self._is_started:
+                self._worker.start()
+                self._is_started = True
+            queues = self._topics.get(topic)
+            if queues is None:
+                queues = TopicQueues(description, self._settings.partitioner, self._settings.batch_size)
+                self._topics[topic] = queues
+                self._set_leaders(queues, description)
+            return queues
+
+    def queues_with(self, topic: str, partition: int | None) -> TopicQueues:
+        """As `queues_of`; if the topic lacks the partition it is described again once: it may have been added since."""
+        queues = self.queues_of(topic)
+        if isinstance(partition, int) and partition >= len(queues.partitions):
+            return self.refreshed_queues_of(topic)
+        return queues
+
+    def refreshed_queues_of(self, topic: str) -> TopicQueues:
+        """As `queues_of`, with the topic's metadata fetched now. Raises what `Cluster.fetch_topics` raises."""
+        self._update(topic, self._cluster.fetch_topics([topic], timeout_s=self._settings.max_block_ms / 1000)[0])
+        return self.queues_of(topic)
+
+    def raise_failure(self) -> None:
+        """Raises `ClosedError` after a defect in a thread: nothing is sent any more."""
+        if self._failure is not None:
+            raise self._failure
+
+    def on_defect(self, error: BaseException) -> None:
+        """A thread ended by a defect: all unacknowledged batches fail, and no more records are taken. Any thread."""
+        reason = (
+            f"the producer cannot continue, because one of its threads met a defect: {error!r}. "
+            "Records that were not acknowledged may be in the log or not"
         )
-        self._thread.start()
+        self._failure = ClosedError(reason)
+        self._is_stopped = True
+        self._accumulator.close(reason)
+        self._accumulator.abandon_all(self._failure)
+        self._worker.stop()
 
     def stop(self) -> None:
-        """Ends the threads; what is still unsent is left. Blocks a bounded time."""
+        """Ends all threads; unsent batches stay unsent. Blocks for a bounded time."""
         self._is_stopped = True
-        with self._accumulator.lock:
-            self._accumulator.outbox(self.broker_id).wake.notify_all()
+        self._worker.stop()
+        self._worker.join(_JOIN_LIMIT_S)
         with self._lock:
-            stream = self._stream
-        if stream is not None:
-            stream.end()
-        self._thread.join(_JOIN_LIMIT_S)
-        for reader in self._readers:
-            reader.join(_JOIN_LIMIT_S)
+            broker_senders = list(self._broker_senders.values())
+            self._broker_senders.clear()
+        for broker_sender in broker_senders:
+            broker_sender.stop()
 
-    def look_at_silence(self) -> set[str]:
-        """Breaks a stream whose broker owes answers and has said nothing for longer than any takes, sooner where
-        another broker leads by now. Returns the topics whose leaders are to be asked for. Called now and then."""
-        with self._lock:
-            stream = self._stream
-            owed = [outgoing.queue for _, outgoing in self._unanswered]
-        if stream is None or not owed or stream.silent_for_s <= _SILENCE_S:
-            return set()
-        has_moved = any(queue.leader not in {self.broker_id, NO_LEADER} for queue in owed)
-        if has_moved or stream.silent_for_s > self._timeout_ms / 1000:
-            self._broke(stream, NetworkError(f"{stream.address} was silent for {stream.silent_for_s:.0f} s"))
-            return set()
-        return {queue.topic for queue in owed}
+    # --- the thread -------------------------------------------------------------------------------------------
 
-    def _run(self, work: Callable[..., None], *arguments: object) -> None:
-        try:
-            work(*arguments)
-        except Exception as error:  # noqa: BLE001 - the thread's edge: a defect must not leave the caller waiting
-            self._on_failure(error)
-
-    # --- the writing thread -----------------------------------------------------------------------------------
-
-    def _write_all(self) -> None:
-        while not self._is_stopped:
-            is_quiet = False
-            with self._accumulator.lock:
-                outgoing, wait_s = self._accumulator.take(self.broker_id, now_s=time.monotonic())
-                if outgoing is None:
-                    outbox = self._accumulator.outbox(self.broker_id)
-                    if not self._is_stopped:
-                        was_woken = outbox.wake.wait(min(wait_s, HEARTBEAT_INTERVAL_S))
-                        is_quiet = wait_s >= HEARTBEAT_INTERVAL_S and not was_woken
-            if outgoing is not None:
-                self._send(outgoing)
-            elif is_quiet:
-                self._say_something()
-
-    def _send(self, outgoing: Outgoing) -> None:
-        if outgoing.gathered is not None:
-            try:
-                outgoing.frame = outgoing.gathered.encode(self._codec)
-            except PylogError as error:
-                self._accumulator.refused(outgoing, error)
-                return
-            outgoing.gathered = None
-        outgoing.write_number()
-        stream = self._open_stream(outgoing)
-        if stream is None:
-            return
-        queue = outgoing.queue
-        assert outgoing.frame is not None
-        with self._lock:
-            request_id = self._next_request_id
-            self._next_request_id += 1
-            is_open = self._stream is stream
-            if is_open and self._acks != 0:
-                self._unanswered.append((request_id, outgoing))
-        if not is_open:  # it broke just now, and what it owed went back already
-            self._accumulator.repeat([outgoing])
-            return
-        request = ProduceRequest(
-            request_id=request_id,
-            topic=queue.topic,
-            partition=queue.partition,
-            topic_id=queue.topic_id,
-            leader_epoch=queue.leader_epoch,
-            acks=self._acks,
-            timeout_ms=self._timeout_ms,
+    def _step(self) -> float:
+        """Does what is due; returns the seconds until something may be."""
+        return min(
+            _STEP_S,
+            self._accumulator.expire(time.monotonic()),
+            self._check_silence(),
+            self._provide_id(),
+            self._refresh_stale(),
         )
-        try:
-            stream.write(request, outgoing.frame)
-        except PylogError as error:
-            if self._acks == 0:
-                self._accumulator.repeat([outgoing], error)
-            self._broke(stream, error)
-            return
-        if self._acks == 0:
-            self._accumulator.answered(outgoing, base_offset=-1, append_time_ms=-1)
 
-    def _open_stream(self, outgoing: Outgoing) -> ProduceStream | None:
-        """The stream, opened if there is none; on failure ``outgoing`` goes back, after a pause."""
+    def _check_silence(self) -> float:
         with self._lock:
-            if self._stream is not None:
-                return self._stream
+            broker_senders = list(self._broker_senders.values())
+        silent = set[str]().union(*(broker_sender.check_silence() for broker_sender in broker_senders))
+        if not silent:
+            return _STEP_S
+        if self._silence_pause.expired:
+            # Their leader may be gone: another one leads as soon as its session has ended.
+            self._stale_topics.update(silent)
+            self._silence_pause = Deadline(_SILENT_REFRESH_S)
+        return _SILENT_REFRESH_S
+
+    def _provide_id(self) -> float:
+        if self._numbering is None or not self._numbering.wants_id:
+            return _STEP_S
+        if self._id_pause.expired:
+            if self._fetch_id():
+                self._id_backoff.reset()
+            self._id_pause = Deadline(self._id_backoff.next_s())
+        return self._id_pause.remaining_s()
+
+    def _refresh_stale(self) -> float:
+        stale = set(self._topics) if self._refresh_due.expired else self._stale_names()
+        if not stale:
+            return _STEP_S
+        if self._refresh_pause.expired:
+            if self._refresh(stale):
+                self._refresh_backoff.reset()
+                self._refresh_due = Deadline(_REFRESH_S)
+            self._refresh_pause = Deadline(self._refresh_backoff.next_s())
+        return self._refresh_pause.remaining_s()
+
+    def _fetch_id(self) -> bool:
+        """Asks any broker for a producer id; whether it gave one."""
+        assert self._numbering is not None
         try:
-            stream = ProduceStream(
-                self._address_of(self.broker_id),
-                ProduceHello(client_id=self._client_id),
-                uses_proxy=self._uses_proxy,
+            answer = self._cluster.call(
+                "init_producer_id", InitProducerIdRequest(), InitProducerIdResponse, timeout_s=_STEP_S
             )
+        except ClosedError:
+            return False
+        except RetriableError as error:
+            self._numbering.id_error = error
+            return False
         except PylogError as error:
-            self._accumulator.repeat([outgoing], error)
-            self._stale(outgoing)
-            with self._accumulator.lock:
-                self._accumulator.outbox(self.broker_id).wake.wait(self._backoff.next_s())
-            return None
-        with self._lock:
-            self._stream = stream
-        reader = threading.Thread(
-            target=self._run, args=(self._read_all, stream), name=f"pylog-acks-{self.broker_id}", daemon=True
-        )
-        self._readers = [thread for thread in self._readers if thread.is_alive()]
-        self._readers.append(reader)
-        reader.start()
-        return stream
+            self._accumulator.fail_all(error)
+            return False
+        self._accumulator.provide_id(answer.producer_id)
+        return True
 
-    def _say_something(self) -> None:
+    def _stale(self, batch: ProducerBatch) -> None:
+        self._stale_topics.add(batch.queue.topic)
+        self._worker.wake()
+
+    def _stale_names(self) -> set[str]:
         with self._lock:
-            stream = self._stream
-        if stream is not None:
+            leaderless = {
+                name for name, queues in self._topics.items() if any(q.leader == NO_LEADER for q in queues.partitions)
+            }
+        return leaderless | set(self._stale_topics)
+
+    def _refresh(self, names: set[str]) -> bool:
+        """Fetches the metadata of these topics; whether all were described."""
+        is_done = True
+        for name in names:
+            self._stale_topics.discard(name)
             try:
-                stream.write_heartbeat()
+                described = self._cluster.fetch_topics([name], timeout_s=_STEP_S)[0]
+            except RetriableError:
+                self._stale_topics.add(name)
+                is_done = False
+            except UnknownTopicOrPartitionError as error:
+                self._forget(name, error)
+            except ClosedError:
+                return False
             except PylogError as error:
-                self._broke(stream, error)
+                self._accumulator.fail_all(error, name)
+            else:
+                self._update(name, described)
+        return is_done
 
-    # --- the reading thread -----------------------------------------------------------------------------------
-
-    def _read_all(self, stream: ProduceStream) -> None:
-        failure: PylogError | None = None
-        try:
-            while (response := stream.read()) is not None:
-                self._backoff.reset()
-                self._settle(response)
-        except PylogError as error:
-            failure = error
-        self._broke(stream, failure or NetworkError(f"{stream.address} ended the produce stream"))
-        stream.close()
-
-    def _settle(self, response: ProduceResponse) -> None:
+    def _update(self, name: str, described: Topic) -> None:
         with self._lock:
-            if not self._unanswered or self._unanswered[0][0] != response.request_id:
-                return  # of a stream that was given up
-            outgoing = self._unanswered.popleft()[1]
-        if settle(self._accumulator, outgoing, response):
-            self._stale(outgoing)
-
-    def _broke(self, stream: ProduceStream, error: PylogError) -> None:
-        """The stream is over: what it owes goes back to the accumulator. Once per stream."""
-        with self._lock:
-            if self._stream is not stream:
-                return
-            self._stream = None
-            unanswered = [outgoing for _, outgoing in self._unanswered]
-            self._unanswered.clear()
-        if not isinstance(error, RetriableError):
-            for outgoing in unanswered:
-                self._accumulator.refused(outgoing, error, is_doubtful=True)
+            queues = self._topics.get(name)
+        if queues is None:
             return
-        self._accumulator.repeat(unanswered, error, is_doubtful=True)
-        for outgoing in unanswered:
-            self._stale(outgoing)
+        if queues.topic.topic_id != described.topic_id:
+            self._recreated(queues, described)
+            return
+        with self._lock:
+            self._set_leaders(queues, described)
 
+    def _recreated(self, queues: TopicQueues, described: Topic) -> None:
+        """The topic was deleted and recreated: batches that are in no log yet go to the new one, in order, as with
+        Kafka's producer.
 
-def settle(accumulator: Accumulator, outgoing: Outgoing, response: ProduceResponse) -> bool:
-    """Tells ``accumulator`` what became of a frame in flight. Returns whether the topic's metadata seems to be old.
+        First all batches in flight to the old one must come back; until then its partitions have no leader, so
+        metadata is fetched again. Batches that do not fit the new topic fail.
+        """
+        name = described.name
+        if list(described.schemas) != list(queues.topic.schemas):
+            self._forget(
+                name, InconsistentTopicIdError(f"topic {name!r} was deleted and recreated with another schema")
+            )
+            return
+        if len(described.partitions) < len(queues.partitions):
+            self._forget(
+                name, InconsistentTopicIdError(f"topic {name!r} was deleted and recreated with fewer partitions")
+            )
+            return
+        with self._lock:
+            with self._accumulator.lock:
+                for queue in queues.partitions:
+                    self._accumulator.set_leader(queue, NO_LEADER, queue.leader_epoch)
+                if any(queue.in_flight for queue in queues.partitions):
+                    return
+                self._accumulator.recreate(queues.partitions, described.topic_id)
+            self._set_leaders(queues, described)
 
-    What a broker's answer means for a frame, and for those behind it.
+    def _forget(self, name: str, error: PylogError) -> None:
+        with self._lock:
+            queues = self._topics.pop(name, None)
+        if queues is not None:
+            self._on_forget(name)
+            self._accumulator.give_up(queues.partitions, error)
 
-    Rule: an answer is certain where the broker gives it before it appends, and never after; every other error leaves
-    open whether the frame is in the log.
-    """
-    if response.error is None:
-        accumulator.answered(outgoing, base_offset=response.base_offset, append_time_ms=response.append_time_ms)
-        return False
-    error = error_of(response.error)
-    is_doubtful = not isinstance(error, _NEVER_APPENDED)
-    if isinstance(error, _OUT_OF_SEQUENCE) and outgoing.number is not None:
-        accumulator.disordered(outgoing, error)
-    elif isinstance(error, (RetriableError, *_TOPIC_IS_GONE)):
-        accumulator.repeat([outgoing], error, is_doubtful=is_doubtful)
-    else:
-        accumulator.refused(outgoing, error, is_doubtful=is_doubtful)
-    return isinstance(error, _OF_OLD_METADATA)
+    def _set_leaders(self, queues: TopicQueues, described: Topic) -> None:
+        """Moves each partition to its leader's outbox; starts broker senders. Under `_lock`."""
+        leaders: dict[int, int] = {}
+        for partition in described.partitions:
+            try:
+                self._cluster.leader(described, partition.partition)
+            except LeaderNotAvailableError:
+                leaders[partition.partition] = NO_LEADER
+            else:
+                assert partition.leader is not None
+                leaders[partition.partition] = partition.leader
+        with self._accumulator.lock:
+            if described.schema is not queues.topic.schema:
+                for queue in queues.partitions:
+                    self._accumulator.seal_batch(queue)  # its rows have the columns of the old schema
+            queues.grow(described)
+            for queue, partition in zip(queues.partitions, described.partitions, strict=False):
+                self._accumulator.set_leader(queue, leaders[partition.partition], partition.leader_epoch)
+        for leader in set(leaders.values()) - {NO_LEADER}:
+            if leader not in self._broker_senders and not self._is_stopped:
+                broker_sender = BrokerSender(
+                    leader,
+                    self._accumulator,
+                    address_of=self._cluster.address_of,
+                    stale=self._stale,
+                    on_defect=self.on_defect,
+                    client_id=self._settings.client_id,
+                    uses_proxy=self._settings.enable_http_proxy,
+                    acks=_ACKS[self._settings.acks],
+                    request_timeout_ms=self._settings.request_timeout_ms,
+                    codec=self._settings.compression_type,
+                )
+                if broker_sender.may_start():
+                    self._broker_senders[leader] = broker_sender
+                else:
+                    self._stale_topics.add(described.name)  # tried again when its metadata is fetched again

@@ -1,11 +1,11 @@
-"""The sequence of one partition's frames, for an idempotent producer: which number comes next, and which still count.
+"""The sequence numbers of one partition, for an idempotent producer: which comes next, and which are still valid.
 
-    id, epoch 0:   0 ── 10 ── 25 ── 40 …           a frame gets its number when it first leaves, and keeps it
-                               └ void from here    the frame that was 25 is surely in no log and will never be,
-    id, epoch 1:   0 ── 15 …                       so nothing behind it can be either: they are numbered anew
+    id, epoch 0:   0 ── 10 ── 25 ── 40 …           a batch gets its number when it is first sent, and keeps it
+                               └ void from here    batch 25 is certainly in no log and never will be, so no later one
+    id, epoch 1:   0 ── 15 …                       can be either: they get new numbers, in a new epoch
 
-Rule: a number is used once. Partitions are independent of each other: each has its own epoch of the same producer id,
-and a broker that has seen the newer one refuses the older, so what was sent under it cannot come in late. Pure.
+Rule: a number is used once. Partitions are independent of each other: each has its own epoch of the same producer id.
+A broker that has seen a newer epoch refuses an older one, so a batch sent under that cannot be appended late. Pure.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NOTHING_VOID: Final = sys.maxsize
 
 
 class FrameNumber(NamedTuple):
-    """Who sends a frame, and the sequence of its first record."""
+    """The producer of a batch, and the sequence number of its first record."""
 
     producer_id: int
     epoch: int
@@ -35,7 +35,7 @@ class Sequence:
         self._producer_id = -1
         self._epoch = 0
         self._next = 0
-        self._void_from = _NOTHING_VOID  # the first serial whose number of this epoch does not count
+        self._void_from = _NOTHING_VOID  # the first serial whose number in this epoch is void
 
     @property
     def producer_id(self) -> int:
@@ -43,25 +43,26 @@ class Sequence:
         return self._producer_id
 
     @property
-    def begins_anew(self) -> bool:
-        """Whether the next number is the first of another epoch. Older ones must have come back before it leaves."""
+    def begins_new_epoch(self) -> bool:
+        """Whether the next number is the first of a new epoch. Before it is sent, all batches of the old one must have
+        come back."""
         return self._void_from != _NOTHING_VOID
 
     @property
     def needs_id(self) -> bool:
-        """Whether the next number needs another producer id: there is none, or its epochs are used up."""
-        return self._producer_id < 0 or (self.begins_anew and self._epoch == _LAST_EPOCH)
+        """Whether the next number needs a producer id: there is none yet, or all its epochs are used up."""
+        return self._producer_id < 0 or (self.begins_new_epoch and self._epoch == _LAST_EPOCH)
 
     def begin(self, producer_id: int) -> None:
-        """Begins with 0, as ``producer_id``, which this partition has not seen."""
+        """Starts at 0 under ``producer_id``, which must be new to this partition."""
         self._producer_id = producer_id
         self._epoch = self._next = 0
         self._void_from = _NOTHING_VOID
 
     def take(self, count: int) -> FrameNumber:
-        """The number of the next frame, of ``count`` records."""
+        """The number of the next batch, which has ``count`` records."""
         assert not self.needs_id
-        if self.begins_anew:
+        if self.begins_new_epoch:
             self._epoch += 1
             self._next = 0
             self._void_from = _NOTHING_VOID
@@ -70,9 +71,9 @@ class Sequence:
         return number
 
     def holds(self, number: FrameNumber, serial: int) -> bool:
-        """Whether the number of the frame with this serial still counts."""
+        """Whether ``number``, of the batch with this serial, is still valid."""
         return number[:2] == (self._producer_id, self._epoch) and serial < self._void_from
 
     def void_from(self, serial: int) -> None:
-        """The frame with this serial, and so all behind it, is surely in no log, and will never be under its number."""
+        """The batch with this serial is certainly in no log under its number and never will be, nor are later ones."""
         self._void_from = min(self._void_from, serial)

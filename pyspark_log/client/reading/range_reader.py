@@ -1,9 +1,9 @@
 """A bounded range of one partition, frame by frame, read ahead in the background.
 
-Rule: a stream that breaks or ends early is opened anew where it stopped; frames come in order, each once. One thread
-reads ahead at most ``prefetch_bytes``; decoding (checksums, validation) is done by whoever iterates. Neither waits for
-the other without a limit: a caller who gets nothing is told so, and one who takes nothing holds neither thread nor
-connection, until he comes back. Leaving the iterator ends both.
+Rule: a stream that breaks or ends early is opened again where it stopped; frames come in order, each once. One thread
+reads ahead at most ``prefetch_bytes``; the iterating caller decodes (checksums, validation). Neither waits for the
+other without a limit: a caller that gets nothing gets an error, and one that takes nothing holds neither a thread nor a
+connection until it takes the next frame. Leaving the iterator ends both.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from broker_runtime.contract.errors import (
 from broker_runtime.contract.frame import DecodedFrame, FrameHeader, iter_frames
 from broker_runtime.contract.settings import Address
 from broker_runtime.contract.streams import ReadRequest
-from broker_runtime.contract.waiting import Backoff, Deadline
+from broker_runtime.contract.waiting import Backoff, Deadline, Worker
 from pyspark_log.client.connection.cluster import Cluster
 from pyspark_log.client.connection.topics import Topic
 from pyspark_log.client.reading.frame_stream import FrameStream
@@ -47,13 +47,13 @@ def read_range(
     columns: Sequence[int] | None = None,
     prefetch_bytes: int = PREFETCH_BYTES,
 ) -> Iterator[DecodedFrame]:
-    """The frames that cover offsets ``[start, end)``; the first may begin before, the last end behind (`rows` cuts).
+    """The frames that cover offsets ``[start, end)``; the first may begin before ``start``, the last end after
+    ``end`` (`rows` cuts them).
 
-    ``columns``: ids (`RowAssembler.column_ids`), None: all. Blocks while the broker is away, at most
-    ``request.timeout.ms`` without getting on, then raises the last `RetriableError`; and at most twice that for a
-    broker that leaves a request without any answer (`RequestTimedOutError`). Raises `OffsetOutOfRangeError`
-    when ``start`` is not there any more, `DataLossError` when the log ends before ``end``, `CorruptRecordError`,
-    `InconsistentTopicIdError` when the topic was made anew.
+    ``columns``: ids (`RowAssembler.column_ids`); None: all. Blocks while the broker is away: without progress it raises
+    the last `RetriableError` after ``request.timeout.ms``, and `RequestTimedOutError` after at most twice that if the
+    broker does not answer at all. Raises `OffsetOutOfRangeError` if ``start`` is no longer there, `DataLossError` if
+    the log ends before ``end``, `InconsistentTopicIdError` if the topic was recreated, and `CorruptRecordError`.
     """
     if start >= end:
         return
@@ -64,8 +64,8 @@ def read_range(
         reader.close()
 
 
-class _NobodyTakesError(Exception):
-    """The caller has taken nothing for a whole request timeout: the stream is let go."""
+class _NotTakenError(Exception):
+    """The caller has taken nothing for a whole request timeout: the stream is closed."""
 
 
 class _RangeReader:
@@ -91,20 +91,26 @@ class _RangeReader:
         self._queue: deque[pa.Buffer] = deque()
         self._queued_bytes = 0
         self._is_done = False
-        self._is_parked = False  # the thread ended because the caller took nothing
+        self._is_parked = False  # the thread has ended because the caller took nothing
         self._failure: PylogError | None = None
         self._is_closed = False
-        self._next_offset = start  # the reading thread's; what the queue ends at
+        self._next_offset = start  # where the queue ends; changed by the reading thread
         self._stream: FrameStream | None = None
         self._address: Address | None = None  # of the broker that was asked last
-        self._thread = self._start_thread()
+        self._parks = False  # the reading thread is about to end because the caller took nothing
+        self._is_stale = False  # the metadata, after an attempt without progress
+        self._backoff = Backoff()
+        self._progress_due: Deadline | None = None
+        self._worker = self._new_worker()
+        self._worker.start()
 
     def frames(self) -> Iterator[DecodedFrame]:
         while True:
             with self._condition:
                 if self._is_parked and not self._queue:
                     self._is_parked = False
-                    self._thread = self._start_thread()
+                    self._worker = self._new_worker()
+                    self._worker.start()
                 if not self._wait_for_more():
                     self._give_up_on_stream()
                     if not self._wait_for_more():
@@ -114,9 +120,9 @@ class _RangeReader:
                         continue
                     if self._failure is not None:
                         raise self._failure
-                    if self._next_offset < self._end:  # what ended the thread is on stderr
+                    if self._next_offset < self._end:  # a defect ended the thread, and is in the log
                         raise NetworkError(
-                            f"{self._topic.name}-{self._partition}: reading broke off at offset {self._next_offset}, "
+                            f"{self._topic.name}-{self._partition}: reading stopped at offset {self._next_offset}, "
                             f"before {self._end}"
                         )
                     return
@@ -132,83 +138,96 @@ class _RangeReader:
         with self._condition:
             self._is_closed = True
             self._queue.clear()
-            self._condition.notify_all()
-            stream = self._stream
-        if stream is not None:
-            stream.cancel()
-        self._thread.join(_JOIN_LIMIT_S)
+        self._worker.stop()
+        self._worker.join(_JOIN_LIMIT_S)
 
     def _decode(self, frame: pa.Buffer, header: FrameHeader) -> DecodedFrame:
         if not self._topic.schemas.knows(header.schema_id):
             newer = self._cluster.topic(self._topic.name, max_age=self._topic)
             if newer.topic_id != self._topic.topic_id:
-                raise InconsistentTopicIdError(f"topic {self._topic.name!r} was deleted and made anew")
+                raise InconsistentTopicIdError(f"topic {self._topic.name!r} was deleted and recreated")
             self._topic = newer
         return self._topic.decode(frame, header, self._partition, self._columns)
 
-    def _start_thread(self) -> threading.Thread:
-        name = f"pylog-read-{self._topic.name}-{self._partition}"
-        thread = threading.Thread(target=self._run, name=name, daemon=True)
-        thread.start()
-        return thread
+    def _new_worker(self) -> Worker:
+        return Worker(
+            f"pylog-read-{self._topic.name}-{self._partition}",
+            self._read_on,
+            interrupt=self._interrupt,
+            at_end=self._reading_ended,
+        )
 
     def _wait_for_more(self) -> bool:
-        """Waits, a request's time, for anything from the reading thread. With the lock held."""
+        """Waits for anything from the reading thread, up to a request timeout. With the lock held."""
         return self._condition.wait_for(
             lambda: bool(self._queue) or self._is_done or self._is_parked, self._cluster.request_timeout_s
         )
 
     def _timed_out(self, limit_s: float) -> RequestTimedOutError:
         return RequestTimedOutError(
-            f"{self._topic.name}-{self._partition}: the leader, {self._address or 'which nobody knows'}, gave nothing "
+            f"{self._topic.name}-{self._partition}: the leader ({self._address or 'unknown'}) sent nothing "
             f"from offset {self._next_offset} on for {limit_s:g} s"
         )
 
     def _give_up_on_stream(self) -> None:
-        """The broker said nothing for a whole request timeout: end the stream, the reading thread tries anew."""
+        """The broker sent nothing for a whole request timeout: ends the stream; the reading thread opens another."""
         if self._stream is not None:
             self._stream.cancel()
 
     # --- the reading thread -----------------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        is_parked = False
+    def _read_on(self) -> float | None:
+        """Reads from one stream; returns the pause before the next."""
         try:
-            self._read_all()
-        except _NobodyTakesError:
-            is_parked = True
+            if self._next_offset < self._end:
+                return self._read_on_or_raise()
+        except _NotTakenError:
+            self._parks = True
         except PylogError as error:
             self._failure = error
-        finally:
-            with self._condition:
-                self._is_parked = is_parked
-                self._is_done = not is_parked
-                self._condition.notify_all()
+        self._worker.stop()
+        return None
 
-    def _read_all(self) -> None:
-        backoff = Backoff()
-        deadline = Deadline(self._cluster.request_timeout_s)
-        while self._next_offset < self._end and not self._is_closed:
-            before = self._next_offset
-            failure: RetriableError | None = None
-            try:
-                self._read_stream()
-            except RetriableError as error:
-                failure = error
-            if self._next_offset > before:
-                backoff.reset()
-                deadline = Deadline(self._cluster.request_timeout_s)
-                continue
-            if deadline.expired:
-                raise failure or self._timed_out(self._cluster.request_timeout_s)
-            with self._condition:
-                self._condition.wait_for(lambda: self._is_closed, deadline.remaining_s(backoff.next_s()))
+    def _read_on_or_raise(self) -> float | None:
+        if self._progress_due is None:
+            self._progress_due = Deadline(self._cluster.request_timeout_s)
+        if self._is_stale:
             self._refresh()
+            self._is_stale = False
+        before = self._next_offset
+        failure: RetriableError | None = None
+        try:
+            self._read_stream()
+        except RetriableError as error:
+            failure = error
+        if self._next_offset > before:
+            self._backoff.reset()
+            self._progress_due = None
+            return None
+        if self._progress_due.expired:
+            raise failure or self._timed_out(self._cluster.request_timeout_s)
+        self._is_stale = True
+        return self._progress_due.remaining_s(self._backoff.next_s())
+
+    def _interrupt(self) -> None:
+        with self._condition:
+            self._condition.notify_all()
+            stream = self._stream
+        if stream is not None:
+            stream.cancel()
+
+    def _reading_ended(self) -> None:
+        with self._condition:
+            self._is_parked = self._parks
+            self._is_done = not self._parks
+            self._parks = False
+            self._progress_due = None
+            self._condition.notify_all()
 
     def _refresh(self) -> None:
         newer = self._cluster.topic(self._topic.name, max_age=self._topic)
         if newer.topic_id != self._topic.topic_id:
-            raise InconsistentTopicIdError(f"topic {self._topic.name!r} was deleted and made anew")
+            raise InconsistentTopicIdError(f"topic {self._topic.name!r} was deleted and recreated")
         self._topic = newer
 
     def _read_stream(self) -> None:
@@ -249,7 +268,7 @@ class _RangeReader:
         )
 
     def _take(self, buffers: list[pa.Buffer], next_offset: int) -> None:
-        """A message's buffers for the caller, when there is room: all of them or, if it is asked for anew, none."""
+        """Queues a message's buffers when there is room: all of them, or none, and then the message is read again."""
         if next_offset < self._next_offset:
             raise CorruptRecordError(f"a read went back from offset {self._next_offset} to {next_offset}")
         with self._condition:
@@ -260,7 +279,7 @@ class _RangeReader:
             if self._is_closed:
                 return
             if not has_room:
-                raise _NobodyTakesError
+                raise _NotTakenError
             self._queue.extend(buffers)
             self._queued_bytes += sum(buffer.size for buffer in buffers)
             self._next_offset = max(self._next_offset, next_offset)

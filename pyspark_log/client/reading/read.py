@@ -1,7 +1,7 @@
 """`read`: what a topic holds, as a stream of Arrow batches that ends. One line into pandas, Polars, DuckDB.
 
-Rule: the ranges are fixed when `read` returns; partitions follow one another, each in order. Batches come as they
-are read: nothing is collected.
+Rule: the ranges are fixed when `read` returns. Partitions follow one another, each in order. Batches are passed on as
+they are read: nothing is collected.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ def read(
     """The records of a topic from ``start`` up to but not including ``end``, as they are now.
 
     ``start``, ``end``: ``"earliest"``, ``"latest"``, an aware datetime (the first record at or after it), an offset
-    for every partition, or offsets by partition (those left out: earliest, latest). ``partitions``: only these.
-    ``columns``: only these, in this order; only they leave the broker. A topic with a schema has its columns, one
+    for every partition, or offsets by partition (by default earliest and latest). ``partitions``: only these.
+    ``columns``: only these, in this order; the broker sends no others. A topic with a schema has its columns, one
     without has `KAFKA_COLUMNS` (and ``headers`` if asked for). ``metadata``: also ``_metadata``, a struct of topic,
     partition, offset, timestamp, timestampType, headers.
 
-    The reader blocks while the broker is away, for up to 30 s without getting on. Connections end with the reader:
-    read it to its end, or close it. Raises `UnknownTopicOrPartitionError`, `SchemaMismatchError` (unknown column),
+    The reader blocks while the broker is away, up to 30 s without progress. Connections end with the reader: read it
+    to its end, or close it. Raises `UnknownTopicOrPartitionError`, `SchemaMismatchError` (unknown column),
     `OffsetOutOfRangeError`, `NotSupportedError` (``where``); while reading also `CorruptRecordError`, `DataLossError`.
     """
     if where is not None:
@@ -113,12 +113,12 @@ def _resolve(
 ) -> dict[int, int]:
     if isinstance(limit, str):
         if limit not in ("earliest", "latest"):
-            raise InvalidRequestError(f"{limit!r} is no place in a log; allowed: earliest, latest, a time, offsets")
+            raise InvalidRequestError(f"{limit!r} is not a place in a log; allowed: earliest, latest, a time, offsets")
         return earliest if limit == "earliest" else latest
     if isinstance(limit, Mapping):
         unknown = sorted(set(limit) - {at.partition for at in partitions})
         if unknown:
-            raise InvalidRequestError(f"partition {unknown[0]} has an offset and is not read")
+            raise InvalidRequestError(f"partition {unknown[0]} has an offset but is not read")
         return {partition: limit.get(partition, otherwise[partition]) for partition in otherwise}
     if isinstance(limit, datetime):
         found = offsets.list_offsets(cluster, dict.fromkeys(partitions, offsets.wire_timestamp(limit)))

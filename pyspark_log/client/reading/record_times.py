@@ -1,6 +1,6 @@
-"""When records were made, asked by their offsets: the other direction of `offsets.list_offsets`.
+"""The timestamps of records at given offsets: the inverse of `offsets.list_offsets`.
 
-Rule: of each partition one frame is fetched, without the columns, and no broker keeps anything for it.
+Rule: one frame per partition is read, without its columns; brokers keep no state for it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _time_at(cluster: Cluster, at: TopicPartition, offset: int) -> datetime | No
     try:
         times = [datetime_of(_time_in(frame, offset)) for frame in frames]
     except (OffsetOutOfRangeError, DataLossError):
-        return None  # retention, or whoever trimmed the log, was quicker
+        return None  # the records were deleted meanwhile, by retention or by an administrator
     return times[0] if times else None
 
 

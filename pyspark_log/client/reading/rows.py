@@ -1,11 +1,12 @@
-"""From decoded frames to the rows that readers see, column by column.
+"""Decoded frames as the rows that readers see, column by column.
 
     topics without a schema    key value topic partition offset timestamp timestampType headers     (as Kafka's source)
     topics with one            their own columns
     either                     _metadata: struct<topic partition offset timestamp timestampType headers>
 
-Rule: nothing here is done per row. Offsets are a range, topic and partition constants that are made once and sliced,
-all other columns the frame's own memory. Only what the chosen columns need is asked of the broker (`column_ids`).
+Rule: nothing here is done per row. Offsets are a range; topic and partition are constants that are made once and
+sliced; all other columns are the frame's own memory. The broker is asked only for the columns that are needed
+(`column_ids`).
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _KAFKA_FIELDS = {
     for field in (pa.field("key", pa.binary()), pa.field("value", pa.binary()), *_POSITION_FIELDS, _HEADERS_FIELD)
 }
 KAFKA_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
-"""What a topic without a schema gives when no columns are chosen."""
+"""The columns of a topic without a schema if none are chosen."""
 
 
 class RowAssembler:
@@ -71,7 +72,7 @@ class RowAssembler:
         if METADATA in chosen or (not schema.is_typed and "headers" in chosen):
             ids.add(HEADERS_COLUMN_ID)
         self.column_ids: tuple[int, ...] = tuple(sorted(ids))
-        """What to ask of the broker, and of `decode_frame`."""
+        """The columns to request from the broker, and to decode."""
         self._constants = _Constants(topic)
 
     def batch(self, decoded: DecodedFrame, partition: int, start: int, end: int) -> pa.RecordBatch | None:
@@ -80,7 +81,7 @@ class RowAssembler:
         return None if arrays is None else pa.RecordBatch.from_arrays(arrays, schema=self.arrow_schema)
 
     def arrays(self, decoded: DecodedFrame, partition: int, start: int, end: int) -> list[pa.Array] | None:
-        """The same, as the columns of `arrow_schema`, for callers with a schema of their own."""
+        """As `batch`, but as the columns of `arrow_schema`, for callers with a schema of their own."""
         base_offset = decoded.header.base_offset
         first = max(start - base_offset, 0)
         stop = min(end - base_offset, decoded.header.record_count)
@@ -140,7 +141,7 @@ class _Rows:
 
 
 class _Constants:
-    """Columns that say the same in every row: made once as long as needed, then sliced."""
+    """Columns with the same value in every row: made once, as long as needed, then sliced."""
 
     def __init__(self, topic: str) -> None:
         self._topic = pa.scalar(topic, pa.string())

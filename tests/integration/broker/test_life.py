@@ -73,7 +73,7 @@ def test_broker_with_directories_in_or_around_others_is_refused(broker, new_brok
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        ({"log.dir": "/x"}, "'log.dir' is no broker setting; did you mean 'log.dirs'?"),
+        ({"log.dir": "/x"}, "'log.dir' is not a broker setting; did you mean 'log.dirs'?"),
         ({"num.partitions": "many"}, "num.partitions='many': must be a whole number"),
         ({"log.dirs": "/proc/none"}, "log.dirs: /proc/none cannot be used"),
     ],

@@ -60,7 +60,7 @@ def test_what_is_no_offset_is_refused_by_name_and_changes_nothing(
     """W18, W20: `commit` and `seek` name the partition, the value and what is allowed."""
     name, group = new_topic(2), new_group()
     good, bad = TopicPartition(name, 0), TopicPartition(name, 1)
-    said = re.escape(f"{bad}: an offset is a number from 0 on, not {offset!r}")
+    said = re.escape(f"{bad}: an offset is an integer of at least 0, not {offset!r}")
     with Consumer(name, group_id=group, auto_offset_reset="earliest", enable_auto_commit=False) as consumer:
         for refused in (consumer.commit, consumer.commit_async):
             with pytest.raises(errors.InvalidRequestError, match=said):

@@ -122,14 +122,14 @@ def test_columns_are_added_while_rows_are_gathered(new_topic: Callable[..., str]
     name = new_topic(schema="a int")
     with Producer(linger_ms=60_000) as producer:
         producer.send(name, {"a": 1})
-        row_from_before = producer._lane(name).rows
+        row_from_before = producer._queues_of(name).rows
         assert row_from_before is not None
         admin.add_columns(name, "b int")
         with pytest.raises(errors.InvalidPartitionsError):
             producer.send(name, {"a": 0}, partition=9)  # asks for the topic anew
         producer.send(name, {"a": 2, "b": 2})
-        lane = producer._lane(name)
-        producer._append(lane, lane.queues[0], row_from_before.row({"a": 3}), None, None, None, 100)
+        queues = producer._queues_of(name)
+        producer._append(queues, queues.partitions[0], row_from_before.row({"a": 3}), None, None, None, 100)
         producer.flush(20)
     assert read(name).read_all().to_pylist() == [{"a": 1, "b": None}, {"a": 2, "b": 2}, {"a": 3, "b": None}]
 
@@ -279,7 +279,7 @@ def test_producer_refuses_calls_after_close(new_topic: Callable[..., str]) -> No
         producer.send_batch(name, read(name, columns=["value"]).read_all())
 
 
-def test_producer_goes_on_with_a_topic_made_anew(new_topic: Callable[..., str], admin: Admin) -> None:
+def test_producer_continues_with_a_recreated_topic(new_topic: Callable[..., str], admin: Admin) -> None:
     """W27: as Kafka's does: what no log has yet goes to the new topic, in its order, and nothing fails."""
     name, other = new_topic(1), new_topic(1)
     with Producer() as producer:
@@ -294,7 +294,7 @@ def test_producer_goes_on_with_a_topic_made_anew(new_topic: Callable[..., str], 
     assert values(name) == [*[b"%d" % n for n in range(500)], b"last"]
 
 
-def test_producer_goes_on_with_records_it_held_when_the_topic_was_made_anew(
+def test_producer_sends_records_it_held_when_the_topic_was_recreated(
     new_topic: Callable[..., str], admin: Admin
 ) -> None:
     """W27: records gathered before, and rows of the same schema, likewise."""
@@ -310,7 +310,7 @@ def test_producer_goes_on_with_records_it_held_when_the_topic_was_made_anew(
 
 
 @pytest.mark.parametrize(("before", "after"), [({"schema": "a int"}, {"schema": "a string"}), ({"partitions": 2}, {})])
-def test_producer_fails_what_does_not_fit_a_topic_made_anew(
+def test_producer_fails_what_does_not_fit_a_recreated_topic(
     new_topic: Callable[..., str], admin: Admin, before: dict[str, Any], after: dict[str, Any]
 ) -> None:
     """W27: another schema or fewer partitions: what was sent fails by that name, what is sent next goes on."""
@@ -323,7 +323,7 @@ def test_producer_fails_what_does_not_fit_a_topic_made_anew(
         admin.create_topic(name, **after)
         assert isinstance(held.exception(20), errors.InconsistentTopicIdError)
         assert producer.send(name, then).result(10).offset == 0
-        with pytest.raises(errors.InconsistentTopicIdError, match="made anew with"):
+        with pytest.raises(errors.InconsistentTopicIdError, match="recreated with"):
             producer.flush(10)
 
 
@@ -345,9 +345,9 @@ class SlowLock:
         time.sleep(0.001)
 
 
-def test_list_is_never_sent_off_before_its_first_record(new_topic: Callable[..., str]) -> None:
-    """Whoever flushes while another sends finds no list that was opened and has nothing yet: it would be a frame of
-    no records, which fails."""
+def test_batch_is_never_sealed_before_its_first_record(new_topic: Callable[..., str]) -> None:
+    """A thread that flushes while another sends never seals a batch that has no record yet: its frame would have no
+    records, which fails."""
     name = new_topic()
     with Producer(linger_ms=1000) as producer:
         producer._lock = SlowLock(producer._lock)  # type: ignore[assignment]

@@ -7,8 +7,9 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -107,3 +108,15 @@ def test_version_leaves_out_what_is_not_installed(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(importlib.metadata, "version", version)
     assert re.fullmatch(r"pylog \S+ protocol \d+ python \S+\n", _version_line(installed_versions()))
+
+
+@pytest.mark.parametrize("option", ["--install-completion", "--show-completion"])
+def test_typers_own_completion_is_refused(option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its script takes words apart at the colon of `flights:0`; `pylog completion` prints the one that does not."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    said = io.StringIO()
+    with redirect_stdout(said), redirect_stderr(said), pytest.raises(SystemExit) as ended:
+        whole_command()([option], prog_name="pylog")
+    assert ended.value.code == 2
+    assert 'put this into ~/.bashrc: eval "$(pylog completion bash)"' in re.sub(r"[\s│]+", " ", said.getvalue())
+    assert list(tmp_path.iterdir()) == []

@@ -18,7 +18,7 @@ from broker_runtime.contract.frame import decode_frame
 from broker_runtime.contract.schema import UNTYPED, SchemaHistory
 from pyspark_log.client.producer.accumulator import MAX_IN_FLIGHT, Accumulator
 from pyspark_log.client.producer.delivery import Delivery
-from pyspark_log.client.producer.partition_queue import NO_LEADER, Outgoing, PartitionQueue
+from pyspark_log.client.producer.partition_queue import NO_LEADER, PartitionQueue, ProducerBatch
 
 LEADER = 7
 
@@ -28,12 +28,12 @@ def make(**settings: float) -> tuple[Accumulator, PartitionQueue]:
     accumulator = Accumulator(**given)  # type: ignore[arg-type]
     queue = PartitionQueue("t", bytes(16), 0, UNTYPED, 1000)
     with accumulator.lock:
-        accumulator.move(queue, LEADER, 3)
+        accumulator.set_leader(queue, LEADER, 3)
     return accumulator, queue
 
 
 def add(accumulator: Accumulator, queue: PartitionQueue, value: bytes, size: int = 100) -> tuple[Delivery, int]:
-    """One record as `Producer` adds it; full lists are encoded at once."""
+    """One record as `Producer` adds it; full batches are encoded at once."""
     while True:
         with accumulator.lock:
             if queue.delivery is not None and queue.room >= size:
@@ -41,23 +41,23 @@ def add(accumulator: Accumulator, queue: PartitionQueue, value: bytes, size: int
                 return queue.delivery, queue.add(value, None, None, None)
             full = accumulator.make_room(queue, size)
         if full is not None:
-            assert full.gathered is not None
-            accumulator.encoded(full, full.gathered.encode("none"))
+            assert full.builder is not None
+            accumulator.encoded(full, full.builder.encode("none"))
 
 
-def take(accumulator: Accumulator, later_s: float = 0.0) -> Outgoing | None:
+def take(accumulator: Accumulator, later_s: float = 0.0) -> ProducerBatch | None:
     with accumulator.lock:
         return accumulator.take(LEADER, now_s=time.monotonic() + later_s)[0]
 
 
-def values_of(outgoing: Outgoing) -> list[bytes]:
-    if outgoing.gathered is not None:
-        return list(outgoing.gathered.values)
-    frame = decode_frame(outgoing.frame, SchemaHistory())
+def values_of(batch: ProducerBatch) -> list[bytes]:
+    if batch.builder is not None:
+        return list(batch.builder.values)
+    frame = decode_frame(batch.frame, SchemaHistory())
     return frame.batch.column("value").to_pylist()
 
 
-def test_accumulator_closes_a_list_that_would_grow_beyond_the_batch_size() -> None:
+def test_accumulator_seals_a_batch_that_would_grow_beyond_the_batch_size() -> None:
     """Ten records of 100 bytes fit a batch of 1000, the eleventh begins the next."""
     accumulator, queue = make()
     deliveries = [add(accumulator, queue, b"%d" % n) for n in range(11)]
@@ -70,21 +70,21 @@ def test_accumulator_closes_a_list_that_would_grow_beyond_the_batch_size() -> No
     assert first.delivery is deliveries[0][0]
 
 
-def test_accumulator_lets_lists_linger() -> None:
+def test_accumulator_lets_batches_linger() -> None:
     """Nothing is due before ``linger.ms``, unless somebody waits for it."""
     accumulator, queue = make(linger_s=5.0)
     add(accumulator, queue, b"a")
     with accumulator.lock:
-        outgoing, wait_s = accumulator.take(LEADER, now_s=time.monotonic())
-    assert outgoing is None
+        batch, wait_s = accumulator.take(LEADER, now_s=time.monotonic())
+    assert batch is None
     assert 4 < wait_s <= 5
     assert take(accumulator, later_s=5.1) is not None
     delivery, _ = add(accumulator, queue, b"b")
-    accumulator.hurry(delivery)
+    accumulator.flush(delivery)
     assert take(accumulator) is not None
 
 
-def test_accumulator_has_at_most_five_frames_of_a_partition_in_flight() -> None:
+def test_accumulator_has_at_most_five_batches_of_a_partition_in_flight() -> None:
     """The sixth waits until one is answered."""
     accumulator, queue = make()
     for n in range(60):
@@ -93,7 +93,7 @@ def test_accumulator_has_at_most_five_frames_of_a_partition_in_flight() -> None:
     assert all(taken)
     assert take(accumulator) is None
     assert taken[0] is not None
-    accumulator.answered(taken[0], base_offset=40, append_time_ms=-1)
+    accumulator.acknowledged(taken[0], base_offset=40, append_time_ms=-1)
     assert taken[0].delivery.record(9) == ("t", 0, 49, taken[0].delivery.base_timestamp_ms)
     assert take(accumulator) is not None
 
@@ -104,10 +104,10 @@ def test_accumulator_repeats_in_order_after_all_came_back() -> None:
     for n in range(50):
         add(accumulator, queue, b"%d" % n)
     taken = [take(accumulator) for _ in range(4)]
-    accumulator.repeat([taken[2]])  # type: ignore[list-item]
+    accumulator.retry([taken[2]])  # type: ignore[list-item]
     assert take(accumulator, later_s=10) is None
-    accumulator.answered(taken[0], base_offset=0, append_time_ms=-1)  # type: ignore[arg-type]
-    accumulator.repeat([taken[3], taken[1]])  # type: ignore[list-item]
+    accumulator.acknowledged(taken[0], base_offset=0, append_time_ms=-1)  # type: ignore[arg-type]
+    accumulator.retry([taken[3], taken[1]])  # type: ignore[list-item]
     assert take(accumulator, later_s=0) is None
     again = [take(accumulator, later_s=10) for _ in range(4)]
     assert again[:3] == taken[1:]
@@ -119,9 +119,9 @@ def test_accumulator_bounds_memory_and_gives_it_back() -> None:
     accumulator, queue = make(buffer_bytes=2000, max_block_s=0.0)
     with pytest.raises(BufferExhaustedError, match=r"buffer\.memory=2000"):
         [add(accumulator, queue, b"%d" % n) for n in range(100)]
-    outgoing = take(accumulator)
-    assert outgoing is not None
-    accumulator.answered(outgoing, base_offset=0, append_time_ms=-1)
+    batch = take(accumulator)
+    assert batch is not None
+    accumulator.acknowledged(batch, base_offset=0, append_time_ms=-1)
     add(accumulator, queue, b"again")
 
 
@@ -132,9 +132,9 @@ def test_accumulator_takes_one_frame_larger_than_the_buffer() -> None:
     accumulator.add_frame(queue, delivery, pa.py_buffer(bytes(5000)))
     with pytest.raises(BufferExhaustedError):
         add(accumulator, queue, b"x")
-    outgoing = take(accumulator)
-    assert outgoing is not None
-    accumulator.answered(outgoing, base_offset=0, append_time_ms=-1)
+    batch = take(accumulator)
+    assert batch is not None
+    accumulator.acknowledged(batch, base_offset=0, append_time_ms=-1)
     add(accumulator, queue, b"x")
 
 
@@ -143,10 +143,10 @@ def test_accumulator_follows_a_partition_to_its_new_leader() -> None:
     accumulator, queue = make()
     add(accumulator, queue, b"a")
     with accumulator.lock:
-        accumulator.move(queue, -1, 3)
+        accumulator.set_leader(queue, -1, 3)
     assert take(accumulator) is None
     with accumulator.lock:
-        accumulator.move(queue, 8, 4)
+        accumulator.set_leader(queue, 8, 4)
         assert accumulator.take(LEADER, now_s=time.monotonic())[0] is None
         assert accumulator.take(8, now_s=time.monotonic())[0] is not None
 
@@ -156,29 +156,29 @@ def test_accumulator_tries_a_new_leader_at_once_whatever_pauses_the_one_before_e
     accumulator, queue = make()
     add(accumulator, queue, b"a")
     for _ in range(8):
-        outgoing = take(accumulator, later_s=10.0)
-        assert outgoing is not None
-        accumulator.repeat([outgoing])
+        batch = take(accumulator, later_s=10.0)
+        assert batch is not None
+        accumulator.retry([batch])
     assert take(accumulator) is None
     with accumulator.lock:
-        accumulator.move(queue, LEADER + 1, 4)
-        assert accumulator.take(LEADER + 1, now_s=time.monotonic())[0] is outgoing
+        accumulator.set_leader(queue, LEADER + 1, 4)
+        assert accumulator.take(LEADER + 1, now_s=time.monotonic())[0] is batch
 
 
 def test_accumulator_expires_what_is_too_old_wherever_it_is() -> None:
     """``delivery.timeout.ms`` ends waiting, also for a partition without a leader and for frames in flight."""
     accumulator, queue = make(delivery_timeout_s=1.0, linger_s=0.5)
     in_flight, _ = add(accumulator, queue, b"a")
-    outgoing = take(accumulator, later_s=0.6)
-    assert outgoing is not None
+    batch = take(accumulator, later_s=0.6)
+    assert batch is not None
     with accumulator.lock:
-        accumulator.move(queue, -1, 3)
+        accumulator.set_leader(queue, -1, 3)
     waiting, _ = add(accumulator, queue, b"b")
-    accumulator.expire(time.monotonic() + 0.6)  # closes the list that nobody takes
+    accumulator.expire(time.monotonic() + 0.6)  # seals the batch that no thread takes
     accumulator.expire(time.monotonic() + 2.0)
     assert isinstance(in_flight.error, DeliveryTimeoutError)
     assert isinstance(waiting.error, DeliveryTimeoutError)
-    accumulator.answered(outgoing, base_offset=5, append_time_ms=-1)
+    accumulator.acknowledged(batch, base_offset=5, append_time_ms=-1)
     assert in_flight.base_offset == -1
     assert accumulator.take_first_error() is in_flight.error
     assert accumulator.take_first_error() is None
@@ -188,9 +188,9 @@ def test_accumulator_says_why_a_frame_was_not_acknowledged_in_time() -> None:
     """A full disk is told as that, not as time that ran out."""
     accumulator, queue = make(delivery_timeout_s=1.0)
     refused, _ = add(accumulator, queue, b"a")
-    outgoing = take(accumulator)
-    assert outgoing is not None
-    accumulator.repeat([outgoing], LogStorageError("t-0: No space left on device"))
+    batch = take(accumulator)
+    assert batch is not None
+    accumulator.retry([batch], LogStorageError("t-0: No space left on device"))
     accumulator.expire(time.monotonic() + 2.0)
     assert isinstance(refused.error, DeliveryTimeoutError)
     assert "The last try: [KAFKA_STORAGE_ERROR] t-0: No space left on device" in str(refused.error)
@@ -209,11 +209,11 @@ def test_accumulator_expires_a_frame_under_the_hands_of_who_encodes_it() -> None
     assert taken_delivery.is_done
     assert closed_delivery.is_done
     assert taken is not None
-    assert taken.gathered is not None
+    assert taken.builder is not None
     assert closed is not None
-    assert closed.gathered is not None
-    accumulator.encoded(closed, closed.gathered.encode("none"))
-    accumulator.answered(taken, base_offset=0, append_time_ms=-1)
+    assert closed.builder is not None
+    accumulator.encoded(closed, closed.builder.encode("none"))
+    accumulator.acknowledged(taken, base_offset=0, append_time_ms=-1)
     delivery, _ = add(accumulator, queue, b"c")
     following = take(accumulator)
     assert following is not None
@@ -221,7 +221,7 @@ def test_accumulator_expires_a_frame_under_the_hands_of_who_encodes_it() -> None
 
 
 def test_accumulator_fails_what_cannot_be_encoded_and_goes_on() -> None:
-    """One bad list takes no other with it."""
+    """One batch that fails takes no other with it."""
     accumulator, queue = make()
     deliveries = [add(accumulator, queue, b"%d" % n)[0] for n in range(9)]
     with accumulator.lock:
@@ -251,9 +251,9 @@ def test_accumulator_tells_each_failure_once() -> None:
     accumulator, queue = make()
     for reason in ("one", "two"):
         delivery, _ = add(accumulator, queue, b"x")
-        outgoing = take(accumulator)
-        assert outgoing is not None
-        accumulator.refused(outgoing, SchemaMismatchError(reason))
+        batch = take(accumulator)
+        assert batch is not None
+        accumulator.failed(batch, SchemaMismatchError(reason))
         assert delivery.error is not None
         error = accumulator.take_first_error()
         assert error is not None
@@ -271,7 +271,7 @@ def test_frame_in_flight_when_its_topic_is_given_up_fails_when_it_comes_back() -
     gone = UnknownTopicOrPartitionError("gone")
     accumulator.give_up([queue], gone)
     assert (behind.error, waits.is_done) == (gone, False)
-    accumulator.repeat([flies], LogStorageError("tried"))
+    accumulator.retry([flies], LogStorageError("tried"))
     assert waits.error is gone
     assert take(accumulator, later_s=100) is None
 
@@ -281,7 +281,7 @@ def test_record_that_is_added_when_its_topic_was_given_up_fails(linger_s: float)
     """By a thread that had found the partition before; also where nobody leads it."""
     accumulator, queue = make(linger_s=linger_s)
     with accumulator.lock:
-        accumulator.move(queue, NO_LEADER, 3)
+        accumulator.set_leader(queue, NO_LEADER, 3)
     gone = UnknownTopicOrPartitionError("gone")
     accumulator.give_up([queue], gone)
     late, _ = add(accumulator, queue, b"a")

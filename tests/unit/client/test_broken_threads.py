@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ from broker_runtime.contract.errors import BrokerUnavailableError, ClosedError, 
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import GroupHeartbeatResponse
 from broker_runtime.contract.settings import Address
+from broker_runtime.contract.streams import ProduceRequest, ProduceResponse
 from pyspark_log import Producer
 from pyspark_log.client.connection.cluster import Cluster
 from pyspark_log.client.connection.topics import Topic
@@ -22,6 +24,7 @@ from pyspark_log.client.consumer.group_assignment import IDLE_REFRESH_S
 from pyspark_log.client.consumer.heartbeats import Heartbeats
 from pyspark_log.client.consumer.membership import Phase, Stay
 from pyspark_log.client.consumer.partition_state import PartitionState
+from pyspark_log.client.producer import broker_sender
 from tests.unit.client.consumer_samples import MemoryCluster, Parts, make_topic
 
 LIMIT_S = 20.0
@@ -264,3 +267,53 @@ def test_producers_thread_that_broke_fails_what_is_waited_for_and_all_that_comes
         for call in (lambda: producer.send("t", b"y"), producer.flush, lambda: producer.partitions_for("t")):
             with pytest.raises(ClosedError, match="a defect"):
                 call()
+
+
+class AcknowledgingStream:
+    """A produce stream to a broker that appends every frame at offset 0."""
+
+    address = "h:1"
+    silent_for_s = 0.0
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.answers: queue.Queue[ProduceResponse | None] = queue.Queue()
+
+    def write(self, request: ProduceRequest, frame: Any) -> None:
+        self.answers.put(ProduceResponse(request_id=request.request_id, base_offset=0))
+
+    def read(self) -> ProduceResponse | None:
+        return self.answers.get(timeout=LIMIT_S)
+
+    def end(self) -> None:
+        self.answers.put(None)
+
+    def close(self) -> None:
+        self.end()
+
+
+@pytest.mark.parametrize("name", ["pylog-producer", "pylog-produce-1", "pylog-acks-1"])
+def test_producer_starts_a_thread_later_that_the_system_could_not_give(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """W9: a machine that was out of threads for a moment costs no record, and no producer."""
+    monkeypatch.setattr(Cluster, "topic", lambda self, topic, **_: make_topic(topic))
+    monkeypatch.setattr(Cluster, "fetch_topics", lambda self, topics, **_: [make_topic(topic) for topic in topics])
+    monkeypatch.setattr(Cluster, "leader", lambda *_: None)
+    monkeypatch.setattr(Cluster, "address_of", lambda *_: None)
+    monkeypatch.setattr(broker_sender, "ProduceStream", AcknowledgingStream)
+    start = threading.Thread.start
+    refused: list[str] = []
+
+    def start_later(thread: threading.Thread) -> None:
+        if thread.name == name and not refused:
+            refused.append(name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_later)
+    with Producer("127.0.0.1:1", enable_idempotence=False) as producer:
+        if name == "pylog-producer":
+            with pytest.raises(RuntimeError, match="can't start new thread"):
+                producer.send("t", b"x")
+        assert producer.send("t", b"x").result(LIMIT_S).offset == 0
+    assert refused == [name]

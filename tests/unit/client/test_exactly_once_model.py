@@ -28,9 +28,9 @@ from broker_runtime.contract.schema import UNTYPED, SchemaHistory
 from broker_runtime.contract.streams import ProduceResponse
 from broker_runtime.log.producer_state import ProducerState
 from pyspark_log.client.producer.accumulator import Accumulator
+from pyspark_log.client.producer.broker_sender import settle
 from pyspark_log.client.producer.delivery import Delivery
-from pyspark_log.client.producer.partition_queue import Outgoing, PartitionQueue
-from pyspark_log.client.producer.sender import settle
+from pyspark_log.client.producer.partition_queue import PartitionQueue, ProducerBatch
 
 LEADER = 1
 
@@ -105,7 +105,7 @@ class Broker:
 
 
 class World:
-    """The producer's side as `Sender` and `Dispatch` drive it, one step at a time, and all streams there ever were."""
+    """The producer's side as `Sender` and `BrokerSender` drive it, step by step, and all streams there ever were."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -115,10 +115,10 @@ class World:
         )
         self.queue = PartitionQueue("t", bytes(16), 0, UNTYPED, 1000)
         with self.accumulator.lock:
-            self.accumulator.move(self.queue, LEADER, 1)
+            self.accumulator.set_leader(self.queue, LEADER, 1)
         self.stream = Stream()
         self.old_streams: list[Stream] = []
-        self.unanswered: deque[Outgoing] = deque()
+        self.unanswered: deque[ProducerBatch] = deque()
         self.deliveries: list[tuple[Delivery, list[int]]] = []
         self.next_tag = 0
         self.next_id = 100
@@ -143,12 +143,12 @@ class World:
 
     def send(self) -> None:
         with self.accumulator.lock:
-            outgoing, _ = self.accumulator.take(LEADER, now_s=time.monotonic() + 100)
-        if outgoing is not None:
-            outgoing.write_number()
-            assert outgoing.frame is not None
-            self.stream.inbox.append((outgoing.frame.to_pybytes(), self.queue.leader_epoch))
-            self.unanswered.append(outgoing)
+            batch, _ = self.accumulator.take(LEADER, now_s=time.monotonic() + 100)
+        if batch is not None:
+            batch.write_number()
+            assert batch.frame is not None
+            self.stream.inbox.append((batch.frame.to_pybytes(), self.queue.leader_epoch))
+            self.unanswered.append(batch)
 
     def process(self) -> None:
         if self.stream.inbox:
@@ -174,7 +174,7 @@ class World:
             self.old_streams.append(self.stream)
         self.stream = Stream()
         came_back, self.unanswered = list(self.unanswered), deque()
-        self.accumulator.repeat(came_back, NetworkError("broken"), is_doubtful=True)
+        self.accumulator.retry(came_back, NetworkError("broken"), is_doubtful=True)
         if self.rng.random() < 0.2:
             self.expire_one()
 
@@ -183,10 +183,10 @@ class World:
 
     def learn_leader(self) -> None:
         with self.accumulator.lock:
-            self.accumulator.move(self.queue, LEADER, self.broker.epoch)
+            self.accumulator.set_leader(self.queue, LEADER, self.broker.epoch)
 
     def expire_one(self) -> None:
-        held = [one for one in self.accumulator._unfinished.values() if isinstance(one, Outgoing)]
+        held = [one for one in self.accumulator._unfinished.values() if isinstance(one, ProducerBatch)]
         if held:
             (held[0] if self.rng.random() < 0.7 else self.rng.choice(held)).deadline_s = 0.0
             self.accumulator.expire(time.monotonic())
@@ -201,7 +201,9 @@ class World:
     def forget_producers(self) -> None:
         """Their last frame is a day old: longer than any is tried."""
         is_quiet = not self.unanswered and not any(stream.inbox for stream in self.old_streams)
-        held = [one for one in self.accumulator._unfinished.values() if isinstance(one, Outgoing) and one.is_doubtful]
+        held = [
+            one for one in self.accumulator._unfinished.values() if isinstance(one, ProducerBatch) and one.is_doubtful
+        ]
         if is_quiet and not held:
             self.broker.state = ProducerState()
 
@@ -218,7 +220,7 @@ class World:
 @pytest.mark.parametrize("first_seed", range(0, 300, 20))
 def test_idempotent_producer_neither_doubles_nor_loses_nor_reorders(first_seed: int) -> None:
     """W9: lost acknowledgements, requests that arrive late, failovers, refusals, time limits, forgotten ids."""
-    acknowledged = failed = anew = 0
+    acknowledged = failed = renumbered = 0
     for seed in range(first_seed, first_seed + 20):
         world = World(seed)
         for _ in range(600):
@@ -235,6 +237,6 @@ def test_idempotent_producer_neither_doubles_nor_loses_nor_reorders(first_seed: 
             else:
                 assert not there.intersection(tags) or there.issuperset(tags)
                 failed += 1
-        anew += len({(header.producer_id, header.producer_epoch) for header, _ in world.broker.log}) > 1
+        renumbered += len({(header.producer_id, header.producer_epoch) for header, _ in world.broker.log}) > 1
     assert acknowledged > 2 * failed > 0
-    assert anew > 3
+    assert renumbered > 3

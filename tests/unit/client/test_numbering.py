@@ -25,9 +25,9 @@ from broker_runtime.contract.requests import ErrorInfo
 from broker_runtime.contract.schema import UNTYPED
 from broker_runtime.contract.streams import ProduceResponse
 from pyspark_log.client.producer.accumulator import Accumulator
+from pyspark_log.client.producer.broker_sender import settle
 from pyspark_log.client.producer.delivery import Delivery
-from pyspark_log.client.producer.partition_queue import Outgoing, PartitionQueue
-from pyspark_log.client.producer.sender import settle
+from pyspark_log.client.producer.partition_queue import PartitionQueue, ProducerBatch
 from pyspark_log.client.producer.sequence import FrameNumber, Sequence
 
 LEADER = 7
@@ -45,7 +45,7 @@ class Sender:
         self.numbering = self.accumulator.numbering
         self.queue = PartitionQueue("t", bytes(16), 0, UNTYPED, 1000)
         with self.accumulator.lock:
-            self.accumulator.move(self.queue, LEADER, 3)
+            self.accumulator.set_leader(self.queue, LEADER, 3)
         if with_id:
             self.accumulator.provide_id(ID)
         self.deliveries = [self.add() for _ in range(frames)]
@@ -57,40 +57,40 @@ class Sender:
         self.accumulator.add_frame(queue or self.queue, delivery, frame)
         return delivery
 
-    def take(self, leader: int = LEADER) -> Outgoing | None:
+    def take(self, leader: int = LEADER) -> ProducerBatch | None:
         with self.accumulator.lock:
-            outgoing, _ = self.accumulator.take(leader, now_s=time.monotonic() + 100)
-        if outgoing is not None:
-            outgoing.write_number()
-        return outgoing
+            batch, _ = self.accumulator.take(leader, now_s=time.monotonic() + 100)
+        if batch is not None:
+            batch.write_number()
+        return batch
 
-    def take_all(self) -> list[Outgoing]:
+    def take_all(self) -> list[ProducerBatch]:
         taken = []
-        while (outgoing := self.take()) is not None:
-            taken.append(outgoing)
+        while (batch := self.take()) is not None:
+            taken.append(batch)
         return taken
 
-    def answer(self, outgoing: Outgoing, error: PylogError | None = None) -> None:
+    def answer(self, batch: ProducerBatch, error: PylogError | None = None) -> None:
         settle(
             self.accumulator,
-            outgoing,
+            batch,
             ProduceResponse(request_id=0, error=None if error is None else ErrorInfo.of(error)),
         )
 
-    def break_off(self, *outgoings: Outgoing) -> None:
-        self.accumulator.repeat(outgoings, NetworkError("broken"), is_doubtful=True)
+    def break_off(self, *batches: ProducerBatch) -> None:
+        self.accumulator.retry(batches, NetworkError("broken"), is_doubtful=True)
 
-    def expire(self, outgoing: Outgoing) -> None:
-        outgoing.deadline_s = 0.0
+    def expire(self, batch: ProducerBatch) -> None:
+        batch.deadline_s = 0.0
         self.accumulator.expire(time.monotonic())
 
 
-def numbers(outgoings: list[Outgoing]) -> list[tuple[int, int, int]]:
+def numbers(batches: list[ProducerBatch]) -> list[tuple[int, int, int]]:
     """As they are in the frames' headers."""
-    for outgoing in outgoings:
-        header = verify_frame(memoryview(outgoing.frame))
-        assert (header.producer_id, header.producer_epoch, header.base_sequence) == outgoing.number
-    return [tuple(outgoing.number) for outgoing in outgoings]  # type: ignore[arg-type, misc]
+    for batch in batches:
+        header = verify_frame(memoryview(batch.frame))
+        assert (header.producer_id, header.producer_epoch, header.base_sequence) == batch.number
+    return [tuple(batch.number) for batch in batches]  # type: ignore[arg-type, misc]
 
 
 def test_frames_are_numbered_in_the_order_they_leave_five_at_a_time() -> None:
@@ -98,7 +98,7 @@ def test_frames_are_numbered_in_the_order_they_leave_five_at_a_time() -> None:
     sender = Sender(frames=7)
     other = PartitionQueue("t", bytes(16), 1, UNTYPED, 1000)
     with sender.accumulator.lock:
-        sender.accumulator.move(other, LEADER, 3)
+        sender.accumulator.set_leader(other, LEADER, 3)
     sender.add(other)
     taken = sender.take_all()
     assert numbers([o for o in taken if o.queue is sender.queue]) == [(ID, 0, n) for n in (0, 2, 4, 6, 8)]
@@ -111,12 +111,12 @@ def test_repeated_frame_keeps_its_number_and_its_bytes() -> None:
     """A retry is the same frame, or the broker could not know it again."""
     sender = Sender()
     taken = sender.take_all()
-    before = [outgoing.frame.to_pybytes() for outgoing in taken]  # type: ignore[union-attr]
+    before = [batch.frame.to_pybytes() for batch in taken]  # type: ignore[union-attr]
     sender.answer(taken[0], NotLeaderOrFollowerError("moved"))
     sender.break_off(*taken[1:])
     again = sender.take_all()
     assert again == taken
-    assert [outgoing.frame.to_pybytes() for outgoing in again] == before  # type: ignore[union-attr]
+    assert [batch.frame.to_pybytes() for batch in again] == before  # type: ignore[union-attr]
 
 
 def test_frames_wait_for_an_id_and_say_why_there_is_none() -> None:
@@ -127,7 +127,7 @@ def test_frames_wait_for_an_id_and_say_why_there_is_none() -> None:
     assert sender.numbering.wants_id
     assert sender.take() is None
     assert asked
-    sender.numbering.trouble = ZooKeeperUnavailableError("away")
+    sender.numbering.id_error = ZooKeeperUnavailableError("away")
     sender.accumulator.expire(time.monotonic() + 200)
     assert "The last try: [ZOOKEEPER_UNAVAILABLE] away" in str(sender.deliveries[0].error)
     sender.add()
@@ -137,7 +137,7 @@ def test_frames_wait_for_an_id_and_say_why_there_is_none() -> None:
     assert not sender.numbering.wants_id
 
 
-def test_refused_frame_makes_those_behind_it_begin_anew_once_all_came_back() -> None:
+def test_refused_batch_gives_later_ones_a_new_epoch_once_all_came_back() -> None:
     """A frame too large never was in the log: the others get numbers of a new epoch, and the older epoch is over."""
     sender = Sender()
     a, b, c, d, e = sender.take_all()
@@ -180,7 +180,7 @@ def test_gap_is_waited_out_while_an_earlier_frame_is_open() -> None:
 
 
 @pytest.mark.parametrize("error", [UnknownProducerIdError("forgotten"), OutOfOrderSequenceError("gap")])
-def test_producer_that_was_forgotten_begins_anew_where_nothing_can_be_doubled(error: PylogError) -> None:
+def test_forgotten_producer_uses_a_new_epoch_where_nothing_can_be_doubled(error: PylogError) -> None:
     """All before is acknowledged, and the frame itself was never tried before."""
     sender = Sender(frames=3)
     a, b, c = sender.take_all()
@@ -208,7 +208,7 @@ def test_producer_that_was_forgotten_fails_by_name_where_something_could_be_doub
 
 
 def test_frame_whose_sequence_somebody_else_took_fails_and_those_behind_keep_their_numbers() -> None:
-    """They may be in the log, or get there, under these: anew they could be there twice, or before their time."""
+    """They may be in the log under these, or get there: under others they could be there twice, or too early."""
     sender = Sender(frames=4)
     a, b, c, d = sender.take_all()
     sender.answer(a)
@@ -236,7 +236,7 @@ def test_frame_behind_one_that_ran_out_of_time_is_not_sent_under_its_number() ->
 
 
 def test_frame_that_ran_out_of_time_but_surely_was_not_appended_leaves_no_gap() -> None:
-    """It was refused each time it was sent, or never sent: those behind it begin anew without a failed try."""
+    """It was refused each time it was sent, or never sent: later batches get new numbers without a failed attempt."""
     sender = Sender(frames=2)
     a, b = sender.take_all()
     sender.answer(a, NotEnoughReplicasError("too few"))
@@ -255,7 +255,7 @@ def test_frame_that_comes_back_after_its_time_is_over_leaves_no_gap() -> None:
     assert numbers(sender.take_all()) == [(ID, 1, 0)]
 
 
-def test_doubtful_frame_behind_a_surely_absent_one_is_numbered_anew() -> None:
+def test_doubtful_batch_behind_a_surely_absent_one_gets_a_new_number() -> None:
     """No broker takes it without the one before it: it is absent too."""
     sender = Sender(frames=3)
     a, b, c = sender.take_all()
@@ -268,7 +268,7 @@ def test_doubtful_frame_behind_a_surely_absent_one_is_numbered_anew() -> None:
     assert numbers(sender.take_all()) == [(ID, 2, 0)]
 
 
-def test_frames_fenced_by_a_newer_epoch_fail_and_the_next_begin_anew() -> None:
+def test_batches_fenced_by_a_newer_epoch_fail_and_the_next_use_another() -> None:
     """Cannot happen to a producer that is alone with its id; it does not stop it."""
     sender = Sender(frames=1)
     (a,) = sender.take_all()
@@ -283,7 +283,7 @@ def test_frames_of_a_partition_wait_until_its_old_leader_gave_back_what_it_has()
     sender = Sender(frames=2)
     a = sender.take()
     with sender.accumulator.lock:
-        sender.accumulator.move(sender.queue, 8, 4)
+        sender.accumulator.set_leader(sender.queue, 8, 4)
     assert sender.take(8) is None
     sender.break_off(a)  # type: ignore[arg-type]
     first, second = sender.take(8), sender.take(8)
@@ -300,7 +300,7 @@ def test_topic_that_was_given_up_and_comes_back_is_sent_to_under_another_id() ->
     sender.accumulator.provide_id(ID + 1)
     again = PartitionQueue("t", bytes(16), 0, UNTYPED, 1000)
     with sender.accumulator.lock:
-        sender.accumulator.move(again, LEADER, 5)
+        sender.accumulator.set_leader(again, LEADER, 5)
     sender.add(again)
     assert numbers(sender.take_all()) == [(ID + 1, 0, 0)]
 

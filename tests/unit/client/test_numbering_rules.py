@@ -8,7 +8,7 @@ from broker_runtime.contract.errors import ZooKeeperUnavailableError
 from broker_runtime.contract.schema import UNTYPED
 from pyspark_log.client.producer.accumulator import Numbering
 from pyspark_log.client.producer.delivery import Delivery
-from pyspark_log.client.producer.partition_queue import Outgoing, PartitionQueue
+from pyspark_log.client.producer.partition_queue import PartitionQueue, ProducerBatch
 
 LAST_EPOCH = (1 << 15) - 1
 
@@ -31,14 +31,14 @@ def partition() -> PartitionQueue:
     return PartitionQueue("t", bytes(16), 0, UNTYPED, 1000)
 
 
-def outgoing(queue: PartitionQueue, serial: int, count: int = 2) -> Outgoing:
+def batch(queue: PartitionQueue, serial: int, count: int = 2) -> ProducerBatch:
     delivery = Delivery("t", 0, base_timestamp_ms=0)
     delivery.count = count
-    return Outgoing(queue, delivery, serial, 0, 0.0)
+    return ProducerBatch(queue, delivery, serial, 0, 0.0)
 
 
-def numbered(producer: Producer, queue: PartitionQueue, *serials: int) -> list[Outgoing]:
-    frames = [outgoing(queue, serial) for serial in serials]
+def numbered(producer: Producer, queue: PartitionQueue, *serials: int) -> list[ProducerBatch]:
+    frames = [batch(queue, serial) for serial in serials]
     for frame in frames:
         assert producer.numbering.number(frame)
     return frames
@@ -49,11 +49,11 @@ def test_frame_waits_for_an_id_and_each_partition_is_named_once_when_it_comes() 
     producer, first, second = Producer(), partition(), partition()
     assert producer.numbering.wants_id
     for queue in (first, second, first):
-        assert not producer.numbering.number(outgoing(queue, 1))
+        assert not producer.numbering.number(batch(queue, 1))
     assert producer.asked == 3
-    producer.numbering.trouble = ZooKeeperUnavailableError("away")
+    producer.numbering.id_error = ZooKeeperUnavailableError("away")
     assert producer.numbering.provide(40) == [first, second]
-    assert (producer.numbering.trouble, producer.numbering.wants_id) == (None, False)
+    assert (producer.numbering.id_error, producer.numbering.wants_id) == (None, False)
     assert producer.numbering.provide(41) == []
     (frame,) = numbered(producer, second, 2)
     assert frame.number == (41, 0, 0)
@@ -65,7 +65,7 @@ def test_partitions_that_begin_after_the_id_was_given_up_wait_for_another() -> N
     numbered(producer, old, 1)
     producer.numbering.give_up_id()
     assert (producer.asked, producer.numbering.wants_id) == (1, True)
-    assert not producer.numbering.number(outgoing(new, 2))
+    assert not producer.numbering.number(batch(new, 2))
     assert [frame.number for frame in numbered(producer, old, 3)] == [(40, 0, 2)]
 
 
@@ -96,7 +96,7 @@ def test_partition_whose_epochs_are_used_up_takes_another_id() -> None:
         numbered(producer, queue, serial)
     assert numbered(producer, queue, LAST_EPOCH + 1)[0].number == (40, LAST_EPOCH, 2)
     queue.sequence.void_from(LAST_EPOCH + 2)
-    late = outgoing(queue, LAST_EPOCH + 2)
+    late = batch(queue, LAST_EPOCH + 2)
     assert not producer.numbering.number(late)
     assert (producer.asked, producer.numbering.wants_id) == (1, True)
     assert producer.numbering.provide(41) == [queue]
@@ -118,7 +118,7 @@ def test_partition_that_needs_another_id_takes_one_that_was_fetched_meanwhile() 
 
 
 @pytest.mark.parametrize(
-    ("is_numbered", "is_doubtful", "is_void", "begins_anew"),
+    ("is_numbered", "is_doubtful", "is_void", "begins_new_epoch"),
     [
         (True, False, False, True),
         (True, True, False, False),
@@ -128,24 +128,24 @@ def test_partition_that_needs_another_id_takes_one_that_was_fetched_meanwhile() 
     ids=["surely nowhere", "may be there", "never had a number", "had a number that does not count"],
 )
 def test_failed_frame_voids_what_is_behind_it_only_where_it_is_surely_in_no_log(
-    is_numbered: bool, is_doubtful: bool, is_void: bool, begins_anew: bool
+    is_numbered: bool, is_doubtful: bool, is_void: bool, begins_new_epoch: bool
 ) -> None:
     """W14: if it may be there, so may be what came behind it, under the numbers they have."""
     producer, queue = Producer(40), partition()
     numbered(producer, queue, 1)
-    frame = outgoing(queue, 2)
+    frame = batch(queue, 2)
     if is_numbered:
         assert producer.numbering.number(frame)
     if is_void:
         queue.sequence.void_from(2)
         numbered(producer, queue, 3)  # of the next epoch
     frame.is_doubtful = is_doubtful
-    producer.numbering.failed(frame)
-    assert queue.sequence.begins_anew is begins_anew
+    producer.numbering.dropped(frame)
+    assert queue.sequence.begins_new_epoch is begins_new_epoch
 
 
 @pytest.mark.parametrize(
-    ("is_oldest", "is_void", "is_doubtful", "goes", "begins_anew"),
+    ("is_oldest", "is_void", "is_doubtful", "goes", "begins_new_epoch"),
     [
         (False, False, False, True, False),
         (False, False, True, True, False),
@@ -153,10 +153,10 @@ def test_failed_frame_voids_what_is_behind_it_only_where_it_is_surely_in_no_log(
         (True, False, True, False, False),
         (True, True, True, True, True),
     ],
-    ids=["waits for others", "waits for others, doubtful", "nothing before it", "may be there", "is numbered anew"],
+    ids=["waits for others", "waits for others, doubtful", "nothing before it", "may be there", "gets a new number"],
 )
 def test_gap_before_a_frame_is_closed_by_others_or_by_another_number(
-    is_oldest: bool, is_void: bool, is_doubtful: bool, goes: bool, begins_anew: bool
+    is_oldest: bool, is_void: bool, is_doubtful: bool, goes: bool, begins_new_epoch: bool
 ) -> None:
     """W14: the table of the module, its last three lines."""
     producer, queue = Producer(40), partition()
@@ -164,5 +164,5 @@ def test_gap_before_a_frame_is_closed_by_others_or_by_another_number(
     frame.is_doubtful = is_doubtful
     if is_void:
         queue.sequence.void_from(1)
-    assert producer.numbering.goes_again(frame, is_oldest=is_oldest) is goes
-    assert queue.sequence.begins_anew is begins_anew
+    assert producer.numbering.is_retryable(frame, is_oldest=is_oldest) is goes
+    assert queue.sequence.begins_new_epoch is begins_new_epoch

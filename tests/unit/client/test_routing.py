@@ -437,7 +437,8 @@ def test_stranger_among_brokers_is_warned_of(
     network.peers = {DEAD: Peer.UNKNOWN_NAME}
     cluster = Cluster([DEAD, ONE])
     ask_for_metadata(cluster, 5)
-    assert [record.getMessage() for record in caplog.records] == ["host name not found: dead; other brokers are asked"]
+    said = 'skip bootstrap server address=dead:1 error="[BROKER_UNAVAILABLE] host name not found: dead"'
+    assert [record.getMessage() for record in caplog.records] == [said]
     cluster.close()
 
 

@@ -152,8 +152,8 @@ def test_config_is_set_kept_and_taken_away():
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"acks": "all"}, "'acks' is no topic setting"),
-        ({"retention": None}, "'retention' is no topic setting"),
+        ({"acks": "all"}, "'acks' is not a topic setting"),
+        ({"retention": None}, "'retention' is not a topic setting"),
         ({"max.message.bytes": "2MiB"}, "more than segment.bytes"),
     ],
 )

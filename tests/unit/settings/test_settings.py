@@ -115,7 +115,7 @@ def test_one_name_may_mean_two_things_in_two_scopes():
 
 def test_unknown_name_is_refused_with_the_nearest_known_one():
     with pytest.raises(
-        InvalidConfigError, match=r"'retention\.msec' is no topic setting; did you mean 'retention\.ms'"
+        InvalidConfigError, match=r"'retention\.msec' is not a topic setting; did you mean 'retention\.ms'"
     ):
         resolve("topic", {"retention.msec": 1})
 
@@ -126,7 +126,7 @@ def test_unknown_keyword_is_refused_with_its_dotted_name():
 
 
 def test_name_of_another_scope_is_refused_with_that_scope():
-    with pytest.raises(InvalidConfigError, match=r"'acks' is no topic setting; it is a producer setting"):
+    with pytest.raises(InvalidConfigError, match=r"'acks' is not a topic setting; it is a producer setting"):
         resolve("topic", {"acks": "all"})
 
 

@@ -1,4 +1,4 @@
-"""Records that gathered, and the frame they become."""
+"""The records of a batch, and the frame they become."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ import pytest
 from broker_runtime.contract.errors import InvalidTimestampError, SchemaMismatchError
 from broker_runtime.contract.frame import DecodedFrame, decode_frame
 from broker_runtime.contract.schema import UNTYPED, SchemaHistory, TopicSchema
+from pyspark_log.client.producer.batch_builder import BatchBuilder, filled, headers_bytes, text_bytes
 from pyspark_log.client.producer.delivery import Delivery
-from pyspark_log.client.producer.gathering import Gathered, filled, headers_bytes, text_bytes
 
 BASE_MS = 1_700_000_000_000
 TYPED = TopicSchema(schema_id=0, arrow=pa.schema([("a", pa.int8()), ("b", pa.string())]))
 
 
-def gathered(
+def builder(
     values: list[Any],
     *,
     schema: TopicSchema = UNTYPED,
     keys: Any = None,
     timestamps: Any = None,
     headers: Any = None,
-) -> Gathered:
-    return Gathered(Delivery("t", 0, base_timestamp_ms=BASE_MS), schema, values, keys, timestamps, headers)
+) -> BatchBuilder:
+    return BatchBuilder(Delivery("t", 0, base_timestamp_ms=BASE_MS), schema, values, keys, timestamps, headers)
 
 
-def decoded(records: Gathered) -> DecodedFrame:
+def decoded(records: BatchBuilder) -> DecodedFrame:
     return decode_frame(records.encode("none"), SchemaHistory([records.schema]))
 
 
 @pytest.mark.parametrize("values", [[b""], [b"a", b"", b"ccc"], [b"a", None, b""], [None, None]])
 def test_values_arrive_as_they_are_nulls_and_empty_ones_too(values: list[bytes | None]) -> None:
     """W1: a null is no empty value, wherever it stands; without keys there is no column for them to fill."""
-    frame = decoded(gathered(list(values)))
+    frame = decoded(builder(list(values)))
     assert frame.batch.column("value").to_pylist() == values
     assert frame.batch.column("key").to_pylist() == [None] * len(values)
     assert (frame.constant_timestamp_ms, frame.headers) == (BASE_MS, None)
@@ -44,7 +44,7 @@ def test_values_arrive_as_they_are_nulls_and_empty_ones_too(values: list[bytes |
 def test_what_only_some_records_gave_is_null_for_the_others() -> None:
     """W1: keys, times and headers are lists that end with the last record that gave one."""
     frame = decoded(
-        gathered(
+        builder(
             [b"1", b"2", b"3", b"4"],
             keys=[None, b"k"],
             timestamps=[None, 7, None],
@@ -64,12 +64,12 @@ def test_what_only_some_records_gave_is_null_for_the_others() -> None:
 def test_timestamp_that_is_none_is_said_to_be_one(wrong: object) -> None:
     """The error names what a timestamp is, not what Arrow made of it."""
     with pytest.raises(InvalidTimestampError, match="a timestamp is ms since the epoch"):
-        gathered([b"1"], timestamps=[wrong]).encode("none")
+        builder([b"1"], timestamps=[wrong]).encode("none")
 
 
 def test_rows_checked_before_columns_were_added_have_nulls_there() -> None:
     """W5: a schema may grow between `send` and the frame."""
-    frame = decoded(gathered([(1,), (2, "x"), (None, None)], schema=TYPED))
+    frame = decoded(builder([(1,), (2, "x"), (None, None)], schema=TYPED))
     assert frame.batch.to_pylist() == [{"a": 1, "b": None}, {"a": 2, "b": "x"}, {"a": None, "b": None}]
 
 
@@ -77,13 +77,13 @@ def test_rows_checked_before_columns_were_added_have_nulls_there() -> None:
 def test_value_that_a_column_cannot_have_is_named_with_it(row: tuple[Any, ...], said: str) -> None:
     """W5: of a row that nobody checked before."""
     with pytest.raises(SchemaMismatchError, match=said):
-        gathered([(1, "x"), row], schema=TYPED).encode("none")
+        builder([(1, "x"), row], schema=TYPED).encode("none")
 
 
 def test_codec_is_the_one_that_was_chosen() -> None:
     """W9: `compression.type`."""
     records = [b"x" * 5_000]
-    assert len(gathered(list(records)).encode("none")) > 5_000 > len(gathered(list(records)).encode("zstd"))
+    assert len(builder(list(records)).encode("none")) > 5_000 > len(builder(list(records)).encode("zstd"))
 
 
 def test_sizes_count_bytes_and_not_characters() -> None:

@@ -13,37 +13,40 @@ from broker_runtime.contract.frame import parse_header
 from broker_runtime.contract.requests import PartitionInfo, SchemaVersion, TopicInfo
 from broker_runtime.contract.schema import parse_schema, schema_to_bytes
 from pyspark_log.client.connection.topics import Topic
-from pyspark_log.client.producer.batches import batch_frames
-from pyspark_log.client.producer.lanes import Lane
+from pyspark_log.client.producer.record_batches import batch_frames
+from pyspark_log.client.producer.topic_queues import TopicQueues
 
 ROWS = pa.table({"a": [1, 2, 3], "b": ["x", "y", "z"]}, schema=pa.schema([("a", pa.int64()), ("b", pa.string())]))
 
 
-def lane(*schemas: str) -> Lane:
-    """A lane of a topic with these versions of its schema."""
+def queues(*schemas: str) -> TopicQueues:
+    """The queues of a topic with these versions of its schema."""
     infos = tuple(PartitionInfo(partition=p, leader=1, leader_epoch=0, replicas=(1,), isr=(1,)) for p in range(2))
     versions = tuple(SchemaVersion(schema_id=i, arrow=schema_to_bytes(parse_schema(s))) for i, s in enumerate(schemas))
     topic = Topic.from_info(TopicInfo(name="t", topic_id=bytes(16), partitions=infos, schemas=versions))
-    return Lane(topic, "round_robin", 1 << 20)
+    return TopicQueues(topic, "round_robin", 1 << 20)
 
 
-def untyped_lane() -> Lane:
-    """A lane of a topic without a schema."""
+def untyped_queues() -> TopicQueues:
+    """The queues of a topic without a schema."""
     infos = (PartitionInfo(partition=0, leader=1, leader_epoch=0, replicas=(1,), isr=(1,)),)
-    return Lane(Topic.from_info(TopicInfo(name="t", topic_id=bytes(16), partitions=infos)), "round_robin", 1 << 20)
+    return TopicQueues(
+        Topic.from_info(TopicInfo(name="t", topic_id=bytes(16), partitions=infos)), "round_robin", 1 << 20
+    )
 
 
-def sent(known: Lane, now: Lane, data: object) -> tuple[int, set[int], int]:
-    """Rows that became frames, under which schema ids, and how often the topic was asked for anew."""
+def sent(known: TopicQueues, now: TopicQueues, data: object) -> tuple[int, set[int], int]:
+    """Rows that became frames, under which schema ids, and how often the topic was described again."""
     asked = 0
 
-    def anew() -> Lane:
+    def refreshed() -> TopicQueues:
         nonlocal asked
         asked += 1
         return now
 
     headers = [
-        parse_header(frame) for _, _, frame in batch_frames(known, data, None, "none", threading.Lock(), lane_anew=anew)
+        parse_header(frame)
+        for _, _, frame in batch_frames(known, data, None, "none", threading.Lock(), refreshed=refreshed)
     ]
     return sum(header.record_count for header in headers), {header.schema_id for header in headers}, asked
 
@@ -51,18 +54,18 @@ def sent(known: Lane, now: Lane, data: object) -> tuple[int, set[int], int]:
 @pytest.mark.parametrize("make", [lambda: ROWS, lambda: ROWS.to_reader(max_chunksize=1)], ids=["table", "reader"])
 def test_send_batch_takes_a_column_that_was_added_since(make: Callable[[], object]) -> None:
     """W8: as `send` does; a stream that can be read only once is not begun again."""
-    assert sent(lane("a bigint"), lane("a bigint", "a bigint, b string"), make()) == (3, {1}, 1)
+    assert sent(queues("a bigint"), queues("a bigint", "a bigint, b string"), make()) == (3, {1}, 1)
 
 
 def test_send_batch_asks_once_and_then_refuses() -> None:
     """W8: by the newest schema's columns."""
     with pytest.raises(SchemaMismatchError, match=r"no column 'b'.*choose from a, c"):
-        sent(lane("a bigint"), lane("a bigint", "a bigint, c string"), ROWS)
+        sent(queues("a bigint"), queues("a bigint", "a bigint, c string"), ROWS)
 
 
 def test_send_batch_that_fits_asks_nothing() -> None:
     """W8: the usual case costs no call."""
-    assert sent(lane("a bigint, b string"), lane("a bigint"), ROWS) == (3, {0}, 0)
+    assert sent(queues("a bigint, b string"), queues("a bigint"), ROWS) == (3, {0}, 0)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +78,7 @@ def test_send_batch_that_fits_asks_nothing() -> None:
 )
 def test_send_batch_without_a_schema_refuses_what_it_cannot_keep(columns: dict[str, list[object]], said: str) -> None:
     """SPEC 3: unknown columns, and unknown fields of headers, are refused by name; no hint says what was said."""
-    untyped = lane()
+    untyped = queues()
     with pytest.raises(SchemaMismatchError, match=said):
         sent(untyped, untyped, pa.table(columns))
 
@@ -97,13 +100,17 @@ def test_send_batch_refuses_headers_without_a_name_and_times_out_of_range(
 ) -> None:
     """W8: a time that is too large must not come out as another one."""
     with pytest.raises(error, match=name):
-        sent(untyped_lane(), untyped_lane(), pa.table({"value": ["a"], name: column}))
+        sent(untyped_queues(), untyped_queues(), pa.table({"value": ["a"], name: column}))
 
 
 def test_send_batch_takes_rows_without_headers() -> None:
     """W8: null and an empty list are no headers; a sliced column counts with its own rows only."""
     column = pa.array([[None], None, [], [{"key": "k", "value": None}]], HEADERS).slice(1)
-    assert sent(untyped_lane(), untyped_lane(), pa.table({"value": ["a", "b", "c"], "headers": column})) == (3, {0}, 0)
+    assert sent(untyped_queues(), untyped_queues(), pa.table({"value": ["a", "b", "c"], "headers": column})) == (
+        3,
+        {0},
+        0,
+    )
 
 
 @pytest.mark.parametrize("name", ["value", "timestamp"])
@@ -111,4 +118,4 @@ def test_send_batch_refuses_a_column_that_is_there_twice(name: str) -> None:
     """W8: only one of them could be stored."""
     table = pa.Table.from_arrays([pa.array(["a"]), pa.array([1]), pa.array([2])], ["value", name, "timestamp"])
     with pytest.raises(SchemaMismatchError, match=rf"{name!r} is there twice"):
-        sent(untyped_lane(), untyped_lane(), table)
+        sent(untyped_queues(), untyped_queues(), table)

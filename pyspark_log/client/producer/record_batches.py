@@ -1,7 +1,8 @@
-"""Columns on their way to becoming frames: whatever speaks Arrow's C interface, by partition and in frames' sizes.
+"""`Producer.send_batch`: frames from anything that speaks Arrow's C interface, by partition.
 
-Rule: rows stay columns. A batch is cast to the topic's schema once, shared out (`lanes`), and each share is cut into
-frames; rows without a key are slices of the caller's memory until they are encoded.
+Rule: rows stay columns. A record batch is cast to the topic's schema once, its rows are divided among the partitions
+(`topic_queues`), and those of each partition are cut into frames. Rows without a key are slices of the caller's memory
+until they are encoded.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -21,47 +22,45 @@ from broker_runtime.contract.frame import HEADERS_TYPE, parse_header, split_into
 from broker_runtime.contract.schema import TopicSchema, cast_column, cast_to_topic
 from broker_runtime.contract.suggestion import nearest
 from pyspark_log.client.producer.delivery import Delivery
-from pyspark_log.client.producer.lanes import Lane, key_column
 from pyspark_log.client.producer.partition_queue import PartitionQueue
+from pyspark_log.client.producer.topic_queues import TopicQueues, key_column
 
-_SMALL_BYTES = 1 << 20  # parts of a stream are joined until a partition's share is about this large
-_MOST_JOINED_BYTES = 32 << 20  # whatever the number of partitions: it is not part of buffer.memory
+_SMALL_BYTES = 1 << 20  # the record batches of a stream are joined until each partition gets about this much
+_MOST_JOINED_BYTES = 32 << 20  # for any number of partitions: these bytes are not part of buffer.memory
 _PANDAS_INDEX = re.compile(r"__index_level_\d+__")
 _EXTRA = ("headers", "timestamp")
 
 
 def batch_frames(
-    lane: Lane,
+    queues: TopicQueues,
     data: Any,
     partition: int | None,
     codec: str,
     lock: threading.Lock,
     *,
-    lane_anew: Callable[[], Lane],
+    refreshed: Callable[[], TopicQueues],
 ) -> Iterator[tuple[PartitionQueue, Delivery, pa.Buffer]]:
     """The frames of ``data``, each with its partition and a delivery to be finished. ``lock``: the accumulator's.
 
-    What does not fit the topic as ``lane`` has it is tried once more with ``lane_anew()``: somebody may have added the
-    column. Raises `SchemaMismatchError` and `InvalidTimestampError`, in the worst case after some frames were taken.
+    Data that does not fit the topic as ``queues`` knows it is tried once more with ``refreshed()``: a column may have
+    been added since. Raises `SchemaMismatchError` and `InvalidTimestampError`, possibly after some frames were taken.
     """
     first_row = 0
-    shares_count = 1 if partition is not None else len(lane.queues)
+    shares_count = 1 if partition is not None else len(queues.partitions)
     is_new = False
-    for table in _parts(data, min(_SMALL_BYTES * shares_count, _MOST_JOINED_BYTES)):
-        if not table.num_rows:
-            continue
+    for table in joined(_batches(data), min(_SMALL_BYTES * shares_count, _MOST_JOINED_BYTES)):
         now_ms = time.time_ns() // 1_000_000
-        schema = lane.topic.schema
+        schema = queues.topic.schema
         try:
             batch, timestamps, headers = _columns(table, schema, now_ms)
         except SchemaMismatchError:
             if is_new or not schema.is_typed:
                 raise
-            lane, is_new = lane_anew(), True
-            schema = lane.topic.schema
+            queues, is_new = refreshed(), True
+            schema = queues.topic.schema
             batch, timestamps, headers = _columns(table, schema, now_ms)
         with lock:
-            shares = lane.shares(batch, key_column(batch, schema), partition)
+            shares = queues.shares(batch, key_column(batch, schema), partition)
         for queue, rows in shares:
             frames = split_into_frames(
                 _pick(batch, rows),
@@ -69,7 +68,7 @@ def batch_frames(
                 timestamps=timestamps if isinstance(timestamps, int) else _pick(timestamps, rows),
                 headers=None if headers is None else _pick(headers, rows),
                 codec=codec,
-                max_bytes=lane.max_message_bytes,
+                max_bytes=queues.max_message_bytes,
             )
             places = range(rows.start, rows.stop) if isinstance(rows, slice) else rows
             taken = 0
@@ -83,11 +82,13 @@ def batch_frames(
         first_row += batch.num_rows
 
 
-def _parts(data: Any, wanted_bytes: int) -> Iterator[pa.Table]:
-    """``data`` as tables of at least ``wanted_bytes``, but for the last."""
+def joined(batches: Iterable[pa.RecordBatch], wanted_bytes: int) -> Iterator[pa.Table]:
+    """The batches joined, without a copy, to tables of at least ``wanted_bytes``, except for the last. Never empty."""
     held: list[pa.RecordBatch] = []
     held_bytes = 0
-    for batch in _batches(data):
+    for batch in batches:
+        if not batch.num_rows:
+            continue
         held.append(batch)
         held_bytes += batch.nbytes
         if held_bytes >= wanted_bytes:
@@ -107,13 +108,13 @@ def _batches(data: Any) -> Iterator[pa.RecordBatch]:
         yield _without_index(pa.record_batch(data))
     else:
         raise SchemaMismatchError(
-            f"send_batch takes what has __arrow_c_stream__ or __arrow_c_array__ (pyarrow, pandas, Polars, DuckDB), "
-            f"not {type(data).__name__}"
+            f"send_batch takes an object with __arrow_c_stream__ or __arrow_c_array__ (pyarrow, pandas, Polars, "
+            f"DuckDB), not {type(data).__name__}"
         )
 
 
 def _without_index(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Without what pandas adds for its index."""
+    """Without the columns that pandas adds for its index."""
     names = batch.schema.names
     kept = [name for name in names if not _PANDAS_INDEX.fullmatch(name)]
     return batch if len(kept) == len(names) else batch.select(kept)
@@ -122,7 +123,7 @@ def _without_index(batch: pa.RecordBatch) -> pa.RecordBatch:
 def _columns(
     table: pa.Table, schema: TopicSchema, now_ms: int
 ) -> tuple[pa.RecordBatch, int | pa.Array, pa.Array | None]:
-    """The topic's columns, the times and the headers of a part."""
+    """The topic's columns, the timestamps and the headers of a part of the data."""
     if schema.is_typed:
         return cast_to_topic(table, schema), now_ms, None
     for name in table.schema.names:
@@ -144,9 +145,11 @@ def _columns(
     headers = None
     if "headers" in table.schema.names:
         headers = cast_column(_whole(table.column("headers")), pa.field("headers", HEADERS_TYPE))
-        pairs = headers.flatten()  # those of these rows only
+        pairs = headers.flatten()  # only those of these rows
         if pairs.null_count or pairs.field("key").null_count:
-            raise SchemaMismatchError("column 'headers' has one without a name: they are pairs of name and bytes")
+            raise SchemaMismatchError(
+                "column 'headers' has a header without a name: headers are pairs of name and bytes"
+            )
     return batch, timestamps, headers
 
 
@@ -155,7 +158,7 @@ def _milliseconds(column: pa.Array, now_ms: int) -> pa.Array:
     if pa.types.is_timestamp(kind):
         if kind.tz is None:
             raise InvalidTimestampError(f"column 'timestamp' is {kind}, without a time zone")
-        # Finer ones are cut to ms; coarser ones may be too large for it.
+        # Finer units are cut to ms; coarser ones may be out of its range.
         is_safe = kind.unit == "s"
         column = _in_range(column, pa.timestamp("ms", tz="UTC"), is_safe=is_safe).view(pa.int64())
     elif pa.types.is_integer(kind):

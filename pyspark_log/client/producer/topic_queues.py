@@ -1,7 +1,8 @@
-"""A producer's view of one topic: a queue per partition, and whose turn it is.
+"""What a producer holds of one topic: a queue per partition, and where records without a key go next.
 
-Rule: records without a key go round robin, exactly: two records, two partitions, one each; rows of a batch are shared
-out in contiguous slices whose sizes differ by one at most, and the turn goes on where the last one ended.
+Rule: records without a key go round robin, exactly: two records over two partitions are one each. The rows of a record
+batch are spread in contiguous slices whose sizes differ by at most one, and round robin continues behind the last of
+them. With ``partitioner=sticky`` all records without a key go to the sticky partition, which changes with each batch.
 """
 
 from __future__ import annotations
@@ -28,69 +29,71 @@ _KEYS_REMEMBERED = 16_384
 _FRAME_OVERHEAD_BYTES = 4 << 10  # header, directory and Arrow's own, of a frame of records
 
 
-class Lane:
-    """One topic. Changed under the accumulator's lock only, but for `partition_of`'s memory of keys."""
+class TopicQueues:
+    """One topic. Changed only under the accumulator's lock, except for the keys that `partition_of` remembers."""
 
     def __init__(self, topic: Topic, partitioner: str | PartitionFunction, batch_bytes: int) -> None:
         self.topic = topic
         self.max_message_bytes = max_message_bytes(topic)
         self._wanted_bytes = batch_bytes
-        self.queues: list[PartitionQueue] = []
-        self.turns: Iterator[PartitionQueue] = iter(())
+        self.partitions: list[PartitionQueue] = []
+        self.unkeyed: Iterator[PartitionQueue] = iter(())  # of each next record without a key
         self.rows = RowCheck(topic.name, topic.schema) if topic.is_typed else None
         self._partitioner = partitioner
-        self._turn = 0
-        self._was_opened = False  # sticky: the first list is opened where the turn begins
+        self._next_partition = 0
+        self._has_opened_batch = False  # sticky: the first batch is opened in the first partition
         self._known_keys: dict[bytes, int] = {}
         self.grow(topic)
 
     def grow(self, topic: Topic) -> list[PartitionQueue]:
-        """Takes a newer description of the same topic; returns the new queues. No list is open if the schema is new."""
+        """Takes a newer description of the topic; returns the queues of added partitions. If the schema is new, the
+        caller has sealed the open batches."""
         if topic.schema is not self.topic.schema and topic.is_typed:
             self.rows = RowCheck(topic.name, topic.schema)
-        for queue in self.queues:
+        for queue in self.partitions:
             queue.schema = topic.schema
         self.topic = topic
         self.max_message_bytes = max_message_bytes(topic)
         batch_bytes = max(1, min(self._wanted_bytes, self.max_message_bytes - _FRAME_OVERHEAD_BYTES))
-        for queue in self.queues:
+        for queue in self.partitions:
             queue.batch_bytes = batch_bytes
         new = [
             PartitionQueue(topic.name, topic.topic_id, partition, topic.schema, batch_bytes)
-            for partition in range(len(self.queues), len(topic.partitions))
+            for partition in range(len(self.partitions), len(topic.partitions))
         ]
         if new:
-            self.queues = [*self.queues, *new]
+            self.partitions = [*self.partitions, *new]
             self._known_keys = {}
-            self.turn_from(self._turn)
+            self.continue_unkeyed_at(self._next_partition)
         return new
 
     @property
     def is_plain(self) -> bool:
-        """Whether bytes without a key need nothing but the next turn."""
+        """Whether bytes without a key may be added to the next queue as they are."""
         return self.rows is None and self._partitioner == "round_robin"
 
-    def turn_on_opening(self, queue: PartitionQueue) -> PartitionQueue:
-        """A list is about to be opened in ``queue``, whose turn it is: sticky partitioning takes the next instead."""
+    def queue_of_new_batch(self, queue: PartitionQueue) -> PartitionQueue:
+        """A batch of records without a key is about to be opened in ``queue``: the queue to open it in, which with
+        sticky partitioning is that of the next partition."""
         if self._partitioner != "sticky":
             return queue
-        self.turn_from(queue.partition + (1 if self._was_opened else 0))
-        self._was_opened = True
-        return self.queues[self._turn]
+        self.continue_unkeyed_at(queue.partition + (1 if self._has_opened_batch else 0))
+        self._has_opened_batch = True
+        return self.partitions[self._next_partition]
 
-    def turn_from(self, partition: int) -> None:
-        """Records without a key go on with this partition (sticky: stay with it)."""
-        count = len(self.queues)
-        self._turn = partition % count
+    def continue_unkeyed_at(self, partition: int) -> None:
+        """The next record without a key goes to this partition (sticky: all of them, until the next batch)."""
+        count = len(self.partitions)
+        self._next_partition = partition % count
         if self._partitioner == "sticky":
-            self.turns = itertools.repeat(self.queues[self._turn])
+            self.unkeyed = itertools.repeat(self.partitions[self._next_partition])
         else:
-            order = [*self.queues[self._turn :], *self.queues[: self._turn]]
-            self.turns = itertools.cycle(order)
+            order = [*self.partitions[self._next_partition :], *self.partitions[: self._next_partition]]
+            self.unkeyed = itertools.cycle(order)
 
     def partition_of(self, key: bytes | None, partition: int | None) -> PartitionQueue | None:
-        """The queue of a record with this key or explicit partition; None: whoever's turn it is."""
-        queues = self.queues
+        """The queue of a record with this key or explicit partition; None: the next of `unkeyed`."""
+        queues = self.partitions
         if partition is not None:
             return queues[check_partition(self.topic.name, partition, len(queues))]
         if callable(self._partitioner):
@@ -109,8 +112,8 @@ class Lane:
     def shares(
         self, batch: pa.RecordBatch, keys: pa.Array | None, partition: int | None
     ) -> list[tuple[PartitionQueue, np.ndarray | slice]]:
-        """Who gets which rows of ``batch``: indices, or a slice where they lie together."""
-        queues, rows = self.queues, batch.num_rows
+        """The rows of ``batch`` for each partition: indices, or a slice where they are contiguous."""
+        queues, rows = self.partitions, batch.num_rows
         if partition is not None:
             return [(queues[check_partition(self.topic.name, partition, len(queues))], slice(0, rows))]
         if keys is not None and (callable(self._partitioner) or keys.null_count < rows):
@@ -127,17 +130,17 @@ class Lane:
             nulls = np.flatnonzero(found < 0)
             if len(nulls):
                 found = found.copy()
-                first = next(self.turns).partition
+                first = next(self.unkeyed).partition
                 found[nulls] = (first + np.arange(len(nulls))) % count
-                self.turn_from(first + len(nulls))
+                self.continue_unkeyed_at(first + len(nulls))
         order = np.argsort(found, kind="stable")  # stable: rows of one partition keep their order
         bounds = np.searchsorted(found[order], np.arange(count + 1))
         return [(p, order[bounds[p] : bounds[p + 1]]) for p in range(count) if bounds[p] < bounds[p + 1]]
 
     def _slices(self, rows: int, count: int) -> list[tuple[int, np.ndarray | slice]]:
-        first = next(self.turns).partition
+        first = next(self.unkeyed).partition
         if self._partitioner == "sticky":
-            self.turn_from(first + 1)
+            self.continue_unkeyed_at(first + 1)
             return [(first, slice(0, rows))]
         each, over = divmod(rows, count)
         shared: list[tuple[int, np.ndarray | slice]] = []
@@ -147,7 +150,7 @@ class Lane:
             if length:
                 shared.append(((first + i) % count, slice(start, start + length)))
             start += length
-        self.turn_from(first + over)
+        self.continue_unkeyed_at(first + over)
         return shared
 
 
@@ -158,7 +161,7 @@ def key_column(batch: pa.RecordBatch, schema: TopicSchema) -> pa.Array | None:
 
 
 def max_message_bytes(topic: Topic) -> int:
-    """The largest frame that the topic takes: ``max.message.bytes``, and never above a whole segment."""
+    """The largest frame that the topic takes: ``max.message.bytes``, and never more than a segment."""
     own, usual = topic.info.config, resolve("topic")
     largest = own.get("max.message.bytes", usual.max_message_bytes)
     return min(parse_size(largest), parse_size(own.get("segment.bytes", usual.segment_bytes)))

@@ -1,4 +1,4 @@
-"""Whose turn it is, and who gets which rows."""
+"""The queue of the next record without a key, and which partition gets which rows."""
 
 from collections import Counter
 
@@ -12,8 +12,8 @@ from broker_runtime.contract.errors import InvalidPartitionsError, SchemaMismatc
 from broker_runtime.contract.requests import PartitionInfo, SchemaVersion, TopicInfo
 from broker_runtime.contract.schema import parse_schema, schema_to_bytes
 from pyspark_log.client.connection.topics import Topic
-from pyspark_log.client.producer.lanes import Lane, key_column
 from pyspark_log.client.producer.partitioner import partition_for_key
+from pyspark_log.client.producer.topic_queues import TopicQueues, key_column
 
 
 def topic(partitions: int, schema: str | None = None, key: str | None = None) -> Topic:
@@ -24,9 +24,9 @@ def topic(partitions: int, schema: str | None = None, key: str | None = None) ->
     return Topic.from_info(TopicInfo(name="t", topic_id=bytes(16), partitions=infos, schemas=schemas, key=key))
 
 
-def rows_by_partition(lane: Lane, batch: pa.RecordBatch, partition: int | None = None) -> dict[int, list[int]]:
+def rows_by_partition(queues: TopicQueues, batch: pa.RecordBatch, partition: int | None = None) -> dict[int, list[int]]:
     shared: dict[int, list[int]] = {}
-    for queue, rows in lane.shares(batch, key_column(batch, lane.topic.schema), partition):
+    for queue, rows in queues.shares(batch, key_column(batch, queues.topic.schema), partition):
         numbers = range(batch.num_rows)[rows] if isinstance(rows, slice) else rows.tolist()
         shared.setdefault(queue.partition, []).extend(numbers)
     return shared
@@ -34,54 +34,54 @@ def rows_by_partition(lane: Lane, batch: pa.RecordBatch, partition: int | None =
 
 @given(st.integers(1, 7), st.lists(st.integers(0, 40), max_size=6))
 @settings(deadline=None)
-def test_lane_shares_rows_without_key_evenly_over_batches(partitions: int, sizes: list[int]) -> None:
+def test_topic_queues_shares_rows_without_key_evenly_over_batches(partitions: int, sizes: list[int]) -> None:
     """W7: after any batches and records no partition has more than one record more than another."""
-    lane = Lane(topic(partitions), "round_robin", 1000)
+    queues = TopicQueues(topic(partitions), "round_robin", 1000)
     given_to: Counter[int] = Counter(dict.fromkeys(range(partitions), 0))
     for size in sizes:
         batch = pa.record_batch({"value": [b"x"] * size})
-        shared = rows_by_partition(lane, batch)
+        shared = rows_by_partition(queues, batch)
         assert sorted(row for rows in shared.values() for row in rows) == list(range(size))
         for partition, rows in shared.items():
             assert rows == list(range(rows[0], rows[-1] + 1))
             given_to[partition] += len(rows)
-        given_to[next(lane.turns).partition] += 1
+        given_to[next(queues.unkeyed).partition] += 1
     assert max(given_to.values()) - min(given_to.values()) <= 1
 
 
-def test_lane_puts_rows_with_a_key_in_its_partition_in_order() -> None:
+def test_topic_queues_puts_rows_with_a_key_in_its_partition_in_order() -> None:
     """W8: the batch's way and the record's way agree; rows without a key take turns."""
-    lane = Lane(topic(3), "round_robin", 1000)
+    queues = TopicQueues(topic(3), "round_robin", 1000)
     keys = ["a", "b", None, "a", "c", None, None, "b"]
-    shared = rows_by_partition(lane, pa.record_batch({"key": pa.array(keys, pa.string()), "value": [b""] * 8}))
+    shared = rows_by_partition(queues, pa.record_batch({"key": pa.array(keys, pa.string()), "value": [b""] * 8}))
     for partition, rows in shared.items():
         assert rows == sorted(rows)
         for row in rows:
             key = keys[row]
             if key is not None:
                 assert partition == partition_for_key(key.encode(), 3)
-                queue = lane.partition_of(key.encode(), None)
+                queue = queues.partition_of(key.encode(), None)
                 assert queue is not None
                 assert queue.partition == partition
     nulls = [p for p, rows in shared.items() for row in rows if keys[row] is None]
     assert sorted(nulls) == [0, 1, 2]
 
 
-def test_lane_asks_a_callable_for_every_record_and_checks_its_answer() -> None:
+def test_topic_queues_asks_a_callable_for_every_record_and_checks_its_answer() -> None:
     """W8: a partitioner of the user's, and what it may not answer."""
-    lane = Lane(topic(3), lambda name, key, count: {b"x": 2, None: 0}.get(key, 9), 1000)
+    queues = TopicQueues(topic(3), lambda name, key, count: {b"x": 2, None: 0}.get(key, 9), 1000)
     batch = pa.record_batch({"key": pa.array([b"x", None, b"x"]), "value": [b"1", b"2", b"3"]})
-    assert rows_by_partition(lane, batch) == {0: [1], 2: [0, 2]}
+    assert rows_by_partition(queues, batch) == {0: [1], 2: [0, 2]}
     with pytest.raises(InvalidPartitionsError, match="9"):
-        lane.partition_of(b"other", None)
+        queues.partition_of(b"other", None)
 
 
-def test_lane_grows_with_its_topic() -> None:
-    """W27: added partitions get their turn, and keys move as Kafka's do."""
-    lane = Lane(topic(2), "round_robin", 1000)
-    assert len(lane.grow(topic(5))) == 3
-    assert {next(lane.turns).partition for _ in range(5)} == {0, 1, 2, 3, 4}
-    assert np.all([lane.partition_of(b"k%d" % n, None) is not None for n in range(10)])
+def test_topic_queues_grows_with_its_topic() -> None:
+    """W27: added partitions get records without a key, and keys move as Kafka's do."""
+    queues = TopicQueues(topic(2), "round_robin", 1000)
+    assert len(queues.grow(topic(5))) == 3
+    assert {next(queues.unkeyed).partition for _ in range(5)} == {0, 1, 2, 3, 4}
+    assert np.all([queues.partition_of(b"k%d" % n, None) is not None for n in range(10)])
 
 
 @pytest.mark.parametrize(
@@ -89,12 +89,12 @@ def test_lane_grows_with_its_topic() -> None:
 )
 def test_typed_rows_and_columns_have_the_same_partitions(kind: str, key: object) -> None:
     """W8: one record sent alone goes where it would have gone in a batch."""
-    lane = Lane(topic(11, f"k {kind}, v int32", "k"), "round_robin", 1000)
-    assert lane.rows is not None
-    alone = lane.partition_of(lane.rows.key_bytes(lane.rows.row({"k": key})), None)
+    queues = TopicQueues(topic(11, f"k {kind}, v int32", "k"), "round_robin", 1000)
+    assert queues.rows is not None
+    alone = queues.partition_of(queues.rows.key_bytes(queues.rows.row({"k": key})), None)
     assert alone is not None
-    batch = pa.RecordBatch.from_pylist([{"k": key, "v": 1}], schema=lane.topic.schema.arrow)
-    assert list(rows_by_partition(lane, batch)) == [alone.partition]
+    batch = pa.RecordBatch.from_pylist([{"k": key, "v": 1}], schema=queues.topic.schema.arrow)
+    assert list(rows_by_partition(queues, batch)) == [alone.partition]
 
 
 @pytest.mark.parametrize(
@@ -106,8 +106,10 @@ def test_typed_rows_and_columns_have_the_same_partitions(kind: str, key: object)
 )  # fmt: skip
 def test_typed_rows_are_refused_by_name(row: object, named: str) -> None:
     """W8: the field that is wrong is named."""
-    lane = Lane(topic(1, "a tinyint, b string, c decimal(5,2), d array<int>, must int not null"), "round_robin", 1000)
-    assert lane.rows is not None
+    queues = TopicQueues(
+        topic(1, "a tinyint, b string, c decimal(5,2), d array<int>, must int not null"), "round_robin", 1000
+    )
+    assert queues.rows is not None
     full = {"must": 1, **row} if isinstance(row, dict) and row else row
     with pytest.raises(SchemaMismatchError, match=named):
-        lane.rows.row(full)
+        queues.rows.row(full)

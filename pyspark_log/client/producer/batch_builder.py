@@ -1,8 +1,8 @@
-"""Records on their way to becoming a frame: lists that grow in `Producer.send`, and the frame made of them.
+"""The frame of a batch of records, built from the lists that `Producer.send` appends to.
 
-Rule: per record there is one append, two or three where keys, headers or times are given; Arrow makes the columns of
-a whole list at once. Lists for keys, times and headers exist only once a record had one, and are filled up to the
-others' length at the end.
+Rule: a record costs one append, and one more each for a key, headers or a timestamp. Arrow makes the columns of a whole
+batch at once. The lists of keys, timestamps and headers exist only from the first record that has one, and are filled
+up with None at the end.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from broker_runtime.contract.schema import TopicSchema
 from pyspark_log.client.producer.delivery import Delivery
 
 RECORD_OVERHEAD_BYTES = 64
-"""What a record costs in memory beside its key and value, for ``buffer.memory``."""
+"""What a record costs in ``buffer.memory`` in addition to its key and value."""
 _HEADER_OVERHEAD_BYTES = 16
 
 Headers = Sequence[tuple[str, bytes | None]]
 
 
-class Gathered:
-    """Records of one partition, no more to come. ``values``: bytes or None; of typed topics, tuples of columns."""
+class BatchBuilder:
+    """The records of one sealed batch. ``values``: bytes or None; of typed topics, a tuple of columns per record."""
 
     __slots__ = ("delivery", "headers", "keys", "schema", "timestamps", "values")
 
@@ -47,7 +47,7 @@ class Gathered:
         self.headers = headers
 
     def encode(self, codec: str) -> pa.Buffer:
-        """The frame. Raises `RequestError` where the records cannot be one."""
+        """The frame. Raises `RequestError` if no frame can be made of the records."""
         count = len(self.values)
         batch = self._typed_batch() if self.schema.is_typed else self._untyped_batch(count)
         timestamps: int | pa.Array = self.delivery.base_timestamp_ms
@@ -76,7 +76,7 @@ class Gathered:
     def _typed_batch(self) -> pa.RecordBatch:
         arrays = []
         width, rows = len(self.schema.arrow), self.values
-        if any(len(row) < width for row in rows):  # checked just before columns were added; those may be null
+        if any(len(row) < width for row in rows):  # checked before columns were added, which are nullable
             rows = [(*row, *[None] * (width - len(row))) for row in rows]
         for field, column in zip(self.schema.arrow, zip(*rows, strict=True), strict=True):
             try:
@@ -89,7 +89,7 @@ class Gathered:
 
 
 def headers_bytes(headers: Headers) -> int:
-    """About what a record's headers cost in memory and in a frame."""
+    """The approximate size of a record's headers in memory and in a frame."""
     return sum(_HEADER_OVERHEAD_BYTES + text_bytes(name) + len(value or b"") for name, value in headers)
 
 
@@ -99,7 +99,7 @@ def text_bytes(text: str) -> int:
 
 
 def filled(column: list[Any], count: int) -> list[Any]:
-    """``column`` with None for the records that gave nothing, up to ``count``."""
+    """``column``, extended with None to ``count`` records."""
     column.extend([None] * (count - len(column)))
     return column
 
