@@ -6,13 +6,11 @@ Rule: each call has a connection of its own and a time limit. Blocks for the net
 from __future__ import annotations
 
 import socket
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
-from pyarrow import flight
-
-from broker_runtime.contract.connection import FLIGHT_ERRORS, connect, translate
-from broker_runtime.contract.errors import InvalidRequestError, PylogError
-from broker_runtime.contract.flight import CONNECTION_OPTIONS, decode_result, encode_action
+from broker_runtime.contract.errors import PylogError
+from broker_runtime.contract.flight import CONNECTION_OPTIONS
+from broker_runtime.contract.link import Link
 from broker_runtime.contract.requests import Message, MetadataRequest, MetadataResponse
 from broker_runtime.contract.settings import Address
 
@@ -56,22 +54,9 @@ def call_peer(
 
     ``broker_id``: who asks, for the other's log.
     """
-    client_id = "" if broker_id is None else broker_client_id(broker_id)
-    options = flight.FlightCallOptions(timeout=timeout_s)
-    client: Any = None
+    link = Link(address, CONNECTION_OPTIONS)
     try:
-        client = connect(address, CONNECTION_OPTIONS)
-        action = encode_action(name, request, client_id=client_id)
-        bodies = [result.body for result in client.do_action(action, options)]
-    except FLIGHT_ERRORS as error:
-        translated = translate(error, address)
-    else:
-        if len(bodies) != 1:
-            raise InvalidRequestError(f"{address} gave {len(bodies)} results for the action {name!r}")
-        answer = decode_result(name, bodies[0])
-        assert isinstance(answer, response)
-        return answer
+        client_id = "" if broker_id is None else broker_client_id(broker_id)
+        return link.act(name, request, response, client_id=client_id, timeout_s=timeout_s)
     finally:
-        if client is not None:
-            client.close()
-    raise translated
+        link.close()

@@ -6,6 +6,5 @@ coordinator      which broker coordinates a group
 cluster          metadata, routing, retries: every call of a client goes through it
 offsets          where logs begin and end, and what groups have committed
 retry            how long to try
-forking          what must end before a fork, and what begins again in the child
 strangers        which other service answers at a port that is no broker's
 """

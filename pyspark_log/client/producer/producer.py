@@ -19,6 +19,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Unpack
 
+from broker_runtime.contract import forking
 from broker_runtime.contract.errors import (
     ClientTimeoutError,
     ClosedError,
@@ -28,7 +29,6 @@ from broker_runtime.contract.errors import (
     SchemaMismatchError,
 )
 from broker_runtime.contract.settings import ProducerKeywords, ProducerSettings, resolve
-from pyspark_log.client.connection import forking
 from pyspark_log.client.connection.cluster import Cluster
 from pyspark_log.client.producer.accumulator import Accumulator
 from pyspark_log.client.producer.batches import batch_frames
