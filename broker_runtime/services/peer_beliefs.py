@@ -17,7 +17,7 @@ from broker_runtime.contract.errors import PylogError
 from broker_runtime.contract.events import event
 from broker_runtime.contract.requests import MetadataRequest, MetadataResponse, TopicInfo
 from broker_runtime.contract.settings import Address
-from broker_runtime.following.peers import call_peer
+from broker_runtime.following.peers import Peers
 from broker_runtime.services.metadata import topic_info
 from broker_runtime.zookeeper.cluster_state import ClusterState
 
@@ -31,8 +31,8 @@ _logger = logging.getLogger(__name__)
 class PeerBeliefs:
     """What the others believe, compared with ``state``, what this broker does. Thread-safe."""
 
-    def __init__(self, broker_id: int, state: Callable[[], ClusterState]) -> None:
-        self._broker_id = broker_id
+    def __init__(self, peers: Peers, state: Callable[[], ClusterState]) -> None:
+        self._peers = peers
         self._state = state
 
     def wait_until_heard(self, name: str, limit_s: float = LIMIT_S) -> None:
@@ -40,7 +40,7 @@ class PeerBeliefs:
         ``limit_s``. Raises nothing."""
         deadline_s = time.monotonic() + limit_s
         for broker_id, broker in sorted(self._state().brokers.items()):
-            if broker_id == self._broker_id:
+            if broker_id == self._peers.broker_id:
                 continue
             address, pause_s = Address(broker.host, broker.port), _PAUSES_S[0]
             try:
@@ -56,7 +56,7 @@ class PeerBeliefs:
     def _agrees(self, address: Address, name: str, deadline_s: float) -> bool:
         left_s = max(0.01, min(_ANSWER_LIMIT_S, deadline_s - time.monotonic()))
         request = MetadataRequest(topics=(name,))
-        answer = call_peer(address, "metadata", request, MetadataResponse, timeout_s=left_s, broker_id=self._broker_id)
+        answer = self._peers.call(address, "metadata", request, MetadataResponse, timeout_s=left_s)
         known = self._state().topics.get(name)
         theirs = next(iter(answer.topics), None)
         if known is None or theirs is None:

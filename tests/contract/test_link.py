@@ -33,6 +33,7 @@ from broker_runtime.contract.fetch_exchange import FetchExchange
 from broker_runtime.contract.flight import (
     CONNECTION_OPTIONS,
     FRAMES_SCHEMA,
+    decode_action,
     frames_batch,
     message_of,
     metadata,
@@ -72,6 +73,7 @@ class Server(flight.FlightServerBase):
         self.is_over = threading.Event()
         self.refusal: PylogError | None = None
         self.asked = 0
+        self.client_ids: list[str] = []  # who asked for actions
         self.reads = threading.Semaphore(0)  # how many words of a read are asked for
 
     def fall_silent(self) -> None:
@@ -85,6 +87,7 @@ class Server(flight.FlightServerBase):
         self.shutdown()
 
     def do_action(self, context: Any, action: Any) -> list[Any]:
+        self.client_ids.append(decode_action(action.type, action.body).client_id)
         self._say()
         return [metadata(ANSWER)]
 
@@ -119,9 +122,9 @@ class Server(flight.FlightServerBase):
 class Relay:
     """Passes bytes on to a port, as a peer that can die: `cut` resets all connections, and refuses others."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, own_port: int = 0) -> None:
         self._target = ("127.0.0.1", port)
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(("127.0.0.1", own_port))
         self.address = Address("127.0.0.1", self._listener.getsockname()[1])
         self._lock = threading.Lock()
         self._open: set[tuple[socket.socket, socket.socket]] = set()
