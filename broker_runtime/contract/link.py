@@ -53,7 +53,7 @@ _NO_PROXY: Final[list[tuple[str, int | str]]] = [
 _FLIGHT_ERRORS: Final = (flight.FlightError, pa.ArrowException, OSError, StopIteration, ValueError)
 """All that pyarrow raises from a Flight call (ArrowInvalid is a ValueError, ArrowIOError an OSError)."""
 _CONNECTION_BROKE: Final = (NetworkError, BrokerUnavailableError, RequestTimedOutError, NotAPylogBrokerError)
-_SHORTEST_LIMIT_S: Final = 0.001  # Flight takes 0 for no limit
+_SHORTEST_LIMIT_S: Final = 0.001  # Flight takes a negative limit for none
 _NO_LIMIT_S: Final = -1.0
 
 
@@ -86,12 +86,14 @@ class Connection:
 
     def close(self) -> None:
         """Lets the Flight objects go. Called once, by the last user."""
-        if self.writer is not None:
-            with suppress(*_FLIGHT_ERRORS):  # whoever used the stream was told why it broke
-                self.writer.close()  # or its destructor complains on stderr
-        self.writer = self.reader = None
-        self.client.close()
-        self.client = None
+        try:
+            if self.writer is not None:
+                with suppress(*_FLIGHT_ERRORS):  # whoever used the stream was told why it broke
+                    self.writer.close()  # or its destructor complains on stderr
+        finally:
+            self.writer = self.reader = None
+            self.client.close()
+            self.client = None
 
 
 class Link:
@@ -112,7 +114,7 @@ class Link:
         self._options = tuple(options)
         self._uses_proxy = uses_proxy
         self._clock = clock
-        self._lock = threading.Lock()  # guards what follows; never held in a call that may block
+        self._lock = threading.Lock()  # guards the next three; never held in a call that may block
         self._connection: Connection | None = None
         self._is_ended = False
         self._is_closed = False
