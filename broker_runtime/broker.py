@@ -36,7 +36,7 @@ from broker_runtime.contract.settings import Address, BrokerSettings
 from broker_runtime.contract.threads import may_start, run_within
 from broker_runtime.contract.waiting import Deadline, Worker
 from broker_runtime.following.follower import ReplicationThrottle
-from broker_runtime.following.peers import broker_answers, call_peer, port_refuses
+from broker_runtime.following.peers import Peers, broker_answers, port_refuses
 from broker_runtime.following.replica_fetching import ReplicaFetching
 from broker_runtime.log import BelievedClock, LogDirectory, uptime_ms
 from broker_runtime.log.files import RealFiles
@@ -181,6 +181,8 @@ class Broker:
                 client, lambda: hosting.troubles(), lambda: hosting.damaged_logs(), lambda: hosting.diverged()
             ),
         )
+        peers = Peers(settings.broker_id)
+        self._ending.callback(peers.close)
         fetching = ReplicaFetching(
             settings.broker_id,
             max_bytes=settings.replica_fetch_max_bytes,
@@ -226,8 +228,8 @@ class Broker:
             steady_ms=_steady_ms,
             probe=port_refuses,
             answers=broker_answers,
-            report=lambda broker_id: _report(member, settings.broker_id, broker_id),
-            ask_log_ends=lambda broker_id, request: _ask_log_ends(member, settings.broker_id, broker_id, request),
+            report=lambda broker_id: _report(member, peers, broker_id),
+            ask_log_ends=lambda broker_id, request: _ask_log_ends(member, peers, broker_id, request),
             run_all=_run_all,
             rebalances_leaders=settings.auto_leader_rebalance_enable,
         )
@@ -257,6 +259,7 @@ class Broker:
             cluster_id=cluster,
             producer_ids=producer_ids,
             groups=groups.service,
+            peers=peers,
         )
         server = PylogFlightServer(
             listen.host,
@@ -447,7 +450,7 @@ def _wake(member: ClusterMember, updater: IsrUpdater) -> None:
     updater.wake()
 
 
-def _report(member: ClusterMember, own_id: int, broker_id: int) -> None:
+def _report(member: ClusterMember, peers: Peers, broker_id: int) -> None:
     """Reports a broker whose port refuses to the controller, which probes it in time anyway: errors are only logged."""
     controller = member.state.controller
     address = None if controller is None else _address_of(member, controller.broker_id)
@@ -455,21 +458,21 @@ def _report(member: ClusterMember, own_id: int, broker_id: int) -> None:
         return
     try:
         request = ReportBrokerRequest(broker_id=broker_id)
-        call_peer(address, "report_broker", request, Empty, timeout_s=_REPORT_LIMIT_S, broker_id=own_id)
+        peers.call(address, "report_broker", request, Empty, timeout_s=_REPORT_LIMIT_S)
     except PylogError as error:
         event(_logger, "report broker", broker=broker_id, address=address, error=error)
 
 
 def _ask_log_ends(
-    member: ClusterMember, own_id: int, broker_id: int, request: LogEndsRequest
+    member: ClusterMember, peers: Peers, broker_id: int, request: LogEndsRequest
 ) -> LogEndsResponse | None:
-    if broker_id == own_id:  # which may not reach the address it advertises
+    if broker_id == peers.broker_id:  # which may not reach the address it advertises
         return member.log_ends(request)
     address = _address_of(member, broker_id)
     if address is None:
         return None
     try:
-        return call_peer(address, "log_ends", request, LogEndsResponse, timeout_s=_LOG_ENDS_LIMIT_S, broker_id=own_id)
+        return peers.call(address, "log_ends", request, LogEndsResponse, timeout_s=_LOG_ENDS_LIMIT_S)
     except PylogError as error:
         event(_logger, "ask for log ends", broker=broker_id, address=address, error=error)
         return None

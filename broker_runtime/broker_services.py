@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from broker_runtime.contract.events import event
 from broker_runtime.contract.requests import Empty, LogEndsRequest, LogEndsResponse, ReportBrokerRequest
 from broker_runtime.contract.settings import BrokerSettings
+from broker_runtime.following.peers import Peers
 from broker_runtime.log import LogDirectory
 from broker_runtime.membership.cluster_member import ClusterMember
 from broker_runtime.memory import ANSWER_BUDGET_BYTES, PRODUCE_BUDGET_BYTES
@@ -48,6 +49,7 @@ def make_services(
     cluster_id: str,
     producer_ids: ProducerIdService,
     groups: GroupService,
+    peers: Peers,
 ) -> Services:
     """Everything that a broker serves, over its own parts."""
     answers = ByteBudget(ANSWER_BUDGET_BYTES)
@@ -65,7 +67,7 @@ def make_services(
     logs = LogOffsetService(registry)
     movements = MovementService(member, registry, now_ms=wall_ms)
 
-    beliefs = PeerBeliefs(settings.broker_id, lambda: member.state)
+    beliefs = PeerBeliefs(peers, lambda: member.state)
 
     def and_wait(
         change: Callable[[Caller, _Request], _Response], topic_of: Callable[[_Request], str]

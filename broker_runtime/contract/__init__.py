@@ -1,1 +1,1 @@
-"""What clients and brokers share: nouns, errors, settings, frames, schemas, messages. No I/O, no threads."""
+"""What clients and brokers share: nouns, errors, settings, frames, schemas, messages, connections, waiting, logging."""

@@ -4,5 +4,5 @@ follower          what is asked of one leader, and what is done with its answers
 follower_log      what that does to a log: append, cut, begin again elsewhere, take over the marks
 leader_link       one leader's fetch stream, and the thread that works through it
 replica_fetching  all links of a broker, as hosting says whom to follow
-peers             single calls to other brokers
+peers             calls to other brokers beside fetching, over a connection to each that is kept
 """

@@ -15,9 +15,9 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from broker_runtime.contract.connection import FetchExchange
 from broker_runtime.contract.errors import BrokerOverloadedError, BrokerUnavailableError, NetworkError, PylogError
 from broker_runtime.contract.events import event
+from broker_runtime.contract.fetch_exchange import FetchExchange
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import HEARTBEAT_INTERVAL_S, PEER_SILENCE_LIMIT_S
 from broker_runtime.contract.settings import Address
@@ -223,15 +223,15 @@ class LeaderLink:
         self._address = address = self._address_of(leader_id)
         if address is None:
             raise BrokerUnavailableError(f"broker {leader_id} is not registered at present")
-        exchange = FetchExchange(address)
         broker_id = self.fetcher.broker_id
-        exchange.open(
+        exchange = FetchExchange(
+            address,
             FetchHello(
                 client_id=broker_client_id(broker_id),
                 replica_id=broker_id,
                 broker_epoch=epoch,
                 secret=self._broker_secret(),
-            )
+            ),
         )
         self._exchange, self._exchange_epoch = exchange, epoch
         self.fetcher.begin_session()

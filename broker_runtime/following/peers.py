@@ -1,22 +1,24 @@
 """What a broker says to another beside fetching: whether its port refuses, whether it answers, and actions.
 
-Rule: each call has a connection of its own and a time limit. Blocks for the network; callers hold no lock.
+Rule: everything here has a time limit and blocks for the network; callers hold no lock.
 """
 
 from __future__ import annotations
 
 import socket
-from typing import Any, Final, TypeVar
+import threading
+from typing import Final, TypeVar
 
-from pyarrow import flight
-
-from broker_runtime.contract.connection import FLIGHT_ERRORS, connect, translate
-from broker_runtime.contract.errors import InvalidRequestError, PylogError
-from broker_runtime.contract.flight import CONNECTION_OPTIONS, decode_result, encode_action
+from broker_runtime.contract.errors import ClosedError, NetworkError, PylogError
+from broker_runtime.contract.flight import CONNECTION_OPTIONS
+from broker_runtime.contract.link import Link
 from broker_runtime.contract.requests import Message, MetadataRequest, MetadataResponse
 from broker_runtime.contract.settings import Address
+from broker_runtime.contract.waiting import CLOCK, Clock, Deadline
 
 PROBE_LIMIT_S: Final = 1.0
+
+_KEPT_S: Final = 10.0  # an idle connection; an older one may lead nowhere, or to a broker that left the cluster
 
 _M = TypeVar("_M", bound=Message)
 
@@ -39,39 +41,68 @@ def port_refuses(host: str, port: int) -> bool:
 
 def broker_answers(host: str, port: int) -> bool:
     """Whether a broker there serves at this moment. A process that stands still, a proxy or a port of another kind does
-    not answer, though it may accept. Blocks `PROBE_LIMIT_S`."""
+    not answer, though it may accept. Blocks `PROBE_LIMIT_S`.
+
+    Asks over a connection of its own: that an earlier one is broken says nothing of this moment.
+    """
+    link = Link(Address(host, port), CONNECTION_OPTIONS)
     try:
-        call_peer(
-            Address(host, port), "metadata", MetadataRequest(topics=()), MetadataResponse, timeout_s=PROBE_LIMIT_S
-        )
+        link.act("metadata", MetadataRequest(topics=()), MetadataResponse, client_id="", timeout_s=PROBE_LIMIT_S)
     except PylogError:
         return False
+    finally:
+        link.close()
     return True
 
 
-def call_peer(
-    address: Address, name: str, request: Message, response: type[_M], *, timeout_s: float, broker_id: int | None = None
-) -> _M:
-    """Does one action at another broker. Raises what it answered, or a network error.
+class Peers:
+    """Actions at other brokers. The connection to each is kept for the next call, at most one per peer. Thread-safe."""
 
-    ``broker_id``: who asks, for the other's log.
-    """
-    client_id = "" if broker_id is None else broker_client_id(broker_id)
-    options = flight.FlightCallOptions(timeout=timeout_s)
-    client: Any = None
-    try:
-        client = connect(address, CONNECTION_OPTIONS)
-        action = encode_action(name, request, client_id=client_id)
-        bodies = [result.body for result in client.do_action(action, options)]
-    except FLIGHT_ERRORS as error:
-        translated = translate(error, address)
-    else:
-        if len(bodies) != 1:
-            raise InvalidRequestError(f"{address} gave {len(bodies)} results for the action {name!r}")
-        answer = decode_result(name, bodies[0])
-        assert isinstance(answer, response)
-        return answer
-    finally:
-        if client is not None:
-            client.close()
-    raise translated
+    def __init__(self, broker_id: int, *, clock: Clock = CLOCK) -> None:
+        """``broker_id``: who asks, for the others' logs."""
+        self.broker_id = broker_id
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._links: dict[Address, Link] = {}
+        self._is_closed = False
+
+    def call(self, address: Address, name: str, request: Message, response: type[_M], *, timeout_s: float) -> _M:
+        """Does one action at another broker and waits for its response, at most ``timeout_s``. Raises as `Link.act`.
+
+        Only for actions that may be done twice. A connection that was kept may have broken since (its peer was
+        restarted): a call that finds it so is made once more, over a new one.
+        """
+        deadline = Deadline(timeout_s, clock=self._clock)
+        client_id = broker_client_id(self.broker_id)
+        link, was_kept = self._link_to(address)
+        try:
+            return link.act(name, request, response, client_id=client_id, timeout_s=timeout_s)
+        except NetworkError:
+            if not was_kept:
+                raise
+        return link.act(name, request, response, client_id=client_id, timeout_s=deadline.remaining_s())
+
+    def close(self) -> None:
+        """Ends all connections, each when the last call on it has ended. Calls that come later raise `ClosedError`.
+        Idempotent."""
+        with self._lock:
+            self._is_closed = True
+            links = list(self._links.values())
+            self._links.clear()
+        for link in links:
+            link.close()
+
+    def _link_to(self, address: Address) -> tuple[Link, bool]:
+        """The link to the peer, and whether it was used before. Those that nobody has used for long are closed."""
+        with self._lock:
+            if self._is_closed:
+                raise ClosedError("this broker is stopping")
+            idle = [self._links.pop(at) for at, link in list(self._links.items()) if link.silent_for_s > _KEPT_S]
+            was_kept = address in self._links
+            if not was_kept:
+                self._links[address] = Link(address, CONNECTION_OPTIONS, clock=self._clock)
+            link = self._links[address]
+            link.heard()  # its silence is the time since its last use
+        for each in idle:
+            each.close()
+        return link, was_kept

@@ -17,7 +17,7 @@ from broker_runtime.contract.events import event
 from broker_runtime.contract.requests import MetadataRequest, MetadataResponse, TopicInfo
 from broker_runtime.contract.settings import Address
 from broker_runtime.contract.waiting import CLOCK, Backoff, Clock, Deadline
-from broker_runtime.following.peers import call_peer
+from broker_runtime.following.peers import Peers
 from broker_runtime.services.metadata import topic_info
 from broker_runtime.zookeeper.cluster_state import ClusterState
 
@@ -33,8 +33,8 @@ _logger = logging.getLogger(__name__)
 class PeerBeliefs:
     """Compares what other brokers believe with ``state``, what this broker believes. Thread-safe."""
 
-    def __init__(self, broker_id: int, state: Callable[[], ClusterState], *, clock: Clock = CLOCK) -> None:
-        self._broker_id = broker_id
+    def __init__(self, peers: Peers, state: Callable[[], ClusterState], *, clock: Clock = CLOCK) -> None:
+        self._peers = peers
         self._state = state
         self._clock = clock
 
@@ -43,7 +43,7 @@ class PeerBeliefs:
         ``limit_s``. Raises nothing."""
         deadline = Deadline(limit_s, clock=self._clock)
         for broker_id, broker in sorted(self._state().brokers.items()):
-            if broker_id == self._broker_id:
+            if broker_id == self._peers.broker_id:
                 continue
             address = Address(broker.host, broker.port)
             backoff = Backoff(first_s=_FIRST_PAUSE_S, limit_s=_LONGEST_PAUSE_S)
@@ -59,7 +59,7 @@ class PeerBeliefs:
     def _agrees(self, address: Address, name: str, deadline: Deadline) -> bool:
         left_s = max(_LEAST_ANSWER_S, deadline.remaining_s(_ANSWER_LIMIT_S))
         request = MetadataRequest(topics=(name,))
-        answer = call_peer(address, "metadata", request, MetadataResponse, timeout_s=left_s, broker_id=self._broker_id)
+        answer = self._peers.call(address, "metadata", request, MetadataResponse, timeout_s=left_s)
         known = self._state().topics.get(name)
         theirs = next(iter(answer.topics), None)
         if known is None or theirs is None:

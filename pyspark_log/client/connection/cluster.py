@@ -18,6 +18,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from typing import TypeVar, overload
 
+from broker_runtime.contract import forking
 from broker_runtime.contract.errors import (
     BrokerUnavailableError,
     ClosedError,
@@ -44,7 +45,6 @@ from broker_runtime.contract.requests import (
 )
 from broker_runtime.contract.settings import Address, AdminSettings, resolve
 from broker_runtime.contract.waiting import Backoff, Deadline
-from pyspark_log.client.connection import forking
 from pyspark_log.client.connection.channel import Channel, Network
 from pyspark_log.client.connection.coordinator import Coordinator, Coordinators
 from pyspark_log.client.connection.strangers import LIMIT_S, Peer, error_for, is_certain

@@ -22,6 +22,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Unpack
 
+from broker_runtime.contract import forking
 from broker_runtime.contract.errors import (
     ClientStateError,
     ClosedError,
@@ -32,7 +33,7 @@ from broker_runtime.contract.errors import (
 from broker_runtime.contract.model import EARLIEST, LATEST, OffsetAndTimestamp, TopicPartition
 from broker_runtime.contract.settings import ConsumerKeywords, ConsumerSettings, resolve
 from broker_runtime.contract.waiting import Deadline
-from pyspark_log.client.connection import forking, offsets
+from pyspark_log.client.connection import offsets
 from pyspark_log.client.connection.cluster import Cluster
 from pyspark_log.client.consumer.assignment import Assignment, Callbacks, OnPartitions
 from pyspark_log.client.consumer.background import Background

@@ -14,17 +14,15 @@ from collections.abc import Callable, Iterable
 
 import pyarrow as pa
 
-from broker_runtime.contract.connection import Fetched, FetchExchange
 from broker_runtime.contract.errors import ClosedError, PylogError, RetriableError
 from broker_runtime.contract.events import event
+from broker_runtime.contract.fetch_exchange import Fetched, FetchExchange
 from broker_runtime.contract.flight import error_of
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import HEARTBEAT_INTERVAL_S, MOST_COLUMN_IDS, MOST_ENTRIES, PEER_SILENCE_LIMIT_S
 from broker_runtime.contract.settings import Address
 from broker_runtime.contract.streams import FetchedPartition, FetchHello, FetchPartition, FetchRequest
 from broker_runtime.contract.waiting import Backoff, Deadline, Worker
-from pyspark_log.client.connection import forking
-from pyspark_log.client.connection.channel import abandon
 from pyspark_log.client.connection.cluster import Cluster
 from pyspark_log.client.connection.topics import Topic
 from pyspark_log.client.consumer.partition_state import CompletedFetch, PartitionState
@@ -331,7 +329,7 @@ class _BrokerThread:
         self._fetcher = fetcher
         self._cluster = cluster
         self._broker_id = broker_id
-        self._session: FetchSession | None = None
+        self._session: FetchExchange | None = None
         self._is_fetching = False
         self._was_nudged = False
         self._request_id = 0
@@ -403,10 +401,10 @@ class _BrokerThread:
         if session is not None:
             session.cancel()
 
-    def _open_session(self) -> FetchSession:
+    def _open_session(self) -> FetchExchange:
         if self._session is None or self._session.is_cancelled:
             self._drop_session()
-            self._session = FetchSession(
+            self._session = FetchExchange(
                 self._cluster.address_of(self._broker_id),
                 FetchHello(client_id=self._fetcher.client_id),
                 uses_proxy=self._cluster.uses_proxy,
@@ -417,59 +415,3 @@ class _BrokerThread:
         session, self._session = self._session, None
         if session is not None:
             session.close()
-
-
-class FetchSession:
-    """One open session, on a connection of its own.
-
-    A fetch session with one broker (`FetchExchange`), as it lives in a process that may fork.
-
-    Rule: requests and responses go in lockstep, from one thread; any thread may `cancel`.
-    """
-
-    def __init__(self, address: Address, hello: FetchHello, *, uses_proxy: bool = False) -> None:
-        """Opens it; a broker that is not there is noticed by the first `fetch`, at the latest. ``uses_proxy``: as for
-        `connect`."""
-        self.address = address
-        self._exchange = FetchExchange(address, uses_proxy=uses_proxy)
-        forking.register(self)
-        with forking.flight_use():
-            self._exchange.open(hello)
-
-    @property
-    def silent_for_s(self) -> float:
-        """How long the broker has owed us a word; 0 while it owes none."""
-        return self._exchange.silent_for_s
-
-    @property
-    def is_cancelled(self) -> bool:
-        """Whether `cancel` was called, or the process forked."""
-        return self._exchange.is_cancelled
-
-    def fetch(self, request: FetchRequest) -> Fetched:
-        """As `FetchExchange.fetch`."""
-        with forking.flight_use():
-            return self._exchange.fetch(request)
-
-    def cancel(self) -> None:
-        """Ends the session; a blocked `fetch` raises `NetworkError`. Any thread."""
-        self._exchange.cancel()
-
-    def close(self) -> None:
-        """Ends the session and its connection. By the thread that fetches, or after it ended."""
-        self._exchange.close()
-        forking.unregister(self)
-
-    def _interrupt_for_fork(self) -> None:
-        """See `forking`: ends the session; its owner opens another."""
-        self.cancel()
-
-    def _drop_for_fork(self) -> None:
-        """See `forking`."""
-        self._exchange.drop()
-
-    def _after_fork_in_child(self) -> None:
-        """See `forking`."""
-        abandon(self._exchange)
-        self._exchange = FetchExchange(self.address)
-        self._exchange.cancel()

@@ -21,6 +21,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Unpack
 
+from broker_runtime.contract import forking
 from broker_runtime.contract.errors import (
     ClientTimeoutError,
     ClosedError,
@@ -30,7 +31,6 @@ from broker_runtime.contract.errors import (
     SchemaMismatchError,
 )
 from broker_runtime.contract.settings import ProducerKeywords, ProducerSettings, resolve
-from pyspark_log.client.connection import forking
 from pyspark_log.client.connection.cluster import Cluster
 from pyspark_log.client.producer.accumulator import Accumulator
 from pyspark_log.client.producer.batch_builder import RECORD_OVERHEAD_BYTES, Headers, headers_bytes

@@ -6,8 +6,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from broker_runtime.contract.fetch_exchange import FetchExchange
 from pyspark_log import Admin, Consumer, Producer, TopicPartition, errors, read
-from pyspark_log.client.consumer.fetcher import FetchSession
 from tests.waiting import take
 
 LIMIT_S = 30.0
@@ -107,15 +107,15 @@ def test_consumer_whose_fetching_broke_says_so_and_goes_on(
     produce(name, b"a")
     with Consumer(name, auto_offset_reset="earliest") as consumer:
         assert [record.value for record in take(consumer, 1)] == [b"a"]
-        fetch, broken = FetchSession.fetch, [True]
+        fetch, broken = FetchExchange.fetch, [True]
 
-        def fetch_broken_once(session: FetchSession, request: Any) -> Any:
+        def fetch_broken_once(session: FetchExchange, request: Any) -> Any:
             if broken:
                 broken.pop()
                 raise ZeroDivisionError("a defect")
             return fetch(session, request)
 
-        monkeypatch.setattr(FetchSession, "fetch", fetch_broken_once)
+        monkeypatch.setattr(FetchExchange, "fetch", fetch_broken_once)
         with pytest.raises(ZeroDivisionError, match="a defect"):
             take(consumer, 1)
         produce(name, b"b", b"c")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from pyarrow import flight
 
-from broker_runtime.contract.connection import FetchExchange
 from broker_runtime.contract.errors import StaleBrokerEpochError
+from broker_runtime.contract.fetch_exchange import FetchExchange
 from broker_runtime.contract.flight import CONNECTION_OPTIONS, encode_action
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import MetadataRequest
@@ -37,7 +37,6 @@ def test_impostor_is_refused_and_the_high_watermark_stays(secret: str, cluster: 
         try:
             offset = producer.send(name, b"held by the leader alone").result(10).offset
             committed = end_offset(admin, name)
-            exchange = FetchExchange(Address(brokers[leader.leader].host, brokers[leader.leader].port))
             epoch = brokers[follower].epoch
             wanted = FetchPartition(
                 topic=name,
@@ -48,10 +47,11 @@ def test_impostor_is_refused_and_the_high_watermark_stays(secret: str, cluster: 
                 durable_end=offset + 1,
                 log_start=0,
             )
+            exchange = FetchExchange(
+                Address(brokers[leader.leader].host, brokers[leader.leader].port),
+                FetchHello(client_id=f"impostor {secret}", replica_id=follower, broker_epoch=epoch, secret=secret),
+            )
             try:
-                exchange.open(
-                    FetchHello(client_id=f"impostor {secret}", replica_id=follower, broker_epoch=epoch, secret=secret)
-                )
                 with pytest.raises(StaleBrokerEpochError, match="does not prove"):
                     exchange.fetch(FetchRequest(request_id=1, partitions=(wanted,)))
             finally:

@@ -120,7 +120,7 @@ def test_session_that_opens_while_the_fetcher_is_stopped_is_not_waited_for(monke
         def address_of(self, broker_id: int) -> Address:
             return Address("b", broker_id)
 
-    monkeypatch.setattr("pyspark_log.client.consumer.fetcher.FetchSession", Session)
+    monkeypatch.setattr("pyspark_log.client.consumer.fetcher.FetchExchange", Session)
     cluster: Any = Known()
     fetcher = Fetcher(cluster, max_bytes=1 << 20, max_wait_ms=500, on_stale=lambda: None)
     fetcher.set_assignment([PartitionState(make_topic("t"), 0, 7, None)])

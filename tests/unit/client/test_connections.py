@@ -60,10 +60,11 @@ def test_connection_that_is_given_up_under_a_call_is_closed_when_the_call_has_en
     """Flight's client, closed under a call of another thread, takes the whole process down."""
     monkeypatch.setattr(flight, "FlightClient", BusyClient)
     channel = Channel(NOWHERE, client_id="test")
+    link = channel._link
     ends: dict[str, Callable[[], object]] = {
         "closed": channel.close,
-        "given up": lambda: channel._give_up(channel._connection),
-        "forked": channel._drop_for_fork,
+        "given up": lambda: link._give_up(link._connection),
+        "forked": link._drop_for_fork,
     }
     monkeypatch.setattr(BusyClient, "made", [])
     monkeypatch.setattr(BusyClient, "meanwhile", staticmethod(ends[how]))
@@ -78,12 +79,13 @@ def test_connection_that_is_given_up_under_a_call_is_closed_when_the_call_has_en
 def test_call_that_breaks_gives_up_its_own_connection_and_no_newer_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flight, "FlightClient", BusyClient)
     channel = Channel(NOWHERE, client_id="test")
+    link = channel._link
     monkeypatch.setattr(BusyClient, "made", [])
 
     def begin_anew() -> None:
         if len(BusyClient.made) == 1:
-            channel._give_up(channel._connection)
-            channel._end_call(channel._begin_call())
+            link._give_up(link._connection)
+            link._release(link._hold(opens=True))
 
     monkeypatch.setattr(BusyClient, "meanwhile", staticmethod(begin_anew))
     with pytest.raises(NetworkError):
@@ -97,8 +99,8 @@ def test_produce_stream_that_a_fork_dropped_raises_a_retriable_error(monkeypatch
     """Its reading thread may have been busy with an answer while the process forked."""
     monkeypatch.setattr(flight, "FlightClient", SilentClient)
     stream = ProduceStream(NOWHERE, ProduceHello(client_id="test"))
-    stream._interrupt_for_fork()
-    stream._drop_for_fork()
+    stream._link._interrupt_for_fork()
+    stream._link._drop_for_fork()
     with pytest.raises(NetworkError, match="ended"):
         stream.read()
     stream.close()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from broker_runtime.contract.errors import BrokerUnavailableError
 from broker_runtime.contract.requests import MetadataResponse, TopicInfo
 from broker_runtime.contract.settings import Address
-from broker_runtime.services import peer_beliefs as module
+from broker_runtime.following.peers import Peers
 from broker_runtime.services.metadata import topic_info
 from broker_runtime.services.peer_beliefs import PeerBeliefs
 from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState, VersionedState
@@ -40,16 +40,16 @@ def broker(number: int) -> BrokerRegistration:
     )
 
 
-class Peers:
+class FakePeers(Peers):
     """What each host answers, one after the other, the last again and again; None: it refuses."""
 
     def __init__(self) -> None:
+        super().__init__(1)
         self.answers: dict[str, list[TopicInfo | Exception | None]] = {}
         self.asked: list[str] = []
         self.clock = FakeClock()
 
-    def call(self, address: Address, *rest: object, timeout_s: float, broker_id: int) -> MetadataResponse:
-        assert broker_id == 1, "the other's log tells who asks"
+    def call(self, address: Address, *rest: object, timeout_s: float) -> Any:
         self.asked.append(address.host)
         left = self.answers[address.host]
         found = left.pop(0) if len(left) > 1 else left[0]
@@ -66,46 +66,44 @@ class Peers:
 
 
 @pytest.fixture
-def peers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Peers]:
-    made = Peers()
-    monkeypatch.setattr(module, "call_peer", made.call)
-    return made
+def peers() -> FakePeers:
+    return FakePeers()
 
 
-def beliefs(own: TopicState | None, peers: Peers) -> PeerBeliefs:
+def beliefs(peers: FakePeers, own: TopicState | None) -> PeerBeliefs:
     state = ClusterState(
         brokers={number: broker(number) for number in (1, 2, 3)}, topics={} if own is None else {"t": own}
     )
-    return PeerBeliefs(1, lambda: state, clock=peers.clock)
+    return PeerBeliefs(peers, lambda: state, clock=peers.clock)
 
 
-def test_each_other_broker_is_asked_until_it_knows_the_topic(peers: Peers) -> None:
+def test_each_other_broker_is_asked_until_it_knows_the_topic(peers: FakePeers) -> None:
     known = topic_info(topic())
     peers.answers = {"h2": [None, None, known], "h3": [known]}
-    beliefs(topic(), peers).wait_until_heard("t")
+    beliefs(peers, topic()).wait_until_heard("t")
     assert peers.asked == ["h2", "h2", "h2", "h3"]
 
 
 @pytest.mark.parametrize(
     "old", [topic(partitions=1), topic(partitions=2, topic_id=2), topic(partitions=2, **{"retention.ms": "1d"})]
 )
-def test_older_belief_is_not_enough(peers: Peers, old: TopicState) -> None:
+def test_older_belief_is_not_enough(peers: FakePeers, old: TopicState) -> None:
     """Fewer partitions, another topic of the name, other settings."""
     new = topic(partitions=2)
     peers.answers = {"h2": [topic_info(old), topic_info(new)], "h3": [topic_info(topic(partitions=3))]}
-    beliefs(new, peers).wait_until_heard("t")
+    beliefs(peers, new).wait_until_heard("t")
     assert peers.asked == ["h2", "h2", "h3"]
 
 
-def test_deleted_topic_is_waited_for_until_nobody_has_it(peers: Peers) -> None:
+def test_deleted_topic_is_waited_for_until_nobody_has_it(peers: FakePeers) -> None:
     peers.answers = {"h2": [topic_info(topic()), None], "h3": [None]}
-    beliefs(None, peers).wait_until_heard("t")
+    beliefs(peers, None).wait_until_heard("t")
     assert peers.asked == ["h2", "h2", "h3"]
 
 
-def test_broker_that_does_not_answer_or_never_hears_holds_up_nobody_for_long(peers: Peers) -> None:
+def test_broker_that_does_not_answer_or_never_hears_holds_up_nobody_for_long(peers: FakePeers) -> None:
     """A courtesy in bounded time, never a condition."""
     peers.answers = {"h2": [BrokerUnavailableError("dead")], "h3": [None]}
-    beliefs(topic(), peers).wait_until_heard("t", limit_s=2.0)
+    beliefs(peers, topic()).wait_until_heard("t", limit_s=2.0)
     assert peers.asked.count("h2") == 1
     assert peers.clock.now >= 2.0

@@ -14,6 +14,7 @@ from broker_runtime import services
 from broker_runtime.broker_services import make_services
 from broker_runtime.contract.requests import ACTIONS
 from broker_runtime.contract.settings import resolve
+from broker_runtime.following.peers import Peers
 from broker_runtime.replication import PartitionRegistry
 from broker_runtime.services.caller import Caller
 from broker_runtime.services.groups import GroupService
@@ -75,6 +76,7 @@ def test_each_action_of_the_protocol_is_served_with_its_caller() -> None:
         cluster_id="c",
         producer_ids=ProducerIdService(MemoryZooKeeper().client()),
         groups=GroupService.__new__(GroupService),
+        peers=Peers(1),
     ).actions
     assert served.keys() == ACTIONS.keys()
     for name, serve in served.items():

@@ -1,15 +1,16 @@
 """What must happen around ``os.fork``: no Flight client may be alive in the parent at that moment.
 
-With one alive, even a fresh client in the child hangs in gRPC. So every connection registers here; before a fork all
-are closed (which the parent notices only as connections to open anew), and no new one is opened until the fork is
-done. In the child, clients forget what belonged to the parent: locks, threads, connections, records not yet sent.
+With one alive, even a fresh client in the child hangs in gRPC. So every link registers here; before a fork all close
+their connections (which their users notice only as connections to open again), and no new one is opened until the fork
+is done. In the child, clients forget what belonged to the parent: locks, threads, connections, records not yet sent.
 
-Closing is not enough: a Flight object that something still refers to keeps gRPC alive (0 of 6 children worked), and
-after the last one gRPC takes some milliseconds to end its threads (5 of 6 without waiting, all with `SETTLE_S`).
+Closing is not enough. A Flight object that something still refers to keeps gRPC alive (0 of 6 children worked), and
+after the last one gRPC takes some milliseconds to end its threads (5 of 6 worked without waiting, all with `SETTLE_S`).
 
-Rule: whoever creates a Flight client, or calls one, does so inside `flight_use`, and keeps Flight objects in
-attributes that are set to None, never in local variables: a traceback would hold them. A fork waits for calls under
-way at most `FORK_WAIT_S`.
+Rule: whoever creates a Flight client, or calls one, does so inside `flight_use`; `link` does, and nothing else touches
+Flight clients. A fork waits at most `FORK_WAIT_S` for calls that are under way.
+
+Brokers never fork. They have links too, so the hooks are there; starting a process by `subprocess` calls none.
 """
 
 from __future__ import annotations
@@ -20,13 +21,12 @@ import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Final, Protocol
 
-FORK_WAIT_S = 3.0
+FORK_WAIT_S: Final = 3.0
 """How long a fork waits for calls that are under way."""
 
-
-SETTLE_S = 0.1
+SETTLE_S: Final = 0.1
 """How long gRPC has for ending its threads after the last connection."""
 
 
@@ -34,13 +34,13 @@ class Forkable(Protocol):
     """Something that lives across a fork."""
 
     def _interrupt_for_fork(self) -> None:
-        """In the parent, before: make threads that are inside Flight calls come out soon. Bounded."""
+        """In the parent, before: makes threads that are inside Flight calls come out soon. Bounded."""
 
     def _drop_for_fork(self) -> None:
-        """In the parent, before, when threads came out: let go of all Flight objects. Bounded."""
+        """In the parent, before, when threads have come out: lets go of all Flight objects. Bounded."""
 
     def _after_fork_in_child(self) -> None:
-        """In the child, which has this thread only: forget the parent's threads, locks and connections."""
+        """In the child, which has this thread only: forgets the parent's threads, locks and connections."""
 
 
 class _Gate:
@@ -54,22 +54,31 @@ class _Gate:
 
 
 _gate = _Gate()
-_live: weakref.WeakSet[Forkable] = weakref.WeakSet()
+_live: weakref.WeakSet[Forkable] = weakref.WeakSet()  # guarded by the gate: threads open and close all the time
+_abandoned: list[object] = []
 
 
 def register(client: Forkable) -> None:
     """``client`` takes part in forks until it is collected or `unregister`-ed."""
-    _live.add(client)
+    with _gate.condition:
+        _live.add(client)
 
 
 def unregister(client: Forkable) -> None:
     """``client`` was closed."""
-    _live.discard(client)
+    with _gate.condition:
+        _live.discard(client)
+
+
+def abandon(parents: object) -> None:
+    """In a child: keeps what holds Flight objects of the parent alive for ever. Ending them would hang."""
+    if parents is not None:
+        _abandoned.append(parents)
 
 
 @contextmanager
 def flight_use() -> Iterator[None]:
-    """Around every use of a Flight object. Blocks while another thread forks (bounded by its hooks)."""
+    """Around every use of a Flight object, once. Blocks while another thread forks, which the fork's hooks bound."""
     with _gate.condition:
         while _gate.shut_by is not None and _gate.shut_by != threading.get_ident():
             _gate.condition.wait(FORK_WAIT_S)
@@ -83,16 +92,21 @@ def flight_use() -> Iterator[None]:
             _gate.condition.notify_all()
 
 
+def _all_live() -> list[Forkable]:
+    with _gate.condition:
+        return list(_live)
+
+
 def _before_fork() -> None:
     with _gate.condition:
         while _gate.shut_by is not None:
             _gate.condition.wait(FORK_WAIT_S)
         _gate.shut_by = threading.get_ident()
-    for client in list(_live):
+    for client in _all_live():
         client._interrupt_for_fork()
     with _gate.condition:
         _gate.condition.wait_for(lambda: _gate.inside == 0, FORK_WAIT_S)
-    for client in list(_live):
+    for client in _all_live():
         client._drop_for_fork()
     if _gate.used:
         time.sleep(SETTLE_S)
@@ -108,7 +122,7 @@ def _after_fork_in_parent() -> None:
 def _after_fork_in_child() -> None:
     global _gate
     _gate = _Gate()
-    for client in list(_live):
+    for client in _all_live():
         client._after_fork_in_child()
 
 

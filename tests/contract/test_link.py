@@ -1,0 +1,645 @@
+"""What everybody who uses a `Link` may rely on, over real connections: to a server in this process, which speaks or is
+silent, through a relay that may break what goes through it.
+
+Each user is asked the same: a port that refuses, a peer that dies in the middle of a call, silence, an end from this
+side, closing twice, use after closing, a fork.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+from broker_runtime.contract.errors import (
+    BrokerUnavailableError,
+    ClosedError,
+    NetworkError,
+    NotControllerError,
+    PylogError,
+    RequestTimedOutError,
+)
+from broker_runtime.contract.fetch_exchange import FetchExchange
+from broker_runtime.contract.flight import (
+    CONNECTION_OPTIONS,
+    FRAMES_SCHEMA,
+    decode_action,
+    frames_batch,
+    message_of,
+    metadata,
+    to_flight_error,
+)
+from broker_runtime.contract.link import Link
+from broker_runtime.contract.requests import FindCoordinatorRequest, FindCoordinatorResponse
+from broker_runtime.contract.settings import Address
+from broker_runtime.contract.streams import (
+    FetchHello,
+    FetchRequest,
+    FetchResponse,
+    ProduceHello,
+    ProduceRequest,
+    ProduceResponse,
+    ReadRequest,
+    ReadResponse,
+)
+from pyspark_log.client.connection.channel import Channel
+from pyspark_log.client.producer.produce_stream import ProduceStream
+from pyspark_log.client.reading.frame_stream import FrameStream
+from tests.unit.client.channels import FakeClock
+from tests.waiting import SOON_S, wait_until
+
+LIMIT_S = 20.0
+FRAME = pa.py_buffer(b"a frame")
+ANSWER = FindCoordinatorResponse(broker_id=7)
+_AT_ONCE = struct.pack("ii", 1, 0)  # SO_LINGER: closing resets the connection
+
+
+class Server(flight.FlightServerBase):
+    """Says one word on each stream and answers each action while it `speaks`; says nothing more when it does not."""
+
+    def __init__(self, port: int = 0) -> None:
+        super().__init__(f"grpc://127.0.0.1:{port}")
+        self.speaks = threading.Event()
+        self.is_over = threading.Event()
+        self.refusal: PylogError | None = None
+        self.asked = 0
+        self.client_ids: list[str] = []  # who asked for actions
+        self.reads = threading.Semaphore(0)  # how many words of a read are asked for
+
+    def fall_silent(self) -> None:
+        """The next words do not come until the server ends."""
+        self.speaks.clear()
+
+    def stop(self) -> None:
+        self.is_over.set()
+        self.speaks.set()
+        self.reads.release()
+        self.shutdown()
+
+    def do_action(self, context: Any, action: Any) -> list[Any]:
+        self.client_ids.append(decode_action(action.type, action.body).client_id)
+        self._say()
+        return [metadata(ANSWER)]
+
+    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        for chunk in reader:
+            request = message_of(chunk.app_metadata, ProduceRequest)
+            self._say()
+            writer.write(metadata(ProduceResponse(request_id=request.request_id)))
+
+    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        writer.begin(FRAMES_SCHEMA)
+        for chunk in reader:
+            request = message_of(chunk.app_metadata, FetchRequest)
+            self._say()
+            writer.write_metadata(metadata(FetchResponse(request_id=request.request_id)))
+
+    def do_get(self, context: Any, ticket: Any) -> Any:
+        def words() -> Iterator[Any]:
+            while self.reads.acquire(timeout=LIMIT_S) and not self.is_over.is_set():
+                self._say()
+                yield frames_batch([FRAME]), metadata(ReadResponse(next_offset=1, start=0, end=1))
+
+        return flight.GeneratorStream(FRAMES_SCHEMA, words())
+
+    def _say(self) -> None:
+        self.asked += 1
+        self.speaks.wait(LIMIT_S)
+        if self.refusal is not None:
+            raise to_flight_error(self.refusal)
+
+
+class Relay:
+    """Passes bytes on to a port, as a peer that can die: `cut` resets all connections, and refuses others."""
+
+    def __init__(self, port: int, own_port: int = 0) -> None:
+        self._target = ("127.0.0.1", port)
+        self._listener = socket.create_server(("127.0.0.1", own_port))
+        self.address = Address("127.0.0.1", self._listener.getsockname()[1])
+        self._lock = threading.Lock()
+        self._open: set[tuple[socket.socket, socket.socket]] = set()
+        self.accepted = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def open(self) -> int:
+        """How many connections there are at present."""
+        with self._lock:
+            return len(self._open)
+
+    def cut(self) -> None:
+        """The peer dies."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.reset()
+
+    def reset(self) -> None:
+        """The connections break; the peer takes others."""
+        with self._lock:
+            pairs = list(self._open)
+        for pair in pairs:
+            self._end(pair)
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                far = socket.create_connection(self._target)
+                pair = (near, far)
+                with self._lock:
+                    self.accepted += 1
+                    self._open.add(pair)
+                for one, other in (pair, pair[::-1]):
+                    threading.Thread(target=self._pass_on, args=(pair, one, other), daemon=True).start()
+
+    def _pass_on(self, pair: tuple[socket.socket, socket.socket], one: socket.socket, other: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := one.recv(1 << 16):
+                other.sendall(data)
+        self._end(pair)
+
+    def _end(self, pair: tuple[socket.socket, socket.socket]) -> None:
+        with self._lock:
+            if pair not in self._open:
+                return
+            self._open.discard(pair)
+        for each in pair:
+            with contextlib.suppress(OSError):
+                each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+
+class Produce:
+    """A produce stream: a frame is written, and its answer read."""
+
+    def __init__(self, address: Address, server: Server) -> None:
+        self.stream = ProduceStream(address, ProduceHello(client_id="contract"))
+        self.link = self.stream._link
+
+    def ask(self) -> object:
+        self.stream.write(ProduceRequest(request_id=1), FRAME)
+        return self.stream.read()
+
+    def end(self) -> None:
+        self.stream.end()
+
+    def close(self) -> None:
+        self.stream.close()
+
+
+class Fetch:
+    """A fetch session: a request, and its answer."""
+
+    def __init__(self, address: Address, server: Server) -> None:
+        self.exchange = FetchExchange(address, FetchHello(client_id="contract"))
+        self.link = self.exchange._link
+
+    def ask(self) -> object:
+        return self.exchange.fetch(FetchRequest(request_id=1))
+
+    def end(self) -> None:
+        self.exchange.cancel()
+
+    def close(self) -> None:
+        self.exchange.close()
+
+
+class Read:
+    """A range that is read."""
+
+    def __init__(self, address: Address, server: Server) -> None:
+        self.server = server
+        self.stream = FrameStream(address, ReadRequest(topic="t", partition=0, start=0))
+        self.link = self.stream._link
+
+    def ask(self) -> object:
+        self.server.reads.release()
+        return self.stream.read()
+
+    def end(self) -> None:
+        self.stream.cancel()
+
+    def close(self) -> None:
+        self.stream.close()
+
+
+class Action:
+    """A client's channel."""
+
+    limit_s = LIMIT_S
+
+    def __init__(self, address: Address, server: Server) -> None:
+        self.channel = Channel(address, client_id="contract")
+        self.link = self.channel._link
+
+    def ask(self) -> object:
+        request = FindCoordinatorRequest(group_id="g")
+        return self.channel.call("find_coordinator", request, FindCoordinatorResponse, timeout_s=self.limit_s)
+
+    def close(self) -> None:
+        self.channel.close()
+
+
+USERS = [Produce, Fetch, Read, Action]
+STREAMS = [Produce, Fetch, Read]
+User = Any
+
+
+class Asking:
+    """A user's call, on a thread of its own."""
+
+    def __init__(self, user: User) -> None:
+        self.outcome: object = None
+        self._user = user
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.outcome = self._user.ask()
+        except Exception as error:  # noqa: BLE001 - looked at by `result`
+            self.outcome = error
+
+    def result(self) -> object:
+        self._thread.join(LIMIT_S)
+        assert not self._thread.is_alive(), "the call came to an end"
+        return self.outcome
+
+    @property
+    def is_over(self) -> bool:
+        return not self._thread.is_alive()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server()
+    server.speaks.set()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def relay(server: Server) -> Iterator[Relay]:
+    relay = Relay(server.port)
+    yield relay
+    relay.cut()
+
+
+@pytest.fixture
+def using(relay: Relay, server: Server) -> Iterator[Callable[[type[User]], User]]:
+    """Makes users of a link to the relay, which are closed at the end."""
+    with ExitStack() as ending:
+
+        def use(kind: type[User]) -> User:
+            user = kind(relay.address, server)
+            ending.callback(user.close)
+            return user
+
+        yield use
+
+
+def asking(user: User, server: Server) -> Asking:
+    """``user`` in the middle of a call to a peer that says nothing."""
+    server.fall_silent()
+    asked = server.asked
+    call = Asking(user)
+    wait_until(lambda: server.asked > asked, "the peer was asked", SOON_S)
+    return call
+
+
+@pytest.mark.parametrize("kind", USERS)
+def test_port_that_refuses_is_an_unavailable_broker(kind: type[User], server: Server, relay: Relay) -> None:
+    """At the opening or at the first use: nothing was done, and it may be tried elsewhere."""
+    relay.cut()
+    with pytest.raises(BrokerUnavailableError, match=str(relay.address)):
+        kind(relay.address, server).ask()
+
+
+@pytest.mark.parametrize("kind", USERS)
+def test_answer_comes_back(kind: type[User], using: Callable[[type[User]], User], relay: Relay) -> None:
+    """Over one connection, which is the user's own."""
+    user = using(kind)
+    assert user.ask() is not None
+    assert user.ask() is not None
+    assert relay.accepted == relay.open == 1
+
+
+@pytest.mark.parametrize("kind", USERS)
+def test_refusal_of_the_peer_is_raised_as_it_is(
+    kind: type[User], using: Callable[[type[User]], User], server: Server
+) -> None:
+    """Its class and its words decide what comes next. A stream has ended with it."""
+    user = using(kind)
+    server.refusal = NotControllerError("broker 2 is")
+    with pytest.raises(NotControllerError, match="broker 2 is"):
+        user.ask()
+
+
+@pytest.mark.parametrize("kind", USERS)
+def test_peer_that_dies_in_the_middle_of_a_call_is_a_network_error(
+    kind: type[User], using: Callable[[type[User]], User], server: Server, relay: Relay
+) -> None:
+    user = using(kind)
+    call = asking(user, server)
+    relay.cut()
+    assert isinstance(call.result(), NetworkError)
+
+
+@pytest.mark.parametrize("kind", STREAMS)
+def test_stream_that_broke_stays_broken(
+    kind: type[User], using: Callable[[type[User]], User], server: Server, relay: Relay
+) -> None:
+    """Its user opens another one; none is opened behind its back."""
+    user = using(kind)
+    relay.reset()
+    with pytest.raises(NetworkError):
+        user.ask()
+    with pytest.raises(NetworkError):
+        user.ask()
+    assert relay.accepted == 1
+
+
+def test_action_after_a_broken_connection_makes_another(
+    using: Callable[[type[User]], User], server: Server, relay: Relay
+) -> None:
+    """A broker that comes back is there for the next call."""
+    user = using(Action)
+    call = asking(user, server)
+    relay.reset()
+    assert isinstance(call.result(), NetworkError)
+    server.speaks.set()
+    assert user.ask() == ANSWER
+    assert relay.accepted == 2
+    wait_until(lambda: relay.open == 1, "the broken connection was let go", SOON_S)
+
+
+def test_actions_at_the_same_time_share_a_connection(
+    using: Callable[[type[User]], User], server: Server, relay: Relay
+) -> None:
+    user = using(Action)
+    first, second = asking(user, server), asking(user, server)
+    server.speaks.set()
+    assert (first.result(), second.result()) == (ANSWER, ANSWER)
+    assert relay.accepted == 1
+
+
+@pytest.mark.parametrize("kind", STREAMS)
+def test_stream_that_is_refused_lets_its_connection_go(
+    kind: type[User], server: Server, relay: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long whoever opened it holds the error, whose traceback holds the stream."""
+
+    def refuse(*_: Any) -> None:
+        raise to_flight_error(NotControllerError("broker 2 is"))
+
+    for name in ("do_put", "do_exchange", "do_get"):
+        monkeypatch.setattr(Server, name, refuse)
+    opened: list[User] = []
+    with pytest.raises(NotControllerError) as raised:  # noqa: PT012 - where it shows is Flight's affair
+        opened.append(kind(relay.address, server))
+        opened[0].ask()
+    for user in opened:
+        user.close()
+    wait_until(lambda: relay.open == 0, "the connection is gone", SOON_S)
+    assert raised.value.message == "broker 2 is"
+
+
+# --- silence ----------------------------------------------------------------------------------------------------
+
+
+def test_action_that_is_not_answered_ends_at_its_time_limit(
+    using: Callable[[type[User]], User], server: Server, relay: Relay
+) -> None:
+    """A connection without answers may lead nowhere: the next call makes another."""
+    user = using(Action)
+    user.limit_s = 0.2
+    server.fall_silent()
+    with pytest.raises(RequestTimedOutError, match="did not answer in time"):
+        user.ask()
+    user.limit_s = LIMIT_S
+    server.speaks.set()
+    assert user.ask() == ANSWER
+    assert relay.accepted == 2
+
+
+def test_fetch_session_is_silent_while_the_broker_owes_an_answer(
+    using: Callable[[type[User]], User], server: Server
+) -> None:
+    """Whoever watches it looks at this; between requests nobody owes anything."""
+    user = using(Fetch)
+    user.ask()
+    assert user.exchange.silent_for_s == 0.0
+    call = asking(user, server)
+    wait_until(lambda: user.exchange.silent_for_s > 0.05, "silence is noticed", SOON_S)
+    server.speaks.set()
+    call.result()
+    assert user.exchange.silent_for_s == 0.0
+
+
+def test_produce_stream_is_silent_since_the_last_answer(using: Callable[[type[User]], User]) -> None:
+    """Which the broker gives to heartbeats, too."""
+    user = using(Produce)
+    user.link._clock = clock = FakeClock()
+    user.link.heard()
+    clock.now = 8.5
+    assert user.stream.silent_for_s == 8.5
+    user.ask()
+    assert user.stream.silent_for_s == 0.0
+
+
+def test_silence_counts_from_the_last_word() -> None:
+    """By the link's clock."""
+    clock = FakeClock()
+    link = Link(Address("127.0.0.1", 1), CONNECTION_OPTIONS, clock=clock)
+    clock.now = 8.5
+    assert link.silent_for_s == 8.5
+    link.heard()
+    clock.now = 9.0
+    assert link.silent_for_s == 0.5
+    link.close()
+
+
+# --- the end from this side -------------------------------------------------------------------------------------
+
+
+def test_fetch_that_is_cancelled_is_a_network_error(using: Callable[[type[User]], User], server: Server) -> None:
+    """Its thread comes out at once, and asks no more."""
+    user = using(Fetch)
+    call = asking(user, server)
+    user.end()
+    assert isinstance(call.result(), NetworkError)
+    assert user.exchange.is_cancelled
+    with pytest.raises(NetworkError, match="the fetch session was ended"):
+        user.ask()
+
+
+def test_read_that_is_cancelled_has_ended(using: Callable[[type[User]], User], server: Server) -> None:
+    """That is no error: whoever cancelled it knows."""
+    user = using(Read)
+    user.ask()
+    call = asking(user, server)
+    user.end()
+    assert wait_until(lambda: call.is_over, "the read came out", SOON_S)
+    user.end()
+    assert user.stream.read() is None
+
+
+def test_produce_stream_that_is_ended_gives_the_answers_that_it_owes(
+    using: Callable[[type[User]], User], server: Server
+) -> None:
+    """Nothing more may be written; the answers to what was come first, then the end."""
+    user = using(Produce)
+    call = asking(user, server)
+    user.end()
+    user.end()
+    with pytest.raises(NetworkError, match="the produce stream was ended"):
+        user.stream.write_heartbeat()
+    server.speaks.set()
+    answer = call.result()
+    assert isinstance(answer, ProduceResponse)
+    assert answer.request_id == 1
+    assert user.stream.read() is None
+
+
+@pytest.mark.parametrize("kind", [Produce, Fetch])
+def test_stream_that_the_peer_ends_is_an_error(
+    kind: type[User], using: Callable[[type[User]], User], server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However politely: nobody had asked it to."""
+    monkeypatch.setattr(Server, "do_put", lambda *_: None)
+    monkeypatch.setattr(Server, "do_exchange", lambda *_: None)
+    user = using(kind)
+    with pytest.raises(NetworkError):
+        user.ask()
+
+
+# --- closing ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", USERS)
+def test_close_lets_the_connection_go_and_may_come_twice(
+    kind: type[User], using: Callable[[type[User]], User], relay: Relay
+) -> None:
+    user = using(kind)
+    user.ask()
+    assert relay.open == 1
+    user.close()
+    user.close()
+    wait_until(lambda: relay.open == 0, "the connection is gone", SOON_S)
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"), [(Produce, NetworkError), (Fetch, NetworkError), (Read, None), (Action, ClosedError)]
+)
+def test_use_after_close(
+    kind: type[User], error: type[PylogError] | None, using: Callable[[type[User]], User], relay: Relay
+) -> None:
+    """A typed error, or the end of what is read; never another connection."""
+    user = using(kind)
+    user.ask()
+    user.close()
+    if error is None:
+        assert user.ask() is None
+    else:
+        with pytest.raises(error, match=r"was (ended|closed)"):
+            user.ask()
+    assert relay.accepted == 1
+
+
+@pytest.mark.parametrize("kind", USERS)
+def test_close_under_a_call_lets_the_connection_go_when_the_call_has_ended(
+    kind: type[User], using: Callable[[type[User]], User], server: Server, relay: Relay
+) -> None:
+    """A Flight client that is closed while another thread is in a call on it takes the process down."""
+    user = using(kind)
+    call = asking(user, server)
+    closing = threading.Thread(target=user.close, daemon=True)
+    closing.start()
+    closing.join(LIMIT_S)
+    assert not closing.is_alive()
+    server.speaks.set()
+    outcome = call.result()
+    assert (outcome == ANSWER) if kind is Action else not isinstance(outcome, AttributeError)
+    wait_until(lambda: relay.open == 0, "the connection is gone", SOON_S)
+
+
+# --- forks ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", USERS)
+def test_link_has_no_connection_while_the_process_forks(
+    kind: type[User], using: Callable[[type[User]], User], relay: Relay
+) -> None:
+    """A child hangs in gRPC if the parent had one. What the hooks do, without a fork."""
+    user = using(kind)
+    user.ask()
+    user.link._interrupt_for_fork()
+    user.link._drop_for_fork()
+    wait_until(lambda: relay.open == 0, "the connection is gone", SOON_S)
+    if kind is Action:
+        assert user.ask() == ANSWER
+        assert relay.accepted == 2
+    elif kind is Read:
+        assert user.ask() is None
+    else:
+        with pytest.raises(NetworkError, match="was ended"):
+            user.ask()
+
+
+@pytest.mark.parametrize("kind", USERS)
+def test_fork_interrupts_whoever_is_in_a_stream(
+    kind: type[User], using: Callable[[type[User]], User], server: Server, relay: Relay
+) -> None:
+    """As far as Flight can: answers to what was produced, and actions, are waited for."""
+    user = using(kind)
+    call = asking(user, server)
+    user.link._interrupt_for_fork()
+    if kind in {Produce, Action}:
+        server.speaks.set()
+    call.result()
+    user.link._drop_for_fork()
+    wait_until(lambda: relay.open == 0, "the connection is gone", SOON_S)
+
+
+@pytest.mark.parametrize("kind", USERS)
+def test_child_keeps_the_parents_connection_and_uses_it_no_more(
+    kind: type[User], using: Callable[[type[User]], User], relay: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ending it in the child would hang. (It is there only if a call did not end in time for the fork.)"""
+    abandoned: list[Any] = []
+    monkeypatch.setattr("broker_runtime.contract.forking._abandoned", abandoned)
+    user = using(kind)
+    user.ask()
+    user.link._interrupt_for_fork()
+    user.link._after_fork_in_child()
+    assert len(abandoned) == 1
+    assert abandoned[0].client is not None
+    if kind is Action:
+        assert user.ask() == ANSWER
+    elif kind is Read:
+        assert user.ask() is None
+    else:
+        with pytest.raises(NetworkError, match="was ended"):
+            user.ask()
+    user.close()
+    assert abandoned[0].client is not None
+    abandoned[0].close()
+
+
+def test_links_work_in_a_forked_child_and_on_in_the_parent(server: Server) -> None:
+    """Whatever was open when it forked, and though a thread was blocked in it."""
+    server.reads = threading.Semaphore(1 << 30)
+    command = [sys.executable, "-m", "tests.contract.forked_links", str(server.port)]
+    subprocess.run(command, check=True, timeout=LIMIT_S * 3)
