@@ -18,6 +18,7 @@ from operator import attrgetter
 from typing import Final, TypeVar
 
 from broker_runtime.contract.errors import CorruptRecordError, NotControllerError
+from broker_runtime.contract.events import event
 from broker_runtime.contract.settings import find_setting
 from broker_runtime.controller.election import Electorate, elect
 from broker_runtime.controller.partition_ranges import partition_ranges
@@ -57,7 +58,7 @@ from broker_runtime.zookeeper.znodes import (
     to_json,
 )
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
@@ -128,7 +129,7 @@ class Controller:
         with self._lock:
             had, self._claim = self._claim, None
         if had is not None:
-            log.info("resign as controller epoch=%d", had.epoch)
+            event(_logger, "resign as controller", epoch=had.epoch)
 
     def release(self) -> None:
         """Gives the claim up, so that another can take it at once. Raises `ZooKeeperUnavailableError`."""
@@ -139,7 +140,7 @@ class Controller:
                 self._client.delete(CONTROLLER, session=claim.session)
             except NoNodeError:
                 return
-            log.info("release controller epoch=%d", claim.epoch)
+            event(_logger, "release controller", epoch=claim.epoch)
 
     def try_claim(self, membership: Membership, *, suspects: Mapping[int, int] | None = None) -> bool:
         """Claims to be the controller if nobody is, or the one that is counts as dead: its broker and that one's epoch
@@ -156,7 +157,7 @@ class Controller:
         with self._lock:
             had, self._claim = self._claim, claim
         if claim is not None and claim != had:
-            log.info("become controller broker=%d epoch=%d", membership.broker_id, claim.epoch)
+            event(_logger, "become controller", broker=membership.broker_id, epoch=claim.epoch)
         return claim is not None
 
     def write(self, operations: Sequence[Operation], *, is_done: Callable[[], bool] | None = None) -> list[int]:
@@ -235,7 +236,7 @@ class Controller:
                     partitions[decision.topic][decision.partition] = VersionedState(
                         state=decision.state, version=version
                     )
-        _tell(decisions, doubtful)
+        _log_decisions(decisions, doubtful)
         written = {name: replace(cluster.topics[name], partitions=tuple(states)) for name, states in partitions.items()}
         again = {topic.name: topic for topic in read_topics(self._client, sorted(doubtful), known=cluster.topics)}
         return replace(cluster, topics={**cluster.topics, **written, **again})
@@ -268,7 +269,7 @@ class Controller:
             return [versions[end - 1] for end in accumulate(len(decision.operations()) for decision in some)]
 
         def leave_out(changed: Sequence[Decision], refusal: ZNodeError) -> None:
-            log.info("leave election to the next look changed=%s", refusal.path)
+            event(_logger, "put off election", znode=refusal.path)
             left_out.extend(changed)
 
         written = write_most(decided, send, concerns=Decision.touches, leave_out=leave_out)
@@ -294,11 +295,24 @@ class Controller:
             if other.broker_id == membership.broker_id and other.broker_epoch == membership.epoch:
                 if other.epoch == known_epoch:  # our own earlier write, whose outcome was unknown
                     return Planned(Claim(epoch=other.epoch, epoch_version=epoch_node.version, session=session))
-                log.warning("replace own claim broker=%d epoch=%d found=%d", other.broker_id, other.epoch, known_epoch)
+                event(
+                    _logger,
+                    "replace own claim",
+                    level=logging.WARNING,
+                    broker=other.broker_id,
+                    epoch=other.epoch,
+                    found=known_epoch,
+                )
             elif other.broker_id == membership.broker_id:
-                log.info("replace claim of an earlier life broker=%d epoch=%d", other.broker_id, other.epoch)
+                event(_logger, "replace claim of an earlier life", broker=other.broker_id, epoch=other.epoch)
             elif suspects.get(other.broker_id) == other.broker_epoch:
-                log.warning("replace claim of a dead controller broker=%d epoch=%d", other.broker_id, other.epoch)
+                event(
+                    _logger,
+                    "replace claim of a dead controller",
+                    level=logging.WARNING,
+                    broker=other.broker_id,
+                    epoch=other.epoch,
+                )
             else:
                 return Planned(None)
             operations.append(Delete(CONTROLLER, there.version))
@@ -325,16 +339,21 @@ def _allows_unclean_election(topic: TopicState) -> bool:
     return value is not None and find_setting("topic", _UNCLEAN_ELECTION).parse(value) is True
 
 
-def _tell(decided: Sequence[Decision], doubtful: Collection[str]) -> None:
+def _log_decisions(decided: Sequence[Decision], doubtful: Collection[str]) -> None:
     """One line per topic and outcome; none for new partitions."""
     changed: dict[tuple[str, str, PartitionState], list[int]] = {}
     for decision in decided:
         if decision.present is not None and decision.topic not in doubtful:
             is_led_anew = decision.state.leader_epoch != decision.present.state.leader_epoch
-            verb = "elect" if is_led_anew else "shrink in-sync set"
-            changed.setdefault((verb, decision.topic, decision.state), []).append(decision.partition)
-    for (verb, topic, state), numbers in changed.items():
-        log.info(
-            "%s topic=%s leader=%s leader_epoch=%d isr=%s partitions=%s",
-            verb, topic, state.leader, state.leader_epoch, state.isr, partition_ranges(numbers),
-        )  # fmt: skip
+            what = "elect leader" if is_led_anew else "shrink in-sync set"
+            changed.setdefault((what, decision.topic, decision.state), []).append(decision.partition)
+    for (what, topic, state), numbers in changed.items():
+        event(
+            _logger,
+            what,
+            topic=topic,
+            leader=state.leader,
+            leader_epoch=state.leader_epoch,
+            isr=state.isr,
+            partitions=partition_ranges(numbers),
+        )

@@ -14,9 +14,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from broker_runtime.contract.events import event
 from broker_runtime.zookeeper.znodes import BrokerRegistration
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 Probe = Callable[[str, int], bool]
 """``probe(host, port)``: whether the port refuses. A time-out is no refusal. Blocks for one connection attempt."""
@@ -83,7 +84,8 @@ class Suspicions:
             if is_suspect == peer.is_suspect:
                 return False
             peer.is_suspect, peer.is_evicted = is_suspect, False
-        log.warning("suspect broker=%d epoch=%d is_dead=%s", broker_id, peer.epoch, is_suspect)
+        what = "suspect broker" if is_suspect else "clear suspicion"
+        event(_logger, what, level=logging.WARNING, broker=broker_id, epoch=peer.epoch)
         return True
 
     def look_at_all(self) -> bool:
@@ -100,7 +102,7 @@ class Suspicions:
                 peer = self._peers[broker_id]
                 if peer.is_suspect and peer.is_evicted:
                     peer.is_suspect, peer.trusted_until_ms = False, self._now_ms() + TRUST_MS
-                    log.warning("suspected wrongly broker=%d epoch=%d", broker_id, peer.epoch)
+                    event(_logger, "clear wrong suspicion", level=logging.WARNING, broker=broker_id, epoch=peer.epoch)
 
     def left_in_sync(self, broker_ids: frozenset[int]) -> None:
         """After an election: these brokers are in sync somewhere, with others. Who is suspected and not among them was

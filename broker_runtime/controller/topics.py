@@ -19,6 +19,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from broker_runtime.contract.errors import CorruptRecordError, TopicAlreadyExistsError
+from broker_runtime.contract.events import event
 from broker_runtime.controller.controller import Controller
 from broker_runtime.controller.topic_plans import TopicPlan
 from broker_runtime.zookeeper.cluster_state import TopicState
@@ -53,7 +54,7 @@ from broker_runtime.zookeeper.znodes import (
     topic_path,
 )
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 def record_change(topic: TopicState, record: TopicRecord) -> list[Operation]:
@@ -96,7 +97,7 @@ class TopicWriter:
             raise TopicAlreadyExistsError(
                 f"topic {plan.name!r} already exists; to accept that, use --if-not-exists (exist_ok=True)"
             ) from None
-        log.info("create topic=%s partitions=%d", plan.name, len(plan.record.assignment))
+        event(_logger, "create topic", topic=plan.name, partitions=len(plan.record.assignment))
 
     def mark_for_deletion(self, topic: TopicState) -> None:
         """Decides that the topic goes. Raises as `Controller.write`."""
@@ -105,7 +106,7 @@ class TopicWriter:
             self._write([operation], topic.name)
         except NodeExistsError:
             return  # decided before, not finished: the caller goes on with it
-        log.info("delete topic=%s topic_id=%s", topic.name, topic.record.topic_id.hex())
+        event(_logger, "delete topic", topic=topic.name, topic_id=topic.record.topic_id.hex())
 
     def finish_deletion(self, name: str) -> None:
         """Carries a decided deletion to its end; the logs are left to the brokers that have them.
@@ -121,7 +122,7 @@ class TopicWriter:
         self._forget_group_offsets(name)
         with contextlib.suppress(NoNodeError):
             self._write([Delete(topic_deletion_path(name))], name)
-        log.info("deleted topic=%s topic_id=%s", name, topic_id.hex())
+        event(_logger, "finish deletion", topic=name, topic_id=topic_id.hex())
 
     def _remove_partitions(self, name: str) -> None:
         try:

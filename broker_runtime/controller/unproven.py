@@ -21,6 +21,7 @@ from typing import Final
 
 import msgspec
 
+from broker_runtime.contract.events import event
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import LogEndsRequest, LogEndsResponse, PartitionKey, portions
 from broker_runtime.controller.controller import Decision
@@ -35,7 +36,7 @@ AskLogEnds = Callable[[int, LogEndsRequest], LogEndsResponse | None]
 RunAll = Callable[[Mapping[str, Callable[[], object]]], object]
 """Runs all of these, each under its name; returns when they have ended, or after two seconds: then some go on."""
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 class UnprovenReplicas:
@@ -72,10 +73,16 @@ class UnprovenReplicas:
         waiting = found.keys() - {TopicPartition(each.topic, each.partition) for each in decided}
         for at in waiting:
             if self._since_ms[at] == now_ms and not brokers.is_led(found[at].state):
-                log.warning(
-                    "wait for who has most after a power loss partition=%s isr=%s unproven=%s at_most_s=%d",
-                    at, found[at].state.isr, found[at].state.unproven, PATIENCE_MS // 1_000,
-                )  # fmt: skip
+                event(
+                    _logger,
+                    "wait for longest log",
+                    level=logging.WARNING,
+                    topic=at.topic,
+                    partition=at.partition,
+                    isr=found[at].state.isr,
+                    unproven=found[at].state.unproven,
+                    at_most_s=PATIENCE_MS // 1_000,
+                )
         over_ms = [self._since_ms[at] + PATIENCE_MS for at in waiting if not self._is_over(at, now_ms)]
         return decided, min([now_ms + RETRY_MS, *over_ms]) if waiting else None
 
@@ -145,10 +152,16 @@ class UnprovenReplicas:
         chosen = elect_most_complete(state, replicas, there, controller_epoch, ends)
         if chosen is None:
             return None
-        log.warning(
-            "elect the one with most after a power loss partition=%s leader=%s ends=%s not_heard=%s",
-            at, chosen.leader, ends, [member for member in members if member not in ends],
-        )  # fmt: skip
+        event(
+            _logger,
+            "elect longest log",
+            level=logging.WARNING,
+            topic=at.topic,
+            partition=at.partition,
+            leader=chosen.leader,
+            ends=ends,
+            not_heard=[member for member in members if member not in ends],
+        )
         return Decision(at.topic, at.partition, present, chosen)
 
 

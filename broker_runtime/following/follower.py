@@ -32,6 +32,7 @@ from broker_runtime.contract.errors import (
     PylogError,
     error_from_code,
 )
+from broker_runtime.contract.events import event
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import MOST_ENTRIES
 from broker_runtime.contract.streams import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
@@ -46,7 +47,7 @@ LONGEST_RETRY_MS: Final = 1_000
 _LONGEST_FLUSH_OF_ANOTHER_S: Final = 1.0
 _NEVER_MS: Final = 1 << 62
 _LOADS_PER_REQUEST: Final = 8  # so that logs that are loaded, or recovered, hold up the others a little only
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 REPORT_AGAIN_MS: Final = 2_000
 _SMALLEST_SHARE: Final = 16
@@ -279,7 +280,14 @@ class FollowerFetcher:
         self._failures += 1
         self._retry_at_ms = now_ms + _delay_ms(self._failures)
         if self._failures == 1:
-            _log.warning("fetch failed leader=%d partitions=%d error=%s", self.leader_id, len(self._followed), error)
+            event(
+                _logger,
+                "fetch from leader",
+                level=logging.WARNING,
+                leader=self.leader_id,
+                partitions=len(self._followed),
+                error=error,
+            )
 
     # --- private --------------------------------------------------------------------------------------------------
 
@@ -430,10 +438,16 @@ class FollowerFetcher:
     def _fails(self, each: _Followed, error: PylogError, now_ms: int) -> None:
         each.fails(now_ms)
         if each.failures == 1 or each.replica.log.is_offline:
-            _log.warning(
-                "cannot follow topic=%s partition=%d leader=%d leader_epoch=%d error=%s",
-                each.replica.topic, each.replica.partition, self.leader_id, each.leader_epoch, error,
-            )  # fmt: skip
+            event(
+                _logger,
+                "follow partition",
+                level=logging.WARNING,
+                topic=each.replica.topic,
+                partition=each.replica.partition,
+                leader=self.leader_id,
+                leader_epoch=each.leader_epoch,
+                error=error,
+            )
 
 
 def _put_off(

@@ -12,10 +12,11 @@ import logging
 from dataclasses import dataclass
 
 from broker_runtime.contract.errors import CorruptRecordError, OffsetOutOfRangeError
+from broker_runtime.contract.events import event
 from broker_runtime.log import PartitionLog
 from broker_runtime.replication.divergence import NO_EPOCH, last_epoch, truncation_offset
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +50,18 @@ def cut_to_common_part(log: PartitionLog, diverging: tuple[int, int], leader_epo
     offset = truncation_offset(log.leader_epochs, log_end=before.offset, diverging=diverging)
     if before.last_fetched_epoch != NO_EPOCH:
         log.refuse_to_lose(offset, leader_epoch)
-    _log.info(
-        "truncate log topic=%s partition=%d leader_epoch=%d from=%d to=%d high_watermark=%d diverging_epoch=%d "
-        "diverging_end=%d",
-        log.topic, log.partition, leader_epoch, before.offset, offset, watermark, *diverging,
-    )  # fmt: skip
+    event(
+        _logger,
+        "truncate log",
+        topic=log.topic,
+        partition=log.partition,
+        leader_epoch=leader_epoch,
+        from_offset=before.offset,
+        to_offset=offset,
+        high_watermark=watermark,
+        diverging_epoch=diverging[0],
+        diverging_end=diverging[1],
+    )
     if offset < before.log_start:
         log.restart_at(offset)
     else:
@@ -77,10 +85,17 @@ def begin_anew(log: PartitionLog, leader_start: int, leader_end: int) -> None:
             f"{log.topic}-{log.partition}: the leader's log goes from {leader_start} to {leader_end}, "
             f"this one ends at {here.offset} with epoch {here.last_fetched_epoch}"
         )
-    _log.warning(
-        "begin log anew topic=%s partition=%d at=%d log_start=%d log_end=%d high_watermark=%d",
-        log.topic, log.partition, leader_start, here.log_start, here.offset, log.high_watermark,
-    )  # fmt: skip
+    event(
+        _logger,
+        "restart log",
+        level=logging.WARNING,
+        topic=log.topic,
+        partition=log.partition,
+        new_start=leader_start,
+        log_start=here.log_start,
+        log_end=here.offset,
+        high_watermark=log.high_watermark,
+    )
     log.restart_at(leader_start)
 
 

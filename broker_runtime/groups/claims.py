@@ -26,6 +26,7 @@ from broker_runtime.contract.errors import (
     NotCoordinatorError,
     ZooKeeperUnavailableError,
 )
+from broker_runtime.contract.events import event
 from broker_runtime.zookeeper.guarded import Claim, Guard, GuardFailedError, barrier, version_over
 from broker_runtime.zookeeper.membership import Membership
 from broker_runtime.zookeeper.session import Check, Create, Operation, ZNode, ZNodeError, ZooKeeperClient
@@ -40,7 +41,7 @@ from broker_runtime.zookeeper.znodes import (
     to_json,
 )
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 _PROBE_IS_GOOD_MS: Final = 500
 _PATIENCE: Final = 10
@@ -167,7 +168,7 @@ class Claims:
             exhausted=CoordinatorNotAvailableError,
         )
         if claim is not None:
-            log.info("claim group=%r epoch=%d broker=%d", group_id, claim.version, membership.broker_id)
+            event(_logger, "claim group", group=group_id, epoch=claim.version, broker=membership.broker_id)
         return claim
 
     def verify(self, claims: Sequence[GroupsClaim]) -> list[GroupsClaim]:
@@ -185,7 +186,7 @@ class Claims:
     def release(self, claims: Sequence[GroupsClaim]) -> None:
         """Gives claims up, so that others need not wait; those that do not stand any more are left alone."""
         for claim in Claim.release(self._client, claims, to_json(_NOBODY)):
-            log.info("claim is another's group=%r epoch=%d", claim.group_id, claim.version)
+            event(_logger, "leave claim alone", group=claim.group_id, epoch=claim.version)
 
     # --- private ----------------------------------------------------------------------------------------------
 
@@ -230,7 +231,7 @@ def _understood(group_id: str, node: ZNode) -> GroupClaim:
     try:
         return from_json(node.data, GroupClaim, group_claim_path(group_id))
     except CorruptRecordError as error:
-        log.error("claim of nobody error=%s", error.message)
+        event(_logger, "read claim", level=logging.ERROR, error=error)
         return _NOBODY
 
 

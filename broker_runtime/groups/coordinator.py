@@ -25,6 +25,7 @@ from broker_runtime.contract.errors import (
     UnknownMemberIdError,
     ZooKeeperUnavailableError,
 )
+from broker_runtime.contract.events import event
 from broker_runtime.contract.requests import (
     JOINS,
     DescribeGroupResponse,
@@ -40,7 +41,7 @@ from broker_runtime.zookeeper.guarded import Guard, GuardFailedError, Planned, c
 from broker_runtime.zookeeper.session import Create, Operation, Set, ZooKeeperClient
 from broker_runtime.zookeeper.znodes import group_members_path, members_to_bytes
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 VERIFY_MS: Final = 2_000
 LOOK_MS: Final = 250
@@ -195,7 +196,7 @@ class GroupCoordinator:
                 self._look_guarded(hosted)
                 touched.discard(hosted.group_id)
         except ZooKeeperUnavailableError as error:
-            log.warning("groups wait error=%s", error)
+            event(_logger, "write groups", level=logging.WARNING, error=error)
             self._write_at_ms = self._steady_ms() + _RETRY_MS
             self._touch_again(touched)
         if now_ms >= self._forget_at_ms:
@@ -260,8 +261,16 @@ class GroupCoordinator:
             self._look(hosted)
         except PylogError:
             raise
-        except Exception:  # a loop's boundary: the traceback goes to the log
-            log.exception("group shows a defect group=%r rests_ms=%d", hosted.group_id, _DEFECT_MS)
+        except Exception as error:  # noqa: BLE001 - a loop's boundary: the traceback goes to the log
+            event(
+                _logger,
+                "plan group",
+                level=logging.ERROR,
+                exc_info=error,
+                group=hosted.group_id,
+                again_ms=_DEFECT_MS,
+                error=error,
+            )
             self._resting[hosted.group_id] = self._steady_ms() + _DEFECT_MS
 
     def _look(self, hosted: HostedGroup) -> None:
@@ -308,7 +317,7 @@ class GroupCoordinator:
             self._groups.drop(hosted)
             return True
         except InvalidRequestError as error:
-            log.error("cannot write members group=%r error=%s", hosted.group_id, error.message)
+            event(_logger, "write members", level=logging.ERROR, group=hosted.group_id, error=error)
             self._resting[hosted.group_id] = self._steady_ms() + _TOO_LARGE_MS
             return False
         if version is None:

@@ -33,6 +33,7 @@ from broker_runtime.contract.errors import (
     StaleMemberEpochError,
     UnknownMemberIdError,
 )
+from broker_runtime.contract.events import event
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import (
     JOINS,
@@ -46,7 +47,7 @@ from broker_runtime.groups.member import Event, Member, MemberState, Partition, 
 from broker_runtime.groups.shares import Shares, TopicShape, all_of, shares_among
 from broker_runtime.zookeeper.znodes import GroupMembers, MemberRecord
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 SOON_MS: Final = 200
 """How often a member asks for which something is to come; in a large group less often: 500 times a second all told."""
@@ -311,7 +312,7 @@ class Group:
         for member_id in plan.fenced:
             member = self._members.get(member_id)
             if member is not None and member.has_share:
-                log.info("fence member=%s group=%r reason=too slow to release", member_id, self.group_id)
+                event(_logger, "fence member", member=member_id, group=self.group_id, cause="too slow to release")
                 self._fence(member)
         for member_id, told in plan.told.items():
             member = self._members.get(member_id)
@@ -329,7 +330,7 @@ class Group:
         self._shares = Shares(found, plan.share.made_from if found == plan.share.of else None)
         # What came in between, and what the freed partitions are for, is the next plan's.
         self._is_dirty = True
-        log.info("assign group=%r epoch=%d members=%d", self.group_id, self.epoch, len(self._members))
+        event(_logger, "assign partitions", group=self.group_id, epoch=self.epoch, members=len(self._members))
 
     # --- private ------------------------------------------------------------------------------------------------
 
@@ -354,7 +355,7 @@ class Group:
             self._replace(former, member)
         self._members[member.member_id] = member
         self._is_dirty = True
-        log.info("join member=%s group=%r client=%r", member.member_id, self.group_id, member.client_id)
+        event(_logger, "join group", member=member.member_id, group=self.group_id, client_id=member.client_id)
         return member
 
     def _require_kind(self, request: GroupHeartbeatRequest, present: Sequence[Member], now_ms: int) -> None:
@@ -376,7 +377,7 @@ class Group:
         else:
             former.was_replaced = True
             former.happens(Event.FENCED)
-        log.info("replace member=%s group=%r by=%s", former.member_id, self.group_id, member.member_id)
+        event(_logger, "replace member", member=former.member_id, group=self.group_id, by=member.member_id)
 
     def _leave(self, member: Member | None, request: GroupHeartbeatRequest, now_ms: int) -> GroupHeartbeatResponse:
         if request.member_epoch == LEAVES_FOR_A_WHILE and request.instance_id is None:
@@ -391,7 +392,7 @@ class Group:
                     member.drop_all()
             else:
                 member.happens(Event.GONE)
-            log.info("leave member=%s group=%r state=%s", member.member_id, self.group_id, member.state.value)
+            event(_logger, "remove member", member=member.member_id, group=self.group_id, state=member.state.value)
             self._is_dirty = True
         return GroupHeartbeatResponse(
             member_epoch=request.member_epoch, heartbeat_interval_ms=0, session_timeout_ms=0, is_settled=True
@@ -417,7 +418,7 @@ class Group:
         if member is not None:
             self._shares.of.pop(member_id, None)
             self._over.append(member_id)
-            log.info("forget member=%s group=%r state=%s", member_id, self.group_id, member.state.value)
+            event(_logger, "forget member", member=member_id, group=self.group_id, state=member.state.value)
 
     def _answer(self, member: Member, epoch: int) -> GroupHeartbeatResponse:
         is_settled = not self._is_dirty and self._has_its_share(member)

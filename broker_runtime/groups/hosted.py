@@ -22,6 +22,7 @@ from broker_runtime.contract.errors import (
     NotCoordinatorError,
     ZooKeeperUnavailableError,
 )
+from broker_runtime.contract.events import event
 from broker_runtime.groups.claims import Claims, GroupsClaim
 from broker_runtime.groups.group import Group, Limits
 from broker_runtime.zookeeper.membership import Membership
@@ -35,7 +36,7 @@ from broker_runtime.zookeeper.znodes import (
     members_from_bytes,
 )
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 STANDS_MS: Final = 5_000
 GRACE_MS: Final = 5_000
@@ -178,7 +179,7 @@ class HostedGroups:
         with self._lock:
             if self._groups.get(hosted.group_id) is hosted:
                 del self._groups[hosted.group_id]
-        log.info("drop group=%r epoch=%d", hosted.group_id, hosted.claim.version)
+        event(_logger, "drop group", group=hosted.group_id, epoch=hosted.claim.version)
 
     def forget_idle(self, idle_ms: int = IDLE_MS) -> None:
         """Forgets groups without members that nobody asked for lately; their claims stay."""
@@ -220,7 +221,7 @@ class HostedGroups:
         else:
             record = members_from_bytes(node.data, path)
             group = Group.restore(group_id, self._limits, record, self._steady_ms(), GRACE_MS)
-            log.info("restore group=%r epoch=%d members=%d", group_id, record.epoch, len(record.members))
+            event(_logger, "restore group", group=group_id, epoch=record.epoch, members=len(record.members))
         hosted = HostedGroup(claim, group, None if node is None else node.version, sent_ms)
         with self._lock:
             if not self._is_closed:
@@ -243,7 +244,7 @@ class HostedGroups:
             try:
                 stored = {} if node is None else from_json(node.data, GroupOffsets, path).offsets
             except CorruptRecordError as error:
-                log.error("offsets cannot be read group=%r error=%s", group_id, error.message)
+                event(_logger, "read offsets", level=logging.ERROR, group=group_id, error=error)
                 continue
             epoch = max(epoch, *(offset.member_epoch for offset in stored.values()), 0)
         return epoch

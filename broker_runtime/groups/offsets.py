@@ -10,7 +10,6 @@ believed that was read before it must have ended.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -48,8 +47,6 @@ from broker_runtime.zookeeper.znodes import (
     to_json,
     topic_path,
 )
-
-log = logging.getLogger(__name__)
 
 COMMIT_LIMIT_S: Final = 25.0
 # How long one write is tried again, after others' writes and lost answers.

@@ -25,6 +25,7 @@ from broker_runtime.contract.errors import (
     PylogError,
     ZooKeeperUnavailableError,
 )
+from broker_runtime.contract.events import event
 from broker_runtime.contract.model import check_group_id
 from broker_runtime.groups.claims import Claims
 from broker_runtime.groups.hosted import HostedGroup, HostedGroups
@@ -44,7 +45,7 @@ from broker_runtime.zookeeper.znodes import (
     members_from_bytes,
 )
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 CLAIM_AGE_MS: Final = 30_000
 _LEAVING_LIMIT_S: Final = 3.0  # how long members that have left may take to be gone
@@ -101,7 +102,7 @@ class GroupRemoval:
                 raise GroupIdNotFoundError(f"no group {group_id!r}")
             self._remove(hosted, offsets)  # damaged ones, too
         self._groups.drop(hosted)
-        log.info("delete group=%r topics=%d", group_id, len(offsets))
+        event(_logger, "delete group", group=group_id, topics=len(offsets))
 
     def step(self) -> None:
         """Looks at all groups of the cluster that are this broker's to look after. What fails is left to the next
@@ -116,7 +117,7 @@ class GroupRemoval:
             present = set(names)
             self._not_before = {name: at_ms for name, at_ms in self._not_before.items() if name in present}
         except (ZooKeeperUnavailableError, ZNodeError) as error:
-            log.warning("groups' ages unknown error=%r", error)
+            event(_logger, "read ages of groups", level=logging.WARNING, error=error)
 
     # --- private ----------------------------------------------------------------------------------------------
 
@@ -132,7 +133,7 @@ class GroupRemoval:
             except ZooKeeperUnavailableError:
                 raise
             except PylogError as error:
-                log.info("leave group=%r error=%s", name, error)
+                event(_logger, "look at group", group=name, error=error)
 
     def _look(self, name: str, node: ZNode | None, *, is_ours: bool) -> None:
         record = None if node is None else members_from_bytes(node.data, group_members_path(name))
@@ -170,7 +171,7 @@ class GroupRemoval:
             self._remove(hosted, offsets)
             self._remove_claim(hosted)
         self._groups.drop(hosted)
-        log.info("expire group=%r topics=%d", name, len(offsets))
+        event(_logger, "expire group", group=name, topics=len(offsets))
 
     @contextmanager
     def _removing(self, hosted: HostedGroup) -> Iterator[None]:
@@ -229,7 +230,7 @@ class GroupRemoval:
         try:
             self._client.transaction(deletes, session=guard.session)
         except NotEmptyError as error:
-            log.warning("group has more than this version knows group=%r znode=%s", hosted.group_id, error.path)
+            event(_logger, "keep unknown znode", level=logging.WARNING, group=hosted.group_id, znode=error.path)
 
 
 def _last_use_ms(offsets: Mapping[str, GroupOffsets], members: GroupMembers | None) -> int | None:

@@ -20,6 +20,7 @@ from dataclasses import replace
 from typing import Final
 
 from broker_runtime.contract.errors import LogStorageError, PylogError, SetupError, ZooKeeperUnavailableError
+from broker_runtime.contract.events import event
 from broker_runtime.contract.requests import LogEndsRequest, LogEndsResponse
 from broker_runtime.controller.controller import Controller
 from broker_runtime.controller.decisions import Decisions, in_sync_with_others
@@ -44,7 +45,7 @@ from broker_runtime.zookeeper.membership import BrokerIdentity, Membership, dere
 from broker_runtime.zookeeper.session import SessionState, ZNodeError, ZooKeeperClient
 from broker_runtime.zookeeper.znodes import PERMANENT, BrokerRegistration, broker_path, from_json
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 RETRY_DELAY_S: Final = 0.5
 _CHANGE_LIMIT_S: Final = 20.0
@@ -149,7 +150,7 @@ class ClusterMember:
             except SetupError as error:
                 if self._steady_ms() >= deadline_ms or not self._is_predecessor_dead():
                     raise
-                log.warning("wait for the session of a dead predecessor to end error=%s", error)
+                event(_logger, "wait for predecessor's session to end", level=logging.WARNING, error=error)
                 self._board.pause(RETRY_DELAY_S)
 
     def step(self, timeout_s: float) -> None:
@@ -179,7 +180,7 @@ class ClusterMember:
             self._has_left = True
             raise
         except (PylogError, ZNodeError, OSError) as error:
-            log.warning("cluster out of reach error=%r", error)
+            event(_logger, "apply cluster state", level=logging.WARNING, error=error)
             self._board.tell(is_stale=True)
             # Not at once: what made it fail has to pass. A lost session is dealt with even so.
             self._board.pause(min(timeout_s, RETRY_DELAY_S))
@@ -294,7 +295,7 @@ class ClusterMember:
         try:
             mark_stopping(self._client, membership)
         except (PylogError, ZNodeError) as error:
-            log.warning("cannot hand leaderships over error=%r", error)
+            event(_logger, "hand over leaderships", level=logging.WARNING, error=error)
 
     @property
     def led_for_others(self) -> int:
@@ -333,13 +334,13 @@ class ClusterMember:
                     deregister(self._client, membership)
             except PylogError as error:
                 # The session's end does the same, a little later.
-                log.warning("cannot deregister error=%s", error)
+                event(_logger, "deregister broker", level=logging.WARNING, error=error)
             self._end_roles()
 
     # --- private: flags -----------------------------------------------------------------------------------------
 
     def _on_session(self, news: SessionState) -> None:
-        log.info("session state=%s id=%#x", news.value, self._client.session_id)
+        event(_logger, "change session state", state=news.value, session=f"{self._client.session_id:#x}")
         self._board.tell(is_lost=news is SessionState.LOST, is_stale=news is SessionState.CONNECTED)
 
     def _on_change(self, path: str) -> None:
@@ -386,7 +387,9 @@ class ClusterMember:
         )
         own = self._state.brokers.get(membership.broker_id)
         if own is None or own.epoch != membership.epoch:
-            log.warning("registration is gone broker=%d epoch=%d", membership.broker_id, membership.epoch)
+            event(
+                _logger, "lose registration", level=logging.WARNING, broker=membership.broker_id, epoch=membership.epoch
+            )
             self._register()
             self._board.tell(is_stale=True)
             return
@@ -416,7 +419,9 @@ class ClusterMember:
             try:
                 self._hosting.remove_logs(record.name, topic_id)
             except (LogStorageError, OSError) as error:
-                log.error("cannot remove logs topic=%s topic_id=%s error=%s", record.name, topic_id.hex(), error)
+                event(
+                    _logger, "remove logs", level=logging.ERROR, topic=record.name, topic_id=topic_id.hex(), error=error
+                )
                 self._look_again_soon()
                 continue
             logs_are_removed(self._client, topic_id, own_id)
@@ -434,7 +439,7 @@ class ClusterMember:
         try:
             is_done = self._damaged.leave(damaged, membership)
         except (PylogError, ZNodeError) as error:
-            log.warning("cannot leave in-sync sets of damaged logs partitions=%d error=%r", len(damaged), error)
+            event(_logger, "leave in-sync sets", level=logging.WARNING, partitions=len(damaged), error=error)
             is_done = False
         if not is_done:
             self._look_again_soon()

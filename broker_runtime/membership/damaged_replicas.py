@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from broker_runtime.contract.errors import CorruptRecordError
+from broker_runtime.contract.events import event
 from broker_runtime.replication import Partition
 from broker_runtime.zookeeper import guarded
 from broker_runtime.zookeeper.membership import Membership
@@ -30,7 +31,7 @@ from broker_runtime.zookeeper.znodes import (
     to_json,
 )
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 class DamagedReplicas:
@@ -56,17 +57,21 @@ class DamagedReplicas:
 
         def leave_out(some: Sequence[tuple[Partition, Set]], refusal: ZNodeError) -> None:
             nonlocal is_done
-            log.info("leave in-sync sets again changed=%s partitions=%d", refusal.path, len(some))
+            event(_logger, "leave in-sync sets later", znode=refusal.path, partitions=len(some))
             is_done = False
 
         for part in guarded.in_parts(writes):
             for (partition, _), version in guarded.write_most(
                 part, send, concerns=lambda each, path: each[1].path == path, leave_out=leave_out
             ):
-                log.warning(
-                    "leave in-sync set of a damaged log topic=%s partition=%d version=%d",
-                    partition.topic, partition.partition, version,
-                )  # fmt: skip
+                event(
+                    _logger,
+                    "leave in-sync set of a damaged log",
+                    level=logging.WARNING,
+                    topic=partition.topic,
+                    partition=partition.partition,
+                    version=version,
+                )
                 self._release(partition, version)
         return is_done
 
@@ -85,7 +90,7 @@ def _understood(data: bytes, path: str) -> PartitionState | None:
     try:
         return from_json(data, PartitionState, path)
     except CorruptRecordError as error:
-        log.error("damaged log stays error=%s", error.message)
+        event(_logger, "read partition state", level=logging.ERROR, error=error)
         return None
 
 

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
 from broker_runtime.contract.errors import LogStorageError, PylogError
+from broker_runtime.contract.events import event
 
 _T = TypeVar("_T")
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 WORK_LIMIT_S: Final = 2.0
 """How long membership waits for one piece of work: a healthy disk that is busy needs less."""
@@ -84,7 +85,7 @@ class DiskWorker:
             self._moved.notify_all()
             if not self._moved.wait_for(lambda: task.is_done, self._limit_s):
                 task.is_left = True
-                log.warning("leave disk work path=%s waited_s=%.1f", self._path, self._limit_s)
+                event(_logger, "abandon disk work", level=logging.WARNING, directory=self._path, waited_s=self._limit_s)
                 raise self._refusal()
         if task.error is not None:
             raise task.error
@@ -112,7 +113,7 @@ class DiskWorker:
         if task.error is not None:
             if not isinstance(task.error, (PylogError, OSError)):
                 raise task.error
-            log.warning("late disk work failed path=%s error=%s", self._path, task.error)
+            event(_logger, "finish abandoned disk work", level=logging.WARNING, directory=self._path, error=task.error)
         self._on_late()
 
     def wake(self) -> None:

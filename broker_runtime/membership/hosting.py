@@ -22,6 +22,7 @@ from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 from broker_runtime.contract.errors import InconsistentTopicIdError, LogStorageError, PylogError, RequestTimedOutError
+from broker_runtime.contract.events import event
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import LogEnd, PartitionKey
 from broker_runtime.contract.schema import SchemaHistory, TopicSchema, schema_from_bytes
@@ -40,7 +41,7 @@ from broker_runtime.zookeeper.znodes import TopicRecord
 
 _T = TypeVar("_T")
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 class Hosting:
@@ -149,7 +150,14 @@ class Hosting:
                     is_counted_on = self._broker_id in (*present.state.isr, *present.state.eligible)
                     opened = self._open(at, wanted_id, config, versions, is_counted_on=is_counted_on)
                 if opened.is_damaged and self._is_held_by_others(opened, present):
-                    log.error("set damaged log aside, fetch it anew partition=%s leader=%s", at, present.state.leader)
+                    event(
+                        _logger,
+                        "set damaged log aside",
+                        level=logging.ERROR,
+                        topic=at.topic,
+                        partition=at.partition,
+                        leader=present.state.leader,
+                    )
                     damaged, opened = opened, self._open_instead_of_damaged(at, wanted_id, config, versions)
                     self._released.pop(damaged, None)
                 if partition is None or partition.log is not opened:
@@ -160,9 +168,17 @@ class Hosting:
             except (PylogError, OSError) as error:
                 failed[number] = str(error)
                 if self._failed.get(topic.name, {}).get(number) != str(error):
-                    log.error("cannot host topic=%s partition=%d error=%s", topic.name, number, error)
+                    event(
+                        _logger, "host partition", level=logging.ERROR, topic=topic.name, partition=number, error=error
+                    )
         for leader_epoch, numbers in led.items():
-            log.info("lead topic=%s leader_epoch=%d partitions=%s", topic.name, leader_epoch, partition_ranges(numbers))
+            event(
+                _logger,
+                "lead partitions",
+                topic=topic.name,
+                leader_epoch=leader_epoch,
+                partitions=partition_ranges(numbers),
+            )
         if failed:
             self._failed[topic.name] = failed
         else:
@@ -290,8 +306,13 @@ class Hosting:
                 if partition.log.apply_retention(now_ms):
                     partition.announce()
             except PylogError as error:
-                log.warning(
-                    "retention failed topic=%s partition=%d error=%s", partition.topic, partition.partition, error
+                event(
+                    _logger,
+                    "apply retention",
+                    level=logging.WARNING,
+                    topic=partition.topic,
+                    partition=partition.partition,
+                    error=error,
                 )
 
     def log_ends(self, partitions: Sequence[PartitionKey]) -> tuple[LogEnd, ...]:
@@ -430,7 +451,15 @@ class Hosting:
                 self._forget_place(at)
                 if not left:
                     raise
-                log.warning("try another directory partition=%s path=%s error=%s", at, directory.path, error)
+                event(
+                    _logger,
+                    "try another directory",
+                    level=logging.WARNING,
+                    topic=at.topic,
+                    partition=at.partition,
+                    directory=directory.path,
+                    error=error,
+                )
             else:
                 self._in_doubt.discard(at)
                 self._forget_missing([at])
@@ -470,7 +499,7 @@ class Hosting:
             held = directory.topic_id_of(at) if dropped is None else dropped.log.topic_id
             if held != topic_id:
                 return False
-            log.info("remove replica partition=%s", at)
+            event(_logger, "remove replica", topic=at.topic, partition=at.partition)
             directory.delete(at)
             return True
 
@@ -600,4 +629,4 @@ def ends_of(logs: Mapping[PartitionKey, PartitionLog], *, may_load: bool) -> Ite
 
 def cannot_tell_end(key: PartitionKey, error: PylogError) -> None:
     """Says in the log that the answer leaves this one out."""
-    log.warning("cannot tell log end topic=%s partition=%d error=%s", key.topic, key.partition, error)
+    event(_logger, "report log end", level=logging.WARNING, topic=key.topic, partition=key.partition, error=error)

@@ -23,6 +23,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from broker_runtime.contract.errors import CorruptRecordError, RequestTimedOutError, ZooKeeperUnavailableError
+from broker_runtime.contract.events import event
 from broker_runtime.controller.election import Electorate
 from broker_runtime.membership.disk_room import DiskReport
 from broker_runtime.replication import InSyncChange, Partition, PartitionRegistry
@@ -45,7 +46,7 @@ from broker_runtime.zookeeper.znodes import (
 
 _R = TypeVar("_R", bound=Record)
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,13 +171,13 @@ class IsrUpdater:
         try:
             writes = self._prepare(proposed, membership)
         except ZooKeeperUnavailableError as error:
-            log.warning("in-sync sets wait error=%s", error)
+            event(_logger, "prepare in-sync sets", level=logging.WARNING, error=error)
             for partition, change in proposed:
                 _refused(partition, change)
             return
 
         def leave_out(changed: Sequence[_Write], refusal: ZNodeError) -> None:
-            log.info("in-sync sets refused changed=%s partitions=%d", refusal.path, len(changed))
+            event(_logger, "leave out in-sync sets", znode=refusal.path, partitions=len(changed))
             for each in changed:
                 _refused(each.partition, each.change, gone=each.gone(refusal.path))
                 writes.remove(each)
@@ -187,7 +188,7 @@ class IsrUpdater:
             )
         except ZooKeeperUnavailableError as error:
             # Not read back here: both outcomes count until a newer state is heard of (`InSyncSet.outcome_unknown`).
-            log.warning("in-sync sets unknown partitions=%d error=%s", len(writes), error)
+            event(_logger, "write in-sync sets", level=logging.WARNING, partitions=len(writes), error=error)
             for each in writes:
                 if each.change is not None:
                     each.partition.in_sync_unknown(each.change)
@@ -254,7 +255,7 @@ def _understood(data: bytes, kind: type[_R], path: str) -> _R | None:
     try:
         return from_json(data, kind, path)
     except CorruptRecordError as error:
-        log.error("in-sync set stays error=%s", error.message)
+        event(_logger, "read partition state", level=logging.ERROR, error=error)
         return None
 
 

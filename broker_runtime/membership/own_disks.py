@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from broker_runtime.contract.errors import LogStorageError, PylogError, SetupError
+from broker_runtime.contract.events import event
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.log import LogDirectory
 from broker_runtime.membership.disk_work import DiskWork
@@ -22,7 +23,7 @@ from broker_runtime.zookeeper.disks import Generation, Place
 from broker_runtime.zookeeper.membership import Membership, note_generations
 from broker_runtime.zookeeper.session import ZNodeError, ZooKeeperClient
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 class OwnDisks:
@@ -76,7 +77,7 @@ class OwnDisks:
                 # What is written late is newer than the registration says, and no older copy.
                 remember() if self._disk_work is None else self._disk_work[each.path].do(remember)
             except (LogStorageError, OSError) as error:
-                log.error("cannot write epoch directory=%s epoch=%d error=%s", each.path, epoch, error)
+                event(_logger, "write epoch", level=logging.ERROR, directory=each.path, epoch=epoch, error=error)
         return self.epochs()
 
     def place_of(self, at: TopicPartition, topic_id: bytes) -> Place | None:
@@ -113,7 +114,7 @@ class GenerationReport:
         try:
             note_generations(self._client, membership, found)
         except (PylogError, ZNodeError) as error:
-            log.warning("cannot tell generations of disks broker=%d error=%s", membership.broker_id, error)
+            event(_logger, "report disk generations", level=logging.WARNING, broker=membership.broker_id, error=error)
             return
         self._told = membership.epoch, found
 

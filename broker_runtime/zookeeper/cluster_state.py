@@ -15,6 +15,7 @@ from typing import TypeVar
 import msgspec
 
 from broker_runtime.contract.errors import CorruptRecordError
+from broker_runtime.contract.events import event
 from broker_runtime.zookeeper.guarded import Planned, change
 from broker_runtime.zookeeper.session import Delete, NoNodeError, Set, Watch, ZNode, ZooKeeperClient
 from broker_runtime.zookeeper.znodes import (
@@ -45,7 +46,7 @@ from broker_runtime.zookeeper.znodes import (
     topic_path,
 )
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 _K = TypeVar("_K", int, bytes)
 _R = TypeVar("_R", bound=Record)
@@ -176,7 +177,7 @@ def read_topics(
             if config_node is not None:
                 config = from_json(config_node.data, TopicConfig, topic_config_path(name))
         except CorruptRecordError as error:
-            log.error("skip topic=%s error=%s", name, error.message)
+            event(_logger, "skip topic", level=logging.ERROR, topic=name, error=error)
             continue
         # Settings of an earlier topic of the name, left by a deletion that is not finished, are not this one's.
         is_own = config is not None and config.topic_id == record.topic_id
@@ -243,7 +244,7 @@ def _find_records(client: ZooKeeperClient, paths: Mapping[_K, str], kind: type[_
         try:
             found[key] = from_json(node.data, kind, path)
         except CorruptRecordError as error:
-            log.error("skip znode=%s error=%s", path, error.message)
+            event(_logger, "skip znode", level=logging.ERROR, znode=path, error=error)
     return found
 
 
@@ -261,7 +262,7 @@ def _with_partitions(client: ZooKeeperClient, topics: Iterable[TopicState]) -> l
         try:
             partitions = tuple(None if node is None else _versioned_state(path, node) for path, node in read)
         except CorruptRecordError as error:
-            log.error("skip topic=%s error=%s", topic.name, error.message)
+            event(_logger, "skip topic", level=logging.ERROR, topic=topic.name, error=error)
         else:
             complete.append(replace(topic, partitions=partitions))
     return complete

@@ -24,6 +24,7 @@ from typing import Final
 import msgspec
 
 from broker_runtime.contract.errors import SetupError
+from broker_runtime.contract.events import event
 from broker_runtime.zookeeper.disks import DiskNews, Disks, Generation, next_record
 from broker_runtime.zookeeper.guarded import Guard, Planned, change
 from broker_runtime.zookeeper.returning import Return, leave_in_sync_sets, missed_logs
@@ -49,7 +50,7 @@ from broker_runtime.zookeeper.znodes import (
     to_json,
 )
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 _REGISTER_LIMIT_S: Final = 300.0  # an attempt reads all topics, and may ask many brokers whether they serve
 
@@ -105,7 +106,7 @@ def register(
     """
 
     def on_conflict(refusal: ZNodeError) -> None:
-        log.info("register again broker=%d changed=%s", identity.broker_id, refusal.path)
+        event(_logger, "register broker again", broker=identity.broker_id, znode=refusal.path)
 
     return change(
         client,
@@ -139,7 +140,7 @@ def mark_stopping(client: ZooKeeperClient, membership: Membership) -> None:
         return Planned(True, [stopping, announcing(())])
 
     if change(client, plan, what=path, session=membership.session):
-        log.info("stopping broker=%d epoch=%d", membership.broker_id, membership.epoch)
+        event(_logger, "mark broker stopping", broker=membership.broker_id, epoch=membership.epoch)
 
 
 def deregister(client: ZooKeeperClient, membership: Membership) -> None:
@@ -148,7 +149,7 @@ def deregister(client: ZooKeeperClient, membership: Membership) -> None:
         client.delete(broker_path(membership.broker_id), session=membership.session)
     except NoNodeError:
         return
-    log.info("deregister broker=%d epoch=%d", membership.broker_id, membership.epoch)
+    event(_logger, "deregister broker", broker=membership.broker_id, epoch=membership.epoch)
 
 
 def note_stopped(client: ZooKeeperClient, broker_id: int, stopped: Mapping[str, int]) -> None:
@@ -226,7 +227,7 @@ def _register_once(
         if there.owner == session != 0:
             return Membership(broker_id=identity.broker_id, epoch=other.epoch, session=session, secret=other.secret)
         operations.append(Delete(path, there.version))
-        log.info("replace registration broker=%d epoch=%d pid=%d", identity.broker_id, other.epoch, other.pid)
+        event(_logger, "replace registration", broker=identity.broker_id, epoch=other.epoch, pid=other.pid)
     epoch = _next_epoch(client, epoch_path, session)
     check = Check(epoch_path, epoch)
     disks = identity.disks
@@ -242,7 +243,7 @@ def _register_once(
         disks_node = client.get(disks_path)
         news = _news(known, disks)
     for disk_id in news.lost:
-        log.error("data directory lost broker=%d disk_id=%s", identity.broker_id, disk_id)
+        event(_logger, "lose data directory", level=logging.ERROR, broker=identity.broker_id, disk_id=disk_id)
     returning = Return(
         broker_id=identity.broker_id,
         epoch=check,
@@ -277,7 +278,9 @@ def _register_once(
     )
     operations = [check, *operations, Create(path, to_json(registration), ephemeral=True)]
     client.transaction(operations, session=session)
-    log.info("register broker=%d epoch=%d address=%s:%d", identity.broker_id, epoch, identity.host, identity.port)
+    event(
+        _logger, "register broker", broker=identity.broker_id, epoch=epoch, address=f"{identity.host}:{identity.port}"
+    )
     return Membership(broker_id=identity.broker_id, epoch=epoch, session=session, secret=registration.secret)
 
 

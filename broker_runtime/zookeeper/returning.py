@@ -30,6 +30,7 @@ from typing import Final
 import msgspec
 
 from broker_runtime.contract.errors import InvalidConfigError, ZooKeeperUnavailableError
+from broker_runtime.contract.events import event
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.settings import resolve
 from broker_runtime.zookeeper.cluster_state import TopicState, VersionedState, read_topics
@@ -47,7 +48,7 @@ from broker_runtime.zookeeper.znodes import (
     to_json,
 )
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 _ROUNDS: Final = 20
 
@@ -110,7 +111,7 @@ def leave_in_sync_sets(client: ZooKeeperClient, broker: Return) -> None:
     def leave_out(changes: Sequence[_Change], refusal: ZNodeError) -> None:
         if refusal.path == broker.epoch.path:
             raise refusal
-        log.info("look at in-sync sets again changed=%s partitions=%d", refusal.path, len(changes))
+        event(_logger, "look at in-sync sets again", znode=refusal.path, partitions=len(changes))
 
     for _ in range(_ROUNDS):
         changes = list(_Look(client, broker, found_again).changes())
@@ -118,7 +119,7 @@ def leave_in_sync_sets(client: ZooKeeperClient, broker: Return) -> None:
             return
         for some in in_parts(changes):
             written = write_most(some, send, concerns=_Change.is_about, leave_out=leave_out)
-            _tell(broker.broker_id, [change for change, _ in written])
+            _log_changes(broker.broker_id, [change for change, _ in written])
     raise ZooKeeperUnavailableError(
         f"broker {broker.broker_id} could not leave the in-sync sets it was in before it stopped: they keep changing"
     )
@@ -249,15 +250,20 @@ def _unproven(state: PartitionState, broker_id: int) -> PartitionState:
     return marked.not_led_by(broker_id)
 
 
-def _tell(broker_id: int, changes: list[_Change]) -> None:
+def _log_changes(broker_id: int, changes: list[_Change]) -> None:
     missed = [change for change in changes if broker_id in change.state.lost and broker_id in change.state.isr]
     for change in missed:
-        log.error(
-            "no leader can be elected partition=%s-%d broker=%d reason=the only replica that was in sync came back "
-            "without its log. Put the disk or the directory back and start the broker again, or choose another "
-            "replica: pylog partition elect --election unclean %s:%d",
-            change.topic, change.partition, broker_id, change.topic, change.partition,
-        )  # fmt: skip
+        event(
+            _logger,
+            "leave partition without a leader",
+            level=logging.ERROR,
+            topic=change.topic,
+            partition=change.partition,
+            broker=broker_id,
+            error="the only in-sync replica came back without its log. Put the disk or the directory back and start "
+            "the broker again, or choose another replica: "
+            f"pylog partition elect --election unclean {change.topic}:{change.partition}",
+        )
     for reason in dict.fromkeys(change.reason for change in changes):
         count = sum(change.reason == reason for change in changes)
-        log.info("change in-sync sets broker=%d reason=%s partitions=%d", broker_id, reason, count)
+        event(_logger, "change in-sync sets", broker=broker_id, cause=reason, partitions=count)
