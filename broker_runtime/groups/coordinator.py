@@ -33,6 +33,7 @@ from broker_runtime.contract.requests import (
     GroupHeartbeatResponse,
     GroupInfo,
 )
+from broker_runtime.contract.waiting import Backoff, Signal
 from broker_runtime.groups.group import REST_MS, Plan
 from broker_runtime.groups.hosted import HostedGroup, HostedGroups
 from broker_runtime.groups.shares import TopicShape
@@ -47,7 +48,8 @@ VERIFY_MS: Final = 2_000
 LOOK_MS: Final = 250
 """How often every group is looked at: for deadlines that ended and topics that changed."""
 _FORGET_MS: Final = 10_000
-_RETRY_MS: Final = 500
+_FIRST_RETRY_S: Final = 0.25  # while ZooKeeper is away
+_LONGEST_RETRY_S: Final = 1.0
 _TOO_LARGE_MS: Final = 10_000
 _DEFECT_MS: Final = 10_000
 _REST_MS_FOR_EACH: Final = 5
@@ -78,8 +80,9 @@ class GroupCoordinator:
         self._wall_ms = wall_ms
         self._lock = threading.Lock()  # guards _touched; taken alone
         self._touched: set[str] = set()
-        self._woken = threading.Event()
-        # Of the loop alone.
+        self._signal = Signal()
+        # Used by the loop alone.
+        self._backoff = Backoff(first_s=_FIRST_RETRY_S, limit_s=_LONGEST_RETRY_S)
         self._verify_at_ms = self._look_at_ms = self._forget_at_ms = self._write_at_ms = steady_ms()
         self._resting: dict[str, int] = {}  # groups that cannot be written, and until when they are left alone
         self._known: tuple[ClusterState, Mapping[str, TopicShape]] = (ClusterState(), {})
@@ -173,12 +176,11 @@ class GroupCoordinator:
 
     def wake(self) -> None:
         """Ends a `wait` soon. Never blocks."""
-        self._woken.set()
+        self._signal.set()
 
     def wait(self) -> None:
         """Blocks until there is something to look at: some `LOOK_MS` at most."""
-        self._woken.wait(LOOK_MS / 1_000)
-        self._woken.clear()
+        self._signal.wait(LOOK_MS / 1_000)
 
     def step(self) -> None:
         """Verifies claims, and writes what touched groups, or all when it is time, are to become. Blocks for ZooKeeper,
@@ -195,9 +197,10 @@ class GroupCoordinator:
                 self._maybe_verify()
                 self._look_guarded(hosted)
                 touched.discard(hosted.group_id)
+            self._backoff.reset()
         except ZooKeeperUnavailableError as error:
             event(_logger, "write groups", level=logging.WARNING, error=error)
-            self._write_at_ms = self._steady_ms() + _RETRY_MS
+            self._write_at_ms = self._steady_ms() + round(self._backoff.next_s() * 1_000)
             self._touch_again(touched)
         if now_ms >= self._forget_at_ms:
             self._forget_at_ms = now_ms + _FORGET_MS

@@ -14,7 +14,6 @@ Damaged logs are the cluster member's business (damaged_replicas.py).
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ import msgspec
 
 from broker_runtime.contract.errors import CorruptRecordError, RequestTimedOutError, ZooKeeperUnavailableError
 from broker_runtime.contract.events import event
+from broker_runtime.contract.waiting import Signal
 from broker_runtime.controller.election import Electorate
 from broker_runtime.membership.disk_room import DiskReport
 from broker_runtime.replication import InSyncChange, Partition, PartitionRegistry
@@ -122,17 +122,15 @@ class IsrUpdater:
         self._lag_limit_ms = lag_limit_ms
         self._electorate = electorate
         self._report = report
-        self._woken = threading.Event()
+        self._signal = Signal()
 
     def wake(self) -> None:
         """Ends a `wait` soon: an in-sync set can change (`Partition.on_in_sync_news`). Never blocks."""
-        self._woken.set()
+        self._signal.set()
 
     def wait(self, timeout_s: float) -> None:
-        """Blocks until woken, or for ``timeout_s`` (half of ``lag_limit_ms`` is right); with 0 not at all."""
-        if timeout_s > 0:
-            self._woken.wait(timeout_s)
-        self._woken.clear()
+        """Blocks until `wake`, for ``timeout_s`` at most (half of ``lag_limit_ms`` is right); with 0 not at all."""
+        self._signal.wait(timeout_s)
 
     def step(self, now_ms: int) -> None:
         """Writes every change that a partition led here proposes now. Blocks for ZooKeeper, in bounds; what fails is

@@ -17,7 +17,6 @@ import fcntl
 import importlib.util
 import os
 import socket
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +24,7 @@ from typing import Final
 
 from broker_runtime.contract.errors import DirectoryLockedError, PortInUseError, SetupError, ZooKeeperUnavailableError
 from broker_runtime.contract.settings import Address
+from broker_runtime.contract.waiting import Deadline
 from broker_runtime.ports import choose_port, is_free
 from broker_runtime.zookeeper.guarded_process import GuardedProcess
 from broker_runtime.zookeeper.java import find_java
@@ -71,6 +71,7 @@ rootLogger.appenderRef.file.ref = file
 """
 _PORT_ATTEMPTS: Final = 5
 _PREDECESSOR_LIMIT_S: Final = 3.0
+_LOOK_S: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +146,7 @@ class BundledZooKeeper:
         assert not self.is_running, "is running"
         java = find_java(self._environment)
         jars = find_jars()
-        deadline = time.monotonic() + timeout_s
+        deadline = Deadline(timeout_s)
         for attempt in range(1, _PORT_ATTEMPTS + 1):
             if self._any_port and self._port == 0:
                 self._port = choose_port(self._host)
@@ -177,11 +178,11 @@ class BundledZooKeeper:
 
     def wait_until_serving(self, timeout_s: float = START_LIMIT_S) -> None:
         """Returns when requests are served (an ensemble: with a majority). Raises `ZooKeeperUnavailableError`."""
-        deadline = time.monotonic() + timeout_s
+        deadline = Deadline(timeout_s)
         while "Mode:" not in four_letters(self.address, "srvr"):
-            if time.monotonic() >= deadline or not self.is_running:
+            if deadline.expired or not self.is_running:
                 raise ZooKeeperUnavailableError(f"ZooKeeper at {self.address} does not serve after {timeout_s:g} s")
-            time.sleep(0.02)
+            deadline.sleep(_LOOK_S)
 
     def stop(self, timeout_s: float = STOP_LIMIT_S) -> None:
         """SIGTERM, then SIGKILL after ``timeout_s``. Nothing happens if it does not run."""
@@ -200,7 +201,7 @@ class BundledZooKeeper:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def _wait_until_answering(self, deadline: float) -> None:
+    def _wait_until_answering(self, deadline: Deadline) -> None:
         assert self._process is not None
         while True:
             ended = self._process.poll()
@@ -209,11 +210,11 @@ class BundledZooKeeper:
             answer = four_letters(self.address, "srvr")
             if "Mode:" in answer or (self._ensemble and "not currently serving" in answer):
                 return
-            if time.monotonic() >= deadline:
+            if deadline.expired:
                 raise ZooKeeperUnavailableError(
                     f"ZooKeeper at {self.address} did not answer in time; see {self.log_file}"
                 )
-            time.sleep(0.02)
+            deadline.sleep(_LOOK_S)
 
     def _command(self, java: Path, jars: Sequence[Path]) -> list[str | Path]:
         return [
@@ -233,16 +234,16 @@ class BundledZooKeeper:
         """The lock file, locked, for the JVM to inherit; the lock lasts as long as any process has it open."""
         self._directory.mkdir(parents=True, exist_ok=True)
         lock = os.open(self._directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        deadline = time.monotonic() + _PREDECESSOR_LIMIT_S
+        deadline = Deadline(_PREDECESSOR_LIMIT_S)
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 # A killed parent's server needs a moment to follow it.
-                if time.monotonic() >= deadline:
+                if deadline.expired:
                     os.close(lock)
                     raise DirectoryLockedError(f"Another ZooKeeper runs on {self._directory}. Stop it first") from None
-                time.sleep(0.02)
+                deadline.sleep(_LOOK_S)
             else:
                 return lock
 

@@ -9,7 +9,6 @@ None of its recipes and none of its retries are used: who may repeat a write is 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
@@ -22,6 +21,7 @@ from kazoo.protocol.serialization import GetData, MultiHeader, int_struct, stat_
 from kazoo.retry import KazooRetry
 
 from broker_runtime.contract.errors import InvalidConfigError, ZooKeeperUnavailableError
+from broker_runtime.contract.waiting import Deadline
 from broker_runtime.zookeeper.session import (
     ANY_VERSION,
     BadVersionError,
@@ -158,7 +158,7 @@ class KazooZooKeeper:
         requests = [paths[start : start + step] for start in range(0, len(paths), step)]
         for start in range(0, len(requests), _READ_REQUESTS):
             window = requests[start : start + _READ_REQUESTS]
-            deadline = time.monotonic() + self._limit_s
+            deadline = Deadline(self._limit_s)
             pending = [self._send(part[0], None, deadline, self._read_many, part) for part in window]
             for part, result in zip(window, pending, strict=True):
                 answers = self._await(part[0], result, deadline)
@@ -242,25 +242,24 @@ class KazooZooKeeper:
         return result
 
     def _ask(self, path: str, request: Callable[[], Any], session: int | None = None) -> Any:
-        deadline = time.monotonic() + self._limit_s
+        deadline = Deadline(self._limit_s)
         return self._await(path, self._send(path, session, deadline, request), deadline)
 
-    def _send(self, path: str, session: int | None, deadline: float, request: Callable[..., Any], *args: Any) -> Any:
+    def _send(self, path: str, session: int | None, deadline: Deadline, request: Callable[..., Any], *args: Any) -> Any:
         with self._changed:
             while not self._connected:
-                left = deadline - time.monotonic()
-                if self._closed or left <= 0 or (session is not None and session != self._session_id):
+                if self._closed or deadline.expired or (session is not None and session != self._session_id):
                     break
-                self._changed.wait(left)
+                self._changed.wait(deadline.remaining_s())
             if session is not None and session != self._session_id:
                 raise ZooKeeperUnavailableError(f"{path}: the session it was to be written in has ended")
             if not self._connected or self._closed:
                 raise ZooKeeperUnavailableError(f"{path}: no connection to ZooKeeper at {self._servers}")
             return request(*args)
 
-    def _await(self, path: str, result: Any, deadline: float) -> Any:
+    def _await(self, path: str, result: Any, deadline: Deadline) -> Any:
         try:
-            return result.get(timeout=max(0.0, deadline - time.monotonic()))
+            return result.get(timeout=deadline.remaining_s())
         except (kz.KazooException, KazooTimeoutError) as error:
             raise _translated(error, path) from None
 

@@ -35,13 +35,12 @@ A decision that is made once, such as whether a transaction commits, is a plan t
 from __future__ import annotations
 
 import contextlib
-import random
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from broker_runtime.contract.errors import PylogError, ZooKeeperUnavailableError
+from broker_runtime.contract.waiting import Backoff, Deadline
 from broker_runtime.zookeeper.session import (
     ANY_VERSION,
     BadVersionError,
@@ -62,7 +61,6 @@ ATTEMPTS: Final = 20
 LIMIT_S: Final = 10.0
 WRITES_AT_ONCE: Final = 200
 """Operations on small znodes in one transaction: far below `session.MAX_REQUEST_BYTES` with the longest paths."""
-# Drawn by chance, so that two brokers that write at once do not go on meeting.
 _FIRST_PAUSE_S: Final = 0.001
 _LONGEST_PAUSE_S: Final = 0.1
 _CONFLICTS: Final = (BadVersionError, NodeExistsError, NoNodeError)
@@ -116,7 +114,7 @@ def change(
     limit_s: float = LIMIT_S,
     exhausted: type[PylogError] = ZooKeeperUnavailableError,
 ) -> _T:
-    """Carries out what ``plan`` plans, and returns its result. Blocks for ZooKeeper and in short pauses.
+    """Carries out what ``plan`` plans, and returns its result. Blocks on ZooKeeper, and in short pauses.
 
     ``plan`` reads what it plans from, every time. It may write as well, what may be repeated; a conflict that it meets
     counts as one of its operations'. ``what`` names what is changed, in errors and in ``doubts``. ``session``: the one
@@ -136,8 +134,7 @@ def change(
     """
     session = session if guard is None else guard.session
     doubts = set() if doubts is None else doubts
-    deadline = time.monotonic() + limit_s
-    longest_pause_s = _FIRST_PAUSE_S
+    deadline, backoff = Deadline(limit_s), Backoff(first_s=_FIRST_PAUSE_S, limit_s=_LONGEST_PAUSE_S)
     for attempt in range(1, attempts + 1):
         is_last = attempt == attempts
         planned: Planned[_T] | None = None
@@ -162,12 +159,11 @@ def change(
                 if is_done:
                     return planned.result
             has_ended = session is not None and session != client.session_id
-            if has_ended or not client.is_connected or is_last or time.monotonic() >= deadline:
+            if has_ended or not client.is_connected or is_last or deadline.expired:
                 raise
-        if is_last or time.monotonic() >= deadline:
+        if is_last or deadline.expired:
             break
-        time.sleep(random.uniform(0, longest_pause_s))
-        longest_pause_s = min(longest_pause_s * 2, _LONGEST_PAUSE_S)
+        deadline.sleep(backoff.next_s())
     raise exhausted(f"{what} keeps changing. Try again later")
 
 
