@@ -402,7 +402,7 @@ def _step_producer_ids(producer_ids: ProducerIdService, stopping: threading.Even
 
 def _step_generations(report: GenerationReport, member: ClusterMember, stopping: threading.Event) -> None:
     if not stopping.wait(_CHECKPOINT_S):  # then `note_stopped` says more
-        report.tell(member.membership)
+        report.report(member.membership)
 
 
 def _in_bounds(what: str, call: Callable[[], object], limit_s: float) -> None:
