@@ -1,9 +1,9 @@
-"""The claim to be the controller, and the door every controller's write goes through.
+"""The claim to be the controller, and the one way that every controller's write goes.
 
 Rules (Kafka's, `KafkaZkClient.registerControllerAndIncrementControllerEpoch`): the claim and the rise of
 ``/controller_epoch`` are one transaction; every later write is a transaction that checks that znode's version and names
-the session of the claim. So whoever lost the claim, knowingly or not, changes nothing. An outcome that is unknown is
-read back before anything is decided on it.
+the session of the claim. So a broker that lost the claim, knowingly or not, changes nothing. An unknown outcome is read
+back before any decision depends on it.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Claim:
 
     @property
     def guard(self) -> Guard:
-        """For every write of this controller's."""
+        """For every write of this controller."""
         return Guard(Check(CONTROLLER_EPOCH, self.epoch_version), self.session)
 
 
@@ -101,19 +101,19 @@ class Decision:
 
 
 class Controller:
-    """One broker's part as the controller, or as one who could be. Thread-safe."""
+    """A broker as the controller, or as a broker that can become it. Thread-safe."""
 
     def __init__(self, client: ZooKeeperClient, *, on_deposed: Callable[[], None] = lambda: None) -> None:
-        """``on_deposed``: a write showed that the claim counts no more, so somebody has to look who is the controller.
-        Called by whoever wrote; must not block."""
+        """``on_deposed``: a write showed that the claim no longer counts, so somebody has to find out who is the
+        controller. Called on the thread that wrote; must not block."""
         self._client = client
         self._on_deposed = on_deposed
         self._claim: Claim | None = None
-        self._lock = threading.Lock()  # guards _claim; never held over a call to ZooKeeper
+        self._lock = threading.Lock()  # guards _claim; never held during a call to ZooKeeper
 
     @property
     def is_active(self) -> bool:
-        """Whether this broker believes to be the controller; a write tells."""
+        """Whether this broker believes that it is the controller; only a write shows whether it is."""
         return self._claim is not None
 
     def require_claim(self) -> Claim:
@@ -125,7 +125,7 @@ class Controller:
         return claim
 
     def resign(self) -> None:
-        """Believes so no longer; the znode goes with the session or by `release`, or `try_claim` takes it again."""
+        """Stops believing so. The znode goes with the session or by `release`, or `try_claim` takes it again."""
         with self._lock:
             had, self._claim = self._claim, None
         if had is not None:
@@ -143,10 +143,10 @@ class Controller:
             event(_logger, "release controller", epoch=claim.epoch)
 
     def try_claim(self, membership: Membership, *, suspects: Mapping[int, int] | None = None) -> bool:
-        """Claims to be the controller if nobody is, or the one that is counts as dead: its broker and that one's epoch
-        are in ``suspects``. Returns whether it is now. Raises `ZooKeeperUnavailableError`.
+        """Claims to be the controller if nobody is, or if the present one counts as dead: its broker id and epoch are
+        in ``suspects``. Returns whether this broker is the controller now. Raises `ZooKeeperUnavailableError`.
 
-        A controller that was taken for dead wrongly can write no more, and learns it from its next write.
+        A controller that was wrongly taken for dead can no longer write, and learns that from its next write.
         """
         claim = change(
             self._client,
@@ -164,8 +164,8 @@ class Controller:
         """Carries out a controller's transaction. ``is_done`` reads back whether it happened, if that is unknown; None:
         `has_happened` does.
 
-        Raises `NotControllerError` if another is the controller now, `ZooKeeperUnavailableError` if it did not happen,
-        or if whether it did cannot be read; a `ZNodeError` of the operations' own. After a doubtful success the
+        Raises `NotControllerError` if another broker is the controller now, `ZooKeeperUnavailableError` if it did not
+        happen or that cannot be read, and the `ZNodeError` of an operation. After a success that was read back the
         versions returned are -1.
         """
         claim = self.require_claim()
@@ -186,8 +186,8 @@ class Controller:
         *,
         refreshed: Callable[[], TopicState],
     ) -> _T:
-        """Writes what ``plan`` makes of the topic, and returns what it says beside that. Where another writer was
-        quicker it is planned anew from what ``refreshed`` reads. Without operations there is nothing to write.
+        """Writes what ``plan`` makes of the topic, and returns its answer. If another writer was quicker, it is planned
+        again from what ``refreshed`` reads. Without operations there is nothing to write.
 
         Raises `NotControllerError`, `ZooKeeperUnavailableError` (as `write`, or the topic keeps changing), and what
         ``plan`` and ``refreshed`` raise.
@@ -206,7 +206,7 @@ class Controller:
             raise self._deposed() from None
 
     def elect_all(self, cluster: ClusterState, brokers: Electorate) -> ClusterState:
-        """Gives every partition the leader and the in-sync set that `elect` decides; the cluster as it is then.
+        """Gives every partition the leader and the in-sync set that `elect` decides; returns the cluster as it is then.
 
         Raises as `carry_out`.
         """
@@ -218,11 +218,11 @@ class Controller:
         return self.carry_out(cluster, self._elections([topic], brokers)).topics.get(topic.name, topic)
 
     def carry_out(self, cluster: ClusterState, decisions: Sequence[Decision]) -> ClusterState:
-        """Writes the states; the cluster as it is then. Raises as `write`.
+        """Writes the states; returns the cluster as it is then. Raises as `write`.
 
-        One write takes many partitions, of whichever topics. Where another writer changed a state meanwhile, or the
-        outcome is in doubt, the topic is read again; what is still to be decided then is left for the next look, which
-        the other writer's announcement brings about.
+        One write takes many partitions of any topics. If another writer changed a state meanwhile, or the outcome is in
+        doubt, the topic is read again; what then remains to be decided is left to the next look, which the other
+        writer's announcement triggers.
         """
         if not decisions:
             return cluster
@@ -256,7 +256,7 @@ class Controller:
         return decided
 
     def _write_decisions(self, decided: Sequence[Decision]) -> list[tuple[Decision, int | None]]:
-        """Writes them in one transaction; each one's version, None where it was not written.
+        """Writes them in one transaction; returns the version of each, None if it was not written.
 
         A state that another writer changed meanwhile is left out, and the others are written without it.
         """
@@ -265,7 +265,7 @@ class Controller:
         def send(some: Sequence[Decision]) -> list[int]:
             operations = [operation for decision in some for operation in decision.operations()]
             versions = self.write([*operations, announcing(decision.topic for decision in some)])
-            # The last operation of each is that on its state.
+            # The last operation of each writes its state.
             return [versions[end - 1] for end in accumulate(len(decision.operations()) for decision in some)]
 
         def leave_out(changed: Sequence[Decision], refusal: ZNodeError) -> None:
@@ -344,8 +344,8 @@ def _log_decisions(decided: Sequence[Decision], doubtful: Collection[str]) -> No
     changed: dict[tuple[str, str, PartitionState], list[int]] = {}
     for decision in decided:
         if decision.present is not None and decision.topic not in doubtful:
-            is_led_anew = decision.state.leader_epoch != decision.present.state.leader_epoch
-            what = "elect leader" if is_led_anew else "shrink in-sync set"
+            is_elected = decision.state.leader_epoch != decision.present.state.leader_epoch
+            what = "elect leader" if is_elected else "shrink in-sync set"
             changed.setdefault((what, decision.topic, decision.state), []).append(decision.partition)
     for (what, topic, state), numbers in changed.items():
         event(

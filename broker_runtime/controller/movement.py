@@ -31,7 +31,7 @@ _T = TypeVar("_T")
 
 
 class MovementWriter:
-    """Carries out what was decided about replicas and leaders. The caller lets one change at a time through."""
+    """Carries out what was decided about replicas and leaders. The caller lets one change through at a time."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
@@ -73,14 +73,14 @@ class MovementWriter:
         return self._controller.change_topic(topic, planned, refreshed=refreshed)
 
     def set_draining(self, broker_id: int, is_draining: bool, *, since_ms: int = 0) -> None:
-        """From now on the broker gets no new replicas, or it does again. Raises as `Controller.write`."""
+        """From now on the broker gets no new replicas, or gets them again. Raises as `Controller.write`."""
         path = draining_path(broker_id)
         change: Operation = Create(path, to_json(DrainingBroker(since_ms=since_ms))) if is_draining else Delete(path)
         operations = [change, announcing(())]
         try:
             self._controller.write(operations)
         except (NodeExistsError, NoNodeError):
-            return  # it is so already
+            return  # already so
         event(_logger, "drain broker", broker=broker_id, draining=is_draining)
 
 

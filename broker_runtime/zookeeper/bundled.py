@@ -1,11 +1,11 @@
 """The ZooKeeper in PySpark's jars as a child process: one server, or one member of an ensemble.
 
 PySpark's wheel has a whole ZooKeeper server, so this costs no download. Rules: it listens on the address it was given
-(127.0.0.1 if nothing else was said) and nowhere else; every commit is fsynced (ZooKeeper's default is left alone); the
+(127.0.0.1 by default) and nowhere else; every commit is fsynced (ZooKeeper's default is left alone); the
 process dies with its parent, however that dies; every wait has a limit. Its files, all below one directory:
 
     lock                         held by the JVM itself: two servers never share one directory
-    zoo.cfg, log4j2.properties   written anew at each start
+    zoo.cfg, log4j2.properties   written at each start
     myid                         the server's number, for an ensemble
     data/                        snapshots and transaction logs, purged hourly down to three snapshots
     zookeeper.log (+ .1 to .3)   its log, 10 MiB each; zookeeper.out: what the JVM itself says
@@ -31,7 +31,7 @@ from broker_runtime.zookeeper.java import find_java
 
 START_LIMIT_S: Final = 60.0
 STOP_LIMIT_S: Final = 10.0
-TICK_MS: Final = 500  # a session ends so much late at most
+TICK_MS: Final = 500  # the most by which a session ends late
 SESSION_LIMITS_MS: Final = (2_000, 60_000)
 
 _MAIN_CLASS: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
@@ -122,7 +122,7 @@ class BundledZooKeeper:
 
     @property
     def log_file(self) -> Path:
-        """What the server itself tells."""
+        """The server's own log."""
         return self._directory / "zookeeper.log"
 
     @property
@@ -185,12 +185,12 @@ class BundledZooKeeper:
             deadline.sleep(_LOOK_S)
 
     def stop(self, timeout_s: float = STOP_LIMIT_S) -> None:
-        """SIGTERM, then SIGKILL after ``timeout_s``. Nothing happens if it does not run."""
+        """SIGTERM, then SIGKILL after ``timeout_s``. Does nothing if the server is not running."""
         if self._process is not None:
             self._process.stop(timeout_s)
 
     def kill(self) -> None:
-        """SIGKILL at once; waits for the end."""
+        """SIGKILL at once; waits until the process has ended."""
         if self._process is not None:
             self._process.stop(0.0)
 
@@ -239,7 +239,7 @@ class BundledZooKeeper:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                # A killed parent's server needs a moment to follow it.
+                # The server of a killed parent needs a moment to end.
                 if deadline.expired:
                     os.close(lock)
                     raise DirectoryLockedError(f"Another ZooKeeper runs on {self._directory}. Stop it first") from None
@@ -285,7 +285,7 @@ class BundledZooKeeper:
 
 
 def find_jars() -> list[Path]:
-    """ZooKeeper's jars and what they need, out of PySpark's. pyspark itself is not imported. Raises `SetupError`."""
+    """ZooKeeper's jars and those they need, from PySpark's. pyspark itself is not imported. Raises `SetupError`."""
     spec = importlib.util.find_spec("pyspark")
     where = None if spec is None or spec.origin is None else Path(spec.origin).parent / "jars"
     found = [] if where is None else [jar for pattern in _JARS for jar in sorted(where.glob(f"{pattern}.jar"))]

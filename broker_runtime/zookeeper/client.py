@@ -1,9 +1,9 @@
 """The only code that speaks to kazoo: `KazooClient` as a `ZooKeeperClient`.
 
-What kazoo does and this corrects: 0.2 s after a session expired it has a new one, and a write of the old belief
-succeeds there (so writes name their session); ``transaction().commit()`` returns errors instead of raising them; a
+This corrects what kazoo does: 0.2 s after a session expired it has a new one, in which a write that was meant for the
+old one succeeds (so writes name their session); ``transaction().commit()`` returns errors instead of raising them; a
 request that is too large drops the connection with every other request on it; calls without a timeout wait for ever.
-None of its recipes and none of its retries are used: who may repeat a write is the caller's to decide.
+None of its recipes and none of its retries are used: only the caller knows whether a write may be repeated.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class KazooZooKeeper:
                     "Start one (pylog zookeeper start), or correct zookeeper.connect"
                 ) from None
             if chroot:
-                # Set this late because kazoo, given it at once, asks whether it is there and warns that it is not.
+                # Set only now: given it at once, kazoo checks that it exists, and warns that it does not.
                 client.chroot = f"/{chroot}"
                 self.ensure_path("/")
         except BaseException:
@@ -201,7 +201,7 @@ class KazooZooKeeper:
                     request.check(operation.path, operation.version)
         results = self._ask(operations[0].path, request.commit_async, session)
         for operation, result in zip(operations, results, strict=True):
-            # Beside the one operation that failed the others say only that they were rolled back.
+            # Apart from the one operation that failed, the others only say that they were rolled back.
             if isinstance(result, Exception) and not isinstance(result, kz.RolledBackError | kz.RuntimeInconsistency):
                 raise _translated(result, operation.path) from None
         assert not any(isinstance(result, Exception) for result in results), results
@@ -237,7 +237,7 @@ class KazooZooKeeper:
 
     def _read_many(self, paths: Sequence[str]) -> Any:
         result = self._client.handler.async_result()
-        # The way kazoo's own requests go; it has no public one for a request that it does not know.
+        # As kazoo's own requests do; it has no public way for a request that it does not know.
         self._client._call(ReadMany([self._client.chroot + path for path in paths]), result)
         return result
 
@@ -314,8 +314,8 @@ class ReadMany:
         response    per path a header (getData, false, 0), data and stat, or a header (-1, false, err) and err again;
                     last a header (-1, true, -1)
 
-    Rule: what kazoo asks of a request and nothing else; its own codecs do the parts. An older ZooKeeper drops the
-    connection on it, so 3.6 is what a cluster needs. A thousand reads in two requests take a tenth of the time of a
+    Rule: this has what kazoo needs of a request and nothing else; its own codecs do the parts. An older ZooKeeper drops
+    the connection on it, so 3.6 is what a cluster needs. A thousand reads in two requests take a tenth of the time of a
     thousand pipelined ones, which cost a wake-up of kazoo's thread each.
     """
 
