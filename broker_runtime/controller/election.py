@@ -59,7 +59,7 @@ class Electorate:
 
     def at(self, topic: str, partition: int) -> Electorate:
         """The brokers as they count for this partition."""
-        unfit = frozenset(broker_id for broker_id, told in self.disks.items() if told.concerns(topic, partition))
+        unfit = frozenset(broker_id for broker_id, disks in self.disks.items() if disks.concerns(topic, partition))
         return self if unfit == self.unfit else replace(self, unfit=unfit)
 
     def first(self, candidates: Sequence[int]) -> int:

@@ -131,8 +131,8 @@ def read_cluster(
     broker_ids = _numbers(client.children(BROKER_IDS, watch=watch))
     controller = _read_controller(client, watch)
     brokers = _find_records(client, {broker_id: broker_path(broker_id) for broker_id in broker_ids}, BrokerRegistration)
-    told = {broker_id: broker_unwritable_path(broker_id) for broker_id in _numbers(client.children(BROKER_UNWRITABLE))}
-    disks = _find_records(client, told, DiskTroubles) if told else {}
+    paths = {broker_id: broker_unwritable_path(broker_id) for broker_id in _numbers(client.children(BROKER_UNWRITABLE))}
+    disks = _find_records(client, paths, DiskTroubles) if paths else {}
     deletions = frozenset(client.children(TOPIC_DELETIONS))
     names = client.children(TOPICS) if changed is None else sorted(changed)
     read = {

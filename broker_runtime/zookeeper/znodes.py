@@ -83,9 +83,9 @@ class ClusterIdentity(Record, frozen=True, kw_only=True):
 class BrokerRegistration(Record, frozen=True, kw_only=True):
     """A live broker. ``instance``: of its data directories, so a broker knows its own killed predecessor.
 
-    ``boot_id``: of the machine; a changed one tells a power loss from the death of a process. ``is_stopping``: it leads
-    and is in sync only if nobody else can. Nothing else in a registration changes, so a version above zero says the
-    same.
+    ``boot_id``: of the machine; a changed one distinguishes a power loss from the death of a process. ``is_stopping``:
+    it leads and is in sync only if nobody else can. Nothing else in a registration changes, so a version above zero
+    says the same.
     """
 
     host: str
