@@ -398,7 +398,7 @@ def _step_producer_ids(producer_ids: ProducerIdService) -> float:
 
 def _step_generations(report: GenerationReport, member: ClusterMember, worker: Worker) -> None:
     if not worker.rest(_CHECKPOINT_S):  # else the broker stops, and `note_stopped` says more
-        report.tell(member.membership)
+        report.report(member.membership)
 
 
 def _in_bounds(what: str, call: Callable[[], object], limit_s: float) -> None:

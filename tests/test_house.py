@@ -136,7 +136,8 @@ def test_tests_are_neither_skipped_nor_expected_to_fail() -> None:
 
 # The modules whose log lines are written as `broker_runtime.contract.events` says; the others follow one by one.
 WITH_EVENTS = (
-    *("broker_runtime/server", "broker_runtime/services", "broker_runtime/contract"),
+    *(f"broker_runtime/{each}" for each in ("server", "services", "contract", "following", "membership")),
+    *(f"broker_runtime/{each}" for each in ("groups", "controller", "zookeeper")),
     *(f"pyspark_log/client/{each}" for each in ("producer", "consumer", "connection", "reading", "admin")),
     *("pyspark_log/cli", "pyspark_log/local", "pyspark_log/testing"),
 )

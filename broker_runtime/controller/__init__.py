@@ -2,9 +2,9 @@
 
     assignment        which brokers hold which partition (pure)
     election          who leads a partition, and who is in sync (pure)
-    preferred         when leaderships go back to the first replica
+    preferred         when leaderships return to the first replica
     reassignment      how a partition moves to other brokers (pure)
-    topic_plans       what a request to create or change a topic comes to, or why it is refused (pure)
+    topic_plans       what a request to create or change a topic results in, or why it is refused (pure)
     suspicion         which brokers are probably dead, because their port refuses
     unproven          who leads after a power loss
     partition_ranges  partition numbers as a log line shows them

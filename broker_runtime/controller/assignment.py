@@ -1,9 +1,10 @@
-"""Which brokers hold which partition: a pure function of the brokers and of what they hold already.
+"""Which brokers hold which partition: a pure function of the brokers and of what they already hold.
 
-Leaders go round as in Kafka's scheme (`AdminUtils.assignReplicasToBrokersRackUnaware`), except that the brokers are
-taken in the order of what they lead, not from a random one on: N partitions on N brokers give each one leader, on fewer
-brokers an even share, on more the first N of those that lead least. A follower goes where the fewest replicas are;
-among equals Kafka's shift decides, so that a broker's followers are on many others.
+Leaders are assigned round robin as in Kafka's scheme (`AdminUtils.assignReplicasToBrokersRackUnaware`), except that the
+brokers are taken in the order of how many partitions they lead, not starting at random: of N partitions on N brokers
+each broker leads one, on fewer brokers each leads an even share, on more the N that lead least lead one each. A
+follower goes to the broker with the fewest replicas; among equals Kafka's shift decides, so that a broker's followers
+are spread over many others.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from broker_runtime.contract.errors import InvalidReplicaAssignmentError, InvalidReplicationFactorError
 
 Assignment = tuple[tuple[int, ...], ...]
-"""For each partition its replicas, the preferred leader first."""
+"""The replicas of each partition, the preferred leader first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +50,8 @@ def assign(
 ) -> Assignment:
     """An assignment of ``partitions`` more partitions, the first of which has the number ``first``.
 
-    ``suspects``: brokers that are probably dead; they get replicas only where the others are too few, and then none of
-    the first ones. Raises `InvalidReplicationFactorError` if there are fewer brokers than replicas.
+    ``suspects``: brokers that are probably dead; they get replicas only if the others are too few, and never a first
+    one then. Raises `InvalidReplicationFactorError` if there are fewer brokers than replicas.
     """
     check_replication_factor(replication_factor, brokers)
     sure = {broker_id: load for broker_id, load in brokers.items() if broker_id not in suspects}
@@ -73,13 +74,13 @@ def assign(
         chosen = sorted(others, key=held.__getitem__)[: replication_factor - 1]
         for broker_id in chosen:
             held[broker_id] += 1
-        # In the scheme's order all the same: who comes next when the leader dies is shared evenly, too.
+        # Still in the scheme's order: the next leaders after a broker's death are spread evenly, too.
         assignment.append((order[position % count], *(broker_id for broker_id in others if broker_id in chosen)))
     return tuple(assignment)
 
 
 def _with_last(assignment: Assignment, last: Sequence[int], replication_factor: int) -> Assignment:
-    """The assignment with as many more replicas as are lacking, on ``last`` in turn."""
+    """The assignment with the missing replicas added on ``last``, round robin."""
     lacking = replication_factor - len(assignment[0]) if assignment else 0
     return tuple(
         (*replicas, *(last[(number + step) % len(last)] for step in range(lacking)))

@@ -1,9 +1,9 @@
-"""The claim to be the controller, and the door every controller's write goes through.
+"""The claim to be the controller, and the one way that every controller's write goes.
 
 Rules (Kafka's, `KafkaZkClient.registerControllerAndIncrementControllerEpoch`): the claim and the rise of
 ``/controller_epoch`` are one transaction; every later write is a transaction that checks that znode's version and names
-the session of the claim. So whoever lost the claim, knowingly or not, changes nothing. An outcome that is unknown is
-read back before anything is decided on it.
+the session of the claim. So a broker that lost the claim, knowingly or not, changes nothing. An unknown outcome is read
+back before any decision depends on it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from operator import attrgetter
 from typing import Final, TypeVar
 
 from broker_runtime.contract.errors import CorruptRecordError, NotControllerError
+from broker_runtime.contract.events import event
 from broker_runtime.contract.settings import find_setting
 from broker_runtime.controller.election import Electorate, elect
 from broker_runtime.controller.partition_ranges import partition_ranges
@@ -57,7 +58,7 @@ from broker_runtime.zookeeper.znodes import (
     to_json,
 )
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
@@ -74,7 +75,7 @@ class Claim:
 
     @property
     def guard(self) -> Guard:
-        """For every write of this controller's."""
+        """For every write of this controller."""
         return Guard(Check(CONTROLLER_EPOCH, self.epoch_version), self.session)
 
 
@@ -100,19 +101,19 @@ class Decision:
 
 
 class Controller:
-    """One broker's part as the controller, or as one who could be. Thread-safe."""
+    """A broker as the controller, or as a broker that can become it. Thread-safe."""
 
     def __init__(self, client: ZooKeeperClient, *, on_deposed: Callable[[], None] = lambda: None) -> None:
-        """``on_deposed``: a write showed that the claim counts no more, so somebody has to look who is the controller.
-        Called by whoever wrote; must not block."""
+        """``on_deposed``: a write showed that the claim no longer counts, so somebody has to find out who is the
+        controller. Called on the thread that wrote; must not block."""
         self._client = client
         self._on_deposed = on_deposed
         self._claim: Claim | None = None
-        self._lock = threading.Lock()  # guards _claim; never held over a call to ZooKeeper
+        self._lock = threading.Lock()  # guards _claim; never held during a call to ZooKeeper
 
     @property
     def is_active(self) -> bool:
-        """Whether this broker believes to be the controller; a write tells."""
+        """Whether this broker believes that it is the controller; only a write shows whether it is."""
         return self._claim is not None
 
     def require_claim(self) -> Claim:
@@ -124,11 +125,11 @@ class Controller:
         return claim
 
     def resign(self) -> None:
-        """Believes so no longer; the znode goes with the session or by `release`, or `try_claim` takes it again."""
+        """Stops believing so. The znode goes with the session or by `release`, or `try_claim` takes it again."""
         with self._lock:
             had, self._claim = self._claim, None
         if had is not None:
-            log.info("resign as controller epoch=%d", had.epoch)
+            event(_logger, "resign as controller", epoch=had.epoch)
 
     def release(self) -> None:
         """Gives the claim up, so that another can take it at once. Raises `ZooKeeperUnavailableError`."""
@@ -139,13 +140,13 @@ class Controller:
                 self._client.delete(CONTROLLER, session=claim.session)
             except NoNodeError:
                 return
-            log.info("release controller epoch=%d", claim.epoch)
+            event(_logger, "release controller", epoch=claim.epoch)
 
     def try_claim(self, membership: Membership, *, suspects: Mapping[int, int] | None = None) -> bool:
-        """Claims to be the controller if nobody is, or the one that is counts as dead: its broker and that one's epoch
-        are in ``suspects``. Returns whether it is now. Raises `ZooKeeperUnavailableError`.
+        """Claims to be the controller if nobody is, or if the present one counts as dead: its broker id and epoch are
+        in ``suspects``. Returns whether this broker is the controller now. Raises `ZooKeeperUnavailableError`.
 
-        A controller that was taken for dead wrongly can write no more, and learns it from its next write.
+        A controller that was wrongly taken for dead can no longer write, and learns that from its next write.
         """
         claim = change(
             self._client,
@@ -156,15 +157,15 @@ class Controller:
         with self._lock:
             had, self._claim = self._claim, claim
         if claim is not None and claim != had:
-            log.info("become controller broker=%d epoch=%d", membership.broker_id, claim.epoch)
+            event(_logger, "become controller", broker=membership.broker_id, epoch=claim.epoch)
         return claim is not None
 
     def write(self, operations: Sequence[Operation], *, is_done: Callable[[], bool] | None = None) -> list[int]:
         """Carries out a controller's transaction. ``is_done`` reads back whether it happened, if that is unknown; None:
         `has_happened` does.
 
-        Raises `NotControllerError` if another is the controller now, `ZooKeeperUnavailableError` if it did not happen,
-        or if whether it did cannot be read; a `ZNodeError` of the operations' own. After a doubtful success the
+        Raises `NotControllerError` if another broker is the controller now, `ZooKeeperUnavailableError` if it did not
+        happen or that cannot be read, and the `ZNodeError` of an operation. After a success that was read back the
         versions returned are -1.
         """
         claim = self.require_claim()
@@ -185,8 +186,8 @@ class Controller:
         *,
         refreshed: Callable[[], TopicState],
     ) -> _T:
-        """Writes what ``plan`` makes of the topic, and returns what it says beside that. Where another writer was
-        quicker it is planned anew from what ``refreshed`` reads. Without operations there is nothing to write.
+        """Writes what ``plan`` makes of the topic, and returns its answer. If another writer was quicker, it is planned
+        again from what ``refreshed`` reads. Without operations there is nothing to write.
 
         Raises `NotControllerError`, `ZooKeeperUnavailableError` (as `write`, or the topic keeps changing), and what
         ``plan`` and ``refreshed`` raise.
@@ -205,7 +206,7 @@ class Controller:
             raise self._deposed() from None
 
     def elect_all(self, cluster: ClusterState, brokers: Electorate) -> ClusterState:
-        """Gives every partition the leader and the in-sync set that `elect` decides; the cluster as it is then.
+        """Gives every partition the leader and the in-sync set that `elect` decides; returns the cluster as it is then.
 
         Raises as `carry_out`.
         """
@@ -217,11 +218,11 @@ class Controller:
         return self.carry_out(cluster, self._elections([topic], brokers)).topics.get(topic.name, topic)
 
     def carry_out(self, cluster: ClusterState, decisions: Sequence[Decision]) -> ClusterState:
-        """Writes the states; the cluster as it is then. Raises as `write`.
+        """Writes the states; returns the cluster as it is then. Raises as `write`.
 
-        One write takes many partitions, of whichever topics. Where another writer changed a state meanwhile, or the
-        outcome is in doubt, the topic is read again; what is still to be decided then is left for the next look, which
-        the other writer's announcement brings about.
+        One write takes many partitions of any topics. If another writer changed a state meanwhile, or the outcome is in
+        doubt, the topic is read again; what then remains to be decided is left to the next look, which the other
+        writer's announcement triggers.
         """
         if not decisions:
             return cluster
@@ -235,7 +236,7 @@ class Controller:
                     partitions[decision.topic][decision.partition] = VersionedState(
                         state=decision.state, version=version
                     )
-        _tell(decisions, doubtful)
+        _log_decisions(decisions, doubtful)
         written = {name: replace(cluster.topics[name], partitions=tuple(states)) for name, states in partitions.items()}
         again = {topic.name: topic for topic in read_topics(self._client, sorted(doubtful), known=cluster.topics)}
         return replace(cluster, topics={**cluster.topics, **written, **again})
@@ -255,7 +256,7 @@ class Controller:
         return decided
 
     def _write_decisions(self, decided: Sequence[Decision]) -> list[tuple[Decision, int | None]]:
-        """Writes them in one transaction; each one's version, None where it was not written.
+        """Writes them in one transaction; returns the version of each, None if it was not written.
 
         A state that another writer changed meanwhile is left out, and the others are written without it.
         """
@@ -264,11 +265,11 @@ class Controller:
         def send(some: Sequence[Decision]) -> list[int]:
             operations = [operation for decision in some for operation in decision.operations()]
             versions = self.write([*operations, announcing(decision.topic for decision in some)])
-            # The last operation of each is that on its state.
+            # The last operation of each writes its state.
             return [versions[end - 1] for end in accumulate(len(decision.operations()) for decision in some)]
 
         def leave_out(changed: Sequence[Decision], refusal: ZNodeError) -> None:
-            log.info("leave election to the next look changed=%s", refusal.path)
+            event(_logger, "put off election", znode=refusal.path)
             left_out.extend(changed)
 
         written = write_most(decided, send, concerns=Decision.touches, leave_out=leave_out)
@@ -294,11 +295,24 @@ class Controller:
             if other.broker_id == membership.broker_id and other.broker_epoch == membership.epoch:
                 if other.epoch == known_epoch:  # our own earlier write, whose outcome was unknown
                     return Planned(Claim(epoch=other.epoch, epoch_version=epoch_node.version, session=session))
-                log.warning("replace own claim broker=%d epoch=%d found=%d", other.broker_id, other.epoch, known_epoch)
+                event(
+                    _logger,
+                    "replace own claim",
+                    level=logging.WARNING,
+                    broker=other.broker_id,
+                    epoch=other.epoch,
+                    found=known_epoch,
+                )
             elif other.broker_id == membership.broker_id:
-                log.info("replace claim of an earlier life broker=%d epoch=%d", other.broker_id, other.epoch)
+                event(_logger, "replace claim of an earlier life", broker=other.broker_id, epoch=other.epoch)
             elif suspects.get(other.broker_id) == other.broker_epoch:
-                log.warning("replace claim of a dead controller broker=%d epoch=%d", other.broker_id, other.epoch)
+                event(
+                    _logger,
+                    "replace claim of a dead controller",
+                    level=logging.WARNING,
+                    broker=other.broker_id,
+                    epoch=other.epoch,
+                )
             else:
                 return Planned(None)
             operations.append(Delete(CONTROLLER, there.version))
@@ -325,16 +339,21 @@ def _allows_unclean_election(topic: TopicState) -> bool:
     return value is not None and find_setting("topic", _UNCLEAN_ELECTION).parse(value) is True
 
 
-def _tell(decided: Sequence[Decision], doubtful: Collection[str]) -> None:
+def _log_decisions(decided: Sequence[Decision], doubtful: Collection[str]) -> None:
     """One line per topic and outcome; none for new partitions."""
     changed: dict[tuple[str, str, PartitionState], list[int]] = {}
     for decision in decided:
         if decision.present is not None and decision.topic not in doubtful:
-            is_led_anew = decision.state.leader_epoch != decision.present.state.leader_epoch
-            verb = "elect" if is_led_anew else "shrink in-sync set"
-            changed.setdefault((verb, decision.topic, decision.state), []).append(decision.partition)
-    for (verb, topic, state), numbers in changed.items():
-        log.info(
-            "%s topic=%s leader=%s leader_epoch=%d isr=%s partitions=%s",
-            verb, topic, state.leader, state.leader_epoch, state.isr, partition_ranges(numbers),
-        )  # fmt: skip
+            is_elected = decision.state.leader_epoch != decision.present.state.leader_epoch
+            what = "elect leader" if is_elected else "shrink in-sync set"
+            changed.setdefault((what, decision.topic, decision.state), []).append(decision.partition)
+    for (what, topic, state), numbers in changed.items():
+        event(
+            _logger,
+            what,
+            topic=topic,
+            leader=state.leader,
+            leader_epoch=state.leader_epoch,
+            isr=state.isr,
+            partitions=partition_ranges(numbers),
+        )

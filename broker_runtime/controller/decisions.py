@@ -1,11 +1,11 @@
 """What the controller decides each time it looks at the cluster, one thing after the other:
 
     deletions that are marked · leaders and in-sync sets · who leads after a power loss · moves that have arrived
-    · leaderships that go back
+    · leaderships that return
 
-Rule: what is decided is decided by pure functions of the cluster as read (`election`, `reassignment`, `preferred`,
-`unproven`, which asks brokers first) and written by compare-and-set. What another writer changed meanwhile is left: its
-announcement brings the next look.
+Rule: pure functions of the cluster as read decide (`election`, `reassignment`, `preferred`, and `unproven`, which asks
+brokers first), and decisions are written by compare-and-set. What another writer changed meanwhile is left alone: its
+announcement triggers the next look.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class Decisions:
         self._preferred = PreferredLeaders() if rebalances_leaders else None
 
     def make(self, cluster: ClusterState, brokers: Electorate, now_ms: int) -> tuple[ClusterState, int | None]:
-        """Decides and writes; the cluster as it is then, and when there is something to decide though nothing changes.
+        """Decides and writes; returns the cluster as it is then, and when there will be something to decide although
+        nothing changes.
 
         Raises as `Controller.write`.
         """

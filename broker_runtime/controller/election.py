@@ -7,20 +7,23 @@ Kafka's rules (`PartitionLeaderElectionAlgorithms`), with the brokers in the ord
     controlled shutdown  as if a stopping broker were dead, wherever another one lives and is in sync
     preferred            the first replica, where it lives and is in sync (`prefer`)
 
-A broker whose disk takes no records of the partition comes last: it leads only where nobody else that is in sync can.
+A broker whose disk takes no records of the partition comes last: it leads only if no other in-sync replica can.
 
-Beyond Kafka's: a replica that has lost its log (`PartitionState.lost`) is elected only where an operator asks for an
-unclean election and nobody else lives; with no other in sync the partition has no leader. Where one alone stays in
-sync, those that left with all that is committed are `PartitionState.eligible` (KIP-966). When nobody in sync is
-registered any more, the first of them that lives leads, and it alone is in sync; those that were in sync are eligible
-then. If the log of the one in sync turns out to be damaged, they are in sync again; if it is known to be gone, an
-operator's choice prefers them, and loses nothing. A leader counts only in
-the registration (broker epoch) it was elected in; one that registered anew is elected anew, in a higher leader epoch.
-A member whose machine lost power may lack what was acknowledged (`PartitionState.unproven`): another leads where one is
-registered; where none is, `elect` leaves the partition without a leader, and `unproven` finds out who has most
-(`elect_most_complete`). Until then nobody leaves that in-sync set: who seems to lead it may have lost its power, too.
-And dead or stopping brokers leave the in-sync set of partitions that others lead, so that commits need not wait until
-the leader finds that they lag; the leader epoch stays as it is then.
+Beyond Kafka's rules:
+
+- A replica that has lost its log (`PartitionState.lost`) is elected only if an operator asks for an unclean election
+  and no other replica lives. If it is the only one in sync, the partition has no leader.
+- When a single replica remains in sync, those that left with all that is committed are `PartitionState.eligible`
+  (KIP-966). When nobody in sync is registered any more, the first eligible replica that lives leads, and it alone is in
+  sync; those that were in sync are then eligible. If the log of the only one in sync turns out to be damaged, the
+  eligible are in sync again; if it is known to be gone, an operator's choice prefers them, and loses nothing.
+- A leader counts only in the registration (broker epoch) in which it was elected. When it has registered again, it is
+  elected again, in a higher leader epoch.
+- A member whose machine lost power may lack acknowledged records (`PartitionState.unproven`): another leads if one is
+  registered. Otherwise `elect` leaves the partition without a leader, and `unproven` finds out whose log goes furthest
+  (`elect_most_complete`). Until then nobody leaves that in-sync set: its apparent leader may have lost power, too.
+- Dead or stopping brokers leave the in-sync sets of partitions that others lead, so that commits need not wait until
+  the leader finds that they lag. The leader epoch does not change then.
 
 Invariants: leader ∈ isr ⊆ replicas; leader ∉ lost; leader ∉ unproven; the in-sync set never becomes empty.
 """
@@ -36,16 +39,16 @@ import msgspec
 from broker_runtime.zookeeper.znodes import DiskTroubles, PartitionState
 
 NOTHING: Final = (-1, 0)
-"""How far a log without records goes: the leader epoch of its last one, and its end."""
+"""How far a log without records goes: the leader epoch of its last record, and its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Electorate:
-    """The registered brokers, ``live``: the epoch of each, and what is known of some of them.
+    """The registered brokers (``live``: the epoch of each), and what is known of some of them.
 
-    ``stopping``: they lead and are in sync only where nobody else can. ``suspects``: probably dead. They lead nothing
-    new, and lose what another broker can take over; what nobody else can is left to them, in case they live. ``disks``:
-    what brokers tell of disks that take no records; ``unfit``: the brokers of the partition's that do (see `at`).
+    ``stopping``: they lead and are in sync only if nobody else can. ``suspects``: probably dead. They lead nothing new,
+    and lose what another broker can take over; the rest is left to them, in case they live. ``disks``: what brokers
+    report of disks that take no records; ``unfit``: those of the partition's brokers that reported one (see `at`).
     """
 
     live: Mapping[int, int]
@@ -55,24 +58,24 @@ class Electorate:
     unfit: frozenset[int] = frozenset()
 
     def at(self, topic: str, partition: int) -> Electorate:
-        """The brokers as they are for this partition."""
-        unfit = frozenset(broker_id for broker_id, told in self.disks.items() if told.concerns(topic, partition))
+        """The brokers as they count for this partition."""
+        unfit = frozenset(broker_id for broker_id, disks in self.disks.items() if disks.concerns(topic, partition))
         return self if unfit == self.unfit else replace(self, unfit=unfit)
 
     def first(self, candidates: Sequence[int]) -> int:
-        """Who of them leads: the first whose disk takes records, else the first."""
+        """The one of them that leads: the first whose disk takes records, otherwise the first."""
         return next((broker_id for broker_id in candidates if broker_id not in self.unfit), candidates[0])
 
     def is_led(self, state: PartitionState) -> bool:
-        """Whether the leader is registered as when it was elected."""
+        """Whether the leader is registered in the epoch in which it was elected."""
         return state.leader is not None and self.live.get(state.leader) == state.leader_broker_epoch
 
     def can_lead(self, broker_id: int) -> bool:
-        """Whether the broker lives and stays."""
+        """Whether the broker lives and is not stopping."""
         return broker_id in self.live and broker_id not in self.suspects and broker_id not in self.stopping
 
     def of(self, broker_ids: Sequence[int]) -> tuple[int, ...]:
-        """Those of the brokers that can lead; where none can, those that stop."""
+        """Those of the brokers that can lead; if none can, those that are stopping."""
         return tuple(b for b in broker_ids if self.can_lead(b)) or tuple(
             b for b in broker_ids if b in self.live and b not in self.suspects
         )
@@ -87,11 +90,11 @@ def elect(
     is_unclean_allowed: bool = False,
     is_loss_accepted: bool = False,
 ) -> PartitionState | None:
-    """The partition's next state, or None where it stays as it is.
+    """The partition's next state; None if it does not change.
 
     ``current`` None: a new partition; all its live replicas are in sync. ``is_unclean_allowed``:
     ``unclean.leader.election.enable``, or an operator. ``is_loss_accepted``: then even one that has lost its log, if no
-    other lives. With nobody to elect the partition has no leader, and its in-sync set stays.
+    other lives. If nobody can be elected, the partition has no leader, and its in-sync set stays.
     """
     if current is None:
         in_sync = brokers.of(replicas)
@@ -144,10 +147,11 @@ def elect_most_complete(
     controller_epoch: int,
     ends: Mapping[int, tuple[int, int]],
 ) -> PartitionState | None:
-    """The state in which the unproven member leads whose log goes furthest, and it alone is in sync; None: none lives.
+    """The state in which the unproven member whose log goes furthest leads and is the only one in sync; None: none
+    lives.
 
-    ``ends``: (leader epoch of the last record, log end offset) of each one's log; who is not in there has nothing. Of
-    two logs the one with the higher pair holds all that both were told was committed (`replication.divergence`).
+    ``ends``: (leader epoch of the last record, log end offset) of each log; a member without an entry has nothing. Of
+    two logs the one with the higher pair holds everything that either knew to be committed (`replication.divergence`).
     Equals lead in the usual order.
     """
     candidates = brokers.of([b for b in replicas if b in current.unproven and b not in current.lost])
@@ -161,7 +165,7 @@ def elect_most_complete(
 def prefer(
     current: PartitionState | None, replicas: Sequence[int], brokers: Electorate, controller_epoch: int
 ) -> PartitionState | None:
-    """The state in which the first replica leads; None where it does, or is not live and in sync, is stopping, is
+    """The state in which the first replica leads; None if it already does, is not live and in sync, is stopping, is
     unproven, or has a disk that takes no records."""
     if current is None or not brokers.is_led(current) or current.leader == replicas[0]:
         return None
@@ -186,17 +190,17 @@ def led_by(leader: int, current: PartitionState, brokers: Electorate, controller
 
 
 def _is_left_by_all_in_sync(current: PartitionState, brokers: Electorate) -> bool:
-    """Whether nobody in sync is registered, nor known to have come back without its log or its power.
+    """Whether nobody in sync is registered, or known to have come back without its log or after a power loss.
 
-    A leader commits nothing while others are eligible. So whoever was in sync has no more than they have but what was
-    never committed, and with ``acks=1`` alone counted as acknowledged.
+    A leader commits nothing while others are eligible. So all that a replica in sync has beyond the eligible was never
+    committed, and was acknowledged with ``acks=1`` at most.
     """
     doubtful = {*current.lost, *current.unproven, *brokers.live}
     return doubtful.isdisjoint(current.isr)
 
 
 def _alone(leader: int, current: PartitionState, brokers: Electorate, controller_epoch: int) -> PartitionState:
-    """The state under a leader that may lack what others had: what it has counts, and it alone is in sync."""
+    """The state under a leader that may lack what others had: its log counts, and it alone is in sync."""
     lost = tuple(broker_id for broker_id in current.lost if broker_id != leader)
     chosen = msgspec.structs.replace(current, isr=(leader,), lost=lost, unproven=(), eligible=())
     return led_by(leader, chosen, brokers, controller_epoch)

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
+from broker_runtime.contract.events import event
 from broker_runtime.controller.controller import Controller
 from broker_runtime.controller.reassignment import ReassignmentStep
 from broker_runtime.zookeeper.cluster_state import TopicState
@@ -24,13 +25,13 @@ from broker_runtime.zookeeper.znodes import (
     topic_path,
 )
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
 
 class MovementWriter:
-    """Carries out what was decided about replicas and leaders. The caller lets one change at a time through."""
+    """Carries out what was decided about replicas and leaders. The caller lets one change through at a time."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
@@ -38,7 +39,7 @@ class MovementWriter:
     def write(self, topic: TopicState, step: ReassignmentStep) -> None:
         """Writes a step. Raises as `Controller.write`; `BadVersionError` if the topic or a state changed meanwhile."""
         self._controller.write(_step_writes(topic, step))
-        _tell(topic, step)
+        _log_step(topic, step)
 
     def move(
         self,
@@ -53,7 +54,7 @@ class MovementWriter:
             step = plan(present)
             return _step_writes(present, step), (present, step)
 
-        _tell(*self._controller.change_topic(topic, planned, refreshed=refreshed))
+        _log_step(*self._controller.change_topic(topic, planned, refreshed=refreshed))
 
     def elect(
         self,
@@ -72,15 +73,15 @@ class MovementWriter:
         return self._controller.change_topic(topic, planned, refreshed=refreshed)
 
     def set_draining(self, broker_id: int, is_draining: bool, *, since_ms: int = 0) -> None:
-        """From now on the broker gets no new replicas, or it does again. Raises as `Controller.write`."""
+        """From now on the broker gets no new replicas, or gets them again. Raises as `Controller.write`."""
         path = draining_path(broker_id)
         change: Operation = Create(path, to_json(DrainingBroker(since_ms=since_ms))) if is_draining else Delete(path)
         operations = [change, announcing(())]
         try:
             self._controller.write(operations)
         except (NodeExistsError, NoNodeError):
-            return  # it is so already
-        log.info("drain broker=%d draining=%s", broker_id, is_draining)
+            return  # already so
+        event(_logger, "drain broker", broker=broker_id, draining=is_draining)
 
 
 def _step_writes(topic: TopicState, step: ReassignmentStep) -> list[Operation]:
@@ -88,13 +89,24 @@ def _step_writes(topic: TopicState, step: ReassignmentStep) -> list[Operation]:
     return [record, *_state_writes(topic, step.states), announcing([topic.name])]
 
 
-def _tell(topic: TopicState, step: ReassignmentStep) -> None:
+def _log_step(topic: TopicState, step: ReassignmentStep) -> None:
     for number, state in sorted(step.states.items()):
-        log.info(
-            "move topic=%s partition=%d leader=%s leader_epoch=%d isr=%s",
-            topic.name, number, state.leader, state.leader_epoch, state.isr,
-        )  # fmt: skip
-    log.info("reassign topic=%s version=%d moving=%s", topic.name, topic.version, sorted(step.record.reassignments))
+        event(
+            _logger,
+            "move partition",
+            topic=topic.name,
+            partition=number,
+            leader=state.leader,
+            leader_epoch=state.leader_epoch,
+            isr=state.isr,
+        )
+    event(
+        _logger,
+        "reassign partitions",
+        topic=topic.name,
+        version=topic.version,
+        moving=sorted(step.record.reassignments),
+    )
 
 
 def _state_writes(topic: TopicState, states: Mapping[int, PartitionState]) -> list[Operation]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 def partition_ranges(numbers: Iterable[int]) -> str:
-    """Rising ranges, both ends included; the empty text for no number."""
+    """Ascending ranges, both ends included; empty text for no numbers."""
     ranges: list[list[int]] = []
     for number in sorted(numbers):
         if ranges and number <= ranges[-1][1] + 1:

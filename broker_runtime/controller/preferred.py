@@ -1,8 +1,8 @@
-"""Leaderships that go back to the first replica once it is in sync again (``auto.leader.rebalance.enable``).
+"""Leaderships that return to the first replica once it is in sync again (``auto.leader.rebalance.enable``).
 
-Rule: promptly, but a partition at most once per `INTERVAL_MS`: a broker that comes and goes does not drag its
-leaderships along each time. And what becomes ready within `TOGETHER_MS` goes back together: of a broker that recovers
-its logs one after the other each one would be news to all. Time is an argument.
+Rule: they return promptly, but each partition at most once per `INTERVAL_MS`, so that a broker that comes and goes does
+not take its leaderships along each time. Those that become ready within `TOGETHER_MS` return together: a broker that
+recovers its logs one after the other would cause a change for each of them. Time is an argument.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TOGETHER_MS: Final = 500
 
 
 class PreferredLeaders:
-    """When which partition was given back last, by this controller. Used under the member's lock."""
+    """When this controller last gave each partition back. Used under the member's lock."""
 
     def __init__(self) -> None:
         self._given_back_ms: dict[tuple[str, int], int] = {}
@@ -27,7 +27,7 @@ class PreferredLeaders:
     def decide(
         self, cluster: ClusterState, brokers: Electorate, controller_epoch: int, now_ms: int
     ) -> tuple[list[Decision], int | None]:
-        """What is given back now, and when the next is due; None: nothing waits."""
+        """What is given back now, and when the next is due; None: none is waiting."""
         self._given_back_ms = {at: ms for at, ms in self._given_back_ms.items() if now_ms - ms < INTERVAL_MS}
         decided: list[Decision] = []
         waiting: list[int] = []

@@ -6,8 +6,8 @@ KIP-455's way, in three steps, each one compare-and-set, so that a crash between
     finish    as soon as all of the target are in sync: the leader is one of the target, the assignment is the target
     cancel    the assignment becomes what it was before: the replicas that were being added are dropped
 
-Rules: the leader and the in-sync set never have a member outside the assignment; no step takes the last in-sync replica
-away. A later request for a partition that moves takes the place of the earlier one.
+Rules: the leader and the in-sync set never have a member outside the assignment; no step removes the last in-sync
+replica. A later request for a partition that is moving replaces the earlier one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ReassignmentStep:
     """A topic's record and the states of some of its partitions, to be written together."""
 
     record: TopicRecord
-    states: Mapping[int, PartitionState]  # by partition; those that change
+    states: Mapping[int, PartitionState]  # by partition; only those that change
 
 
 def begin(
@@ -48,12 +48,12 @@ def begin(
     *,
     after: ReassignmentStep | None = None,
 ) -> ReassignmentStep:
-    """Partitions by number are to have these replicas, the preferred leader first. ``live``: epochs by broker id.
-    ``after``: what other partitions of the topic change in the same step.
+    """Begins to move partitions to these replicas, by partition number, the preferred leader first. ``live``: epochs by
+    broker id. ``after``: what other partitions of the topic change in the same step.
 
-    Nothing changes for a partition that has them already. Raises `UnknownTopicOrPartitionError` for a partition that
-    does not exist, `InvalidReplicaAssignmentError` for a broker that does not, brokers named twice, none, or where no
-    in-sync replica would be left.
+    Nothing changes for a partition that already has them. Raises `UnknownTopicOrPartitionError` for a partition that
+    does not exist, `InvalidReplicaAssignmentError` for a broker that does not exist, for brokers named twice, for no
+    brokers, or if no in-sync replica would be left.
     """
     plan = _Plan(topic, live, controller_epoch, after)
     for number, target in targets.items():
@@ -70,10 +70,10 @@ def begin(
 def cancel(
     topic: TopicState, numbers: Collection[int], live: Mapping[int, int], controller_epoch: int
 ) -> ReassignmentStep:
-    """These partitions go back to the replicas they had.
+    """Returns these partitions to the replicas they had.
 
-    Raises `NoReassignmentInProgressError` where one does not move; `InvalidReplicaAssignmentError` where none of the
-    replicas it had is in sync any more.
+    Raises `NoReassignmentInProgressError` if one is not moving; `InvalidReplicaAssignmentError` if none of the replicas
+    it had is in sync any more.
     """
     plan = _Plan(topic, live, controller_epoch)
     for number in numbers:
@@ -85,7 +85,7 @@ def cancel(
 
 
 def finish(topic: TopicState, live: Mapping[int, int], controller_epoch: int) -> ReassignmentStep | None:
-    """Ends moves whose targets are all in sync, `MOVES_PER_STEP` at most; None where there is none."""
+    """Finishes moves whose targets are all in sync, `MOVES_PER_STEP` at most; None if there are none."""
     plan = _Plan(topic, live, controller_epoch)
     for number, running in topic.record.reassignments.items():
         if plan.changes == MOVES_PER_STEP:
@@ -105,11 +105,11 @@ def plan_decommission(
     *,
     suspects: Collection[int] = (),
 ) -> dict[TopicPartition, tuple[int, ...]]:
-    """Where each partition of the broker goes: in its place the least loaded of ``brokers`` that does not have it.
+    """Where each partition of the broker goes: to the least loaded of ``brokers`` that does not have it yet.
 
-    ``brokers``: those that may take partitions, and what they hold; the ``suspects`` among them, who are probably
-    dead, take what nobody else can. A partition that moves already is moved to its
-    target, without the broker. Raises `InvalidReplicaAssignmentError` where there is no broker left for a partition.
+    ``brokers``: those that may take partitions, and what they hold; the ``suspects`` among them, which are probably
+    dead, take only what nobody else can. A partition that is already moving goes to its target, without the broker.
+    Raises `InvalidReplicaAssignmentError` if no broker is left for a partition.
     """
     held = {candidate: load.replicas for candidate, load in brokers.items() if candidate != broker_id}
     leads = {candidate: load.leaders for candidate, load in brokers.items() if candidate != broker_id}
@@ -137,9 +137,9 @@ def plan_decommission(
 def fitted(
     state: PartitionState, replicas: Sequence[int], live: Mapping[int, int], controller_epoch: int
 ) -> PartitionState | None:
-    """The state within ``replicas``: members that have none leave it, and the leadership with them.
+    """The state restricted to ``replicas``: all other members leave it, and lose the leadership.
 
-    None where nobody in sync would be left.
+    None if nobody in sync would be left.
     """
     in_sync = tuple(broker_id for broker_id in replicas if broker_id in state.isr)
     if not in_sync:
@@ -192,8 +192,8 @@ class _Plan:
                     f"{sorted(present.state.isr)}, the replicas would be {list(replicas)}"
                 )
             is_same = (set(state.isr), state.leader) == (set(present.state.isr), present.state.leader)
-            # Where one loses its replica the state is written even so: a leader that takes it into the in-sync set at
-            # this moment, over the version known here, is refused.
+            # When a broker loses its replica, the state is written even if it does not change: a leader that takes that
+            # broker into the in-sync set at this moment, over the version known here, is then refused.
             if not is_same or not set(self._assignment[number]) <= set(replicas):
                 self._states[number] = state
         self.changes += 1

@@ -1,8 +1,8 @@
 """Which registered brokers are probably dead: those whose port refuses, though their session has not timed out yet.
 
-Rules: a suspicion is of one registration (broker id and epoch) and ends with it. It may be wrong, so it ends as well
-when the port answers, or when the broker, once out of all in-sync sets, is taken into one again: that proves it alive,
-and for a while it is suspected no more. A registration whose port never answered counts as starting for a while.
+Rules: a suspicion concerns one registration (broker id and epoch) and ends with it. It may be wrong, so it also ends
+when the port answers, or when the broker, having left all in-sync sets, is taken into one again: that proves it alive,
+and it is not suspected again for a while. A registration whose port never answered counts as starting for a while.
 Probing never happens under the lock. Nothing here elects.
 """
 
@@ -14,9 +14,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from broker_runtime.contract.events import event
 from broker_runtime.zookeeper.znodes import BrokerRegistration
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 Probe = Callable[[str, int], bool]
 """``probe(host, port)``: whether the port refuses. A time-out is no refusal. Blocks for one connection attempt."""
@@ -33,12 +34,12 @@ class _Peer:
     known_since_ms: int
     has_answered: bool = False
     is_suspect: bool = False
-    is_evicted: bool = False  # no in-sync set with other members has it
+    is_evicted: bool = False  # it is in no in-sync set with other members
     trusted_until_ms: int = 0
 
 
 class Suspicions:
-    """What one broker holds against the others. Thread-safe."""
+    """Which other brokers one broker suspects. Thread-safe."""
 
     def __init__(self, broker_id: int, probe: Probe, now_ms: Callable[[], int]) -> None:
         self._broker_id = broker_id
@@ -48,7 +49,7 @@ class Suspicions:
         self._peers: dict[int, _Peer] = {}
 
     def registered(self, brokers: Mapping[int, BrokerRegistration]) -> None:
-        """The brokers that are registered now; what was known of others, or of earlier registrations, is forgotten."""
+        """Takes note of the registered brokers; forgets what was known of others, and of earlier registrations."""
         with self._lock:
             peers: dict[int, _Peer] = {}
             for broker_id, broker in brokers.items():
@@ -62,12 +63,12 @@ class Suspicions:
 
     @property
     def dead(self) -> dict[int, int]:
-        """Who is suspected: broker id → epoch."""
+        """The suspected brokers: id → epoch."""
         with self._lock:
             return {broker_id: peer.epoch for broker_id, peer in self._peers.items() if peer.is_suspect}
 
     def look(self, broker_id: int) -> bool:
-        """Probes the broker; True: what is thought of it has changed. Blocks for one connection attempt."""
+        """Probes the broker; returns whether the suspicion of it changed. Blocks for one connection attempt."""
         with self._lock:
             peer = self._peers.get(broker_id)
         if peer is None:
@@ -83,7 +84,8 @@ class Suspicions:
             if is_suspect == peer.is_suspect:
                 return False
             peer.is_suspect, peer.is_evicted = is_suspect, False
-        log.warning("suspect broker=%d epoch=%d is_dead=%s", broker_id, peer.epoch, is_suspect)
+        what = "suspect broker" if is_suspect else "clear suspicion"
+        event(_logger, what, level=logging.WARNING, broker=broker_id, epoch=peer.epoch)
         return True
 
     def look_at_all(self) -> bool:
@@ -94,17 +96,18 @@ class Suspicions:
         return any(changed)
 
     def found_in_sync(self, broker_ids: frozenset[int]) -> None:
-        """Before an election: these brokers are in sync somewhere, with others. Who had been taken out lives."""
+        """Before an election: these brokers are in sync somewhere, with others. One that had left such sets is
+        alive."""
         with self._lock:
             for broker_id in broker_ids & self._peers.keys():
                 peer = self._peers[broker_id]
                 if peer.is_suspect and peer.is_evicted:
                     peer.is_suspect, peer.trusted_until_ms = False, self._now_ms() + TRUST_MS
-                    log.warning("suspected wrongly broker=%d epoch=%d", broker_id, peer.epoch)
+                    event(_logger, "clear wrong suspicion", level=logging.WARNING, broker=broker_id, epoch=peer.epoch)
 
     def left_in_sync(self, broker_ids: frozenset[int]) -> None:
-        """After an election: these brokers are in sync somewhere, with others. Who is suspected and not among them was
-        taken out."""
+        """After an election: these brokers are in sync somewhere, with others. A suspect that is not among them was
+        taken out of all such sets."""
         with self._lock:
             for broker_id, peer in self._peers.items():
                 peer.is_evicted = peer.is_suspect and broker_id not in broker_ids

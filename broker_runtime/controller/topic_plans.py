@@ -1,4 +1,4 @@
-"""What a request to make or change a topic comes to, or why it is refused. Pure: nothing here reads or writes.
+"""What a request to create or change a topic results in, or why it is refused. Pure: nothing here reads or writes.
 
 Rule: a refusal names the value and what is allowed; a plan is complete, so carrying it out decides nothing more.
 """
@@ -33,7 +33,7 @@ MAX_SCHEMA_VERSIONS: Final = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPlan:
-    """A topic to be made."""
+    """A topic to be created."""
 
     name: str
     record: TopicRecord
@@ -50,7 +50,7 @@ def plan_topic(
     now_ms: int,
     suspects: Collection[int] = (),
 ) -> TopicPlan:
-    """The topic that ``request`` asks for. That its name is free is for the caller to see. ``suspects``: see `assign`;
+    """The topic that ``request`` asks for. The caller checks that its name is free. ``suspects``: see `assign`;
     an assignment that the request gives may name them.
 
     Raises `InvalidTopicError`, `InvalidPartitionsError`, `InvalidReplicationFactorError`,
@@ -96,7 +96,7 @@ def plan_partitions(
 
 
 def plan_columns(name: str, record: TopicRecord, schema: bytes) -> TopicRecord:
-    """The topic with a new schema version: the present columns and the nullable ones of ``schema`` behind them.
+    """The topic with a new schema version: the present columns, followed by the nullable ones of ``schema``.
 
     Raises `InvalidSchemaError`.
     """

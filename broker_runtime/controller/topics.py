@@ -1,12 +1,12 @@
-"""Making, changing and deleting topics: the controller's writes to ZooKeeper, so that a crash anywhere does no harm.
+"""Creating, changing and deleting topics: the controller's writes to ZooKeeper, such that a crash anywhere is harmless.
 
     create      topic, settings and the parent of its partitions in one transaction; then the partitions' states, 200 at
                 a time. A topic without some of them is completed by the next election.
-    delete      a mark in ``/admin/delete_topics`` decides it: from then on the topic is served no more. Then its
-                partitions' states; topic and settings, in one transaction that also notes which brokers have logs of
-                it (each removes its own, whenever it is back); its groups' offsets (no commit finds the topic any
-                more), and last the mark. Whoever is the controller after a crash goes on from the mark, so each step
-                may be repeated.
+    delete      a mark in ``/admin/delete_topics`` decides it: from then on the topic is not served any more. Then these
+                are removed: its partitions' states; topic and settings, in one transaction that also notes which
+                brokers have logs of it (each removes its own when it is back); its groups' offsets (commits no longer
+                find the topic); and last the mark. After a crash the next controller continues from the mark, so each
+                step is idempotent.
 
 Rules: nothing is decided here that `topic_plans` could decide; everything is written through `Controller.write`, and
 announced with the topic's name.
@@ -19,6 +19,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from broker_runtime.contract.errors import CorruptRecordError, TopicAlreadyExistsError
+from broker_runtime.contract.events import event
 from broker_runtime.controller.controller import Controller
 from broker_runtime.controller.topic_plans import TopicPlan
 from broker_runtime.zookeeper.cluster_state import TopicState
@@ -53,7 +54,7 @@ from broker_runtime.zookeeper.znodes import (
     topic_path,
 )
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 def record_change(topic: TopicState, record: TopicRecord) -> list[Operation]:
@@ -70,14 +71,14 @@ def config_change(topic: TopicState, config: Mapping[str, str]) -> list[Operatio
 
 
 class TopicWriter:
-    """Writes topics. The caller lets one change at a time through."""
+    """Writes topics. The caller lets one change through at a time."""
 
     def __init__(self, client: ZooKeeperClient, controller: Controller) -> None:
         self._client = client
         self._controller = controller
 
     def create(self, plan: TopicPlan) -> None:
-        """Makes the topic; its partitions have no states yet. Raises `TopicAlreadyExistsError`, and as
+        """Creates the topic; its partitions have no states yet. Raises `TopicAlreadyExistsError`, and as
         `Controller.write`."""
         if self._exists(topic_deletion_path(plan.name)):
             raise TopicAlreadyExistsError(f"topic {plan.name!r} is still being deleted; try again later")
@@ -96,19 +97,19 @@ class TopicWriter:
             raise TopicAlreadyExistsError(
                 f"topic {plan.name!r} already exists; to accept that, use --if-not-exists (exist_ok=True)"
             ) from None
-        log.info("create topic=%s partitions=%d", plan.name, len(plan.record.assignment))
+        event(_logger, "create topic", topic=plan.name, partitions=len(plan.record.assignment))
 
     def mark_for_deletion(self, topic: TopicState) -> None:
-        """Decides that the topic goes. Raises as `Controller.write`."""
+        """Decides that the topic is deleted. Raises as `Controller.write`."""
         operation = Create(topic_deletion_path(topic.name), to_json(DeletionRecord(topic_id=topic.record.topic_id)))
         try:
             self._write([operation], topic.name)
         except NodeExistsError:
-            return  # decided before, not finished: the caller goes on with it
-        log.info("delete topic=%s topic_id=%s", topic.name, topic.record.topic_id.hex())
+            return  # decided earlier and not finished: the caller continues it
+        event(_logger, "delete topic", topic=topic.name, topic_id=topic.record.topic_id.hex())
 
     def finish_deletion(self, name: str) -> None:
-        """Carries a decided deletion to its end; the logs are left to the brokers that have them.
+        """Finishes a deletion that was decided; the logs are left to the brokers that have them.
 
         Raises as `Controller.write`; it can be called again then.
         """
@@ -121,7 +122,7 @@ class TopicWriter:
         self._forget_group_offsets(name)
         with contextlib.suppress(NoNodeError):
             self._write([Delete(topic_deletion_path(name))], name)
-        log.info("deleted topic=%s topic_id=%s", name, topic_id.hex())
+        event(_logger, "finish deletion", topic=name, topic_id=topic_id.hex())
 
     def _remove_partitions(self, name: str) -> None:
         try:
@@ -129,13 +130,13 @@ class TopicWriter:
         except NoNodeError:
             return
         for part in in_parts(numbers):
-            # A partition and its state are made in one transaction, so both are there.
+            # A partition and its state are created in one transaction, so both exist.
             self._delete([path for p in part for path in (partition_state_path(name, p), partition_path(name, p))])
         self._delete([partitions_path(name)])
 
     def _remove_topic(self, name: str, topic_id: bytes) -> None:
-        # In one transaction: settings without their topic would be another topic's of the same name, and logs that
-        # nobody is told to remove would stay.
+        # In one transaction: settings without their topic would pass to a new topic of the same name, and logs that no
+        # broker is asked to remove would stay.
         operations: list[Operation] = [
             Delete(path) for path in (topic_config_path(name), topic_path(name)) if self._exists(path)
         ]
@@ -153,7 +154,7 @@ class TopicWriter:
                 self._delete([path])
 
     def _brokers_of(self, name: str, node: ZNode) -> tuple[int, ...]:
-        """Who has logs of the topic; every broker there ever was, if it cannot be read."""
+        """The brokers that have logs of the topic; every broker there ever was, if the topic cannot be read."""
         try:
             record = from_json(node.data, TopicRecord, topic_path(name))
         except CorruptRecordError:
@@ -161,9 +162,9 @@ class TopicWriter:
         return tuple(sorted({broker_id for replicas in record.assignment for broker_id in replicas}))
 
     def _delete(self, paths: Sequence[str]) -> None:
-        """Of what nobody reads any more: not announced."""
+        """Writes to znodes that nobody reads any more: not announced."""
         operations = [Delete(path) for path in paths]
-        with contextlib.suppress(NoNodeError):  # gone by itself
+        with contextlib.suppress(NoNodeError):  # already gone
             self._controller.write(operations)
 
     def _write(self, operations: Sequence[Operation], name: str) -> None:

@@ -2,14 +2,14 @@
 
     a proven one leads, and answers      the unproven members leave the in-sync set, and join when they have caught up
     nobody leads, the set is complete    the one whose log goes furthest leads, at once
-    nobody leads, some are not back      the same among those that are, when `PATIENCE_MS` are over: a proven one that
-                                         comes meanwhile leads at once (`election.elect`)
+    nobody leads, some are not back      the same among those that are back, after `PATIENCE_MS`; a proven one that
+                                         comes back meanwhile leads at once (`election.elect`)
 
-After KIP-966's unclean recovery, which also asks replicas for the ends of their logs. Rules: an answer counts if it
-comes from the registration that is known here. A leader must answer: its registration may be that of a dead process,
-whose session has not timed out yet. A broker that does not answer, or cannot open its log, is waited for as if it were
-not back, and counts as having nothing when the time is over. The time runs from when this controller first saw the
-partition so; it is an argument.
+This follows KIP-966's unclean recovery, which also asks replicas for the ends of their logs. Rules: an answer counts if
+it comes from the registration that is known here. A leader must answer, because its registration may be that of a dead
+process whose session has not timed out yet. A broker that does not answer, or cannot open its log, is waited for like
+one that is not back, and counts as having nothing when the time is over. The time runs from when this controller first
+saw the partition in this condition; it is an argument.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Final
 
 import msgspec
 
+from broker_runtime.contract.events import event
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import LogEndsRequest, LogEndsResponse, PartitionKey, portions
 from broker_runtime.controller.controller import Decision
@@ -33,13 +34,13 @@ RETRY_MS: Final = 1_000
 AskLogEnds = Callable[[int, LogEndsRequest], LogEndsResponse | None]
 """Asks a broker how far its logs go; None: it does not answer. Blocks, for another broker two seconds at most."""
 RunAll = Callable[[Mapping[str, Callable[[], object]]], object]
-"""Runs all of these, each under its name; returns when they have ended, or after two seconds: then some go on."""
+"""Runs all of these, each under its name; returns when they have ended, or after two seconds: then some continue."""
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 class UnprovenReplicas:
-    """Since when each such partition waits. Used under the member's lock."""
+    """Partitions that wait for such a decision, and since when. Used under the member's lock."""
 
     def __init__(self, ask: AskLogEnds, run_all: RunAll) -> None:
         """``run_all``: see `in_line`."""
@@ -50,7 +51,7 @@ class UnprovenReplicas:
     def decide(
         self, cluster: ClusterState, brokers: Electorate, controller_epoch: int, now_ms: int
     ) -> tuple[list[Decision], int | None]:
-        """What is decided now, and when to look again though nothing changes; None: nothing waits. Blocks for the
+        """What is decided now, and when to look again although nothing changes; None: nothing waits. Blocks for the
         brokers it asks, as ``run_all`` does."""
         found = {
             TopicPartition(name, number): present
@@ -72,10 +73,16 @@ class UnprovenReplicas:
         waiting = found.keys() - {TopicPartition(each.topic, each.partition) for each in decided}
         for at in waiting:
             if self._since_ms[at] == now_ms and not brokers.is_led(found[at].state):
-                log.warning(
-                    "wait for who has most after a power loss partition=%s isr=%s unproven=%s at_most_s=%d",
-                    at, found[at].state.isr, found[at].state.unproven, PATIENCE_MS // 1_000,
-                )  # fmt: skip
+                event(
+                    _logger,
+                    "wait for longest log",
+                    level=logging.WARNING,
+                    topic=at.topic,
+                    partition=at.partition,
+                    isr=found[at].state.isr,
+                    unproven=found[at].state.unproven,
+                    at_most_s=PATIENCE_MS // 1_000,
+                )
         over_ms = [self._since_ms[at] + PATIENCE_MS for at in waiting if not self._is_over(at, now_ms)]
         return decided, min([now_ms + RETRY_MS, *over_ms]) if waiting else None
 
@@ -83,7 +90,7 @@ class UnprovenReplicas:
         return now_ms - self._since_ms[at] >= PATIENCE_MS
 
     def _whom(self, at: TopicPartition, present: VersionedState, brokers: Electorate, now_ms: int) -> list[int]:
-        """The brokers whose answer decides; none: it is to be waited for others first."""
+        """The brokers whose answers decide; none: others have to be waited for first."""
         state = present.state
         if state.leader is not None:
             return [state.leader] if brokers.is_led(state) and state.leader not in brokers.suspects else []
@@ -95,7 +102,7 @@ class UnprovenReplicas:
     def _answers(
         self, asked: Mapping[TopicPartition, Collection[int]], cluster: ClusterState
     ) -> dict[int, dict[TopicPartition, tuple[int, int]]]:
-        """Of each broker that answers how far its logs go."""
+        """How far the logs of each broker go that answers."""
         answers: dict[int, dict[TopicPartition, tuple[int, int]]] = {}
 
         def ask(broker_id: int, epoch: int, keys: Collection[PartitionKey]) -> None:
@@ -145,15 +152,21 @@ class UnprovenReplicas:
         chosen = elect_most_complete(state, replicas, there, controller_epoch, ends)
         if chosen is None:
             return None
-        log.warning(
-            "elect the one with most after a power loss partition=%s leader=%s ends=%s not_heard=%s",
-            at, chosen.leader, ends, [member for member in members if member not in ends],
-        )  # fmt: skip
+        event(
+            _logger,
+            "elect longest log",
+            level=logging.WARNING,
+            topic=at.topic,
+            partition=at.partition,
+            leader=chosen.leader,
+            ends=ends,
+            not_heard=[member for member in members if member not in ends],
+        )
         return Decision(at.topic, at.partition, present, chosen)
 
 
 def in_line(calls: Mapping[str, Callable[[], object]]) -> None:
-    """`RunAll` by the caller itself, one after the other: where nothing may depend on threads."""
+    """`RunAll` on the caller's thread, one after the other: where nothing may depend on threads."""
     for call in calls.values():
         call()
 

@@ -2,21 +2,22 @@
 
     next_request → (the network) → handle → next_request → …        failed, when the connection broke
 
-One request at a time, for all partitions that are followed there. It tells where each log ends and how much of that is
-durable: `handle` appends what came for all, then makes it durable, so the next request tells it. (Where the replica is
-far behind, the disk has the time in which the next answer comes: `flush_while_asking`.) In a session (`begin_session`)
-the leader remembers, and a request tells what is new alone: an exchange then costs what happened, not how many
-partitions there are. A request that has no room for all that is new (`MOST_ENTRIES`) waits for no data: the
-next tells the rest.
+There is one request at a time, for all partitions followed there. It reports where each log ends and how much of that
+is durable: `handle` appends what came for all partitions, then makes it durable, so the next request reports it. (Where
+the replica is far behind, the disk is given the time until the next answer: `flush_while_asking`.) In a session
+(`begin_session`) the leader remembers what was reported, and a request has only what is new: the cost of an exchange is
+that of what happened, not of how many partitions there are. A request without room for all that is new (`MOST_ENTRIES`)
+does not wait for data: the next one reports the rest.
 
-Rule: an answer counts only if it is to the request that is out, for a partition that is still followed in the same
-leader epoch and whose log still ends where it was last said to end. So answers that come twice, late or not at all do
-no harm. What goes wrong with one partition makes that one wait and no other.
+Rule: an answer counts only if it answers the request that is out, for a partition that is still followed in the same
+leader epoch and whose log still ends where it was last reported to end. So answers that come twice, late or never do no
+harm. A partition with which something goes wrong waits, and no other does.
 """
 
 from __future__ import annotations
 
 import logging
+import random
 import threading
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -32,10 +33,18 @@ from broker_runtime.contract.errors import (
     PylogError,
     error_from_code,
 )
+from broker_runtime.contract.events import event
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import MOST_ENTRIES
 from broker_runtime.contract.streams import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
-from broker_runtime.following.follower_log import LogPosition, adopt_marks, begin_anew, cut_to_common_part, position_of
+from broker_runtime.contract.waiting import Backoff
+from broker_runtime.following.follower_log import (
+    LogPosition,
+    adopt_marks,
+    cut_to_common_part,
+    position_of,
+    restart_at_leader,
+)
 from broker_runtime.log import FlushMode, PartitionLog
 from broker_runtime.replication.hosted_replica import HostedReplica
 from broker_runtime.replication.leadership import Leadership
@@ -45,8 +54,8 @@ FIRST_RETRY_MS: Final = 50
 LONGEST_RETRY_MS: Final = 1_000
 _LONGEST_FLUSH_OF_ANOTHER_S: Final = 1.0
 _NEVER_MS: Final = 1 << 62
-_LOADS_PER_REQUEST: Final = 8  # so that logs that are loaded, or recovered, hold up the others a little only
-_log = logging.getLogger(__name__)
+_LOADS_PER_REQUEST: Final = 8  # loading and recovering logs holds up the others only a little
+_logger = logging.getLogger(__name__)
 
 REPORT_AGAIN_MS: Final = 2_000
 _SMALLEST_SHARE: Final = 16
@@ -56,34 +65,36 @@ _Request = TypeVar("_Request")
 
 @dataclass(slots=True, eq=False)
 class _Followed:
-    """One partition followed in one leader epoch. A new epoch, or another log, is another one."""
+    """One partition followed in one leader epoch. With a new epoch or another log it is another object."""
 
     replica: HostedReplica
     leader_epoch: int
+    backoff: Backoff
     retry_at_ms: int = 0
-    failures: int = 0  # in a row
+    is_failing: bool = False  # the last try failed
     lacks_room: bool = False  # what the leader has did not fit on the disk: not asked for until there is room
 
     def fails(self, now_ms: int) -> None:
-        """It is left alone for a while; for good if its log is offline."""
-        self.failures += 1
-        self.retry_at_ms = _NEVER_MS if self.replica.log.is_offline else now_ms + _delay_ms(self.failures)
+        """It is left alone for a while, or for good if its log is offline."""
+        self.is_failing = True
+        self.retry_at_ms = _NEVER_MS if self.replica.log.is_offline else now_ms + _next_ms(self.backoff)
 
     def succeeds(self) -> None:
-        self.failures = self.retry_at_ms = 0
+        self.is_failing, self.retry_at_ms = False, 0
+        self.backoff.reset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """What the leader was told of a partition."""
+    """What was reported to the leader of a partition."""
 
     followed: _Followed
     position: LogPosition
 
 
 class FollowerFetcher:
-    """All that this broker follows of one leader. `next_request`, `handle` and `failed` are one thread's; the others
-    any thread's. Blocks for the disk, never for the network."""
+    """All that this broker follows of one leader. `next_request`, `handle` and `failed` are called by one thread, the
+    others by any. Blocks on the disk, never on the network."""
 
     def __init__(
         self,
@@ -94,48 +105,52 @@ class FollowerFetcher:
         partition_max_bytes: int,
         max_wait_ms: int,
         throttle: ReplicationThrottle | None = None,
+        rng: random.Random | None = None,
     ) -> None:
         """``max_bytes`` of one answer, ``partition_max_bytes`` (``replica.fetch.max.bytes``) of one partition in it;
-        either is exceeded by a single frame that is larger. ``max_wait_ms``: ``replica.fetch.wait.max.ms``."""
+        either may be exceeded by a single larger frame. ``max_wait_ms``: ``replica.fetch.wait.max.ms``. ``rng``: of
+        the pauses between tries."""
         self.broker_id = broker_id
         self.leader_id = leader_id
         self._max_bytes = max_bytes
         self._partition_max_bytes = partition_max_bytes
         self._max_wait_ms = max_wait_ms
         self._throttle = throttle
+        self._rng = rng
         self._lock = threading.Lock()
         self._followed: dict[TopicPartition, _Followed] = {}
         self._request_id = 0
         self._asked: dict[TopicPartition, _Asked] | None = None  # of the request that is out; None: none is
-        self._session: ReportedPartitions[_Asked] | None = None  # None: each request tells everything
-        # Ordered sets: what is done in which order depends on nothing but what happened.
+        self._session: ReportedPartitions[_Asked] | None = None  # None: each request reports everything
+        # Dicts as ordered sets: the order of work depends only on what happened.
         self._waiting: dict[TopicPartition, None] = {}  # in a session: what is left out for a while
         self._touched: dict[TopicPartition, None] = {}  # follow and unfollow were called since the last request
         self._unflushed: dict[TopicPartition, _Followed] = {}  # what the last answer gave them is not durable yet
-        self._failures = 0  # of the connection, in a row
+        self._backoff = self._new_backoff()  # of the connection
+        self._is_failing = False  # the last try of the connection failed
         self._retry_at_ms = 0
 
     # --- what is followed -----------------------------------------------------------------------------------------
 
     def follow(self, replica: HostedReplica, leader_epoch: int) -> None:
-        """Fetch the partition in this epoch from now on. Again: what went wrong with it is tried again at once."""
+        """Fetch the partition in this epoch from now on. Called again: what failed with it is tried again at once."""
         at = TopicPartition(replica.topic, replica.partition)
         with self._lock:
             known = self._followed.get(at)
             if known is None or known.replica is not replica or known.leader_epoch != leader_epoch:
-                self._followed[at] = _Followed(replica, leader_epoch)
+                self._followed[at] = _Followed(replica, leader_epoch, self._new_backoff())
             else:
                 known.succeeds()
             self._touched[at] = None
 
     def unfollow(self, at: TopicPartition) -> None:
-        """Fetch it no more; what is under way for it does nothing. One that is not followed is fine."""
+        """Stop fetching it; an answer that is on its way changes nothing. Does nothing if it is not followed."""
         with self._lock:
             self._followed.pop(at, None)
             self._touched[at] = None
 
     def is_asked_for(self, at: TopicPartition, leader_epoch: int) -> bool:
-        """Whether the request that is out is answered, too, when the leader has something of the partition."""
+        """Whether the leader also answers the request that is out when it has something for this partition."""
         asked, session = self._asked, self._session
         if asked is None:
             return False
@@ -154,7 +169,8 @@ class FollowerFetcher:
             return sorted(self._followed)
 
     def pause_ms(self, now_ms: int) -> int:
-        """How long `next_request` will have nothing to ask, if nothing else is followed meanwhile; 0: not at all."""
+        """How long `next_request` will have nothing to ask for, unless something else is followed meanwhile; 0: it has
+        something now."""
         with self._lock:
             retries = [each.retry_at_ms for each in self._followed.values()]
         due_ms = max(self._retry_at_ms, min(retries, default=_NEVER_MS))
@@ -166,8 +182,8 @@ class FollowerFetcher:
     # --- one exchange after the other -----------------------------------------------------------------------------
 
     def begin_session(self) -> None:
-        """From now on the leader remembers what it is told, until `failed` or the next call of this: a new connection,
-        whose first request tells everything."""
+        """From now on the leader remembers what is reported to it, until `failed` or the next call of this: the
+        connection is new, and its first request reports everything."""
         self._session = ReportedPartitions()
         self._waiting.clear()
         with self._lock:
@@ -176,10 +192,10 @@ class FollowerFetcher:
     def next_request(
         self, broker_epoch: int, now_ms: int, *, longest_wait_ms: int | None = None
     ) -> FetchRequest | None:
-        """What to ask now; an answer to an earlier request counts no more. None: nothing, see `pause_ms`.
+        """What to ask now; answers to earlier requests no longer count. None: nothing, see `pause_ms`.
 
-        ``broker_epoch`` < 0 (not registered at present): nothing. ``longest_wait_ms``: the leader may wait no longer
-        for data than that, because more is soon to be asked for. May load logs, and blocks for that.
+        ``broker_epoch`` < 0 (not registered at present): nothing. ``longest_wait_ms``: how long the leader may wait for
+        data at most, because more will be asked for soon. May load logs, and blocks for that.
         """
         self._asked = None
         if broker_epoch < 0 or now_ms < self._retry_at_ms:
@@ -191,14 +207,14 @@ class FollowerFetcher:
         if session is not None:
             candidates = {**session.take_unreported(now_ms), **touched, **self._waiting}
             candidates.update(dict.fromkeys(self._held_back(session, now_ms)))
-        asked, wait_ms = self._look(candidates, now_ms)
+        asked, wait_ms = self._choose(candidates, now_ms)
         if longest_wait_ms is not None:
             wait_ms = min(wait_ms, longest_wait_ms)
         forgotten: list[TopicPartition] = []
         if session is not None:
             self._waiting = {at: None for at in candidates if at not in asked and at in self._followed}
             forgotten = [at for at in candidates if at not in asked and session.get(at) is not None]
-            if _put_off(session, asked, forgotten):
+            if _postpone(session, asked, forgotten):
                 wait_ms = 0
             for at in forgotten:
                 session.forget(at)
@@ -218,40 +234,41 @@ class FollowerFetcher:
         )
 
     def handle(self, response: FetchResponse, cells: Sequence[pa.Buffer], now_ms: int) -> None:
-        """Takes an answer in: appended, durable as ``flush.mode`` says, the marks taken over. Raises nothing.
+        """Takes an answer in: appends it, makes it durable as ``flush.mode`` says, adopts the marks. Raises nothing.
 
-        ``cells``: the frames that the answer's rows name. An answer to another request than the last changes nothing.
+        ``cells``: the frames that the answer's rows name. An answer to any request but the last changes nothing.
         """
         if self._asked is None or response.request_id != self._request_id:
             return
         self.flush_while_asking(now_ms)
         asked, self._asked = self._asked, None
         session = self._session
-        self._failures, self._retry_at_ms = 0, 0
+        self._is_failing, self._retry_at_ms = False, 0
+        self._backoff.reset()
         taken: list[tuple[_Followed, FetchedPartition]] = []
-        for told in response.partitions:
-            at = TopicPartition(told.topic, told.partition)
+        for fetched in response.partitions:
+            at = TopicPartition(fetched.topic, fetched.partition)
             ask = asked.pop(at, None) if session is None else session.get(at)
             if ask is None or self._followed.get(at) is not ask.followed:
                 continue
             try:
-                if self._take(ask, told, cells, now_ms):
-                    taken.append((ask.followed, told))
+                if self._take(ask, fetched, cells, now_ms):
+                    taken.append((ask.followed, fetched))
             except PylogError as error:
                 self._fails(ask.followed, error, now_ms)
             except MemoryError as error:
                 self._fails(ask.followed, _no_memory(error), now_ms)
         # All are appended before the first waits for its disk.
-        for each, told in taken:
+        for each, fetched in taken:
             try:
-                self._settle(each, told)
+                self._settle(each, fetched)
                 each.succeeds()
             except PylogError as error:
                 self._fails(each, error, now_ms)
             except MemoryError as error:
                 self._fails(each, _no_memory(error), now_ms)
         if session is not None:
-            self._note_what_moved(session, response)
+            self._report_what_moved(session, response)
 
     @property
     def has_unflushed(self) -> bool:
@@ -259,14 +276,15 @@ class FollowerFetcher:
         return bool(self._unflushed)
 
     def flush_while_asking(self, now_ms: int) -> None:
-        """Makes durable what the answer before left so. Call when the next request is on its way; `handle` does it at
-        the latest. By any thread, while the one that asks waits for the answer. Blocks for the disk. Raises nothing."""
+        """Makes durable what the last answer left to be flushed. Call it when the next request is on its way; `handle`
+        does it at the latest. Safe on any thread while the one that asks waits for the answer. Blocks on the disk.
+        Raises nothing."""
         unflushed, self._unflushed = self._unflushed, {}
         for at, each in unflushed.items():
             try:
                 self._flush(each)
-                # What has to be caught up with would take the memory of what is read; and memory that was in use just
-                # now is filled several times as fast as other.
+                # A replica that catches up would push what is read out of the page cache; and memory that was in use
+                # just now is filled several times as fast as other memory.
                 each.replica.log.drop_cached()
             except PylogError as error:
                 self._fails(each, error, now_ms)
@@ -274,14 +292,24 @@ class FollowerFetcher:
                 self._session.unreported[at] = None
 
     def failed(self, error: PylogError, now_ms: int) -> None:
-        """The connection broke, or was not made: no answer will come, and nothing is asked for a while."""
+        """The connection broke or was not made: no answer will come, and nothing is asked for a while."""
         self._asked = self._session = None
-        self._failures += 1
-        self._retry_at_ms = now_ms + _delay_ms(self._failures)
-        if self._failures == 1:
-            _log.warning("fetch failed leader=%d partitions=%d error=%s", self.leader_id, len(self._followed), error)
+        was_failing, self._is_failing = self._is_failing, True
+        self._retry_at_ms = now_ms + _next_ms(self._backoff)
+        if not was_failing:
+            event(
+                _logger,
+                "fetch from leader",
+                level=logging.WARNING,
+                leader=self.leader_id,
+                partitions=len(self._followed),
+                error=error,
+            )
 
     # --- private --------------------------------------------------------------------------------------------------
+
+    def _new_backoff(self) -> Backoff:
+        return Backoff(first_s=FIRST_RETRY_MS / 1_000, limit_s=LONGEST_RETRY_MS / 1_000, rng=self._rng)
 
     def _ask(self, at: TopicPartition, asked: _Asked) -> FetchPartition:
         return FetchPartition(
@@ -296,8 +324,8 @@ class FollowerFetcher:
             log_start=asked.position.log_start,
         )
 
-    def _look(self, candidates: Collection[TopicPartition], now_ms: int) -> tuple[dict[TopicPartition, _Asked], int]:
-        """What can be asked for of these now, and how long the leader may wait before the others are looked at."""
+    def _choose(self, candidates: Collection[TopicPartition], now_ms: int) -> tuple[dict[TopicPartition, _Asked], int]:
+        """Which of these can be asked for now, and how long the leader may wait until the others are to be tried."""
         held_ms = self._throttle.wait_ms(now_ms) if self._throttle is not None else 0
         wait_ms, loads = self._max_wait_ms, 0
         asked: dict[TopicPartition, _Asked] = {}
@@ -324,24 +352,24 @@ class FollowerFetcher:
         return asked, wait_ms
 
     def _held_back(self, session: ReportedPartitions[_Asked], now_ms: int) -> list[TopicPartition]:
-        """What the leader knows and must leave out while the throttle holds it up."""
+        """The partitions that the leader knows of and must leave out while the throttle holds them up."""
         if self._throttle is None or not self._throttle.wait_ms(now_ms):
             return []
         return [at for at in session if (known := session.get(at)) and not known.followed.replica.is_in_sync]
 
-    def _note_what_moved(self, session: ReportedPartitions[_Asked], response: FetchResponse) -> None:
-        """What is not as the leader knows it is told next."""
-        for told in response.partitions:
-            at = TopicPartition(told.topic, told.partition)
+    def _report_what_moved(self, session: ReportedPartitions[_Asked], response: FetchResponse) -> None:
+        """The next request reports each log that is no longer as the leader knows it."""
+        for fetched in response.partitions:
+            at = TopicPartition(fetched.topic, fetched.partition)
             known = session.get(at)
             if known is None:
                 continue
             try:
                 with known.followed.replica.following(known.followed.leader_epoch) as log:
-                    is_as_told = position_of(log) == known.position
+                    is_as_reported = position_of(log) == known.position
             except PylogError:
-                is_as_told = False
-            if not is_as_told or known.followed.failures:
+                is_as_reported = False
+            if not is_as_reported or known.followed.is_failing:
                 session.unreported[at] = None
 
     def _position(self, at: TopicPartition, each: _Followed, now_ms: int) -> LogPosition | None:
@@ -358,30 +386,30 @@ class FollowerFetcher:
             return None
         return position
 
-    def _take(self, ask: _Asked, told: FetchedPartition, cells: Sequence[pa.Buffer], now_ms: int) -> bool:
-        """Whether the answer is one to what was asked; the log has then what it gives. Raises what the leader, or the
-        log, has against it."""
+    def _take(self, ask: _Asked, fetched: FetchedPartition, cells: Sequence[pa.Buffer], now_ms: int) -> bool:
+        """Whether it answers what was asked; if so, the log has what it brought. Raises the leader's error, or the
+        log's."""
         each = ask.followed
-        error = error_from_code(told.error.code, told.error.message) if told.error is not None else None
+        error = error_from_code(fetched.error.code, fetched.error.message) if fetched.error is not None else None
         if error is not None and not isinstance(error, OffsetOutOfRangeError):
             raise error
-        if told.leader_epoch != each.leader_epoch:
+        if fetched.leader_epoch != each.leader_epoch:
             return False
         with each.replica.following(each.leader_epoch) as log:
             if log.log_end_offset != ask.position.offset:
                 return False
             if error is not None:
-                begin_anew(log, told.log_start, told.log_end)
-            elif told.diverging_epoch >= 0:
-                cut_to_common_part(log, (told.diverging_epoch, told.diverging_end), each.leader_epoch)
-            elif told.row >= 0:
-                self._append(each, log, told, cells, now_ms)
+                restart_at_leader(log, fetched.log_start, fetched.log_end)
+            elif fetched.diverging_epoch >= 0:
+                cut_to_common_part(log, (fetched.diverging_epoch, fetched.diverging_end), each.leader_epoch)
+            elif fetched.row >= 0:
+                self._append(each, log, fetched, cells, now_ms)
         return True
 
     def _append(
-        self, each: _Followed, log: PartitionLog, told: FetchedPartition, cells: Sequence[pa.Buffer], now_ms: int
+        self, each: _Followed, log: PartitionLog, fetched: FetchedPartition, cells: Sequence[pa.Buffer], now_ms: int
     ) -> None:
-        row = told.row
+        row = fetched.row
         if row >= len(cells):
             raise CorruptRecordError(f"an answer of {len(cells)} rows names row {row} for {each.replica}")
         try:
@@ -391,7 +419,7 @@ class FollowerFetcher:
             raise
         if self._throttle is not None and not each.replica.is_in_sync:
             self._throttle.spend(cells[row].size, now_ms)
-        log.append_as_follower(cells[row], leader_epoch=each.leader_epoch, leader_start=told.log_start)
+        log.append_as_follower(cells[row], leader_epoch=each.leader_epoch, leader_start=fetched.log_start)
 
     def _has_room(self, each: _Followed, now_ms: int) -> bool:
         try:
@@ -403,22 +431,23 @@ class FollowerFetcher:
         each.lacks_room = False
         return True
 
-    def _settle(self, each: _Followed, told: FetchedPartition) -> None:
-        if told.row >= 0:
-            # Who is not in sync holds up no acknowledgement, so it need not tell at once how much is durable.
-            if told.next_offset < told.log_end and not each.replica.is_in_sync:
-                self._unflushed[TopicPartition(told.topic, told.partition)] = each
+    def _settle(self, each: _Followed, fetched: FetchedPartition) -> None:
+        if fetched.row >= 0:
+            # A replica that is not in sync holds up no acknowledgement: it need not report at once what is durable.
+            if fetched.next_offset < fetched.log_end and not each.replica.is_in_sync:
+                self._unflushed[TopicPartition(fetched.topic, fetched.partition)] = each
             else:
                 self._flush(each)
-        if told.error is None and told.diverging_epoch < 0:
+        if fetched.error is None and fetched.diverging_epoch < 0:
             with each.replica.following(each.leader_epoch) as log:
-                adopt_marks(log, told.high_watermark, told.log_start)
+                adopt_marks(log, fetched.high_watermark, fetched.log_start)
 
     def _flush(self, each: _Followed) -> None:
-        """Not within `following`: an fdatasync holds up nobody. If the replica leads by now, it may get on with it.
+        """Not within `following`: an fdatasync holds up nobody, and a replica that leads by now may go ahead.
 
-        For another's fdatasync, as of who followed an earlier leader, it waits a moment, and not once the epoch is
-        over: meanwhile nothing else would be fetched from this leader. Raises `RequestTimedOutError` then.
+        For an fdatasync of another thread, such as the one that followed an earlier leader, it waits only a moment, and
+        no longer once the epoch is over: meanwhile nothing else would be fetched from this leader. Raises
+        `RequestTimedOutError` then.
         """
         replica = each.replica
         if replica.log.config.flush_mode is FlushMode.ACK:
@@ -428,32 +457,39 @@ class FollowerFetcher:
             replica.note_durable()
 
     def _fails(self, each: _Followed, error: PylogError, now_ms: int) -> None:
+        was_failing = each.is_failing
         each.fails(now_ms)
-        if each.failures == 1 or each.replica.log.is_offline:
-            _log.warning(
-                "cannot follow topic=%s partition=%d leader=%d leader_epoch=%d error=%s",
-                each.replica.topic, each.replica.partition, self.leader_id, each.leader_epoch, error,
-            )  # fmt: skip
+        if not was_failing or each.replica.log.is_offline:
+            event(
+                _logger,
+                "follow partition",
+                level=logging.WARNING,
+                topic=each.replica.topic,
+                partition=each.replica.partition,
+                leader=self.leader_id,
+                leader_epoch=each.leader_epoch,
+                error=error,
+            )
 
 
-def _put_off(
+def _postpone(
     session: ReportedPartitions[_Asked], asked: dict[TopicPartition, _Asked], forgotten: list[TopicPartition]
 ) -> bool:
-    """Takes out what one request has no room for, so that the next tells it before all else; whether that is any."""
-    put_off = [*list(asked)[MOST_ENTRIES:], *forgotten[MOST_ENTRIES:]]
-    for at in put_off:
+    """Takes out what one request has no room for, so that the next reports it first; whether that is any."""
+    postponed = [*list(asked)[MOST_ENTRIES:], *forgotten[MOST_ENTRIES:]]
+    for at in postponed:
         asked.pop(at, None)
     del forgotten[MOST_ENTRIES:]
-    session.unreported = {**dict.fromkeys(put_off), **session.unreported}
-    return bool(put_off)
+    session.unreported = {**dict.fromkeys(postponed), **session.unreported}
+    return bool(postponed)
 
 
 def _no_memory(error: MemoryError) -> BrokerOverloadedError:
     return BrokerOverloadedError(f"this broker has no memory left for what it fetched: {error}")
 
 
-def _delay_ms(failures: int) -> int:
-    return min(FIRST_RETRY_MS << min(failures - 1, 10), LONGEST_RETRY_MS)
+def _next_ms(backoff: Backoff) -> int:
+    return round(backoff.next_s() * 1_000)
 
 
 @dataclass(slots=True)
@@ -467,18 +503,18 @@ class ReportedPartitions(Generic[_Request]):
 
     Rule: nothing is lost. A partition is reported when it begins to be followed, when its log has moved since it was
     last reported, when it may be fetched again after a failure, and every `REPORT_AGAIN_MS` though nothing happened:
-    leaders go by when they last heard of a follower, and learn that way what no other message says. Not thread-safe.
+    leaders judge followers by when they last heard of them, and no other message tells them. Not thread-safe.
     """
 
     def __init__(self) -> None:
-        self._reported: dict[TopicPartition, _Reported[_Request]] = {}  # the one that was told longest ago comes first
-        self.unreported: dict[TopicPartition, None] = {}  # of these there is, or may be, something to tell
+        self._reported: dict[TopicPartition, _Reported[_Request]] = {}  # least recently reported first
+        self.unreported: dict[TopicPartition, None] = {}  # there is, or may be, something to report of these
 
     def __len__(self) -> int:
         return len(self._reported)
 
     def get(self, at: TopicPartition) -> _Request | None:
-        """What the leader knows of it; None: nothing."""
+        """What was last reported of it; None: nothing."""
         known = self._reported.get(at)
         return None if known is None else known.asked
 
@@ -486,16 +522,16 @@ class ReportedPartitions(Generic[_Request]):
         return iter(self._reported)
 
     def report(self, at: TopicPartition, asked: _Request, now_ms: int) -> None:
-        """The next request tells this of it."""
+        """The next request reports this."""
         self._reported.pop(at, None)
         self._reported[at] = _Reported(asked, now_ms)
 
     def forget(self, at: TopicPartition) -> bool:
-        """The leader is to leave it out; whether it knew of it."""
+        """The leader is to leave it out from now on; whether it knew of it."""
         return self._reported.pop(at, None) is not None
 
     def take_unreported(self, now_ms: int) -> dict[TopicPartition, None]:
-        """What is to be looked at for the next request: the unreported, and a share of what was told long ago."""
+        """What the next request may have to report: the unreported, and a share of what was last reported long ago."""
         unreported, self.unreported = self.unreported, {}
         share = max(_SMALLEST_SHARE, len(self._reported) // 4)
         for (at, known), _ in zip(self._reported.items(), range(share), strict=False):
@@ -508,10 +544,10 @@ class ReportedPartitions(Generic[_Request]):
 class ReplicationThrottle:
     """A rate in bytes per second, shared by all fetchers of a broker. Thread-safe; time is an argument.
 
-    How fast a broker fetches partitions it is not in sync with (``replication.throttled.rate``), so that moving
-    partitions leaves room for those who produce and consume. In-sync replicas are never held up.
+    It bounds how fast a broker fetches partitions it is not in sync with (``replication.throttled.rate``), so that
+    moving partitions leaves room for producers and consumers. In-sync replicas are never held up.
 
-    Rule: what came is spent, even beyond what there was; then nothing is asked for until the debt is paid.
+    Rule: what was received is spent, even beyond what was left; then nothing is asked for until the debt is paid.
     """
 
     def __init__(self, bytes_per_s: int) -> None:
@@ -522,13 +558,13 @@ class ReplicationThrottle:
         self._at_ms: int | None = None
 
     def wait_ms(self, now_ms: int) -> int:
-        """In how many ms more may be asked for; 0: now."""
+        """After how many ms more may be asked for; 0: now."""
         with self._lock:
             self._earn(now_ms)
             return 0 if self._left_bytes > 0 else int(-self._left_bytes * 1000 / self._bytes_per_s) + 1
 
     def spend(self, size_bytes: int, now_ms: int) -> None:
-        """So many bytes came."""
+        """So many bytes were received."""
         with self._lock:
             self._earn(now_ms)
             self._left_bytes -= size_bytes
@@ -541,13 +577,14 @@ class ReplicationThrottle:
 
 
 class FollowerPlan(Protocol):
-    """Told after the partition took its role. Thread-safe, never blocks for the network, raises nothing."""
+    """Called after a partition took its role. Thread-safe, never blocks on the network, raises nothing."""
 
     def follow(self, partition: Partition, leadership: Leadership) -> None:
         """Fetch the partition from ``leadership.leader`` (a broker, not this one) in its leader epoch.
 
-        Again with the same epoch: news of it (the in-sync set, an address); what backs off tries again at once.
+        Called again with the same epoch when something else changed (the in-sync set, an address): what backs off is
+        tried again at once.
         """
 
     def unfollow(self, at: TopicPartition) -> None:
-        """Fetch it no more. One that is not followed is fine."""
+        """Stop fetching it. Does nothing if it is not followed."""

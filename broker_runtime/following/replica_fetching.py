@@ -1,20 +1,19 @@
-"""Whom this broker follows, carried out: a thread per leader and disk fetches what hosting says, and one watches them.
+"""Carries out whom this broker follows: a thread per leader and disk fetches, and one watchdog watches those threads.
 
     hosting ─ follow ─▶ log loaded?  no: a loading thread ─▶ LeaderLink of its leader and disk
                                      yes ────────────────▶
 
 Rules: a partition is fetched from one leader at a time: following it at another ends it at the one before. A log that
-is loaded, or recovered, holds up no other partition: the leaders of those wait for their fetches. A disk that stands
-still holds up no partition on another. A thread that cannot be started is tried again. Nothing here decides
-anything: what is asked and what becomes of the answers is `FollowerFetcher`'s, who leads is told by hosting. No call of
-the plan waits for a leader, or for a disk.
+is being loaded or recovered holds up no other partition, whose leaders wait for its fetches. A disk that stands still
+holds up no partition on another. A thread that cannot be started is tried again. Nothing here decides anything: hosting
+says who leads, and `FollowerFetcher` what to ask and what to do with the answers. No call of the plan waits for a
+leader or for a disk.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,21 +24,21 @@ from broker_runtime.contract.errors import PylogError
 from broker_runtime.contract.events import event
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.settings import Address
-from broker_runtime.contract.threads import may_start
+from broker_runtime.contract.waiting import Deadline, Worker
 from broker_runtime.following.follower import FollowerFetcher, ReplicationThrottle
 from broker_runtime.following.leader_link import LeaderLink
 from broker_runtime.replication import Leadership, Partition
 
 _LOOK_S: Final = 1.0
-_LOOK_AT_NEWS_S: Final = 0.05
-_LOADING_THREADS: Final = 6  # they wait for disks, above all, where logs are recovered
+_LOOK_AT_UNASKED_S: Final = 0.05
+_LOADING_THREADS: Final = 6  # for each disk; recovering logs, they mostly wait for it
 
 _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What hosting said last of a partition."""
+    """What hosting last said about a partition."""
 
     partition: Partition
     leader: int
@@ -65,9 +64,9 @@ class ReplicaFetching:
         """``max_bytes``: ``replica.fetch.max.bytes``, ``max_wait_ms``: ``replica.fetch.wait.max.ms``.
 
         ``address_of``: where a broker listens, as far as is known; ``broker_epoch``: of this broker's present
-        registration, -1 without one; ``broker_secret``: of the same. ``on_broken``: told, on a fetching thread, of a
-        leader whose connection broke or was refused; it may block and must not raise. ``on_failure``: a thread ended
-        by a defect.
+        registration, -1 without one; ``broker_secret``: of the same. ``on_broken``: called on a fetching thread with a
+        leader whose connection broke or was refused; it may block and must not raise. ``on_failure``: a defect ended a
+        thread.
         """
         self._broker_id = broker_id
         self._max_bytes = max_bytes
@@ -83,12 +82,12 @@ class ReplicaFetching:
         self._wanted: dict[TopicPartition, _Wanted] = {}
         self._link_of: dict[TopicPartition, LeaderLink] = {}  # those whose logs are loaded
         self._unloaded: dict[Path, deque[TopicPartition]] = {}  # by disk, in the order in which they came
-        self._loading: dict[threading.Thread, Path] = {}
-        self._unbegun: set[TopicPartition] = set()  # no thread could be started for their links
+        self._loading: dict[Worker, Path] = {}
+        self._unstarted: set[TopicPartition] = set()  # no thread could be started for their links
         self._is_stopped = False
-        self._news = threading.Event()
-        self._watchdog: threading.Thread | None = None  # None: it could not be started yet
-        self._watch_later()
+        self._watchdog = Worker("follow-watchdog", self._watch, on_defect=lambda error: on_failure())
+        self._is_watched = False  # the watchdog was started
+        self._start_watchdog()
 
     def follow(self, partition: Partition, leadership: Leadership) -> None:
         """See `FollowerPlan`. After `stop`: nothing."""
@@ -102,12 +101,12 @@ class ReplicaFetching:
                 self._wanted.pop(at, None)
                 return
             self._wanted[at] = _Wanted(partition, leader, leadership.leader_epoch)
-            self._watch_later()
+            self._start_watchdog()
             if partition.log.is_loaded:
                 self._attach(at)
             else:
                 self._load_later(at)
-        self._news.set()
+        self._watchdog.wake()
 
     def unfollow(self, at: TopicPartition) -> None:
         """See `FollowerPlan`."""
@@ -117,13 +116,13 @@ class ReplicaFetching:
 
     @property
     def leaders(self) -> list[int]:
-        """Whom this broker follows in something, sorted."""
+        """The brokers that this one follows in at least one partition, sorted."""
         with self._lock:
             return sorted({wanted.leader for wanted in self._wanted.values()})
 
     def stop(self, timeout_s: float) -> bool:
         """Ends all threads; blocks up to ``timeout_s``. False: one is still in a call, and ends with the process."""
-        deadline_s = time.monotonic() + timeout_s
+        deadline = Deadline(timeout_s)
         with self._lock:
             self._is_stopped = True
             links, loading = list(self._links.values()), list(self._loading)
@@ -131,19 +130,16 @@ class ReplicaFetching:
             self._link_of.clear()
             self._wanted.clear()
             self._unloaded.clear()
-            self._unbegun.clear()
-        self._news.set()
-        for link in links:
-            link.end()
-        ended = [link.join(max(0.0, deadline_s - time.monotonic())) for link in links]
-        for thread in [*loading, *([self._watchdog] if self._watchdog is not None else [])]:
-            thread.join(max(0.0, deadline_s - time.monotonic()))
-            ended.append(not thread.is_alive())
+            self._unstarted.clear()
+        threads: list[LeaderLink | Worker] = [*links, *loading, self._watchdog]
+        for each in threads:
+            each.stop()
+        ended = [each.join(deadline.remaining_s()) for each in threads]
         if not all(ended):
             event(_logger, "stop fetching", level=logging.WARNING, threads_left=ended.count(False), waited_s=timeout_s)
         return all(ended)
 
-    # --- private; the lock is held, but in the threads ------------------------------------------------------------
+    # --- private; the lock is held, except on the threads ------------------------------------------------------------
 
     def _attach(self, at: TopicPartition) -> None:
         wanted = self._wanted[at]
@@ -152,7 +148,7 @@ class ReplicaFetching:
         if link is None:
             link = self._new_link(*key)
             if link is None:
-                self._unbegun.add(at)
+                self._unstarted.add(at)
                 return
             self._links[key] = link
         self._link_of[at] = link
@@ -170,45 +166,43 @@ class ReplicaFetching:
 
     def _begin_loading(self, disk: Path) -> None:
         if sum(each == disk for each in self._loading.values()) < _LOADING_THREADS:
-            thread = threading.Thread(target=self._load_all, args=(disk,), name="follow-load", daemon=True)
-            self._loading[thread] = disk
-            if not may_start(thread):
-                del self._loading[thread]  # the watchdog tries again
+            worker = Worker(
+                "follow-load",
+                lambda: self._load_next(worker, disk),
+                on_defect=lambda error: self._on_failure(),  # nobody would fetch what it had to load
+            )
+            self._loading[worker] = disk
+            if not worker.may_start():
+                del self._loading[worker]  # the watchdog tries again
 
-    def _load_all(self, disk: Path) -> None:
-        """A loading thread: until nothing is left to load on the disk."""
-        try:
-            while True:
-                with self._lock:
-                    unloaded = self._unloaded.get(disk)
-                    if not unloaded:
-                        del self._loading[threading.current_thread()]
-                        return
-                    at = unloaded.popleft()
-                    wanted = self._wanted.get(at)
-                if wanted is not None:
-                    self._load(at, wanted.partition)
-        except BaseException:  # whatever ends this thread: nobody would fetch what it had to load
-            self._on_failure()
-            raise
+    def _load_next(self, worker: Worker, disk: Path) -> None:
+        """A loading thread's step; it ends when nothing is left to load on the disk."""
+        with self._lock:
+            unloaded = self._unloaded.get(disk)
+            if not unloaded:
+                del self._loading[worker]
+                worker.stop()
+                return
+            at = unloaded.popleft()
+            wanted = self._wanted.get(at)
+        if wanted is not None:
+            self._load(at, wanted.partition)
 
     def _load(self, at: TopicPartition, partition: Partition) -> None:
         try:
             _ = partition.log.log_end_offset
         except PylogError as error:
-            # The fetcher meets it as well, and knows what to do about it.
+            # The fetcher will meet the same error, and knows what to do about it.
             event(_logger, "load log", level=logging.WARNING, topic=at.topic, partition=at.partition, error=error)
         with self._lock:
             wanted = self._wanted.get(at)
             if wanted is not None and wanted.partition is partition:
                 self._attach(at)
-        self._news.set()
+        self._watchdog.wake()
 
-    def _watch_later(self) -> None:
-        if self._watchdog is None:
-            watchdog = threading.Thread(target=self._watch, name="follow-watchdog", daemon=True)
-            if may_start(watchdog):
-                self._watchdog = watchdog
+    def _start_watchdog(self) -> None:
+        if not self._is_watched:
+            self._is_watched = self._watchdog.may_start()
 
     def _new_link(self, leader: int, disk: Path) -> LeaderLink | None:
         """None: there is no thread for it at present; the watchdog tries again."""
@@ -216,7 +210,7 @@ class ReplicaFetching:
             self._broker_id,
             leader,
             max_bytes=self._max_bytes,
-            # No less for one alone: the leader begins with another one each time.
+            # One partition may fill an answer: the leader begins with another one each time.
             partition_max_bytes=self._max_bytes,
             max_wait_ms=self._max_wait_ms,
             throttle=self._throttle,
@@ -229,13 +223,13 @@ class ReplicaFetching:
             on_broken=self._on_broken,
             may_retire=self._may_retire,
             on_failure=self._on_failure,
-            more_comes=lambda: bool(self._unloaded.get(disk)),
+            is_loading=lambda: bool(self._unloaded.get(disk)),
         )
-        return link if link.may_begin() else None
+        return link if link.may_start() else None
 
     def _may_retire(self, link: LeaderLink) -> bool:
         with self._lock:
-            # Partitions come to a link under this lock, so none comes to one that was taken out.
+            # Partitions are added to a link under this lock, so none is added to one that was taken out.
             if not link.fetcher.is_idle:
                 return False
             for key, each in list(self._links.items()):
@@ -243,26 +237,24 @@ class ReplicaFetching:
                     del self._links[key]
             return True
 
-    def _begin_again(self) -> None:
-        """What no thread could be started for."""
-        unbegun, self._unbegun = self._unbegun, set()
-        for at in sorted(unbegun):
+    def _start_again(self) -> None:
+        """Tries again what no thread could be started for."""
+        unstarted, self._unstarted = self._unstarted, set()
+        for at in sorted(unstarted):
             if at in self._wanted and at not in self._link_of:
                 self._attach(at)
         for disk, unloaded in self._unloaded.items():
             if unloaded and disk not in self._loading.values():
                 self._begin_loading(disk)
 
-    def _watch(self) -> None:
-        while not self._is_stopped:
-            with self._lock:
-                self._begin_again()
-                links = list(self._links.values())
-            now_s = time.monotonic()
-            for link in links:
-                link.watch(now_s)
-            if any(link.has_news for link in links):
-                time.sleep(_LOOK_AT_NEWS_S)
-            else:
-                self._news.wait(_LOOK_S)
-                self._news.clear()
+    def _watch(self) -> float | None:
+        """The watchdog's step."""
+        with self._lock:
+            self._start_again()
+            links = list(self._links.values())
+        for link in links:
+            link.watch()
+        if any(link.has_unasked for link in links):
+            self._watchdog.rest(_LOOK_AT_UNASKED_S)  # not woken: partitions that come one by one share an interrupt
+            return None
+        return _LOOK_S

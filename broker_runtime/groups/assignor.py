@@ -25,9 +25,9 @@ def assign(
 ) -> dict[str, set[TopicPartition]]:
     """Each member's share; every member is in the result, with an empty set where it gets nothing.
 
-    ``subscriptions``: member id → topics; ``partitions``: topic → how many it has, topics that are not there have none;
-    ``owners``: who has what at present. Owners that are no members, do not subscribe to the topic any more, or have
-    partitions that do not exist count as none.
+    ``subscriptions``: member id → topics; ``partitions``: topic → how many it has, topics that do not exist have none;
+    ``owners``: who has what at present. Owners that are not members, no longer subscribe to the topic, or have
+    partitions that do not exist do not count.
     """
     shares = _Shares(_pools(subscriptions, partitions), subscriptions)
     kept = shares.keep(owners, partitions)
@@ -42,11 +42,11 @@ class _Pool:
     def __init__(self, members: list[str]) -> None:
         self.topics: list[str] = []
         self.members = members
-        # How many partitions a member has, and who. Invariant: each has an entry that is not above its present count.
+        # (count, member). Invariant: each member has an entry whose count is at most its present one.
         self.heap = [(0, member) for member in members]
 
     def least(self, counts: Mapping[str, int]) -> tuple[int, str]:
-        """The member with the fewest partitions, and how many these are."""
+        """The number of partitions of the member that has the fewest, and that member."""
         while True:
             count, member = self.heap[0]
             if count == counts[member]:
@@ -61,12 +61,12 @@ class _HandOver(NamedTuple):
 
 
 class _Shares:
-    """Who has what while it is worked out."""
+    """Who has what, while it is computed."""
 
     def __init__(self, pools: list[_Pool], members: Iterable[str]) -> None:
         self.pools = pools
         self.pool_of = {topic: number for number, pool in enumerate(pools) for topic in pool.topics}
-        # Member → pool → its partitions there; what it got last is at the end, and goes first.
+        # Member → pool → its partitions there; the one it got last is at the end, and is given away first.
         self.held: dict[str, dict[int, list[TopicPartition]]] = {member: {} for member in members}
         self.counts = dict.fromkeys(self.held, 0)
         self._pools_of: dict[str, list[int]] = {member: [] for member in self.held}
@@ -75,10 +75,10 @@ class _Shares:
                 self._pools_of[member].append(number)
 
     def keep(self, owners: Mapping[TopicPartition, str], partitions: Mapping[str, int]) -> set[TopicPartition]:
-        """Everybody has what it had, so far as it may: these partitions."""
+        """Leaves every member what it had and may keep; returns those partitions."""
         subscribers = [set(pool.members) for pool in self.pools]
         kept: set[TopicPartition] = set()
-        # In this order, what goes first is of all topics in turn.
+        # In this order, the partitions given away first are of all topics in turn.
         for at in sorted(owners, key=lambda at: (at.partition, at.topic)):
             pool = self.pool_of.get(at.topic)
             if pool is not None and 0 <= at.partition < partitions[at.topic] and owners[at] in subscribers[pool]:
@@ -87,7 +87,7 @@ class _Shares:
         return kept
 
     def place(self, partitions: Mapping[str, int], kept: Collection[TopicPartition]) -> None:
-        """What nobody has goes to who has least; topics that few subscribe to come first."""
+        """Gives what nobody has to the members with the fewest; topics with few subscribers come first."""
         for number in sorted(range(len(self.pools)), key=lambda number: (len(self.pools[number].members), number)):
             pool = self.pools[number]
             for topic in pool.topics:
@@ -97,7 +97,7 @@ class _Shares:
                         self._give(at, number, pool.least(self.counts)[1])
 
     def balance(self) -> None:
-        """From who has most to who has two or more fewer, until there is no such hand-over."""
+        """Moves partitions from members to others that have at least two fewer, until no such hand-over is left."""
         givers = [(-count, member) for member, count in self.counts.items()]
         heapq.heapify(givers)
         closed_members: set[str] = set()
@@ -110,8 +110,8 @@ class _Shares:
             came_from: dict[str, _HandOver | None] = {giver: None}
             receiver = self._search(giver, came_from, reached_pools)
             if receiver is None:
-                # Whoever was reached hands over among themselves only, and none of them has fewer than count - 1:
-                # nothing for those who come later and have no more than this one.
+                # The members reached can only hand over among themselves, and none of them has fewer than count - 1:
+                # they are no use to later givers, which have no more than this one.
                 closed_members.update(came_from)
                 closed_pools = reached_pools
                 continue
@@ -122,7 +122,7 @@ class _Shares:
     # --- private ----------------------------------------------------------------------------------------------------
 
     def _search(self, giver: str, came_from: dict[str, _HandOver | None], reached_pools: set[int]) -> str | None:
-        """The nearest member that has at least two fewer. ``came_from`` says by which hand-over one comes to whom."""
+        """The nearest member that has at least two fewer. ``came_from``: the hand-over by which each was reached."""
         most = self.counts[giver] - 2
         level = [giver]
         while level:
@@ -146,7 +146,7 @@ class _Shares:
         return None
 
     def _carry_out(self, receiver: str, came_from: Mapping[str, _HandOver | None]) -> None:
-        """Each along the way gives a partition to the next."""
+        """Each member along the way gives a partition to the next."""
         step = came_from[receiver]
         while step is not None:
             at = self.held[step.giver][step.pool].pop()

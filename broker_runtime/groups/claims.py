@@ -2,14 +2,15 @@
 
     no claim, or one whose owner is gone ──claim──▶ ours, at a higher version ──release──▶ nobody's, at a higher version
 
-Rules: a claim is of one registration (broker id and epoch) and changed by compare-and-set, in the session of the
-registration. Whoever writes about a group checks the claim's version in the same transaction (`Claim.guard`), so what a
-deposed coordinator has under way is refused. An owner is gone when it is not registered in that epoch any more, or when
-its port refuses: a dead process, whose session may last a while. That it is wrong now and then costs a change of
-coordinators and nothing else. `find_coordinator` sends all who ask to the same broker; whoever is asked may claim.
+Rules: a claim belongs to one registration (broker id and epoch) and is changed by compare-and-set, in the session of
+that registration. Every write about a group checks the claim's version in the same transaction (`Claim.guard`), so what
+a deposed coordinator has under way is refused. An owner is gone when it is no longer registered in that epoch, or when
+its port refuses connections: the process is dead, though its session may last a while. If that is wrong now and then,
+it costs a change of coordinators and nothing else. `find_coordinator` sends all clients to the same broker; any broker
+that is asked may claim.
 
-Reads of ZooKeeper may be old. One that has to be recent comes after a write in the same session: a transaction of
-checks alone is one.
+Reads of ZooKeeper may be stale. A read that must be recent comes after a write in the same session; a transaction of
+checks alone counts as one.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from broker_runtime.contract.errors import (
     NotCoordinatorError,
     ZooKeeperUnavailableError,
 )
+from broker_runtime.contract.events import event
 from broker_runtime.zookeeper.guarded import Claim, Guard, GuardFailedError, barrier, version_over
 from broker_runtime.zookeeper.membership import Membership
 from broker_runtime.zookeeper.session import Check, Create, Operation, ZNode, ZNodeError, ZooKeeperClient
@@ -40,7 +42,7 @@ from broker_runtime.zookeeper.znodes import (
     to_json,
 )
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 _PROBE_IS_GOOD_MS: Final = 500
 _PATIENCE: Final = 10
@@ -49,16 +51,15 @@ _NOBODY: Final = GroupClaim(broker_id=-1, broker_epoch=-1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupsClaim(Claim):
-    """A group that this broker claimed, and in which registration. The claim's version is its epoch."""
+    """A group that this broker claimed, and the registration in which it did. The claim's version is its epoch."""
 
     group_id: str
     membership: Membership
 
 
 class Claims:
-    """One broker's claims. Thread-safe and without memory of groups; calls block for ZooKeeper and probes, in bounds.
-
-    Calls raise `ZooKeeperUnavailableError` where nothing else is said.
+    """One broker's claims. Thread-safe, remembers no groups. Calls block on ZooKeeper and on probes, in bounds, and
+    raise `ZooKeeperUnavailableError` where nothing else is said.
     """
 
     def __init__(
@@ -89,14 +90,14 @@ class Claims:
         if not self._client.is_connected:
             raise ZooKeeperUnavailableError("the broker has no connection to ZooKeeper, which has the coordinators")
         node = self._client.find(group_claim_path(group_id))
-        present = _NOBODY if node is None else _understood(group_id, node)
+        present = _NOBODY if node is None else _decoded(group_id, node)
         owner = self._owner(present)
         if owner is not None and not owner.is_stopping and not self._is_dead(present.broker_id, owner):
             return present.broker_id
         return self.candidate(group_id)
 
     def candidate(self, group_id: str) -> int:
-        """The broker that should claim a group that nobody has: the same one, whoever is asked, and evenly spread.
+        """The broker that should claim a group that nobody has. All brokers answer the same; groups are spread evenly.
 
         By rendezvous hashing (Thaler and Ravishankar, 1998). Raises `CoordinatorNotAvailableError`.
         """
@@ -113,20 +114,21 @@ class Claims:
         raise CoordinatorNotAvailableError(f"no broker can coordinate group {group_id!r} at present")
 
     def owner_in(self, group_id: str, node: ZNode | None) -> int | None:
-        """The broker that a claim as it was read is of, so far as it is registered in that epoch; None: nobody. Asks
-        nobody."""
-        present = _NOBODY if node is None else _understood(group_id, node)
+        """The owner of a claim as it was read, if it is registered in that epoch; None: nobody. Makes no call."""
+        present = _NOBODY if node is None else _decoded(group_id, node)
         broker = self._brokers().get(present.broker_id)
         return None if broker is None or broker.epoch != present.broker_epoch else present.broker_id
 
     # --- claiming ---------------------------------------------------------------------------------------------
 
     def claim(self, group_id: str, *, creates: bool = True) -> GroupsClaim | None:
-        """Claims the group, anew if this broker has it already: what was under way under the older claim is refused.
+        """Claims the group, again if this broker has it already: what was under way under the older claim is refused.
 
-        ``creates``: also one that ZooKeeper has nothing of; else None for such. When it returns, reads in this session
-        see all that earlier coordinators wrote. Raises `NotCoordinatorError` if another broker has it,
-        `CoordinatorNotAvailableError` if claims of it keep changing, or while this broker is not registered.
+        ``creates``: a group of which ZooKeeper has nothing is claimed, too; without it the answer is None. When it
+        returns, reads in this session see all that earlier coordinators wrote.
+
+        Raises `NotCoordinatorError` if another broker has it, `CoordinatorNotAvailableError` if claims of it keep
+        changing, or while this broker is not registered.
         """
         membership = self._membership()
         if membership is None:
@@ -156,7 +158,7 @@ class Claims:
 
         def on_conflict(refusal: ZNodeError) -> None:
             if refusal.path == epoch.path:
-                raise CoordinatorNotAvailableError("the broker registered anew. Try again") from None
+                raise CoordinatorNotAvailableError("the broker registered again. Try again") from None
 
         claim = Claim.acquire(
             self._client,
@@ -167,12 +169,12 @@ class Claims:
             exhausted=CoordinatorNotAvailableError,
         )
         if claim is not None:
-            log.info("claim group=%r epoch=%d broker=%d", group_id, claim.version, membership.broker_id)
+            event(_logger, "claim group", group=group_id, epoch=claim.version, broker=membership.broker_id)
         return claim
 
     def verify(self, claims: Sequence[GroupsClaim]) -> list[GroupsClaim]:
-        """Those that still stand, after what was claimed before the call. One write, which changes nothing, and one
-        read."""
+        """Those that still stand, taking into account all that was claimed before the call. Costs one write, which
+        changes nothing, and one read."""
         membership = self._membership()
         own = [claim for claim in claims if claim.membership == membership]
         if membership is None or not own:
@@ -180,18 +182,18 @@ class Claims:
         try:
             return Claim.verify(self._client, own, guard=Guard(_epoch_check(membership), membership.session))
         except GuardFailedError:
-            return []  # registered anew
+            return []  # registered again
 
     def release(self, claims: Sequence[GroupsClaim]) -> None:
-        """Gives claims up, so that others need not wait; those that do not stand any more are left alone."""
+        """Gives claims up, so that others need not wait; those that no longer stand are left alone."""
         for claim in Claim.release(self._client, claims, to_json(_NOBODY)):
-            log.info("claim is another's group=%r epoch=%d", claim.group_id, claim.version)
+            event(_logger, "leave claim alone", group=claim.group_id, epoch=claim.version)
 
     # --- private ----------------------------------------------------------------------------------------------
 
     def _owner(self, present: GroupClaim) -> BrokerRegistration | None:
-        """The owner's registration, if it is the one it claimed in. Read, not remembered: it is as recent as the claim,
-        where what this broker knows of the cluster may be older."""
+        """The owner's registration, if it is the one in which it made the claim. Read from ZooKeeper, so that it is as
+        recent as the claim; what this broker knows of the cluster may be older."""
         if present.broker_id < 0:
             return None
         path = broker_path(present.broker_id)
@@ -208,12 +210,12 @@ class Claims:
         if now_ms >= good_until_ms:
             refused = self._refuses(*at)
             ended_ms = self._steady_ms()
-            # A silent host costs a second: it is not asked for each of many groups.
+            # A silent host costs a second: it is not probed for each of many groups.
             self._probes[at] = ended_ms + _PROBE_IS_GOOD_MS + _PATIENCE * (ended_ms - now_ms), refused
         return refused
 
     def _require_free(self, group_id: str, node: ZNode, membership: Membership) -> None:
-        present = _understood(group_id, node)
+        present = _decoded(group_id, node)
         if present == GroupClaim(broker_id=membership.broker_id, broker_epoch=membership.epoch):
             return
         owner = self._owner(present)
@@ -225,12 +227,12 @@ def _epoch_check(membership: Membership) -> Check:
     return Check(broker_epoch_path(membership.broker_id), membership.epoch)
 
 
-def _understood(group_id: str, node: ZNode) -> GroupClaim:
-    """What is damaged is nobody's claim: the next one replaces it."""
+def _decoded(group_id: str, node: ZNode) -> GroupClaim:
+    """A damaged claim is nobody's: the next one replaces it."""
     try:
         return from_json(node.data, GroupClaim, group_claim_path(group_id))
     except CorruptRecordError as error:
-        log.error("claim of nobody error=%s", error.message)
+        event(_logger, "read claim", level=logging.ERROR, error=error)
         return _NOBODY
 
 

@@ -1,11 +1,11 @@
-"""The coordinator of one broker's groups: answers from memory, and one loop that writes what is to change.
+"""The coordinator of one broker's groups: it answers from memory, and one loop writes what changes.
 
-    heartbeat, leave, commit's end ──▶ touched groups ──▶ step(): plan ──▶ write members ──▶ adopt; heartbeats tell it
+    heartbeat, leave, commit's end ──▶ touched groups ──▶ step(): plan ──▶ write members ──▶ adopt; then announced
     topics that changed, deadlines ──▶ all groups a few times a second
 
-Rules: a heartbeat costs no call to ZooKeeper. What members are told is in ZooKeeper first, in a transaction that checks
-the claim. A write whose outcome is unknown is read back; what was planned and not written is planned anew. Members that
-joined at once are planned for at once. No lock is held over a call to ZooKeeper.
+Rules: a heartbeat costs no call to ZooKeeper. Whatever is announced to members is in ZooKeeper first, written in a
+transaction that checks the claim. A write whose outcome is unknown is read back; what was planned and not written is
+planned again. Members that joined together are planned for together. No lock is held during a call to ZooKeeper.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from broker_runtime.contract.errors import (
     UnknownMemberIdError,
     ZooKeeperUnavailableError,
 )
+from broker_runtime.contract.events import event
 from broker_runtime.contract.requests import (
     JOINS,
     DescribeGroupResponse,
@@ -32,6 +33,7 @@ from broker_runtime.contract.requests import (
     GroupHeartbeatResponse,
     GroupInfo,
 )
+from broker_runtime.contract.waiting import Backoff, Signal
 from broker_runtime.groups.group import REST_MS, Plan
 from broker_runtime.groups.hosted import HostedGroup, HostedGroups
 from broker_runtime.groups.shares import TopicShape
@@ -40,19 +42,20 @@ from broker_runtime.zookeeper.guarded import Guard, GuardFailedError, Planned, c
 from broker_runtime.zookeeper.session import Create, Operation, Set, ZooKeeperClient
 from broker_runtime.zookeeper.znodes import group_members_path, members_to_bytes
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 VERIFY_MS: Final = 2_000
 LOOK_MS: Final = 250
-"""How often every group is looked at: for deadlines that ended and topics that changed."""
+"""How often every group is checked for deadlines that passed and topics that changed."""
 _FORGET_MS: Final = 10_000
-_RETRY_MS: Final = 500
+_FIRST_RETRY_S: Final = 0.25  # while ZooKeeper is away
+_LONGEST_RETRY_S: Final = 1.0
 _TOO_LARGE_MS: Final = 10_000
 _DEFECT_MS: Final = 10_000
 _REST_MS_FOR_EACH: Final = 5
 
 PartitionOf = tuple[str, bytes | None, int]
-"""Topic, its id (None: whichever has the name), partition."""
+"""Topic, its id (None: whichever topic has the name), partition."""
 
 
 class GroupCoordinator:
@@ -75,21 +78,22 @@ class GroupCoordinator:
         self._broker_id = broker_id
         self._steady_ms = steady_ms
         self._wall_ms = wall_ms
-        self._lock = threading.Lock()  # guards _touched; taken alone
+        self._lock = threading.Lock()  # guards _touched; no other lock is taken with it
         self._touched: set[str] = set()
-        self._woken = threading.Event()
-        # Of the loop alone.
+        self._signal = Signal()
+        # Used by the loop alone.
+        self._backoff = Backoff(first_s=_FIRST_RETRY_S, limit_s=_LONGEST_RETRY_S)
         self._verify_at_ms = self._look_at_ms = self._forget_at_ms = self._write_at_ms = steady_ms()
-        self._resting: dict[str, int] = {}  # groups that cannot be written, and until when they are left alone
+        self._resting: dict[str, int] = {}  # groups that cannot be written, and until when they rest
         self._known: tuple[ClusterState, Mapping[str, TopicShape]] = (ClusterState(), {})
 
     # --- requests ---------------------------------------------------------------------------------------------
 
     def heartbeat(self, request: GroupHeartbeatRequest) -> GroupHeartbeatResponse:
-        """See `Group.heartbeat`. Waits for ZooKeeper only where the group has to be loaded first.
+        """See `Group.heartbeat`. Waits for ZooKeeper only if the group has to be loaded first.
 
-        Raises as that and `HostedGroups.load`, and `CoordinatorNotAvailableError` while it is unknown whether this
-        broker still is the coordinator: no lease is extended then.
+        Raises as `Group.heartbeat` and `HostedGroups.load`, and `CoordinatorNotAvailableError` while it is unknown
+        whether this broker still is the coordinator: no lease is extended then.
         """
         hosted = self._groups.load(request.group_id, creates=request.member_epoch == JOINS)
         if hosted is None:
@@ -106,8 +110,8 @@ class GroupCoordinator:
     def committing(
         self, group_id: str, member_id: str, member_epoch: int, sequence: int, partitions: Sequence[PartitionOf]
     ) -> Iterator[tuple[list[PylogError | None], Guard]]:
-        """Around the writes of a commit: which partitions' offsets may be written (None), and under which guard. Until
-        it ends nothing of the member's is given to others.
+        """For the time in which a commit is written: which partitions' offsets may be written (None), and under which
+        guard. Meanwhile no other member gets a partition of this one.
 
         Raises as `Group.begin_commit` and `heartbeat`.
         """
@@ -130,7 +134,8 @@ class GroupCoordinator:
                 self._touch(hosted)
 
     def guard(self, group_id: str) -> Guard | None:
-        """Of a read that must be this group's latest; None: there is no such group. Raises as `HostedGroups.load`."""
+        """The guard for a read that must return the group's latest offsets; None: there is no such group. Raises as
+        `HostedGroups.load`."""
         hosted = self._groups.load(group_id, creates=False)
         if hosted is None:
             return None
@@ -139,7 +144,7 @@ class GroupCoordinator:
             return hosted.claim.guard
 
     def describe(self, group_id: str) -> DescribeGroupResponse:
-        """The group as its coordinator has it. Raises `GroupIdNotFoundError`, and as `HostedGroups.load`."""
+        """The group as its coordinator sees it. Raises `GroupIdNotFoundError`, and as `HostedGroups.load`."""
         hosted = self._groups.load(group_id, creates=False)
         if hosted is None:
             raise GroupIdNotFoundError(f"no group {group_id!r}")
@@ -171,17 +176,16 @@ class GroupCoordinator:
     # --- the loop ---------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Ends a `wait` soon. Never blocks."""
-        self._woken.set()
+        """Ends a `wait` at once. Never blocks."""
+        self._signal.set()
 
     def wait(self) -> None:
-        """Blocks until there is something to look at: some `LOOK_MS` at most."""
-        self._woken.wait(LOOK_MS / 1_000)
-        self._woken.clear()
+        """Blocks until there is something to do, for `LOOK_MS` at most."""
+        self._signal.wait(LOOK_MS / 1_000)
 
     def step(self) -> None:
-        """Verifies claims, and writes what touched groups, or all when it is time, are to become. Blocks for ZooKeeper,
-        in bounds; what fails is tried again by a later step."""
+        """Verifies the claims, then writes the next state of each group touched since the last step, and of all groups
+        once per `LOOK_MS`. Blocks on ZooKeeper for a bounded time; a later step tries again what fails."""
         now_ms = self._steady_ms()
         with self._lock:
             touched, self._touched = self._touched, set()
@@ -190,13 +194,14 @@ class GroupCoordinator:
             return
         try:
             self._maybe_verify()
-            for hosted in self._to_look_at(touched, now_ms):
+            for hosted in self._due(touched, now_ms):
                 self._maybe_verify()
-                self._look_guarded(hosted)
+                self._update_or_rest(hosted)
                 touched.discard(hosted.group_id)
+            self._backoff.reset()
         except ZooKeeperUnavailableError as error:
-            log.warning("groups wait error=%s", error)
-            self._write_at_ms = self._steady_ms() + _RETRY_MS
+            event(_logger, "write groups", level=logging.WARNING, error=error)
+            self._write_at_ms = self._steady_ms() + round(self._backoff.next_s() * 1_000)
             self._touch_again(touched)
         if now_ms >= self._forget_at_ms:
             self._forget_at_ms = now_ms + _FORGET_MS
@@ -223,11 +228,11 @@ class GroupCoordinator:
         with self._lock:
             self._touched |= group_ids
 
-    def _to_look_at(self, touched: set[str], now_ms: int) -> list[HostedGroup]:
+    def _due(self, touched: set[str], now_ms: int) -> list[HostedGroup]:
         if now_ms >= self._look_at_ms:
             self._look_at_ms = now_ms + LOOK_MS
             groups = self._groups.all()
-            # All members together ask this broker at most 200 times a second while nothing is to come.
+            # At rest, all members together send this broker at most 200 heartbeats a second.
             rest_ms = max(REST_MS, _REST_MS_FOR_EACH * sum(hosted.group.size for hosted in groups))
             for hosted in groups:
                 hosted.group.rest_ms = rest_ms
@@ -250,21 +255,30 @@ class GroupCoordinator:
                 for name, topic in cluster.topics.items()
             }
             if shapes == self._known[1]:
-                shapes = self._known[1]  # the same object: nothing changed that matters to groups
+                shapes = self._known[1]  # the same object: nothing that matters to groups has changed
             self._known = cluster, shapes
         return shapes
 
-    def _look_guarded(self, hosted: HostedGroup) -> None:
-        """A defect that one group shows costs this group its changes, and not the broker, and the next one, all."""
+    def _update_or_rest(self, hosted: HostedGroup) -> None:
+        """A defect that one group triggers stops changes of this group for a while, and not those of all groups of this
+        broker and of its successors."""
         try:
-            self._look(hosted)
+            self._update(hosted)
         except PylogError:
             raise
-        except Exception:  # a loop's boundary: the traceback goes to the log
-            log.exception("group shows a defect group=%r rests_ms=%d", hosted.group_id, _DEFECT_MS)
+        except Exception as error:  # noqa: BLE001 - a loop's boundary: the traceback goes to the log
+            event(
+                _logger,
+                "plan group",
+                level=logging.ERROR,
+                exc_info=error,
+                group=hosted.group_id,
+                again_ms=_DEFECT_MS,
+                error=error,
+            )
             self._resting[hosted.group_id] = self._steady_ms() + _DEFECT_MS
 
-    def _look(self, hosted: HostedGroup) -> None:
+    def _update(self, hosted: HostedGroup) -> None:
         now_ms = self._steady_ms()
         if now_ms < self._resting.get(hosted.group_id, now_ms):
             return
@@ -272,17 +286,17 @@ class GroupCoordinator:
         with hosted.lock:
             if hosted.is_dropped or hosted.is_being_removed:
                 return
-            if not hosted.group.is_due(now_ms) and hosted.looked_with is shapes:
+            if not hosted.group.is_due(now_ms) and hosted.planned_with is shapes:
                 return
             plan = hosted.group.plan(shapes, now_ms)
         if plan is None or self._write(hosted, plan):
-            # Only now: what was planned and not written is planned anew, whatever it was for.
-            hosted.looked_with = shapes
+            # Not earlier: what was planned and not written is planned again, whatever it was for.
+            hosted.planned_with = shapes
         else:
             self._touch(hosted)
 
     def _write(self, hosted: HostedGroup, plan: Plan) -> bool:
-        """Writes and adopts; False: to be planned anew."""
+        """Writes the plan and adopts it; False: it has to be planned again."""
         record = plan.record
         if not record.members:
             record = msgspec.structs.replace(record, empty_since_ms=self._wall_ms())
@@ -295,20 +309,20 @@ class GroupCoordinator:
                 is_first, version = False, hosted.members_version
                 operation: Operation = Create(path, data) if version is None else Set(path, data, version)
                 return Planned(0 if version is None else version + 1, [operation])
-            # Not known to be written, or refused because of an earlier write whose answer was lost: nobody was told of
-            # that, and the next plan goes over it.
+            # It may have been written, or was refused because of an earlier write whose answer was lost. No member
+            # knows of that one, and the next plan replaces it.
             node = self._client.find(path)
             hosted.members_version = None if node is None else node.version
             return Planned(hosted.members_version if node is not None and node.data == data else None)
 
         try:
-            # Two attempts, and no wait for a connection: the next step tries again, with what is to be written by then.
+            # Two attempts, and no wait for a connection: the next step tries again with a plan that is up to date.
             version = change(self._client, plan_write, what=path, guard=hosted.claim.guard, attempts=2)
         except GuardFailedError:
             self._groups.drop(hosted)
             return True
         except InvalidRequestError as error:
-            log.error("cannot write members group=%r error=%s", hosted.group_id, error.message)
+            event(_logger, "write members", level=logging.ERROR, group=hosted.group_id, error=error)
             self._resting[hosted.group_id] = self._steady_ms() + _TOO_LARGE_MS
             return False
         if version is None:

@@ -1,16 +1,17 @@
 """The machine of one group: who is a member, who has which partition, whose commits count.
 
-Pure: no ZooKeeper, no lock, no clock; times are ms of one steady clock, and arguments. Heartbeats and commits are
-answered from memory; what changes is planned, written into ZooKeeper by the coordinator, then adopted, and then told:
+Pure: no ZooKeeper, no lock, no clock; times are arguments, in ms of one steady clock. Heartbeats and commits are
+answered from memory. A change is planned, written into ZooKeeper by the coordinator, then adopted, and only then
+announced to the members:
 
-    heartbeat*  →  plan  →  (the plan's record is written)  →  adopt  →  heartbeats tell it
+    heartbeat*  →  plan  →  (the plan's record is written)  →  adopt  →  answers to heartbeats announce it
 
-Rules: a partition is given to a member only when no other may hold it: its last owner said that it has released it, or
-left, or its last lease has ended, and none of that one's commits of it is under way. A member's heartbeat in epoch e
-says that it holds exactly what it was told in e. A member id is used for one stay; who comes again takes another. The
-ideas are Kafka's (KIP-848: member epochs, incremental release; KIP-345: static members), with one difference: a static
-member that is replaced while its lease lasts keeps what it holds until it has left or the lease has ended, so that no
-two processes ever hold one partition.
+Rules: a partition is given to a member only when no other member may hold it: its last owner has reported that it
+released it, or has left, or its last lease has ended; and none of that owner's commits of it is under way. A member's
+heartbeat in epoch e reports that it holds exactly what it was assigned in e. A member id is used for one stay; a member
+that joins again takes a new one. The ideas are Kafka's (KIP-848: member epochs, incremental release; KIP-345: static
+members), with one difference: a static member that is replaced while its lease lasts keeps what it holds until it has
+left or the lease has ended, so that no two processes ever hold one partition.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from broker_runtime.contract.errors import (
     StaleMemberEpochError,
     UnknownMemberIdError,
 )
+from broker_runtime.contract.events import event
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import (
     JOINS,
@@ -46,14 +48,15 @@ from broker_runtime.groups.member import Event, Member, MemberState, Partition, 
 from broker_runtime.groups.shares import Shares, TopicShape, all_of, shares_among
 from broker_runtime.zookeeper.znodes import GroupMembers, MemberRecord
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 SOON_MS: Final = 200
-"""How often a member asks for which something is to come; in a large group less often: 500 times a second all told."""
+"""The heartbeat interval while a change of assignments is pending. It grows with the group, which sends at most 500
+heartbeats a second in all."""
 REST_MS: Final = 3_000
-"""How often a member asks for which nothing is to come; on a broker with many members less often."""
+"""The heartbeat interval while no change is pending. It grows with the number of members on the broker."""
 _SOON_MS_FOR_EACH: Final = 2
-_REMEMBERED: Final = 1_000  # member ids that are over, so that a late repetition of a join makes nobody a member
+_REMEMBERED: Final = 1_000  # ids of former members, so that a late duplicate of a join makes nobody a member
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +68,7 @@ class Limits:
     max_members: int
 
 
-class _Told(NamedTuple):
+class _Assignment(NamedTuple):
     epoch: int
     granted: dict[Partition, int]
     releasing: set[Partition]
@@ -73,12 +76,12 @@ class _Told(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is to be written before it comes into force: `Group.adopt`."""
+    """A change that must be written before it takes effect: see `Group.adopt`."""
 
     record: GroupMembers
     now_ms: int
     share: Shares
-    told: Mapping[str, _Told]
+    assigned: Mapping[str, _Assignment]
     fenced: Sequence[str]
     removed: Sequence[str]
 
@@ -89,21 +92,21 @@ class Group:
     def __init__(self, group_id: str, limits: Limits) -> None:
         self.group_id = group_id
         self.epoch = 0
-        self.rest_ms = REST_MS  # the coordinator, which knows how many members there are, changes it
+        self.rest_ms = REST_MS  # set by the coordinator, which knows the number of members on the broker
         self._limits = limits
         self._members: dict[str, Member] = {}
         self._shares = Shares()
         self._is_dirty = False
-        self._strangers_commits = 0  # under way, of who is no member
-        self._over: deque[str] = deque(maxlen=_REMEMBERED)
+        self._commits_of_nonmembers = 0  # under way
+        self._former: deque[str] = deque(maxlen=_REMEMBERED)
 
     @classmethod
     def restore(cls, group_id: str, limits: Limits, record: GroupMembers, now_ms: int, grace_ms: int) -> Group:
-        """What a successor knows. Every lease may last a whole session and ``grace_ms`` from now on."""
+        """The group as a successor knows it. Every lease may last a whole session and ``grace_ms`` from now on."""
         group = cls(group_id, limits)
         group.epoch = record.epoch
         group._members = {each.member_id: Member.restored(each, now_ms, grace_ms) for each in record.members}
-        group._shares = Shares({each.member_id: frozenset(each.told) for each in group._members.values()})
+        group._shares = Shares({each.member_id: frozenset(each.assigned) for each in group._members.values()})
         group._is_dirty = True
         return group
 
@@ -111,38 +114,38 @@ class Group:
 
     @property
     def size(self) -> int:
-        """How many members there are, those that still have to end included."""
+        """The number of members, including those that have left and have not ended yet."""
         return len(self._members)
 
     @property
     def present(self) -> list[Member]:
-        """Its members, without those that have left and whose commits or lease still have to end."""
+        """Its members, without those that have left and whose commits or lease have not ended yet."""
         return [member for member in self._members.values() if member.state is not MemberState.GONE]
 
     @property
     def kind(self) -> str:
-        """What its members are; "" without any."""
+        """What kind of clients its members are; "" without any."""
         return next((member.kind for member in self.present), "")
 
     @property
     def state(self) -> Literal["empty", "assigning", "stable"]:
-        """``assigning``: something is still on its way."""
+        """``assigning``: some member does not have its share yet."""
         if not self.present:
             return "empty"
         return "stable" if not self._is_dirty and all(map(self._is_at_rest, self._members.values())) else "assigning"
 
     @property
     def next_look_ms(self) -> int | None:
-        """When the next deadline ends; None: there is none."""
+        """When the next deadline passes; None: there is none."""
         return min((deadline for member in self._members.values() for deadline in member.deadlines), default=None)
 
     def is_due(self, now_ms: int) -> bool:
-        """Whether `plan` may find something, but for changes of topics."""
+        """Whether `plan` may find something to change, apart from changes of topics."""
         look_ms = self.next_look_ms
         return self._is_dirty or (look_ms is not None and now_ms >= look_ms)
 
     def members(self, now_ms: int, topics: Mapping[str, TopicShape]) -> list[MemberInfo]:
-        """All members, for people. A Spark query's partitions are all of its topics'."""
+        """All members, for display. A Spark query has all partitions of its topics."""
         return [
             MemberInfo(
                 member_id=member.member_id,
@@ -163,7 +166,7 @@ class Group:
     # --- heartbeats ---------------------------------------------------------------------------------------------
 
     def heartbeat(self, request: GroupHeartbeatRequest, now_ms: int) -> GroupHeartbeatResponse:
-        """A member joins, goes on, has carried out what it was told, or leaves.
+        """A member joins, stays, has carried out its assignment, or leaves.
 
         Raises `UnknownMemberIdError`, `FencedInstanceIdError`, `GroupInUseError`, `GroupMaxSizeReachedError`,
         `InvalidSessionTimeoutError`, `InvalidRequestError`; then nothing has changed, and no lease was extended.
@@ -172,7 +175,7 @@ class Group:
         if request.member_epoch in (LEAVES, LEAVES_FOR_A_WHILE):
             return self._leave(member, request, now_ms)
         if member is None:
-            if request.member_epoch != JOINS or request.member_id in self._over:
+            if request.member_epoch != JOINS or request.member_id in self._former:
                 raise self._unknown(request.member_id)
             member = self._join(request, now_ms)
         self._require_live(member, now_ms)
@@ -182,15 +185,15 @@ class Group:
         if request.topics is not None and frozenset(request.topics) != member.topics:
             member.topics = frozenset(request.topics)
             self._is_dirty = True
-        # Said again by every heartbeat: what is put off here is for one of the next.
+        # Every heartbeat repeats it: what is put off here is done at one of the next.
         if request.member_epoch == member.epoch > 0 and not member.still_writes and member.acknowledge():
             self._is_dirty = True
         return self._answer(member, request.member_epoch)
 
     def remove(self, who: Collection[str]) -> None:
-        """An administrator's wish, by member or instance ids: they are fenced.
+        """Fences members, by member or instance id, because an administrator asks for it.
 
-        Raises `UnknownMemberIdError` if one is not in the group; then nobody is.
+        Raises `UnknownMemberIdError` if one of them is not in the group; then none is fenced.
         """
         named: dict[str | None, list[Member]] = {}
         for member in self._members.values():
@@ -208,22 +211,23 @@ class Group:
         self, member_id: str, member_epoch: int, sequence: int, partitions: Sequence[tuple[str, bytes | None, int]],
         now_ms: int,
     ) -> list[PylogError | None]:  # fmt: skip
-        """Which offsets may be written: None for those. Until `end_commit` nothing of the member's is given on.
+        """Which offsets may be written (None), and why the others may not. Until `end_commit` no other member gets a
+        partition of this one.
 
-        Raises `UnknownMemberIdError`, and where it is of no member `NonEmptyGroupError` (the group has some) and
-        `CoordinatorNotAvailableError` (commits of those that have left are under way, or it is not written yet that
-        they have); then there is nothing to end.
+        Raises `UnknownMemberIdError`; for a commit without membership `NonEmptyGroupError` (the group has members) and
+        `CoordinatorNotAvailableError` (commits of members that left are under way, or their leaving is not written
+        yet). Then there is nothing to end.
         """
         if not member_id:
             if present := self.present:
                 names = ", ".join(member.member_id for member in present)
                 raise NonEmptyGroupError(f"group {self.group_id!r} has members ({names}); only they can commit")
             if self._members:
-                # A successor would take them for members, and what they committed before they left for later.
+                # To a successor they would still be members, and what they committed before would seem to be later.
                 raise CoordinatorNotAvailableError(
                     f"the last members of group {self.group_id!r} have just left. Try again"
                 )
-            self._strangers_commits += 1
+            self._commits_of_nonmembers += 1
             return [None] * len(partitions)
         member = self._members.get(member_id)
         if member is None:
@@ -252,9 +256,9 @@ class Group:
         return answers
 
     def end_commit(self, member_id: str, partitions: Sequence[tuple[str, bytes | None, int]]) -> None:
-        """What `begin_commit` allowed, for the same ``partitions``, was written, or will not be."""
+        """What `begin_commit` allowed for the same ``partitions`` was written, or will not be."""
         if not member_id:
-            self._strangers_commits -= 1
+            self._commits_of_nonmembers -= 1
             self._is_dirty = True
             return
         member = self._members.get(member_id)
@@ -268,7 +272,7 @@ class Group:
     # --- plans --------------------------------------------------------------------------------------------------
 
     def plan(self, topics: Mapping[str, TopicShape], now_ms: int) -> Plan | None:
-        """What is to change by now; None: nothing that must be written. `adopt` it when it is in ZooKeeper."""
+        """The change that is due; None: nothing has to be written. `adopt` it when it is in ZooKeeper."""
         removed = [m for m in self._members.values() if m.has_ended(now_ms)]
         slow = [
             m for m in self._members.values()
@@ -279,57 +283,59 @@ class Group:
         shares = shares_among(sharing, topics, self._shares)
         taken = {partition for member in others for partition in member.granted}
         epoch = self.epoch + 1
-        told: dict[str, _Told] = {}
+        assigned: dict[str, _Assignment] = {}
         for member in sharing:
             if member.is_live:
-                news = self._news(member, shares.of.get(member.member_id, frozenset()), taken, epoch)
-                if news is not None:
-                    told[member.member_id] = news
-        if not (removed or slow or told):
+                share = shares.of.get(member.member_id, frozenset())
+                assignment = self._next_assignment(member, share, taken, epoch)
+                if assignment is not None:
+                    assigned[member.member_id] = assignment
+        if not (removed or slow or assigned):
             self._shares = shares
             self._is_dirty = False
             return None
         records = tuple(
-            self._record(member, told.get(member.member_id), is_slow=member in slow)
+            self._record(member, assigned.get(member.member_id), is_slow=member in slow)
             for member in others
-            if member.epoch or member.member_id in told
+            if member.epoch or member.member_id in assigned
         )
         return Plan(
             record=GroupMembers(epoch=epoch, members=records),
             now_ms=now_ms,
             share=shares,
-            told=told,
+            assigned=assigned,
             fenced=[member.member_id for member in slow],
             removed=[member.member_id for member in removed],
         )
 
     def adopt(self, plan: Plan) -> None:
-        """The plan is in ZooKeeper: it is in force, and told from now on."""
+        """The plan is in ZooKeeper: it takes effect, and is announced to members from now on."""
         self.epoch = plan.record.epoch
         for member_id in plan.removed:
             self._forget(member_id)
         for member_id in plan.fenced:
             member = self._members.get(member_id)
             if member is not None and member.has_share:
-                log.info("fence member=%s group=%r reason=too slow to release", member_id, self.group_id)
+                event(_logger, "fence member", member=member_id, group=self.group_id, cause="too slow to release")
                 self._fence(member)
-        for member_id, told in plan.told.items():
+        for member_id, assignment in plan.assigned.items():
             member = self._members.get(member_id)
             if member is None:
                 continue
             if member.is_live:
-                member.tell(told.epoch, told.granted, told.releasing, plan.now_ms)
+                member.assign(assignment.epoch, assignment.granted, assignment.releasing, plan.now_ms)
             else:
-                # It left or was fenced meanwhile. What it was never told it does not hold, but the record has it.
-                member.epoch = told.epoch
-        # Members that took another's place meanwhile keep what was meant for that one.
+                # It left or was fenced meanwhile. It does not hold what was never announced to it, but the record has
+                # that.
+                member.epoch = assignment.epoch
+        # A member that replaced another meanwhile keeps that one's share.
         kept = {member_id: share for member_id, share in self._shares.of.items() if member_id not in plan.share.of}
         now = {**plan.share.of, **kept}
         found = {member_id: now[member_id] for member_id in self._members if member_id in now}
         self._shares = Shares(found, plan.share.made_from if found == plan.share.of else None)
-        # What came in between, and what the freed partitions are for, is the next plan's.
+        # The next plan deals with what happened meanwhile, and hands out the partitions that became free.
         self._is_dirty = True
-        log.info("assign group=%r epoch=%d members=%d", self.group_id, self.epoch, len(self._members))
+        event(_logger, "assign partitions", group=self.group_id, epoch=self.epoch, members=len(self._members))
 
     # --- private ------------------------------------------------------------------------------------------------
 
@@ -341,7 +347,7 @@ class Group:
                 f"allows {limits.min_session_ms} to {limits.max_session_ms}"
             )
         if request.topics is None:
-            raise InvalidRequestError("who joins a group says which topics it subscribes to")
+            raise InvalidRequestError("a member that joins a group says which topics it subscribes to")
         present = [member for member in self.present if not member.has_ended(now_ms)]
         self._require_kind(request, present, now_ms)
         same = [
@@ -354,7 +360,7 @@ class Group:
             self._replace(former, member)
         self._members[member.member_id] = member
         self._is_dirty = True
-        log.info("join member=%s group=%r client=%r", member.member_id, self.group_id, member.client_id)
+        event(_logger, "join group", member=member.member_id, group=self.group_id, client_id=member.client_id)
         return member
 
     def _require_kind(self, request: GroupHeartbeatRequest, present: Sequence[Member], now_ms: int) -> None:
@@ -369,20 +375,20 @@ class Group:
                 )
 
     def _replace(self, former: Member, member: Member) -> None:
-        """Another process has the instance id: its share goes to that one."""
+        """Another process has taken the instance id: the share passes to it."""
         self._shares.of[member.member_id] = self._shares.of.pop(former.member_id, frozenset())
         if former.state is MemberState.AWAY:
             former.happens(Event.GONE)
         else:
             former.was_replaced = True
             former.happens(Event.FENCED)
-        log.info("replace member=%s group=%r by=%s", former.member_id, self.group_id, member.member_id)
+        event(_logger, "replace member", member=former.member_id, group=self.group_id, by=member.member_id)
 
     def _leave(self, member: Member | None, request: GroupHeartbeatRequest, now_ms: int) -> GroupHeartbeatResponse:
         if request.member_epoch == LEAVES_FOR_A_WHILE and request.instance_id is None:
             raise InvalidRequestError(f"member_epoch {LEAVES_FOR_A_WHILE} is for members with an instance id")
         if member is None:
-            self._over.append(request.member_id)  # its join may still be under way
+            self._former.append(request.member_id)  # its join may still be under way
         elif member.state is not MemberState.GONE:
             if request.member_epoch == LEAVES_FOR_A_WHILE and member.is_live and not member.is_over(now_ms):
                 member.happens(Event.LEFT_FOR_A_WHILE)
@@ -391,7 +397,7 @@ class Group:
                     member.drop_all()
             else:
                 member.happens(Event.GONE)
-            log.info("leave member=%s group=%r state=%s", member.member_id, self.group_id, member.state.value)
+            event(_logger, "remove member", member=member.member_id, group=self.group_id, state=member.state.value)
             self._is_dirty = True
         return GroupHeartbeatResponse(
             member_epoch=request.member_epoch, heartbeat_interval_ms=0, session_timeout_ms=0, is_settled=True
@@ -416,8 +422,8 @@ class Group:
         member = self._members.pop(member_id, None)
         if member is not None:
             self._shares.of.pop(member_id, None)
-            self._over.append(member_id)
-            log.info("forget member=%s group=%r state=%s", member_id, self.group_id, member.state.value)
+            self._former.append(member_id)
+            event(_logger, "forget member", member=member_id, group=self.group_id, state=member.state.value)
 
     def _answer(self, member: Member, epoch: int) -> GroupHeartbeatResponse:
         is_settled = not self._is_dirty and self._has_its_share(member)
@@ -428,7 +434,7 @@ class Group:
             member_epoch=member.epoch,
             heartbeat_interval_ms=longest_ms if at_rest else min(longest_ms, soon_ms),
             session_timeout_ms=member.session_timeout_ms,
-            assignment=None if epoch == member.epoch else by_topic(member.told),
+            assignment=None if epoch == member.epoch else by_topic(member.assigned),
             is_settled=is_settled,
         )
 
@@ -439,20 +445,22 @@ class Group:
     def _is_at_rest(self, member: Member) -> bool:
         return member.state is MemberState.AWAY or (member.state is MemberState.STABLE and self._has_its_share(member))
 
-    def _news(self, member: Member, share: frozenset[Partition], taken: set[Partition], epoch: int) -> _Told | None:
-        """What the member is to be told now; None: what it was told. Takes what it gives out of what is free."""
+    def _next_assignment(
+        self, member: Member, share: frozenset[Partition], taken: set[Partition], epoch: int
+    ) -> _Assignment | None:
+        """The member's next assignment; None: the one it has. Adds what it gives to ``taken``."""
         releasing = member.granted.keys() - share | member.releasing
-        given = set() if self._strangers_commits else {partition for partition in share if partition not in taken}
+        given = set() if self._commits_of_nonmembers else {partition for partition in share if partition not in taken}
         if not given and releasing == member.releasing and member.epoch > 0:
             return None
         taken |= given
-        return _Told(epoch, {**member.granted, **dict.fromkeys(given, epoch)}, set(releasing))
+        return _Assignment(epoch, {**member.granted, **dict.fromkeys(given, epoch)}, set(releasing))
 
-    def _record(self, member: Member, told: _Told | None, *, is_slow: bool) -> MemberRecord:
-        if told is not None:
-            return member.record(told.epoch, told.granted, told.releasing, MemberState.RECONCILING)
+    def _record(self, member: Member, assignment: _Assignment | None, *, is_slow: bool) -> MemberRecord:
+        if assignment is not None:
+            return member.record(assignment.epoch, assignment.granted, assignment.releasing, MemberState.RECONCILING)
         if member.state is MemberState.GONE or is_slow:
-            return member.record(state=MemberState.FENCED)  # its commits end, or its lease
+            return member.record(state=MemberState.FENCED)  # until its commits or its lease end
         return member.record()
 
 

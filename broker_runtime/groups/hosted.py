@@ -3,10 +3,10 @@
     request for a group ──▶ claim it ──▶ read its members ──▶ restore: every lease may last a session and `GRACE_MS`
     every 2 s           ──▶ verify all claims at once; one that does not stand is dropped
 
-Rules: nothing is answered for a group unless its claim was seen to stand within `STANDS_MS`, so a successor that waits
-`GRACE_MS` more than a session gives nothing away that a deposed coordinator still lets somebody keep. A registration
-that ended ends all claims made in it. A group without members that nobody asks for is forgotten, and claimed anew by
-the next request. No lock of a group is held over a call to ZooKeeper.
+Rules: nothing is answered for a group unless its claim was seen to stand within `STANDS_MS`. So a successor that waits
+`GRACE_MS` longer than a session gives away nothing that a deposed coordinator still lets a member keep. When a
+registration ends, all claims made in it end. A group without members that nobody asks for is forgotten, and claimed
+again at the next request. No group's lock is held during a call to ZooKeeper.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from broker_runtime.contract.errors import (
     NotCoordinatorError,
     ZooKeeperUnavailableError,
 )
+from broker_runtime.contract.events import event
 from broker_runtime.groups.claims import Claims, GroupsClaim
 from broker_runtime.groups.group import Group, Limits
 from broker_runtime.zookeeper.membership import Membership
@@ -35,7 +36,7 @@ from broker_runtime.zookeeper.znodes import (
     members_from_bytes,
 )
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 STANDS_MS: Final = 5_000
 GRACE_MS: Final = 5_000
@@ -48,8 +49,8 @@ _LOADING_LOCKS: Final = 64
 
 
 class HostedGroup:
-    """One group in memory. ``lock`` guards the group and the flags; versions are of who writes: the coordinator's loop,
-    or who has it marked as being removed."""
+    """One group in memory. ``lock`` guards the group and the flags. The version fields belong to the single writer: the
+    coordinator's loop, or `GroupRemoval` while ``is_being_removed``."""
 
     __slots__ = (
         "claim",
@@ -60,8 +61,8 @@ class HostedGroup:
         "is_being_removed",
         "is_dropped",
         "lock",
-        "looked_with",
         "members_version",
+        "planned_with",
         "used_ms",
         "verified_ms",
     )
@@ -73,16 +74,16 @@ class HostedGroup:
         self.group_id = claim.group_id
         self.group = group
         self.members_version = members_version
-        self.looked_with: object = None  # the topics that it was last planned with
+        self.planned_with: object = None  # the topics of its last plan
         self.claimed_ms = self.verified_ms = self.used_ms = claimed_ms
         self.commits_under_way = 0
         self.is_being_removed = False
         self.is_dropped = False  # for good
 
     def require_standing(self, now_ms: int) -> None:
-        """For every answer, with ``lock`` held. Raises `NotCoordinatorError`, `CoordinatorNotAvailableError`."""
+        """Called for every answer, with ``lock`` held. Raises `NotCoordinatorError`, `CoordinatorNotAvailableError`."""
         if self.is_dropped:
-            raise NotCoordinatorError(f"this broker coordinates group {self.group_id!r} no more")
+            raise NotCoordinatorError(f"this broker no longer coordinates group {self.group_id!r}")
         if self.is_being_removed:
             raise CoordinatorNotAvailableError(f"group {self.group_id!r} is being removed. Try again")
         if now_ms - self.verified_ms > STANDS_MS:
@@ -137,11 +138,11 @@ class HostedGroups:
         return hosted
 
     def load(self, group_id: str, *, creates: bool) -> HostedGroup | None:
-        """The group; claimed and restored if it is not in memory. ``creates``: also one that ZooKeeper has nothing of;
-        else None for such.
+        """The group; claimed and restored if it is not in memory. ``creates``: a group unknown to ZooKeeper is created;
+        without it the answer is None.
 
-        Raises `NotCoordinatorError` if another broker has it, or this one stops; `CoordinatorNotAvailableError` if it
-        cannot be had now; `CorruptRecordError` if its members cannot be understood; `ZooKeeperUnavailableError`.
+        Raises `NotCoordinatorError` if another broker has it, or this one is stopping; `CoordinatorNotAvailableError`
+        if it is not available now; `CorruptRecordError` if its members cannot be read; `ZooKeeperUnavailableError`.
         """
         hosted = self.find(group_id)
         if hosted is not None:
@@ -157,7 +158,8 @@ class HostedGroups:
             loading.release()
 
     def verify(self) -> None:
-        """Looks whether the claims still stand; drops groups whose do not. Raises `ZooKeeperUnavailableError`."""
+        """Checks that the claims still stand; drops the groups of those that do not. Raises
+        `ZooKeeperUnavailableError`."""
         sent_ms = self._steady_ms()
         groups = self.all()
         if not groups:
@@ -170,7 +172,7 @@ class HostedGroups:
                 self.drop(hosted)
 
     def drop(self, hosted: HostedGroup) -> None:
-        """Forgets the group: from now on this broker is not its coordinator, unless it claims it anew."""
+        """Forgets the group: from now on this broker is not its coordinator, unless it claims it again."""
         with hosted.lock:
             if hosted.is_dropped:
                 return
@@ -178,10 +180,10 @@ class HostedGroups:
         with self._lock:
             if self._groups.get(hosted.group_id) is hosted:
                 del self._groups[hosted.group_id]
-        log.info("drop group=%r epoch=%d", hosted.group_id, hosted.claim.version)
+        event(_logger, "drop group", group=hosted.group_id, epoch=hosted.claim.version)
 
     def forget_idle(self, idle_ms: int = IDLE_MS) -> None:
-        """Forgets groups without members that nobody asked for lately; their claims stay."""
+        """Forgets groups without members that nobody has asked for lately; their claims stay."""
         now_ms = self._steady_ms()
         for hosted in self.all():
             with hosted.lock:
@@ -195,8 +197,8 @@ class HostedGroups:
                 self.drop(hosted)
 
     def give_up(self) -> None:
-        """For good: drops all groups and gives their claims up, so that others need not wait. Raises
-        `ZooKeeperUnavailableError`; the claims end with the registration then."""
+        """Drops all groups for good and releases their claims, so that others need not wait. Raises
+        `ZooKeeperUnavailableError`; the claims then end with the registration."""
         with self._lock:
             self._is_closed = True
         groups = self.all()
@@ -220,7 +222,7 @@ class HostedGroups:
         else:
             record = members_from_bytes(node.data, path)
             group = Group.restore(group_id, self._limits, record, self._steady_ms(), GRACE_MS)
-            log.info("restore group=%r epoch=%d members=%d", group_id, record.epoch, len(record.members))
+            event(_logger, "restore group", group=group_id, epoch=record.epoch, members=len(record.members))
         hosted = HostedGroup(claim, group, None if node is None else node.version, sent_ms)
         with self._lock:
             if not self._is_closed:
@@ -230,9 +232,9 @@ class HostedGroups:
         raise NotCoordinatorError("the broker is stopping")
 
     def _last_epoch(self, group_id: str) -> int:
-        """Of a group that has no members' znode: epochs rise for ever, or its next commits would seem to be old ones.
-        It has offsets of members only if somebody took the znode away by hand. Damaged offsets have none: commits to
-        their topic are refused until the group is deleted."""
+        """The last epoch of a group without a members' znode. Epochs must never fall, or the group's next commits would
+        seem to be old. Such a group has members' offsets only if somebody removed the znode by hand. Damaged offsets
+        have no epoch: commits to their topic are refused until the group is deleted."""
         try:
             topics = self._client.children(group_offsets_parent(group_id))
         except NoNodeError:
@@ -243,7 +245,7 @@ class HostedGroups:
             try:
                 stored = {} if node is None else from_json(node.data, GroupOffsets, path).offsets
             except CorruptRecordError as error:
-                log.error("offsets cannot be read group=%r error=%s", group_id, error.message)
+                event(_logger, "read offsets", level=logging.ERROR, group=group_id, error=error)
                 continue
             epoch = max(epoch, *(offset.member_epoch for offset in stored.values()), 0)
         return epoch

@@ -1,21 +1,21 @@
 """One member of a group as its coordinator has it: what it may hold, until when, and what became of it.
 
     state         what it means                                          event → next state
-    joining       known, told nothing yet, holds nothing                 told → reconciling
-    reconciling   was told an assignment, has not said that it has       acknowledged → stable; told → reconciling
+    joining       known, has no assignment yet, holds nothing            assigned → reconciling
+    reconciling   has an assignment, has not reported that it            acknowledged → stable; assigned → reconciling
                   carried it out
-    stable        holds exactly what it was told                         told → reconciling
+    stable        holds exactly what it was assigned                     assigned → reconciling
     away          static, left for a while: holds nothing, its share     (another process with its instance id takes its
                   waits for it                                           place)
     fenced        heartbeats are refused; holds what it held until its
                   last lease has ended
-    gone          left, or its session ended: holds nothing any more,
-                  once the commits that are under way have ended
+    gone          left, or its session ended: holds nothing once its
+                  commits that are under way have ended
 
 Live states go → away (static members); they and away go → fenced (replaced, removed, too slow); any state → gone.
 
-Rule: what a member may hold only grows by `tell`, and only shrinks when it has said so, or is gone, and no commit of it
-is under way. Times are ms of one steady clock.
+Rule: what a member may hold grows only by `assign`, and shrinks only when the member has reported a release or is gone,
+and no commit of it is under way. Times are ms of one steady clock.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from broker_runtime.zookeeper.znodes import HeldPartitions, MemberRecord
 
 
 class Partition(NamedTuple):
-    """A partition of one topic, which has one id; made anew, the topic is another."""
+    """A partition of one topic, which has one id; recreated, it is another topic."""
 
     topic: str
     topic_id: bytes
@@ -48,7 +48,7 @@ class MemberState(enum.Enum):
 
 
 class Event(enum.Enum):
-    TOLD = "told"
+    ASSIGNED = "assigned"
     ACKNOWLEDGED = "acknowledged"
     LEFT_FOR_A_WHILE = "left for a while"
     FENCED = "fenced"
@@ -57,20 +57,20 @@ class Event(enum.Enum):
 
 _LIVE: Final = (MemberState.JOINING, MemberState.RECONCILING, MemberState.STABLE)
 _TRANSITIONS: Final[dict[tuple[MemberState, Event], MemberState]] = {
-    **{(state, Event.TOLD): MemberState.RECONCILING for state in _LIVE},
+    **{(state, Event.ASSIGNED): MemberState.RECONCILING for state in _LIVE},
     (MemberState.RECONCILING, Event.ACKNOWLEDGED): MemberState.STABLE,
     (MemberState.STABLE, Event.ACKNOWLEDGED): MemberState.STABLE,
     **{(state, Event.LEFT_FOR_A_WHILE): MemberState.AWAY for state in _LIVE},
     **{(state, Event.FENCED): MemberState.FENCED for state in (*_LIVE, MemberState.AWAY, MemberState.FENCED)},
     **{(state, Event.GONE): MemberState.GONE for state in MemberState},
 }
-"""What is not in here cannot happen: `Member.happens` raises `ValueError`."""
+"""Nothing else can happen: `Member.happens` raises `ValueError`."""
 
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """See the module. ``epoch``: of what it was told last, 0: nothing yet. ``granted``: all that it may hold, by
-    partition the epoch in which it was given; ``releasing``: those of them that it was told to release."""
+    """See the module. ``epoch``: of its last assignment; 0: none yet. ``granted``: all that it may hold, and for each
+    partition the epoch in which it was given; ``releasing``: those of them that it is asked to release."""
 
     member_id: str
     kind: str
@@ -89,12 +89,12 @@ class Member:
     release_ends_ms: int | None = None
     was_replaced: bool = False  # another process took its instance id
     commits_under_way: int = 0
-    _writing: Counter[tuple[str, int]] = field(default_factory=Counter)  # by those, by topic and number
+    _writing: Counter[tuple[str, int]] = field(default_factory=Counter)  # which topics and partitions they write
     last_sequence: int = -1
 
     @classmethod
     def joining(cls, request: GroupHeartbeatRequest, now_ms: int) -> Member:
-        """One that was not known before."""
+        """A member that was not known before."""
         return cls(
             member_id=request.member_id,
             kind=request.kind,
@@ -110,8 +110,8 @@ class Member:
 
     @classmethod
     def restored(cls, record: MemberRecord, now_ms: int, grace_ms: int) -> Member:
-        """As a predecessor of the coordinator wrote it. Its last lease may end ``grace_ms`` later than if it had been
-        heard of now."""
+        """As an earlier coordinator wrote it. Its last lease may end ``grace_ms`` later than if it had been heard of
+        now."""
         granted = {
             Partition(held.topic, held.topic_id, number): epoch
             for held in record.held
@@ -121,7 +121,7 @@ class Member:
         try:
             state = MemberState(record.state)
         except ValueError:
-            state = MemberState.FENCED  # of a later version: whatever it is, it may hold what it holds until it ends
+            state = MemberState.FENCED  # unknown to this version: it keeps what it holds until it ends
         return cls(
             member_id=record.member_id,
             kind=record.kind,
@@ -134,7 +134,7 @@ class Member:
             session_ends_ms=now_ms + record.session_timeout_ms + grace_ms,
             heard_ms=now_ms,
             epoch=record.epoch,
-            # What it has said since is not known: it will say it again.
+            # What it has reported since is not known: it will report it again.
             state=MemberState.RECONCILING if state is MemberState.STABLE else state,
             granted=granted,
             releasing=releasing & granted.keys(),
@@ -143,21 +143,21 @@ class Member:
 
     @property
     def is_live(self) -> bool:
-        """Whether it takes part: it is heard of, and may be given partitions."""
+        """Whether it takes part: its heartbeats count, and it may be given partitions."""
         return self.state in _LIVE
 
     @property
     def has_share(self) -> bool:
-        """Whether a share of the partitions is its own: also of one that is away."""
+        """Whether it has a share of the partitions, as a member that is away has, too."""
         return self.is_live or self.state is MemberState.AWAY
 
     @property
-    def told(self) -> list[Partition]:
-        """What it is to hold, sorted."""
+    def assigned(self) -> list[Partition]:
+        """What it is meant to hold, sorted."""
         return sorted(self.granted.keys() - self.releasing)
 
     def happens(self, event: Event) -> None:
-        """Goes into the next state. Raises `ValueError` where the table has none."""
+        """Enters the next state. Raises `ValueError` where the table has none."""
         after = _TRANSITIONS.get((self.state, event))
         if after is None:
             raise ValueError(f"member {self.member_id} is {self.state.value}: it cannot be {event.value}")
@@ -168,18 +168,18 @@ class Member:
         return now_ms >= self.session_ends_ms
 
     def has_ended(self, now_ms: int) -> bool:
-        """Whether it holds nothing any more."""
+        """Whether it no longer holds anything."""
         return not self.commits_under_way and (self.state is MemberState.GONE or self.is_over(now_ms))
 
     @property
     def still_writes(self) -> bool:
-        """Whether a commit is under way of something that it was told to release: it may have given that one up, and
-        have released by now."""
+        """Whether a commit of something that it is asked to release is under way: the member may have given up waiting
+        for it, and have released by now."""
         return any((partition.topic, partition.number) in self._writing for partition in self.releasing)
 
     @property
     def deadlines(self) -> list[int]:
-        """When its session and its time to release end, where they matter."""
+        """The ends of its session and of its time to release, where they matter."""
         found = []
         if self.state is not MemberState.GONE and not self.commits_under_way:
             found.append(self.session_ends_ms)
@@ -188,23 +188,25 @@ class Member:
         return found
 
     def heard(self, now_ms: int) -> None:
-        """Its lease begins anew."""
+        """Its lease begins again."""
         self.heard_ms = now_ms
         self.session_ends_ms = now_ms + self.session_timeout_ms
 
     def begin_commit(self, partitions: Collection[tuple[str, int]]) -> None:
-        """A commit of these, by topic and number, is under way."""
+        """A commit of these partitions, by topic and number, is under way."""
         self.commits_under_way += 1
         self._writing.update(partitions)
 
     def end_commit(self, partitions: Collection[tuple[str, int]]) -> None:
-        """One of the same is no more."""
+        """A commit of the same partitions has ended."""
         self.commits_under_way -= 1
         self._writing -= Counter(partitions)
 
-    def tell(self, epoch: int, granted: Mapping[Partition, int], releasing: Collection[Partition], now_ms: int) -> None:
-        """It is to hold ``granted`` without ``releasing``, from ``epoch`` on."""
-        self.happens(Event.TOLD)
+    def assign(
+        self, epoch: int, granted: Mapping[Partition, int], releasing: Collection[Partition], now_ms: int
+    ) -> None:
+        """From ``epoch`` on it is meant to hold ``granted`` without ``releasing``."""
+        self.happens(Event.ASSIGNED)
         self.epoch = epoch
         self.granted = dict(granted)
         self.releasing = set(releasing)
@@ -214,7 +216,7 @@ class Member:
             self.release_ends_ms = now_ms + self.rebalance_timeout_ms
 
     def acknowledge(self) -> bool:
-        """It holds exactly what it was told last. Returns whether that frees anything."""
+        """It holds exactly its last assignment. Returns whether that frees any partition."""
         self.happens(Event.ACKNOWLEDGED)
         freed = bool(self.releasing)
         for partition in self.releasing:
@@ -234,7 +236,7 @@ class Member:
         releasing: Collection[Partition] | None = None,
         state: MemberState | None = None,
     ) -> MemberRecord:
-        """As it is, or as it is going to be."""
+        """For ZooKeeper: the member as it is, or as it will be with the arguments given."""
         held = self.granted if granted is None else granted
         leaving = self.releasing if releasing is None else releasing
         by_topic: dict[tuple[str, bytes], dict[int, int]] = {}
@@ -264,7 +266,7 @@ class Member:
 
 
 def by_topic(partitions: Collection[Partition]) -> tuple[AssignedPartitions, ...]:
-    """As messages have them."""
+    """In the form that messages have."""
     found: dict[tuple[str, bytes], list[int]] = {}
     for partition in sorted(partitions):
         found.setdefault((partition.topic, partition.topic_id), []).append(partition.number)

@@ -1,16 +1,15 @@
 """The offsets that groups have acknowledged: one packed znode per group and topic, changed by compare-and-set.
 
-Rules: an acknowledgement comes after the write; commits of one group and topic that wait while another is written go
-out together, as one write; offsets that are as they were write nothing, but once in a while, so that it shows that they
-are in use. A write holds only while the topic exists and the coordinator's claim stands (both checked in the same
-transaction, see `claims`), and offsets kept under another topic id are of a topic that is no more: they are not seen,
-and replaced by the next commit, if it is of the topic that is there. After a write whose outcome is unknown nothing is
-believed that was read before it must have ended.
+Rules: a commit is acknowledged after it is written. Commits of one group and topic that wait while another is being
+written are written together. Offsets that have not changed are written only once in a while, to show that they are in
+use. A write succeeds only while the topic exists and the coordinator's claim stands (the same transaction checks both,
+see `claims`). Offsets kept under another topic id belong to a topic that was deleted: they are ignored, and replaced by
+the next commit for the present topic. After a write whose outcome is unknown, nothing counts that was read before that
+write must have ended.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -49,13 +48,11 @@ from broker_runtime.zookeeper.znodes import (
     topic_path,
 )
 
-log = logging.getLogger(__name__)
-
 COMMIT_LIMIT_S: Final = 25.0
-# How long one write is tried again, after others' writes and lost answers.
+# How long one write is retried after other writers' changes and lost answers.
 _WRITE_LIMIT_S: Final = 10.0
 _WRITE_ATTEMPTS: Final = 1_000
-# The longest that a write lasts, once it is under way: the tries, and the requests of the last one.
+# The longest time that a write can take once it has begun: its tries, and the requests of the last one.
 _WRITE_END_S: Final = 60.0
 REFRESH_MS: Final = 86_400_000
 
@@ -68,7 +65,7 @@ class _Commit:
     offsets: Mapping[int, StoredOffset]
     only_forward: bool
     guard: Guard | None = None
-    # Set when there is news: it was written (or refused: `error`), or it is this caller's turn to write.
+    # Set once: it was written or refused (`is_done`, `error`), or this caller is the next to write.
     news: threading.Event = field(default_factory=threading.Event)
     is_done: bool = False
     error: PylogError | None = None
@@ -76,24 +73,24 @@ class _Commit:
 
 @dataclass(slots=True, eq=False)
 class _Queue:
-    """What waits for one group and topic. Invariant: nobody waits without somebody who writes."""
+    """Commits that wait for one group and topic. Invariant: while any waits, one caller is writing."""
 
     waiting: list[_Commit] = field(default_factory=list)
     is_writing: bool = False
 
 
 class OffsetStore:
-    """All groups' offsets. Thread-safe; every call blocks for ZooKeeper, up to `COMMIT_LIMIT_S`."""
+    """All groups' offsets. Thread-safe; calls block on ZooKeeper, up to `COMMIT_LIMIT_S`."""
 
     def __init__(self, client: ZooKeeperClient, *, refresh_ms: int = REFRESH_MS) -> None:
-        """``refresh_ms``: offsets that are as they were are written again when they are as old as this."""
+        """``refresh_ms``: offsets that have not changed are written again when they are as old as this."""
         self._client = client
         self._refresh_ms = refresh_ms
         self._lock = threading.Lock()  # guards _queues; never held over a call to ZooKeeper
         self._queues: dict[tuple[str, str], _Queue] = {}
         self._doubts: set[str] = set()  # see `change`
         self.writes = 0
-        """How many writes were made."""
+        """The number of writes made."""
 
     def commit(
         self,
@@ -106,9 +103,9 @@ class OffsetStore:
         guard: Guard | None = None,
     ) -> None:
         """Returns when the offsets are in ZooKeeper. ``only_forward``: those below the committed ones change nothing.
-        ``guard``: of the claim under which they are written; None: whoever has the group.
+        ``guard``: of the claim under which they are written; None: whichever broker has the group.
 
-        Raises `UnknownTopicOrPartitionError` if the topic is gone, `InconsistentTopicIdError` if it was made anew and
+        Raises `UnknownTopicOrPartitionError` if the topic is gone, `InconsistentTopicIdError` if it was recreated and
         has offsets, `NotCoordinatorError` if the claim does not stand,
         `InvalidRequestError` if the znode would become too large, `ZooKeeperUnavailableError` (whether they are
         committed is unknown then).
@@ -125,7 +122,8 @@ class OffsetStore:
                 is_waiting = commit in queue.waiting and not commit.news.is_set()
                 if is_waiting:
                     queue.waiting.remove(commit)
-            # One that is being written is waited for: who is told that it failed relies on that nothing comes after.
+            # If this commit is being written already, wait on: a caller that is told it failed must be able to rely on
+            # it never being applied later.
             if is_waiting or not commit.news.wait(_WRITE_END_S):
                 raise ZooKeeperUnavailableError(f"offsets of {group_id} wait for ZooKeeper. Try again later")
         if not commit.is_done:
@@ -136,8 +134,8 @@ class OffsetStore:
     def fetch(
         self, group_id: str, topics: Sequence[str] | None, *, guard: Guard | None = None
     ) -> dict[str, GroupOffsets]:
-        """What the group has committed in ``topics`` (None: in all), under whatever topic id; those without are left
-        out. With ``guard``: not older than the call, and after all that was under way before it.
+        """What the group has committed in ``topics`` (None: in all), under any topic id; topics without any are left
+        out. With ``guard``: read after everything that was under way before the call.
 
         Raises `NotCoordinatorError` if the claim does not stand, `ZooKeeperUnavailableError`.
         """
@@ -166,10 +164,10 @@ class OffsetStore:
     # --- private ----------------------------------------------------------------------------------------------
 
     def _write_waiting(self, key: tuple[str, str], queue: _Queue) -> None:
-        """Writes what waits now, the caller's own included, and hands the pen to the next who waits."""
+        """Writes all waiting commits, the caller's own included, and makes the next waiting caller the writer."""
         with self._lock:
             batch, queue.waiting = queue.waiting, []
-        # What nobody foresaw is raised to this caller only; the others must not take it for a success.
+        # An unforeseen error is raised to this caller alone; to the others it must not look like a success.
         error: PylogError | None = UnknownServerError(f"offsets of {key[0]!r} were not written; see the broker's log")
         try:
             self._write(key, batch)
@@ -184,7 +182,7 @@ class OffsetStore:
                         commit.error = _deposed(key[0])
                     elif error is None and commit.topic_id != batch[-1].topic_id:
                         commit.error = InconsistentTopicIdError(
-                            f"topic {key[1]!r} was made anew; nothing was committed"
+                            f"topic {key[1]!r} was recreated; nothing was committed"
                         )
                     commit.news.set()
                 if queue.waiting:
@@ -235,13 +233,13 @@ class OffsetStore:
             raise _deposed(group_id) from None
 
     def _version_of(self, topic: str, topic_id: bytes) -> int:
-        """Of the topic's znode. Raises `InconsistentTopicIdError` if it has another id by now: who commits looked at it
-        before it was made anew, and the offsets that are there are the present topic's."""
+        """The version of the topic's znode. Raises `InconsistentTopicIdError` if the topic has another id by now: the
+        caller read it before it was recreated, and the stored offsets are the present topic's."""
         node = self._client.find(topic_path(topic))
         if node is None:
             raise UnknownTopicOrPartitionError(f"no topic {topic!r}: it was deleted")
         if from_json(node.data, TopicRecord, topic_path(topic)).topic_id != topic_id:
-            raise InconsistentTopicIdError(f"topic {topic!r} was made anew; nothing was committed")
+            raise InconsistentTopicIdError(f"topic {topic!r} was recreated; nothing was committed")
         return node.version
 
 
@@ -251,7 +249,7 @@ def merge(present: GroupOffsets | None, batch: Sequence[_Commit], *, refresh_ms:
     offsets = dict(present.offsets) if present is not None and present.topic_id == topic_id else {}
     for commit in batch:
         if (commit.topic_id, commit.guard) != (topic_id, guard):
-            continue  # for a topic that was made anew, or under a claim that ended, while it waited: the caller is told
+            continue  # its topic was recreated or its claim ended while it waited: its caller gets an error
         for partition, new in commit.offsets.items():
             old = offsets.get(partition)
             if old is not None:
@@ -267,8 +265,8 @@ def merge(present: GroupOffsets | None, batch: Sequence[_Commit], *, refresh_ms:
 
 
 def _is_superseded(new: StoredOffset, old: StoredOffset) -> bool:
-    """Whether a commit arrives after one that was made after it: it was stuck on its way, perhaps to a broker that
-    coordinates the group again by now. It is as if it had been written in its time."""
+    """Whether a commit arrives after a later one: it was stuck on its way, perhaps to a broker that coordinates the
+    group again by now. The outcome is as if it had been written in its time."""
     if min(new.member_epoch, old.member_epoch) < 0 or new.member_epoch > old.member_epoch:
         return False
     return new.member_epoch < old.member_epoch or 0 <= new.sequence < old.sequence
@@ -285,7 +283,7 @@ def _check_size(key: tuple[str, str], operations: Sequence[Operation]) -> None:
 
 
 def _deposed(group_id: str) -> NotCoordinatorError:
-    return NotCoordinatorError(f"this broker coordinates group {group_id!r} no more; find its coordinator anew")
+    return NotCoordinatorError(f"this broker no longer coordinates group {group_id!r}; find its coordinator again")
 
 
 def _operation(path: str, node: ZNode | None, data: bytes) -> Operation:

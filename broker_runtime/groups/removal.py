@@ -1,12 +1,12 @@
-"""Takes groups without members, and their offsets, out of ZooKeeper: because somebody says so, or because they are old.
+"""Removes groups without members, and their offsets, from ZooKeeper: on request, or because they are old.
 
-Each broker looks after the groups it has claimed, and after those that nobody has where it is the candidate: it is
-their coordinator alone that knows whether somebody joins or commits meanwhile, and the work is spread. So a group whose
+Each broker looks after the groups it has claimed, and after those without a coordinator for which it is the candidate:
+only the coordinator knows whether somebody joins or commits meanwhile, and so the work is spread. A group whose
 coordinator died unnoticed is taken over here at the latest, and its members' sessions end.
 
-Rules: nothing is removed but under the claim, and not while there are members or commits. Offsets go when neither a
-commit nor a member was there for ``offsets.retention.minutes``. The claim goes last, and only when it is so old that
-nothing of an earlier coordinator can be under way: the next one of that group counts from 0.
+Rules: nothing is removed except under the claim, and nothing while there are members or commits. Offsets are removed
+when there was neither a commit nor a member for ``offsets.retention.minutes``. The claim is removed last, and only when
+it is so old that nothing of an earlier coordinator can be under way: the next claim of that group counts from 0.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from broker_runtime.contract.errors import (
     PylogError,
     ZooKeeperUnavailableError,
 )
+from broker_runtime.contract.events import event
 from broker_runtime.contract.model import check_group_id
 from broker_runtime.groups.claims import Claims
 from broker_runtime.groups.hosted import HostedGroup, HostedGroups
@@ -44,18 +45,18 @@ from broker_runtime.zookeeper.znodes import (
     members_from_bytes,
 )
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 CLAIM_AGE_MS: Final = 30_000
 _LEAVING_LIMIT_S: Final = 3.0  # how long members that have left may take to be gone
 _POLL_S: Final = 0.02
 _GROUPS_AT_ONCE: Final = 200
 _DELETES_PER_WRITE: Final = 400
-_LOADS_PER_STEP: Final = 2_000  # far less than are kept in memory: one that is forgotten meanwhile is never old enough
+_LOADS_PER_STEP: Final = 2_000  # far fewer than fit in memory: a group that is forgotten in between never gets old
 
 
 class GroupRemoval:
-    """See the module. `delete` from any thread, `step` on one; both block for ZooKeeper, in bounds."""
+    """See the module. `delete` on any thread, `step` on one; both block on ZooKeeper for a bounded time."""
 
     def __init__(
         self,
@@ -81,8 +82,8 @@ class GroupRemoval:
         self._steady_ms = steady_ms
         self._believed_ms = believed_ms
         self._sleep = sleep
-        # Of `step` alone.
-        self._not_before: dict[str, int] = {}  # when a group's offsets are too old, at the earliest
+        # Used by `step` alone.
+        self._not_before: dict[str, int] = {}  # the earliest time at which a group's offsets are too old
         self._loads_left = 0
 
     def delete(self, group_id: str) -> None:
@@ -99,13 +100,12 @@ class GroupRemoval:
             offsets = self._offsets(hosted)
             if not offsets and hosted.members_version is None:
                 raise GroupIdNotFoundError(f"no group {group_id!r}")
-            self._remove(hosted, offsets)  # damaged ones, too
+            self._remove(hosted, offsets)  # including damaged ones
         self._groups.drop(hosted)
-        log.info("delete group=%r topics=%d", group_id, len(offsets))
+        event(_logger, "delete group", group=group_id, topics=len(offsets))
 
     def step(self) -> None:
-        """Looks at all groups of the cluster that are this broker's to look after. What fails is left to the next
-        step."""
+        """Checks all groups of the cluster that this broker looks after. What fails is left to the next step."""
         if not self._client.is_connected:
             return
         self._loads_left = _LOADS_PER_STEP
@@ -116,7 +116,7 @@ class GroupRemoval:
             present = set(names)
             self._not_before = {name: at_ms for name, at_ms in self._not_before.items() if name in present}
         except (ZooKeeperUnavailableError, ZNodeError) as error:
-            log.warning("groups' ages unknown error=%r", error)
+            event(_logger, "read ages of groups", level=logging.WARNING, error=error)
 
     # --- private ----------------------------------------------------------------------------------------------
 
@@ -132,13 +132,13 @@ class GroupRemoval:
             except ZooKeeperUnavailableError:
                 raise
             except PylogError as error:
-                log.info("leave group=%r error=%s", name, error)
+                event(_logger, "look at group", group=name, error=error)
 
     def _look(self, name: str, node: ZNode | None, *, is_ours: bool) -> None:
         record = None if node is None else members_from_bytes(node.data, group_members_path(name))
         if record is not None and record.members:
             if not is_ours or self._groups.find(name) is None:
-                self._groups.load(name, creates=False)  # so that its members' sessions end
+                self._groups.load(name, creates=False)  # so that its members' sessions can end
             return
         now_ms = self._believed_ms()
         if now_ms < self._not_before.get(name, now_ms):
@@ -150,7 +150,7 @@ class GroupRemoval:
         self._expire(name)
 
     def _expire(self, name: str) -> None:
-        """The group seems to be old, or to have nothing: looks again, as its coordinator."""
+        """The group seems to be old, or to have no offsets: checks again, as its coordinator."""
         if self._groups.find(name) is None:
             if not self._loads_left:
                 return  # in a later step
@@ -170,7 +170,7 @@ class GroupRemoval:
             self._remove(hosted, offsets)
             self._remove_claim(hosted)
         self._groups.drop(hosted)
-        log.info("expire group=%r topics=%d", name, len(offsets))
+        event(_logger, "expire group", group=name, topics=len(offsets))
 
     @contextmanager
     def _removing(self, hosted: HostedGroup) -> Iterator[None]:
@@ -185,13 +185,15 @@ class GroupRemoval:
             yield
         except ZNodeError as error:
             self._groups.drop(hosted)
-            raise NotCoordinatorError(f"group {hosted.group_id!r} is another's by now ({error.path})") from None
+            raise NotCoordinatorError(
+                f"group {hosted.group_id!r} belongs to another coordinator by now ({error.path})"
+            ) from None
         finally:
             with hosted.lock:
                 hosted.is_being_removed = False
 
     def _wait_for_leaving(self, hosted: HostedGroup) -> None:
-        """Who has left is a member until that is written, which takes a moment."""
+        """A member that left stays one until that is written, which takes a moment."""
         for _ in range(int(_LEAVING_LIMIT_S / _POLL_S)):
             with hosted.lock:
                 if not hosted.group.size or hosted.group.state != "empty":
@@ -229,11 +231,11 @@ class GroupRemoval:
         try:
             self._client.transaction(deletes, session=guard.session)
         except NotEmptyError as error:
-            log.warning("group has more than this version knows group=%r znode=%s", hosted.group_id, error.path)
+            event(_logger, "keep unknown znode", level=logging.WARNING, group=hosted.group_id, znode=error.path)
 
 
 def _last_use_ms(offsets: Mapping[str, GroupOffsets], members: GroupMembers | None) -> int | None:
-    """When somebody committed, or the last member was gone; None: there are no offsets."""
+    """When the last commit was made, or the last member left; None: there are no offsets."""
     commits = [stored.committed_at_ms for found in offsets.values() for stored in found.offsets.values()]
     if not commits:
         return None

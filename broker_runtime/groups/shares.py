@@ -1,6 +1,6 @@
-"""Who of a group's members is to have what: the assignor's answer for members and topics as they are now.
+"""Which member of a group should have what: the assignor's answer for the present members and topics.
 
-Pure. What the answer depends on is kept with it, so that nothing is worked out twice.
+Pure. The answer is kept together with what it depends on, so that nothing is computed twice.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from broker_runtime.groups.member import Member, Partition
 
 
 class TopicShape(NamedTuple):
-    """What of a topic matters to groups."""
+    """What matters about a topic to groups."""
 
     topic_id: bytes
     partitions: int
@@ -23,14 +23,14 @@ class TopicShape(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """By member id. ``made_from``: all that they depend on; None: they have to be found anew."""
+    """By member id. ``made_from``: all that they depend on; None: they have to be computed again."""
 
     of: dict[str, frozenset[Partition]] = field(default_factory=dict)
     made_from: object = None
 
 
 def shares_among(sharing: Sequence[Member], topics: Mapping[str, TopicShape], before: Shares) -> Shares:
-    """Of those members that consume. What was meant for a member before stays with it as far as it can be."""
+    """The shares of the members that consume. What a member was meant to have stays with it as far as possible."""
     takers = [member for member in sharing if member.kind != "spark"]
     names = sorted({name for member in takers for name in member.topics if name in topics})
     made_from = (
@@ -41,7 +41,7 @@ def shares_among(sharing: Sequence[Member], topics: Mapping[str, TopicShape], be
         return before
     owners: dict[TopicPartition, str] = {}
     for member in takers:
-        # What was meant for it, and else what it holds: so that a change under way is not turned round.
+        # What it is meant to have, otherwise what it holds, so that a change under way is not reversed.
         for partition in before.of.get(member.member_id) or member.granted.keys() - member.releasing:
             if partition.topic in topics and topics[partition.topic].topic_id == partition.topic_id:
                 owners.setdefault(TopicPartition(partition.topic, partition.number), member.member_id)
@@ -58,7 +58,7 @@ def shares_among(sharing: Sequence[Member], topics: Mapping[str, TopicShape], be
 
 
 def all_of(names: Collection[str], topics: Mapping[str, TopicShape]) -> list[Partition]:
-    """All partitions of those topics that are there."""
+    """All partitions of those of the topics that exist."""
     return [
         Partition(name, topics[name].topic_id, number)
         for name in sorted(names)

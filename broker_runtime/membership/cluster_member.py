@@ -1,13 +1,13 @@
 """Keeps one broker in its cluster: its session, its registration, the claim to be the controller, and what it hosts.
 
-    watches, the session's news, suspicions ──▶ flags ──▶ step(): end roles · register anew · claim · read what changed
-                                                          · decide, if controller · remove logs · host
-                                                          · leave what is damaged
+    watches, session changes, suspicions ──▶ flags ──▶ step(): end roles · register again · claim · read what changed
+                                                       · decide, if controller · remove logs · host
+                                                       · leave what is damaged
 
-Rules: watches and listeners only raise flags; everything else happens in `step`, on one thread, and in the changes the
-topic service makes, one at a time under one lock. What changed is told by one znode (``/changes``), by name; what was
-missed is all read again. A lost session ends the roles first; the broker then takes part only in a new registration.
-With ZooKeeper away nothing changes: who leads serves on, decisions wait.
+Rules: watches and listeners only raise flags; everything else happens in `step`, on one thread, and in the changes that
+the topic service makes, one at a time under one lock. One znode (``/changes``) names what changed; if some of that was
+missed, everything is read again. A lost session ends the roles first; the broker then takes part only in a new
+registration. While ZooKeeper is away nothing changes: leaders continue to serve, decisions wait.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from dataclasses import replace
 from typing import Final
 
 from broker_runtime.contract.errors import LogStorageError, PylogError, SetupError, ZooKeeperUnavailableError
+from broker_runtime.contract.events import event
 from broker_runtime.contract.requests import LogEndsRequest, LogEndsResponse
+from broker_runtime.contract.waiting import Backoff
 from broker_runtime.controller.controller import Controller
 from broker_runtime.controller.decisions import Decisions, in_sync_with_others
 from broker_runtime.controller.election import Electorate
@@ -44,15 +46,17 @@ from broker_runtime.zookeeper.membership import BrokerIdentity, Membership, dere
 from broker_runtime.zookeeper.session import SessionState, ZNodeError, ZooKeeperClient
 from broker_runtime.zookeeper.znodes import PERMANENT, BrokerRegistration, broker_path, from_json
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
-RETRY_DELAY_S: Final = 0.5
+_PREDECESSOR_LOOK_S: Final = 0.5
+_FIRST_RETRY_S: Final = 0.25  # while the cluster cannot be read or written
+_LONGEST_RETRY_S: Final = 1.0
 _CHANGE_LIMIT_S: Final = 20.0
-_RETRY_MS: Final = 1_000
+_AGAIN_MS: Final = 1_000
 
 
 class ClusterMember:
-    """One broker's membership. `join` once, then `step` again and again on one thread; the rest from any thread."""
+    """One broker's membership. `join` once, then `step` in a loop on one thread; the rest on any thread."""
 
     def __init__(
         self,
@@ -70,11 +74,11 @@ class ClusterMember:
         rebalances_leaders: bool = True,
     ) -> None:
         """``now_ms``: the wall clock; ``steady_ms``: one that never jumps (None: the same). ``probe``: see `suspicion`.
-        ``answers(host, port)``: whether a broker serves there now (None: unless ``probe`` says that its port refuses).
-        ``report``: tells the controller, where that is another, of a broker whose port refuses.
+        ``answers(host, port)``: whether a broker serves there now (None: yes, unless ``probe`` says that its port
+        refuses). ``report``: reports a broker whose port refuses to the controller, where that is another broker.
         ``ask_log_ends``: asks a broker, this one too; ``run_all``: asks several at once; see `unproven`.
         ``rebalances_leaders``: ``auto.leader.rebalance.enable``."""
-        self.controller = Controller(client, on_deposed=lambda: self._board.tell(has_changes=True))
+        self.controller = Controller(client, on_deposed=lambda: self._board.add(has_changes=True))
         self.topics = TopicWriter(client, self.controller)
         self.movements = MovementWriter(self.controller)
         self._client = client
@@ -101,10 +105,11 @@ class ClusterMember:
         self._feed = ChangeFeed(client)
         self._membership: Membership | None = None
         self._state = ClusterState()
-        self._due_ms: int | None = None  # when there is something to decide though nothing changes
-        # Held over calls to ZooKeeper; no partition's lock is ever waited for with it (see `RoleLock`).
+        self._due_ms: int | None = None  # when there will be something to decide although nothing changes
+        # Held during calls to ZooKeeper; nobody waits for a partition's lock while holding it (see `RoleLock`).
         self._changing = threading.RLock()
         self._board = NewsBoard()
+        self._backoff = Backoff(first_s=_FIRST_RETRY_S, limit_s=_LONGEST_RETRY_S)
         self._has_left = False  # for good; guarded by _changing
 
     @property
@@ -130,11 +135,11 @@ class ClusterMember:
         return self._membership
 
     def join(self, *, patience_s: float = 0.0) -> None:
-        """Registers, claims to be the controller if nobody is, and hosts what the cluster says.
+        """Registers, becomes the controller if there is none, and hosts what the cluster says.
 
-        ``patience_s``: how long a registration under this id may stay whose port refuses: a predecessor that was killed
-        and had another disk, whose session has to end. Raises `SetupError` if another broker has the id,
-        `ZooKeeperUnavailableError`, `OSError` where a disk cannot be read.
+        ``patience_s``: how long to wait for the session of a killed predecessor to end, whose registration has this id,
+        another disk, and a port that refuses. Raises `SetupError` if another broker has the id,
+        `ZooKeeperUnavailableError`, `OSError` if a disk cannot be read.
         """
         self._client.listen(self._on_session)
         for path in PERMANENT:
@@ -149,14 +154,15 @@ class ClusterMember:
             except SetupError as error:
                 if self._steady_ms() >= deadline_ms or not self._is_predecessor_dead():
                     raise
-                log.warning("wait for the session of a dead predecessor to end error=%s", error)
-                self._board.pause(RETRY_DELAY_S)
+                event(_logger, "wait for predecessor's session to end", level=logging.WARNING, error=error)
+                self._board.pause(_PREDECESSOR_LOOK_S)
 
     def step(self, timeout_s: float) -> None:
-        """Waits up to ``timeout_s`` (0: not at all) for news and deals with all there are. What fails is tried again
-        later: a partition that could not be opened once per step.
+        """Waits up to ``timeout_s`` (0: not at all) for changes and deals with all of them. What fails is tried again
+        later; a partition that could not be opened, once per step.
 
-        Raises `SetupError` if another broker took the id while this one's session had ended; it has left for good then.
+        Raises `SetupError` if another broker took the id while this one's session had ended; then this one has left for
+        good.
         """
         due_ms = self._due_ms
         due_s = timeout_s if due_ms is None else (due_ms - self._steady_ms()) / 1_000
@@ -166,7 +172,7 @@ class ClusterMember:
             with self._changing:
                 self._end_roles()
         if not self._client.is_connected:
-            return  # being connected again is news of its own
+            return  # when it is connected again, a flag is raised
         if not (news.is_any or is_due):
             self._retry_failed()
             return
@@ -174,30 +180,31 @@ class ClusterMember:
             with self._changing:
                 if not self._has_left:
                     self._look(everything=news.is_lost or news.is_stale)
+            self._backoff.reset()
         except SetupError:
-            # Trying again would only wait for the other one's end, and take its place with other logs.
+            # Trying again would only wait for the other broker's end, and take its place with other logs.
             self._has_left = True
             raise
         except (PylogError, ZNodeError, OSError) as error:
-            log.warning("cluster out of reach error=%r", error)
-            self._board.tell(is_stale=True)
-            # Not at once: what made it fail has to pass. A lost session is dealt with even so.
-            self._board.pause(min(timeout_s, RETRY_DELAY_S))
+            event(_logger, "apply cluster state", level=logging.WARNING, error=error)
+            self._board.add(is_stale=True)
+            # Not at once: whatever made it fail has to pass. A lost session ends the pause.
+            self._board.pause(min(timeout_s, self._backoff.next_s()))
 
     def wake(self) -> None:
-        """Ends a waiting `step` soon, so that its thread can be ended."""
-        self._board.tell(has_changes=True)
+        """Ends a waiting `step` soon, so that its thread can end."""
+        self._board.add(has_changes=True)
 
     # --- brokers that are dead ----------------------------------------------------------------------------------
 
     def suspect(self, broker_id: int) -> None:
-        """Another broker's connection broke or was refused: whether it is dead is found out, and acted upon.
+        """Finds out whether a broker is dead, whose connection broke or was refused, and acts upon it.
 
-        From any thread. Blocks for one connection attempt, and for ``report``.
+        On any thread. Blocks for one connection attempt, and for ``report``.
         """
         if not self._suspicions.look(broker_id):
             return
-        self._board.tell(has_changes=True)
+        self._board.add(has_changes=True)
         controller = self._state.controller
         if controller is None or controller.broker_id in {broker_id, self._identity.broker_id}:
             return
@@ -205,8 +212,8 @@ class ClusterMember:
             self._report(broker_id)
 
     def probe_peers(self) -> None:
-        """Looks whether other brokers' ports refuse: all, on the controller, else the controller's and those that are
-        suspected. Call it every half second. Blocks for as many connection attempts."""
+        """Probes other brokers' ports: all of them on the controller, elsewhere the controller's and the suspects'.
+        Call it every half second. Blocks for as many connection attempts."""
         if self.controller.is_active:
             changed = self._suspicions.look_at_all()
         else:
@@ -215,18 +222,18 @@ class ClusterMember:
             looks = [self._suspicions.look(broker_id) for broker_id in broker_ids]
             changed = any(looks)
         if changed:
-            self._board.tell(has_changes=True)
+            self._board.add(has_changes=True)
 
     def log_ends(self, request: LogEndsRequest) -> LogEndsResponse:
-        """How far the logs here go, for the controller. From any thread. Blocks as `Hosting.log_ends`."""
-        # Before the logs: an answer that takes long is not of a later registration.
+        """How far the logs here go, for the controller. On any thread. Blocks as `Hosting.log_ends`."""
+        # The epoch is read before the logs: an answer that takes long must not count for a later registration.
         return LogEndsResponse(broker_epoch=self.broker_epoch, partitions=self._hosting.log_ends(request.partitions))
 
     # --- changes of topics --------------------------------------------------------------------------------------
 
     @contextmanager
     def changing(self) -> Iterator[ClusterState]:
-        """Lets one change of topics through at a time; the cluster as it is then.
+        """Lets one change of topics through at a time, with the cluster as it is then.
 
         Raises `NotControllerError` if this broker is not the controller; `ZooKeeperUnavailableError` without a session,
         or if other changes take too long.
@@ -240,7 +247,7 @@ class ClusterMember:
             self._changing.release()
 
     def refresh_topic(self, name: str) -> TopicState | None:
-        """Reads a topic that was changed, gives its partitions leaders, hosts it here; None: it is gone.
+        """Reads a topic that was changed, elects its leaders, hosts it here; None: it is gone.
 
         Only inside `changing`. Raises as `Controller.write`.
         """
@@ -259,21 +266,21 @@ class ClusterMember:
         return self._hosting.failures(name)
 
     def finish_deletion(self, name: str) -> None:
-        """Takes a topic whose deletion is decided out of service, and to its end. Only inside `changing`.
+        """Takes a topic whose deletion is decided out of service and finishes the deletion. Only inside `changing`.
 
-        Raises as `TopicWriter.finish_deletion`; the loop goes on with it then. Logs that cannot be removed now are so
+        Raises as `TopicWriter.finish_deletion`; the loop then continues it. Logs that cannot be removed now are removed
         later.
         """
         self._state = self._state.without_topic(name)
         self._hosting.forget_topic(name)
-        self._board.tell(is_stale=True)  # so that the loop goes on with it if this fails
+        self._board.add(is_stale=True)  # so that the loop continues it if this fails
         self.topics.finish_deletion(name)
         self._state = replace(self._state, deleted_logs=read_deleted_logs(self._client))
         self._remove_deleted_logs()
 
     @property
     def electorate(self) -> Electorate:
-        """The brokers that can lead, as known now."""
+        """The brokers that can lead, as far as is known now."""
         brokers = self._state.brokers
         dead = self._suspicions.dead
         return Electorate(
@@ -286,15 +293,15 @@ class ClusterMember:
     # --- the end ------------------------------------------------------------------------------------------------
 
     def begin_stopping(self) -> None:
-        """Tells the cluster that this broker stops: the controller moves its leaderships to others, and it out of the
-        in-sync sets that have other members. It serves on meanwhile. Without ZooKeeper nothing happens."""
+        """Announces that this broker is stopping: the controller moves its leaderships to others, and takes it out of
+        the in-sync sets that have other members. It continues to serve meanwhile. Does nothing without ZooKeeper."""
         membership = self._membership
         if membership is None:
             return
         try:
             mark_stopping(self._client, membership)
         except (PylogError, ZNodeError) as error:
-            log.warning("cannot hand leaderships over error=%r", error)
+            event(_logger, "hand over leaderships", level=logging.WARNING, error=error)
 
     @property
     def led_for_others(self) -> int:
@@ -312,17 +319,17 @@ class ClusterMember:
         )
 
     def wait_until_handed_over(self, limit_s: float) -> int:
-        """Blocks until others lead what they can, ZooKeeper is away, or ``limit_s`` is over; how many partitions are
-        left. `step` goes on meanwhile, on its thread."""
+        """Blocks until others lead what they can, ZooKeeper is away, or ``limit_s`` has passed; returns how many
+        partitions are left. `step` continues meanwhile, on its thread."""
         self._board.wait_for(
             lambda: self._has_left or not self._client.is_connected or not self.led_for_others, limit_s
         )
         return self.led_for_others
 
     def leave(self) -> None:
-        """Ends the roles and takes the registration away, so that others need not wait for the session's end.
+        """Ends the roles and removes the registration, so that others need not wait for the session's end.
 
-        For good: later steps change nothing.
+        This is for good: later steps change nothing.
         """
         with self._changing:
             self._has_left = True
@@ -332,18 +339,18 @@ class ClusterMember:
                 if membership is not None:
                     deregister(self._client, membership)
             except PylogError as error:
-                # The session's end does the same, a little later.
-                log.warning("cannot deregister error=%s", error)
+                # The end of the session does the same a little later.
+                event(_logger, "deregister broker", level=logging.WARNING, error=error)
             self._end_roles()
 
     # --- private: flags -----------------------------------------------------------------------------------------
 
     def _on_session(self, news: SessionState) -> None:
-        log.info("session state=%s id=%#x", news.value, self._client.session_id)
-        self._board.tell(is_lost=news is SessionState.LOST, is_stale=news is SessionState.CONNECTED)
+        event(_logger, "change session state", state=news.value, session=f"{self._client.session_id:#x}")
+        self._board.add(is_lost=news is SessionState.LOST, is_stale=news is SessionState.CONNECTED)
 
     def _on_change(self, path: str) -> None:
-        self._board.tell(has_changes=True)
+        self._board.add(has_changes=True)
 
     # --- private; all with _changing held -----------------------------------------------------------------------
 
@@ -355,7 +362,7 @@ class ClusterMember:
     def _register(self) -> Membership:
         self._end_roles()
         self._membership = register(self._client, self._identity, now_ms=self._now_ms(), answers=self._answers)
-        # From now on it is this process whose logs they are: a session that ends takes nothing from them.
+        # From now on the logs are this process's: the end of a session takes nothing from them.
         self._identity = replace(self._identity, was_clean=True)
         if self._disks is not None:
             self._disks.settled()
@@ -370,7 +377,7 @@ class ClusterMember:
         return self._refuses(other.host, other.port)
 
     def _look(self, *, everything: bool) -> None:
-        """What fails is to be followed by a look at everything."""
+        """After a failure, the next look must be at everything."""
         self._look_once(everything=everything)
         self._board.looked()
 
@@ -379,16 +386,18 @@ class ClusterMember:
         if membership is None or membership.session != self._client.session_id:
             membership, everything = self._register(), True
         if not self.controller.is_active and self.controller.try_claim(membership, suspects=self._suspicions.dead):
-            everything = True  # what others decided last is to be known before anything is
+            everything = True  # what the last controller decided must be known before anything is decided
         changed = self._feed.take(self._on_change)
         self._state = read_cluster(
             self._client, known=self._state, changed=None if everything else changed, watch=self._on_change
         )
         own = self._state.brokers.get(membership.broker_id)
         if own is None or own.epoch != membership.epoch:
-            log.warning("registration is gone broker=%d epoch=%d", membership.broker_id, membership.epoch)
+            event(
+                _logger, "lose registration", level=logging.WARNING, broker=membership.broker_id, epoch=membership.epoch
+            )
             self._register()
-            self._board.tell(is_stale=True)
+            self._board.add(is_stale=True)
             return
         self._see_controller()
         self._suspicions.registered(self._state.brokers)
@@ -406,7 +415,7 @@ class ClusterMember:
         if self.controller.is_active and (found is None or found.epoch != self.controller.require_claim().epoch):
             self.controller.resign()
         if found is None:
-            self._board.tell(has_changes=True)  # it went just now: claimed by the next step
+            self._board.add(has_changes=True)  # it went just now: the next step claims its place
 
     def _remove_deleted_logs(self) -> None:
         own_id = self._identity.broker_id
@@ -416,7 +425,9 @@ class ClusterMember:
             try:
                 self._hosting.remove_logs(record.name, topic_id)
             except (LogStorageError, OSError) as error:
-                log.error("cannot remove logs topic=%s topic_id=%s error=%s", record.name, topic_id.hex(), error)
+                event(
+                    _logger, "remove logs", level=logging.ERROR, topic=record.name, topic_id=topic_id.hex(), error=error
+                )
                 self._look_again_soon()
                 continue
             logs_are_removed(self._client, topic_id, own_id)
@@ -434,11 +445,11 @@ class ClusterMember:
         try:
             is_done = self._damaged.leave(damaged, membership)
         except (PylogError, ZNodeError) as error:
-            log.warning("cannot leave in-sync sets of damaged logs partitions=%d error=%r", len(damaged), error)
+            event(_logger, "leave in-sync sets", level=logging.WARNING, partitions=len(damaged), error=error)
             is_done = False
         if not is_done:
             self._look_again_soon()
 
     def _look_again_soon(self) -> None:
-        retry_ms = self._steady_ms() + _RETRY_MS
+        retry_ms = self._steady_ms() + _AGAIN_MS
         self._due_ms = retry_ms if self._due_ms is None else min(self._due_ms, retry_ms)

@@ -1,9 +1,9 @@
-"""Whether a data directory takes records: has room (``log.dir.min.free.bytes``), and answers; what is to be told of it.
+"""Whether a data directory takes appends: it has room (``log.dir.min.free.bytes``) and answers; and reporting of it.
 
-Rules: room is looked at now and then, not at each append; with too little, appends are refused before they reach the
-log, so that a full disk costs an error and never a log that went offline. Reading goes on. Nobody waits for a disk to
-learn of its state: one that stands still is known by the calls that wait for it. What is wrong is told to the cluster
-before any leadership is given up for it, so that none goes back there.
+Rules: free space is checked now and then, not at each append. With too little, appends are refused before they reach
+the log, so that a full disk costs an error and never an offline log. Reads continue. Nobody waits for a disk to learn
+its state: a disk that stands still is known by the calls that wait for it. Trouble is reported to the cluster before
+any leadership is given up for it, so that no leadership returns there.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from itertools import islice
 from typing import Final
 
 from broker_runtime.contract.errors import LogStorageError, ZooKeeperUnavailableError
+from broker_runtime.contract.events import event
 from broker_runtime.contract.settings import find_setting
 from broker_runtime.log import LogDirectory, PartitionLog
 from broker_runtime.log.directory import diverged_logs
@@ -24,19 +25,19 @@ from broker_runtime.zookeeper.membership import Membership
 from broker_runtime.zookeeper.session import Create, Delete, Set, ZNodeError, ZooKeeperClient
 from broker_runtime.zookeeper.znodes import DiskTroubles, announcing, broker_unwritable_path, to_json
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
-_ROOM_AGAIN: Final = 1.1  # times the least that must be free: a disk at its limit does not change its mind each second
+_ROOM_AGAIN: Final = 1.1  # times the minimum: a disk at its limit does not go back and forth each second
 _MOST_PARTITIONS: Final = 10_000  # that are named to the cluster
 _MOST_DAMAGED: Final = 1_000  # the same, of damaged logs
 _MOST_DIVERGED: Final = 100  # the same, of logs that were set aside
 
 
 class DiskRoom:
-    """The state of one data directory. `look` and `look_at_kept` by one thread, the rest by any, without waiting."""
+    """The state of one data directory. `look` and `look_at_kept` on one thread, the rest on any, without waiting."""
 
     def __init__(self, directory: LogDirectory, *, min_free_bytes: int, stall_limit_s: float) -> None:
-        """``stall_limit_s``: how long one call may wait before the disk counts as standing still; only with
+        """``stall_limit_s``: how long one call may wait before the disk counts as standing still; needs
         `WatchedFiles`."""
         self._directory = directory
         self._min_free_bytes = min_free_bytes
@@ -46,7 +47,7 @@ class DiskRoom:
         self.look()
 
     def look(self) -> None:
-        """Looks at the disk, and waits for it. Raises `OSError`; what was known stays."""
+        """Checks the disk's free space, and waits for the disk. Raises `OSError`; what was known is kept."""
         usable = self._directory.usable_bytes
         had = self._refusal
         least = self._min_free_bytes if had is None else self._min_free_bytes * _ROOM_AGAIN
@@ -59,13 +60,17 @@ class DiskRoom:
                 "nothing is appended until there is room"
             )
         if (had is None) != (self._refusal is None):
-            log.warning(
-                "disk room path=%s usable_bytes=%d takes_appends=%s",
-                self._directory.path, usable, self._refusal is None,
-            )  # fmt: skip
+            event(
+                _logger,
+                "accept appends again" if self._refusal is None else "refuse appends",
+                level=logging.WARNING,
+                directory=self._directory.path,
+                usable_bytes=usable,
+            )
 
     def look_at_kept(self) -> bool:
-        """Looks which logs are kept as diverged, and waits for the disk; whether that has changed. Raises `OSError`."""
+        """Looks up which logs are kept as diverged, and waits for the disk; returns whether that has changed. Raises
+        `OSError`."""
         had = self._diverged
         self._diverged = tuple(map(str, diverged_logs(self._directory.files, self._directory.path)))
         return self._diverged != had
@@ -88,7 +93,7 @@ class DiskRoom:
 
     @property
     def trouble(self) -> str | None:
-        """What is wrong, in a word or two that stay the same while it is; None: nothing."""
+        """What is wrong, in words that stay the same as long as it is; None: nothing."""
         if self.stands_still:
             return "stands still"
         return None if self._refusal is None else "full"
@@ -129,7 +134,7 @@ class PartitionWithRoom(Partition):
 
 
 class DiskReport:
-    """What this broker told the cluster of its disks. Used by one thread."""
+    """Reports this broker's disks to the cluster. Used by one thread."""
 
     def __init__(
         self,
@@ -138,37 +143,43 @@ class DiskReport:
         damaged: Callable[[], Sequence[Partition]],
         diverged: Callable[[], Sequence[str]],
     ) -> None:
-        """What `Hosting` has by these names; ``damaged``: `Hosting.damaged_logs`."""
+        """The arguments are the methods of `Hosting` of these names; ``damaged``: `Hosting.damaged_logs`."""
         self._client = client
         self._troubles = troubles
         self._damaged = damaged
         self._diverged = diverged
-        self._told: tuple[int, DiskTroubles | None] | None = None  # in which epoch; None: nothing in this process
-        self._is_doubtful = False  # whether what was told last has arrived
+        self._reported: tuple[int, DiskTroubles | None] | None = None  # and its epoch; None: nothing in this process
+        self._is_doubtful = False  # whether the last report may not have arrived
         self._doubts: set[str] = set()  # see `guarded.change`
 
-    def tell(self, membership: Membership) -> bool:
-        """Tells what has changed; whether the cluster knows how it is now. Blocks for ZooKeeper, in bounds."""
+    def report(self, membership: Membership) -> bool:
+        """Reports what has changed; returns whether the cluster knows the present state. Blocks on ZooKeeper for a
+        bounded time."""
         found = _describe(self._troubles(), self._damaged(), self._diverged(), membership.epoch)
         present = membership.epoch, found
         if not self._is_doubtful:
-            if self._told == present:
+            if self._reported == present:
                 return True
-            if present[1] is None and (self._told is None or self._told[0] != membership.epoch):
-                self._told = present  # what was told in an earlier registration counts no more
+            if present[1] is None and (self._reported is None or self._reported[0] != membership.epoch):
+                self._reported = present  # a report of an earlier registration no longer counts
                 return True
         try:
-            tell_disks(self._client, membership, present[1], doubts=self._doubts)
+            write_disks(self._client, membership, present[1], doubts=self._doubts)
         except (ZooKeeperUnavailableError, ZNodeError) as error:
             self._is_doubtful = True
-            log.warning("cannot tell of disks broker=%d error=%s", membership.broker_id, error)
+            event(_logger, "report disks", level=logging.WARNING, broker=membership.broker_id, error=error)
             return False
-        self._told, self._is_doubtful = present, False
-        told = present[1] or DiskTroubles(epoch=membership.epoch)
-        log.warning(
-            "tell of disks broker=%d troubles=%s damaged=%s diverged=%s",
-            membership.broker_id, told.directories or "none", told.damaged or "none", told.diverged or "none",
-        )  # fmt: skip
+        self._reported, self._is_doubtful = present, False
+        disks = present[1] or DiskTroubles(epoch=membership.epoch)
+        event(
+            _logger,
+            "report disks",
+            level=logging.WARNING,
+            broker=membership.broker_id,
+            troubles=disks.directories or "none",
+            damaged=disks.damaged or "none",
+            diverged=disks.diverged or "none",
+        )
         return True
 
 
@@ -195,18 +206,16 @@ def _by_topic(partitions: Iterable[Partition]) -> dict[str, tuple[int, ...]]:
     return {topic: tuple(sorted(numbers)) for topic, numbers in sorted(found.items())}
 
 
-def tell_disks(
+def write_disks(
     client: ZooKeeperClient, membership: Membership, disks: DiskTroubles | None, *, doubts: set[str] | None = None
 ) -> None:
-    """``disks`` None: all is well. May be repeated. ``doubts``: see `guarded.change`.
+    """Writes what a broker reports of its disks: which cannot take records at present, what is on them, which logs are
+    damaged, and which are kept as diverged. ``disks`` None: all is well. Idempotent. ``doubts``: see `guarded.change`.
 
     Raises `GuardFailedError` if a later life of the broker has begun, `ZooKeeperUnavailableError`.
 
-    What a broker tells the cluster of its disks: which cannot take records at present, what is on them, which logs are
-    damaged, and which are kept as diverged.
-
-    Rule: told by the broker itself, under its epoch, so that what an earlier life told counts no more. Where all is
-    well there is no znode.
+    Rule: the broker itself reports, under its epoch, so that the report of an earlier life no longer counts. While all
+    is well there is no znode.
     """
     path = broker_unwritable_path(membership.broker_id)
 
@@ -215,7 +224,7 @@ def tell_disks(
         if disks is None:
             return Planned(None) if node is None else Planned(None, [Delete(path, node.version), announcing(())])
         data = to_json(disks)
-        told = Create(path, data) if node is None else Set(path, data, node.version)
-        return Planned(None, [told, announcing(())])
+        written = Create(path, data) if node is None else Set(path, data, node.version)
+        return Planned(None, [written, announcing(())])
 
     change(client, plan, what=path, guard=membership.guard, doubts=doubts)

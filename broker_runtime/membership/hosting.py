@@ -1,11 +1,11 @@
 """Carries out on this broker what was decided about its partitions: which logs it has, which it leads, whom it follows.
 
-Rules: the cluster's state comes in, the registry and the data directories are made to agree with it; applying the same
-state twice changes nothing. A replica that was moved to another broker is removed here. A log of a topic id that is no
-more is set aside, never read; so is a damaged one whose partition others hold without it, and it is fetched anew. One
-that cannot be opened takes no other with it, and is tried again. No file of a log is read here: that is for its first
-use. What touches a data directory is that directory's work (disk_work.py): a disk that stands still holds up the roles
-of its own partitions only. The caller lets one change through at a time.
+Rules: the registry and the data directories are made to agree with the cluster's state; applying the same state twice
+changes nothing. A replica that was moved to another broker is removed here. A log whose topic id no longer exists is
+set aside and never read. So is a damaged log whose partition others hold without it; the partition is then fetched from
+its start. A log that cannot be opened affects no other, and is tried again. No file of a log is read here: that happens
+at its first use. Whatever touches a data directory is done by that directory's worker (disk_work.py): a disk that
+stands still holds up only the roles of its own partitions. The caller lets one change through at a time.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 from broker_runtime.contract.errors import InconsistentTopicIdError, LogStorageError, PylogError, RequestTimedOutError
+from broker_runtime.contract.events import event
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import LogEnd, PartitionKey
 from broker_runtime.contract.schema import SchemaHistory, TopicSchema, schema_from_bytes
@@ -40,7 +41,7 @@ from broker_runtime.zookeeper.znodes import TopicRecord
 
 _T = TypeVar("_T")
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 class Hosting:
@@ -61,13 +62,13 @@ class Hosting:
         disk_work: Mapping[Path, DiskWork] | None = None,
         clock: BelievedClock | None = None,
     ) -> None:
-        """``min_free_bytes``: ``log.dir.min.free.bytes``. ``followers``: who fetches from the leaders that this broker
-        follows (None: nobody). ``now_ms``: the clock of `Partition.follower_fetch`. ``on_in_sync_news``: see
-        `Partition.on_in_sync_news`; it is called, too, when what `DiskReport` tells may have changed.
+        """``min_free_bytes``: ``log.dir.min.free.bytes``. ``followers``: fetches from the leaders that this broker
+        follows (None: nothing does). ``now_ms``: the clock of `Partition.follower_fetch`. ``on_in_sync_news``: see
+        `Partition.on_in_sync_news`; it is also called when what `DiskReport` reports may have changed.
         ``on_damage``: see `PartitionLog.on_damage`, ``stall_limit_s``: see `DiskRoom`.
-        ``disk_work``: who does what touches a directory, by its path; None: the caller, who waits for the disk.
+        ``disk_work``: does what touches a directory, by its path; None: the caller's thread, which waits for the disk.
         ``clock``: how far retention believes the wall clock; None: as it is found here.
-        Raises `OSError` where a directory cannot be looked at."""
+        Raises `OSError` if a directory cannot be read."""
         self._followers = followers
         self._now_ms = now_ms
         self._on_in_sync_news = on_in_sync_news
@@ -87,14 +88,14 @@ class Hosting:
         self._schemas: dict[bytes, SchemaHistory] = {}
         self._hosted: dict[str, dict[int, Partition]] = {}
         self._applied: dict[str, tuple[TopicState, int]] = {}
-        # Damaged logs on which nothing rests from this version of the state on.
+        # Damaged logs, and the version of the state from which on nothing depends on them.
         self._released: WeakKeyDictionary[PartitionLog, int] = WeakKeyDictionary()
         self._failed: dict[str, dict[int, str]] = {}  # partitions that could not be opened, and why
         self._directory_of = {at: directory for directory in self._directories for at in directory.partitions}
-        # For `log_ends`, whose caller may have given up long before a log is loaded.
+        # For `log_ends`, whose caller may give up long before a log is loaded.
         self._loading = {directory.path: threading.Lock() for directory in self._directories}
-        self._in_doubt: set[TopicPartition] = set()  # in _directory_of, and perhaps not made there
-        # Invariant: how many values of _directory_of each path has.
+        self._in_doubt: set[TopicPartition] = set()  # in _directory_of, but perhaps not created there
+        # Invariant: how often each path occurs in _directory_of.
         self._held = Counter(directory.path for directory in self._directory_of.values())
 
     def apply(self, cluster: ClusterState, broker_epoch: int) -> None:
@@ -138,7 +139,7 @@ class Hosting:
                 if present is None:
                     continue
                 if self._misses(present):
-                    # Nothing takes its place, so that it is known when it is put back.
+                    # No new log takes its place, so that it is recognized when it is put back.
                     raise LogStorageError(
                         f"{at}: broker {self._broker_id} was in sync with a log that is not on its disks any more. Put "
                         f"the disk or the directory back and start the broker again, or choose another replica: "
@@ -149,7 +150,14 @@ class Hosting:
                     is_counted_on = self._broker_id in (*present.state.isr, *present.state.eligible)
                     opened = self._open(at, wanted_id, config, versions, is_counted_on=is_counted_on)
                 if opened.is_damaged and self._is_held_by_others(opened, present):
-                    log.error("set damaged log aside, fetch it anew partition=%s leader=%s", at, present.state.leader)
+                    event(
+                        _logger,
+                        "set damaged log aside",
+                        level=logging.ERROR,
+                        topic=at.topic,
+                        partition=at.partition,
+                        leader=present.state.leader,
+                    )
                     damaged, opened = opened, self._open_instead_of_damaged(at, wanted_id, config, versions)
                     self._released.pop(damaged, None)
                 if partition is None or partition.log is not opened:
@@ -160,9 +168,17 @@ class Hosting:
             except (PylogError, OSError) as error:
                 failed[number] = str(error)
                 if self._failed.get(topic.name, {}).get(number) != str(error):
-                    log.error("cannot host topic=%s partition=%d error=%s", topic.name, number, error)
+                    event(
+                        _logger, "host partition", level=logging.ERROR, topic=topic.name, partition=number, error=error
+                    )
         for leader_epoch, numbers in led.items():
-            log.info("lead topic=%s leader_epoch=%d partitions=%s", topic.name, leader_epoch, partition_ranges(numbers))
+            event(
+                _logger,
+                "lead partitions",
+                topic=topic.name,
+                leader_epoch=leader_epoch,
+                partitions=partition_ranges(numbers),
+            )
         if failed:
             self._failed[topic.name] = failed
         else:
@@ -174,7 +190,7 @@ class Hosting:
         return self._failed.get(name, {})
 
     def retry_failed(self, cluster: ClusterState, broker_epoch: int) -> None:
-        """Tries to open once more what could not be opened, and to set aside what is damaged."""
+        """Tries again to open what could not be opened, and to set aside what is damaged."""
         for name in dict.fromkeys([*self._failed, *(partition.topic for partition in self.damaged_replicas())]):
             topic = cluster.topics.get(name)
             if topic is not None:
@@ -182,35 +198,36 @@ class Hosting:
                 self.apply_topic(topic, broker_epoch)
 
     def damaged_replicas(self) -> list[Partition]:
-        """The hosted partitions whose logs turned out to be damaged, and were not released; see `release`."""
+        """The hosted partitions whose logs are damaged and were not released; see `release`."""
         damaged = [partition for partition in self._registry.hosted() if partition.log.is_damaged]
         return [partition for partition in damaged if partition.log not in self._released]
 
     def damaged_logs(self) -> list[Partition]:
-        """The hosted partitions with records that cannot be read, until another log takes the place of theirs. Never
-        waits for a disk."""
+        """The hosted partitions with records that cannot be read, until their logs are replaced. Never waits for a
+        disk."""
         hosted = self._registry.hosted()
         return [partition for partition in hosted if partition.log.is_damaged and not partition.log.is_diverged]
 
     def release(self, partition: Partition, version: int) -> None:
-        """From the state of this ``version`` on nothing rests on the partition's damaged log, if the state says so."""
+        """From this ``version`` of the state on nothing depends on the partition's damaged log, if the state says
+        so."""
         self._released[partition.log] = version
 
     def forget_topic(self, name: str) -> None:
-        """Serves the topic no more; its logs stay."""
+        """Stops serving the topic; its logs stay."""
         for partition in self._registry.forget_topic(name):
             self._unfollow(TopicPartition(partition.topic, partition.partition))
             self._schemas.pop(partition.topic_id, None)
-            self._no_more(partition)
+            self._unhosted(partition)
         self._hosted.pop(name, None)
         self._applied.pop(name, None)
         self._failed.pop(name, None)
 
     def remove_logs(self, name: str, topic_id: bytes) -> None:
-        """Removes the topic's logs from every directory, and those of that name that do not tell their topic.
+        """Removes the topic's logs from every directory, and logs of its name that do not say their topic id.
 
-        Those of another topic id are not touched. Raises `OSError`, and `LogStorageError` where a disk holds it up;
-        what is on other disks is removed all the same.
+        Logs of another topic id are not touched. Raises `OSError`, and `LogStorageError` if a disk holds it up; logs on
+        other disks are removed all the same.
         """
         applied = self._applied.get(name)
         if applied is None or applied[0].record.topic_id == topic_id:
@@ -226,26 +243,26 @@ class Hosting:
             raise failed
 
     def step_down_all(self) -> None:
-        """This broker leads and follows nothing any more, until the next `apply`."""
+        """This broker leads and follows nothing until the next `apply`."""
         for partition in self._registry.hosted():
             self._unfollow(TopicPartition(partition.topic, partition.partition))
         self._registry.step_down_all()
         self._applied.clear()
 
     def look_at_disks(self) -> None:
-        """Looks whether the directories still have room. Raises `OSError`."""
+        """Checks whether the directories still have room. Raises `OSError`."""
         for directory in self._directories:
             self.look_at_disk(directory)
 
     def look_at_disk(self, directory: LogDirectory) -> None:
-        """Looks whether the directory still has room. Waits for that disk, and no other. Raises `OSError`."""
+        """Checks whether the directory still has room. Waits for that disk, and no other. Raises `OSError`."""
         had_room = self._rooms[directory.path].takes_appends
         self._rooms[directory.path].look()
         if had_room != self._rooms[directory.path].takes_appends:
             self._on_in_sync_news()
 
     def look_at_kept(self, directory: LogDirectory) -> None:
-        """Looks which logs are kept there as diverged. Waits for that disk, and no other. Raises `OSError`."""
+        """Looks up which logs are kept there as diverged. Waits for that disk, and no other. Raises `OSError`."""
         if self._rooms[directory.path].look_at_kept():
             self._on_in_sync_news()
 
@@ -256,10 +273,10 @@ class Hosting:
     def troubles(self) -> dict[str, tuple[str, list[Partition]]]:
         """The directories that take no records, by path: what is wrong, and whose records those are. Never waits for a
         disk."""
-        told: dict[str, tuple[str, list[Partition]]] = {
+        troubles: dict[str, tuple[str, list[Partition]]] = {
             str(path): (trouble, []) for path, room in self._rooms.items() if (trouble := room.trouble)
         }
-        found = set(told)
+        found = set(troubles)
         for partition in self._registry.hosted():
             directory = self._directory_of.get(TopicPartition(partition.topic, partition.partition))
             if directory is None:
@@ -267,14 +284,14 @@ class Hosting:
             path = str(directory.path)
             if path not in found and (not partition.log.is_offline or partition.log.is_damaged):
                 continue
-            told.setdefault(path, ("failed", []))[1].append(partition)
-        return told
+            troubles.setdefault(path, ("failed", []))[1].append(partition)
+        return troubles
 
     def apply_retention(self, now_ms: int) -> None:
-        """Removes what retention gives up, and rolls idle segments, in every log this broker leads.
+        """Removes expired segments, and rolls idle ones, in every log this broker leads.
 
-        Also loads logs that nobody used yet: their time runs too. One log's failure stops no other. ``now_ms``: the
-        wall clock, as far as `BelievedClock` goes.
+        Also loads logs that nobody has used yet: their records expire, too. One log's failure stops no other.
+        ``now_ms``: the wall clock, as far as `BelievedClock` goes.
         """
         for directory in self._directories:
             self.apply_retention_in(directory, now_ms)
@@ -290,28 +307,33 @@ class Hosting:
                 if partition.log.apply_retention(now_ms):
                     partition.announce()
             except PylogError as error:
-                log.warning(
-                    "retention failed topic=%s partition=%d error=%s", partition.topic, partition.partition, error
+                event(
+                    _logger,
+                    "apply retention",
+                    level=logging.WARNING,
+                    topic=partition.topic,
+                    partition=partition.partition,
+                    error=error,
                 )
 
     def log_ends(self, partitions: Sequence[PartitionKey]) -> tuple[LogEnd, ...]:
-        """How far the logs go that are open here and sound. From any thread.
+        """How far the logs go that are open here and sound. On any thread.
 
-        Blocks while they are loaded, and has them loaded by one call at a time in each data directory: others leave out
-        those that are not loaded yet, as they do those that somebody has for longer than a moment.
+        Blocks while they are loaded. In each data directory one call at a time loads them; other calls leave out the
+        logs that are not loaded yet, and those that are busy for longer than a moment.
         """
         logs: dict[PartitionKey, PartitionLog] = {}
         for key in partitions:
             try:
                 logs[key] = self._registry.find(key.topic, key.partition, key.topic_id).log
             except PylogError as error:
-                cannot_tell_end(key, error)
+                _log_left_out(key, error)
         found: dict[PartitionKey, LogEnd] = {}
         for path, loading in self._loading.items():
             there = {key: each for key, each in logs.items() if each.data_directory == path}
             may_load = bool(there) and loading.acquire(blocking=False)
             try:
-                found.update(ends_of(there, may_load=may_load))
+                found.update(_ends_of(there, may_load=may_load))
             finally:
                 if may_load:
                     loading.release()
@@ -334,11 +356,11 @@ class Hosting:
         opened.on_damage(self._on_damage)
         self._registry.host(partition)
         if instead_of is not None:
-            self._no_more(instead_of)
+            self._unhosted(instead_of)
         return partition
 
-    def _no_more(self, partition: Partition) -> None:
-        """It is not hosted any more, and `damaged_logs` has it no more."""
+    def _unhosted(self, partition: Partition) -> None:
+        """It is no longer hosted, nor in `damaged_logs`."""
         if partition.log.is_damaged:
             self._on_in_sync_news()
 
@@ -375,7 +397,7 @@ class Hosting:
             try:
                 return directory.log(at.topic, at.partition, topic_id, config, schemas, is_counted_on=is_counted_on)
             except InconsistentTopicIdError:
-                # The topic was made anew while this one was open: the old log is nobody's.
+                # The topic was recreated while its log was open: the old log is nobody's.
                 directory.set_aside(at)
                 return directory.log(at.topic, at.partition, topic_id, config, schemas)
 
@@ -384,7 +406,7 @@ class Hosting:
         except OSError:
             if at not in self._in_doubt or directory.has(at):
                 raise
-            self._forget_place(at)  # it could not be made there after all
+            self._forget_place(at)  # it could not be created there after all
             return self._open_new(at, topic_id, config, schemas)
         if at in self._in_doubt:
             self._in_doubt.discard(at)
@@ -420,8 +442,8 @@ class Hosting:
             self._held[directory.path] += 1
             self._in_doubt.add(at)
             try:
-                # Where this is held up, the log may be made there yet: it is looked for there, and made nowhere else.
-                opened = self._on_disk(directory, partial(_made, directory, at, topic_id, config, schemas))
+                # If the disk holds this up, the log may still be created there: it is created nowhere else.
+                opened = self._on_disk(directory, partial(_create_log, directory, at, topic_id, config, schemas))
             except OSError as error:
                 if isinstance(error, PylogError):
                     raise
@@ -430,7 +452,15 @@ class Hosting:
                 self._forget_place(at)
                 if not left:
                     raise
-                log.warning("try another directory partition=%s path=%s error=%s", at, directory.path, error)
+                event(
+                    _logger,
+                    "try another directory",
+                    level=logging.WARNING,
+                    topic=at.topic,
+                    partition=at.partition,
+                    directory=directory.path,
+                    error=error,
+                )
             else:
                 self._in_doubt.discard(at)
                 self._forget_missing([at])
@@ -442,8 +472,8 @@ class Hosting:
         return self._disk_work[directory.path].do(work)
 
     def _is_held_by_others(self, damaged: PartitionLog, present: VersionedState) -> bool:
-        """Whether another broker leads, nothing that is committed rests on this one's log, and it stays so: none of
-        what the log told in its time brings this broker into the in-sync set again."""
+        """Whether another broker leads, nothing committed depends on this broker's log, and that stays so: nothing that
+        the log reported earlier can bring this broker into the in-sync set again."""
         state = present.state
         if state.leader in {None, self._broker_id} or self._broker_id in (*state.isr, *state.eligible):
             return False
@@ -458,19 +488,19 @@ class Hosting:
         dropped = self._registry.drop(at)
         if dropped is not None:
             self._unfollow(at)
-            self._no_more(dropped)
+            self._unhosted(dropped)
         directory = self.directory_of(at)
         if directory is None:
             self._forget_missing([at])
             return
 
         def work() -> bool:
-            if not directory.has(at):  # nor what of it was deleted by work that nobody waited for
+            if not directory.has(at):  # work whose caller had given up may have deleted it
                 return True
             held = directory.topic_id_of(at) if dropped is None else dropped.log.topic_id
             if held != topic_id:
                 return False
-            log.info("remove replica partition=%s", at)
+            event(_logger, "remove replica", topic=at.topic, partition=at.partition)
             directory.delete(at)
             return True
 
@@ -497,7 +527,7 @@ class Hosting:
                 self._forget_place(at)
 
     def _places(self, directory: LogDirectory) -> list[TopicPartition]:
-        """Of all that the directory has, or may have."""
+        """The partitions that the directory has, or may have."""
         return [at for at, each in self._directory_of.items() if each is directory]
 
     def _forget_place(self, at: TopicPartition) -> None:
@@ -527,7 +557,7 @@ class Hosting:
             partition.become_leader(leadership, None if self._now_ms is None else self._now_ms())
             return led_before != state.leader_epoch
         if state.leader is None or state.leader == self._broker_id:
-            # Nobody leads; or this broker did in an earlier registration, and is not elected anew yet.
+            # Nobody leads; or this broker did in an earlier registration, and has not been elected again yet.
             self._unfollow(at)
             partition.step_down()
         elif partition.role is not Role.FOLLOWER or partition.leadership != leadership:
@@ -547,7 +577,7 @@ class Hosting:
         return known
 
 
-def _made(
+def _create_log(
     directory: LogDirectory,
     at: TopicPartition,
     topic_id: uuid.UUID,
@@ -581,8 +611,8 @@ def _log_config(settings: TopicSettings) -> LogConfig:
     )
 
 
-def ends_of(logs: Mapping[PartitionKey, PartitionLog], *, may_load: bool) -> Iterator[tuple[PartitionKey, LogEnd]]:
-    """How far those logs of one directory go that can tell. Without ``may_load``, those that are loaded."""
+def _ends_of(logs: Mapping[PartitionKey, PartitionLog], *, may_load: bool) -> Iterator[tuple[PartitionKey, LogEnd]]:
+    """How far the logs of one directory go, as far as they can be read; without ``may_load``, those that are loaded."""
     busy_s = BUSY_S
     for key, each in logs.items():
         if not each.is_loaded and not may_load:
@@ -592,12 +622,12 @@ def ends_of(logs: Mapping[PartitionKey, PartitionLog], *, may_load: bool) -> Ite
         except PylogError as error:
             if isinstance(error, RequestTimedOutError):
                 busy_s = 0.0  # the disk may stand still: not so long for each log on it
-            cannot_tell_end(key, error)
+            _log_left_out(key, error)
             continue
         epoch = last_epoch(extent.leader_epochs, extent.log_end)
         yield key, LogEnd(topic=key.topic, partition=key.partition, leader_epoch=epoch, log_end=extent.log_end)
 
 
-def cannot_tell_end(key: PartitionKey, error: PylogError) -> None:
-    """Says in the log that the answer leaves this one out."""
-    log.warning("cannot tell log end topic=%s partition=%d error=%s", key.topic, key.partition, error)
+def _log_left_out(key: PartitionKey, error: PylogError) -> None:
+    """Logs that the answer leaves this one out."""
+    event(_logger, "report log end", level=logging.WARNING, topic=key.topic, partition=key.partition, error=error)

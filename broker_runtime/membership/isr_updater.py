@@ -1,20 +1,20 @@
-"""Writes what leaders decide about their in-sync sets into ZooKeeper, and tells them what became of it.
+"""Writes what leaders decide about their in-sync sets into ZooKeeper, and reports the outcome to them.
 
-Rules: a state is changed by compare-and-set, in the session and while the leader is registered, and announced. A broker
-joins only in the registration its fetches carried, not while it stops, and only while it is one of the replicas (a
-leader may not have heard yet that a move ended): the same transaction checks all three. What became of a write whose
-answer was lost is not guessed: the partition counts with both, until the next news or the next write tell.
+Rules: a state is changed by compare-and-set, in the leader's session and while it is registered, and announced. A
+broker joins only in the registration that its fetches carried, not while it is stopping, and only while it is one of
+the replicas (a leader may not have heard yet that a move ended): the same transaction checks all three. The outcome of
+a write whose answer was lost is not guessed: the partition allows for both outcomes until a newer state or the next
+write shows which it was.
 
-A leader whose log went offline, or whose disk is full or stands still, gives its leadership up here, where another
-in-sync replica can take it and has a disk that takes records. Where none has, it stays; only a log that is offline is
-handed over to the replicas that are `PartitionState.eligible`. The cluster is told of the disk first (disk_room.py).
-Damaged logs are the cluster member's business (damaged_replicas.py).
+A leader whose log went offline, or whose disk is full or stands still, gives up its leadership here if another in-sync
+replica can take it on a disk that accepts appends. Otherwise it stays the leader, unless its log is offline: then the
+partition passes to the replicas that are `PartitionState.eligible`. The disk is reported to the cluster first
+(disk_room.py). Damaged logs are dealt with by the cluster member (damaged_replicas.py).
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,8 @@ from typing import Final, TypeVar
 import msgspec
 
 from broker_runtime.contract.errors import CorruptRecordError, RequestTimedOutError, ZooKeeperUnavailableError
+from broker_runtime.contract.events import event
+from broker_runtime.contract.waiting import Signal
 from broker_runtime.controller.election import Electorate
 from broker_runtime.membership.disk_room import DiskReport
 from broker_runtime.replication import InSyncChange, Partition, PartitionRegistry
@@ -45,13 +47,13 @@ from broker_runtime.zookeeper.znodes import (
 
 _R = TypeVar("_R", bound=Record)
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class _Write:
-    """A partition's next state, over the one at ``version``; ``change`` None: its leader gives it up. ``record``: that
-    the topic's record still is the one that names who joins among the replicas."""
+    """A partition's next state, over the one at ``version``; ``change`` None: its leader gives it up. ``record``: a
+    version check on the topic's znode, which lists the joining brokers as replicas."""
 
     partition: Partition
     change: InSyncChange | None
@@ -64,8 +66,8 @@ class _Write:
         return partition_state_path(self.partition.topic, self.partition.partition)
 
     def checks(self) -> dict[Operation, int]:
-        """That who joins is still registered as its fetches said (the epoch is its znode's version), and stays: the
-        checks, and the broker that each is about."""
+        """Checks that every joining broker is still registered in the epoch its fetches carried (the version of its
+        epoch znode) and is not stopping; with the broker that each check is about."""
         joining = {} if self.change is None else self.change.joining
         return {
             check: broker_id
@@ -74,23 +76,23 @@ class _Write:
         }
 
     def fails_by(self, path: str) -> bool:
-        """Whether a transaction that was refused at ``path`` was so because of this one."""
+        """Whether this write is why a transaction was refused at ``path``."""
         return path == self.path or (self.record is not None and path == self.record.path) or bool(self.gone(path))
 
     def gone(self, path: str) -> list[int]:
-        """Who joins no more, if the transaction was refused at ``path``."""
+        """The brokers that can no longer join, if the transaction was refused at ``path``."""
         return [broker_id for check, broker_id in self.checks().items() if check.path == path]
 
 
 @dataclass(frozen=True, slots=True)
 class _KnownRecord:
-    """A topic's record as it was read, and the check that it still is."""
+    """A topic's record as it was read, and the check that it has not changed."""
 
     check: Check | None
     record: TopicRecord | None
 
     def replicas(self, partition: Partition) -> tuple[Check | None, tuple[int, ...]]:
-        """The partition's replicas, and the check to write with; none where the topic is another or gone."""
+        """The partition's replicas, and the check to write with; none if the topic was recreated or is gone."""
         record, number = self.record, partition.partition
         if record is None or record.topic_id != partition.topic_id or number >= len(record.assignment):
             return None, ()
@@ -114,34 +116,32 @@ class IsrUpdater:
         report: DiskReport | None = None,
     ) -> None:
         """``lag_limit_ms``: ``replica.lag.time.max.ms``. ``membership``: the broker's present registration.
-        ``electorate``: the brokers that can lead, as known now; None: all. ``report``: tells the cluster of disks."""
+        ``electorate``: the brokers that can lead, as known now; None: all. ``report``: reports disks to the cluster."""
         self._client = client
         self._registry = registry
         self._membership = membership
         self._lag_limit_ms = lag_limit_ms
         self._electorate = electorate
         self._report = report
-        self._woken = threading.Event()
+        self._signal = Signal()
 
     def wake(self) -> None:
-        """Ends a `wait` soon: an in-sync set can change (`Partition.on_in_sync_news`). Never blocks."""
-        self._woken.set()
+        """Ends a `wait` at once: an in-sync set can change (`Partition.on_in_sync_news`). Never blocks."""
+        self._signal.set()
 
     def wait(self, timeout_s: float) -> None:
-        """Blocks until woken, or for ``timeout_s`` (half of ``lag_limit_ms`` is right); with 0 not at all."""
-        if timeout_s > 0:
-            self._woken.wait(timeout_s)
-        self._woken.clear()
+        """Blocks until `wake`, for ``timeout_s`` at most (half of ``lag_limit_ms`` is right); with 0 not at all."""
+        self._signal.wait(timeout_s)
 
     def step(self, now_ms: int) -> None:
-        """Writes every change that a partition led here proposes now. Blocks for ZooKeeper, in bounds; what fails is
-        proposed again later. ``now_ms``: of the clock of `Partition.follower_fetch`."""
+        """Writes every change that a partition led here proposes now. Blocks on ZooKeeper for a bounded time; what
+        fails is proposed again later. ``now_ms``: of the clock of `Partition.follower_fetch`."""
         membership = self._membership()
         if membership is None or not self._client.is_connected:
             return
         led = [partition for partition in self._registry.hosted() if partition.is_leader]
         proposed = self._propose(led, now_ms)
-        if self._report is None or self._report.tell(membership):
+        if self._report is None or self._report.report(membership):
             brokers = None if self._electorate is None else self._electorate()
             own_id = membership.broker_id
             proposed += [(partition, None) for partition in led if _is_to_be_given_up(partition, own_id, brokers)]
@@ -149,7 +149,7 @@ class IsrUpdater:
             self._write(some, membership)
 
     def _propose(self, led: Sequence[Partition], now_ms: int) -> list[tuple[Partition, InSyncChange | None]]:
-        """Waits for one busy partition of each disk, shortly: where that stands still, many are busy."""
+        """Waits briefly for one busy partition of each disk: where a disk stands still, many are busy."""
         proposed: list[tuple[Partition, InSyncChange | None]] = []
         waited_for: set[Path] = set()
         for partition in led:
@@ -170,13 +170,13 @@ class IsrUpdater:
         try:
             writes = self._prepare(proposed, membership)
         except ZooKeeperUnavailableError as error:
-            log.warning("in-sync sets wait error=%s", error)
+            event(_logger, "prepare in-sync sets", level=logging.WARNING, error=error)
             for partition, change in proposed:
                 _refused(partition, change)
             return
 
         def leave_out(changed: Sequence[_Write], refusal: ZNodeError) -> None:
-            log.info("in-sync sets refused changed=%s partitions=%d", refusal.path, len(changed))
+            event(_logger, "leave out in-sync sets", znode=refusal.path, partitions=len(changed))
             for each in changed:
                 _refused(each.partition, each.change, gone=each.gone(refusal.path))
                 writes.remove(each)
@@ -186,8 +186,8 @@ class IsrUpdater:
                 list(writes), lambda some: self._send(some, membership), concerns=_Write.fails_by, leave_out=leave_out
             )
         except ZooKeeperUnavailableError as error:
-            # Not read back here: both outcomes count until a newer state is heard of (`InSyncSet.outcome_unknown`).
-            log.warning("in-sync sets unknown partitions=%d error=%s", len(writes), error)
+            # Not read back here: both outcomes count until a newer state is known (`InSyncSet.outcome_unknown`).
+            event(_logger, "write in-sync sets", level=logging.WARNING, partitions=len(writes), error=error)
             for each in writes:
                 if each.change is not None:
                     each.partition.in_sync_unknown(each.change)
@@ -199,14 +199,14 @@ class IsrUpdater:
     def _prepare(
         self, proposed: Sequence[tuple[Partition, InSyncChange | None]], membership: Membership
     ) -> list[_Write]:
-        """What is to be written over the states as they are; who proposed over another state is refused."""
+        """What to write over the present states; a proposal made over another state is refused."""
         paths = [partition_state_path(partition.topic, partition.partition) for partition, _ in proposed]
         records = self._records({each.topic for each, change in proposed if change is not None and change.joining})
         writes: list[_Write] = []
         for (partition, change), path, node in zip(
             proposed, paths, self._client.find_all(paths, are_small=True), strict=True
         ):
-            present = None if node is None else _understood(node.data, PartitionState, path)
+            present = None if node is None else _decoded(node.data, PartitionState, path)
             is_own = present is not None and (present.leader, present.leader_broker_epoch) == (
                 membership.broker_id, membership.epoch,
             )  # fmt: skip
@@ -219,12 +219,12 @@ class IsrUpdater:
             record = None
             if change.joining:
                 record, replicas = records.get(partition.topic, _NO_RECORD).replicas(partition)
-                if strangers := change.joining.keys() - replicas:
-                    _refused(partition, change, gone=sorted(strangers))
+                if nonreplicas := change.joining.keys() - replicas:
+                    _refused(partition, change, gone=sorted(nonreplicas))
                     continue
-            # Who is in sync has a log again, whatever became of the one before.
+            # A replica that is in sync has a log again, whatever became of its last one.
             lost = tuple(broker_id for broker_id in present.lost if broker_id not in change.in_sync)
-            # Who is unproven is known to the controller alone.
+            # Only the controller knows which replicas are unproven.
             eligible = tuple(each for each in change.eligible if each not in (*lost, *present.unproven))
             state = msgspec.structs.replace(present.with_in_sync(change.in_sync), lost=lost, eligible=eligible)
             writes.append(_Write(partition, change, state, node.version, record))
@@ -235,7 +235,7 @@ class IsrUpdater:
         paths = [topic_path(name) for name in names]
         found = zip(names, paths, self._client.find_all(paths), strict=True)
         return {
-            name: _KnownRecord(Check(path, node.version), _understood(node.data, TopicRecord, path))
+            name: _KnownRecord(Check(path, node.version), _decoded(node.data, TopicRecord, path))
             for name, path, node in found
             if node is not None
         }
@@ -250,11 +250,11 @@ class IsrUpdater:
         return versions[len(checks) : len(checks) + len(sets)]
 
 
-def _understood(data: bytes, kind: type[_R], path: str) -> _R | None:
+def _decoded(data: bytes, kind: type[_R], path: str) -> _R | None:
     try:
         return from_json(data, kind, path)
     except CorruptRecordError as error:
-        log.error("in-sync set stays error=%s", error.message)
+        event(_logger, "read partition state", level=logging.ERROR, error=error)
         return None
 
 
@@ -272,16 +272,16 @@ def _is_to_be_given_up(partition: Partition, own_id: int, brokers: Electorate | 
         return bool(others)
     there = brokers.at(partition.topic, partition.partition)
     if not others:
-        # The eligible have all that is committed. A full disk may have room again, and then nothing at all is lost.
+        # The eligible have all that is committed. A full disk may have room again, and then nothing is lost at all.
         return partition.log.is_offline and any(there.can_lead(each) for each in partition.eligible)
-    # An offline log serves nobody. One on a full disk is read on, so it goes only to who takes appends.
+    # An offline log serves nobody. One on a full disk can still be read: it passes only to a broker that takes appends.
     return any(there.can_lead(other) and (partition.log.is_offline or other not in there.unfit) for other in others)
 
 
 def _others(state: PartitionState) -> tuple[int, ...]:
-    """Who may lead instead of the leader: its fellows in the in-sync set; without any, those that are eligible."""
-    fellows = tuple(member for member in state.isr if member != state.leader)
-    return tuple(member for member in fellows if member not in state.unproven) if fellows else state.eligible
+    """The replicas that may lead instead of the leader: the others in sync; without any, those that are eligible."""
+    others = tuple(member for member in state.isr if member != state.leader)
+    return tuple(member for member in others if member not in state.unproven) if others else state.eligible
 
 
 def _refused(partition: Partition, change: InSyncChange | None, *, gone: Sequence[int] = ()) -> None:

@@ -1,10 +1,10 @@
-"""The data directories of one broker, as its registration sees them (`zookeeper.disks.Disks`), and what ZooKeeper is
-told of them while it lasts.
+"""The data directories of one broker, as its registration sees them (`zookeeper.disks.Disks`), and what is reported of
+them to ZooKeeper while it lasts.
 
-A generation is raised by a checkpoint (`LogDirectory.checkpoint`, each 5 s on a thread of each directory's own), and
-told by `GenerationReport` as often, on another thread. So 10 s after records were appended, at the most, ZooKeeper
-knows that a snapshot from before them is older; later where it is away or the disk stands still, and nothing else waits
-for that. A copy is known by its inode number, however new (`LogDirectory.is_copy`).
+A checkpoint raises the generation (`LogDirectory.checkpoint`, every 5 s on each directory's own thread), and
+`GenerationReport` reports it as often, on another thread. So at most 10 s after records were appended, ZooKeeper knows
+that a snapshot from before them is older. It takes longer while ZooKeeper is away or the disk stands still, and nothing
+else waits for that. A copy is recognized by its inode number, however new it is (`LogDirectory.is_copy`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from broker_runtime.contract.errors import LogStorageError, PylogError, SetupError
+from broker_runtime.contract.events import event
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.log import LogDirectory
 from broker_runtime.membership.disk_work import DiskWork
@@ -22,7 +23,7 @@ from broker_runtime.zookeeper.disks import Generation, Place
 from broker_runtime.zookeeper.membership import Membership, note_generations
 from broker_runtime.zookeeper.session import ZNodeError, ZooKeeperClient
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 class OwnDisks:
@@ -31,8 +32,8 @@ class OwnDisks:
     def __init__(
         self, directories: Sequence[LogDirectory], *, disk_work: Mapping[Path, DiskWork] | None = None
     ) -> None:
-        """``disk_work``: who writes to a directory, by its path; None: the caller, who waits for the disk. Raises
-        `SetupError` where two of the directories have a log of the same partition."""
+        """``disk_work``: what writes to each directory, by path; None: the caller's thread, which waits for the disk.
+        Raises `SetupError` if two of the directories have a log of the same partition."""
         refuse_twins(directories)
         self._directories = tuple(directories)
         self._disk_work = disk_work
@@ -73,10 +74,10 @@ class OwnDisks:
         for each in self._directories:
             remember = partial(each.remember_epoch, epoch, is_outdated=each.disk.disk_id in outdated)
             try:
-                # What is written late is newer than the registration says, and no older copy.
+                # What is written late is newer than the registration says, not an older copy.
                 remember() if self._disk_work is None else self._disk_work[each.path].do(remember)
             except (LogStorageError, OSError) as error:
-                log.error("cannot write epoch directory=%s epoch=%d error=%s", each.path, epoch, error)
+                event(_logger, "write epoch", level=logging.ERROR, directory=each.path, epoch=epoch, error=error)
         return self.epochs()
 
     def place_of(self, at: TopicPartition, topic_id: bytes) -> Place | None:
@@ -97,29 +98,29 @@ class OwnDisks:
 
 
 class GenerationReport:
-    """Tells ZooKeeper which generations are durable. Used by one thread."""
+    """Reports to ZooKeeper which generations are durable. Used by one thread."""
 
     def __init__(self, client: ZooKeeperClient, disks: OwnDisks) -> None:
         self._client = client
         self._disks = disks
-        self._told: tuple[int, Mapping[str, Generation]] | None = None  # in which epoch
+        self._reported: tuple[int, Mapping[str, Generation]] | None = None  # and the epoch
 
-    def tell(self, membership: Membership | None) -> None:
-        """Tells what is new since the last time, in one small write; what fails is told the next time. Touches no disk.
-        Blocks for ZooKeeper, in bounds. Raises nothing; without ``membership`` nothing happens."""
+    def report(self, membership: Membership | None) -> None:
+        """Reports what is new since the last time, in one small write; after a failure the next call repeats it.
+        Touches no disk. Blocks on ZooKeeper for a bounded time. Raises nothing; does nothing without ``membership``."""
         found = {each: there for each, there in self._disks.generations().items() if there.number > 0}
-        if membership is None or not found or self._told == (membership.epoch, found):
+        if membership is None or not found or self._reported == (membership.epoch, found):
             return
         try:
             note_generations(self._client, membership, found)
         except (PylogError, ZNodeError) as error:
-            log.warning("cannot tell generations of disks broker=%d error=%s", membership.broker_id, error)
+            event(_logger, "report disk generations", level=logging.WARNING, broker=membership.broker_id, error=error)
             return
-        self._told = membership.epoch, found
+        self._reported = membership.epoch, found
 
 
 def refuse_twins(directories: Sequence[LogDirectory]) -> None:
-    """Raises `SetupError` where two directories have a log of the same partition: which one counts, nobody can tell."""
+    """Raises `SetupError` if two directories have a log of the same partition: nobody can tell which one counts."""
     first: dict[TopicPartition, LogDirectory] = {}
     for directory in directories:
         for at in directory.partitions:

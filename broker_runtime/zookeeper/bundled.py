@@ -1,11 +1,11 @@
 """The ZooKeeper in PySpark's jars as a child process: one server, or one member of an ensemble.
 
 PySpark's wheel has a whole ZooKeeper server, so this costs no download. Rules: it listens on the address it was given
-(127.0.0.1 if nothing else was said) and nowhere else; every commit is fsynced (ZooKeeper's default is left alone); the
+(127.0.0.1 by default) and nowhere else; every commit is fsynced (ZooKeeper's default is left alone); the
 process dies with its parent, however that dies; every wait has a limit. Its files, all below one directory:
 
     lock                         held by the JVM itself: two servers never share one directory
-    zoo.cfg, log4j2.properties   written anew at each start
+    zoo.cfg, log4j2.properties   written at each start
     myid                         the server's number, for an ensemble
     data/                        snapshots and transaction logs, purged hourly down to three snapshots
     zookeeper.log (+ .1 to .3)   its log, 10 MiB each; zookeeper.out: what the JVM itself says
@@ -17,7 +17,6 @@ import fcntl
 import importlib.util
 import os
 import socket
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,13 +24,14 @@ from typing import Final
 
 from broker_runtime.contract.errors import DirectoryLockedError, PortInUseError, SetupError, ZooKeeperUnavailableError
 from broker_runtime.contract.settings import Address
+from broker_runtime.contract.waiting import Deadline
 from broker_runtime.ports import choose_port, is_free
 from broker_runtime.zookeeper.guarded_process import GuardedProcess
 from broker_runtime.zookeeper.java import find_java
 
 START_LIMIT_S: Final = 60.0
 STOP_LIMIT_S: Final = 10.0
-TICK_MS: Final = 500  # a session ends so much late at most
+TICK_MS: Final = 500  # the most by which a session ends late
 SESSION_LIMITS_MS: Final = (2_000, 60_000)
 
 _MAIN_CLASS: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
@@ -71,6 +71,7 @@ rootLogger.appenderRef.file.ref = file
 """
 _PORT_ATTEMPTS: Final = 5
 _PREDECESSOR_LIMIT_S: Final = 3.0
+_LOOK_S: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +122,7 @@ class BundledZooKeeper:
 
     @property
     def log_file(self) -> Path:
-        """What the server itself tells."""
+        """The server's own log."""
         return self._directory / "zookeeper.log"
 
     @property
@@ -145,7 +146,7 @@ class BundledZooKeeper:
         assert not self.is_running, "is running"
         java = find_java(self._environment)
         jars = find_jars()
-        deadline = time.monotonic() + timeout_s
+        deadline = Deadline(timeout_s)
         for attempt in range(1, _PORT_ATTEMPTS + 1):
             if self._any_port and self._port == 0:
                 self._port = choose_port(self._host)
@@ -177,19 +178,19 @@ class BundledZooKeeper:
 
     def wait_until_serving(self, timeout_s: float = START_LIMIT_S) -> None:
         """Returns when requests are served (an ensemble: with a majority). Raises `ZooKeeperUnavailableError`."""
-        deadline = time.monotonic() + timeout_s
+        deadline = Deadline(timeout_s)
         while "Mode:" not in four_letters(self.address, "srvr"):
-            if time.monotonic() >= deadline or not self.is_running:
+            if deadline.expired or not self.is_running:
                 raise ZooKeeperUnavailableError(f"ZooKeeper at {self.address} does not serve after {timeout_s:g} s")
-            time.sleep(0.02)
+            deadline.sleep(_LOOK_S)
 
     def stop(self, timeout_s: float = STOP_LIMIT_S) -> None:
-        """SIGTERM, then SIGKILL after ``timeout_s``. Nothing happens if it does not run."""
+        """SIGTERM, then SIGKILL after ``timeout_s``. Does nothing if the server is not running."""
         if self._process is not None:
             self._process.stop(timeout_s)
 
     def kill(self) -> None:
-        """SIGKILL at once; waits for the end."""
+        """SIGKILL at once; waits until the process has ended."""
         if self._process is not None:
             self._process.stop(0.0)
 
@@ -200,7 +201,7 @@ class BundledZooKeeper:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def _wait_until_answering(self, deadline: float) -> None:
+    def _wait_until_answering(self, deadline: Deadline) -> None:
         assert self._process is not None
         while True:
             ended = self._process.poll()
@@ -209,11 +210,11 @@ class BundledZooKeeper:
             answer = four_letters(self.address, "srvr")
             if "Mode:" in answer or (self._ensemble and "not currently serving" in answer):
                 return
-            if time.monotonic() >= deadline:
+            if deadline.expired:
                 raise ZooKeeperUnavailableError(
                     f"ZooKeeper at {self.address} did not answer in time; see {self.log_file}"
                 )
-            time.sleep(0.02)
+            deadline.sleep(_LOOK_S)
 
     def _command(self, java: Path, jars: Sequence[Path]) -> list[str | Path]:
         return [
@@ -233,16 +234,16 @@ class BundledZooKeeper:
         """The lock file, locked, for the JVM to inherit; the lock lasts as long as any process has it open."""
         self._directory.mkdir(parents=True, exist_ok=True)
         lock = os.open(self._directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        deadline = time.monotonic() + _PREDECESSOR_LIMIT_S
+        deadline = Deadline(_PREDECESSOR_LIMIT_S)
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                # A killed parent's server needs a moment to follow it.
-                if time.monotonic() >= deadline:
+                # The server of a killed parent needs a moment to end.
+                if deadline.expired:
                     os.close(lock)
                     raise DirectoryLockedError(f"Another ZooKeeper runs on {self._directory}. Stop it first") from None
-                time.sleep(0.02)
+                deadline.sleep(_LOOK_S)
             else:
                 return lock
 
@@ -284,7 +285,7 @@ class BundledZooKeeper:
 
 
 def find_jars() -> list[Path]:
-    """ZooKeeper's jars and what they need, out of PySpark's. pyspark itself is not imported. Raises `SetupError`."""
+    """ZooKeeper's jars and those they need, from PySpark's. pyspark itself is not imported. Raises `SetupError`."""
     spec = importlib.util.find_spec("pyspark")
     where = None if spec is None or spec.origin is None else Path(spec.origin).parent / "jars"
     found = [] if where is None else [jar for pattern in _JARS for jar in sorted(where.glob(f"{pattern}.jar"))]

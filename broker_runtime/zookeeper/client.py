@@ -1,15 +1,14 @@
 """The only code that speaks to kazoo: `KazooClient` as a `ZooKeeperClient`.
 
-What kazoo does and this corrects: 0.2 s after a session expired it has a new one, and a write of the old belief
-succeeds there (so writes name their session); ``transaction().commit()`` returns errors instead of raising them; a
+This corrects what kazoo does: 0.2 s after a session expired it has a new one, in which a write that was meant for the
+old one succeeds (so writes name their session); ``transaction().commit()`` returns errors instead of raising them; a
 request that is too large drops the connection with every other request on it; calls without a timeout wait for ever.
-None of its recipes and none of its retries are used: who may repeat a write is the caller's to decide.
+None of its recipes and none of its retries are used: only the caller knows whether a write may be repeated.
 """
 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
@@ -22,6 +21,7 @@ from kazoo.protocol.serialization import GetData, MultiHeader, int_struct, stat_
 from kazoo.retry import KazooRetry
 
 from broker_runtime.contract.errors import InvalidConfigError, ZooKeeperUnavailableError
+from broker_runtime.contract.waiting import Deadline
 from broker_runtime.zookeeper.session import (
     ANY_VERSION,
     BadVersionError,
@@ -117,7 +117,7 @@ class KazooZooKeeper:
                     "Start one (pylog zookeeper start), or correct zookeeper.connect"
                 ) from None
             if chroot:
-                # Set this late because kazoo, given it at once, asks whether it is there and warns that it is not.
+                # Set only now: given it at once, kazoo checks that it exists, and warns that it does not.
                 client.chroot = f"/{chroot}"
                 self.ensure_path("/")
         except BaseException:
@@ -158,7 +158,7 @@ class KazooZooKeeper:
         requests = [paths[start : start + step] for start in range(0, len(paths), step)]
         for start in range(0, len(requests), _READ_REQUESTS):
             window = requests[start : start + _READ_REQUESTS]
-            deadline = time.monotonic() + self._limit_s
+            deadline = Deadline(self._limit_s)
             pending = [self._send(part[0], None, deadline, self._read_many, part) for part in window]
             for part, result in zip(window, pending, strict=True):
                 answers = self._await(part[0], result, deadline)
@@ -201,7 +201,7 @@ class KazooZooKeeper:
                     request.check(operation.path, operation.version)
         results = self._ask(operations[0].path, request.commit_async, session)
         for operation, result in zip(operations, results, strict=True):
-            # Beside the one operation that failed the others say only that they were rolled back.
+            # Apart from the one operation that failed, the others only say that they were rolled back.
             if isinstance(result, Exception) and not isinstance(result, kz.RolledBackError | kz.RuntimeInconsistency):
                 raise _translated(result, operation.path) from None
         assert not any(isinstance(result, Exception) for result in results), results
@@ -237,30 +237,29 @@ class KazooZooKeeper:
 
     def _read_many(self, paths: Sequence[str]) -> Any:
         result = self._client.handler.async_result()
-        # The way kazoo's own requests go; it has no public one for a request that it does not know.
+        # As kazoo's own requests do; it has no public way for a request that it does not know.
         self._client._call(ReadMany([self._client.chroot + path for path in paths]), result)
         return result
 
     def _ask(self, path: str, request: Callable[[], Any], session: int | None = None) -> Any:
-        deadline = time.monotonic() + self._limit_s
+        deadline = Deadline(self._limit_s)
         return self._await(path, self._send(path, session, deadline, request), deadline)
 
-    def _send(self, path: str, session: int | None, deadline: float, request: Callable[..., Any], *args: Any) -> Any:
+    def _send(self, path: str, session: int | None, deadline: Deadline, request: Callable[..., Any], *args: Any) -> Any:
         with self._changed:
             while not self._connected:
-                left = deadline - time.monotonic()
-                if self._closed or left <= 0 or (session is not None and session != self._session_id):
+                if self._closed or deadline.expired or (session is not None and session != self._session_id):
                     break
-                self._changed.wait(left)
+                self._changed.wait(deadline.remaining_s())
             if session is not None and session != self._session_id:
                 raise ZooKeeperUnavailableError(f"{path}: the session it was to be written in has ended")
             if not self._connected or self._closed:
                 raise ZooKeeperUnavailableError(f"{path}: no connection to ZooKeeper at {self._servers}")
             return request(*args)
 
-    def _await(self, path: str, result: Any, deadline: float) -> Any:
+    def _await(self, path: str, result: Any, deadline: Deadline) -> Any:
         try:
-            return result.get(timeout=max(0.0, deadline - time.monotonic()))
+            return result.get(timeout=deadline.remaining_s())
         except (kz.KazooException, KazooTimeoutError) as error:
             raise _translated(error, path) from None
 
@@ -315,8 +314,8 @@ class ReadMany:
         response    per path a header (getData, false, 0), data and stat, or a header (-1, false, err) and err again;
                     last a header (-1, true, -1)
 
-    Rule: what kazoo asks of a request and nothing else; its own codecs do the parts. An older ZooKeeper drops the
-    connection on it, so 3.6 is what a cluster needs. A thousand reads in two requests take a tenth of the time of a
+    Rule: this has what kazoo needs of a request and nothing else; its own codecs do the parts. An older ZooKeeper drops
+    the connection on it, so 3.6 is what a cluster needs. A thousand reads in two requests take a tenth of the time of a
     thousand pipelined ones, which cost a wake-up of kazoo's thread each.
     """
 

@@ -1,8 +1,8 @@
 """The cluster as ZooKeeper has it, read into frozen values; decisions are functions of these.
 
 Rules: reading never writes. It is not a snapshot: what changes meanwhile is caught by versions at the next write, or
-announced in ``/changes`` afterwards. What is known never goes back: of two versions of a znode the higher one counts.
-Reads are many to a request, so 1,000 partitions cost a few round trips.
+announced in ``/changes`` afterwards. Knowledge never goes back: of two versions of a znode the higher one counts. Reads
+share requests, so 1,000 partitions cost a few round trips.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TypeVar
 import msgspec
 
 from broker_runtime.contract.errors import CorruptRecordError
+from broker_runtime.contract.events import event
 from broker_runtime.zookeeper.guarded import Planned, change
 from broker_runtime.zookeeper.session import Delete, NoNodeError, Set, Watch, ZNode, ZooKeeperClient
 from broker_runtime.zookeeper.znodes import (
@@ -45,7 +46,7 @@ from broker_runtime.zookeeper.znodes import (
     topic_path,
 )
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 _K = TypeVar("_K", int, bytes)
 _R = TypeVar("_R", bound=Record)
@@ -71,7 +72,7 @@ class TopicState:
     config_version: int = -1  # -1: no znode
 
     def replication_factor(self, number: int) -> int:
-        """How many replicas the partition has, or is to have when it has moved."""
+        """How many replicas the partition has, or will have when it has moved."""
         moving = self.record.reassignments.get(number)
         return len(self.record.assignment[number] if moving is None else moving.target)
 
@@ -80,9 +81,9 @@ class TopicState:
 class ClusterState:
     """Live brokers by id, the controller, topics by name, and the names of those that are being deleted.
 
-    A topic that is being deleted is in ``topics`` no more. ``draining``: the brokers that are being emptied.
+    A topic that is being deleted is not in ``topics``. ``draining``: the brokers that are being emptied.
     ``deleted_logs``: logs that brokers still have to remove, by the topic's id. ``disks``: what live
-    brokers tell of disks that take no records at present, and of logs that are damaged, or kept as diverged.
+    brokers report of disks that take no records at present, and of logs that are damaged, or kept as diverged.
     """
 
     brokers: Mapping[int, BrokerRegistration] = field(default_factory=dict)
@@ -95,8 +96,9 @@ class ClusterState:
 
     @property
     def placeable(self) -> dict[int, BrokerRegistration]:
-        """The brokers that new replicas may go to: those that are neither stopping nor being emptied. Who is found dead
-        before its session ends is among them still: an `Electorate` knows, and `assign` takes it last."""
+        """The brokers that new replicas may go to: those that are neither stopping nor being emptied. A broker
+        that is found dead before its session ends is still among them: an `Electorate` knows it, and `assign` takes it
+        last."""
         return {
             broker_id: broker
             for broker_id, broker in self.brokers.items()
@@ -119,18 +121,18 @@ def read_cluster(
     changed: Collection[str] | None = None,
     watch: Watch | None = None,
 ) -> ClusterState:
-    """The cluster; ``watch`` is told when brokers or the controller come or go after this.
+    """The cluster; ``watch`` is called when brokers or the controller come or go after this.
 
     ``changed``: of the topics, only these are read, and the others are as in ``known``; None: all are read. A znode
-    that cannot be understood leaves out what it describes, with an error in the log: one damaged topic must not take
-    the others away. Raises `ZooKeeperUnavailableError`.
+    that cannot be decoded leaves out what it describes, with an error in the log: one damaged topic must not affect the
+    others. Raises `ZooKeeperUnavailableError`.
     """
     known = known or ClusterState()
     broker_ids = _numbers(client.children(BROKER_IDS, watch=watch))
     controller = _read_controller(client, watch)
     brokers = _find_records(client, {broker_id: broker_path(broker_id) for broker_id in broker_ids}, BrokerRegistration)
-    told = {broker_id: broker_unwritable_path(broker_id) for broker_id in _numbers(client.children(BROKER_UNWRITABLE))}
-    disks = _find_records(client, told, DiskTroubles) if told else {}
+    paths = {broker_id: broker_unwritable_path(broker_id) for broker_id in _numbers(client.children(BROKER_UNWRITABLE))}
+    disks = _find_records(client, paths, DiskTroubles) if paths else {}
     deletions = frozenset(client.children(TOPIC_DELETIONS))
     names = client.children(TOPICS) if changed is None else sorted(changed)
     read = {
@@ -147,7 +149,7 @@ def read_cluster(
         topics=read,
         deletions=deletions,
         draining=frozenset(_numbers(client.children(DRAINING))),
-        # After the topics: where a name was used anew, the logs of the topic before are known to be left over.
+        # Read after the topics: if a name was used again, the logs of the earlier topic are known to be left over.
         deleted_logs=read_deleted_logs(client),
         disks={
             broker_id: of
@@ -160,7 +162,7 @@ def read_cluster(
 def read_topics(
     client: ZooKeeperClient, names: Sequence[str], *, known: Mapping[str, TopicState] | None = None
 ) -> list[TopicState]:
-    """The topics that exist and can be understood, never older than in ``known``.
+    """The topics that exist and can be decoded, never older than in ``known``.
 
     Raises `ZooKeeperUnavailableError`.
     """
@@ -176,7 +178,7 @@ def read_topics(
             if config_node is not None:
                 config = from_json(config_node.data, TopicConfig, topic_config_path(name))
         except CorruptRecordError as error:
-            log.error("skip topic=%s error=%s", name, error.message)
+            event(_logger, "skip topic", level=logging.ERROR, topic=name, error=error)
             continue
         # Settings of an earlier topic of the name, left by a deletion that is not finished, are not this one's.
         is_own = config is not None and config.topic_id == record.topic_id
@@ -235,7 +237,7 @@ def _read_controller(client: ZooKeeperClient, watch: Watch | None) -> Controller
 
 
 def _find_records(client: ZooKeeperClient, paths: Mapping[_K, str], kind: type[_R]) -> dict[_K, _R]:
-    """The small znodes that exist and can be understood."""
+    """The small znodes that exist and can be decoded."""
     found: dict[_K, _R] = {}
     for (key, path), node in zip(paths.items(), client.find_all(list(paths.values()), are_small=True), strict=True):
         if node is None:
@@ -243,7 +245,7 @@ def _find_records(client: ZooKeeperClient, paths: Mapping[_K, str], kind: type[_
         try:
             found[key] = from_json(node.data, kind, path)
         except CorruptRecordError as error:
-            log.error("skip znode=%s error=%s", path, error.message)
+            event(_logger, "skip znode", level=logging.ERROR, znode=path, error=error)
     return found
 
 
@@ -261,7 +263,7 @@ def _with_partitions(client: ZooKeeperClient, topics: Iterable[TopicState]) -> l
         try:
             partitions = tuple(None if node is None else _versioned_state(path, node) for path, node in read)
         except CorruptRecordError as error:
-            log.error("skip topic=%s error=%s", topic.name, error.message)
+            event(_logger, "skip topic", level=logging.ERROR, topic=topic.name, error=error)
         else:
             complete.append(replace(topic, partitions=partitions))
     return complete
@@ -272,12 +274,12 @@ def _versioned_state(path: str, node: ZNode) -> VersionedState:
 
 
 class ChangeFeed:
-    """What one broker has seen of the changes. Used under its lock.
+    """Which topics changed since one broker last looked. Used under its lock.
 
-    Which topics changed since a broker last looked: one data watch on ``/changes`` instead of one per znode.
+    One data watch on ``/changes`` takes the place of one per znode.
 
-    Rule: what was missed is never guessed. Where the version did not rise by exactly one since the last look,
-    everything counts as changed. The news are taken before what they are about is read, so nothing falls between.
+    Rule: what was missed is never guessed. Unless the version rose by exactly one since the last look, everything
+    counts as changed. The changes are taken before the znodes they name are read, so none is missed.
     """
 
     def __init__(self, client: ZooKeeperClient) -> None:
@@ -285,8 +287,8 @@ class ChangeFeed:
         self._seen: int | None = None
 
     def take(self, watch: Watch) -> tuple[str, ...] | None:
-        """The names of the topics that changed since the last call; None: any of them may have. ``watch`` is told of
-        the next change. Who cannot deal with what was taken counts on everything having changed the next time. Raises
+        """The names of the topics that changed since the last call; None: any of them may have. ``watch`` is called at
+        the next change. A caller that fails to deal with the answer has to read everything the next time. Raises
         `ZooKeeperUnavailableError`, `NoNodeError`; then nothing is taken.
         """
         node = self._client.get(CHANGES, watch=watch)
@@ -302,12 +304,10 @@ class ChangeFeed:
 
 
 def logs_are_removed(client: ZooKeeperClient, topic_id: bytes, broker_id: int) -> None:
-    """Takes the broker out. Raises `ZooKeeperUnavailableError`.
+    """Notes that a broker has removed the logs of a topic that is gone. Raises `ZooKeeperUnavailableError`.
 
-    How a broker says that it has removed the logs of a topic that is gone.
-
-    Rule: it takes itself out of the list by compare-and-set, after the logs are removed; the last one takes the znode
-    away. So a deletion is carried out on brokers that were away, too.
+    Rule: the broker removes itself from the list by compare-and-set, after the logs are removed; the last one removes
+    the znode. So a deletion also reaches brokers that were away.
     """
     path = deleted_logs_path(topic_id)
 

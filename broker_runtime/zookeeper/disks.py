@@ -1,8 +1,8 @@
 """Which of a broker's disks are the ones it had when it was last registered.
 
 ZooKeeper keeps the ids of the data directories, the epoch that each has on its disk, and while the broker runs its
-generation, which rises with each checkpoint that finds new records (`DiskRecord`). ZooKeeper is told of nothing that is
-not durable on the disk: a disk never looks older than it is, whenever its broker dies, and wherever ZooKeeper is.
+generation, which rises with each checkpoint that finds new records (`DiskRecord`). Only what is durable on the disk is
+reported to ZooKeeper: a disk never looks older than it is, whenever its broker dies, and wherever ZooKeeper is.
 Compared with what is found at a start, a directory is
 
     trusted      in the record, and as new as that says; or there is no record (an older version wrote none)
@@ -13,14 +13,15 @@ Compared with what is found at a start, a directory is
                  say so; or if it is known to be a copy that was made while its broker ran (`LogDirectory.is_copy`)
     lost         in the record, and not found, or found outdated
 
-A log that is missed (`PartitionState.lost`) is back with the directory that returns, but for one that was registered
-with such a log before, which was not taken for it then (`older`): it may go and return as well.
+A log that is missed (`PartitionState.lost`) is back with the directory that returns. The exception is a directory that
+was registered with such a log earlier, which was not taken for the missed one then (`older`): it may also go and
+return.
 
-Not noticed is a snapshot, put back after a kill, whose files have the inode numbers of before and that has the newest
-generation ZooKeeper knows of: it lacks only what was written in the last two periods before, if ZooKeeper was there
-(`controller.own_disks`). It counts as being as new as its ``disk.json``, whenever its logs were read.
+One case goes unnoticed: a snapshot, put back after a kill, whose files have the same inode numbers and which has the
+newest generation that ZooKeeper knows of. It lacks only what was written in the last two periods before, if ZooKeeper
+was there (`membership.own_disks`). It counts as being as new as its ``disk.json``, whenever its logs were read.
 
-Pure, but for what `Disks` does.
+Pure, apart from what `Disks` does.
 """
 
 from __future__ import annotations
@@ -54,32 +55,32 @@ class Disks(Protocol):
     """A broker's data directories, as far as its registration needs them."""
 
     def epochs(self) -> Mapping[str, int]:
-        """By the directory's id, the epoch on its disk; -1: of no registration yet."""
+        """The epoch on the disk of each directory, by its id; -1: of no registration yet."""
 
     def stopped(self) -> Mapping[str, int]:
-        """By the directory's id, the epoch of those that say that their last registration was stopped in order."""
+        """The epoch of each directory that says its last registration was stopped in order, by its id."""
 
     def generations(self) -> Mapping[str, Generation]:
-        """By the directory's id, what is durable there."""
+        """What is durable in each directory, by its id."""
 
     def remember(self, epoch: int, outdated: Collection[str]) -> Mapping[str, int]:
         """Writes ``epoch`` into every directory, durably; those that are ``outdated`` get another id. Returns `epochs`
         as it is then: a directory that cannot be written keeps its own. Raises nothing."""
 
     def place_of(self, at: TopicPartition, topic_id: bytes) -> Place | None:
-        """Where the log is; None where no directory has one of that topic id. Raises `OSError`."""
+        """Where the log is; None if no directory has one of that topic id. Raises `OSError`."""
 
     @property
     def missing(self) -> Collection[TopicPartition]:
-        """The logs that the checkpoints of some directory name, and that are not in it."""
+        """The logs that a directory's checkpoints name and that are not in it."""
 
     @property
     def has_lost_names(self) -> bool:
-        """Whether some directory that was registered does not know any more which logs it had."""
+        """Whether a directory that was registered no longer knows which logs it had."""
 
     @property
     def put_back(self) -> Collection[TopicPartition]:
-        """The logs that were missing at an earlier start, and are there now."""
+        """The logs that were missing at an earlier start and are there now."""
 
     def settled(self) -> None:
         """The broker is registered: what was missing or put back at the start is dealt with."""
@@ -93,9 +94,9 @@ class DiskNews:
     outdated: frozenset[str]
     returned: frozenset[str]
     sought: frozenset[str] = frozenset()
-    """Found, and not found by a start that did not register: part of the last registration, all the same."""
+    """Found now, but not by an earlier start that did not register: still part of the last registration."""
     older: frozenset[str] = frozenset()
-    """No log there is one that is missed."""
+    """No log in these is one that is missed."""
 
     @classmethod
     def of(cls, record: DiskRecord | None, found: Mapping[str, Generation], stopped: Collection[str] = ()) -> DiskNews:
@@ -120,7 +121,7 @@ class DiskNews:
         )
 
     def has_log(self, disks: Disks, at: TopicPartition, topic_id: bytes, *, is_marked: bool) -> bool:
-        """Whether the log of a partition that counts on this broker is there. ``is_marked``: it was not, earlier
+        """Whether the log of a partition that counts on this broker is there. ``is_marked``: earlier it was not
         (`PartitionState.lost`). Raises `OSError`."""
         place = disks.place_of(at, topic_id)
         if is_marked:
@@ -128,7 +129,7 @@ class DiskNews:
                 return False
             return place.disk_id in self.returned or place.disk_id in self.sought or at in disks.put_back
         if place is None:
-            # One that nobody ever made, in a directory that is here, has nothing to miss.
+            # A log that was never created, in a directory that is here, is not missed.
             return at not in disks.missing and not self.lost and not disks.has_lost_names
         if place.disk_id in self.outdated or (place.disk_id in self.returned and self.lost):
             return False
@@ -136,7 +137,7 @@ class DiskNews:
 
 
 def next_record(record: DiskRecord | None, present: Mapping[str, int], boot_id: str) -> DiskRecord:
-    """What the registration writes that has these directories; ``older`` as it was."""
+    """What a registration with these directories writes; ``older`` does not change."""
     if record is None:
         return DiskRecord(boot_id=boot_id, directories=dict(present))
     known = {**record.missing, **record.directories}

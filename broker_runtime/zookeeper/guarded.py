@@ -3,7 +3,7 @@
     change      plan from a fresh read ─▶ transaction ─▶ done
                   refused (another writer was quicker)   ─▶ pause, plan again
                   no answer (it may be done)             ─▶ barrier, read back, plan again where it is not done
-                  the guard does not hold                ─▶ `GuardFailedError`: whoever wrote has no say any more
+                  the guard does not hold                ─▶ `GuardFailedError`: the writer has lost its claim
     write       one transaction of that, for callers that answer a refusal themselves
     write_most  one transaction over many znodes, without those that other writers changed
     barrier     all earlier writes of this client are applied, or never will be
@@ -35,13 +35,12 @@ A decision that is made once, such as whether a transaction commits, is a plan t
 from __future__ import annotations
 
 import contextlib
-import random
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from broker_runtime.contract.errors import PylogError, ZooKeeperUnavailableError
+from broker_runtime.contract.waiting import Backoff, Deadline
 from broker_runtime.zookeeper.session import (
     ANY_VERSION,
     BadVersionError,
@@ -62,7 +61,6 @@ ATTEMPTS: Final = 20
 LIMIT_S: Final = 10.0
 WRITES_AT_ONCE: Final = 200
 """Operations on small znodes in one transaction: far below `session.MAX_REQUEST_BYTES` with the longest paths."""
-# Drawn by chance, so that two brokers that write at once do not go on meeting.
 _FIRST_PAUSE_S: Final = 0.001
 _LONGEST_PAUSE_S: Final = 0.1
 _CONFLICTS: Final = (BadVersionError, NodeExistsError, NoNodeError)
@@ -116,28 +114,28 @@ def change(
     limit_s: float = LIMIT_S,
     exhausted: type[PylogError] = ZooKeeperUnavailableError,
 ) -> _T:
-    """Carries out what ``plan`` plans, and returns its result. Blocks for ZooKeeper and in short pauses.
+    """Carries out what ``plan`` plans, and returns its result. Blocks on ZooKeeper, and in short pauses.
 
     ``plan`` reads what it plans from, every time. It may write as well, what may be repeated; a conflict that it meets
     counts as one of its operations'. ``what`` names what is changed, in errors and in ``doubts``. ``session``: the one
-    to write in, where there is no ``guard``; None: any. ``on_conflict`` is told of a refusal before the next plan, and
-    ends the change by raising.
+    to write in, where there is no ``guard``; None: any. ``on_conflict`` is called with a refusal before the next plan,
+    and ends the change by raising.
 
-    ``doubts``, which all changes of a writer share, keeps by ``what`` whose last write may be under way still. Changes
-    of the same ``what`` come one after another then.
+    ``doubts``, which all changes of a writer share, keeps every ``what`` whose last write may still be under way.
+    Changes of the same ``what`` must then come one after another.
 
-    Raises `GuardFailedError`; `ZooKeeperUnavailableError` while ZooKeeper is away, or where ``is_done`` cannot be read;
-    ``exhausted`` where other writers were quicker ``attempts`` times or for ``limit_s`` (no attempt begins after it);
+    Raises `GuardFailedError`; `ZooKeeperUnavailableError` while ZooKeeper is away, or if ``is_done`` cannot be read;
+    ``exhausted`` if other writers were quicker ``attempts`` times or for ``limit_s`` (no attempt begins after it);
     whatever ``plan`` and ``on_conflict`` raise, and the refusals that no other plan helps against (`NotEmptyError`,
     `InvalidRequestError`).
 
-    Not guaranteed: after `ZooKeeperUnavailableError` the change may have been made, or be made still. A connection that
-    broke is waited for only by ``is_done``: else the caller, who may have others to ask, is told at once.
+    Not guaranteed: after `ZooKeeperUnavailableError` the change may have been made, or may still be made. Only
+    ``is_done`` waits for a connection that broke: otherwise the error is raised at once, as the caller may have others
+    to ask.
     """
     session = session if guard is None else guard.session
     doubts = set() if doubts is None else doubts
-    deadline = time.monotonic() + limit_s
-    longest_pause_s = _FIRST_PAUSE_S
+    deadline, backoff = Deadline(limit_s), Backoff(first_s=_FIRST_PAUSE_S, limit_s=_LONGEST_PAUSE_S)
     for attempt in range(1, attempts + 1):
         is_last = attempt == attempts
         planned: Planned[_T] | None = None
@@ -162,12 +160,11 @@ def change(
                 if is_done:
                     return planned.result
             has_ended = session is not None and session != client.session_id
-            if has_ended or not client.is_connected or is_last or time.monotonic() >= deadline:
+            if has_ended or not client.is_connected or is_last or deadline.expired:
                 raise
-        if is_last or time.monotonic() >= deadline:
+        if is_last or deadline.expired:
             break
-        time.sleep(random.uniform(0, longest_pause_s))
-        longest_pause_s = min(longest_pause_s * 2, _LONGEST_PAUSE_S)
+        deadline.sleep(backoff.next_s())
     raise exhausted(f"{what} keeps changing. Try again later")
 
 
@@ -204,8 +201,8 @@ def write_most(
     leave_out: Callable[[Sequence[_T], ZNodeError], None],
 ) -> list[tuple[_T, int]]:
     """Writes many items in one transaction, without those that other writers changed since they were planned: each such
-    refusal costs the items that it ``concerns`` (by its path), of which ``leave_out`` is told, and the others are sent
-    again. Returns what was written, and its versions, as ``send`` returns them.
+    refusal costs the items that it ``concerns`` (by its path); ``leave_out`` is called with them, and the others are
+    sent again. Returns what was written, and its versions, as ``send`` returns them.
 
     A refusal that concerns no item leaves out all. Raises `GuardFailedError`, and what else ``send`` raises.
     """
@@ -255,7 +252,7 @@ def in_parts(items: Sequence[_T], count: int = WRITES_AT_ONCE) -> Iterator[Seque
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
     """A znode that says who may write about something. It stands while the znode has this version, which is the claim's
-    epoch: whoever takes it over raises it. ``session``: the one that the holder writes in.
+    epoch and rises when another takes the claim over. ``session``: the one that the holder writes in.
 
     ``holder`` are the znode's bytes. They name one life of one holder, or another's claim could be taken for this one.
     """

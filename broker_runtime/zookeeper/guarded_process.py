@@ -1,10 +1,10 @@
 """A child process that dies with its parent, however the parent dies.
 
-    parent ──writes nothing──▶ pipe ──▶ watcher (a shell, child of the child): line: go in peace; end of file: kill -9
+    parent ──writes nothing──▶ pipe ──▶ watcher (a shell, child of the child): line: exit; end of file: kill -9
 
 Linux's PR_SET_PDEATHSIG would need Python code between fork and exec (which runs every at-fork handler of the parent)
-and ends the child with the *thread* that started it; a pipe has neither fault and works on macOS. The parent says the
-line once it has seen the child's end, so a process number used again is never hit.
+and ends the child with the *thread* that started it; a pipe has neither fault and works on macOS. The parent writes
+the line once it has seen the child's end, so a reused process number is never hit.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _guards: weakref.WeakSet[GuardedProcess] = weakref.WeakSet()
 class GuardedProcess:
     """A started child with the watcher beside it. Thread-safe. Output goes to ``output``, appended; no standard input.
 
-    It has a session of its own: a terminal's Ctrl-C reaches the parent alone, which then stops it in its order.
+    It has a session of its own: a terminal's Ctrl-C reaches the parent alone, which then stops it in order.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class GuardedProcess:
         return self._process.pid
 
     def poll(self) -> int | None:
-        """The exit code (negative: the signal) once it ended, else None."""
+        """The exit code (negative: the signal) once it has ended, otherwise None."""
         return self._ended(0)
 
     def wait(self, timeout_s: float) -> int | None:
@@ -77,12 +77,13 @@ class GuardedProcess:
         self._process.send_signal(number)
 
     def stop(self, timeout_s: float) -> int:
-        """SIGTERM, and SIGKILL where that did not end it in ``timeout_s``. Blocks till the end; returns its code."""
+        """SIGTERM, then SIGKILL if that has not ended it within ``timeout_s``. Blocks until the end; returns its
+        code."""
         self.signal(signal.SIGTERM)
         code = self.wait(timeout_s)
         if code is None:
             self.signal(signal.SIGKILL)
-            # A killed process only waits for the kernel; without an end to wait for there is nothing to return.
+            # A killed process only waits for the kernel; without its end there is no code to return.
             code = self.wait(60.0)
             if code is None:
                 raise TimeoutError(f"process {self.pid} did not end within 60 s of SIGKILL")
@@ -96,7 +97,7 @@ class GuardedProcess:
         with self._lock:
             guard, self._guard = self._guard, -1
         if guard >= 0:
-            # A broken pipe: the watcher is gone as well, so nobody is left who could kill.
+            # A broken pipe: the watcher is gone as well, so nothing is left that could kill.
             with contextlib.suppress(BrokenPipeError):
                 os.write(guard, b"\n")
             os.close(guard)

@@ -1,7 +1,7 @@
 """Finds a Java that can run the bundled ZooKeeper: `JAVA_HOME`, then `PATH`, then macOS's own list.
 
-Rule: a Java is only taken after it said its version. The answer of `find_java` is a path; nothing is started here
-that outlives the call.
+Rule: a Java is chosen only after it has printed its version. `find_java` returns a path; nothing started here outlives
+the call.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def find_java(environment: Mapping[str, str] | None = None) -> Path:
 
 
 def java_version(java: Path) -> int | None:
-    """The feature version (8, 11, 17 …) that this ``java`` says it has; None if it is no working Java."""
+    """The feature version (8, 11, 17 …) that this ``java`` prints; None if it is not a working Java."""
     try:
         answer = subprocess.run([java, "-version"], capture_output=True, timeout=_ANSWER_LIMIT_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -73,7 +73,7 @@ def java_version(java: Path) -> int | None:
 
 
 def _listed_by_macos() -> Path | None:
-    """macOS keeps Javas that are on nobody's PATH; `/usr/bin/java` is there without any and only shows a dialogue."""
+    """macOS keeps Javas that are not on PATH; its `/usr/bin/java` exists without any and only shows a dialogue."""
     try:
         answer = subprocess.run(
             ["/usr/libexec/java_home", "-v", f"{MINIMUM_VERSION}+"],

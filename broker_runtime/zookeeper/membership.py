@@ -1,16 +1,16 @@
 """A broker's registration: its ephemeral znode and its epoch.
 
-    1  the epoch rises, alone: from here on nothing an earlier life of the broker has under way succeeds
-    2  directories that are lost are noted as such; the broker leaves the in-sync sets that must not count on it any
-       more (`returning`)
+    1  the epoch rises, alone: from here on nothing that an earlier life of the broker has under way succeeds
+    2  lost directories are noted as lost; the broker leaves the in-sync sets that must no longer count on it
+       (`returning`)
     3  the epoch is written into every data directory
-    4  the ephemeral is made, and the directories are noted (`disks`), in one transaction that checks the epoch; if that
-       has changed, all begins again
+    4  the ephemeral is created, and the directories are noted (`disks`), in one transaction that checks the epoch; if
+       that has changed, everything begins again
 
 Rules: each registration has a higher epoch than all before it. The znode that a killed predecessor left behind (it
-stays until the session times out) is replaced at once if it was of the same data directories: their lock, which the
-caller holds, proves that the predecessor is dead. One of other directories is another broker, or this one's predecessor
-with another disk, which only the end of its session tells: refused before anything is changed.
+stays until the session times out) is replaced at once if it names the same data directories: their lock, which the
+caller holds, proves that the predecessor is dead. A znode with other directories is another broker's, or that of this
+one's predecessor with another disk, which only the end of its session shows. It is refused before anything changes.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Final
 import msgspec
 
 from broker_runtime.contract.errors import SetupError
+from broker_runtime.contract.events import event
 from broker_runtime.zookeeper.disks import DiskNews, Disks, Generation, next_record
 from broker_runtime.zookeeper.guarded import Guard, Planned, change
 from broker_runtime.zookeeper.returning import Return, leave_in_sync_sets, missed_logs
@@ -49,14 +50,14 @@ from broker_runtime.zookeeper.znodes import (
     to_json,
 )
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 _REGISTER_LIMIT_S: Final = 300.0  # an attempt reads all topics, and may ask many brokers whether they serve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerIdentity:
-    """What of a registration does not change during a process's life; see `BrokerRegistration`.
+    """The part of a registration that does not change during a process's life; see `BrokerRegistration`.
 
     ``was_clean``: every data directory was closed in order, so that nothing its logs had is missing. ``disks``: the
     data directories; None: the broker has none that count.
@@ -85,7 +86,7 @@ class Membership:
 
     @property
     def guard(self) -> Guard:
-        """For writes that hold only while this is the broker's newest registration."""
+        """For writes that succeed only while this is the broker's newest registration."""
         return Guard(Check(broker_epoch_path(self.broker_id), self.epoch), self.session)
 
 
@@ -96,16 +97,16 @@ def register(
     now_ms: int,
     answers: Callable[[str, int], bool] = lambda host, port: True,
 ) -> Membership:
-    """Registers the broker in the client's present session; again in the same session, it finds what it made.
+    """Registers the broker in the client's present session. Called again in the same session, it finds its znode.
 
-    ``answers(host, port)``: whether another broker serves there now; one that is registered and does not may be
-    dead, its session not timed out yet. Asked after an unclean stop only. Raises `SetupError` if another has the id,
-    `ZooKeeperUnavailableError` while ZooKeeper is away, or if its znodes keep changing, `OSError` where a disk cannot
+    ``answers(host, port)``: whether another broker serves there now; a registered broker that does not may be
+    dead, its session not timed out yet. Used only after an unclean stop. Raises `SetupError` if another broker has the
+    id, `ZooKeeperUnavailableError` while ZooKeeper is away or if its znodes keep changing, `OSError` if a disk cannot
     be read.
     """
 
     def on_conflict(refusal: ZNodeError) -> None:
-        log.info("register again broker=%d changed=%s", identity.broker_id, refusal.path)
+        event(_logger, "register broker again", broker=identity.broker_id, znode=refusal.path)
 
     return change(
         client,
@@ -117,7 +118,7 @@ def register(
 
 
 def zookeepers_ms(client: ZooKeeperClient, membership: Membership) -> int | None:
-    """What ZooKeeper's clock said when the registration began; None: not known.
+    """The time on ZooKeeper's clock when the registration began; None: not known.
 
     Raises `ZooKeeperUnavailableError`.
     """
@@ -126,7 +127,7 @@ def zookeepers_ms(client: ZooKeeperClient, membership: Membership) -> int | None
 
 
 def mark_stopping(client: ZooKeeperClient, membership: Membership) -> None:
-    """Tells the cluster that the broker stops: others take over what they can. May be repeated; nothing happens if the
+    """Announces that the broker is stopping: others take over what they can. Idempotent; does nothing if the
     registration is gone. Raises `ZooKeeperUnavailableError`."""
     path = broker_path(membership.broker_id)
 
@@ -139,23 +140,24 @@ def mark_stopping(client: ZooKeeperClient, membership: Membership) -> None:
         return Planned(True, [stopping, announcing(())])
 
     if change(client, plan, what=path, session=membership.session):
-        log.info("stopping broker=%d epoch=%d", membership.broker_id, membership.epoch)
+        event(_logger, "mark broker stopping", broker=membership.broker_id, epoch=membership.epoch)
 
 
 def deregister(client: ZooKeeperClient, membership: Membership) -> None:
-    """Takes the registration away, so that others know at once. Raises `ZooKeeperUnavailableError`."""
+    """Removes the registration, so that others know at once. Raises `ZooKeeperUnavailableError`."""
     try:
         client.delete(broker_path(membership.broker_id), session=membership.session)
     except NoNodeError:
         return
-    log.info("deregister broker=%d epoch=%d", membership.broker_id, membership.epoch)
+    event(_logger, "deregister broker", broker=membership.broker_id, epoch=membership.epoch)
 
 
 def note_stopped(client: ZooKeeperClient, broker_id: int, stopped: Mapping[str, int]) -> None:
-    """These data directories were closed in order, and say so durably: a copy that does not was made earlier. Of the
-    present registration's epoch only; nothing happens if there was another since. ``stopped``: see `Disks.stopped`.
+    """Notes that these data directories were closed in order, and say so durably: a copy that does not was made
+    earlier. Only for the present registration's epoch; does nothing if there was another since. ``stopped``: see
+    `Disks.stopped`.
 
-    Comes last, so that no good disk is taken for an older one, however the stop ends. Raises
+    Done last, so that no good disk is taken for an older one, however the stop ends. Raises
     `ZooKeeperUnavailableError`.
     """
     path, epoch_path = broker_disks_path(broker_id), broker_epoch_path(broker_id)
@@ -180,10 +182,10 @@ def note_stopped(client: ZooKeeperClient, broker_id: int, stopped: Mapping[str, 
 
 
 def note_generations(client: ZooKeeperClient, membership: Membership, found: Mapping[str, Generation]) -> None:
-    """These data directories show that, durably: an older one is a copy that was made earlier. One read, and one small
-    write if it is news. ``found``: see `Disks.generations`.
+    """Notes the generations that these data directories show durably: a directory with an older one is a copy that was
+    made earlier. One read, and one small write if something changed. ``found``: see `Disks.generations`.
 
-    Raises `GuardFailedError` if a later life of the broker has begun, `ZooKeeperUnavailableError`. May be repeated.
+    Raises `GuardFailedError` if a later life of the broker has begun, `ZooKeeperUnavailableError`. Idempotent.
     """
     path = broker_disks_path(membership.broker_id)
 
@@ -226,7 +228,7 @@ def _register_once(
         if there.owner == session != 0:
             return Membership(broker_id=identity.broker_id, epoch=other.epoch, session=session, secret=other.secret)
         operations.append(Delete(path, there.version))
-        log.info("replace registration broker=%d epoch=%d pid=%d", identity.broker_id, other.epoch, other.pid)
+        event(_logger, "replace registration", broker=identity.broker_id, epoch=other.epoch, pid=other.pid)
     epoch = _next_epoch(client, epoch_path, session)
     check = Check(epoch_path, epoch)
     disks = identity.disks
@@ -235,14 +237,14 @@ def _register_once(
     known = None if disks_node is None else from_json(disks_node.data, DiskRecord, disks_path)
     news = _news(known, disks)
     if disks_node is not None and known is not None and news.lost.difference(known.sought):
-        # Before any mark: should this start end there, the marks go when the directory is back at another one.
+        # Before any mark: if this start ends here, the marks are removed when the directory is back at a later one.
         older = known.older if known.older and missed_logs(client, identity.broker_id) else ()
         known = msgspec.structs.replace(known, sought=tuple(sorted({*known.sought, *news.lost})), older=older)
         client.transaction([check, Set(disks_path, to_json(known), disks_node.version)], session=session)
         disks_node = client.get(disks_path)
         news = _news(known, disks)
     for disk_id in news.lost:
-        log.error("data directory lost broker=%d disk_id=%s", identity.broker_id, disk_id)
+        event(_logger, "lose data directory", level=logging.ERROR, broker=identity.broker_id, disk_id=disk_id)
     returning = Return(
         broker_id=identity.broker_id,
         epoch=check,
@@ -277,7 +279,9 @@ def _register_once(
     )
     operations = [check, *operations, Create(path, to_json(registration), ephemeral=True)]
     client.transaction(operations, session=session)
-    log.info("register broker=%d epoch=%d address=%s:%d", identity.broker_id, epoch, identity.host, identity.port)
+    event(
+        _logger, "register broker", broker=identity.broker_id, epoch=epoch, address=f"{identity.host}:{identity.port}"
+    )
     return Membership(broker_id=identity.broker_id, epoch=epoch, session=session, secret=registration.secret)
 
 
@@ -286,7 +290,7 @@ def _news(record: DiskRecord | None, disks: Disks | None) -> DiskNews:
 
 
 def _with_older(client: ZooKeeperClient, broker_id: int, record: DiskRecord, disks: Disks) -> DiskRecord:
-    """What is missed still is in none of the directories that it could be in by its name."""
+    """The log that is missed is in none of the directories that could have it by name."""
     missed = missed_logs(client, broker_id)
     places = [disks.place_of(at, topic_id) for at, topic_id in missed]
     older = {place.disk_id for place in places if place is not None}
@@ -294,7 +298,7 @@ def _with_older(client: ZooKeeperClient, broker_id: int, record: DiskRecord, dis
 
 
 def _secret_of(identity: BrokerIdentity, epoch: int) -> str:
-    """Another one for each registration, so that those of earlier ones prove nothing."""
+    """A new secret for each registration, so that those of earlier ones prove nothing."""
     if not identity.secret:
         return ""
     return hmac.digest(identity.secret.encode(), b"%d" % epoch, "sha256").hex()

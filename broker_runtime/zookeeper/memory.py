@@ -1,8 +1,8 @@
 """A ZooKeeper in memory, for tests: `MemoryZooKeeper` is the tree, its `client()` a `ZooKeeperClient`.
 
-It passes the same contract suite as the real one. Watches and listeners are called at once, in the caller's thread;
-watches end with their session, and a watch that is set twice is one.
-`expire`, `suspend` and `resume` are what a test does to a client.
+It passes the same contract suite as the real one. Watches and listeners are called at once, on the caller's thread;
+watches end with their session, and a watch that is set twice is one. Tests call a client's `expire`, `suspend` and
+`resume`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from broker_runtime.zookeeper.session import (
 @dataclass(slots=True)
 class _Tree:
     nodes: dict[str, ZNode] = field(default_factory=lambda: {"/": ZNode(b"", 0)})
-    # By path; per watch the session it was set in. A dict for its order: watches are told in the order they were set.
+    # By path; per watch the session it was set in. A dict for its order: watches are called in the order they were set.
     data_watches: dict[str, dict[tuple[int, Watch], None]] = field(default_factory=dict)
     child_watches: dict[str, dict[tuple[int, Watch], None]] = field(default_factory=dict)
 
@@ -126,20 +126,20 @@ class MemoryClient:
     def suspend(self) -> None:
         """The connection breaks; the session lives."""
         self._connected = False
-        self._tell(SessionState.SUSPENDED)
+        self._call_listeners(SessionState.SUSPENDED)
 
     def resume(self) -> None:
         """The connection is back, in the same session."""
         self._connected = True
-        self._tell(SessionState.CONNECTED)
+        self._call_listeners(SessionState.CONNECTED)
 
     def expire(self) -> None:
         """The session ends, its ephemerals go, and a new one begins."""
         self._server._end_session(self._session)
         self._session, self._connected = 0, False
-        self._tell(SessionState.LOST)
+        self._call_listeners(SessionState.LOST)
         self._session, self._connected = next(self._server._sessions), True
-        self._tell(SessionState.CONNECTED)
+        self._call_listeners(SessionState.CONNECTED)
 
     # --- ZooKeeperClient --------------------------------------------------------------------------------------
 
@@ -218,7 +218,7 @@ class MemoryClient:
         if not self._closed:
             self._server._end_session(self._session)
             self._session, self._connected, self._closed = 0, False, True
-            self._tell(SessionState.LOST)
+            self._call_listeners(SessionState.LOST)
 
     def _check(self, path: str, session: int | None = None) -> None:
         if session is not None and session != self._session:
@@ -226,7 +226,7 @@ class MemoryClient:
         if not self.is_connected:
             raise ZooKeeperUnavailableError(f"{path}: no connection to ZooKeeper")
 
-    def _tell(self, news: SessionState) -> None:
+    def _call_listeners(self, news: SessionState) -> None:
         for listener in list(self._listeners):
             listener(news)
 

@@ -1,23 +1,24 @@
 """What a broker that comes back does to the in-sync sets that count on it, before it registers.
 
-    its log is not there any more        it leaves the set; where no other member is left that has its log, it stays in
-    (another disk, an older one)         it, marked as ``lost``: it cannot be elected, and nobody leads
-    the log that was missed is back      the mark goes
-    it was not stopped in order          it leaves the set where another member is registered, serves and stays: that
-                                         one has all that was acknowledged, for certain. Else it stays, and may lead
-    nor did its machine keep its power   the same, but where it stays it is marked as ``unproven``, and those that are
-                                         ``eligible`` are in sync again: it leads only where nobody leads who is not
-                                         marked, and then who has most (`controller.unproven`)
+    its log is gone                      it leaves the set; if no other member is left that has its log, it stays,
+    (another disk, an older one)         marked as ``lost``: it cannot be elected, and nobody leads
+    the log that was missed is back      the mark is removed
+    it was not stopped in order          it leaves the set if another member is registered, serves and is not stopping:
+                                         that one certainly has all that was acknowledged. Otherwise it stays, and may
+                                         lead
+    and its machine lost power           the same, but if it stays it is marked as ``unproven``, and the ``eligible``
+                                         are in sync again: unproven members lead only if no other can, and then the
+                                         one whose log goes furthest (`controller.unproven`)
 
-After a stop that was not in order a disk has what was acknowledged under ``flush.mode=ack``, or where the machine has
-not stopped: to stay in the set is safe then. Otherwise (power lost, ``interval`` or ``os``) the disk may lack some. In
-either case a member that is registered but does not answer may be dead, its session not timed out yet, and have lost
-its power as well; and one that is unproven itself has no more than this one, as far as is known.
+After a stop that was not in order, a disk has all that was acknowledged if ``flush.mode`` is ``ack`` or the machine did
+not stop: then staying in the set is safe. Otherwise (power lost, ``interval`` or ``os``) the disk may lack some. In
+either case, a member that is registered but does not answer may be dead, its session not timed out yet, and may have
+lost its power as well; and a member that is itself unproven has no more than this one, as far as is known.
 
-Rules: states change by compare-and-set, each transaction checked against the broker's new epoch, so that only its
-newest life does this, and against the registration of whoever it leaves the set to: no set becomes empty, and of those
-who come back after all were gone the first one stays. A leader's own change in between is read, and the broker leaves
-what comes of it.
+Rules: states change by compare-and-set. Each transaction is checked against the broker's new epoch, so that only its
+newest life does this, and against the registration of the member to which it leaves the set: no set becomes empty, and
+of the brokers that come back after all were gone the first one stays. If the leader changes the set in between, that
+is read, and the broker leaves the changed set.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from typing import Final
 import msgspec
 
 from broker_runtime.contract.errors import InvalidConfigError, ZooKeeperUnavailableError
+from broker_runtime.contract.events import event
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.settings import resolve
 from broker_runtime.zookeeper.cluster_state import TopicState, VersionedState, read_topics
@@ -47,7 +49,7 @@ from broker_runtime.zookeeper.znodes import (
     to_json,
 )
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 _ROUNDS: Final = 20
 
@@ -55,7 +57,7 @@ _ROUNDS: Final = 20
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Return:
     """A broker that comes back. ``epoch``: the check of its new one. ``has_lost_power``: the machine was stopped since
-    the last registration, or that is not known. ``answers``: whether a broker serves at an address now."""
+    the last registration, or may have been. ``answers``: whether a broker serves at an address now."""
 
     broker_id: int
     epoch: Check
@@ -68,7 +70,7 @@ class Return:
 
     @property
     def changes_nothing(self) -> bool:
-        """Whether the broker has everything that it was in sync with, and nothing that it missed."""
+        """Whether the broker has every log that it was in sync with, and none that it had missed."""
         disks, news = self.disks, self.news
         has_news = disks is not None and (disks.missing or disks.put_back or disks.has_lost_names)
         return self.was_clean and not (has_news or news.lost or news.outdated or news.returned or news.sought)
@@ -92,10 +94,10 @@ class _Change:
 
 
 def leave_in_sync_sets(client: ZooKeeperClient, broker: Return) -> None:
-    """Returns when no partition counts on this broker that must not.
+    """Returns when no partition counts on this broker any more that must not.
 
     Raises `BadVersionError` of the epoch's path if a later life of the broker has begun, `ZooKeeperUnavailableError`,
-    `OSError` where a disk cannot be read.
+    `OSError` if a disk cannot be read.
     """
     if broker.changes_nothing:
         return
@@ -110,7 +112,7 @@ def leave_in_sync_sets(client: ZooKeeperClient, broker: Return) -> None:
     def leave_out(changes: Sequence[_Change], refusal: ZNodeError) -> None:
         if refusal.path == broker.epoch.path:
             raise refusal
-        log.info("look at in-sync sets again changed=%s partitions=%d", refusal.path, len(changes))
+        event(_logger, "look at in-sync sets again", znode=refusal.path, partitions=len(changes))
 
     for _ in range(_ROUNDS):
         changes = list(_Look(client, broker, found_again).changes())
@@ -118,7 +120,7 @@ def leave_in_sync_sets(client: ZooKeeperClient, broker: Return) -> None:
             return
         for some in in_parts(changes):
             written = write_most(some, send, concerns=_Change.is_about, leave_out=leave_out)
-            _tell(broker.broker_id, [change for change, _ in written])
+            _log_changes(broker.broker_id, [change for change, _ in written])
     raise ZooKeeperUnavailableError(
         f"broker {broker.broker_id} could not leave the in-sync sets it was in before it stopped: they keep changing"
     )
@@ -149,7 +151,7 @@ class _Look:
 
     def __init__(self, client: ZooKeeperClient, broker: Return, found_again: set[TopicPartition]) -> None:
         self._client = client
-        self._found_again = found_again  # their marks went in this very start
+        self._found_again = found_again  # their marks were removed during this start
         self._broker = broker
         self._own_id = broker.broker_id
         self._registered: dict[int, _Member | None] = {}
@@ -168,7 +170,7 @@ class _Look:
         if broker.disks is not None and (is_marked or at not in self._found_again):
             has_log = broker.news.has_log(broker.disks, at, topic.record.topic_id, is_marked=is_marked)
             if is_marked != has_log:
-                pass  # as it was when the broker last came back
+                pass  # as when the broker last came back
             elif has_log:
                 self._found_again.add(at)
                 found = msgspec.structs.replace(state, lost=tuple(b for b in state.lost if b != own_id))
@@ -195,8 +197,8 @@ class _Look:
         return _Change(topic.name, number, left, present.version, "unclean stop", other)
 
     def _other(self, state: PartitionState, *, may_stop: bool) -> Check | None:
-        """Proof of the registration of another member that the set can be left to; None: there is none. ``may_stop``:
-        even to one that is stopping."""
+        """Proof of the registration of another member to which the set can be left; None: there is none. ``may_stop``:
+        that member may be stopping."""
         out = {self._own_id, *state.lost, *state.unproven}
         members = [each for each in state.isr if each not in out]
         for member in sorted(members, key=lambda each: each != state.leader):
@@ -227,7 +229,7 @@ def _is_flushed(topic: TopicState) -> bool:
 
 
 def _who_count(state: PartitionState) -> tuple[int, ...]:
-    """Whoever's log matters to the partition."""
+    """The brokers whose logs matter to the partition."""
     return (*state.isr, *state.lost, *state.eligible)
 
 
@@ -249,15 +251,20 @@ def _unproven(state: PartitionState, broker_id: int) -> PartitionState:
     return marked.not_led_by(broker_id)
 
 
-def _tell(broker_id: int, changes: list[_Change]) -> None:
+def _log_changes(broker_id: int, changes: list[_Change]) -> None:
     missed = [change for change in changes if broker_id in change.state.lost and broker_id in change.state.isr]
     for change in missed:
-        log.error(
-            "no leader can be elected partition=%s-%d broker=%d reason=the only replica that was in sync came back "
-            "without its log. Put the disk or the directory back and start the broker again, or choose another "
-            "replica: pylog partition elect --election unclean %s:%d",
-            change.topic, change.partition, broker_id, change.topic, change.partition,
-        )  # fmt: skip
+        event(
+            _logger,
+            "leave partition without a leader",
+            level=logging.ERROR,
+            topic=change.topic,
+            partition=change.partition,
+            broker=broker_id,
+            error="the only in-sync replica came back without its log. Put the disk or the directory back and start "
+            "the broker again, or choose another replica: "
+            f"pylog partition elect --election unclean {change.topic}:{change.partition}",
+        )
     for reason in dict.fromkeys(change.reason for change in changes):
         count = sum(change.reason == reason for change in changes)
-        log.info("change in-sync sets broker=%d reason=%s partitions=%d", broker_id, reason, count)
+        event(_logger, "change in-sync sets", broker=broker_id, cause=reason, partitions=count)

@@ -1,10 +1,10 @@
 """What a broker asks of ZooKeeper: the interface that `client` (kazoo) and `memory` (a fake) both keep.
 
 Rules: every call is bounded in time; no request is larger than `MAX_REQUEST_BYTES`; an error is raised, never returned;
-a write made for a role carries the session it was made in and is refused in any other.
+a write made for a role names the session it was made in and is refused in any other.
 
 `ZooKeeperUnavailableError` from a write leaves open whether it happened: read back before deciding. The errors below
-are answers of ZooKeeper, so they are certain. They stay inside the broker.
+are answers of ZooKeeper, so they are certain. They never leave the broker.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ANY_VERSION: Final = -1
 
 
 class ZNodeError(Exception):
-    """ZooKeeper refused an operation. ``path``: of which znode."""
+    """ZooKeeper refused an operation. ``path``: of the znode."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
@@ -46,7 +46,7 @@ class NotEmptyError(ZNodeError):
 
 
 class SessionState(Enum):
-    """What `ZooKeeperClient.listen` tells."""
+    """What listeners are called with; see `ZooKeeperClient.listen`."""
 
     CONNECTED = "connected"  # also a new session: compare session ids
     SUSPENDED = "suspended"  # the connection broke; the session may live
@@ -110,8 +110,8 @@ class ZooKeeperClient(Protocol):
     """One client over any number of sessions. Thread-safe.
 
     Every call blocks up to the client's operation time and raises `ZooKeeperUnavailableError` after it, or when the
-    session ended. ``session`` of a write: the session id it belongs to (None: whichever); in another one it is not
-    sent, which raises the same.
+    session ended. ``session`` of a write: the session id it belongs to (None: any); in another session it is not
+    sent, which raises the same error.
     """
 
     @property
@@ -125,7 +125,7 @@ class ZooKeeperClient(Protocol):
         ...
 
     def listen(self, listener: Listener) -> None:
-        """``listener`` hears of every later change."""
+        """Calls ``listener`` at every later change."""
         ...
 
     def get(self, path: str, *, watch: Watch | None = None) -> ZNode:
@@ -137,7 +137,7 @@ class ZooKeeperClient(Protocol):
         ...
 
     def find_all(self, paths: Sequence[str], *, are_small: bool = False) -> list[ZNode | None]:
-        """As `find`, for many at once, in few requests; fewest where all ``are_small``, some hundred bytes each.
+        """As `find`, for many at once, in few requests; fewest if all ``are_small``, some hundred bytes each.
 
         Not a snapshot.
         """
@@ -160,11 +160,12 @@ class ZooKeeperClient(Protocol):
         ...
 
     def transaction(self, operations: Sequence[Operation], *, session: int | None = None) -> list[int]:
-        """All or none. Returns a version per operation: of a `Set` the new one, else 0. Raises the first refusal."""
+        """All or none. Returns a version per operation: the new one for a `Set`, otherwise 0. Raises the first
+        refusal."""
         ...
 
     def ensure_path(self, path: str) -> None:
-        """Creates the znode, empty, and those above it, where they are missing."""
+        """Creates the znode, empty, and those above it, unless they exist."""
         ...
 
     def close(self) -> None:

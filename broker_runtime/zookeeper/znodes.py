@@ -67,15 +67,15 @@ PERMANENT: Final = (
     "/cluster", BROKER_IDS, BROKER_EPOCHS, BROKER_DISKS, BROKER_UNWRITABLE, TOPICS, TOPIC_CONFIGS, TOPIC_DELETIONS,
     DELETED_LOGS, DRAINING, CHANGES, CONSUMERS,
 )  # fmt: skip
-"""Made by every broker that starts, where they are missing."""
+"""Created by every broker that starts, unless they exist."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of what is in a znode."""
+    """Base of the contents of znodes."""
 
 
 class ClusterIdentity(Record, frozen=True, kw_only=True):
-    """Made once; data directories remember it."""
+    """Written once; data directories remember it."""
 
     cluster_id: str
 
@@ -83,9 +83,9 @@ class ClusterIdentity(Record, frozen=True, kw_only=True):
 class BrokerRegistration(Record, frozen=True, kw_only=True):
     """A live broker. ``instance``: of its data directories, so a broker knows its own killed predecessor.
 
-    ``boot_id``: of the machine; a changed one tells a power loss from the death of a process. ``is_stopping``: it leads
-    and is in sync only where nobody else can; it is the only thing in a registration that changes, so a version above
-    zero says the same.
+    ``boot_id``: of the machine; a changed one distinguishes a power loss from the death of a process. ``is_stopping``:
+    it leads and is in sync only if nobody else can. Nothing else in a registration changes, so a version above zero
+    says the same.
     """
 
     host: str
@@ -132,9 +132,10 @@ class DiskTroubles(Record, frozen=True, kw_only=True):
     """The data directories of a broker that take no records at present: what is wrong, by path, and the partitions that
     are concerned, by topic (None: too many to name; count on none).
 
-    ``epoch``: the registration in which that was told; of another it says nothing. ``damaged``: the partitions whose
-    logs it found damaged, by topic; of very many, some. They concern nobody who elects: such a log is left by its
-    broker where another can lead. ``diverged``: paths of logs that it set aside as such and keeps; of very many, some.
+    ``epoch``: the registration in which this was reported; it says nothing about others. ``damaged``: the partitions
+    whose logs the broker found damaged, by topic; if very many, some of them. Elections do not depend on them: a broker
+    leaves the in-sync set of such a partition by itself if another can lead. ``diverged``: paths of logs that it set
+    aside as diverged and keeps; if very many, some of them.
     """
 
     epoch: int
@@ -144,7 +145,7 @@ class DiskTroubles(Record, frozen=True, kw_only=True):
     diverged: tuple[str, ...] = ()
 
     def concerns(self, topic: str, partition: int) -> bool:
-        """Whether the broker should not lead the partition where another can."""
+        """Whether the broker should not lead the partition if another can."""
         return self.partitions is None or partition in self.partitions.get(topic, ())
 
 
@@ -164,7 +165,7 @@ class SchemaRecord(Record, frozen=True, kw_only=True):
 
 
 class ReassignmentRecord(Record, frozen=True, kw_only=True):
-    """A partition that moves: the replicas it is to have, and those it had before."""
+    """A partition that is moving: the replicas it will have, and those it had before."""
 
     target: tuple[int, ...]
     original: tuple[int, ...]
@@ -172,9 +173,9 @@ class ReassignmentRecord(Record, frozen=True, kw_only=True):
 
 class TopicRecord(Record, frozen=True, kw_only=True):
     """A topic. ``assignment``: for each partition its replicas, the preferred leader first; while it moves (it is in
-    ``reassignments``, by its number) the target's, and behind them those that are to go.
+    ``reassignments``, by its number) the target's, followed by those that will be removed.
 
-    ``schemas`` is empty for Kafka's columns. Invariant: partitions are never taken away, schema ids never change.
+    ``schemas`` is empty for Kafka's columns. Invariant: partitions are never removed, schema ids never change.
     """
 
     topic_id: bytes
@@ -186,24 +187,23 @@ class TopicRecord(Record, frozen=True, kw_only=True):
 
 
 class TopicConfig(Record, frozen=True, kw_only=True):
-    """The settings set for a topic, by dotted name, as given. ``topic_id`` says for which topic of the name."""
+    """The settings set for a topic, by dotted name, as given. ``topic_id``: of which topic of that name."""
 
     topic_id: bytes
     config: dict[str, str]
 
 
 class PartitionState(Record, frozen=True, kw_only=True):
-    """Who leads a partition. ``leader_broker_epoch``: the registration it was elected in, so that one that registered
-    anew leads only after a new election. ``lost``: replicas that came back without the log that they were in sync with
-    (another disk, an older one, or the log's directory is gone), until they are in sync again. Where no other is in
-    sync, such a broker stays in ``isr``: it is its log that is missed. ``unproven``: members of ``isr`` whose machine
-    lost power, so that their logs may lack what was acknowledged without being flushed. ``eligible``: replicas that
-    left ``isr`` and have all that is committed; a leader commits nothing while there are any (KIP-966's eligible leader
-    replicas). Where nobody in sync is registered any more, one of them leads; where the log of the one that was left
-    alone in sync turns out to be damaged, they are in sync again; where it is gone, an operator's choice among them
-    loses nothing. Invariants: leader ∈ isr ⊆ replicas; leader ∉ lost;
-    lost ∩ isr is empty or is isr; unproven ⊆ isr; leader ∉ unproven; eligible ⊆ replicas; eligible ∩ isr is empty; the
-    leader epoch only rises.
+    """Who leads a partition. ``leader_broker_epoch``: the registration it was elected in, so that a broker that
+    registered again leads only after a new election. ``lost``: replicas that came back without the log that they were
+    in sync with (another disk, an older one, or the log's directory is gone), until they are in sync again. If no other
+    is in sync, such a broker stays in ``isr``: its log is the one that is missing. ``unproven``: members of ``isr``
+    whose machine lost power, so that their logs may lack what was acknowledged without being flushed. ``eligible``:
+    replicas that left ``isr`` and have all that is committed; a leader commits nothing while there are any (KIP-966's
+    eligible leader replicas). When nobody in sync is registered any more, one of them leads. If the log of the only
+    replica that stayed in sync turns out to be damaged, they are in sync again; if it is gone, an operator's choice
+    among them loses nothing. Invariants: leader ∈ isr ⊆ replicas; leader ∉ lost; lost ∩ isr is empty or is isr;
+    unproven ⊆ isr; leader ∉ unproven; eligible ⊆ replicas; eligible ∩ isr is empty; the leader epoch only rises.
     """
 
     leader: int | None
@@ -216,8 +216,8 @@ class PartitionState(Record, frozen=True, kw_only=True):
     eligible: tuple[int, ...] = ()
 
     def with_in_sync(self, in_sync: tuple[int, ...], *, whole: Collection[int] = ()) -> PartitionState:
-        """The same with another in-sync set. A broker that leaves it is not ``unproven`` any more. ``whole``: brokers
-        that have all that is committed, but for the ``unproven``; where one alone stays in sync, those of them that
+        """The same with another in-sync set. A broker that leaves it is no longer ``unproven``. ``whole``: brokers
+        that have all that is committed, apart from the ``unproven``; if a single one stays in sync, those of them that
         leave are ``eligible``."""
         left = {broker_id for broker_id in whole if broker_id in self.isr and broker_id not in in_sync}
         is_kept = bool(self.eligible) or len(in_sync) == 1
@@ -229,14 +229,14 @@ class PartitionState(Record, frozen=True, kw_only=True):
         )
 
     def without(self, broker_id: int, *, whole: Collection[int] = ()) -> PartitionState:
-        """The same when that broker leaves the in-sync set; it does not lead. Where nobody else is in sync, the
+        """The same when that broker leaves the in-sync set; it does not lead. If nobody else is in sync, the
         ``eligible`` are so now. ``whole``: as in `with_in_sync`."""
         others = tuple(member for member in self.isr if member != broker_id) or self.eligible
         return self.with_in_sync(others, whole=whole).not_led_by(broker_id)
 
     def without_damaged(self, broker_id: int) -> PartitionState | None:
-        """The state when that broker's log turns out to be damaged: it is not in sync, nor eligible; where it was alone
-        in sync, the eligible ones are so now. It does not lead. None: there is nobody else."""
+        """The state when that broker's log turns out to be damaged: it is neither in sync nor eligible; if it was the
+        only one in sync, the eligible ones are so now. It does not lead. None: there is nobody else."""
         others = tuple(member for member in self.isr if member != broker_id)
         eligible = tuple(member for member in self.eligible if member not in (broker_id, *self.lost))
         if not any(member not in self.lost for member in others):
@@ -254,13 +254,13 @@ class PartitionState(Record, frozen=True, kw_only=True):
 
 
 class DeletionRecord(Record, frozen=True, kw_only=True):
-    """A topic whose deletion was decided; it is carried out to the end by whoever is the controller then."""
+    """A topic whose deletion was decided; whichever broker is the controller then finishes it."""
 
     topic_id: bytes
 
 
 class DeletedLogs(Record, frozen=True, kw_only=True):
-    """The logs of a topic that is gone, and the brokers that may have some still. The last one takes the znode away."""
+    """The logs of a topic that is gone, and the brokers that may still have some. The last one removes the znode."""
 
     name: str
     brokers: tuple[int, ...]
@@ -296,7 +296,7 @@ class GroupClaim(Record, frozen=True, kw_only=True):
 
 class HeldPartitions(Record, frozen=True, kw_only=True):
     """What a member may hold of one topic. ``granted``: by partition the epoch in which it was given. ``releasing``:
-    those of them that it was told to release and has not said that it did."""
+    those of them that it is asked to release and has not reported as released."""
 
     topic: str
     topic_id: Uuid
@@ -305,7 +305,7 @@ class HeldPartitions(Record, frozen=True, kw_only=True):
 
 
 class MemberRecord(Record, frozen=True, kw_only=True):
-    """A member of a group, as its coordinator's successor has to know it. ``state``: `groups.member.MemberState`."""
+    """What the successor of a group's coordinator has to know of a member. ``state``: `groups.member.MemberState`."""
 
     member_id: str
     epoch: Epoch
@@ -364,7 +364,7 @@ def broker_disks_path(broker_id: int) -> str:
 
 
 def broker_unwritable_path(broker_id: int) -> str:
-    """What a broker tells of what is wrong with its disks."""
+    """What a broker reports to be wrong with its disks."""
     return f"{BROKER_UNWRITABLE}/{broker_id}"
 
 
@@ -447,7 +447,7 @@ _decoders: dict[type[Record], msgspec.json.Decoder[Record]] = {
 
 
 def announcing(topics: Iterable[str]) -> Set:
-    """The operation that tells every broker what its transaction changes: topics by name, or none and brokers only."""
+    """The operation that announces to every broker what its transaction changes: topics by name, or brokers only."""
     return Set(CHANGES, to_json(ChangeNews(topics=tuple(dict.fromkeys(topics)))), ANY_VERSION)
 
 
@@ -457,7 +457,7 @@ def to_json(record: Record) -> bytes:
 
 
 def members_to_bytes(members: GroupMembers) -> bytes:
-    """The znode's bytes: as `to_json`, compressed where that is much."""
+    """The znode's bytes: as `to_json`, compressed if they are large."""
     data = to_json(members)
     return data if len(data) <= _LARGEST_PLAIN_BYTES else zlib.compress(data, _FAST)
 

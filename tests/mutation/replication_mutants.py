@@ -115,8 +115,8 @@ REPLICATION: Final = (
     Mutant(
         name="follower_is_committed_beyond_its_device",
         file="broker_runtime/following/follower_log.py",
-        old="told = min(high_watermark, extent.durable_end)",
-        new="told = min(high_watermark, extent.log_end)",
+        old="committed = min(high_watermark, extent.durable_end)",
+        new="committed = min(high_watermark, extent.log_end)",
         breaks="A follower's high watermark never passes what its device has.",
         tests=(
             "tests/unit/replication/test_partition.py",

@@ -413,7 +413,7 @@ class Node:
 
     def _tell_generations(self) -> None:
         if self.life is not None:
-            self.life.generations.tell(self.life.member.membership)
+            self.life.generations.report(self.life.member.membership)
 
     def _flush(self) -> None:
         if self.life is not None:

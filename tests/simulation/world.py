@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import logging
 import random
+import types
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from unittest import mock
 
+from broker_runtime.contract import waiting
 from broker_runtime.contract.errors import PylogError
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import CreateTopicRequest
-from broker_runtime.zookeeper import guarded
 from tests.callers import CLIENT
 from tests.simulation.history import History
 from tests.simulation.invariants import Invariants
@@ -287,11 +288,11 @@ def told_to(world: World) -> Iterator[None]:
     logger.setLevel(logging.INFO)
     logger.propagate = False
     logger.addHandler(handler)
-    ids = random.Random(world.seed)
+    ids, pauses = random.Random(world.seed), random.Random(world.seed)
     try:
         with (
             mock.patch.object(uuid, "uuid4", side_effect=lambda: uuid.UUID(int=ids.getrandbits(128), version=4)),
-            mock.patch.object(guarded, "random", random.Random(world.seed)),
+            mock.patch.object(waiting, "random", types.SimpleNamespace(Random=lambda: pauses)),
             simulated(world.scheduler),
         ):
             yield

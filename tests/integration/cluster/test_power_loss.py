@@ -89,7 +89,7 @@ def test_one_with_most_leads_after_all_lost_their_power_whoever_comes_first(
     cluster.start(3)
     wait_through_errors(lambda: leader_and_in_sync(cluster, topic)[0] is not None, "one leads")
     # It leads for a moment at least: the first replica leads again as soon as it has caught up.
-    assert f"with most after a power loss partition={topic}-0 leader={most} " in _told(cluster)
+    assert f"elect longest log topic={topic} partition=0 leader={most} " in _told(cluster)
     cluster.wait_until_ready()
     assert sorted(numbers_in(cluster, topic)) == list(range(COUNT))
 

@@ -67,13 +67,13 @@ def broken(name: str) -> Iterator[None]:
 @variant
 def gives_a_partition_before_its_release() -> Patches:
     """What a member was told to release is given to the next at once."""
-    real = Group._news
+    real = Group._next_assignment
 
     def news(self: Group, member: Member, share: frozenset[Partition], taken: set[Partition], epoch: int) -> Any:
         releasing = {partition for each in self._members.values() for partition in each.releasing}
         return real(self, member, share, taken - releasing, epoch)
 
-    yield mock.patch.object(Group, "_news", news)
+    yield mock.patch.object(Group, "_next_assignment", news)
 
 
 @variant

@@ -12,10 +12,10 @@ from unittest import mock
 
 import msgspec
 
+from broker_runtime.contract import waiting
 from broker_runtime.contract.errors import PylogError
 from broker_runtime.contract.requests import CommitOffsetsResponse, GroupHeartbeatRequest
 from broker_runtime.groups import offsets
-from broker_runtime.zookeeper import guarded
 from broker_runtime.zookeeper.session import Operation
 from broker_runtime.zookeeper.znodes import PERMANENT
 from tests.simulation.groups.broker import Broker, NestedEvent
@@ -180,8 +180,8 @@ def told_to(world: World) -> Iterator[None]:
     )
     try:
         with (
-            mock.patch.object(guarded, "time", clock),
-            mock.patch.object(guarded, "random", world.rng),
+            mock.patch.object(waiting, "time", clock),
+            mock.patch.object(waiting, "random", types.SimpleNamespace(Random=lambda: world.rng)),
             mock.patch.object(offsets, "_Commit", make_commit),
             noticing_superseded(world.trace.counts),
         ):

@@ -286,7 +286,7 @@ def test_election_of_many_partitions_is_told_in_one_line(server, node, caplog):
     with caplog.at_level("INFO"):
         Node(server).look()
     told = [record.getMessage() for record in caplog.records if record.getMessage().startswith("elect ")]
-    assert told == ["elect topic=t leader=1 leader_epoch=1 isr=(1,) partitions=0-449"]
+    assert told == ["elect leader topic=t leader=1 leader_epoch=1 isr=(1,) partitions=0-449"]
 
 
 def test_election_whose_reply_was_lost_is_read_back_with_its_versions(node):

@@ -222,7 +222,7 @@ def test_partition_that_could_not_be_opened_is_opened_at_the_next_try(
         assert list(hosting.failures("t")) == [0, 1]
         hosting.retry_failed(state, EPOCH)
         hosting.retry_failed(state, EPOCH)
-    assert len([record for record in caplog.records if "cannot host" in record.getMessage()]) == 2, "each told once"
+    assert len([record for record in caplog.records if "host partition" in record.getMessage()]) == 2, "each told once"
     hosting.retry_failed(state, EPOCH)
     assert hosting.failures("t") == {}
     assert registry.find("t", 0).require_leader() == registry.find("t", 1).require_leader() == 0
@@ -246,7 +246,7 @@ def test_leading_many_partitions_is_told_in_one_line(hosting, caplog):
     with caplog.at_level("INFO"):
         hosting.apply(cluster(topic(leaders=(1,) * 40)), EPOCH)
     assert [r.getMessage() for r in caplog.records if r.getMessage().startswith("lead ")] == [
-        "lead topic=t leader_epoch=0 partitions=0-39"
+        "lead partitions topic=t leader_epoch=0 partitions=0-39"
     ]
 
 

@@ -193,7 +193,7 @@ def test_broker_that_registered_anew_elsewhere_claims_nothing_in_its_old_registr
     broker = world.brokers[1]
     claim = broker.claims.claim("g")
     world.client.set("/brokers/epochs/1", b"{}", version=-1)
-    with pytest.raises(CoordinatorNotAvailableError, match="registered anew"):
+    with pytest.raises(CoordinatorNotAvailableError, match="registered again"):
         broker.claims.claim("h")
     assert broker.claims.verify([claim]) == []
 

@@ -199,7 +199,7 @@ def test_transitions_that_are_not_in_the_table_cannot_happen(state, event):
     member.state = state
     is_dead = state in (MemberState.GONE, MemberState.FENCED)
     may = {
-        Event.TOLD: state in (MemberState.JOINING, MemberState.RECONCILING, MemberState.STABLE),
+        Event.ASSIGNED: state in (MemberState.JOINING, MemberState.RECONCILING, MemberState.STABLE),
         Event.ACKNOWLEDGED: state in (MemberState.RECONCILING, MemberState.STABLE),
         Event.LEFT_FOR_A_WHILE: not is_dead and state is not MemberState.AWAY,
         Event.FENCED: state is not MemberState.GONE,

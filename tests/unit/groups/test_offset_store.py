@@ -82,11 +82,11 @@ def test_offsets_go_back_unless_only_forward(store):
 
 
 def test_commit_for_an_earlier_topic_of_the_name_takes_nothing_from_the_present_one(client, store):
-    """Its caller looked at the topic before it was made anew, and came here after who looked later."""
+    """Its caller looked at the topic before it was recreated, and came here after who looked later."""
     client.set("/topics/t", to_json(TopicRecord(topic_id=OTHER_ID, assignment=((1,),))), version=-1)
     store.commit("g", "t", ID, {0: at(9)})
     store.commit("g", "t", OTHER_ID, {0: at(5)})
-    with pytest.raises(InconsistentTopicIdError, match="made anew"):
+    with pytest.raises(InconsistentTopicIdError, match="recreated"):
         store.commit("g", "t", ID, {0: at(9)})
     assert committed(store, OTHER_ID) == {0: 5}
 

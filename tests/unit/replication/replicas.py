@@ -90,6 +90,7 @@ class Replica:
                 partition_max_bytes=1 << 16,
                 max_wait_ms=0,
                 throttle=throttle,
+                rng=random.Random(leader),
             )
         for partition in self.partitions:
             partition.become_follower(leadership)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from broker_runtime.contract import errors
+from broker_runtime.contract.waiting import Backoff
 from broker_runtime.following import follower
 from broker_runtime.following.follower_log import adopt_marks
 from broker_runtime.log import FlushMode
@@ -141,16 +142,16 @@ def test_follower_waits_a_moment_for_anothers_fsync_and_not_at_all_in_an_epoch_t
 
     def follow_another() -> None:
         partition.become_follower(leadership(3, replicas=(1, 2), in_sync=(1, 2), leader=2))
-        came_to.append(fetcher._flush(follower._Followed(partition, 2)))
+        came_to.append(fetcher._flush(follower._Followed(partition, 2, Backoff())))
         monkeypatch.setattr(follower, "_LONGEST_FLUSH_OF_ANOTHER_S", 0.0)
         with pytest.raises(errors.RequestTimedOutError):
-            fetcher._flush(follower._Followed(partition, 3))
+            fetcher._flush(follower._Followed(partition, 3, Backoff()))
         came_to.append("timed out")
 
     files.meanwhile = follow_another
     partition.log.flush()
     assert came_to == [None, "timed out"]
-    fetcher._flush(follower._Followed(partition, 3))
+    fetcher._flush(follower._Followed(partition, 3, Backoff()))
     assert partition.log.durable_end_offset == 2
 
 

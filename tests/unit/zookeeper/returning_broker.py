@@ -68,7 +68,7 @@ class Broker:
         """A period: the checkpoints of all directories, and what ZooKeeper is told of them."""
         for directory in self.directories:
             directory.checkpoint()
-        self.report.tell(self.membership)
+        self.report.report(self.membership)
 
     def copy(self):
         return {name: self.files.content(name) for name in self.files._names}

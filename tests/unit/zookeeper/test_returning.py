@@ -259,7 +259,7 @@ def test_generations_of_an_earlier_life_or_another_disk_are_not_told(broker):
     )  # fmt: skip
     register(newest, identity, now_ms=0)
     before = broker.record
-    report.tell(earlier)
+    report.report(earlier)
     assert broker.record == before
     session.close()
 

@@ -3,7 +3,7 @@
 import pytest
 
 from broker_runtime.contract.errors import ZooKeeperUnavailableError
-from broker_runtime.membership.disk_room import tell_disks
+from broker_runtime.membership.disk_room import write_disks
 from broker_runtime.zookeeper.guarded import GuardFailedError
 from broker_runtime.zookeeper.membership import Membership
 from broker_runtime.zookeeper.memory import MemoryZooKeeper
@@ -59,14 +59,14 @@ def test_trouble_that_is_over_stays_told_by_no_write_that_comes_late(client):
     """Nobody would ever take the znode away again in this registration."""
     late, doubts = Late(client), set()
     with pytest.raises(ZooKeeperUnavailableError):
-        tell_disks(late, membership(client), DiskTroubles(epoch=0), doubts=doubts)
+        write_disks(late, membership(client), DiskTroubles(epoch=0), doubts=doubts)
     late.is_connected = True
-    tell_disks(late, membership(client), None, doubts=doubts)
+    write_disks(late, membership(client), None, doubts=doubts)
     assert late._late is None
     assert client.find(PATH) is None
 
 
 def test_earlier_life_tells_nothing(client):
     with pytest.raises(GuardFailedError):
-        tell_disks(client, membership(client, epoch=7), DiskTroubles(epoch=7))
+        write_disks(client, membership(client, epoch=7), DiskTroubles(epoch=7))
     assert client.find(PATH) is None
