@@ -37,7 +37,6 @@ from broker_runtime.contract.requests import MOST_ENTRIES
 from broker_runtime.contract.streams import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
 from broker_runtime.following.follower_log import LogPosition, adopt_marks, begin_anew, cut_to_common_part, position_of
 from broker_runtime.log import FlushMode, PartitionLog
-from broker_runtime.replication.hosted_replica import HostedReplica
 from broker_runtime.replication.leadership import Leadership
 from broker_runtime.replication.partition import Partition
 
@@ -58,7 +57,7 @@ _Request = TypeVar("_Request")
 class _Followed:
     """One partition followed in one leader epoch. A new epoch, or another log, is another one."""
 
-    replica: HostedReplica
+    replica: Partition
     leader_epoch: int
     retry_at_ms: int = 0
     failures: int = 0  # in a row
@@ -117,7 +116,7 @@ class FollowerFetcher:
 
     # --- what is followed -----------------------------------------------------------------------------------------
 
-    def follow(self, replica: HostedReplica, leader_epoch: int) -> None:
+    def follow(self, replica: Partition, leader_epoch: int) -> None:
         """Fetch the partition in this epoch from now on. Again: what went wrong with it is tried again at once."""
         at = TopicPartition(replica.topic, replica.partition)
         with self._lock:
@@ -385,7 +384,7 @@ class FollowerFetcher:
         if row >= len(cells):
             raise CorruptRecordError(f"an answer of {len(cells)} rows names row {row} for {each.replica}")
         try:
-            each.replica.require_room()
+            each.replica.disk.require_room()
         except LogStorageError:
             each.lacks_room = True
             raise
@@ -395,7 +394,7 @@ class FollowerFetcher:
 
     def _has_room(self, each: _Followed, now_ms: int) -> bool:
         try:
-            each.replica.require_room()
+            each.replica.disk.require_room()
         except LogStorageError as error:
             each.lacks_room = True
             self._fails(each, error, now_ms)

@@ -1,6 +1,6 @@
 """What a follower does to its log after an answer of its leader: append, cut, begin anew, take over the marks.
 
-Rule: to be called within `HostedReplica.following`, in whose epoch the answer was given. A log is shortened by leader
+Rule: to be called within `Partition.following`, in whose epoch the answer was given. A log is shortened by leader
 epochs only, never by a high watermark. What would cut off committed records, or everything, is not done: that log is
 set aside, and the leader's fetched anew. After an election of a replica that was not in sync that is what the operator
 chose, and the records may be wanted yet; else it is damage somewhere.

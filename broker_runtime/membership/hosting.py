@@ -29,11 +29,11 @@ from broker_runtime.contract.settings import TopicSettings, resolve
 from broker_runtime.controller.partition_ranges import partition_ranges
 from broker_runtime.following.follower import FollowerPlan
 from broker_runtime.log import BelievedClock, FlushMode, LogConfig, LogDirectory, PartitionLog, uptime_ms
-from broker_runtime.membership.disk_room import DiskRoom, PartitionWithRoom
+from broker_runtime.membership.disk_room import DiskRoom
 from broker_runtime.membership.disk_work import DiskWork, WorkInLine
 from broker_runtime.replication import Leadership, Partition, PartitionRegistry, Role
 from broker_runtime.replication.divergence import last_epoch
-from broker_runtime.replication.hosted_replica import BUSY_S
+from broker_runtime.replication.partition import BUSY_S
 from broker_runtime.replication.registry import KnownTopic
 from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState, VersionedState
 from broker_runtime.zookeeper.znodes import TopicRecord
@@ -329,7 +329,7 @@ class Hosting:
     def _host(self, at: TopicPartition, opened: PartitionLog, *, instead_of: Partition | None) -> Partition:
         """The partition, served from this log from now on."""
         room = self._rooms[self._directory_of[at].path]
-        partition = PartitionWithRoom(opened, room, broker_id=self._broker_id)
+        partition = Partition(opened, broker_id=self._broker_id, disk=room)
         partition.on_in_sync_news = self._on_in_sync_news
         opened.on_damage(self._on_damage)
         self._registry.host(partition)

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from broker_runtime.contract.errors import NotLeaderOrFollowerError, StaleBrokerEpochError
-from broker_runtime.log import LogSlice
+from broker_runtime.log import LogExtent, LogSlice
 from broker_runtime.replication.leadership import Leadership
 
 JOIN_WAIT_MS: Final = 3_000
@@ -54,6 +54,14 @@ class LogMarks(NamedTuple):
     high_watermark: int
     log_end: int
     log_start: int = 0
+
+    @classmethod
+    def of(cls, extent: LogExtent, leader_epoch: int) -> LogMarks:
+        """Of a log that is led in ``leader_epoch``."""
+        epochs = extent.leader_epochs
+        is_begun = bool(epochs) and epochs[-1][0] == leader_epoch
+        epoch_start = epochs[-1][1] if is_begun else extent.log_end
+        return cls(epoch_start, extent.high_watermark, extent.log_end, extent.log_start)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -104,7 +112,7 @@ class InSyncSet:
         return min(len(possible) for possible in self._possible())
 
     @property
-    def has_waited_for(self) -> bool:
+    def waits_for_joining(self) -> bool:
         """Whether the high watermark waits for a replica that is not in the in-sync set yet."""
         return bool(self._joining_soon())
 
@@ -120,7 +128,7 @@ class InSyncSet:
         """Whether the follower may be in the in-sync set."""
         return fetch.broker_id in self.maximal
 
-    def told_ends(self) -> dict[int, int]:
+    def reported_ends(self) -> dict[int, int]:
         """Broker id → up to where it holds the log, for all replicas but the leader's; -1: it has not told."""
         others = [each for each in self.leadership.replicas if each != self._broker_id]
         known = self._followers
@@ -150,13 +158,13 @@ class InSyncSet:
                 f"{broker_epoch} is an earlier one"
             )
 
-    def heard_of(self, fetch: FollowerFetch, now_ms: int) -> None:
+    def reported_unusable_end(self, fetch: FollowerFetch, now_ms: int) -> None:
         """A follower asked for what cannot be given: its log is another's, or ends below the log's start."""
         known = self._entry(fetch, now_ms)
         known.end = _UNKNOWN_END
         known.is_close = False
 
-    def told(self, fetch: FollowerFetch, marks: LogMarks, now_ms: int) -> bool:
+    def reported(self, fetch: FollowerFetch, marks: LogMarks, now_ms: int) -> bool:
         """A follower, whose log is the beginning of the leader's, told up to where it holds it. Returns whether its
         log begins later than it said before.
 

@@ -152,14 +152,12 @@ class FetchService:
                 for partition in fresh:
                     partition.add_waiter(waiter, at_append=isinstance(caller, BrokerCaller))
                 rung_by |= fresh
-                while not fresh and not waiter.wait(min(deadline_s, next_sign_s) - now_s):
+                if not fresh and not waiter.wait(min(deadline_s, next_sign_s) - now_s):
                     now_s = self._monotonic_s()
-                    if now_s >= deadline_s:
-                        break
-                    if now_s >= next_sign_s:
+                    if next_sign_s <= now_s < deadline_s:
                         still_waiting()
                         next_sign_s = now_s + HEARTBEAT_INTERVAL_S
-                # Looking after adding the waiter: what came in between is seen here, what comes later rings.
+                # Looking after adding the waiter, and after each wait: what came in between is seen here.
                 looks = self._look(caller, request, wanted, is_first_look=False)
         finally:
             for partition in rung_by:

@@ -90,7 +90,7 @@ REPLICATION: Final = (
     ),
     Mutant(
         name="leader_counts_its_log_end",
-        file="broker_runtime/replication/hosted_replica.py",
+        file="broker_runtime/replication/partition.py",
         old="led.advanced(before, extent.durable_end,",
         new="led.advanced(before, extent.log_end,",
         breaks="The leader counts for the high watermark with what its device has, not with all that it appended.",

@@ -25,7 +25,7 @@ from tests.simulation.scheduler import MS, SECOND, Crashed, DefectError, Schedul
 from tests.simulation.sim_zookeeper import LOST_AFTER, LOST_BEFORE, SimZooKeeper, ZooKeeperWeather
 from tests.simulation.trace import Trace
 from tests.simulation.world import World, told_to
-from tests.unit.replication.partitions import frame, leadership
+from tests.unit.replication.partitions import RoomyDisk, frame, leadership
 
 AT = TopicPartition("t", 0)
 TOPIC_ID = uuid.UUID(int=7)
@@ -261,7 +261,7 @@ def test_rise_of_a_high_watermark_is_looked_at_while_its_leader_leads(files):
     registry = SimRegistry(lambda: seen.append((partition.is_leader, log.high_watermark)))
     schemas = SchemaHistory([TopicSchema.untyped()])
     registry.know_topic("t", KnownTopic(topic_id=TOPIC_ID.bytes, partition_count=1, schemas=schemas))
-    partition = Partition(log, broker_id=1)
+    partition = Partition(log, broker_id=1, disk=RoomyDisk())
     registry.host(partition)
     partition.become_leader(leadership())
     with partition._lock:

@@ -19,7 +19,7 @@ from broker_runtime.replication.registry import KnownTopic
 from broker_runtime.services.byte_budget import ByteBudget
 from broker_runtime.services.fetch import FetchService
 from tests.callers import follower
-from tests.unit.replication.partitions import NOW_MS, TOPIC_ID, frame
+from tests.unit.replication.partitions import NOW_MS, TOPIC_ID, RoomyDisk, frame
 
 ROOT = Path("/data")
 
@@ -45,7 +45,7 @@ class Replica:
         self.partitions = []
         for number in range(self._count):
             log = self.directory.log("t", number, TOPIC_ID, self._config)
-            partition = Partition(log, broker_id=self.broker_id)
+            partition = Partition(log, broker_id=self.broker_id, disk=RoomyDisk())
             self.registry.host(partition)
             self.partitions.append(partition)
         self.service = FetchService(
@@ -126,8 +126,9 @@ class Replica:
             anew = self.partitions[number] = Partition(
                 self.directory.log("t", number, TOPIC_ID, self._config),
                 broker_id=self.broker_id,
-                min_in_sync_replicas=partition.min_in_sync_replicas,
+                disk=partition.disk,
             )
+            anew.min_in_sync_replicas = partition.min_in_sync_replicas
             self.registry.host(anew)
             anew.become_follower(leadership)
             self.fetchers[leadership.leader].follow(anew, leadership.leader_epoch)
