@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 from broker_runtime.contract.errors import InvalidConfigError
 
@@ -43,21 +41,6 @@ class LogConfig:
     def max_frame_bytes(self) -> int:
         """The largest frame this log takes: ``max.message.bytes``, and never above a whole segment."""
         return min(self.max_message_bytes, self.segment_bytes)
-
-    @classmethod
-    def from_settings(cls, settings: Mapping[str, Any]) -> LogConfig:
-        """From resolved topic settings by dotted name (``segment.bytes`` …); absent ones keep their default here."""
-        known = {field.name for field in fields(cls)}
-        values: dict[str, Any] = {}
-        for dotted, value in settings.items():
-            name = dotted.replace(".", "_")
-            if name == "message_timestamp_type":
-                values["is_log_append_time"] = value == "LogAppendTime"
-            elif name == "flush_mode":
-                values[name] = FlushMode(value)
-            elif name in known:
-                values[name] = int(value)
-        return cls(**values)
 
 
 _LARGEST_SEGMENT_BYTES = (1 << 31) - 1  # positions in the offset index are u32, relative offsets as well

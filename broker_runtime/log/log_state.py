@@ -573,7 +573,7 @@ def is_retained_whole(state: LogState, now_ms: int) -> bool:
 
 
 def maybe_roll(state: LogState, now_ms: int) -> bool:
-    """See `PartitionLog.maybe_roll`."""
+    """Closes the active segment if its first frame is ``segment.ms`` old. Returns whether it did."""
     with state.using("roll"):
         active = state.segments.find(state.segments.end_offset)
         if not active.size_bytes or now_ms - active.first_append_ms < state.config.segment_ms:

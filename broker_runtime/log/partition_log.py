@@ -459,11 +459,6 @@ class PartitionLog:
             segments = self._state.segments.all_loaded()
             return max((segment.max_timestamp_ms for segment in segments if segment.size_bytes), default=-1)
 
-    def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
-        """(largest known epoch ≤ ``leader_epoch``, where it ended), (-1, -1) where none is known (KIP-279)."""
-        with self._state.using("look up an epoch"):
-            return self._state.epochs.end_offset(leader_epoch, self._state.segments.end_offset)
-
     # --- what shortens the log (log_state.py) -----------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> int:
@@ -525,10 +520,6 @@ class PartitionLog:
             return 0
         with noting_damage(self._state):
             return log_state.apply_retention(self._state, now_ms)
-
-    def maybe_roll(self, now_ms: int) -> bool:
-        """Closes the last segment if its first frame is ``segment.ms`` old. Returns whether it did."""
-        return log_state.maybe_roll(self._state, now_ms)
 
     # --- its end --------------------------------------------------------------------------------------------------
 

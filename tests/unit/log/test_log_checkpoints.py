@@ -16,6 +16,7 @@ from broker_runtime.log import FlushMode, PartitionLog
 from broker_runtime.log.checkpoint import OffsetCheckpoint
 from broker_runtime.log.directory import RECOVERY_POINT_NAME
 from broker_runtime.log.faulty_files import Fault, FaultyFiles
+from broker_runtime.log.log_state import maybe_roll
 from broker_runtime.log.recovery import StartState
 from tests.unit.log.log_samples import (
     ROOT,
@@ -92,7 +93,7 @@ def test_segment_that_was_idle_and_is_closed_for_its_age_is_below_the_recovery_p
     log = open_log(directory)
     end = fill(log, 3)
     assert saved(files) == 0
-    assert log.maybe_roll(10**12)
+    assert maybe_roll(log._state, 10**12)
     assert directory.maybe_checkpoint()
     assert saved(files) == end
 

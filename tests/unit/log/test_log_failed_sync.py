@@ -9,6 +9,7 @@ import pytest
 from broker_runtime.contract.errors import LogStorageError
 from broker_runtime.log import LogConfig, LogDirectory, PartitionLog
 from broker_runtime.log.faulty_files import Fault, FaultyFiles
+from broker_runtime.log.log_state import maybe_roll
 from tests.unit.log.log_samples import (
     ROOT,
     append,
@@ -96,13 +97,13 @@ def test_restart_after_a_failed_fsync_of_an_index_makes_it_durable():
         fault = Fault("sync", times=1, matches=lambda path, suffix=suffix: path.suffix == suffix)
         files.faults.append(fault)
         with pytest.raises(LogStorageError):
-            log.maybe_roll(1 << 60)
+            maybe_roll(log._state, 1 << 60)
         assert fault.times == 0
         files.faults.clear()
         files.kill()
         directory = open_directory(files)
         log = open_log(directory, config)
-        assert log.maybe_roll(1 << 60)
+        assert maybe_roll(log._state, 1 << 60)
         directory.checkpoint()
         before = index_files(files)
         files.lose_power(random.Random(1))
@@ -210,7 +211,7 @@ def test_whatever_counts_as_durable_survives_failed_fsyncs_restarts_and_power_fa
                 elif action < 0.85:
                     directory.checkpoint()
                 elif action < 0.92:
-                    log.maybe_roll(1 << 60)
+                    maybe_roll(log._state, 1 << 60)
                 elif end > log.high_watermark:
                     content = {offset: body for offset, body in content.items() if offset < log.high_watermark}
                     durable = {offset: body for offset, body in durable.items() if offset < log.high_watermark}

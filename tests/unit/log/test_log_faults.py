@@ -10,6 +10,7 @@ import pytest
 from broker_runtime.contract.errors import LogStorageError
 from broker_runtime.log import FlushMode, LogConfig
 from broker_runtime.log.faulty_files import Fault, FaultyFiles
+from broker_runtime.log.log_state import maybe_roll
 from tests.unit.log.log_samples import ROOT, SMALL, append, fill, frame, open_directory, open_log, read_frames
 
 
@@ -177,7 +178,7 @@ def test_power_loss_at_any_moment_loses_nothing_acknowledged(seed):
             elif action < 0.93 and log.high_watermark > log_start:
                 log_start = log.delete_records(rng.choice([o for o in acknowledged if log_start <= o]))
             elif action < 0.96:
-                log.maybe_roll(1 << 60)
+                maybe_roll(log._state, 1 << 60)
             else:
                 end = log.truncate_to(max(log.high_watermark, log_start))
                 acknowledged = {offset: data for offset, data in acknowledged.items() if offset < end}
@@ -212,7 +213,7 @@ def test_acknowledgement_waits_for_the_name_of_a_new_segment():
     files = FaultyFiles()
     log = open_log(open_directory(files), SMALL)
     files.calls.clear()
-    log.maybe_roll(0)
+    maybe_roll(log._state, 0)
     end = fill(log, 60, rows=3)
     synced_names = [n for n, call in enumerate(files.calls) if call == ("sync_directory", ROOT / "t-0")]
     assert len(log.segment_base_offsets) > 2
@@ -234,7 +235,7 @@ def test_indexes_of_a_closed_segment_are_durable_before_the_next_segment_is_ther
     fill(log, 20, commit=flushed)
     directory.checkpoint()
     files.calls.clear()
-    assert log.maybe_roll(1 << 60)
+    assert maybe_roll(log._state, 1 << 60)
     created = max(n for n, call in enumerate(files.calls) if call == ("sync_directory", ROOT / "t-0"))
     for suffix in (".index", ".timeindex"):
         assert ("sync", ROOT / "t-0" / f"{0:020d}{suffix}") in files.calls[:created]

@@ -154,7 +154,7 @@ def test_verify_finds_a_missing_segment_a_torn_tail_and_an_entry_that_lies(log_f
     files.unlink(segment_path(log.segment_base_offsets[1]))
     assert segment_path(0).name in [name for name, _, _ in damage_in(files)]
     segment = log._state.segments._segments[0]
-    segment.offset_index.append(log.segment_base_offsets[1] - 1, 7777)
+    segment.offset_index.file.append([(log.segment_base_offsets[1] - 1, 7777)])
     assert segment_path(0, ".index").name in [name for name, _, _ in damage_in(files)]
 
 

@@ -9,6 +9,7 @@ import pytest
 from broker_runtime.contract.errors import LogStorageError
 from broker_runtime.log import BelievedClock, FlushMode, LogConfig
 from broker_runtime.log.faulty_files import FaultyFiles
+from broker_runtime.log.log_state import maybe_roll
 from broker_runtime.log.retention import LARGEST_STEP_MS
 from tests.unit.log.log_samples import SMALL, append, fill, frame, open_directory, open_log
 
@@ -144,9 +145,9 @@ def test_segments_stamped_ahead_of_the_clock_go_after_the_retention_time_all_the
         log = open_log(directory, dataclasses.replace(SMALL, retention_ms=DAY_MS))
         append(log, frame(), now_ms=4000 * DAY_MS)
         append(log, frame(), now_ms=10 * DAY_MS)
-        log.maybe_roll(1 << 60)
+        maybe_roll(log._state, 1 << 60)
         append(log, frame(), now_ms=4000 * DAY_MS)
-        log.maybe_roll(1 << 60)
+        maybe_roll(log._state, 1 << 60)
         append(log, frame(), now_ms=4000 * DAY_MS)
         assert log.apply_retention(10 * DAY_MS) == 0
         assert log.apply_retention(11 * DAY_MS) == 0
@@ -159,7 +160,7 @@ def test_clock_that_was_back_for_one_look_ages_nothing():
     with open_directory() as directory:
         log = open_log(directory, dataclasses.replace(SMALL, retention_ms=DAY_MS))
         append(log, frame(), now_ms=100 * DAY_MS)
-        log.maybe_roll(1 << 60)
+        maybe_roll(log._state, 1 << 60)
         append(log, frame(), now_ms=100 * DAY_MS)
         assert log.apply_retention(90 * DAY_MS) == 0
         assert log.apply_retention(100 * DAY_MS + 1) == 0
