@@ -19,11 +19,12 @@ from pathlib import Path
 import crc32c
 
 from broker_runtime.contract.errors import CorruptRecordError
+from broker_runtime.contract.events import event
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.log.files import FileSystem, read_file, replace_file
 
 _VERSION = 0
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 def encode_entries(entries: Iterable[Sequence[str | int]]) -> bytes:
@@ -56,7 +57,7 @@ def read_entries(files: FileSystem, path: Path, *, field_count: int) -> list[lis
     try:
         return decode_entries(data, field_count=field_count)
     except CorruptRecordError as error:
-        _log.warning("ignore damaged checkpoint path=%s reason=%s", path, error.message)
+        event(_logger, "ignore damaged checkpoint", level=logging.WARNING, path=path, error=error)
         return None
 
 

@@ -46,6 +46,7 @@ from broker_runtime.contract.errors import (
     LogStorageError,
     NotLeaderOrFollowerError,
 )
+from broker_runtime.contract.events import event
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.log.checkpoint import OffsetCheckpoint, encode_entries, read_entries
 from broker_runtime.log.config import LogConfig
@@ -69,11 +70,12 @@ _KNOWN_FILES = {
     MISSING_NAME,
 }  # fmt: skip
 _LOG_NAME = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9]\d{0,5})\Z")
-_log = logging.getLogger(__name__)
 
 ASIDE_NAME = re.compile(r"(.*)\.[0-9a-f]{32}\.(stray|damaged|diverged|deleted)\Z")
 DAMAGED, DIVERGED = KEPT = ("damaged", "diverged")
 _LONGEST_NAME = 255
+
+_logger = logging.getLogger(__name__)
 
 
 class LogDirectory:
@@ -296,18 +298,23 @@ class LogDirectory:
         # Of what diverged twice neither may be anywhere else, whichever is longer.
         older = [] if log.is_diverged else kept_copies(self.files, self.path, [topic_partition], [DAMAGED])
         for each in older:
-            _log.warning("remove older damaged log path=%s", each)
+            event(_logger, "remove older damaged log", level=logging.WARNING, path=each)
             self.files.remove_tree(each)
         with self._lock:
             (target,) = self._rename_aside([topic_partition], suffix)
             del self._logs[topic_partition]
         self._save()
         if log.is_diverged:
-            _log.error(
-                "diverged log set aside partition=%s path=%s. What its leader has not may be nowhere else: keep it "
-                "until you know that those records are not needed, then delete the directory. pylog log dump reads it",
-                topic_partition, target,
-            )  # fmt: skip
+            event(
+                _logger,
+                "set diverged log aside",
+                level=logging.ERROR,
+                topic=topic_partition.topic,
+                partition=topic_partition.partition,
+                path=target,
+                advice="Records that its leader lacks may be nowhere else: keep it until you know that they are not "
+                "needed, then delete the directory. pylog log dump reads it.",
+            )
 
     def start_of(self, topic_partition: TopicPartition) -> StartState:
         """What is known of a log that is not in use. Raises `KeyError` where there is none."""
@@ -406,7 +413,8 @@ class LogDirectory:
             elif not aside and name not in _KNOWN_FILES:
                 foreign.append(name)
         if foreign:
-            _log.warning("ignore foreign files directory=%s names=%s", self.path, ", ".join(foreign[:10]))
+            names = ", ".join(foreign[:10])
+            event(_logger, "ignore foreign files", level=logging.WARNING, path=self.path, names=names)
         rows = read_entries(self.files, self.path / CLEAN_NAME, field_count=2)
         not_clean = self._found if rows is None else {TopicPartition(topic, int(number)) for topic, number in rows}
         self.was_clean = rows is not None and not rows
@@ -428,11 +436,15 @@ class LogDirectory:
                 log_start_offset=(starts or {}).get(key, 0),
             )
         if self._missing:
-            _log.error(
-                "logs missing directory=%s count=%d partitions=%s reason=the checkpoints name them, and their "
-                "directories are not there", self.path, len(self._missing),
-                ", ".join(map(str, sorted(self._missing)[:10])),
-            )  # fmt: skip
+            event(
+                _logger,
+                "miss logs",
+                level=logging.ERROR,
+                path=self.path,
+                count=len(self._missing),
+                logs=", ".join(map(str, sorted(self._missing)[:10])),
+                error="the checkpoints name them, and their directories are not there",
+            )
         for key in self._found:
             was_put_back = key in self._put_back
             self._starts[key] = StartState(
@@ -447,7 +459,7 @@ class LogDirectory:
             self.files.unlink(self.path / CLEAN_NAME)
         self.files.sync_directory(self.path)  # the names of all logs, too: once, not by the first use of each
         self._save_if_names_are_known()
-        _log.info("open directory path=%s logs=%d clean=%s", self.path, len(self._found), rows is not None)
+        event(_logger, "open directory", path=self.path, logs=len(self._found), is_clean=rows is not None)
 
     def _save_flushed(self) -> None:
         self._has_rolled = False  # first: a segment that is closed from now on is for the next time
@@ -485,7 +497,7 @@ class LogDirectory:
         try:
             found = DiskIdentity.read(self.files, self.path)
         except CorruptRecordError as error:
-            _log.error("take directory for another disk reason=%s", error.message)
+            event(_logger, "take directory for another disk", level=logging.ERROR, path=self.path, error=error)
             found = None
         if found is None:
             self.disk.write(self.files, self.path)
@@ -493,7 +505,7 @@ class LogDirectory:
             self.disk = found
             self.is_copy = may_be_copy and not found.is_stopped and not found.is_of(*self._made())
         if self.is_copy:
-            _log.error("data directory is a copy that was made while its broker was running path=%s", self.path)
+            event(_logger, "find copy of running broker's directory", level=logging.ERROR, path=self.path)
 
     def _made(self) -> tuple[int, int]:
         path = self.path / META_NAME
@@ -568,7 +580,7 @@ class LogDirectory:
         try:
             found = PartitionIdentity.read(self.files, directory)
         except CorruptRecordError as error:
-            _log.warning("ignore damaged identity reason=%s", error.message)
+            event(_logger, "ignore damaged identity", level=logging.WARNING, path=directory, error=error)
             found = None
         if found is None:
             # The frames' stamps are seeded with the topic id: recovery and readers tell another topic's.
@@ -616,10 +628,14 @@ class LogDirectory:
             renamed = keys[: len(targets)]
             self.open_files.forget_below({self._path_of(key) for key in renamed})
             if renamed:
-                _log.info(
-                    "set logs aside path=%s first=%s as=%s count=%d",
-                    self.path, renamed[0], targets[0].name, len(renamed),
-                )  # fmt: skip
+                event(
+                    _logger,
+                    "set logs aside",
+                    path=self.path,
+                    first=renamed[0],
+                    renamed_to=targets[0].name,
+                    count=len(renamed),
+                )
         self.files.sync_directory(self.path)
         return targets
 

@@ -16,10 +16,11 @@ import os
 import shutil
 import struct
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
+
+from broker_runtime.contract.waiting import Deadline
 
 _NO_DESCRIPTOR_LIMIT_S: Final = 3.0
 _NO_DESCRIPTOR_PAUSE_S: Final = 0.01
@@ -312,16 +313,16 @@ def _open(path: Path, flags: int) -> int:
 
 
 def _with_a_descriptor(take: Callable[[], _T]) -> _T:
-    """What ``take`` gives. Where the process or the system has no descriptor left, others give theirs back soon: that
-    is waited for, `_NO_DESCRIPTOR_LIMIT_S` at most, as what is under way would be half done otherwise."""
-    deadline_s = time.monotonic() + _NO_DESCRIPTOR_LIMIT_S
+    """What ``take`` returns. Where the process or the system has no descriptor left, others give theirs back soon. This
+    waits for that, up to `_NO_DESCRIPTOR_LIMIT_S`: the operation under way would be left half done otherwise."""
+    deadline = Deadline(_NO_DESCRIPTOR_LIMIT_S)
     while True:
         try:
             return take()
         except OSError as error:
-            if error.errno not in {errno.EMFILE, errno.ENFILE} or time.monotonic() >= deadline_s:
+            if error.errno not in {errno.EMFILE, errno.ENFILE} or deadline.expired:
                 raise
-        time.sleep(_NO_DESCRIPTOR_PAUSE_S)
+        deadline.sleep(_NO_DESCRIPTOR_PAUSE_S)
 
 
 def birth_time_ns(path: Path) -> int:

@@ -11,11 +11,11 @@ fsync and does not get at the log in time leaves it to the next.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from broker_runtime.contract.errors import PylogError, RequestTimedOutError
+from broker_runtime.contract.waiting import Deadline
 
 
 class _Wait:
@@ -56,7 +56,7 @@ class GroupCommit:
         after ``timeout_s`` of waiting for somebody else's fsync or use of the log (one's own fsync cannot be
         interrupted), and the failure of an fsync, one's own or another's.
         """
-        deadline = time.monotonic() + timeout_s
+        deadline = Deadline(timeout_s)
         wait = _Wait(upto)
         with self._condition:
             self._waits.add(wait)
@@ -105,15 +105,14 @@ class GroupCommit:
                 self._failure = failure
             self._condition.notify_all()
 
-    def _wait(self, wait: _Wait, deadline: float, timeout_s: float, is_over: Callable[[], bool]) -> int:
+    def _wait(self, wait: _Wait, deadline: Deadline, timeout_s: float, is_over: Callable[[], bool]) -> int:
         has_synced = False
         while True:
             with self._condition:
                 while not self._is_answered(wait) and not is_over() and self._is_syncing:
-                    left_s = deadline - time.monotonic()
-                    if left_s <= 0:
+                    if deadline.expired:
                         raise RequestTimedOutError(f"offset {wait.upto} was not on the device within {timeout_s:.3f} s")
-                    self._condition.wait(left_s)
+                    self._condition.wait(deadline.remaining_s())
                 if self._failure is not None:
                     raise type(self._failure)(self._failure.message)
                 # Having fsynced all there is, the log ends below: it was cut before the wait began.
@@ -121,7 +120,7 @@ class GroupCommit:
                     return self._durable_end_offset
                 self._is_syncing = has_synced = True
             try:
-                end = self._sync(deadline - time.monotonic(), is_over)
+                end = self._sync(deadline.remaining_s(), is_over)
                 with self._condition:
                     self._durable_end_offset = max(self._durable_end_offset, end)
             except RequestTimedOutError:

@@ -23,13 +23,12 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 from broker_runtime.contract.errors import (
     CorruptRecordError,
@@ -39,6 +38,8 @@ from broker_runtime.contract.errors import (
     RequestTimedOutError,
     UnsupportedVersionError,
 )
+from broker_runtime.contract.events import event
+from broker_runtime.contract.waiting import Deadline
 from broker_runtime.log.appending import MAX_TIMESTAMP_AHEAD_MS, VerifiedFrame
 from broker_runtime.log.checkpoint import encode_entries, read_entries
 from broker_runtime.log.config import LogConfig
@@ -54,14 +55,13 @@ from broker_runtime.log.retention import is_expired, segments_to_remove
 from broker_runtime.log.scan import LOG_SUFFIX, verified_frames
 from broker_runtime.log.segment import SEGMENT_SUFFIXES, Segment, SegmentChain, StampedFrame
 
-SHORTEST_WAIT_S = 0.05  # for a log that is in use, whatever the time that is left
-_LOOK_S = 0.05  # how often who waits for the lock looks whether it is over
+SHORTEST_WAIT_S: Final = 0.05  # for a log that is in use, however little time is left
+_CHECK_S: Final = 0.05  # how often a thread that waits for the lock checks ``is_over``
+_POSITIONS_REMEMBERED: Final = 64
+_LONGEST_FSYNC_S: Final = 60.0
 _Found = TypeVar("_Found")
-_log = logging.getLogger(__name__)
 
-_REMEMBERED = 64
-
-_LONGEST_FSYNC_S = 60.0
+_logger = logging.getLogger(__name__)
 
 
 class _Use:
@@ -99,11 +99,9 @@ class _Use:
             self._state.lock.release()
 
     def _acquire(self, is_over: Callable[[], bool]) -> bool:
-        deadline = time.monotonic() + self._timeout_s
-        left_s = self._timeout_s
-        while not self._state.lock.acquire(timeout=max(0.0, min(left_s, _LOOK_S))):
-            left_s = deadline - time.monotonic()
-            if left_s <= 0 or is_over():
+        deadline = Deadline(self._timeout_s)
+        while not self._state.lock.acquire(timeout=deadline.remaining_s(_CHECK_S)):
+            if deadline.expired or is_over():
                 return False
         return True
 
@@ -166,6 +164,11 @@ class LogState:
         """``topic-partition``."""
         return f"{self.identity.topic}-{self.identity.partition}"
 
+    @property
+    def where(self) -> dict[str, Any]:
+        """The fields of an `event` that say which log it is about."""
+        return {"topic": self.identity.topic, "partition": self.identity.partition}
+
     def using(self, doing: str, timeout_s: float = -1, is_over: Callable[[], bool] | None = None) -> _Use:
         """For ``with``: the log's lock, the log loaded and online; an `OSError` inside takes it offline. Raises
         `RequestTimedOutError` where somebody else has the lock for longer than ``timeout_s`` (< 0: waits). With
@@ -188,7 +191,7 @@ class LogState:
         with self.lock:
             if self.offline is not None:  # deleted, closed, or failed before: that is the reason to tell
                 raise type(self.offline)(self.offline.message) from error
-            _log.error("take log offline log=%s doing=%s error=%s", self.name, doing, error)
+            event(_logger, "take log offline", level=logging.ERROR, **self.where, doing=doing, error=error)
             self.go_offline(failure)
         raise failure from error
 
@@ -198,7 +201,7 @@ class LogState:
             if self.damage is not None:
                 return
             self.damage = damage
-        _log.error("find log damaged log=%s error=%s", self.name, damage)
+        event(_logger, "find damage", level=logging.ERROR, **self.where, error=damage)
         self.on_damage()
 
     def go_offline(self, reason: PylogError) -> None:
@@ -287,7 +290,9 @@ class LogState:
             if segment.has_bad_header:
                 raise error
             self.positions.clear()
-            _log.warning("rebuild index segment=%s reason=%s", segment.path, error.message)
+            event(
+                _logger, "rebuild index", level=logging.WARNING, **self.where, segment=segment.base_offset, error=error
+            )
             try:
                 segment.rebuild_indexes(segment.size_bytes)
             except CorruptRecordError:
@@ -308,7 +313,7 @@ class LogState:
             )
             loaded = recovery.load()
         except (CorruptRecordError, UnsupportedVersionError) as error:
-            _log.error("refuse damaged log log=%s error=%s", self.name, error)
+            event(_logger, "load log", level=logging.ERROR, **self.where, error=error)
             self.go_offline(error)
             raise
         self._make_named(self)
@@ -331,7 +336,7 @@ class LogState:
         offset = _intended_restart(self.files, self.directory)
         if offset is None:
             return
-        _log.warning("finish restart log=%s offset=%d", self.name, offset)
+        event(_logger, "finish restart", level=logging.WARNING, **self.where, offset=offset)
         _carry_out_restart(self.open_files, self.directory, offset, self.config.index_interval_bytes)
         self.start = StartState(recovery_point=offset, high_watermark=offset, log_start_offset=offset)
         self.save()
@@ -374,7 +379,7 @@ class ReadPositions:
         with self._lock:
             self._positions[offset] = (base_offset, position)
             self._positions.move_to_end(offset)
-            if len(self._positions) > _REMEMBERED:
+            if len(self._positions) > _POSITIONS_REMEMBERED:
                 self._positions.popitem(last=False)
 
     def find(self, offset: int, base_offset: int) -> int | None:
@@ -650,10 +655,10 @@ def note_damage(state: LogState, suspicion: CorruptRecordError, offset: int | No
     try:
         found = _first_bad_segment(state) if offset is None else _damage_at(state, offset)
     except PylogError as error:  # offline, by now
-        _log.warning("cannot look for damage log=%s reason=%s error=%s", state.name, suspicion.message, error)
+        event(_logger, "look for damage", level=logging.WARNING, **state.where, suspicion=suspicion, error=error)
         return
     if found is None:
-        _log.warning("no damage found log=%s offset=%s suspicion=%s", state.name, offset, suspicion.message)
+        event(_logger, "find no damage", level=logging.WARNING, **state.where, offset=offset, suspicion=suspicion)
     else:
         state.note_damage(found)
 

@@ -12,7 +12,6 @@ Never: shortens a file in place, maps one, retries an fsync, looks at a row.
 from __future__ import annotations
 
 import logging
-import time
 import uuid
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -27,7 +26,9 @@ from broker_runtime.contract.errors import (
     PylogError,
     RequestTimedOutError,
 )
+from broker_runtime.contract.events import event
 from broker_runtime.contract.frame import HEADER_BYTES, STAMP_BYTES
+from broker_runtime.contract.waiting import Deadline
 from broker_runtime.log import log_state
 from broker_runtime.log.appending import (
     AppendResult,
@@ -51,7 +52,7 @@ from broker_runtime.log.recovery import StartState
 
 _LONGEST_FSYNC_S = 60.0
 _READ_ATTEMPTS = 3
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 class LogExtent(NamedTuple):
@@ -329,7 +330,7 @@ class PartitionLog:
         checkpoint: `LogDirectory.checkpoint` and `maybe_checkpoint` do.
         """
         state = self._state
-        deadline = time.monotonic() + timeout_s
+        deadline = Deadline(timeout_s)
         if not state.is_loaded:
             state.ready()
         if upto is None:
@@ -340,7 +341,7 @@ class PartitionLog:
                 if is_over is None or not is_over():
                     raise
                 return state.commit.durable_end_offset
-        return state.commit.wait_durable(upto, deadline - time.monotonic(), is_over=is_over)
+        return state.commit.wait_durable(upto, deadline.remaining_s(), is_over=is_over)
 
     def wake_flushes(self) -> None:
         """All who wait in `flush` for another's fdatasync look whether it is over for them. Takes no log's lock."""
@@ -385,7 +386,7 @@ class PartitionLog:
                     state.has_rolled = True
                     raise
         except PylogError as error:
-            _log.warning("flush log log=%s error=%s", state.name, error)
+            event(_logger, "flush log", level=logging.WARNING, **state.where, error=error)
 
     def start_state(self) -> StartState:
         """What the next start needs to know, as of now. Takes no lock and does not load the log."""
@@ -540,7 +541,7 @@ class PartitionLog:
             with state.using("close"):
                 state.write_closing_files()
         except PylogError as error:
-            _log.warning("close log log=%s error=%s", state.name, error)
+            event(_logger, "close log", level=logging.WARNING, **state.where, error=error)
             return False
         finally:
             self.abandon(closed)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from broker_runtime.contract.errors import CorruptRecordError
+from broker_runtime.contract.events import event
 from broker_runtime.contract.frame import STAMP_BYTES, check_stamp
 from broker_runtime.log.files import copy_prefix
 from broker_runtime.log.identity import PARTITION_NAME, PartitionIdentity
@@ -27,7 +28,7 @@ from broker_runtime.log.producer_state import ProducerState, load_producers
 from broker_runtime.log.scan import BadFrame, damaged, verified_frames, watermark_behind
 from broker_runtime.log.segment import Segment
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +172,7 @@ class Recovery:
         try:
             segments[-1].load()
         except CorruptRecordError as error:
-            _log.warning("recover log directory=%s reason=%s", self._directory, error.message)
+            event(_logger, "load last segment", level=logging.WARNING, path=self._directory, error=error)
             return False
         return segments[-1].next_offset == self._start.recovery_point
 
@@ -204,10 +205,14 @@ class Recovery:
             if segment.is_closed:  # the last one's are made anew after the next crash as well, from its frames
                 segment.sync_indexes()
         self._files.sync_directory(self._directory)
-        _log.info(
-            "recover log directory=%s from=%d end=%d segments=%d",
-            self._directory, self._verify_from, kept[-1].next_offset, len(rebuilt),
-        )  # fmt: skip
+        event(
+            _logger,
+            "recover log",
+            path=self._directory,
+            verified_from=self._verify_from,
+            end=kept[-1].next_offset,
+            segments=len(rebuilt),
+        )
         return kept
 
     def _scan(self, segment: Segment, descriptor: int, size: int, builder: IndexBuilder) -> BadFrame | None:
@@ -249,10 +254,18 @@ class Recovery:
             )
 
     def _cut(self, segment: Segment, descriptor: int, bad: BadFrame, size: int, behind: list[Segment]) -> None:
-        _log.warning(
-            "cut torn tail segment=%s position=%d bytes=%d segments_behind=%d offset=%d reason=%s",
-            segment.path, bad.position, size - bad.position, len(behind), bad.offset, bad.reason,
-        )  # fmt: skip
+        event(
+            _logger,
+            "cut torn tail",
+            level=logging.WARNING,
+            path=self._directory,
+            segment=segment.base_offset,
+            position=bad.position,
+            size_bytes=size - bad.position,
+            later_segments=len(behind),
+            offset=bad.offset,
+            error=bad.reason,
+        )
         for other in reversed(behind):
             other.delete()
         if bad.position < size:
@@ -275,7 +288,14 @@ class Recovery:
 
         Else the next records would get offsets below the log's start, which nobody may read.
         """
-        _log.warning("restart log directory=%s end=%d start=%d", self._directory, segments[-1].next_offset, log_start)
+        event(
+            _logger,
+            "restart log",
+            level=logging.WARNING,
+            path=self._directory,
+            end=segments[-1].next_offset,
+            log_start=log_start,
+        )
         anew = Segment(
             self._open_files, self._directory, log_start, index_interval_bytes=self._interval_bytes, is_closed=False
         )
@@ -329,6 +349,13 @@ class Recovery:
         try:
             check_stamp(stamp, topic_id=self._identity.topic_id.bytes, partition=self._identity.partition)
         except CorruptRecordError as error:
-            _log.warning("ignore damaged stamp directory=%s position=%d reason=%s", self._directory, position, error)
+            event(
+                _logger,
+                "ignore damaged stamp",
+                level=logging.WARNING,
+                path=self._directory,
+                position=position,
+                error=error,
+            )
             return False
         return True

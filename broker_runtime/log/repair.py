@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from broker_runtime.contract.errors import CorruptRecordError, OptionError
+from broker_runtime.contract.events import event
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.log.directory import LogDirectory
 from broker_runtime.log.files import FileSystem, RealFiles, copy_prefix
@@ -30,7 +31,7 @@ from broker_runtime.log.recovery import StartState
 from broker_runtime.log.scan import LOG_SUFFIX, frames_anywhere, verified_frames
 from broker_runtime.log.segment import SEGMENT_SUFFIXES
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,10 +127,17 @@ def carry_out(directory: LogDirectory, partition: TopicPartition, plan: RepairPl
     """Does what ``plan`` says. Durable when it returns; what was given up is gone. Raises `OSError`."""
     files, path = directory.files, directory.path / str(partition)
     known = directory.start_of(partition)
-    _log.warning(
-        "repair log partition=%s start=%d end=%d lost_records=%d reason=%s",
-        partition, plan.start, plan.end, plan.lost_records, plan.reason,
-    )  # fmt: skip
+    event(
+        _logger,
+        "repair log",
+        level=logging.WARNING,
+        topic=partition.topic,
+        partition=partition.partition,
+        start=plan.start,
+        end=plan.end,
+        lost_records=plan.lost_records,
+        error=plan.reason,
+    )
     directory.begin_with(
         partition,
         StartState(

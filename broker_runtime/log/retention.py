@@ -22,11 +22,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
+from broker_runtime.contract.events import event
 from broker_runtime.log.config import LogConfig
 
 LARGEST_STEP_MS: Final = 60_000
 DRIFT_PARTS: Final = 1_000
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,11 +91,8 @@ class BelievedClock:
                 return
             self._started_ms = zookeeper_ms - to_ms
             self._is_ahead = True
-        log.warning(
-            "clock is ahead of ZooKeeper's: retention believes that one here=%s zookeeper=%s",
-            _told(here_ms),
-            _told(zookeeper_ms),
-        )
+        here, zookeeper = _as_text(here_ms), _as_text(zookeeper_ms)
+        event(_logger, "follow zookeeper's clock", level=logging.WARNING, here=here, zookeeper=zookeeper)
 
     def _believed_ms(self, wall_ms: int, uptime_ms: int) -> int:
         believed_ms = self._started_ms + uptime_ms
@@ -105,7 +103,7 @@ class BelievedClock:
         earned_at_ms = max(self._earned_at_ms, uptime_ms) + ahead_ms * DRIFT_PARTS
         is_ahead = earned_at_ms - uptime_ms > LARGEST_STEP_MS * DRIFT_PARTS
         if is_ahead and not self._is_ahead:
-            log.warning("clock was set ahead by_s=%d: retention does not follow before a restart", ahead_ms // 1000)
+            event(_logger, "ignore clock set ahead", level=logging.WARNING, ahead_s=ahead_ms // 1000, until="restart")
         self._is_ahead = is_ahead
         if is_ahead:
             return believed_ms
@@ -121,5 +119,5 @@ def uptime_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
-def _told(since_epoch_ms: int) -> str:
+def _as_text(since_epoch_ms: int) -> str:
     return datetime.fromtimestamp(since_epoch_ms / 1000, UTC).isoformat(timespec="milliseconds")

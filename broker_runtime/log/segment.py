@@ -115,7 +115,7 @@ class Segment:
             try:
                 self._load_from_indexes(held, size)
             except CorruptRecordError as error:
-                event(_logger, "rebuild index", level=logging.WARNING, segment=self.path, error=error)
+                event(_logger, "rebuild index", level=logging.WARNING, path=self.path, error=error)
                 self.rebuild_indexes(size)
         self.is_loaded = True
 

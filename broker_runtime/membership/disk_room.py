@@ -14,6 +14,7 @@ from itertools import islice
 from typing import Final
 
 from broker_runtime.contract.errors import LogStorageError, ZooKeeperUnavailableError
+from broker_runtime.contract.events import event
 from broker_runtime.contract.settings import find_setting
 from broker_runtime.log import LogDirectory
 from broker_runtime.log.directory import diverged_logs
@@ -24,12 +25,12 @@ from broker_runtime.zookeeper.membership import Membership
 from broker_runtime.zookeeper.session import Create, Delete, Set, ZNodeError, ZooKeeperClient
 from broker_runtime.zookeeper.znodes import DiskTroubles, announcing, broker_unwritable_path, to_json
 
-log = logging.getLogger(__name__)
-
 _ROOM_AGAIN: Final = 1.1  # times the least that must be free: a disk at its limit does not change its mind each second
 _MOST_PARTITIONS: Final = 10_000  # that are named to the cluster
 _MOST_DAMAGED: Final = 1_000  # the same, of damaged logs
 _MOST_DIVERGED: Final = 100  # the same, of logs that were set aside
+
+_logger = logging.getLogger(__name__)
 
 
 class DiskRoom:
@@ -59,10 +60,8 @@ class DiskRoom:
                 "nothing is appended until there is room"
             )
         if (had is None) != (self._refusal is None):
-            log.warning(
-                "disk room path=%s usable_bytes=%d takes_appends=%s",
-                self._directory.path, usable, self._refusal is None,
-            )  # fmt: skip
+            what = "take appends again" if self._refusal is None else "refuse appends"
+            event(_logger, what, level=logging.WARNING, path=self._directory.path, usable_bytes=usable)
 
     def look_at_kept(self) -> bool:
         """Looks which logs are kept as diverged, and waits for the disk; whether that has changed. Raises `OSError`."""
@@ -140,14 +139,19 @@ class DiskReport:
             tell_disks(self._client, membership, present[1], doubts=self._doubts)
         except (ZooKeeperUnavailableError, ZNodeError) as error:
             self._is_doubtful = True
-            log.warning("cannot tell of disks broker=%d error=%s", membership.broker_id, error)
+            event(_logger, "report disks", level=logging.WARNING, broker=membership.broker_id, error=error)
             return False
         self._told, self._is_doubtful = present, False
         told = present[1] or DiskTroubles(epoch=membership.epoch)
-        log.warning(
-            "tell of disks broker=%d troubles=%s damaged=%s diverged=%s",
-            membership.broker_id, told.directories or "none", told.damaged or "none", told.diverged or "none",
-        )  # fmt: skip
+        event(
+            _logger,
+            "report disks",
+            level=logging.WARNING,
+            broker=membership.broker_id,
+            troubles=told.directories or "none",
+            damaged=told.damaged or "none",
+            diverged=told.diverged or "none",
+        )
         return True
 
 

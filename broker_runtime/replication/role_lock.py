@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from broker_runtime.contract.errors import PylogError, RequestTimedOutError
+from broker_runtime.contract.events import event
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 class RoleLock:
@@ -79,4 +80,4 @@ class RoleLock:
             try:
                 self._left.popleft()()
             except PylogError as error:
-                _log.warning("role change refused error=%s", error)
+                event(_logger, "change role", level=logging.WARNING, error=error)

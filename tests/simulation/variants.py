@@ -13,10 +13,11 @@ from typing import Any
 from unittest import mock
 
 from broker_runtime.contract.errors import RequestTimedOutError
+from broker_runtime.contract.waiting import Deadline
 from broker_runtime.controller import unproven
 from broker_runtime.controller.controller import Controller
 from broker_runtime.following import follower
-from broker_runtime.log import LogExtent, PartitionLog, group_commit, recovery
+from broker_runtime.log import LogExtent, PartitionLog, recovery
 from broker_runtime.log.group_commit import GroupCommit
 from broker_runtime.log.leader_epochs import LeaderEpochs
 from broker_runtime.log.log_state import LogState
@@ -254,23 +255,22 @@ def looks_at_nothing_behind_a_bad_frame() -> Patches:
 def waits_for_what_was_cut() -> Patches:
     """Who waits until a record is durable goes on when the leadership has ended, and when the record was cut."""
 
-    def wait(self: GroupCommit, asked: Any, deadline: float, timeout_s: float, is_over: Callable[[], bool]) -> int:
+    def wait(self: GroupCommit, asked: Any, deadline: Deadline, timeout_s: float, is_over: Callable[[], bool]) -> int:
         while True:
             with self._condition:
                 while self._is_syncing and self._failure is None and self._durable_end_offset < asked.upto:
-                    left_s = deadline - group_commit.time.monotonic()
-                    if left_s <= 0:
+                    if deadline.expired:
                         raise RequestTimedOutError(
                             f"offset {asked.upto} was not on the device within {timeout_s:.3f} s"
                         )
-                    self._condition.wait(left_s)
+                    self._condition.wait(deadline.remaining_s())
                 if self._failure is not None:
                     raise type(self._failure)(self._failure.message)
                 if self._durable_end_offset >= asked.upto:
                     return self._durable_end_offset
                 self._is_syncing = True
             try:
-                end = self._sync(deadline - group_commit.time.monotonic(), lambda: False)
+                end = self._sync(deadline.remaining_s(), lambda: False)
                 with self._condition:
                     self._durable_end_offset = max(self._durable_end_offset, end)
             finally:
