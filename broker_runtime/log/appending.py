@@ -29,9 +29,9 @@ MAX_TIMESTAMP_AHEAD_MS = 3_600_000
 class AppendResult:
     """Records [base_offset, next_offset) were written, not necessarily durably.
 
-    ``max_timestamp_ms`` is the largest timestamp readers will see among them. ``is_duplicate``: they had been written
-    before, and nothing was now; where is not remembered if ``base_offset`` is -1, but it is below ``next_offset``.
-    What waits for the original (durable, committed) thus waits for ``next_offset`` either way.
+    ``max_timestamp_ms`` is the largest timestamp readers will see among them. ``is_duplicate``: they were written
+    before, and nothing was written now. ``base_offset`` -1: where is not remembered, but it was below ``next_offset``.
+    A wait for the original (to be durable, or committed) is thus a wait for ``next_offset`` in both cases.
     """
 
     base_offset: int
@@ -50,7 +50,7 @@ class VerifiedFrame:
 
 
 def verify_for_leader(frames: Sequence[Any], config: LogConfig, now_ms: int) -> list[VerifiedFrame]:
-    """Frames as a producer sent them; a stamp they may carry means nothing. A `SoundFrame` is verified already.
+    """Frames as a producer sent them; a stamp in them is ignored. A `SoundFrame` is verified already.
 
     Raises `CorruptRecordError`, `UnsupportedVersionError`, `RecordTooLargeError`, `InvalidTimestampError`.
     """
@@ -86,10 +86,10 @@ def verify_for_follower(frames: Any, topic_id: uuid.UUID, partition: int) -> lis
 
 
 def find_duplicate(frames: Sequence[VerifiedFrame], producers: ProducerState) -> AppendResult | None:
-    """Where the only frame of an append by an idempotent producer was written before, going by its number alone; None:
-    nowhere, append it.
+    """Where the frame of an idempotent producer was written before, going by its sequence alone; None: nowhere, append
+    it.
 
-    Raises as `ProducerState.check`, and `InvalidRequestError` for such a frame that is not alone.
+    Raises as `ProducerState.check`, and `InvalidRequestError` if such a frame is not the only one of its append.
     """
     if all(frame.header.producer_id < 0 for frame in frames):
         return None

@@ -11,9 +11,9 @@ from broker_runtime.contract.errors import InvalidConfigError
 class FlushMode(StrEnum):
     """When an append counts as durable."""
 
-    ACK = "ack"  # acknowledgements wait for an fdatasync that all who wait share
-    INTERVAL = "interval"  # an fdatasync each flush.ms; up to that much is lost with the power
-    OS = "os"  # when the operating system likes
+    ACK = "ack"  # acknowledgements wait for an fdatasync, which they share
+    INTERVAL = "interval"  # an fdatasync every flush.ms; a power failure loses up to that much
+    OS = "os"  # whenever the operating system writes it back
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,7 +49,7 @@ class LeaderEpochs:
         return self._entries[-1][0] if self._entries else UNDEFINED
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """``epoch`` begins at ``start_offset``; durable when it returns. The current epoch changes nothing.
+        """``epoch`` begins at ``start_offset``. Durable when it returns. The current epoch changes nothing.
 
         Raises `FencedLeaderEpochError` for an epoch older than the newest, `OSError`.
         """
@@ -60,7 +60,7 @@ class LeaderEpochs:
         self._write((*(entry for entry in self._entries if entry[1] < start_offset), (epoch, start_offset)))
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """Forgets epochs that began at or behind ``end_offset``. Raises `OSError`."""
+        """Forgets epochs that began at or after ``end_offset``. Raises `OSError`."""
         kept = tuple(entry for entry in self._entries if entry[1] < end_offset)
         if len(kept) != len(self._entries):
             self._write(kept)

@@ -1,7 +1,7 @@
 """The files of a partition's directory, by what they are.
 
-Rule: what is not ours is left alone and told once. What is ours and left over from a change that a crash cut short is
-removed: temporary files, indexes without a segment, segments that lie below the log's start.
+Rule: foreign files are left alone, and logged once. What a crash in the middle of a change left of our own files is
+removed: temporary files, indexes without a segment, segments below the log's start.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class PartitionFiles:
             foreign=foreign,
         )
 
-    def tell_foreign(self) -> None:
-        """Logs a warning that names what is not ours, if there is any."""
+    def warn_of_foreign(self) -> None:
+        """Logs a warning that names the foreign files, if there are any."""
         if self.foreign:
             names = ", ".join(self.foreign[:10])
             event(_logger, "ignore foreign files", level=logging.WARNING, path=self.directory, names=names)

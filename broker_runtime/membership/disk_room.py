@@ -1,9 +1,9 @@
-"""Whether a data directory takes records: has room (``log.dir.min.free.bytes``), and answers; what is to be told of it.
+"""Whether a data directory takes records (has room, ``log.dir.min.free.bytes``, and answers), and its report to others.
 
-Rules: room is looked at now and then, not at each append; with too little, appends are refused before they reach the
-log, so that a full disk costs an error and never a log that went offline. Reading goes on. Nobody waits for a disk to
-learn of its state: one that stands still is known by the calls that wait for it. What is wrong is told to the cluster
-before any leadership is given up for it, so that none goes back there.
+Rules: the room is checked now and then, not at each append. With too little of it, appends are refused before they
+reach the log, so that a full disk costs an error and never takes a log offline. Reads continue. Nobody waits for a disk
+to learn its state: a stalled disk is recognized by the calls that wait for it. Trouble is reported to the cluster
+before any leadership is given up because of it, so that none returns there.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from broker_runtime.zookeeper.membership import Membership
 from broker_runtime.zookeeper.session import Create, Delete, Set, ZNodeError, ZooKeeperClient
 from broker_runtime.zookeeper.znodes import DiskTroubles, announcing, broker_unwritable_path, to_json
 
-_ROOM_AGAIN: Final = 1.1  # times the least that must be free: a disk at its limit does not change its mind each second
-_MOST_PARTITIONS: Final = 10_000  # that are named to the cluster
-_MOST_DAMAGED: Final = 1_000  # the same, of damaged logs
-_MOST_DIVERGED: Final = 100  # the same, of logs that were set aside
+_ROOM_AGAIN: Final = 1.1  # times the required room, for appends to resume: a disk at its limit must not alternate
+_MOST_PARTITIONS: Final = 10_000  # that a report names
+_MOST_DAMAGED: Final = 1_000  # damaged logs that a report names
+_MOST_DIVERGED: Final = 100  # logs set aside as diverged that a report names
 
 _logger = logging.getLogger(__name__)
 
 
 class DiskRoom:
-    """The state of one data directory. `look` and `look_at_kept` by one thread, the rest by any, without waiting."""
+    """The state of one data directory. `look` and `look_at_kept`: by one thread; the rest: by any, never waits."""
 
     def __init__(self, directory: LogDirectory, *, min_free_bytes: int, stall_limit_s: float) -> None:
         """``stall_limit_s``: how long one call may wait before the disk counts as standing still; only with
@@ -47,7 +47,7 @@ class DiskRoom:
         self.look()
 
     def look(self) -> None:
-        """Looks at the disk, and waits for it. Raises `OSError`; what was known stays."""
+        """Measures the room; blocks on the disk. Raises `OSError`; then what was known stays."""
         usable = self._directory.usable_bytes
         had = self._refusal
         least = self._min_free_bytes if had is None else self._min_free_bytes * _ROOM_AGAIN
@@ -64,14 +64,15 @@ class DiskRoom:
             event(_logger, what, level=logging.WARNING, path=self._directory.path, usable_bytes=usable)
 
     def look_at_kept(self) -> bool:
-        """Looks which logs are kept as diverged, and waits for the disk; whether that has changed. Raises `OSError`."""
+        """Finds the logs that are kept as diverged; blocks on the disk. Returns whether they changed. Raises
+        `OSError`."""
         had = self._diverged
         self._diverged = tuple(map(str, diverged_logs(self._directory.files, self._directory.path)))
         return self._diverged != had
 
     @property
     def diverged(self) -> tuple[str, ...]:
-        """Where logs are kept that were set aside as diverged, as last looked at."""
+        """Where the logs are that were set aside as diverged, as of the last look."""
         return self._diverged
 
     @property
@@ -87,27 +88,27 @@ class DiskRoom:
 
     @property
     def trouble(self) -> str | None:
-        """What is wrong, in a word or two that stay the same while it is; None: nothing."""
+        """What is wrong, in a word or two that stay the same meanwhile; None: nothing."""
         if self.stands_still:
             return "stands still"
         return None if self._refusal is None else "full"
 
     def require_answers(self) -> None:
-        """Raises `LogStorageError` if the disk stands still."""
+        """Raises `LogStorageError` if the disk has stalled."""
         if self.stands_still:
             raise LogStorageError(
                 f"{self._directory.path} stands still: a call has been waiting for {self._stall_limit_s:g} s and longer"
             )
 
     def require_room(self) -> None:
-        """Raises `LogStorageError` if there is too little room, or the disk stands still."""
+        """Raises `LogStorageError` if there is too little room, or the disk has stalled."""
         self.require_answers()
         if self._refusal is not None:
             raise LogStorageError(self._refusal)
 
 
 class DiskReport:
-    """What this broker told the cluster of its disks. Used by one thread."""
+    """What this broker has reported to the cluster about its disks. Used by one thread."""
 
     def __init__(
         self,
@@ -121,19 +122,20 @@ class DiskReport:
         self._troubles = troubles
         self._damaged = damaged
         self._diverged = diverged
-        self._told: tuple[int, DiskTroubles | None] | None = None  # in which epoch; None: nothing in this process
-        self._is_doubtful = False  # whether what was told last has arrived
+        self._reported: tuple[int, DiskTroubles | None] | None = None  # with its epoch; None: nothing in this process
+        self._is_doubtful = False  # whether the last report may not have arrived
         self._doubts: set[str] = set()  # see `guarded.change`
 
     def tell(self, membership: Membership) -> bool:
-        """Tells what has changed; whether the cluster knows how it is now. Blocks for ZooKeeper, in bounds."""
+        """Reports what has changed. Returns whether the cluster knows the current state. Blocks on ZooKeeper, for a
+        bounded time."""
         found = _describe(self._troubles(), self._damaged(), self._diverged(), membership.epoch)
         present = membership.epoch, found
         if not self._is_doubtful:
-            if self._told == present:
+            if self._reported == present:
                 return True
-            if present[1] is None and (self._told is None or self._told[0] != membership.epoch):
-                self._told = present  # what was told in an earlier registration counts no more
+            if present[1] is None and (self._reported is None or self._reported[0] != membership.epoch):
+                self._reported = present  # reports of an earlier registration no longer count
                 return True
         try:
             tell_disks(self._client, membership, present[1], doubts=self._doubts)
@@ -141,7 +143,7 @@ class DiskReport:
             self._is_doubtful = True
             event(_logger, "report disks", level=logging.WARNING, broker=membership.broker_id, error=error)
             return False
-        self._told, self._is_doubtful = present, False
+        self._reported, self._is_doubtful = present, False
         told = present[1] or DiskTroubles(epoch=membership.epoch)
         event(
             _logger,
@@ -181,15 +183,12 @@ def _by_topic(partitions: Iterable[Partition]) -> dict[str, tuple[int, ...]]:
 def tell_disks(
     client: ZooKeeperClient, membership: Membership, disks: DiskTroubles | None, *, doubts: set[str] | None = None
 ) -> None:
-    """``disks`` None: all is well. May be repeated. ``doubts``: see `guarded.change`.
+    """Reports to the cluster which of a broker's disks cannot take records, what is on them, which logs are damaged,
+    and which are kept as diverged. ``disks`` None: all is well, and there is no znode. Idempotent. ``doubts``: see
+    `guarded.change`.
 
-    Raises `GuardFailedError` if a later life of the broker has begun, `ZooKeeperUnavailableError`.
-
-    What a broker tells the cluster of its disks: which cannot take records at present, what is on them, which logs are
-    damaged, and which are kept as diverged.
-
-    Rule: told by the broker itself, under its epoch, so that what an earlier life told counts no more. Where all is
-    well there is no znode.
+    The broker itself reports, under its epoch, so that reports of an earlier registration no longer count. Raises
+    `GuardFailedError` if the broker has registered again since, `ZooKeeperUnavailableError`.
     """
     path = broker_unwritable_path(membership.broker_id)
 

@@ -29,7 +29,7 @@ def test_failed_write_takes_the_log_offline_and_loses_nothing_acknowledged(error
     fill(log, 20, rows=2)
     frames = [data for _, data in read_frames(log)]
     files.faults.append(Fault("write", error=error, matches=of_partition(0), torn_bytes=torn_bytes))
-    with pytest.raises(LogStorageError, match=r"t-0: to append failed: .*offline until its broker is started anew"):
+    with pytest.raises(LogStorageError, match=r"t-0: to append failed: .*offline until its broker is restarted"):
         append(log, frame(2))
     files.faults.clear()
     for call in (lambda: append(log, frame()), lambda: log.read(0, max_bytes=1, upto=1), log.flush):
