@@ -36,7 +36,7 @@ from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import MOST_ENTRIES
 from broker_runtime.contract.streams import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
 from broker_runtime.following.follower_log import LogPosition, adopt_marks, begin_anew, cut_to_common_part, position_of
-from broker_runtime.log import FlushMode, PartitionLog
+from broker_runtime.log import PartitionLog
 from broker_runtime.replication.leadership import Leadership
 from broker_runtime.replication.partition import Partition
 
@@ -420,7 +420,7 @@ class FollowerFetcher:
         over: meanwhile nothing else would be fetched from this leader. Raises `RequestTimedOutError` then.
         """
         replica = each.replica
-        if replica.log.config.flush_mode is FlushMode.ACK:
+        if replica.log.config.flush_mode == "ack":
             replica.log.flush(
                 timeout_s=_LONGEST_FLUSH_OF_ANOTHER_S, is_over=lambda: replica.leader_epoch != each.leader_epoch
             )

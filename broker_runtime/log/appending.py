@@ -19,7 +19,7 @@ from broker_runtime.contract.errors import (
     RecordTooLargeError,
 )
 from broker_runtime.contract.frame import STAMP_BYTES, FrameHeader, SoundFrame, iter_frames, stamp, verify_frame
-from broker_runtime.log.config import LogConfig
+from broker_runtime.contract.settings import TopicSettings
 from broker_runtime.log.producer_state import ProducerState
 
 MAX_TIMESTAMP_AHEAD_MS = 3_600_000
@@ -49,7 +49,7 @@ class VerifiedFrame:
     header: FrameHeader
 
 
-def verify_for_leader(frames: Sequence[Any], config: LogConfig, now_ms: int) -> list[VerifiedFrame]:
+def verify_for_leader(frames: Sequence[Any], config: TopicSettings, now_ms: int) -> list[VerifiedFrame]:
     """Frames as a producer sent them; a stamp in them is ignored. A `SoundFrame` is verified already.
 
     Raises `CorruptRecordError`, `UnsupportedVersionError`, `RecordTooLargeError`, `InvalidTimestampError`.
@@ -58,13 +58,13 @@ def verify_for_leader(frames: Sequence[Any], config: LogConfig, now_ms: int) -> 
     for frame in frames:
         is_sound = isinstance(frame, SoundFrame)
         buffer = frame.buffer if is_sound else memoryview(frame).cast("B")
-        if buffer.nbytes > config.max_frame_bytes:
+        if buffer.nbytes > config.max_message_bytes:
             raise RecordTooLargeError(
-                f"a frame has {buffer.nbytes} bytes, at most {config.max_frame_bytes} are allowed "
+                f"a frame has {buffer.nbytes} bytes, at most {config.max_message_bytes} are allowed "
                 f"(max.message.bytes, and never above segment.bytes)"
             )
         header = frame.header if is_sound else verify_frame(buffer)
-        if not config.is_log_append_time and header.max_timestamp_ms > now_ms + MAX_TIMESTAMP_AHEAD_MS:
+        if config.message_timestamp_type == "CreateTime" and header.max_timestamp_ms > now_ms + MAX_TIMESTAMP_AHEAD_MS:
             raise InvalidTimestampError(
                 f"a timestamp is {header.max_timestamp_ms} ms, more than an hour ahead of the broker's {now_ms} ms"
             )

@@ -51,8 +51,8 @@ from broker_runtime.contract.errors import (
 )
 from broker_runtime.contract.events import event
 from broker_runtime.contract.model import TopicPartition
+from broker_runtime.contract.settings import TopicSettings
 from broker_runtime.log.checkpoint import OffsetCheckpoint, encode_entries, read_entries
-from broker_runtime.log.config import LogConfig
 from broker_runtime.log.files import FileSystem, RealFiles, replace_file
 from broker_runtime.log.identity import DISK_NAME, META_NAME, DirectoryIdentity, DiskIdentity, PartitionIdentity
 from broker_runtime.log.log_state import LogState
@@ -228,7 +228,7 @@ class LogDirectory:
         topic: str,
         partition: int,
         topic_id: uuid.UUID,
-        config: LogConfig,
+        config: TopicSettings,
         schemas: Sequence[tuple[int, bytes]] = (),
         *,
         is_counted_on: bool = False,

@@ -40,10 +40,10 @@ from broker_runtime.contract.errors import (
     UnsupportedVersionError,
 )
 from broker_runtime.contract.events import event
+from broker_runtime.contract.settings import TopicSettings
 from broker_runtime.contract.waiting import Deadline
 from broker_runtime.log.appending import MAX_TIMESTAMP_AHEAD_MS, VerifiedFrame
 from broker_runtime.log.checkpoint import encode_entries, read_entries
-from broker_runtime.log.config import LogConfig
 from broker_runtime.log.files import FileSystem, replace_file
 from broker_runtime.log.group_commit import GroupCommit
 from broker_runtime.log.identity import PartitionIdentity
@@ -114,7 +114,7 @@ class LogState:
         self,
         directory: Path,
         identity: PartitionIdentity,
-        config: LogConfig,
+        config: TopicSettings,
         *,
         open_files: OpenFiles,
         start: StartState,

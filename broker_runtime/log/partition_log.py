@@ -28,6 +28,7 @@ from broker_runtime.contract.errors import (
 )
 from broker_runtime.contract.events import event
 from broker_runtime.contract.frame import HEADER_BYTES, STAMP_BYTES
+from broker_runtime.contract.settings import TopicSettings
 from broker_runtime.contract.waiting import Deadline
 from broker_runtime.log import log_state
 from broker_runtime.log.appending import (
@@ -38,7 +39,6 @@ from broker_runtime.log.appending import (
     verify_for_follower,
     verify_for_leader,
 )
-from broker_runtime.log.config import FlushMode, LogConfig
 from broker_runtime.log.log_state import (
     SHORTEST_WAIT_S,
     LogState,
@@ -112,12 +112,12 @@ class PartitionLog:
         return self._state.directory.parent
 
     @property
-    def config(self) -> LogConfig:
+    def config(self) -> TopicSettings:
         """The settings in force."""
         return self._state.config
 
     @config.setter
-    def config(self, config: LogConfig) -> None:
+    def config(self, config: TopicSettings) -> None:
         self._state.config = config
 
     @property
@@ -163,7 +163,7 @@ class PartitionLog:
         state = self._state
         with state.using("load", timeout_s):
             end = state.segments.end_offset
-            is_ack = state.config.flush_mode is FlushMode.ACK
+            is_ack = state.config.flush_mode == "ack"
             durable = state.commit.durable_end_offset if is_ack else end
             return LogExtent(state.log_start_offset, state.high_watermark, durable, end, state.epochs.entries)
 
@@ -181,7 +181,7 @@ class PartitionLog:
     @property
     def durable_end_offset(self) -> int:
         """Everything below counts as durable: it is on the device (``flush.mode=ack``), or appended (other modes)."""
-        if self._state.config.flush_mode is FlushMode.ACK:
+        if self._state.config.flush_mode == "ack":
             return self._state.ready().commit.durable_end_offset
         return self.log_end_offset
 
@@ -255,7 +255,7 @@ class PartitionLog:
                 high_watermark=durable_watermark,
                 topic_id=self.topic_id,
                 partition=self.partition,
-                is_log_append_time=self._state.config.is_log_append_time,
+                is_log_append_time=self._state.config.message_timestamp_type == "LogAppendTime",
             )
             batch.append((pieces, header))
             offset = header.next_offset
@@ -358,7 +358,7 @@ class PartitionLog:
         """Under ``flush.mode=interval``: flushes if ``flush.ms`` passed since the last flush. Returns whether it
         did."""
         state = self._state
-        if not state.is_loaded or state.offline is not None or state.config.flush_mode is not FlushMode.INTERVAL:
+        if not state.is_loaded or state.offline is not None or state.config.flush_mode != "interval":
             return False
         with state.using("flush"):
             is_due = not 0 <= now_ms - state.last_sync_ms < state.config.flush_ms  # below 0: the clock went back

@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from broker_runtime.contract.events import event
-from broker_runtime.log.config import LogConfig
+from broker_runtime.contract.settings import TopicSettings
 
 LARGEST_STEP_MS: Final = 60_000
 DRIFT_PARTS: Final = 1_000
@@ -39,7 +39,7 @@ class SegmentAge:
     last_append_ms: int
 
 
-def segments_to_remove(segments: Sequence[SegmentAge], config: LogConfig, *, bound: int, now_ms: int) -> int:
+def segments_to_remove(segments: Sequence[SegmentAge], config: TopicSettings, *, bound: int, now_ms: int) -> int:
     """How many of ``segments`` (all of a log, oldest first) are to be removed."""
     excess_bytes = sum(segment.size_bytes for segment in segments) - config.retention_bytes
     for count, segment in enumerate(segments[:-1]):
@@ -51,7 +51,7 @@ def segments_to_remove(segments: Sequence[SegmentAge], config: LogConfig, *, bou
     return max(len(segments) - 1, 0)
 
 
-def is_expired(segment: SegmentAge, config: LogConfig, now_ms: int) -> bool:
+def is_expired(segment: SegmentAge, config: TopicSettings, now_ms: int) -> bool:
     """Whether the newest append in the segment is older than ``retention.ms``."""
     return config.retention_ms >= 0 and segment.last_append_ms < now_ms - config.retention_ms
 

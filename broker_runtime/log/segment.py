@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 from broker_runtime.contract.errors import CorruptRecordError
 from broker_runtime.contract.events import event
 from broker_runtime.contract.frame import FrameHeader
-from broker_runtime.log.config import LogConfig
+from broker_runtime.contract.settings import TopicSettings
 from broker_runtime.log.files import copy_prefix
 from broker_runtime.log.indexes import NO_TIMESTAMP, IndexBuilder, OffsetIndex, TimeIndex, TransactionIndex
 from broker_runtime.log.open_files import HeldFile, OpenFiles
@@ -347,7 +347,7 @@ class SegmentChain:
         return self._loaded(max(bisect_right(self._segments, offset, key=_base_offset) - 1, 0))
 
     def append(
-        self, frames: Sequence[StampedFrame], config: LogConfig, *, now_ms: int, on_roll: Callable[[int], None]
+        self, frames: Sequence[StampedFrame], config: TopicSettings, *, now_ms: int, on_roll: Callable[[int], None]
     ) -> None:
         """Writes stamped frames, in one write per segment. Calls ``on_roll(offset)`` before each new segment.
 
@@ -370,7 +370,7 @@ class SegmentChain:
             waiting_bytes += header.frame_bytes
         self._write(waiting)
 
-    def roll(self, config: LogConfig, on_roll: Callable[[int], None]) -> None:
+    def roll(self, config: TopicSettings, on_roll: Callable[[int], None]) -> None:
         """Closes the active segment and begins another. Raises `OSError`."""
         closed = self.active
         offset = closed.next_offset

@@ -28,7 +28,7 @@ from broker_runtime.contract.schema import SchemaHistory, TopicSchema, schema_fr
 from broker_runtime.contract.settings import TopicSettings, resolve
 from broker_runtime.controller.partition_ranges import partition_ranges
 from broker_runtime.following.follower import FollowerPlan
-from broker_runtime.log import BelievedClock, FlushMode, LogConfig, LogDirectory, PartitionLog, uptime_ms
+from broker_runtime.log import BelievedClock, LogDirectory, PartitionLog, uptime_ms
 from broker_runtime.membership.disk_room import DiskRoom
 from broker_runtime.membership.disk_work import DiskWork, WorkInLine
 from broker_runtime.replication import Leadership, Partition, PartitionRegistry, Role
@@ -121,7 +121,6 @@ class Hosting:
         )
         wanted_id = uuid.UUID(bytes=topic_id)
         settings = resolve("topic", topic.config)
-        config = _log_config(settings)
         versions = tuple((schema.schema_id, schema.arrow) for schema in topic.record.schemas)
         hosted = self._hosted.setdefault(topic.name, {})
         failed: dict[int, str] = {}
@@ -144,13 +143,13 @@ class Hosting:
                         f"the disk or the directory back and start the broker again, or choose another replica: "
                         f"pylog partition elect --election unclean {at.topic}:{at.partition}"
                     )
-                opened = self._present(partition, wanted_id, config, versions)
+                opened = self._present(partition, wanted_id, settings, versions)
                 if opened is None:
                     is_counted_on = self._broker_id in (*present.state.isr, *present.state.eligible)
-                    opened = self._open(at, wanted_id, config, versions, is_counted_on=is_counted_on)
+                    opened = self._open(at, wanted_id, settings, versions, is_counted_on=is_counted_on)
                 if opened.is_damaged and self._is_held_by_others(opened, present):
                     log.error("set damaged log aside, fetch it anew partition=%s leader=%s", at, present.state.leader)
-                    damaged, opened = opened, self._open_instead_of_damaged(at, wanted_id, config, versions)
+                    damaged, opened = opened, self._open_instead_of_damaged(at, wanted_id, settings, versions)
                     self._released.pop(damaged, None)
                 if partition is None or partition.log is not opened:
                     partition = hosted[number] = self._host(at, opened, instead_of=partition)
@@ -346,7 +345,7 @@ class Hosting:
         self,
         partition: Partition | None,
         topic_id: uuid.UUID,
-        config: LogConfig,
+        config: TopicSettings,
         schemas: Sequence[tuple[int, bytes]],
     ) -> PartitionLog | None:
         """The log of a hosted partition, where nothing is to be done on its disk; else None."""
@@ -362,7 +361,7 @@ class Hosting:
         self,
         at: TopicPartition,
         topic_id: uuid.UUID,
-        config: LogConfig,
+        config: TopicSettings,
         schemas: Sequence[tuple[int, bytes]],
         *,
         is_counted_on: bool,
@@ -392,7 +391,7 @@ class Hosting:
         return opened
 
     def _open_instead_of_damaged(
-        self, at: TopicPartition, topic_id: uuid.UUID, config: LogConfig, schemas: Sequence[tuple[int, bytes]]
+        self, at: TopicPartition, topic_id: uuid.UUID, config: TopicSettings, schemas: Sequence[tuple[int, bytes]]
     ) -> PartitionLog:
         directory = self._directory_of[at]
 
@@ -403,7 +402,7 @@ class Hosting:
         return self._on_disk(directory, work)
 
     def _open_new(
-        self, at: TopicPartition, topic_id: uuid.UUID, config: LogConfig, schemas: Sequence[tuple[int, bytes]]
+        self, at: TopicPartition, topic_id: uuid.UUID, config: TopicSettings, schemas: Sequence[tuple[int, bytes]]
     ) -> PartitionLog:
         """In the directory with the fewest logs, the first among equals; those that are full, and then those that are
         held up, come last."""
@@ -551,7 +550,7 @@ def _made(
     directory: LogDirectory,
     at: TopicPartition,
     topic_id: uuid.UUID,
-    config: LogConfig,
+    config: TopicSettings,
     schemas: Sequence[tuple[int, bytes]],
 ) -> PartitionLog:
     return directory.log(at.topic, at.partition, topic_id, config, schemas)
@@ -564,20 +563,6 @@ def schema_history(record: TopicRecord) -> SchemaHistory:
     return SchemaHistory(
         TopicSchema(schema_id=version.schema_id, arrow=schema_from_bytes(version.arrow), key=record.key)
         for version in record.schemas
-    )
-
-
-def _log_config(settings: TopicSettings) -> LogConfig:
-    return LogConfig(
-        segment_bytes=settings.segment_bytes,
-        segment_ms=settings.segment_ms,
-        index_interval_bytes=settings.index_interval_bytes,
-        retention_ms=settings.retention_ms,
-        retention_bytes=settings.retention_bytes,
-        max_message_bytes=settings.max_message_bytes,
-        flush_mode=FlushMode(settings.flush_mode),
-        flush_ms=settings.flush_ms,
-        is_log_append_time=settings.message_timestamp_type == "LogAppendTime",
     )
 
 

@@ -44,7 +44,7 @@ from broker_runtime.contract.errors import (
 from broker_runtime.contract.events import event
 from broker_runtime.contract.frame import SoundFrame
 from broker_runtime.contract.waiting import Deadline
-from broker_runtime.log import FlushMode, LogExtent, LogSlice, PartitionLog
+from broker_runtime.log import LogExtent, LogSlice, PartitionLog
 from broker_runtime.replication.divergence import NO_EPOCH, diverging_point
 from broker_runtime.replication.fetch_waiter import FetchWaiter
 from broker_runtime.replication.in_sync import FollowerAnswer, FollowerFetch, InSyncChange, InSyncSet, LogMarks
@@ -328,7 +328,7 @@ class Partition:
         return PendingAppend(
             base_offset=result.base_offset,
             next_offset=result.next_offset,
-            append_time_ms=result.append_time_ms if self.log.config.is_log_append_time else -1,
+            append_time_ms=result.append_time_ms if self.log.config.message_timestamp_type == "LogAppendTime" else -1,
             leader_epoch=epoch,
         )
 
@@ -343,7 +343,7 @@ class Partition:
         partition or its log, unless it is this very call that runs the fdatasync all others wait for.
         """
         deadline = Deadline(timeout_s)
-        if self.log.config.flush_mode is FlushMode.ACK:
+        if self.log.config.flush_mode == "ack":
             try:
                 durable = self.log.flush(
                     pending.next_offset, timeout_s, is_over=lambda: not self._is_led_as_for(pending)

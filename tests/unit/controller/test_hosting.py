@@ -179,7 +179,7 @@ def test_changed_settings_act_on_the_open_log(hosting, registry):
     hosting.apply(cluster(topic()), EPOCH)
     hosting.apply(cluster(topic(config={"segment.bytes": "64KiB"})), EPOCH)
     config = registry.find("t", 0).log.config
-    assert (config.segment_bytes, config.max_frame_bytes) == (65_536, 65_536)
+    assert (config.segment_bytes, config.max_message_bytes) == (65_536, 65_536)
 
 
 def test_stepping_down_ends_all_leaderships_until_the_next_look(hosting, registry):

@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 
 from broker_runtime.contract.model import TopicPartition
-from broker_runtime.log import FlushMode, PartitionLog
+from broker_runtime.log import PartitionLog
 from broker_runtime.log.checkpoint import OffsetCheckpoint
 from broker_runtime.log.directory import RECOVERY_POINT_NAME
 from broker_runtime.log.faulty_files import Fault, FaultyFiles
 from broker_runtime.log.log_state import maybe_roll
 from broker_runtime.log.recovery import StartState
+from tests.topic_settings import FLUSH_MODES
 from tests.unit.log.log_samples import (
     ROOT,
     SMALL,
@@ -67,7 +68,7 @@ def on_another_thread(work: Callable[[], object]) -> threading.Thread:
     return thread
 
 
-@pytest.mark.parametrize("mode", FlushMode)
+@pytest.mark.parametrize("mode", FLUSH_MODES)
 def test_recovery_point_is_saved_when_a_segment_was_closed_and_not_before(mode):
     """In each flush mode: the closed segment is fsynced first where nobody did."""
     files = FaultyFiles()
@@ -131,7 +132,7 @@ def test_recovery_point_that_could_not_be_saved_is_saved_by_the_next_checkpoint(
     assert saved(files) == end
 
 
-@pytest.mark.parametrize("mode", FlushMode)
+@pytest.mark.parametrize("mode", FLUSH_MODES)
 @pytest.mark.parametrize("seed", range(10))
 def test_recovery_point_after_a_roll_names_nothing_that_a_power_failure_takes(seed, mode):
     """Segments are closed, saved, and written on; the log is never found shorter than it says, nor damaged."""

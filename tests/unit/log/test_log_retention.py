@@ -7,10 +7,11 @@ import dataclasses
 import pytest
 
 from broker_runtime.contract.errors import LogStorageError
-from broker_runtime.log import BelievedClock, FlushMode, LogConfig
+from broker_runtime.log import BelievedClock
 from broker_runtime.log.faulty_files import FaultyFiles
 from broker_runtime.log.log_state import maybe_roll
 from broker_runtime.log.retention import LARGEST_STEP_MS
+from tests.topic_settings import topic_settings
 from tests.unit.log.log_samples import SMALL, append, fill, frame, open_directory, open_log
 
 DAY_MS = 86_400_000
@@ -173,7 +174,7 @@ def test_unused_log_whose_files_are_ahead_of_the_clock_is_looked_at():
 def test_interval_flush_goes_on_when_the_clock_went_back():
     """``flush.ms`` is how long what counts as durable may be in memory alone, whatever is done to the clock."""
     with open_directory() as directory:
-        log = open_log(directory, LogConfig(flush_mode=FlushMode.INTERVAL, flush_ms=1000))
+        log = open_log(directory, topic_settings(flush_mode="interval", flush_ms=1000))
         append(log, frame(), commit=False)
         assert log.maybe_flush(10 * DAY_MS)
         append(log, frame(), commit=False)

@@ -19,9 +19,9 @@ from broker_runtime.contract.errors import (
 )
 from broker_runtime.contract.frame import decode_frame, encode_frame, iter_frames, parse_header, prune_frame
 from broker_runtime.contract.schema import SchemaHistory, TopicSchema
-from broker_runtime.log import FlushMode, LogConfig
 from broker_runtime.log.faulty_files import FaultyFiles
 from broker_runtime.log.log_state import maybe_roll
+from tests.topic_settings import topic_settings
 from tests.unit.log.log_samples import (
     SMALL,
     TOPIC_ID,
@@ -80,7 +80,7 @@ def test_append_refuses_a_pruned_frame(log):
     whole = encode_frame(wide, TopicSchema.untyped(), timestamps=1)
     pruned = b"".join(bytes(piece) for piece in prune_frame(whole, [0]))
     assert parse_header(pruned).is_pruned
-    log.config = LogConfig()
+    log.config = topic_settings()
     with pytest.raises(CorruptRecordError, match="pruned"):
         log.append_as_leader([pruned], leader_epoch=0, now_ms=0)
 
@@ -88,10 +88,10 @@ def test_append_refuses_a_pruned_frame(log):
 def test_append_refuses_frames_above_the_message_and_the_segment_limit():
     """Frames are at most ``max.message.bytes`` and never above ``segment.bytes``; the limit is named."""
     with open_directory() as directory:
-        log = open_log(directory, LogConfig(max_message_bytes=1024))
+        log = open_log(directory, topic_settings(max_message_bytes=1024))
         with pytest.raises(RecordTooLargeError, match="at most 1024"):
             log.append_as_leader([frame(size=2000)], leader_epoch=0, now_ms=0)
-        log.config = LogConfig(segment_bytes=2048)
+        log.config = topic_settings(segment_bytes=2048)
         with pytest.raises(RecordTooLargeError, match="at most 2048"):
             log.append_as_leader([frame(size=4000)], leader_epoch=0, now_ms=0)
 
@@ -101,7 +101,7 @@ def test_append_refuses_timestamps_more_than_an_hour_ahead_unless_the_log_sets_t
     append(log, frame(timestamps=3_600_000 + 5), now_ms=5)
     with pytest.raises(InvalidTimestampError, match="more than an hour"):
         log.append_as_leader([frame(timestamps=3_600_001 + 5)], leader_epoch=0, now_ms=5)
-    log.config = dataclasses.replace(SMALL, is_log_append_time=True)
+    log.config = dataclasses.replace(SMALL, message_timestamp_type="LogAppendTime")
     result = log.append_as_leader([frame(timestamps=10**13)], leader_epoch=0, now_ms=7)
     assert result.max_timestamp_ms == 7
 
@@ -167,7 +167,7 @@ def test_log_rolls_segments_at_their_size_and_reads_across_them(log):
 def test_log_rolls_a_segment_whose_first_frame_is_segment_ms_old():
     """``segment.ms``: an append rolls by age, and so does the scheduler on an idle log."""
     with open_directory() as directory:
-        log = open_log(directory, LogConfig(segment_ms=1000))
+        log = open_log(directory, topic_settings(segment_ms=1000))
         append(log, frame(), now_ms=0)
         append(log, frame(), now_ms=999)
         append(log, frame(), now_ms=1000)
@@ -224,7 +224,7 @@ def test_read_out_of_range_names_what_is_there(log):
 def test_projected_read_equals_pruning_in_memory_for_frames_of_all_sizes():
     """A pruned answer leaves chunks out and copies the rest byte by byte."""
     with open_directory() as directory:
-        log = open_log(directory, LogConfig())
+        log = open_log(directory, topic_settings())
         schema = TopicSchema.untyped()
         for size in (10, 3_000, 90_000, 400_000, 50, 120_000):
             batch = pa.record_batch(
@@ -260,7 +260,7 @@ def test_offset_for_timestamp_is_the_first_record_at_or_after_it(log):
 def test_offset_for_timestamp_takes_the_append_time_where_the_log_sets_it():
     """``message.timestamp.type=LogAppendTime``: the leader's clock counts."""
     with open_directory() as directory:
-        log = open_log(directory, dataclasses.replace(SMALL, is_log_append_time=True))
+        log = open_log(directory, dataclasses.replace(SMALL, message_timestamp_type="LogAppendTime"))
         append(log, frame(3, timestamps=[9, 1, 5]), now_ms=5000)
         append(log, frame(3, timestamps=[9, 1, 5]), now_ms=6000)
         assert log.offset_for_timestamp(9) == (0, 5000)
@@ -287,7 +287,7 @@ def test_flush_mode_interval_syncs_when_its_time_has_come_and_os_never():
     """``flush.mode=interval`` and ``os``: appended counts as durable; the scheduler's step syncs, or does not."""
     files = FaultyFiles()
     with open_directory(files) as directory:
-        log = open_log(directory, LogConfig(flush_mode=FlushMode.INTERVAL, flush_ms=100))
+        log = open_log(directory, topic_settings(flush_mode="interval", flush_ms=100))
         append(log, frame(), commit=False)
         assert log.durable_end_offset == 1
         files.calls.clear()
@@ -296,7 +296,7 @@ def test_flush_mode_interval_syncs_when_its_time_has_come_and_os_never():
         append(log, frame(), commit=False)
         assert not log.maybe_flush(1099)
         assert log.maybe_flush(1100)
-        log.config = LogConfig(flush_mode=FlushMode.OS)
+        log.config = topic_settings(flush_mode="os")
         append(log, frame(), commit=False)
         assert not log.maybe_flush(10**9)
         assert log.durable_end_offset == 3

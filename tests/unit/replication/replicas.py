@@ -12,13 +12,14 @@ from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.schema import SchemaHistory, TopicSchema
 from broker_runtime.contract.streams import FetchRequest, FetchResponse
 from broker_runtime.following.follower import FollowerFetcher, ReplicationThrottle
-from broker_runtime.log import LogConfig, LogDirectory, PartitionLog
+from broker_runtime.log import LogDirectory, PartitionLog
 from broker_runtime.log.faulty_files import FaultyFiles
 from broker_runtime.replication import Leadership, Partition, PartitionRegistry
 from broker_runtime.replication.registry import KnownTopic
 from broker_runtime.services.byte_budget import ByteBudget
 from broker_runtime.services.fetch import FetchService
 from tests.callers import follower
+from tests.topic_settings import topic_settings
 from tests.unit.replication.partitions import NOW_MS, TOPIC_ID, RoomyDisk, frame
 
 ROOT = Path("/data")
@@ -33,7 +34,7 @@ class Replica:
         self.files = FaultyFiles()
         self.now_ms = 0
         self._count = count
-        self._config = LogConfig(**config)  # type: ignore[arg-type]
+        self._config = topic_settings(**config)  # type: ignore[arg-type]
         self._open()
 
     def _open(self) -> None:
