@@ -137,7 +137,7 @@ def test_tests_are_neither_skipped_nor_expected_to_fail() -> None:
 # The modules whose log lines are written as `broker_runtime.contract.events` says; the others follow one by one.
 WITH_EVENTS = (
     *(f"broker_runtime/{each}" for each in ("server", "services", "contract", "following", "membership")),
-    *(f"broker_runtime/{each}" for each in ("groups", "controller", "zookeeper")),
+    *(f"broker_runtime/{each}" for each in ("groups", "controller", "zookeeper", "log", "replication")),
     *(f"pyspark_log/client/{each}" for each in ("producer", "consumer", "connection", "reading", "admin")),
     *("pyspark_log/cli", "pyspark_log/local", "pyspark_log/testing"),
 )

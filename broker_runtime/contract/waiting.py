@@ -96,7 +96,7 @@ class Backoff:
 
 
 class Signal:
-    """Set by any thread, waited for by one.
+    """Set by any thread, waited for by one. Not reentrant: no signal handler may set it.
 
     The order that loses no change: the writer makes its change first, and sets the signal afterwards. The reader first
     returns from `wait`, which clears the signal, and looks afterwards. A change during or after the look has set the
@@ -121,7 +121,8 @@ class Signal:
     def wait(self, timeout_s: float) -> bool:
         """Blocks until the signal is set, up to ``timeout_s``, and clears it. False: it was not set in that time."""
         was_set = self._event.wait(timeout_s)
-        self._event.clear()
+        if was_set:  # else one that is set just now would be lost to a caller that waits again without a look
+            self._event.clear()
         return was_set
 
 

@@ -45,8 +45,7 @@ from broker_runtime.following.follower_log import (
     position_of,
     restart_at_leader,
 )
-from broker_runtime.log import FlushMode, PartitionLog
-from broker_runtime.replication.hosted_replica import HostedReplica
+from broker_runtime.log import PartitionLog
 from broker_runtime.replication.leadership import Leadership
 from broker_runtime.replication.partition import Partition
 
@@ -67,7 +66,7 @@ _Request = TypeVar("_Request")
 class _Followed:
     """One partition followed in one leader epoch. With a new epoch or another log it is another object."""
 
-    replica: HostedReplica
+    replica: Partition
     leader_epoch: int
     backoff: Backoff
     retry_at_ms: int = 0
@@ -132,7 +131,7 @@ class FollowerFetcher:
 
     # --- what is followed -----------------------------------------------------------------------------------------
 
-    def follow(self, replica: HostedReplica, leader_epoch: int) -> None:
+    def follow(self, replica: Partition, leader_epoch: int) -> None:
         """Fetch the partition in this epoch from now on. Called again: what failed with it is tried again at once."""
         at = TopicPartition(replica.topic, replica.partition)
         with self._lock:
@@ -413,7 +412,7 @@ class FollowerFetcher:
         if row >= len(cells):
             raise CorruptRecordError(f"an answer of {len(cells)} rows names row {row} for {each.replica}")
         try:
-            each.replica.require_room()
+            each.replica.disk.require_room()
         except LogStorageError:
             each.lacks_room = True
             raise
@@ -423,7 +422,7 @@ class FollowerFetcher:
 
     def _has_room(self, each: _Followed, now_ms: int) -> bool:
         try:
-            each.replica.require_room()
+            each.replica.disk.require_room()
         except LogStorageError as error:
             each.lacks_room = True
             self._fails(each, error, now_ms)
@@ -450,7 +449,7 @@ class FollowerFetcher:
         `RequestTimedOutError` then.
         """
         replica = each.replica
-        if replica.log.config.flush_mode is FlushMode.ACK:
+        if replica.log.config.flush_mode == "ack":
             replica.log.flush(
                 timeout_s=_LONGEST_FLUSH_OF_ANOTHER_S, is_over=lambda: replica.leader_epoch != each.leader_epoch
             )

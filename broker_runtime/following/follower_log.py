@@ -1,6 +1,6 @@
 """What a follower does to its log after an answer of its leader: append, cut, restart elsewhere, take over the marks.
 
-Rules: these are called within `HostedReplica.following`, in the epoch in which the answer was given. A log is shortened
+Rules: these are called within `Partition.following`, in the epoch in which the answer was given. A log is shortened
 by leader epochs only, never by a high watermark. A cut that would remove committed records, or all of them, is not
 made: the log is set aside, and the leader's is fetched from its start. After an election of a replica that was not in
 sync this is what the operator chose, and the records may still be wanted; otherwise it is damage somewhere.

@@ -6,7 +6,6 @@
     checkpoint, identity    small checked files: offsets per partition; whose log a directory is
     ownership               one process to a data directory
     partition_files         which files a log's directory has
-    config                  what a log needs of its topic's settings
     scan                    from frame to frame through a segment's file, whole or damaged
     indexes                 offset, time and transaction index of a segment
     segment                 one file of frames and its indexes; the segments of one log
@@ -28,7 +27,6 @@ ZooKeeper.
 """
 
 from broker_runtime.log.appending import AppendResult
-from broker_runtime.log.config import FlushMode, LogConfig
 from broker_runtime.log.directory import LogDirectory
 from broker_runtime.log.partition_log import LogExtent, PartitionLog
 from broker_runtime.log.reading import LogSlice
@@ -37,8 +35,6 @@ from broker_runtime.log.retention import BelievedClock, uptime_ms
 __all__ = [
     "AppendResult",
     "BelievedClock",
-    "FlushMode",
-    "LogConfig",
     "LogDirectory",
     "LogExtent",
     "LogSlice",

@@ -19,7 +19,7 @@ from broker_runtime.contract.errors import (
     RecordTooLargeError,
 )
 from broker_runtime.contract.frame import STAMP_BYTES, FrameHeader, SoundFrame, iter_frames, stamp, verify_frame
-from broker_runtime.log.config import LogConfig
+from broker_runtime.contract.settings import TopicSettings
 from broker_runtime.log.producer_state import ProducerState
 
 MAX_TIMESTAMP_AHEAD_MS = 3_600_000
@@ -29,9 +29,9 @@ MAX_TIMESTAMP_AHEAD_MS = 3_600_000
 class AppendResult:
     """Records [base_offset, next_offset) were written, not necessarily durably.
 
-    ``max_timestamp_ms`` is the largest timestamp readers will see among them. ``is_duplicate``: they had been written
-    before, and nothing was now; where is not remembered if ``base_offset`` is -1, but it is below ``next_offset``.
-    What waits for the original (durable, committed) thus waits for ``next_offset`` either way.
+    ``max_timestamp_ms`` is the largest timestamp readers will see among them. ``is_duplicate``: they were written
+    before, and nothing was written now. ``base_offset`` -1: where is not remembered, but it was below ``next_offset``.
+    A wait for the original (to be durable, or committed) is thus a wait for ``next_offset`` in both cases.
     """
 
     base_offset: int
@@ -49,8 +49,8 @@ class VerifiedFrame:
     header: FrameHeader
 
 
-def verify_for_leader(frames: Sequence[Any], config: LogConfig, now_ms: int) -> list[VerifiedFrame]:
-    """Frames as a producer sent them; a stamp they may carry means nothing. A `SoundFrame` is verified already.
+def verify_for_leader(frames: Sequence[Any], config: TopicSettings, now_ms: int) -> list[VerifiedFrame]:
+    """Frames as a producer sent them; a stamp in them is ignored. A `SoundFrame` is verified already.
 
     Raises `CorruptRecordError`, `UnsupportedVersionError`, `RecordTooLargeError`, `InvalidTimestampError`.
     """
@@ -58,13 +58,13 @@ def verify_for_leader(frames: Sequence[Any], config: LogConfig, now_ms: int) -> 
     for frame in frames:
         is_sound = isinstance(frame, SoundFrame)
         buffer = frame.buffer if is_sound else memoryview(frame).cast("B")
-        if buffer.nbytes > config.max_frame_bytes:
+        if buffer.nbytes > config.max_message_bytes:
             raise RecordTooLargeError(
-                f"a frame has {buffer.nbytes} bytes, at most {config.max_frame_bytes} are allowed "
+                f"a frame has {buffer.nbytes} bytes, at most {config.max_message_bytes} are allowed "
                 f"(max.message.bytes, and never above segment.bytes)"
             )
         header = frame.header if is_sound else verify_frame(buffer)
-        if not config.is_log_append_time and header.max_timestamp_ms > now_ms + MAX_TIMESTAMP_AHEAD_MS:
+        if config.message_timestamp_type == "CreateTime" and header.max_timestamp_ms > now_ms + MAX_TIMESTAMP_AHEAD_MS:
             raise InvalidTimestampError(
                 f"a timestamp is {header.max_timestamp_ms} ms, more than an hour ahead of the broker's {now_ms} ms"
             )
@@ -86,10 +86,10 @@ def verify_for_follower(frames: Any, topic_id: uuid.UUID, partition: int) -> lis
 
 
 def find_duplicate(frames: Sequence[VerifiedFrame], producers: ProducerState) -> AppendResult | None:
-    """Where the only frame of an append by an idempotent producer was written before, going by its number alone; None:
-    nowhere, append it.
+    """Where the frame of an idempotent producer was written before, going by its sequence alone; None: nowhere, append
+    it.
 
-    Raises as `ProducerState.check`, and `InvalidRequestError` for such a frame that is not alone.
+    Raises as `ProducerState.check`, and `InvalidRequestError` if such a frame is not the only one of its append.
     """
     if all(frame.header.producer_id < 0 for frame in frames):
         return None

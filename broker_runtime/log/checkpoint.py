@@ -1,4 +1,4 @@
-"""Small text files of numbers that are whole or not there: Kafka's OffsetCheckpointFile, with a checksum.
+"""Small text files of numbers, each whole or not there: Kafka's OffsetCheckpointFile, with a checksum.
 
     line          content
     1             version (0)
@@ -7,7 +7,7 @@
     last          ``crc32c`` and 8 hex digits over all bytes before this line
 
 Rule: replaced as a whole (write, fsync, rename, fsync of the directory). A file that fails its checks counts as
-missing, and one warning says so: all that stands in these files can be found again in the logs themselves.
+missing, and a warning says so: everything in these files can be found again in the logs themselves.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from pathlib import Path
 import crc32c
 
 from broker_runtime.contract.errors import CorruptRecordError
+from broker_runtime.contract.events import event
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.log.files import FileSystem, read_file, replace_file
 
 _VERSION = 0
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 def encode_entries(entries: Iterable[Sequence[str | int]]) -> bytes:
@@ -34,7 +35,7 @@ def encode_entries(entries: Iterable[Sequence[str | int]]) -> bytes:
 
 
 def decode_entries(data: bytes, *, field_count: int) -> list[list[str]]:
-    """The entries of a file's bytes. Raises `CorruptRecordError` for all that is not exactly as written."""
+    """The entries of a file's bytes. Raises `CorruptRecordError` if they are not exactly as `encode_entries` writes."""
     body_end = data.rfind(b"crc32c ")
     body = data[: max(body_end, 0)]
     if body_end < 0 or data[body_end:] != f"crc32c {crc32c.crc32c(body):08x}\n".encode("ascii"):
@@ -56,7 +57,7 @@ def read_entries(files: FileSystem, path: Path, *, field_count: int) -> list[lis
     try:
         return decode_entries(data, field_count=field_count)
     except CorruptRecordError as error:
-        _log.warning("ignore damaged checkpoint path=%s reason=%s", path, error.message)
+        event(_logger, "ignore damaged checkpoint", level=logging.WARNING, path=path, error=error)
         return None
 
 
@@ -78,15 +79,15 @@ class OffsetCheckpoint:
         return offsets
 
     def mentions(self, partition: TopicPartition) -> bool:
-        """Whether the file says, or may say, something of the partition."""
+        """Whether the file mentions, or may mention, the partition."""
         return self._on_disk is None or partition in self._on_disk
 
     def names(self, partitions: Iterable[TopicPartition]) -> bool:
-        """Whether the file certainly says something of each of these."""
+        """Whether the file certainly mentions each of these."""
         return self._on_disk is not None and self._on_disk.keys() >= set(partitions)
 
     def write(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Durable when it returns; the same content again writes nothing. Raises `OSError`; then the old stays."""
+        """Durable when it returns. The same content again writes nothing. Raises `OSError`; then the old one stays."""
         if offsets == self._on_disk:
             return
         self._on_disk = None

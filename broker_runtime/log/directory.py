@@ -1,6 +1,6 @@
-"""One data directory: whose it is, which logs are in it, and the small files all of them share.
+"""One data directory: whose it is, which logs are in it, and the small files that they share.
 
-    .lock                                the process that uses the directory holds its flock; its pid is inside
+    .lock                                the process that uses the directory holds its flock; contains its pid
     meta.json                            cluster and broker (identity.py)
     disk.json                            the directory's own id, the epoch of its broker's last registration, its
                                          generation within that, and whether that ended with an orderly stop
@@ -8,24 +8,27 @@
     recovery-point-checkpoint            per log: everything below is on the device
     high-watermark-checkpoint            per log: everything below was committed
     log-start-offset-checkpoint          per log: everything below was deleted (absent: 0)
-    missing-logs                         logs that the checkpoints name and that were not there at a start: how far each
-                                         is known to have gone; once they are there again, until that is dealt with
+    missing-logs                         logs that the checkpoints name and that were not there at a start: up to where
+                                         each is known to have gone; also after they are back, until that was handled
     <topic>-<partition>/                 one log (partition_log.py)
     <topic>-<partition>.<id>.stray/      a log whose topic id did not fit: set aside, never read
     <topic>-<partition>.<id>.damaged/    a damaged log: set aside, never read; at most one per partition
-    <topic>-<partition>.<id>.diverged/   a log with records, perhaps committed ones, that its leader has not: set aside,
-                                         never read; of each partition the one that has most
+    <topic>-<partition>.<id>.diverged/   a log with records, perhaps committed ones, that its leader lacks: set aside,
+                                         never read, and kept for ever
     <topic>-<partition>.<id>.deleted/    being removed
 
-Rules: opening reads the list of names and the checkpoints, whatever the number and the size of the logs; whose a log's
-directory is, is read before anything else in it, at its first use. Making a log costs no fsync: what the making leaves
-in memory is made durable by the first use, before anything is acknowledged, and so is its name in the checkpoints,
-with those of all others made by then: a log that they name and that is not there was lost, and is not forgotten before
-another takes its place. One that is put back is verified as a whole, and damaged if it ends before what is known of it:
-an older copy is not served. Unknown files are ignored, and told once.
+Rules:
 
-The name of a log that is set aside is new each time. One that is too long for a file system loses the end of the
-topic's name, never its own.
+- Opening reads the list of names and the checkpoints, however many and large the logs are. The first use of a log reads
+  its identity before anything else in its directory.
+- Creating a log costs no fsync. Its first use makes it durable before anything is acknowledged, along with its name in
+  the checkpoints, and the names of all logs created by then.
+- A log that the checkpoints name and that is not there was lost. It is not forgotten until another takes its place. If
+  it is put back, it is verified as a whole, and counts as damaged if it ends before what is known of it: an older copy
+  is not served.
+- Unknown files are ignored, and logged once.
+- A log that is set aside gets a new name each time. If that would be too long for the file system, the topic's name in
+  it is cut short.
 """
 
 from __future__ import annotations
@@ -46,9 +49,10 @@ from broker_runtime.contract.errors import (
     LogStorageError,
     NotLeaderOrFollowerError,
 )
+from broker_runtime.contract.events import event
 from broker_runtime.contract.model import TopicPartition
+from broker_runtime.contract.settings import TopicSettings
 from broker_runtime.log.checkpoint import OffsetCheckpoint, encode_entries, read_entries
-from broker_runtime.log.config import LogConfig
 from broker_runtime.log.files import FileSystem, RealFiles, replace_file
 from broker_runtime.log.identity import DISK_NAME, META_NAME, DirectoryIdentity, DiskIdentity, PartitionIdentity
 from broker_runtime.log.log_state import LogState
@@ -69,15 +73,16 @@ _KNOWN_FILES = {
     MISSING_NAME,
 }  # fmt: skip
 _LOG_NAME = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9]\d{0,5})\Z")
-_log = logging.getLogger(__name__)
 
 ASIDE_NAME = re.compile(r"(.*)\.[0-9a-f]{32}\.(stray|damaged|diverged|deleted)\Z")
 DAMAGED, DIVERGED = KEPT = ("damaged", "diverged")
 _LONGEST_NAME = 255
 
+_logger = logging.getLogger(__name__)
+
 
 class LogDirectory:
-    """See the module. Thread-safe. Make it by `open`."""
+    """See the module. Thread-safe. Created by `open`."""
 
     def __init__(
         self, path: Path, identity: DirectoryIdentity, files: FileSystem, lock_descriptor: int, *, max_open_files: int
@@ -101,17 +106,17 @@ class LogDirectory:
         self._lost_names = OffsetCheckpoint(files, path / MISSING_NAME)
         self.disk = DiskIdentity(disk_id=str(uuid.uuid4()))
         self._named: frozenset[TopicPartition] = frozenset()  # by the checkpoints, at the start
-        # Invariant: none of these is in _found. What the checkpoints said of them is kept.
+        # Invariant: none of these is in _found. What the checkpoints say about them is kept.
         self._missing: dict[TopicPartition, StartState] = {}
-        self._being_made: set[TopicPartition] = set()  # in _found, and perhaps not there yet
-        # Missing at an earlier start, there at this one, and not verified or not dealt with yet: how far each is known
-        # to have gone.
+        self._being_made: set[TopicPartition] = set()  # in _found, and perhaps not on the disk yet
+        # Missing at an earlier start, there at this one, and not both verified and handled yet: up to where each is
+        # known to have gone.
         self._put_back: dict[TopicPartition, int] = {}
         self._verified: set[TopicPartition] = set()  # those of _put_back that were loaded
-        self._may_forget_put_back = False  # `forget_put_back` was called
-        self.is_copy = False  # of a directory whose broker was running: what it lacks nobody knows
-        self.was_clean = False  # the last stop closed every log in order; not so if there was none
-        # It was registered, and no checkpoint told at the start which logs it had; none does until it registers again.
+        self._may_forget_put_back = False  # whether `forget_put_back` was called
+        self.is_copy = False  # of a directory whose broker was running: what it lacks is not known
+        self.was_clean = False  # whether there was a last stop, and it closed every log in order
+        # It was registered once, but at the start no checkpoint said which logs it had. None does until it registers.
         self.has_lost_names = False
         self._is_closed = False
         self._is_registered = False  # since it was opened
@@ -129,7 +134,7 @@ class LogDirectory:
         files: FileSystem | None = None,
         max_open_files: int = 512,
     ) -> LogDirectory:
-        """Makes the directory if need be and locks it for this process.
+        """Locks the directory for this process, and creates it if need be.
 
         Raises `DirectoryLockedError` (another process, cluster or broker has it), `CorruptRecordError` for a damaged
         meta.json, `OSError`.
@@ -143,7 +148,7 @@ class LogDirectory:
             identity = claim_directory(files, path, DirectoryIdentity(cluster_id=cluster_id, broker_id=broker_id))
             directory = cls(path, identity, files, descriptor, max_open_files=max_open_files)
             directory._read_start(may_be_copy=was_claimed)
-        except BaseException:  # a KeyboardInterrupt too: whoever catches it finds the directory unlocked
+        except BaseException:  # a KeyboardInterrupt too, or the directory would stay locked
             files.close(descriptor)
             raise
         return directory
@@ -158,12 +163,12 @@ class LogDirectory:
 
     @property
     def logs(self) -> list[PartitionLog]:
-        """The logs that were asked for and not deleted."""
+        """The logs that are in use: asked for, and not deleted since."""
         with self._lock:
             return list(self._logs.values())
 
     def topic_id_of(self, topic_partition: TopicPartition) -> uuid.UUID | None:
-        """The topic id in the log's directory; None where there is no log, or it does not tell. Raises `OSError`."""
+        """The topic id in the log's directory; None if there is no log or no readable id. Raises `OSError`."""
         try:
             identity = PartitionIdentity.read(self.files, self._path_of(topic_partition))
         except CorruptRecordError:
@@ -180,7 +185,7 @@ class LogDirectory:
 
     @property
     def missing(self) -> frozenset[TopicPartition]:
-        """The logs that the checkpoints name and that are not there: they were lost. Never waits."""
+        """The logs that were lost: the checkpoints name them, and they are not there. Never waits."""
         return frozenset(self._missing)
 
     @property
@@ -190,22 +195,22 @@ class LogDirectory:
         return frozenset(self._put_back)
 
     def forget_put_back(self) -> None:
-        """That logs were missing once need not be known any more when they are verified, as their first use does, this
-        time or after another start; the next checkpoint says so."""
+        """Forgets that logs were missing once, each as soon as it is verified. Its first use does that, in this process
+        or a later one. The next checkpoint says so."""
         with self._lock:
             self._may_forget_put_back = True
             for key in self._verified:
                 self._put_back.pop(key, None)
 
     def forget_missing(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """Nobody misses these logs any more; the next checkpoint says so. Never waits."""
+        """These logs no longer count as missing; the next checkpoint says so. Never waits."""
         for key in topic_partitions:
             self._missing.pop(key, None)
 
     def remember_epoch(self, epoch: int, *, is_outdated: bool = False) -> None:
-        """The broker registers in ``epoch``, with this directory. ``is_outdated``: it is an older copy, and has another
-        id from now on. Durable. Called when the cluster knows what is missing here. Raises `OSError`; then it is as
-        before, or as it should be."""
+        """The broker registers in ``epoch``, with this directory. ``is_outdated``: the directory is an older copy, and
+        gets another id. Durable. Called when the cluster knows what is missing here. Raises `OSError`; then either
+        nothing has changed or everything was done."""
         with self._save_lock:
             self._require_own()
             disk_id = str(uuid.uuid4()) if is_outdated else self.disk.disk_id
@@ -216,24 +221,24 @@ class LogDirectory:
             self.is_copy = False
             self._is_registered = True
         if self.has_lost_names:
-            self._save()  # what it misses is known to the cluster by now
+            self._save()  # the cluster knows by now what is missing here
 
     def log(
         self,
         topic: str,
         partition: int,
         topic_id: uuid.UUID,
-        config: LogConfig,
+        config: TopicSettings,
         schemas: Sequence[tuple[int, bytes]] = (),
         *,
         is_counted_on: bool = False,
     ) -> PartitionLog:
-        """The log, made if there is none; it is loaded by its first use. ``schemas``: (id, Arrow schema message).
+        """The log, created if there is none. Its first use loads it. ``schemas``: (id, Arrow schema message).
 
-        A directory of another topic id or partition under that name is set aside by the first use, before anything is
-        read. With ``is_counted_on`` (what is committed may be in this log) one that was there at the start is damage
-        instead, and stays: an empty log would take its place. Raises `InconsistentTopicIdError` where the log was asked
-        for under another topic id, `OSError`.
+        If a directory of that name belongs to another topic id or partition, the first use sets it aside before
+        anything is read. With ``is_counted_on`` (committed records may be in this log) such a directory that was there
+        at the start counts as damage instead, and stays: otherwise an empty log would take its place. Raises
+        `InconsistentTopicIdError` if the log is open under another topic id, `OSError`.
         """
         key = TopicPartition(topic, partition)
         with self._lock:
@@ -267,54 +272,59 @@ class LogDirectory:
         return log
 
     def delete(self, topic_partition: TopicPartition) -> None:
-        """Removes a log and all its files. Readers keep what they hold. One that is not there is fine."""
+        """Removes a log and all its files, if there is such a log. Readers keep the files they hold."""
         self.delete_all([topic_partition])
 
     def delete_all(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """As `delete`, for many, with few fsyncs for all of them, and with what of them was set aside as damaged. After
-        an `OSError` some may be there still."""
+        """`delete` for many logs, with few fsyncs; also removes their copies that were set aside and kept. After an
+        `OSError` some may still be there."""
         keys = list(topic_partitions)
         self.forget_missing(keys)
         for target in [*self._take_away(keys, "deleted"), *kept_copies(self.files, self.path, keys)]:
             self.files.remove_tree(target)
 
     def set_aside(self, topic_partition: TopicPartition) -> None:
-        """Takes a log out of use and keeps its files under another name. One that is not there is fine."""
+        """Takes a log out of use and keeps its files under another name, if there is such a log."""
         self._take_away([topic_partition], "stray")
 
     def set_aside_damaged(self, topic_partition: TopicPartition) -> None:
-        """Takes a log out of use that is damaged, or diverged (`PartitionLog.refuse_to_lose`); the next `log` makes
-        another, empty. Its files stay: those of a damaged log until there is another of the same partition, those of a
-        diverged one, or of another log that lay in its place, for ever. Durable when it returns. Raises `OSError`: then
-        nothing has changed, or an older damaged copy is gone."""
+        """Takes a log out of use that is damaged, or diverged (`PartitionLog.refuse_to_lose`); the next `log` creates
+        an empty one. The files stay: those of a damaged log until another one of the same partition is set aside, those
+        of a diverged one, and of another log in its place, for ever. Durable when it returns. Raises `OSError`: then
+        nothing has changed, except that an older damaged copy may be gone."""
         log = self._logs[topic_partition]
         if log.is_anothers:
             self._take_away([topic_partition], "stray")
             return
         suffix = DIVERGED if log.is_diverged else DAMAGED
         log.abandon(LogStorageError(f"{topic_partition} is {suffix}, and is set aside: another log takes its place"))
-        # Of what diverged twice neither may be anywhere else, whichever is longer.
+        # Of two diverged logs each may have records that are nowhere else, whichever is longer.
         older = [] if log.is_diverged else kept_copies(self.files, self.path, [topic_partition], [DAMAGED])
         for each in older:
-            _log.warning("remove older damaged log path=%s", each)
+            event(_logger, "remove older damaged log", level=logging.WARNING, path=each)
             self.files.remove_tree(each)
         with self._lock:
             (target,) = self._rename_aside([topic_partition], suffix)
             del self._logs[topic_partition]
         self._save()
         if log.is_diverged:
-            _log.error(
-                "diverged log set aside partition=%s path=%s. What its leader has not may be nowhere else: keep it "
-                "until you know that those records are not needed, then delete the directory. pylog log dump reads it",
-                topic_partition, target,
-            )  # fmt: skip
+            event(
+                _logger,
+                "set diverged log aside",
+                level=logging.ERROR,
+                topic=topic_partition.topic,
+                partition=topic_partition.partition,
+                path=target,
+                advice="Records that its leader lacks may be nowhere else: keep it until you know that they are not "
+                "needed, then delete the directory. pylog log dump reads it.",
+            )
 
     def start_of(self, topic_partition: TopicPartition) -> StartState:
-        """What is known of a log that is not in use. Raises `KeyError` where there is none."""
+        """What is known about a log that is not in use. Raises `KeyError` if there is none."""
         return self._starts[topic_partition]
 
     def begin_with(self, topic_partition: TopicPartition, start: StartState) -> None:
-        """For repairing a log that is not in use: what the next start knows of it. Durable. Raises `OSError`."""
+        """For the repair of a log that is not in use: what the next start knows about it. Durable. Raises `OSError`."""
         assert topic_partition not in self._logs, f"{topic_partition} is in use"
         self._starts[topic_partition] = start
         if topic_partition in self._put_back:
@@ -324,20 +334,20 @@ class LogDirectory:
     # --- durability -----------------------------------------------------------------------------------------------
 
     def checkpoint(self) -> None:
-        """Makes recovery points, high watermarks and log starts durable: what the next start needs not look at. Then
-        raises the generation, if the directory is registered and records were appended since that was last done.
+        """Makes recovery points, high watermarks and log starts durable, so that the next start verifies less. Then
+        raises the generation, if the directory is registered and records were appended since it was last raised.
 
-        Fsyncs logs that closed a segment since. Call it each few seconds. Raises `OSError`.
+        Fsyncs logs that closed a segment since. Call it every few seconds. Raises `OSError`.
         """
         self._save_flushed()
         self._raise_generation()
 
     def maybe_checkpoint(self) -> bool:
-        """Makes durable what `checkpoint` does, and raises no generation, if a log closed a segment since that was last
-        done: the next start does not verify the segment again. Returns whether it did.
+        """If a log closed a segment since the last call: makes durable what `checkpoint` does, so that the next start
+        does not verify that segment. Raises no generation. Returns whether it did anything.
 
-        Call it often, on a thread that nobody waits for: appends and flushes save no checkpoint, which all logs share.
-        Raises `OSError`; then the next `checkpoint` does it.
+        Call it often, on a thread that nobody waits for. (Appends and flushes save no checkpoint, because all logs
+        share it.) Raises `OSError`; then the next `checkpoint` does it.
         """
         if not self._has_rolled:
             return False
@@ -345,7 +355,7 @@ class LogDirectory:
         return True
 
     def maybe_flush(self, now_ms: int) -> None:
-        """`PartitionLog.maybe_flush` for all logs; one that fails goes offline and stops no other."""
+        """`PartitionLog.maybe_flush` for all logs. One that fails goes offline; the others are flushed all the same."""
         for log in self.logs:
             log.try_flush(now_ms)
 
@@ -355,9 +365,9 @@ class LogDirectory:
         return self.files.free_bytes(self.path)
 
     def close(self, *, clean: bool = True) -> None:
-        """Closes all logs and gives the directory up. ``clean=False``: as if the process died here.
+        """Closes all logs and releases the directory. ``clean=False``: as if the process died here.
 
-        Nothing is written afterwards. Raises `OSError`; the lock is given up in any case.
+        Nothing is written afterwards. Raises `OSError`; the lock is released in any case.
         """
         with self._lock:
             if self._is_closed:
@@ -371,13 +381,13 @@ class LogDirectory:
                 self._save_if_names_are_known()
                 rows = [(topic, partition) for topic, partition in sorted(not_clean)]
                 replace_file(self.files, self.path / CLEAN_NAME, encode_entries(rows))
-                if self._is_registered:  # else an older copy that was only looked at would pass for the newest
+                if self._is_registered:  # else an older copy that was only inspected would pass for the newest
                     with self._save_lock:
                         disk = replace(self.disk, is_stopped=True)
                         disk.write(self.files, self.path)
                         self.disk = disk
         finally:
-            with self._save_lock:  # who still saves is done first; who comes later is refused
+            with self._save_lock:  # a save under way finishes first; later ones are refused
                 self._is_given_up = True
             self.open_files.close()
             self.files.close(self._lock_descriptor)
@@ -402,11 +412,12 @@ class LogDirectory:
             elif aside and aside[2] == "deleted":
                 self.files.remove_tree(self.path / name)
             elif name.endswith(".tmp") and name.removesuffix(".tmp") in _KNOWN_FILES:
-                self.files.unlink(self.path / name)  # a replacement that a crash cut short
+                self.files.unlink(self.path / name)  # left by a crash in the middle of a replacement
             elif not aside and name not in _KNOWN_FILES:
                 foreign.append(name)
         if foreign:
-            _log.warning("ignore foreign files directory=%s names=%s", self.path, ", ".join(foreign[:10]))
+            names = ", ".join(foreign[:10])
+            event(_logger, "ignore foreign files", level=logging.WARNING, path=self.path, names=names)
         rows = read_entries(self.files, self.path / CLEAN_NAME, field_count=2)
         not_clean = self._found if rows is None else {TopicPartition(topic, int(number)) for topic, number in rows}
         self.was_clean = rows is not None and not rows
@@ -428,11 +439,15 @@ class LogDirectory:
                 log_start_offset=(starts or {}).get(key, 0),
             )
         if self._missing:
-            _log.error(
-                "logs missing directory=%s count=%d partitions=%s reason=the checkpoints name them, and their "
-                "directories are not there", self.path, len(self._missing),
-                ", ".join(map(str, sorted(self._missing)[:10])),
-            )  # fmt: skip
+            event(
+                _logger,
+                "miss logs",
+                level=logging.ERROR,
+                path=self.path,
+                count=len(self._missing),
+                logs=", ".join(map(str, sorted(self._missing)[:10])),
+                error="the checkpoints name them, and their directories are not there",
+            )
         for key in self._found:
             was_put_back = key in self._put_back
             self._starts[key] = StartState(
@@ -445,12 +460,12 @@ class LogDirectory:
             )
         if self.files.file_size(self.path / CLEAN_NAME) is not None:
             self.files.unlink(self.path / CLEAN_NAME)
-        self.files.sync_directory(self.path)  # the names of all logs, too: once, not by the first use of each
+        self.files.sync_directory(self.path)  # the names of all logs as well: once here, not at the first use of each
         self._save_if_names_are_known()
-        _log.info("open directory path=%s logs=%d clean=%s", self.path, len(self._found), rows is not None)
+        event(_logger, "open directory", path=self.path, logs=len(self._found), is_clean=rows is not None)
 
     def _save_flushed(self) -> None:
-        self._has_rolled = False  # first: a segment that is closed from now on is for the next time
+        self._has_rolled = False  # first: a segment that is closed from now on belongs to the next call
         for log in self.logs:
             log.try_flush()
         self._save()
@@ -462,18 +477,18 @@ class LogDirectory:
         self._has_rolled = True
 
     def _raise_generation(self) -> None:
-        """A copy of the directory that was made before the last appends has a lower one. Durable before anybody can see
-        it in ``disk``. Raises `OSError`; then it is tried again."""
+        """Then a copy of the directory that was made before the last appends has a lower generation. Durable before it
+        can be seen in ``disk``. Raises `OSError`; the next call tries again."""
         with self._save_lock:
             if not (self._has_appended and self._is_registered):
                 return
             self._require_own()
-            self._has_appended = False  # first: what is appended from now on asks for the next one
+            self._has_appended = False  # first: records appended from now on need the next generation
             try:
                 disk = replace(self.disk, generation=self.disk.generation + 1)
                 disk.write(self.files, self.path)
                 self.disk = disk
-            except BaseException:  # whatever it was: what was appended asks for the next one still
+            except BaseException:  # whatever it was, the appended records still need the next generation
                 self._has_appended = True
                 raise
 
@@ -485,7 +500,7 @@ class LogDirectory:
         try:
             found = DiskIdentity.read(self.files, self.path)
         except CorruptRecordError as error:
-            _log.error("take directory for another disk reason=%s", error.message)
+            event(_logger, "take directory for another disk", level=logging.ERROR, path=self.path, error=error)
             found = None
         if found is None:
             self.disk.write(self.files, self.path)
@@ -493,30 +508,30 @@ class LogDirectory:
             self.disk = found
             self.is_copy = may_be_copy and not found.is_stopped and not found.is_of(*self._made())
         if self.is_copy:
-            _log.error("data directory is a copy that was made while its broker was running path=%s", self.path)
+            event(_logger, "find copy of running broker's directory", level=logging.ERROR, path=self.path)
 
     def _made(self) -> tuple[int, int]:
         path = self.path / META_NAME
         return self.files.inode(path) or 0, self.files.born_ns(path)
 
     def _first_offset(self, key: TopicPartition) -> int:
-        """Where a log begins whose start no checkpoint tells."""
+        """Where a log begins if no checkpoint says so."""
         return next(iter(PartitionFiles.find(self.files, self._path_of(key)).base_offsets), 0)
 
     def _path_of(self, key: TopicPartition) -> Path:
         return self.path / str(key)
 
     def _make(self, key: TopicPartition, identity: PartitionIdentity) -> None:
-        """The directory of a log that is not there, not durable. Call with the lock held. Raises `OSError`."""
+        """Makes the directory of a new log, not durably. Call with the lock held. Raises `OSError`."""
         directory = self._path_of(key)
-        is_there = self.files.is_directory(directory)  # made from outside since the start: the first use will see whose
+        is_there = self.files.is_directory(directory)  # made by others since the start: the first use sees whose it is
         self._being_made.add(key)
         self._starts[key] = StartState()
         self._found.add(key)
         was_missing = self._missing.pop(key, None)
         self._put_back.pop(key, None)
         try:
-            self._save(about=key)  # before the directory is there: what the checkpoints said was about another log
+            self._save(about=key)  # before the directory exists: what the checkpoints said was about another log
             self.files.make_directory(directory)
             identity.write(self.files, directory, is_durable=False)
             self._being_made.discard(key)
@@ -531,7 +546,7 @@ class LogDirectory:
             raise
 
     def _claim(self, state: LogState, *, is_counted_on: bool) -> None:
-        """A log's first use begins: its directory is the wanted topic's, or is set aside for a new one.
+        """Begins a log's first use: if its directory is not the wanted topic's, that is set aside for a new one.
 
         The log's lock is held. Raises `CorruptRecordError` as `log` says, `OSError`.
         """
@@ -551,8 +566,8 @@ class LogDirectory:
             self._make(key, state.identity)
 
     def _make_named(self, state: LogState) -> None:
-        """The checkpoints name the log from now on, and every other that was made before: once it has told anybody
-        anything, it is missed if it is not there. The log's lock is held. Raises `OSError`."""
+        """From now on the checkpoints name the log, and every other created before it: a log that has acknowledged or
+        returned anything must count as missing if it is not there. The log's lock is held. Raises `OSError`."""
         key = TopicPartition(state.identity.topic, state.identity.partition)
         with self._lock:
             if key in self._put_back:
@@ -563,15 +578,15 @@ class LogDirectory:
             self._save()
 
     def _identity_of(self, key: TopicPartition, wanted: PartitionIdentity) -> PartitionIdentity | None:
-        """What is in the log's directory, if it is the wanted topic's; else None."""
+        """The identity in the log's directory, if it is the wanted topic's; else None."""
         directory = self._path_of(key)
         try:
             found = PartitionIdentity.read(self.files, directory)
         except CorruptRecordError as error:
-            _log.warning("ignore damaged identity reason=%s", error.message)
+            event(_logger, "ignore damaged identity", level=logging.WARNING, path=directory, error=error)
             found = None
         if found is None:
-            # The frames' stamps are seeded with the topic id: recovery and readers tell another topic's.
+            # The frames' stamps are seeded with the topic id, so recovery and readers recognize another topic's.
             if not belongs_to(self.files, directory, wanted):
                 return None
             found = wanted
@@ -584,11 +599,11 @@ class LogDirectory:
         return merged
 
     def _take_away(self, keys: Sequence[TopicPartition], suffix: str) -> list[Path]:
-        """Takes logs out of use and renames their directories; what those are called now."""
+        """Takes logs out of use and renames their directories. Returns the new names."""
         for key in keys:
             log = self._logs.get(key)
             if log is not None:
-                # Retriable: the topic may be gone, or this replica alone. Metadata tells which.
+                # Retriable: the topic may be gone, or only this replica. Metadata says which.
                 log.abandon(NotLeaderOrFollowerError(f"{key} is not on this broker any more"))
         with self._lock:
             for key in keys:
@@ -599,7 +614,8 @@ class LogDirectory:
         return targets
 
     def _rename_aside(self, keys: Sequence[TopicPartition], suffix: str) -> list[Path]:
-        """Durable when it returns. Call with the lock held. Raises `OSError`; what was renamed then is no log more."""
+        """Durable when it returns. Call with the lock held. Raises `OSError`; directories already renamed are no longer
+        logs then."""
         if not keys:
             return []
         targets: list[Path] = []
@@ -616,22 +632,28 @@ class LogDirectory:
             renamed = keys[: len(targets)]
             self.open_files.forget_below({self._path_of(key) for key in renamed})
             if renamed:
-                _log.info(
-                    "set logs aside path=%s first=%s as=%s count=%d",
-                    self.path, renamed[0], targets[0].name, len(renamed),
-                )  # fmt: skip
+                event(
+                    _logger,
+                    "set logs aside",
+                    path=self.path,
+                    first=renamed[0],
+                    renamed_to=targets[0].name,
+                    count=len(renamed),
+                )
         self.files.sync_directory(self.path)
         return targets
 
     def _save_if_names_are_known(self) -> None:
-        """Checkpoints that name what is there would say that nothing is missed. Raises as `_save`."""
+        """`_save`, unless the names of lost logs are unknown: checkpoints that name only those that are there would
+        say that nothing is missing. Raises as `_save`."""
         if self._is_registered or not self.has_lost_names:
             self._save()
 
     def _save(self, *, about: TopicPartition | None = None) -> None:
-        """Writes the three checkpoints; with ``about`` only if one of them says something of that log.
+        """Writes the checkpoints; with ``about`` only if one of them mentions that log.
 
-        Takes no log's lock: logs call it under theirs. Raises `LogStorageError` once the directory was given up.
+        Takes no log's lock, because logs call it under theirs. Raises `LogStorageError` once the directory is closed,
+        `OSError`.
         """
         with self._save_lock:
             self._require_own()
@@ -641,7 +663,7 @@ class LogDirectory:
             starts = {key: start for key, start in dict(self._starts).items() if key not in self._being_made}
             starts.update((key, log.start_state()) for key, log in dict(self._logs).items() if key in starts)
             if not self._recovery_points.names(starts):
-                self.files.sync_directory(self.path)  # a log that is named is there, whatever happens
+                self.files.sync_directory(self.path)  # a log that the checkpoints name must be there after any crash
             missing = dict(self._missing)
             self._lost_names.write({**self._put_back, **{key: start.known_end for key, start in missing.items()}})
             starts = {**missing, **starts}
@@ -673,7 +695,7 @@ def kept_copies(
 
 
 def diverged_logs(files: FileSystem, path: Path) -> list[Path]:
-    """All that were set aside as diverged in the data directory ``path``. Raises `OSError`."""
+    """All logs that were set aside as diverged in the data directory ``path``. Raises `OSError`."""
     matches = [(path / name, ASIDE_NAME.match(name)) for name in files.list(path)]
     return [found for found, match in matches if match and match[2] == DIVERGED]
 

@@ -1,15 +1,15 @@
 """`FileSystem` in memory that fails, tears and forgets on demand: the fake that ships with the seam (files.py).
 
-What is written stays volatile until `sync`; a name made, renamed or removed stays volatile until `sync_directory`.
-`lose_power` throws away a random part of what is volatile, as a device with a write cache does: each unsynced write
-may be there, be missing, or be torn, whatever the order; names change back or not, one by one.
+A write is volatile until `sync`; a name that is created, renamed or removed is volatile until `sync_directory`.
+`lose_power` throws away a random part of what is volatile, as a device with a write cache does: each unsynced write may
+be there, missing or torn, whatever their order, and each unsynced name may change back or not.
 
-A failed `sync` is Linux's: its pages count as clean from then on. Reads see them until they are evicted
-(`drop_cached`, `lose_power`), and the next `sync` succeeds without writing them; only what is written again, be it the
-same bytes, reaches the device.
+A failed `sync` is like Linux's: its pages count as clean from then on. Reads see them until they are evicted
+(`drop_cached`, `lose_power`), and the next `sync` succeeds without writing them. Only what is written again reaches the
+device, even if the bytes are the same.
 
-Rule: keeps the promises of `FileSystem`. Not modelled: directories that vanish, errors of reading names, names that a
-failed `sync_directory` forgot (file systems with a journal stop for good then).
+Rule: keeps the promises of `FileSystem`. Not modelled: directories that vanish, errors while reading names, names that
+a failed `sync_directory` lost (journaling file systems stop for good then).
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from pathlib import Path
 class _Inode:
     """A file: ``content`` is what reads see, ``durable`` what the device has, ``pending`` the dirty pages.
 
-    Invariant: but for what a failed sync left clean, ``content`` is ``durable`` with ``pending`` written over it.
+    Invariant: except for pages that a failed sync left clean, ``content`` is ``durable`` with ``pending`` written over
+    it.
     """
 
     content: bytearray = field(default_factory=bytearray)
@@ -40,7 +41,7 @@ class _Inode:
 class Fault:
     """An error raised by calls of ``operation`` from the ``after``-th on, ``times`` of them, on paths that ``matches``.
 
-    ``torn_bytes``: of a failing write, that many bytes are written all the same.
+    ``torn_bytes``: a failing write writes that many bytes all the same.
     """
 
     operation: str
@@ -63,7 +64,7 @@ class FaultyFiles:
         self._locked: dict[int, Path] = {}
         self._next_descriptor = 1000
         self.capacity_bytes = capacity_bytes
-        self.now_ms = 0  # what `modified_ms` tells of files written from now on
+        self.now_ms = 0  # what `modified_ms` returns for files written from now on
         self.faults: list[Fault] = []
         self.calls: list[tuple[str, Path]] = []  # (operation, path) of writes, syncs and changes of names
 

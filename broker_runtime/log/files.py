@@ -3,8 +3,8 @@
 `RealFiles` is the operating system; `faulty_files.FaultyFiles` keeps the same promises in memory and fails, tears
 and forgets on demand. Both pass tests/unit/log/test_log_files.py.
 
-Rule: files are written at positions the caller knows, and read into memory of the caller's. No mmap. Never
-shortened in place: what must become shorter is written anew and renamed over the old file.
+Rule: the caller knows the position of every write, and provides the memory for large reads. No mmap. No file is
+shortened in place: a shorter one is written under another name and renamed over it.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import os
 import shutil
 import struct
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
+
+from broker_runtime.contract.waiting import Deadline
 
 _NO_DESCRIPTOR_LIMIT_S: Final = 3.0
 _NO_DESCRIPTOR_PAUSE_S: Final = 0.01
@@ -60,15 +61,15 @@ class FileSystem(Protocol):
         ...
 
     def write(self, descriptor: int, buffers: Sequence[bytes | memoryview], position: int) -> None:
-        """Writes all of ``buffers``, one behind the other, at ``position``. After an error some bytes may be there."""
+        """Writes all of ``buffers``, in order, at ``position``. After an error some of the bytes may be there."""
         ...
 
     def sync(self, descriptor: int) -> None:
-        """Returns when the file's content is on the device. After an error nobody knows what is: never retry."""
+        """Returns when the file's content is on the device. After an error it is unknown what is there: never retry."""
         ...
 
     def drop_cached(self, descriptor: int) -> None:
-        """A hint: what of the file's content is on the device need not stay in memory."""
+        """A hint: content that is on the device need not stay in the page cache."""
         ...
 
     def sync_directory(self, path: Path) -> None:
@@ -98,11 +99,11 @@ class FileSystem(Protocol):
         ...
 
     def inode(self, path: Path) -> int | None:
-        """The number that the file has on its disk, which a copy of it has not; None where there is no such file."""
+        """The file's number on its disk, which a copy does not share; None where there is no such file."""
         ...
 
     def born_ns(self, path: Path) -> int:
-        """When the file was made; 0 where that is not known. Another file with the same inode number has another."""
+        """When the file was created; 0 where that is not known. Tells apart files that had the same inode number."""
         ...
 
     def is_directory(self, path: Path) -> bool: ...
@@ -120,7 +121,7 @@ class FileSystem(Protocol):
         ...
 
     def lock(self, descriptor: int) -> bool:
-        """Takes the file's exclusive lock without waiting; False: somebody else has it. `close` gives it up."""
+        """Takes the file's exclusive lock without waiting; False: another process has it. `close` releases it."""
         ...
 
 
@@ -256,11 +257,12 @@ def read_file(files: FileSystem, path: Path) -> bytes | None:
 
 
 def replace_file(files: FileSystem, path: Path, data: bytes, *, is_durable: bool = True) -> None:
-    """Makes ``data`` the content of ``path``, durably: readers, and a crash, see the old or the new, whole.
+    """Makes ``data`` the content of ``path``, durably. Readers see the old content or the new, whole, also after a
+    crash.
 
-    Write, fsync, rename, fsync of the directory. Raises `OSError`; then the old content is still there, or the
-    new, and a ``.tmp`` beside it may be left. Without ``is_durable`` no fsync: a killed process leaves the old or the
-    new, a power failure anything.
+    Write, fsync, rename, fsync of the directory. Raises `OSError`; then the content is the old one or the new, and a
+    ``.tmp`` file may be left beside it. Without ``is_durable`` nothing is fsynced: a killed process leaves the old
+    content or the new, but a power failure may leave anything.
     """
     temporary = path.with_name(path.name + ".tmp")
     if files.file_size(temporary) is not None:
@@ -299,7 +301,7 @@ def copy_prefix(files: FileSystem, source: int, target: Path, length_bytes: int)
 
 
 def _without(buffers: list[memoryview], done_bytes: int) -> list[memoryview]:
-    """What is left of ``buffers`` when the first ``done_bytes`` are dealt with."""
+    """What is left of ``buffers`` after the first ``done_bytes``."""
     for number, buffer in enumerate(buffers):
         if done_bytes < buffer.nbytes:
             return [buffer.cast("B")[done_bytes:], *buffers[number + 1 :]]
@@ -312,20 +314,20 @@ def _open(path: Path, flags: int) -> int:
 
 
 def _with_a_descriptor(take: Callable[[], _T]) -> _T:
-    """What ``take`` gives. Where the process or the system has no descriptor left, others give theirs back soon: that
-    is waited for, `_NO_DESCRIPTOR_LIMIT_S` at most, as what is under way would be half done otherwise."""
-    deadline_s = time.monotonic() + _NO_DESCRIPTOR_LIMIT_S
+    """What ``take`` returns. Where the process or the system has no descriptor left, others give theirs back soon. This
+    waits for that, up to `_NO_DESCRIPTOR_LIMIT_S`: the operation under way would be left half done otherwise."""
+    deadline = Deadline(_NO_DESCRIPTOR_LIMIT_S)
     while True:
         try:
             return take()
         except OSError as error:
-            if error.errno not in {errno.EMFILE, errno.ENFILE} or time.monotonic() >= deadline_s:
+            if error.errno not in {errno.EMFILE, errno.ENFILE} or deadline.expired:
                 raise
-        time.sleep(_NO_DESCRIPTOR_PAUSE_S)
+        deadline.sleep(_NO_DESCRIPTOR_PAUSE_S)
 
 
 def birth_time_ns(path: Path) -> int:
-    """Since 1970; 0 where the system or the file system does not tell, or there is no such file."""
+    """Since 1970; 0 if the system or the file system does not say, or there is no such file."""
     if _statx is None:
         return 0
     found = ctypes.create_string_buffer(_STATX_BYTES)

@@ -58,9 +58,9 @@ class DirectoryIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskIdentity:
-    """Which disk a data directory is, and how new: a copy that was made earlier has an earlier epoch, an earlier
-    generation in the same epoch, or is not stopped though the broker was. ``inode`` and ``born_ns``: of ``meta.json``,
-    which is written once; a copy has others. 0: not known."""
+    """Which disk a data directory is, and how new: an older copy has an earlier epoch, or an earlier generation in the
+    same epoch, or is not marked as stopped though the broker stopped. ``inode`` and ``born_ns``: of ``meta.json``,
+    which is written once; those of a copy differ. 0: not known."""
 
     disk_id: str
     epoch: int = -1
@@ -70,7 +70,7 @@ class DiskIdentity:
     born_ns: int = 0
 
     def is_of(self, inode: int, born_ns: int) -> bool:
-        """Whether that may be the file that was meant, as far as is known."""
+        """Whether this may be that very file, as far as is known."""
         return self.inode in {0, inode} and (0 in {self.born_ns, born_ns} or self.born_ns == born_ns)
 
     def write(self, files: FileSystem, directory: Path) -> None:
@@ -111,7 +111,7 @@ class PartitionIdentity:
     schemas: tuple[tuple[int, bytes], ...] = ()
 
     def with_schemas(self, schemas: Iterable[tuple[int, bytes]]) -> PartitionIdentity:
-        """The same with ``schemas`` besides; a version once known is not changed."""
+        """The same with ``schemas`` added; a known version is never changed."""
         merged = {**dict(schemas), **dict(self.schemas)}
         return replace(self, schemas=tuple(sorted(merged.items())))
 

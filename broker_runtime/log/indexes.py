@@ -8,10 +8,10 @@
     .timeindex  `TimeIndex`          how far the timestamps had risen there
     .txnindex   `TransactionIndex`   the aborted transactions that ended in the segment
 
-Rule: an entry is only believed after its checksum. Nothing is kept in memory and nothing is read at start: look-ups
-read single entries through the cache of open files. Indexes can be thrown away at any time: the log has all that
-stands in them, and `IndexBuilder` makes the same entries from the frames' headers. They are fsynced when their segment
-is closed, and not before.
+Rules: an entry is believed only after its checksum. Nothing is kept in memory and nothing is read at start: look-ups
+read single entries through the cache of open files. `IndexBuilder` alone decides which entries there are, on append, on
+rebuild and in recovery. It needs nothing but the frames' headers, so indexes can be thrown away at any time: a rebuilt
+one equals the one written live, byte by byte. They are fsynced when their segment is closed, and not before.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import crc32c
 
@@ -30,19 +29,16 @@ from broker_runtime.log.open_files import OpenFiles
 
 _CHECKSUM = struct.Struct("<I")
 
-_OFFSET, _POSITION = 0, 1
-
 NO_TIMESTAMP = -(1 << 63)
 """Below every timestamp: the maximum over no records."""
-
-_TIMESTAMP = 0
+_OFFSET, _POSITION, _TIMESTAMP = 0, 1, 0  # fields by number
 
 
 class IndexFile:
     """Fixed-size checked entries. Not thread-safe against writers: the log's lock guards those.
 
-    ``count`` is None until the file was looked at. Readers see entries below the ``count`` they read. ``is_optional``:
-    there need be no file while there is no entry.
+    Readers see the entries below the count that they read. ``is_optional``: while there is no entry, the file may be
+    missing.
     """
 
     __slots__ = ("_count", "_fields", "_is_optional", "_open_files", "_seed", "entry_bytes", "path")
@@ -56,7 +52,7 @@ class IndexFile:
         self._fields = struct.Struct(fields)
         self.entry_bytes = self._fields.size + _CHECKSUM.size
         self._seed = crc32c.crc32c(base_offset.to_bytes(8, "little"))
-        self._count: int | None = None
+        self._count: int | None = None  # None: not read yet
 
     def __len__(self) -> int:
         """Entries in the file. Raises `CorruptRecordError` where it is missing or ends inside an entry, `OSError`."""
@@ -74,12 +70,14 @@ class IndexFile:
         body = self._fields.pack(*fields)
         return body + _CHECKSUM.pack(crc32c.crc32c(body, self._seed))
 
-    def append(self, fields: Sequence[int]) -> None:
-        """Writes one entry behind the last. Raises `OSError`; then the entry is not there."""
+    def append(self, entries: Sequence[Sequence[int]]) -> None:
+        """Writes entries after the last, all in one write. Raises `OSError`; then none of them counts."""
         count = len(self)
         with self._open_files.hold(self.path, create=True) as held:
-            self._open_files.files.write(held.descriptor, [self.encode(fields)], count * self.entry_bytes)
-        self._count = count + 1
+            self._open_files.files.write(
+                held.descriptor, [b"".join(map(self.encode, entries))], count * self.entry_bytes
+            )
+        self._count = count + len(entries)
 
     def entry(self, number: int) -> tuple[int, ...]:
         """The fields of one entry. Raises `CorruptRecordError`, `OSError`."""
@@ -98,7 +96,7 @@ class IndexFile:
             yield self._decode(data[number * self.entry_bytes : (number + 1) * self.entry_bytes], number)
 
     def last_at_most(self, field: int, value: int) -> int:
-        """The number of the last entry whose ``field`` is ≤ ``value``, or -1. The field must not fall."""
+        """The number of the last entry whose ``field`` is ≤ ``value``, or -1. The field must never decrease."""
         low, high = 0, len(self)
         while low < high:
             middle = (low + high) // 2
@@ -109,15 +107,15 @@ class IndexFile:
         return low - 1
 
     def create(self) -> None:
-        """An empty file, if there is none. Raises `OSError`."""
+        """Makes an empty file if there is none. Raises `OSError`."""
         self._open_files.hold(self.path, create=True).release()
 
     def replace(self, entries: Sequence[Sequence[int]], *, is_durable: bool = True) -> None:
         """Makes ``entries`` the whole content. Raises `OSError`.
 
-        What is written is durable, unless that is left to the caller (`replace_file`). A file that has it already is
-        left as it is; or, where the caller syncs it, written once more in its place: what is read need not be on the
-        device, nor be dirty any more (recovery.py).
+        Durable when it returns, unless ``is_durable`` leaves that to the caller (`replace_file`). A file that has these
+        entries already is kept. If the caller is to sync it, they are written to it once more: what was read from it
+        may be missing on the device, and its pages may count as clean all the same (see `recovery`).
         """
         data = b"".join(map(self.encode, entries))
         if not self._has(data):
@@ -129,7 +127,7 @@ class IndexFile:
         self._count = len(entries)
 
     def delete(self) -> None:
-        """Unlinks the file, if it is there. Raises `OSError`."""
+        """Unlinks the file if there is one. Raises `OSError`."""
         if self._open_files.files.file_size(self.path) is not None:
             self._open_files.files.unlink(self.path)
         self._open_files.forget(self.path)
@@ -141,7 +139,7 @@ class IndexFile:
             return False
         try:
             return read_file(files, self.path) == data
-        except OSError:  # one that cannot be read is replaced as one that is wrong
+        except OSError:  # unreadable: replace it like a wrong one
             return False
 
     def _decode(self, data: bytes, number: int) -> tuple[int, ...]:
@@ -161,9 +159,8 @@ class OffsetIndex:
         4–7      u32    the frame's position in the segment
         8–11     u32    checksum
 
-    Rule: sparse. A frame at position P has an entry if P lies at least ``index.interval.bytes`` behind the last entry's
-    position (behind 0, where there is none). So the entries follow from the frames alone: a rebuilt index equals the
-    one written live, byte by byte.
+    Sparse: a frame has an entry if its position is at least ``index.interval.bytes`` beyond that of the last entry
+    (beyond 0, where there is none).
 
     Offset → position. Not thread-safe against writers.
     """
@@ -173,10 +170,6 @@ class OffsetIndex:
     def __init__(self, open_files: OpenFiles, directory: Path, base_offset: int) -> None:
         self._base_offset = base_offset
         self.file = IndexFile(open_files, directory / f"{base_offset:020d}.index", "<II", base_offset)
-
-    def append(self, offset: int, position: int) -> None:
-        """The frame with first offset ``offset`` begins at ``position``. Raises `OSError`."""
-        self.file.append((offset - self._base_offset, position))
 
     def floor(self, offset: int) -> tuple[int, int]:
         """(offset, position) of the last entry at or before ``offset``; the segment's begin where there is none."""
@@ -198,58 +191,35 @@ class OffsetIndex:
 
 
 class TimeIndex:
-    """``<base offset>.timeindex``: how far the timestamps had risen, at some of the segment's frames.
+    """``<base offset>.timeindex``: the largest timestamp so far, at some of the segment's frames.
 
         bytes    type   field
         0–7      i64    largest timestamp (ms) of all the segment's records before the offset
         8–11     u32    that offset, less the segment's base offset
         12–15    u32    checksum
 
-    Rule: an entry is written with an offset index entry, before its frame, if the maximum rose since the last entry;
-    and a last one, for the segment's end, when the segment is closed. So timestamps in the file rise strictly, a closed
-    segment's last entry has its maximum, and the entries follow from the frames alone.
+    An entry is written along with an entry of the offset index if the maximum over the frames before it has risen since
+    the last entry, and a final one for the segment's end when the segment is closed. So timestamps in the file rise
+    strictly, and a closed segment's last entry has its maximum.
 
     Timestamp → offset before which no record is younger. Not thread-safe against writers.
     """
 
-    __slots__ = ("_base_offset", "_last_timestamp_ms", "file")
+    __slots__ = ("_base_offset", "file")
 
     def __init__(self, open_files: OpenFiles, directory: Path, base_offset: int) -> None:
         self._base_offset = base_offset
         self.file = IndexFile(open_files, directory / f"{base_offset:020d}.timeindex", "<qI", base_offset)
-        self._last_timestamp_ms: int | None = None  # None: not read yet. Kept, so that an append only writes
-
-    def maybe_append(self, max_timestamp_ms: int, offset: int) -> None:
-        """All records before ``offset`` have timestamps ≤ ``max_timestamp_ms``; declines where that is no news."""
-        if max_timestamp_ms > self.last_timestamp():
-            self.file.append((max_timestamp_ms, offset - self._base_offset))
-            self._last_timestamp_ms = max_timestamp_ms
 
     def last_timestamp(self) -> int:
-        """The last entry's timestamp, or `NO_TIMESTAMP`. Raises `CorruptRecordError`, `OSError`, the first time."""
-        if self._last_timestamp_ms is None:
-            count = len(self.file)
-            self._last_timestamp_ms = self.file.entry(count - 1)[_TIMESTAMP] if count else NO_TIMESTAMP
-        return self._last_timestamp_ms
-
-    def replace(self, entries: Sequence[tuple[int, int]], *, is_durable: bool = True) -> None:
-        """Makes (timestamp, relative offset) ``entries`` the whole content, as `IndexFile.replace`."""
-        self.file.replace(entries, is_durable=is_durable)
-        self._last_timestamp_ms = None
+        """The last entry's timestamp, or `NO_TIMESTAMP`. Raises `CorruptRecordError`, `OSError`."""
+        count = len(self.file)
+        return self.file.entry(count - 1)[_TIMESTAMP] if count else NO_TIMESTAMP
 
     def offset_before(self, timestamp_ms: int) -> int:
-        """An offset before which no record has a timestamp ≥ ``timestamp_ms``: where to begin to look."""
+        """An offset before which no record has a timestamp ≥ ``timestamp_ms``: where a search begins."""
         number = self.file.last_at_most(_TIMESTAMP, timestamp_ms - 1)
         return self._base_offset if number < 0 else self._base_offset + self.file.entry(number)[1]
-
-
-class AbortedTransaction(NamedTuple):
-    """The range [first_offset, last_offset] of one producer whose records nobody who reads committed ones may see."""
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
-    last_stable_offset: int
 
 
 class TransactionIndex:
@@ -262,10 +232,8 @@ class TransactionIndex:
         24–31    i64    last stable offset when the marker was written
         32–35    u32    checksum
 
-    Rule: appended when an abort marker is, so the last two fields rise. There is no file before the first entry.
-    Nothing aborts yet; earlier versions made an empty file with every segment.
-
-    Aborted transactions by rising marker offset. Not thread-safe against writers.
+    An entry is for the abort marker in the segment, so entries are in the order of their markers. There is no file
+    before the first entry. Nothing writes entries yet; earlier versions made an empty file with every segment.
     """
 
     __slots__ = ("file",)
@@ -275,38 +243,50 @@ class TransactionIndex:
             open_files, directory / f"{base_offset:020d}.txnindex", "<qqqq", base_offset, is_optional=True
         )
 
-    def append(self, aborted: AbortedTransaction) -> None:
-        """Raises `OSError`."""
-        self.file.append(aborted)
-
-    def overlapping(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """Those with records in [start_offset, end_offset). Raises `CorruptRecordError`, `OSError`."""
-        found = [AbortedTransaction(*fields) for fields in self.file.entries()]
-        return [
-            aborted for aborted in found if aborted.first_offset < end_offset and aborted.last_offset >= start_offset
-        ]
-
 
 class IndexBuilder:
-    """Gathers entries, and the figures of a segment, frame by frame."""
+    """Makes a segment's index entries, and its figures, from its frames in order.
 
-    def __init__(self, base_offset: int, index_interval_bytes: int) -> None:
+    The caller takes the entries from the two lists; what it has written it removes.
+    """
+
+    __slots__ = (
+        "_base_offset", "_interval_bytes", "_last_indexed_position", "_last_timestamp_ms", "first_append_ms",
+        "last_append_ms", "max_timestamp_ms", "next_offset", "offset_entries", "time_entries",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        base_offset: int,
+        index_interval_bytes: int,
+        *,
+        next_offset: int | None = None,
+        last_indexed_position: int = 0,
+        last_timestamp_ms: int = NO_TIMESTAMP,
+    ) -> None:
+        """Begins with the segment's first frame; or, for a segment with entries, with the frame at the last one, which
+        is at ``last_indexed_position`` and begins with ``next_offset``. ``last_timestamp_ms``: of the time index."""
         self._base_offset = base_offset
         self._interval_bytes = index_interval_bytes
+        self._last_indexed_position = last_indexed_position
+        self._last_timestamp_ms = last_timestamp_ms
         self.offset_entries: list[tuple[int, int]] = []
         self.time_entries: list[tuple[int, int]] = []
-        self.next_offset = base_offset
-        self.last_indexed_position = 0
-        self.max_timestamp_ms = NO_TIMESTAMP
+        self.next_offset = base_offset if next_offset is None else next_offset
+        self.max_timestamp_ms = last_timestamp_ms
         self.first_append_ms = -1
         self.last_append_ms = -1
 
     def add(self, position: int, header: FrameHeader) -> None:
         """The next frame, which begins at ``position``."""
-        if position - self.last_indexed_position >= self._interval_bytes:
+        if position - self._last_indexed_position >= self._interval_bytes:
             self.offset_entries.append((header.base_offset - self._base_offset, position))
             self._add_time(header.base_offset)
-            self.last_indexed_position = position
+            self._last_indexed_position = position
+        self.note(header)
+
+    def note(self, header: FrameHeader) -> None:
+        """The next frame, which gets no entry: it was considered for one before."""
         self.max_timestamp_ms = max(self.max_timestamp_ms, header.latest_timestamp_ms)
         if self.first_append_ms < 0:
             self.first_append_ms = header.append_time_ms
@@ -318,5 +298,6 @@ class IndexBuilder:
         self._add_time(self.next_offset)
 
     def _add_time(self, offset: int) -> None:
-        if self.max_timestamp_ms > (self.time_entries[-1][0] if self.time_entries else NO_TIMESTAMP):
+        if self.max_timestamp_ms > self._last_timestamp_ms:
             self.time_entries.append((self.max_timestamp_ms, offset - self._base_offset))
+            self._last_timestamp_ms = self.max_timestamp_ms

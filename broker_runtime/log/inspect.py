@@ -1,12 +1,12 @@
 """Looking at a partition's files without opening the log: for ``pylog log dump`` and ``pylog log verify``.
 
-Rule: reads only, takes no lock, needs no broker and no ZooKeeper. Beside a broker that appends, the last segment may
-seem to end in a torn frame: nothing that stands before it is affected.
+Rule: reads only, takes no lock, needs no broker and no ZooKeeper. While a broker appends, the last segment may seem to
+end in a torn frame; everything before that is unaffected.
 
-And whether replicas are the same, byte by byte (``pylog log verify --compare``): compared is what is committed and what
-all of them hold, from the latest log start on up to the highest high watermark that one of them has written down, or
-the first log end before that. Segments may begin at different offsets (each replica rolls its own), so frames are
-compared, not files; one frame of each replica is in memory at a time.
+It also compares replicas byte by byte (``pylog log verify --compare``): the committed records that all of them have,
+from the latest log start up to the highest high watermark that one of them has in its checkpoint, or up to the first
+log end before that. Segments may begin at different offsets (each replica rolls its own), so frames are compared, not
+files. One frame of each replica is in memory at a time.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ def iterate_frames(
 ) -> Iterator[tuple[int, FrameHeader | None, str | None]]:
     """(position, header, what is wrong) of each frame of a ``.log`` file, in order; good frames have no third.
 
-    Every checksum is verified, the stamp's if ``identity`` (partition.json) says for whom. Where bytes are no frame,
-    the header is None, and the walk goes on at the next good frame, if there is one. One frame is in memory at a
-    time. Raises `OSError`.
+    Every checksum is verified, that of the stamp only with ``identity`` (partition.json). If the bytes at a position
+    are no frame, the header is None, and the walk continues at the next good frame, if there is one. One frame is in
+    memory at a time. Raises `OSError`.
     """
     files = files if files is not None else RealFiles()
     descriptor = files.open(path, read_only=True)
@@ -89,10 +89,10 @@ def iterate_frames(
 
 
 def verify_directory(directory: Path, *, files: FileSystem | None = None) -> list[SegmentReport]:
-    """One report per segment of a partition's directory, oldest first. Damage in small files stands in the first.
+    """One report per segment of a partition's directory, oldest first. Damage in small files is in the first report.
 
-    Verified: every frame, its values too where they are not deleted, dense offsets across segments, indexes against
-    the frames, epochs, snapshots, identity. One frame is in memory at a time, decoded.
+    Verified: every frame, and its values unless they are deleted; dense offsets across segments; indexes against the
+    frames; epochs, snapshots, identity. One frame is in memory at a time, decoded.
     Raises `OSError`, and `CorruptRecordError` where the directory holds no segment.
     """
     files = files if files is not None else RealFiles()
@@ -119,14 +119,14 @@ def verify_directory(directory: Path, *, files: FileSystem | None = None) -> lis
 
 
 def base_offset_of(path: Path) -> int:
-    """The offset in a segment file's name. Raises `CorruptRecordError` where there is none."""
+    """The offset in a segment file's name. Raises `CorruptRecordError` if there is none."""
     if path.suffix != LOG_SUFFIX or not path.stem.isdigit():
         raise CorruptRecordError(f"{path} is no segment: their names are 20 digits and {LOG_SUFFIX}")
     return int(path.stem)
 
 
 def read_identity(directory: Path, *, files: FileSystem | None = None) -> PartitionIdentity | None:
-    """What partition.json says; None where it is missing. Raises `CorruptRecordError`, `OSError`."""
+    """The content of partition.json; None if it is missing. Raises `CorruptRecordError`, `OSError`."""
     return PartitionIdentity.read(files if files is not None else RealFiles(), directory)
 
 
@@ -201,8 +201,8 @@ def _verify_segment(
 
 
 class _Contents:
-    """Whether the values in frames whose checksums are right can be read. Brokers do not look: a producer that is
-    broken, or means harm, can have anything appended that it made the checksums of."""
+    """Checks whether the values in frames with right checksums can be read. Brokers do not check that: a broken or
+    malicious producer can have anything appended that it computed checksums for."""
 
     def __init__(self, files: FileSystem, directory: Path, identity: PartitionIdentity | None) -> None:
         self._files = files
@@ -215,7 +215,7 @@ class _Contents:
             self._log_start = starts.get(TopicPartition(identity.topic, identity.partition), 0)
 
     def error_of(self, descriptor: int, position: int, header: FrameHeader) -> str | None:
-        """What is wrong with the values of a frame. None: nothing, or nobody gets them, or their schema is not known
+        """What is wrong with the values of a frame. None: nothing, or no reader gets them, or their schema is not known
         here. Raises `OSError`."""
         if self._schemas is None or not self._schemas.knows(header.schema_id):
             return None
@@ -234,7 +234,7 @@ class _Contents:
 
 
 class _IndexCheck:
-    """Whether each entry of an index is what the frames say. How sparse it is, is a setting nobody knows here."""
+    """Checks whether each entry of an index agrees with the frames. How sparse it should be is not known here."""
 
     def __init__(self, index: IndexFile) -> None:
         self.path = index.path
@@ -286,10 +286,10 @@ def _small_files(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What came of comparing the replicas in ``directories``: offsets [start, end), and what is wrong, if anything.
+    """The result of comparing the replicas in ``directories``: offsets [start, end), and the first difference, if any.
 
-    ``log_ends``: of each replica, in the order of ``directories``. One that ends before ``high_watermark`` (-1: none
-    is written down) lacks committed records; that alone is no difference.
+    ``log_ends``: of each replica, in the order of ``directories``. One that ends before ``high_watermark`` (-1: no
+    checkpoint has one) lacks committed records; that alone is no difference.
     """
 
     partition: str
@@ -303,8 +303,8 @@ class Comparison:
 
 
 def compare_replicas(directories: Sequence[Path], *, files: FileSystem | None = None) -> Comparison:
-    """Compares the replicas of one partition, each in its directory. Raises `OSError`, and `CorruptRecordError` where a
-    directory is no partition's, or of another topic id."""
+    """Compares the replicas of one partition, each in its directory. Raises `OSError`, and `CorruptRecordError` if a
+    directory is not a partition's, or has another topic id."""
     assert len(directories) > 1, "a comparison needs two replicas"
     files = files if files is not None else RealFiles()
     replicas = [_Replica(files, directory) for directory in directories]
@@ -351,14 +351,14 @@ class _Replica:
             self.log_start = max(self.log_start, self._written_down(LOG_START_NAME, at, 0))
 
     def log_end(self) -> int:
-        """The offset behind the last good frame."""
+        """The offset after the last good frame."""
         end = self._base_offsets[-1]
         for header, _ in self._frames_of(self._base_offsets[-1]):
             end = header.next_offset
         return end
 
     def frames(self, start: int) -> Iterator[tuple[FrameHeader, bytes]]:
-        """The frames that hold ``start`` and what follows, in order, up to the first damage."""
+        """The frames from the one with ``start`` on, in order, up to the first damage."""
         for number, base_offset in enumerate(self._base_offsets):
             following = self._base_offsets[number + 1 : number + 2]
             if following and following[0] <= start:
@@ -388,7 +388,7 @@ class _Replica:
 
 
 def _compare(replicas: Sequence[_Replica], start: int, end: int) -> tuple[int, str | None]:
-    """How many frames are the same, and the first difference."""
+    """How many frames are equal, and the first difference."""
     walks = [replica.frames(start) for replica in replicas]
     frames, offset = 0, start
     while offset < end:

@@ -49,7 +49,7 @@ class LeaderEpochs:
         return self._entries[-1][0] if self._entries else UNDEFINED
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """``epoch`` begins at ``start_offset``; durable when it returns. The current epoch changes nothing.
+        """``epoch`` begins at ``start_offset``. Durable when it returns. The current epoch changes nothing.
 
         Raises `FencedLeaderEpochError` for an epoch older than the newest, `OSError`.
         """
@@ -59,22 +59,8 @@ class LeaderEpochs:
             raise FencedLeaderEpochError(f"leader epoch {epoch} is older than {self.latest}, the newest in the log")
         self._write((*(entry for entry in self._entries if entry[1] < start_offset), (epoch, start_offset)))
 
-    def end_offset(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """(largest known epoch ≤ ``epoch``, the offset at which it ended); (-1, -1) where none is known.
-
-        The newest epoch ends at the log's end. An epoch newer than the newest is unknown here: (-1, -1).
-        """
-        if not self._entries or epoch > self.latest:
-            return UNDEFINED, UNDEFINED
-        found = UNDEFINED
-        for position, (known, _) in enumerate(self._entries):
-            if known > epoch:
-                return (found, self._entries[position][1]) if found != UNDEFINED else (UNDEFINED, UNDEFINED)
-            found = known
-        return found, log_end_offset
-
     def truncate_from_end(self, end_offset: int) -> None:
-        """Forgets epochs that began at or behind ``end_offset``. Raises `OSError`."""
+        """Forgets epochs that began at or after ``end_offset``. Raises `OSError`."""
         kept = tuple(entry for entry in self._entries if entry[1] < end_offset)
         if len(kept) != len(self._entries):
             self._write(kept)

@@ -1,35 +1,35 @@
-"""A log's inner state and the guard around it: the lock, whether it may be used, loading, fsync, going offline.
+"""A log's inner state and the guard around it: the lock, whether the log is usable, loading, fsync, going offline.
 
     log start ≤ high watermark ≤ log end;   durable end ≤ log end
 
 Rule: one lock per log. Every use goes through `using`, which loads the log the first time and takes it offline for
-good when an `OSError` comes out. `PartitionLog` is built on it, and so are the functions below, which change it: a
-follower's append, what makes a log shorter or begin again elsewhere, and what notes damage. Nobody else sees it.
+good when an `OSError` is raised inside. `PartitionLog` is built on it, and so are the functions below, which change it.
+No other module changes it.
 
-    follower's append   the leader's bytes, unchanged, behind what is there. Nothing is written unless it continues the
-                        log: by offset, by leader epoch, and not by a leader that was not the one to write it.
-    shorter             truncation at the end; deletion of records and retention at the start. The checkpoints are
-                        durable before a file goes, so that a crash between the two leaves nothing that looks like
-                        damage. Readers keep what they hold.
-    begin again         empty, at an offset that may lie anywhere: first the intention, ``restart-offset`` (a checkpoint
-                        file with one number), then the deed. The intention is durable before a file goes, and goes
-                        itself only when all else is durable. A load that finds it carries it out. So a crash leaves
-                        the old log or the new one, and nothing in between.
-    damage              what one read met may be a stale position or a file that was replaced meanwhile. Damage is what
-                        the log's present segment shows when it is read again from its beginning, checksums and all.
+    follower's append   Appends the leader's bytes, unchanged. Nothing is written unless it continues the log: by offset
+                        and by leader epoch, and no record is of a newer epoch than the leader's own.
+    shorter             Truncation at the end; deletion of records and retention at the start. The checkpoints are
+                        durable before a file is removed, so that a crash between the two leaves nothing that looks
+                        like damage. Readers keep the files they hold.
+    restart             Makes the log empty, at an offset that may be anywhere. The intention comes first:
+                        ``restart-offset``, a checkpoint file with one number. It is durable before any file is removed,
+                        and is removed itself only when all else is durable. A load that finds it carries it out. So a
+                        crash leaves the old log or the new one, and nothing in between.
+    damage              What one read found may be a stale position, or a file that was replaced meanwhile. The log
+                        counts as damaged only if its present segment fails when it is read again from its beginning,
+                        checksums included.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 from broker_runtime.contract.errors import (
     CorruptRecordError,
@@ -39,9 +39,11 @@ from broker_runtime.contract.errors import (
     RequestTimedOutError,
     UnsupportedVersionError,
 )
+from broker_runtime.contract.events import event
+from broker_runtime.contract.settings import TopicSettings
+from broker_runtime.contract.waiting import Deadline
 from broker_runtime.log.appending import MAX_TIMESTAMP_AHEAD_MS, VerifiedFrame
 from broker_runtime.log.checkpoint import encode_entries, read_entries
-from broker_runtime.log.config import LogConfig
 from broker_runtime.log.files import FileSystem, replace_file
 from broker_runtime.log.group_commit import GroupCommit
 from broker_runtime.log.identity import PartitionIdentity
@@ -54,18 +56,17 @@ from broker_runtime.log.retention import is_expired, segments_to_remove
 from broker_runtime.log.scan import LOG_SUFFIX, verified_frames
 from broker_runtime.log.segment import SEGMENT_SUFFIXES, Segment, SegmentChain, StampedFrame
 
-SHORTEST_WAIT_S = 0.05  # for a log that is in use, whatever the time that is left
-_LOOK_S = 0.05  # how often who waits for the lock looks whether it is over
+SHORTEST_WAIT_S: Final = 0.05  # for a log that is in use, however little time is left
+_CHECK_S: Final = 0.05  # how often a thread that waits for the lock checks ``is_over``
+_POSITIONS_REMEMBERED: Final = 64
+_LONGEST_FSYNC_S: Final = 60.0
 _Found = TypeVar("_Found")
-_log = logging.getLogger(__name__)
 
-_REMEMBERED = 64
-
-_LONGEST_FSYNC_S = 60.0
+_logger = logging.getLogger(__name__)
 
 
 class _Use:
-    """`LogState.using`; a class because it is entered some times per append, and a generator costs twice as much."""
+    """`LogState.using`. A class, because it is entered several times per append and a generator costs twice as much."""
 
     __slots__ = ("_doing", "_is_over", "_state", "_timeout_s")
 
@@ -99,23 +100,21 @@ class _Use:
             self._state.lock.release()
 
     def _acquire(self, is_over: Callable[[], bool]) -> bool:
-        deadline = time.monotonic() + self._timeout_s
-        left_s = self._timeout_s
-        while not self._state.lock.acquire(timeout=max(0.0, min(left_s, _LOOK_S))):
-            left_s = deadline - time.monotonic()
-            if left_s <= 0 or is_over():
+        deadline = Deadline(self._timeout_s)
+        while not self._state.lock.acquire(timeout=deadline.remaining_s(_CHECK_S)):
+            if deadline.expired or is_over():
                 return False
         return True
 
 
 class LogState:
-    """See the module. The fields below ``is_loaded`` are guarded by ``lock`` and mean something once that is true."""
+    """See the module. The fields below ``is_loaded`` are guarded by ``lock``, and valid once that is true."""
 
     def __init__(
         self,
         directory: Path,
         identity: PartitionIdentity,
-        config: LogConfig,
+        config: TopicSettings,
         *,
         open_files: OpenFiles,
         start: StartState,
@@ -125,11 +124,11 @@ class LogState:
         on_append: Callable[[], None],
         on_roll: Callable[[], None],
     ) -> None:
-        """``claim`` is called once, before anything in ``directory`` is read: it sees to it that the directory is that
-        of ``identity``, and corrects ``identity`` and ``start``; it may raise `CorruptRecordError`. ``make_named`` is
-        called once, when the log is there: from then on it is missed where it is not. Both raise `OSError`.
-        ``on_append`` is called after each append, before anything of it is acknowledged, ``on_roll`` after a segment
-        was closed; they must not block.
+        """``claim`` is called once, before anything in ``directory`` is read: it ensures that the directory belongs to
+        ``identity``, and corrects ``identity`` and ``start``; it may raise `CorruptRecordError`. ``make_named`` is
+        called once, when the log exists: if the log is not found later, it counts as missing. Both raise `OSError`.
+        ``on_append`` is called after each append, before anything of it is acknowledged; ``on_roll`` after a segment
+        was closed. Neither may block.
         """
         self.directory = directory
         self.identity = identity
@@ -145,15 +144,15 @@ class LogState:
         self.lock = threading.RLock()
         self.offline: PylogError | None = None  # never None again
         self.damage: CorruptRecordError | None = None  # never None again
-        self.is_anothers = False  # why it counts as damaged: the directory is another log's
-        self.is_diverged = False  # why it counts as damaged, though all its records are sound
-        # Rung once, by any thread and with the lock held, perhaps: it must not block or call back.
+        self.is_anothers = False  # it counts as damaged because the directory is another log's
+        self.is_diverged = False  # it counts as damaged though all its records are sound
+        # Called once, by any thread and perhaps with the lock held: it must not block or call back.
         self.on_damage: Callable[[], None] = _nobody
         self.is_loaded = False
         self.segments: SegmentChain
-        self.log_start_offset = start.log_start_offset  # Invariant: never falls, but by truncation below it
+        self.log_start_offset = start.log_start_offset  # Invariant: falls only by a truncation below it
         self.high_watermark = start.high_watermark
-        self.verified_from = 0  # what was appended from this offset on was verified by this process
+        self.verified_from = 0  # this process verified all records from this offset on when it appended them
         self.epochs: LeaderEpochs
         self.producers: ProducerState
         self.commit: GroupCommit
@@ -166,39 +165,46 @@ class LogState:
         """``topic-partition``."""
         return f"{self.identity.topic}-{self.identity.partition}"
 
+    @property
+    def where(self) -> dict[str, Any]:
+        """The fields of an `event` that say which log it is about."""
+        return {"topic": self.identity.topic, "partition": self.identity.partition}
+
     def using(self, doing: str, timeout_s: float = -1, is_over: Callable[[], bool] | None = None) -> _Use:
-        """For ``with``: the log's lock, the log loaded and online; an `OSError` inside takes it offline. Raises
-        `RequestTimedOutError` where somebody else has the lock for longer than ``timeout_s`` (< 0: waits). With
-        ``is_over``, which must not block, also where that becomes true meanwhile; give a ``timeout_s`` then."""
+        """For ``with``: holds the log's lock, with the log loaded and online; an `OSError` inside takes it offline.
+
+        Raises `RequestTimedOutError` where another thread has the lock for longer than ``timeout_s`` (< 0: waits), and
+        when ``is_over()`` becomes true meanwhile. ``is_over`` must not block, and needs a ``timeout_s``.
+        """
         return _Use(self, doing, timeout_s, is_over)
 
     def ready(self) -> LogState:
-        """Itself, loaded and online, for reading one offset: that needs no lock once it is loaded."""
+        """Itself, loaded and online. Reading one offset then needs no lock."""
         if not self.is_loaded or self.offline is not None:
             with self.using("load"):
                 pass
         return self
 
     def fail(self, doing: str, error: OSError) -> NoReturn:
-        """Takes the log offline and raises `LogStorageError`; or why it was offline already."""
+        """Takes the log offline and raises `LogStorageError`; if it was offline already, raises the reason for that."""
         failure = LogStorageError(
-            f"{self.name}: to {doing} failed: {error}. The partition is offline until its broker is started anew; "
+            f"{self.name}: to {doing} failed: {error}. The partition is offline until its broker is restarted; "
             "nothing acknowledged is lost"
         )
         with self.lock:
-            if self.offline is not None:  # deleted, closed, or failed before: that is the reason to tell
+            if self.offline is not None:  # it was deleted or closed, or failed before: report that reason
                 raise type(self.offline)(self.offline.message) from error
-            _log.error("take log offline log=%s doing=%s error=%s", self.name, doing, error)
+            event(_logger, "take log offline", level=logging.ERROR, **self.where, doing=doing, error=error)
             self.go_offline(failure)
         raise failure from error
 
     def note_damage(self, damage: CorruptRecordError) -> None:
-        """The log is damaged, in part or as a whole; only the first time counts. What is sound is served on."""
+        """The log is damaged, in part or as a whole. Only the first call counts. Sound records are still served."""
         with self.lock:
             if self.damage is not None:
                 return
             self.damage = damage
-        _log.error("find log damaged log=%s error=%s", self.name, damage)
+        event(_logger, "find damage", level=logging.ERROR, **self.where, error=damage)
         self.on_damage()
 
     def go_offline(self, reason: PylogError) -> None:
@@ -211,7 +217,7 @@ class LogState:
             self.segments.release()
 
     def start_state(self) -> StartState:
-        """What the next start needs to know, as of now. Takes no lock and does not load the log."""
+        """What the next start needs to know, as of now. Takes no lock, and does not load the log."""
         if not self.is_loaded:
             return self.start
         durable = self.commit.durable_end_offset
@@ -250,7 +256,7 @@ class LogState:
 
     def remove_oldest(self, count: int, log_start_offset: int) -> None:
         """Moves the log's start and removes the first ``count`` segments. Call inside `using`."""
-        # The new start is on the device before a file goes: else the next start would miss the segments.
+        # The new log start is on the device before a file is removed, or the next start would miss the segments.
         self.log_start_offset = log_start_offset
         self.save()
         bases = self.segments.base_offsets[:count]
@@ -259,16 +265,16 @@ class LogState:
         self.epochs.truncate_from_start(log_start_offset)
 
     def reload_producers(self, end: int) -> None:
-        """After a truncation to ``end``. Call inside `using`."""
+        """Reads the producers' state again after a truncation to ``end``. Call inside `using`."""
         self.producers = load_producers(self.files, self.directory, self.segments.all_loaded(), end)
 
     def write_closing_files(self) -> None:
-        """What makes the next start need no look at frames. Call inside `using`, everything flushed."""
+        """Writes the files that spare the next start from reading frames. Call inside `using`, everything flushed."""
         write_snapshot(self.files, self.directory, self.segments.end_offset, self.producers)
         self.segments.active.sync_indexes()
 
     def with_sound_index(self, segment: Segment, find: Callable[[], _Found]) -> _Found:
-        """``find()``, once more with the segment's indexes built anew where the first try met something corrupt.
+        """``find()``. If that finds something corrupt, rebuilds the segment's indexes and calls it once more.
 
         Raises `CorruptRecordError` where the frames are at fault. Call inside `using`.
         """
@@ -279,15 +285,17 @@ class LogState:
             return find()
 
     def mend_index(self, segment: Segment, error: CorruptRecordError) -> None:
-        """Builds a segment's indexes anew from its headers, which is no look at its rows; as often as somebody meets
-        something corrupt. Raises `CorruptRecordError` where the headers are at fault."""
+        """Rebuilds a segment's indexes from its headers, without looking at rows, whenever a read found something
+        corrupt. Raises `CorruptRecordError` where the headers are at fault."""
         with self.using("rebuild an index"):
             if segment not in self.segments:
                 return
             if segment.has_bad_header:
                 raise error
             self.positions.clear()
-            _log.warning("rebuild index segment=%s reason=%s", segment.path, error.message)
+            event(
+                _logger, "rebuild index", level=logging.WARNING, **self.where, segment=segment.base_offset, error=error
+            )
             try:
                 segment.rebuild_indexes(segment.size_bytes)
             except CorruptRecordError:
@@ -295,7 +303,7 @@ class LogState:
                 raise
 
     def load(self) -> None:
-        """Reads or recovers the log. `using` calls it, once."""
+        """Reads or recovers the log. Only `using` calls it, once."""
         try:
             self._claim(self)
             self._finish_restart()
@@ -308,7 +316,7 @@ class LogState:
             )
             loaded = recovery.load()
         except (CorruptRecordError, UnsupportedVersionError) as error:
-            _log.error("refuse damaged log log=%s error=%s", self.name, error)
+            event(_logger, "load log", level=logging.ERROR, **self.where, error=error)
             self.go_offline(error)
             raise
         self._make_named(self)
@@ -322,7 +330,7 @@ class LogState:
         self.is_loaded = True
 
     def begin_with(self, segment: Segment) -> None:
-        """The log has this empty segment now, and no other. Call inside `using`, no fsync under way."""
+        """Makes this empty segment the log's only one. Call inside `using` while no fsync is under way."""
         self.segments = SegmentChain(self.open_files, self.directory, [segment])
         self.positions.clear()
         self.commit.begin_at(segment.base_offset)
@@ -331,7 +339,7 @@ class LogState:
         offset = _intended_restart(self.files, self.directory)
         if offset is None:
             return
-        _log.warning("finish restart log=%s offset=%d", self.name, offset)
+        event(_logger, "finish restart", level=logging.WARNING, **self.where, offset=offset)
         _carry_out_restart(self.open_files, self.directory, offset, self.config.index_interval_bytes)
         self.start = StartState(recovery_point=offset, high_watermark=offset, log_start_offset=offset)
         self.save()
@@ -343,7 +351,7 @@ class LogState:
         write_snapshot(self.files, self.directory, offset, self.producers)
 
     def _sync(self, timeout_s: float, is_over: Callable[[], bool]) -> int:
-        """Fsyncs all that was appended so far, not under the lock. `GroupCommit` calls it, one thread at a time."""
+        """Fsyncs everything appended so far, without the lock. `GroupCommit` calls it, from one thread at a time."""
         with self.using("fsync", max(timeout_s, SHORTEST_WAIT_S), is_over):
             end = self.segments.end_offset
             holds = self.segments.hold_unsynced()
@@ -359,32 +367,32 @@ class LogState:
 
 
 def _nobody() -> None:
-    """Nobody waits for news."""
+    """Nobody listens."""
 
 
 class ReadPositions:
-    """Offset → (segment's base offset, position) of frames' begins. Thread-safe; bounded; may forget anything."""
+    """Where frames begin: offset → (segment's base offset, position). Thread-safe; bounded; may forget anything."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._positions: OrderedDict[int, tuple[int, int]] = OrderedDict()
 
     def remember(self, offset: int, base_offset: int, position: int) -> None:
-        """The frame that begins with ``offset`` lies, or will lie, at ``position`` of the segment."""
+        """The frame that begins with ``offset`` is, or will be, at ``position`` of the segment."""
         with self._lock:
             self._positions[offset] = (base_offset, position)
             self._positions.move_to_end(offset)
-            if len(self._positions) > _REMEMBERED:
+            if len(self._positions) > _POSITIONS_REMEMBERED:
                 self._positions.popitem(last=False)
 
     def find(self, offset: int, base_offset: int) -> int | None:
-        """The position, if it is remembered and in that segment."""
+        """The position if it is remembered and in that segment."""
         with self._lock:
             base, position = self._positions.get(offset, (-1, -1))
             return position if base == base_offset else None
 
     def clear(self) -> None:
-        """Forgets all: positions may mean other frames now."""
+        """Forgets everything: positions may be those of other frames now."""
         with self._lock:
             self._positions.clear()
 
@@ -418,8 +426,8 @@ def append_from_leader(state: LogState, frames: Sequence[VerifiedFrame], leader_
 def lies_across(state: LogState, frames: Sequence[VerifiedFrame], leader_start: int) -> bool:
     """Whether the log ends within the first frame that is new, and all it holds is below the leader's start.
 
-    Its last records are of another history than the leader's, which was cut to the leader's start, or ended there: what
-    the leader has deleted cannot be compared.
+    Then the log's last records belong to another history than the leader's, and cannot be compared with it: the leader
+    has deleted its own.
     """
     with state.using("append"):
         end = state.segments.end_offset
@@ -428,7 +436,8 @@ def lies_across(state: LogState, frames: Sequence[VerifiedFrame], leader_start: 
 
 
 def _check_epochs(state: LogState, frames: Sequence[VerifiedFrame], leader_epoch: int | None, end: int) -> None:
-    """Epochs never fall along a log, none is newer than the leader's own, and what is here is what comes again."""
+    """Epochs never fall along a log, none is newer than the leader's own, and a record sent again has the epoch that it
+    has here."""
     entries = [entry for entry in state.epochs.entries if entry[1] < end]  # those with records
     newest = entries[-1][0] if entries else -1
     for frame in frames:
@@ -454,12 +463,12 @@ def _is_empty(state: LogState) -> bool:
 
 
 def _begin_lower(state: LogState, offset: int) -> None:
-    """The log is empty; its only segment begins at ``offset`` from now on, below its start, which stays.
+    """Makes the only segment of an empty log begin at ``offset``, below the log's start, which stays.
 
-    After a crash in between the next load begins at the start again, empty.
+    After a crash in between, the next load begins at the log's start again, empty.
     """
     state.commit.begin_at(offset)
-    state.save()  # first: a log that ends below its recovery point is damaged
+    state.save()  # first, because a log that ends below its recovery point counts as damaged
     above = state.segments.active
     segment = Segment(
         state.open_files,
@@ -548,10 +557,11 @@ def apply_retention(state: LogState, now_ms: int) -> int:
 
 
 def is_retained_whole(state: LogState, now_ms: int) -> bool:
-    """Whether the sizes and times of its files rule out that retention removes anything of a log that is not loaded.
+    """Whether retention certainly removes nothing of a log that is not loaded, going by the sizes and times of its
+    files.
 
-    A file's time is that of its last append or later (a restored copy's is later, and keeps the segment longer). One
-    that is ahead of the clock rules out nothing.
+    A file's time is that of its last append or later (that of a restored copy is later, and keeps the segment longer).
+    A time that is ahead of the clock proves nothing.
     """
     if state.offline is not None:
         return False
@@ -561,7 +571,7 @@ def is_retained_whole(state: LogState, now_ms: int) -> bool:
         size = sum(state.files.file_size(path) or 0 for path in paths)
         oldest_ms = state.files.modified_ms(paths[0]) if paths else None
     except FileNotFoundError:
-        return False  # it was set aside or deleted meanwhile
+        return False  # set aside or deleted meanwhile
     except OSError as error:
         state.fail("apply retention", error)
     if not size:
@@ -573,7 +583,7 @@ def is_retained_whole(state: LogState, now_ms: int) -> bool:
 
 
 def maybe_roll(state: LogState, now_ms: int) -> bool:
-    """See `PartitionLog.maybe_roll`."""
+    """Closes the active segment if its first frame is ``segment.ms`` old. Returns whether it did."""
     with state.using("roll"):
         active = state.segments.find(state.segments.end_offset)
         if not active.size_bytes or now_ms - active.first_append_ms < state.config.segment_ms:
@@ -582,11 +592,11 @@ def maybe_roll(state: LogState, now_ms: int) -> bool:
         return True
 
 
-# --- begin again ------------------------------------------------------------------------------------------------------
+# --- restart ----------------------------------------------------------------------------------------------------------
 
 
 def _intend_restart(files: FileSystem, directory: Path, offset: int) -> None:
-    """From here on the log is the one that begins at ``offset``. Durable when it returns. Raises `OSError`."""
+    """From now on the log is the one that begins at ``offset``. Durable when it returns. Raises `OSError`."""
     replace_file(files, directory / RESTART_NAME, encode_entries([(offset,)]))
 
 
@@ -598,14 +608,15 @@ def _intended_restart(files: FileSystem, directory: Path) -> int | None:
         return None
     rows = read_entries(files, path, field_count=1)
     if not rows:
-        raise CorruptRecordError(f"{path} is damaged: the log was about to begin anew, and where is not known")
+        raise CorruptRecordError(f"{path} is damaged: the log was about to restart, and at which offset is not known")
     return int(rows[0][0])
 
 
 def _carry_out_restart(open_files: OpenFiles, directory: Path, offset: int, index_interval_bytes: int) -> Segment:
     """Removes everything but the identity, and makes an empty segment at ``offset``. Durable. Raises `OSError`.
 
-    Nothing else is done to the log meanwhile, and nothing of it is held for an fsync; readers keep what they hold.
+    Nothing else may change the log meanwhile, and none of its files may be held for an fsync. Readers keep the files
+    they hold.
     """
     files = open_files.files
     found = PartitionFiles.find(files, directory)
@@ -631,8 +642,8 @@ def _forget_restart(files: FileSystem, directory: Path) -> None:
 
 @contextmanager
 def noting_damage(state: LogState, offset: int | None = None) -> Iterator[None]:
-    """What is done inside reads the record ``offset`` (None: any): if it meets something corrupt, and the log is at
-    fault, that is noted. The error goes on in any case."""
+    """For code that reads the record ``offset`` (None: any): if it finds something corrupt, and the log is at fault,
+    the log counts as damaged. The error is raised in any case."""
     try:
         yield
     except CorruptRecordError as error:
@@ -641,7 +652,7 @@ def noting_damage(state: LogState, offset: int | None = None) -> Iterator[None]:
 
 
 def note_damage(state: LogState, suspicion: CorruptRecordError, offset: int | None = None) -> None:
-    """Looks whether the log is damaged where ``offset`` is (None: in headers, anywhere), and notes it.
+    """Checks whether the log is damaged where ``offset`` is (None: anywhere, by headers alone), and if so notes it.
 
     Blocks while a segment is read. Raises nothing: a disk that fails takes the log offline.
     """
@@ -650,10 +661,10 @@ def note_damage(state: LogState, suspicion: CorruptRecordError, offset: int | No
     try:
         found = _first_bad_segment(state) if offset is None else _damage_at(state, offset)
     except PylogError as error:  # offline, by now
-        _log.warning("cannot look for damage log=%s reason=%s error=%s", state.name, suspicion.message, error)
+        event(_logger, "look for damage", level=logging.WARNING, **state.where, suspicion=suspicion, error=error)
         return
     if found is None:
-        _log.warning("no damage found log=%s offset=%s suspicion=%s", state.name, offset, suspicion.message)
+        event(_logger, "find no damage", level=logging.WARNING, **state.where, offset=offset, suspicion=suspicion)
     else:
         state.note_damage(found)
 

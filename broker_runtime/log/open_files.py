@@ -1,8 +1,8 @@
 """A bounded cache of open files, and the hold that readers have on what they read.
 
-Rule: a held file stays open and readable though it is unlinked or another is renamed over it; a file nobody holds
-is closed when the cache is full. A file with writes not yet fsynced must be held by its writer: a descriptor that is
-closed before its fsync may lose the report of a failed write-back (fsync(2), errseq_t).
+Rules: a held file stays open and readable even if it is unlinked or another is renamed over it. A file that nobody
+holds is closed when the cache is full. A file with writes that were not fsynced must be held by its writer: a
+descriptor that is closed before its fsync may lose the report of a failed write-back (fsync(2), errseq_t).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from broker_runtime.log.files import FileSystem
 
 
 class HeldFile:
-    """One open file, counted. Made by `OpenFiles.hold`; each hold is given back by one `release`."""
+    """One open file with a count of its holds. Created by `OpenFiles.hold`; one `release` gives one hold back."""
 
     __slots__ = ("_holds", "_owner", "descriptor", "is_cached", "path")
 
@@ -78,7 +78,7 @@ class OpenFiles:
             held._holds += 1
 
     def release(self, held: HeldFile) -> None:
-        """One hold less; closes what is neither held nor cached."""
+        """One hold less; closes a file that is neither held nor cached."""
         with self._lock:
             assert held._holds > 0, f"{held} released once too often"
             held._holds -= 1
@@ -86,9 +86,9 @@ class OpenFiles:
                 self.files.close(held.descriptor)
 
     def forget(self, path: Path) -> None:
-        """``path`` was unlinked or replaced: the next `hold` opens what is there now. Holders keep what they have.
+        """``path`` was unlinked or replaced: the next `hold` opens what is there now. Holders keep the old file.
 
-        Call it after the change and not before: else somebody opens the old file in between, and it stays.
+        Call it after the change, never before: otherwise another thread may open the old file in between, and it stays.
         """
         with self._lock:
             held = self._cached.pop(path, None)
@@ -102,7 +102,7 @@ class OpenFiles:
                 self._drop(self._cached.pop(path))
 
     def close(self) -> None:
-        """Forgets all files. Those still held are closed by their last release."""
+        """Forgets all files. Files still held are closed by their last release."""
         with self._lock:
             while self._cached:
                 _, held = self._cached.popitem()

@@ -1,7 +1,7 @@
-"""Whose a data directory is: one process's at a time (``.lock``), for ever one broker's of one cluster (``meta.json``).
+"""Whose a data directory is: one process's at a time (``.lock``), one broker's of one cluster for ever (``meta.json``).
 
-Rule: nothing else in the directory is looked at before both are known, and it is known that no data directory lies in
-another: deleting or setting aside a log takes all that is in its directory.
+Rule: nothing else in the directory is read before both are known, and before it is certain that no data directory is
+inside another: deleting a log, or setting it aside, affects everything in its directory.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def require_apart(files: FileSystem, paths: Sequence[Path]) -> None:
 
 
 def lock_directory(files: FileSystem, path: Path) -> int:
-    """Locks the directory for this process and returns the lock file's descriptor; closing it gives the lock up.
+    """Locks the directory for this process and returns the lock file's descriptor; closing that releases the lock.
 
     Raises `DirectoryLockedError` with the pid of the process that has it, `OSError`.
     """
@@ -80,7 +80,7 @@ def claim_directory(files: FileSystem, path: Path, wanted: DirectoryIdentity) ->
 
 
 def _is_data_directory(files: FileSystem, path: Path) -> bool:
-    """By its ``meta.json``; others may have a file of that name, and that of a data directory may be damaged."""
+    """Goes by ``meta.json``; other directories may have a file of that name, and a data directory's may be damaged."""
     try:
         return DirectoryIdentity.read(files, path) is not None
     except CorruptRecordError:
@@ -93,4 +93,4 @@ def _children(files: FileSystem, path: Path) -> list[Path]:
     try:
         return [path / name for name in sorted(files.list_directories(path))]
     except OSError:
-        return []  # not there yet, or it cannot be used, as the start says soon
+        return []  # it does not exist yet, or is unusable, which the start reports soon

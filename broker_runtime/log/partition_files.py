@@ -1,7 +1,7 @@
 """The files of a partition's directory, by what they are.
 
-Rule: what is not ours is left alone and told once. What is ours and left over from a change that a crash cut short is
-removed: temporary files, indexes without a segment, segments that lie below the log's start.
+Rule: foreign files are left alone, and logged once. What a crash in the middle of a change left of our own files is
+removed: temporary files, indexes without a segment, segments below the log's start.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from broker_runtime.contract.events import event
 from broker_runtime.log.files import FileSystem
 from broker_runtime.log.identity import PARTITION_NAME
 from broker_runtime.log.leader_epochs import EPOCHS_NAME
@@ -20,7 +21,7 @@ from broker_runtime.log.segment import SEGMENT_SUFFIXES
 _OFFSET_NAME = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)\Z")
 RESTART_NAME = "restart-offset"
 _TEMPORARY = re.compile(r"(\d{20}\.[a-z]+|partition\.json|leader-epoch-checkpoint|restart-offset)\.tmp\Z")
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,10 +59,11 @@ class PartitionFiles:
             foreign=foreign,
         )
 
-    def tell_foreign(self) -> None:
-        """Logs a warning that names what is not ours, if there is any."""
+    def warn_of_foreign(self) -> None:
+        """Logs a warning that names the foreign files, if there are any."""
         if self.foreign:
-            _log.warning("ignore foreign files directory=%s names=%s", self.directory, ", ".join(self.foreign[:10]))
+            names = ", ".join(self.foreign[:10])
+            event(_logger, "ignore foreign files", level=logging.WARNING, path=self.directory, names=names)
 
     def remove_leftovers(self, files: FileSystem, log_start_offset: int) -> None:
         """Removes what a crash left, and segments that end at or below the log's start. Raises `OSError`."""

@@ -2,9 +2,9 @@
 
     log start ≤ high watermark ≤ log end;   durable end ≤ log end
 
-Rule: one lock per log, no network and no fsync of appends under it. What was acknowledged stays, whatever fails: after
-an I/O error the log goes offline (`LogStorageError` for everything, until the broker starts anew), after damage it is
-never served. Nothing is read at start: the first use loads, or recovers, the log.
+Rule: one lock per log; no network call and no fsync of appends under it. Acknowledged records stay, whatever fails:
+after an I/O error the log goes offline (every call raises `LogStorageError` until the broker restarts), and damaged
+records are never served. Nothing is read at start: the first use loads, or recovers, the log.
 
 Never: shortens a file in place, maps one, retries an fsync, looks at a row.
 """
@@ -12,7 +12,6 @@ Never: shortens a file in place, maps one, retries an fsync, looks at a row.
 from __future__ import annotations
 
 import logging
-import time
 import uuid
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -27,7 +26,10 @@ from broker_runtime.contract.errors import (
     PylogError,
     RequestTimedOutError,
 )
+from broker_runtime.contract.events import event
 from broker_runtime.contract.frame import HEADER_BYTES, STAMP_BYTES
+from broker_runtime.contract.settings import TopicSettings
+from broker_runtime.contract.waiting import Deadline
 from broker_runtime.log import log_state
 from broker_runtime.log.appending import (
     AppendResult,
@@ -37,7 +39,6 @@ from broker_runtime.log.appending import (
     verify_for_follower,
     verify_for_leader,
 )
-from broker_runtime.log.config import FlushMode, LogConfig
 from broker_runtime.log.log_state import (
     SHORTEST_WAIT_S,
     LogState,
@@ -51,7 +52,7 @@ from broker_runtime.log.recovery import StartState
 
 _LONGEST_FSYNC_S = 60.0
 _READ_ATTEMPTS = 3
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 class LogExtent(NamedTuple):
@@ -73,7 +74,7 @@ class PartitionLog:
 
     Every method may raise `LogStorageError` (the log is offline or closed, or goes offline now), `CorruptRecordError`
     (it is damaged: the message names file, position and offsets) and `UnsupportedVersionError` (it was written by a
-    newer version); the docstrings name what comes besides. The first use blocks while the log is loaded or recovered.
+    newer version); the docstrings name further errors. The first use blocks while the log is loaded or recovered.
     """
 
     def __init__(self, state: LogState) -> None:
@@ -102,7 +103,7 @@ class PartitionLog:
 
     @property
     def topic_id(self) -> uuid.UUID:
-        """The id of the topic; new when a topic is made anew."""
+        """The topic's id; a topic that is deleted and created again has another one."""
         return self._state.identity.topic_id
 
     @property
@@ -111,33 +112,33 @@ class PartitionLog:
         return self._state.directory.parent
 
     @property
-    def config(self) -> LogConfig:
+    def config(self) -> TopicSettings:
         """The settings in force."""
         return self._state.config
 
     @config.setter
-    def config(self, config: LogConfig) -> None:
+    def config(self, config: TopicSettings) -> None:
         self._state.config = config
 
     @property
     def is_offline(self) -> bool:
-        """Whether every call fails from now on. Does not load the log."""
+        """Whether every call fails, for good. Does not load the log."""
         return self._state.offline is not None
 
     @property
     def is_damaged(self) -> bool:
-        """Whether records that were acknowledged cannot be read. It is offline only if that showed when it was loaded;
-        else what is sound is served on. Does not load the log."""
+        """Whether acknowledged records cannot be read. The log is offline only if that was found when it was loaded;
+        else the sound records are still served. Does not load the log."""
         return self._state.damage is not None
 
     @property
     def is_anothers(self) -> bool:
-        """Whether it counts as damaged because its directory is another log's, which nobody may take for this one's."""
+        """Whether the log counts as damaged because its directory belongs to another log."""
         return self._state.is_anothers
 
     @property
     def is_diverged(self) -> bool:
-        """Whether it counts as damaged because another log has taken its place; see `refuse_to_lose`."""
+        """Whether the log counts as damaged because it has diverged from its leader's; see `refuse_to_lose`."""
         return self._state.is_diverged
 
     @property
@@ -145,9 +146,9 @@ class PartitionLog:
         """The log's directory."""
         return self._state.directory
 
-    def on_damage(self, ring: Callable[[], None]) -> None:
-        """``ring`` is called when the log turns out to be damaged, by any thread: it must not block or call back."""
-        self._state.on_damage = ring
+    def on_damage(self, listener: Callable[[], None]) -> None:
+        """``listener`` is called when damage is found, by any thread: it must not block or call back."""
+        self._state.on_damage = listener
 
     @property
     def is_loaded(self) -> bool:
@@ -155,14 +156,14 @@ class PartitionLog:
         return self._state.is_loaded
 
     def extent(self, timeout_s: float = -1) -> LogExtent:
-        """All the offsets below, of one moment. Takes the lock once.
+        """The offsets of one moment. Takes the lock once.
 
-        With ``timeout_s`` raises `RequestTimedOutError` where somebody else has it for longer.
+        With ``timeout_s`` raises `RequestTimedOutError` where another thread has it for longer.
         """
         state = self._state
         with state.using("load", timeout_s):
             end = state.segments.end_offset
-            is_ack = state.config.flush_mode is FlushMode.ACK
+            is_ack = state.config.flush_mode == "ack"
             durable = state.commit.durable_end_offset if is_ack else end
             return LogExtent(state.log_start_offset, state.high_watermark, durable, end, state.epochs.entries)
 
@@ -179,8 +180,8 @@ class PartitionLog:
 
     @property
     def durable_end_offset(self) -> int:
-        """Everything below counts as durable: is on the device (``flush.mode=ack``), is appended (the others)."""
-        if self._state.config.flush_mode is FlushMode.ACK:
+        """Everything below counts as durable: it is on the device (``flush.mode=ack``), or appended (other modes)."""
+        if self._state.config.flush_mode == "ack":
             return self._state.ready().commit.durable_end_offset
         return self.log_end_offset
 
@@ -190,9 +191,9 @@ class PartitionLog:
         return self._state.ready().high_watermark
 
     def set_high_watermark(self, offset: int, timeout_s: float = -1) -> int:
-        """Sets the high watermark, within log start and log end; returns what it is now.
+        """Sets the high watermark, bounded by log start and log end. Returns the new one.
 
-        With ``timeout_s`` raises `RequestTimedOutError` where somebody else has the log for longer.
+        With ``timeout_s`` raises `RequestTimedOutError` where another thread has the log for longer.
         """
         with self._state.using("set the high watermark", timeout_s):
             self._state.high_watermark = max(self._state.log_start_offset, min(offset, self._state.segments.end_offset))
@@ -206,7 +207,7 @@ class PartitionLog:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of frames in all segments."""
+        """The size of all frames in all segments."""
         with self._state.using("load"):
             return self._state.segments.size_bytes()
 
@@ -223,11 +224,11 @@ class PartitionLog:
     ) -> AppendResult:
         """Verifies, stamps and writes ``frames`` (buffers of one frame each, not copied). Not durable yet: `flush`.
 
-        All or none become visible. A frame of an idempotent producer comes alone; one that is there already is not
-        written again (``is_duplicate``), after a look whether it is the same, unless it was deleted. Raises
-        `RequestTimedOutError` where somebody else has the log for longer than ``timeout_s`` (-1: waits);
-        `CorruptRecordError`, `RecordTooLargeError`, `InvalidTimestampError`, `UnsupportedVersionError`, as
-        `ProducerState.check`, `DuplicateSequenceError` for a frame in whose place another is (nothing was written) and
+        All or none become visible. A frame of an idempotent producer must be the only one of its call. One that was
+        appended before is not written again (``is_duplicate``); unless it was deleted since, it is compared with the
+        stored one first. Raises `RequestTimedOutError` where another thread has the log for longer than ``timeout_s``
+        (-1: waits); `CorruptRecordError`, `RecordTooLargeError`, `InvalidTimestampError`, `UnsupportedVersionError`; as
+        `ProducerState.check`; `DuplicateSequenceError` for a frame whose place another one has (nothing was written);
         `FencedLeaderEpochError` for an epoch older than the log's.
         """
         assert frames, "an append has at least one frame"
@@ -242,7 +243,7 @@ class PartitionLog:
     def _stamp_and_append(self, verified: Sequence[VerifiedFrame], leader_epoch: int, now_ms: int) -> AppendResult:
         offset = base_offset = self._state.segments.end_offset
         self._state.epochs.assign(leader_epoch, offset)
-        # What a power failure may take is no proof of damage to the recovery that reads the stamp.
+        # The recovery that reads this stamp must not take for damage what a power failure may lose.
         durable_watermark = min(self._state.high_watermark, self._state.commit.durable_end_offset)
         batch = []
         for frame in verified:
@@ -254,7 +255,7 @@ class PartitionLog:
                 high_watermark=durable_watermark,
                 topic_id=self.topic_id,
                 partition=self.partition,
-                is_log_append_time=self._state.config.is_log_append_time,
+                is_log_append_time=self._state.config.message_timestamp_type == "LogAppendTime",
             )
             batch.append((pieces, header))
             offset = header.next_offset
@@ -267,8 +268,8 @@ class PartitionLog:
         )
 
     def _require_stored(self, frame: VerifiedFrame, duplicate: AppendResult) -> None:
-        """Raises `DuplicateSequenceError` where the frame that has the place of ``frame`` in its producer's sequence is
-        not the same one: whoever sent it, ``frame`` is not in the log. Passes where that one is deleted by now."""
+        """Raises `DuplicateSequenceError` if the stored frame at this place of the producer's sequence is another one:
+        then ``frame`` is not in the log. Passes if the stored frame has been deleted."""
         if duplicate.base_offset < 0:
             return
         last_offset = duplicate.next_offset - 1
@@ -291,13 +292,13 @@ class PartitionLog:
     def append_as_follower(
         self, frames: Any, *, leader_epoch: int | None = None, leader_start: int = -1
     ) -> AppendResult:
-        """Verifies and writes the leader's bytes, unchanged: frames back to back that continue the log. Those that are
-        there already are left out; the result is then of what was written, an empty range where that is nothing.
+        """Verifies and writes the leader's bytes, unchanged: frames back to back that continue the log. Frames that the
+        log has already are skipped. The result is about those that were written, with an empty range for none.
 
-        In an empty log the first frame may begin below the log's start (a log may start within a frame). One that
-        holds nothing but what the leader has deleted, below ``leader_start``, begins anew where it has to. Raises
-        `CorruptRecordError`: damage, a gap, an epoch older than that of the log's last record, newer than
-        ``leader_epoch``, or another than that of the same record here.
+        In an empty log the first frame may begin below the log's start (a log may start within a frame). A log that
+        holds only records that the leader has deleted, below ``leader_start``, is restarted there if need be. Raises
+        `CorruptRecordError` for damage, a gap, and an epoch older than that of the log's last record, newer than
+        ``leader_epoch``, or different from that of the same record here.
         """
         verified = verify_for_follower(frames, self.topic_id, self.partition)
         assert verified, "an append has at least one frame"
@@ -322,14 +323,14 @@ class PartitionLog:
     ) -> int:
         """Blocks until everything below ``upto`` (None: everything appended so far) is on the device.
 
-        All who wait share one fdatasync. Works in every flush mode. Returns the end of what is on the device, which is
-        below ``upto`` where the log was cut below it meanwhile, or ``is_over()`` (looked at when it begins to wait,
-        after each `wake_flushes`, and while somebody else has the log; it must not block). Raises
-        `RequestTimedOutError` where another's fdatasync, or use of the log, outlasts ``timeout_s``. Saves no
+        All waiting threads share one fdatasync. Works in every flush mode. Returns the end of what is on the device.
+        That is below ``upto`` if the log was truncated below it meanwhile, or if ``is_over()`` (called when the wait
+        begins, after each `wake_flushes`, and while another thread has the log; it must not block). Raises
+        `RequestTimedOutError` where another thread's fdatasync, or use of the log, outlasts ``timeout_s``. Saves no
         checkpoint: `LogDirectory.checkpoint` and `maybe_checkpoint` do.
         """
         state = self._state
-        deadline = time.monotonic() + timeout_s
+        deadline = Deadline(timeout_s)
         if not state.is_loaded:
             state.ready()
         if upto is None:
@@ -340,23 +341,24 @@ class PartitionLog:
                 if is_over is None or not is_over():
                     raise
                 return state.commit.durable_end_offset
-        return state.commit.wait_durable(upto, deadline - time.monotonic(), is_over=is_over)
+        return state.commit.wait_durable(upto, deadline.remaining_s(), is_over=is_over)
 
     def wake_flushes(self) -> None:
-        """All who wait in `flush` for another's fdatasync look whether it is over for them. Takes no log's lock."""
+        """All threads in `flush` that wait for another's fdatasync check their ``is_over``. Takes no log's lock."""
         if self._state.is_loaded:
             self._state.commit.wake()
 
     def drop_cached(self) -> None:
-        """What was flushed of the last segment need not stay in memory: nobody is to read it soon."""
+        """What was flushed of the last segment need not stay in the page cache: nobody will read it soon."""
         state = self._state
         with state.using("drop what is cached"), state.segments.active.hold() as held:
             state.files.drop_cached(held.descriptor)
 
     def maybe_flush(self, now_ms: int) -> bool:
-        """Under ``flush.mode=interval``: flushes if ``flush.ms`` passed since the last time. Returns whether it did."""
+        """Under ``flush.mode=interval``: flushes if ``flush.ms`` passed since the last flush. Returns whether it
+        did."""
         state = self._state
-        if not state.is_loaded or state.offline is not None or state.config.flush_mode is not FlushMode.INTERVAL:
+        if not state.is_loaded or state.offline is not None or state.config.flush_mode != "interval":
             return False
         with state.using("flush"):
             is_due = not 0 <= now_ms - state.last_sync_ms < state.config.flush_ms  # below 0: the clock went back
@@ -367,9 +369,10 @@ class PartitionLog:
         return True
 
     def try_flush(self, now_ms: int | None = None) -> None:
-        """`maybe_flush`, or without ``now_ms`` a flush if a segment was closed since the last such. Raises nothing.
+        """`maybe_flush`; or without ``now_ms`` a flush if a segment was closed since the last such call. Raises
+        nothing.
 
-        For the one who looks after many logs: a failure has taken this one offline, and the log says so.
+        For callers that look after many logs: a failure takes this log offline, and a line in the broker's log says so.
         """
         state = self._state
         if not state.is_loaded or state.offline is not None:
@@ -378,14 +381,14 @@ class PartitionLog:
             if now_ms is not None:
                 self.maybe_flush(now_ms)
             elif state.has_rolled:
-                state.has_rolled = False  # first: a segment that is closed from now on is for the next time
+                state.has_rolled = False  # first: a segment that is closed from now on belongs to the next call
                 try:
                     self.flush()
                 except PylogError:
                     state.has_rolled = True
                     raise
         except PylogError as error:
-            _log.warning("flush log log=%s error=%s", state.name, error)
+            event(_logger, "flush log", level=logging.WARNING, **state.where, error=error)
 
     def start_state(self) -> StartState:
         """What the next start needs to know, as of now. Takes no lock and does not load the log."""
@@ -394,11 +397,11 @@ class PartitionLog:
     # --- read -----------------------------------------------------------------------------------------------------
 
     def read(self, offset: int, *, max_bytes: int, upto: int, at_least_one: bool = True) -> LogSlice | None:
-        """Finds whole frames of one segment from the one that has ``offset``, ended at or before ``upto``.
+        """Finds whole frames of one segment, from the one with ``offset`` on, that end at or before ``upto``.
 
-        At most ``max_bytes``, but for a first frame that is larger (None then without ``at_least_one``). None: nothing
-        below ``upto`` yet. The slice reads nothing before its `load`; close it. Raises `OffsetOutOfRangeError` below
-        the log's start or above its end.
+        They have at most ``max_bytes`` together. A larger first frame is returned alone, or not at all without
+        ``at_least_one`` (None). None also means that there is nothing below ``upto`` yet. The slice reads nothing
+        before its `load`. The caller closes it. Raises `OffsetOutOfRangeError` below the log's start or above its end.
         """
         try:
             return self._read(offset, max_bytes=max_bytes, upto=upto, at_least_one=at_least_one)
@@ -429,16 +432,16 @@ class PartitionLog:
             except OSError as error:
                 with state.lock:
                     was_removed = isinstance(error, FileNotFoundError) and segment not in state.segments
-                if not was_removed:  # else its indexes went meanwhile
+                if not was_removed:  # else its indexes were removed meanwhile: try again
                     state.fail("read", error)
-        if met is not None:  # the indexes, made anew, were wrong again
+        if met is not None:  # the rebuilt indexes were wrong again
             raise met
         raise CorruptRecordError(f"offset {offset} of {state.name} cannot be found: its segments change all the time")
 
     def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record whose timestamp is ≥ ``timestamp_ms``; None where there is none.
 
-        Looks up to the log's end; the caller compares with the high watermark.
+        Searches up to the log's end; the caller compares the result with the high watermark.
         """
         state = self._state
         with noting_damage(state), state.using("look up a time"):
@@ -459,17 +462,12 @@ class PartitionLog:
             segments = self._state.segments.all_loaded()
             return max((segment.max_timestamp_ms for segment in segments if segment.size_bytes), default=-1)
 
-    def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
-        """(largest known epoch ≤ ``leader_epoch``, where it ended), (-1, -1) where none is known (KIP-279)."""
-        with self._state.using("look up an epoch"):
-            return self._state.epochs.end_offset(leader_epoch, self._state.segments.end_offset)
-
     # --- what shortens the log (log_state.py) -----------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> int:
-        """Removes all records at and behind ``offset``, and those in one frame with it; returns the new end.
+        """Removes all records from ``offset`` on, and those in the same frame as it. Returns the new end.
 
-        Durable when it returns; epochs and producer state go back as well. Readers keep what they hold. Raises
+        Durable when it returns; epochs and producer state go back as well. Readers keep the files they hold. Raises
         `OffsetOutOfRangeError` below the log's start, `RequestTimedOutError` where an fsync does not end.
         """
         with noting_damage(self._state, offset):
@@ -478,11 +476,12 @@ class PartitionLog:
         return end
 
     def refuse_to_lose(self, offset: int, leader_epoch: int) -> None:
-        """Raises `CorruptRecordError` where a cut to ``offset`` would take records that are known to be committed, or
-        all there are: this log counts as damaged from then on, so that it is set aside whole and another fetched.
+        """Raises `CorruptRecordError` if a truncation to ``offset`` would remove records that are known to be
+        committed, or all records. From then on this log counts as damaged, so that it is set aside whole, and the
+        leader's fetched.
 
-        Known is the high watermark: as the leaders told it and, after a stop that was not in order, as the checkpoint
-        and the stamps of the frames behind the recovery point show it.
+        Records are known to be committed below the high watermark. After an unclean stop that is the one in the
+        checkpoint, or in the stamps of the frames beyond the recovery point.
         """
         state = self._state
         with state.using("look for committed records"):
@@ -501,23 +500,23 @@ class PartitionLog:
         raise refusal
 
     def restart_at(self, offset: int) -> None:
-        """Removes all records, and the log goes on, empty, at ``offset``, wherever that is.
+        """Removes all records. The log continues, empty, at ``offset``, which may be anywhere.
 
         Durable when it returns; epochs and producers are forgotten. A crash leaves the old log or the empty one.
-        Readers keep what they hold. Raises `RequestTimedOutError` where an fsync does not end.
+        Readers keep the files they hold. Raises `RequestTimedOutError` where an fsync does not end.
         """
         log_state.restart_at(self._state, offset)
 
     def delete_records(self, offset: int, timeout_s: float = -1) -> int:
-        """Moves the log's start up to ``offset``; whole segments below go. Returns the log's start.
+        """Moves the log's start up to ``offset``, and removes whole segments below. Returns the log's start.
 
         Durable when it returns. Raises `OffsetOutOfRangeError` above the high watermark; with ``timeout_s``
-        `RequestTimedOutError` where somebody else has the log for longer: nothing is deleted then.
+        `RequestTimedOutError` where another thread has the log for longer: then nothing is deleted.
         """
         return log_state.delete_records(self._state, offset, timeout_s)
 
     def apply_retention(self, now_ms: int) -> int:
-        """Removes the segments that ``retention.ms`` and ``retention.bytes`` give up; returns how many.
+        """Removes the segments that ``retention.ms`` and ``retention.bytes`` no longer keep. Returns how many.
 
         Loads a log that was not used yet only if its files look as if there were something to remove.
         """
@@ -526,16 +525,12 @@ class PartitionLog:
         with noting_damage(self._state):
             return log_state.apply_retention(self._state, now_ms)
 
-    def maybe_roll(self, now_ms: int) -> bool:
-        """Closes the last segment if its first frame is ``segment.ms`` old. Returns whether it did."""
-        return log_state.maybe_roll(self._state, now_ms)
-
     # --- its end --------------------------------------------------------------------------------------------------
 
     def close(self) -> bool:
-        """Makes everything durable and gives up files; every later call raises. Returns whether the log ends cleanly.
+        """Makes everything durable and closes the files; every later call raises. Returns whether that was clean.
 
-        Never raises for the disk: a log that cannot be closed cleanly is recovered the next time.
+        Raises nothing if the disk fails: a log that was not closed cleanly is recovered by the next start.
         """
         state = self._state
         closed = LogStorageError(f"{state.name} is closed")
@@ -549,14 +544,14 @@ class PartitionLog:
             with state.using("close"):
                 state.write_closing_files()
         except PylogError as error:
-            _log.warning("close log log=%s error=%s", state.name, error)
+            event(_logger, "close log", level=logging.WARNING, **state.where, error=error)
             return False
         finally:
             self.abandon(closed)
         return True
 
     def abandon(self, reason: PylogError) -> None:
-        """Every call, and every wait under way, raises ``reason`` from now on; writes nothing."""
+        """From now on every call raises ``reason``, and so does every wait under way. Writes nothing."""
         with self._state.lock:
             self._state.go_offline(reason)
 
@@ -566,9 +561,9 @@ class PartitionLog:
         return identity == identity.with_schemas(schemas)
 
     def add_schemas(self, schemas: Sequence[tuple[int, bytes]]) -> None:
-        """Makes further versions of the topic's schema known to whoever reads the directory.
+        """Adds versions of the topic's schema to the log's directory, for its readers.
 
-        Durable when it returns, or, of a log that was not used yet, before its first use ends; does not load the log.
+        Durable when it returns; for a log that was not used yet, before its first use ends. Does not load the log.
         """
         state = self._state
         with state.lock:

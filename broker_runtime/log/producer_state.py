@@ -1,38 +1,38 @@
-"""What a log remembers of each idempotent producer: epoch and last five batches (Kafka's ProducerStateManager).
+"""What a log remembers about each idempotent producer: epoch and last five batches (Kafka's ProducerStateManager).
 
 ``<offset, 20 digits>.snapshot`` holds the state after all records before that offset, little endian:
 
     bytes    type   field
     0–3      4s     ``PSNP``
     4–5      u16    version (3)
-    6–9      u32    CRC-32C of the version and of all bytes behind this field
-    10–17    i64    append time of the last frame, of whatever producer (ms; -1: no frame)
+    6–9      u32    CRC-32C of the version and of all bytes after this field
+    10–17    i64    append time of the last frame, of any producer (ms; -1: no frame)
     18–21    u32    number of producers; each, by rising producer id:
       i64 producer id · i16 epoch · i64 first offset of its open transaction (-1: none) · i64 age: how much of the log's
       time (ms) has passed since its last frame · u8 number of batches; each:
         i32 base sequence · i32 last sequence · i64 base offset · i64 last offset · i64 append time (ms)
 
-Version 2, which is read as well, has the newest append time in place of the last one's, and of each producer what that
-time was at its last frame, in place of the age. Its CRC-32C is of the bytes behind that field alone.
+Version 2 can be read as well. It has the newest append time in place of the last frame's, and for each producer that
+time as it was at the producer's last frame, in place of the age. Its CRC-32C does not cover the version.
 
-Rule: the state follows from the frames alone, so a follower's is its leader's, and a truncated log's that of what is
-left. A snapshot is written when a segment is closed (named by the next one's base offset) and when the log is closed; a
-damaged one is ignored and the frames are read again.
+Rule: the state follows from the frames alone. So a follower's is the same as its leader's, and that of a truncated log
+is that of its remaining frames. A snapshot is written when a segment is closed (named by the next one's base offset)
+and when the log is closed. A damaged one is ignored, and the frames are read again.
 
 A producer is forgotten when the log's time is `EXPIRY_MS` beyond what it was at the producer's last frame. The log's
-time is the sum of what passed between each frame's append time and the next one's: nothing where a leader's clock went
-back, and `LARGEST_STEP_MS` at most, so that a clock that jumps ahead makes nobody forgotten whose retry is on its way.
-That, too, follows from the frames alone, so that all replicas forget alike, whatever their clocks say and whenever they
-look; an idle log forgets nobody.
+time is the sum of the steps from each frame's append time to the next one's. A step is nothing where a leader's clock
+went back, and `LARGEST_STEP_MS` at most, so that a clock that jumps ahead does not make the log forget a producer whose
+retry is on its way. This, too, follows from the frames alone, so all replicas forget alike, whatever their clocks say
+and whenever they check. An idle log forgets no producer.
 
     sequence, as a circle of 2^31:   … ─ not remembered ─┬─ up to five batches ─┬─ expected ─┬─ gap …
                                        refused            repeated: must equal    appended     refused
                                                           one of them
 
-What lies up to half the circle behind ``expected`` was appended before; the other half is ahead of it. A retry is never
-older than five batches: a producer has no more in flight. So what is older is refused, because whether it is what was
-appended cannot be told: others may have taken its place. Where fewer than five are remembered, the log begins in the
-middle of what the producer sent: an older frame was deleted, and counts as repeated, its offset not known.
+The half of the circle before ``expected`` was appended before; the other half is ahead of it. A retry is never older
+than five batches, because a producer has no more in flight. Anything older is refused: whether it is the same as what
+was appended is not known any more. If fewer than five are remembered, the log begins in the middle of what the producer
+sent: then an older frame was deleted, and counts as repeated, at an unknown offset.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ SNAPSHOT_SUFFIX = ".snapshot"
 BATCHES_REMEMBERED = 5
 """As many as a producer may have in flight."""
 EXPIRY_MS = 86_400_000
-"""A producer without a frame for so long is forgotten; longer than any frame is tried (``delivery.timeout.ms``)."""
+"""A producer without a frame for this long is forgotten; longer than any frame is retried (``delivery.timeout.ms``)."""
 LARGEST_STEP_MS = EXPIRY_MS // 24
 """How far one frame moves the log's time at most."""
 _FORGET_EVERY_MS = EXPIRY_MS // 24
@@ -78,7 +78,7 @@ _VERSION_OF_APPEND_TIMES = 2
 
 
 class ProducerBatch(NamedTuple):
-    """One batch as appended. ``last_sequence`` wraps behind 2^31 - 1."""
+    """One batch as appended. ``last_sequence`` wraps after 2^31 - 1."""
 
     base_sequence: int
     last_sequence: int
@@ -88,8 +88,8 @@ class ProducerBatch(NamedTuple):
 
 
 class RepeatedFrame(NamedTuple):
-    """Where the records of a frame that came again lie. ``base_offset`` and time -1: not remembered; then
-    ``next_offset`` is the end of the producer's last batch, which lies behind it."""
+    """Where the records of a repeated frame are. ``base_offset`` and time -1: not remembered; then ``next_offset`` is
+    the end of the producer's last batch, which is after it."""
 
     base_offset: int
     next_offset: int
@@ -98,8 +98,8 @@ class RepeatedFrame(NamedTuple):
 
 @dataclass(slots=True)
 class ProducerEntry:
-    """One producer. Invariant: the batches are of ``epoch``, oldest first, each begins where the last one ended; at
-    most `BATCHES_REMEMBERED`."""
+    """One producer. Invariant: the batches are of ``epoch``, oldest first, and each begins where the one before ended;
+    there are at most `BATCHES_REMEMBERED`."""
 
     epoch: int
     transaction_first_offset: int = -1
@@ -112,19 +112,19 @@ class ProducerEntry:
         return (self.batches[-1].last_sequence + 1) & _MAX_SEQUENCE if self.batches else 0
 
     def is_expired(self, log_time_ms: int) -> bool:
-        """Whether it counts as never seen. One with an open transaction never does."""
+        """Whether it counts as never seen. A producer with an open transaction never does."""
         return self.transaction_first_offset < 0 and log_time_ms - self.log_time_ms > EXPIRY_MS
 
 
 class ProducerState:
     """All producers of one log. Not thread-safe: the log's lock guards it.
 
-    Invariant: ``producers`` are all that did not expire, and some that did and take memory for an hour at most of the
-    log's time; those count as never seen, and `encode` leaves them out.
+    Invariant: ``producers`` has all that are not expired. It may have expired ones for up to an hour of the log's time;
+    those count as never seen, and `encode` leaves them out.
     """
 
     def __init__(self, producers: dict[int, ProducerEntry] | None = None, last_append_ms: int = -1) -> None:
-        """``producers``: their `log_time_ms` is counted from now, so it is 0 or less."""
+        """``producers``: the log's time begins at 0 now, so their `log_time_ms` is 0 or less."""
         self.producers = producers if producers is not None else {}
         self.log_time_ms = 0
         self._last_append_ms = last_append_ms
@@ -133,10 +133,10 @@ class ProducerState:
     def check(self, header: FrameHeader) -> RepeatedFrame | None:
         """Whether the frame of an idempotent producer is the next one (None) or was appended before (where).
 
-        Raises `InvalidProducerEpochError` (a newer epoch was seen), `UnknownProducerIdError` (never seen, or forgotten,
-        and not at its beginning), `OutOfOrderSequenceError` (frames before it are missing), `DuplicateSequenceError`
-        (some of its records are there, in other frames than this one, or all that is remembered lies behind it). After
-        any of them it must not be appended.
+        Raises `InvalidProducerEpochError` (a newer epoch was seen), `UnknownProducerIdError` (the producer was never
+        seen, or forgotten, and does not begin with sequence 0), `OutOfOrderSequenceError` (frames before it are
+        missing), `DuplicateSequenceError` (some of its records were appended in other frames, or it is older than all
+        that is remembered). After any of them it must not be appended.
         """
         entry = self.producers.get(header.producer_id)
         base = header.base_sequence
@@ -182,7 +182,7 @@ class ProducerState:
             entry.transaction_first_offset = header.base_offset
         base = header.base_sequence
         last = (base + header.record_count - 1) & _MAX_SEQUENCE if base >= 0 else -1
-        # One that was forgotten began anew, or the log begins in the middle of it: what it sent before is over.
+        # A forgotten producer began again, or the log begins in the middle of its frames: earlier batches do not count.
         kept = entry.batches[1 - BATCHES_REMEMBERED :] if base == entry.next_sequence else ()
         batch = ProducerBatch(base, last, header.base_offset, header.last_offset, header.append_time_ms)
         entry.batches = (*kept, batch)
@@ -201,7 +201,7 @@ class ProducerState:
 
     @classmethod
     def decode(cls, data: bytes) -> ProducerState:
-        """The state in a snapshot's bytes. Raises `CorruptRecordError` for all that `encode` does not write."""
+        """The state in a snapshot's bytes. Raises `CorruptRecordError` for anything that `encode` does not write."""
         if len(data) < _HEAD.size + _COUNT.size:
             raise CorruptRecordError(f"a snapshot has at least {_HEAD.size + _COUNT.size} bytes, not {len(data)}")
         magic, version, checksum = _HEAD.unpack_from(data)
@@ -224,7 +224,7 @@ class ProducerState:
         return cls(producers, last_append_ms)
 
     def _forget_expired(self, log_time_ms: int) -> None:
-        """Gives up the memory of those that count as never seen."""
+        """Frees the memory of producers that count as never seen."""
         self._forgot_at_ms = self.log_time_ms
         for producer_id in [key for key, entry in self.producers.items() if entry.is_expired(log_time_ms)]:
             del self.producers[producer_id]
@@ -247,7 +247,7 @@ def _checksum(version: int, body: bytes) -> int:
 
 
 def _repeated(batches: tuple[ProducerBatch, ...], header: FrameHeader) -> RepeatedFrame:
-    """Which of ``batches`` a frame behind the next sequence is."""
+    """Which of ``batches`` a frame is whose sequence was appended before."""
     base = header.base_sequence
     last = (base + header.record_count - 1) & _MAX_SEQUENCE
     for batch in batches:
@@ -264,8 +264,8 @@ def _repeated(batches: tuple[ProducerBatch, ...], header: FrameHeader) -> Repeat
 
 
 def load_producers(files: FileSystem, directory: Path, segments: Sequence[Segment], end: int) -> ProducerState:
-    """The state after all records before ``end``, where ``segments`` end. Other snapshots are removed: those behind it
-    tell of records that are no more, those before the first segment miss what lay in between.
+    """The state after all records before ``end``, where ``segments`` end. Snapshots that do not fit are removed: those
+    beyond ``end`` know records that no longer exist, those before the first segment lack the records in between.
 
     Raises `CorruptRecordError` where a segment is damaged, `OSError`.
     """
@@ -273,7 +273,7 @@ def load_producers(files: FileSystem, directory: Path, segments: Sequence[Segmen
     first = segments[0].base_offset
     stale = [offset for offset in offsets if not first <= offset <= end]
     remove_snapshots(files, directory, stale)
-    if stale:  # else a power failure might bring one back when the log has grown beyond it
+    if stale:  # otherwise a power failure could bring one back after the log has grown beyond it
         files.sync_directory(directory)
     offset, state = _newest_snapshot(files, directory, [offset for offset in offsets if offset not in stale])
     ends = [segment.base_offset for segment in segments[1:]] + [end]
@@ -289,7 +289,7 @@ def load_producers(files: FileSystem, directory: Path, segments: Sequence[Segmen
 
 
 def remove_snapshots(files: FileSystem, directory: Path, offsets: Iterable[int]) -> None:
-    """Unlinks the snapshots at ``offsets``, where there are any. Raises `OSError`."""
+    """Unlinks the snapshots at ``offsets`` that exist. Raises `OSError`."""
     for offset in offsets:
         path = snapshot_path(directory, offset)
         if files.file_size(path) is not None:
@@ -297,7 +297,7 @@ def remove_snapshots(files: FileSystem, directory: Path, offsets: Iterable[int])
 
 
 def _newest_snapshot(files: FileSystem, directory: Path, offsets: Sequence[int]) -> tuple[int, ProducerState]:
-    """The newest good one and its offset; (-1, no producers) where there is none."""
+    """The newest good snapshot and its offset; (-1, no producers) if there is none."""
     for offset in reversed(offsets):
         data = read_file(files, snapshot_path(directory, offset))
         if data is None:

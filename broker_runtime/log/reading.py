@@ -1,15 +1,16 @@
 """Frames found by a read, and how they are loaded: a segment as a reader found it, a slice of it, its verification.
 
-Rules: what is found here stays readable though the log is truncated, or the segment removed, meanwhile: a slice holds
-its file, and files are unlinked or replaced, never shortened or written where a slice points. A bad frame is never
-given out, nor what is behind it together with what is before it: every checksum is verified before anybody gets the
-bytes. The only exception is what this process itself appended to the segment that takes the appends: that was verified
-then, and is mostly read from memory.
+Rules: a slice stays readable even if the log is truncated or the segment removed meanwhile: it holds its file, and
+files are unlinked or replaced, never shortened, and never written where a slice points. A bad frame is never returned,
+and neither is anything after it: every checksum is verified before a caller gets the bytes. The only exception are
+frames that this process itself appended to the active segment: it verified them then, and mostly reads them from the
+page cache.
 
-Without the columns that nobody asked for: header and directory first, then only the chunks needed; what lies close
-together is one read. Frames small enough to come along with the read of their header cost no read of their own.
+A projected read leaves out the columns that nobody asked for: it reads header and directory first, then only the chunks
+needed, and chunks close to each other in one read. A frame small enough to come with the read of its header costs no
+read of its own.
 
-By time: the time index says where to begin, headers which frame, and only that frame's timestamps are decoded.
+A look-up by time begins where the time index says, finds the frame by its header, and decodes only its timestamps.
 """
 
 from __future__ import annotations
@@ -43,19 +44,20 @@ _GAP_BYTES = 16 << 10  # cheaper to read than another call
 
 
 class SegmentView:
-    """Made under the log's lock, used once, outside of it."""
+    """One segment for one read. Created under the log's lock, used once, without it."""
 
     def __init__(self, state: LogState, segment: Segment) -> None:
         """Holds the segment's file. Raises `OSError`."""
         self._state = state
         self._segment = segment
         self._extent = segment.extent
-        # Only there is everything from an offset on what this process appended, and hardly ever read from the device.
+        # Only the active segment has a tail that this process wrote itself: it needs no second verification, and is
+        # almost always in the page cache.
         self._verified_from = segment.next_offset if segment.is_closed else state.verified_from
         self._held = segment.hold()
 
     def find(self, offset: int, *, max_bytes: int, upto: int, at_least_one: bool) -> LogSlice | None:
-        """The slice as `PartitionLog.read` says. Raises `CorruptRecordError` for index or frames, `OSError`."""
+        """The slice, as `PartitionLog.read` returns it. Raises `CorruptRecordError` for index and frames, `OSError`."""
         with self._held:
             start = self._start(offset)
             position, header = start
@@ -89,7 +91,7 @@ class SegmentView:
 class LogSlice:
     """Whole frames [start_offset, next_offset), ``size_bytes`` of one segment. Close it, or use ``with``.
 
-    ``start_offset`` is the first frame's and may lie before the offset asked for. One thread at a time.
+    ``start_offset`` is the first frame's, and may be below the offset asked for. One thread at a time.
     """
 
     __slots__ = (
@@ -111,7 +113,7 @@ class LogSlice:
         is_verified: bool,
     ) -> None:
         """Takes over one hold of ``held``. ``fail`` turns an `OSError` into the log's `LogStorageError`.
-        ``is_verified``: this process did so when it appended the frames."""
+        ``is_verified``: this process verified the frames when it appended them."""
         self._files = files
         self._held = held
         self._position = position
@@ -127,17 +129,17 @@ class LogSlice:
         return f"LogSlice({self.start_offset}..{self.next_offset} bytes={self.size_bytes} of {self._held.path.name})"
 
     def load(self) -> pa.Buffer:
-        """The frames, in memory of their own; they end, and `next_offset` is, before the first that is damaged.
+        """The frames, in memory of their own, up to the first damaged one; `next_offset` becomes that one's offset.
 
-        Blocks on the disk. Raises `CorruptRecordError` where the first one is, or the file ends early,
+        Blocks on the disk. Raises `CorruptRecordError` if the first frame is damaged or the file ends early,
         `LogStorageError`.
         """
         return self._load(is_verified=self._is_verified)
 
     def load_projected(self, column_ids: Iterable[int]) -> pa.Buffer:
-        """The frames pruned to the chunks of ``column_ids``, in memory of their own; the rest is not read.
+        """The frames pruned to the chunks of ``column_ids``, in memory of their own. Other chunks are not read.
 
-        A frame whose columns share one chunk comes whole, and so may all before a damaged one. Blocks on the disk.
+        A frame whose columns share one chunk is returned whole; before a damaged frame all may be. Blocks on the disk.
         Raises as `load`.
         """
         assert not self._is_closed, "a closed slice may read another file's bytes"
@@ -147,11 +149,11 @@ class LogSlice:
         except OSError as error:
             self._fail(f"read {self._held.path}", error)
         except CorruptRecordError:
-            return self._load(is_verified=False)  # what is sound, as it is
+            return self._load(is_verified=False)  # the sound frames, not pruned
         return answer if self._is_verified else self._sound_part(answer)
 
     def load_head(self) -> memoryview:
-        """The first frame's header as it is on the disk, nothing verified; `load` looks whether it is damaged.
+        """The first frame's header as it is on the disk, not verified; `load` verifies it.
 
         Blocks on the disk. Raises `CorruptRecordError` where the file ends early, `LogStorageError`.
         """
@@ -160,7 +162,7 @@ class LogSlice:
         return head
 
     def close(self) -> None:
-        """Gives the file back. Again is fine."""
+        """Gives the file back. Idempotent."""
         if not self._is_closed:
             self._is_closed = True
             self._held.release()
@@ -197,7 +199,7 @@ class LogSlice:
 
 
 class SliceCheck:
-    """Of one log. Thread-safe."""
+    """Verifies what was read from one log. Thread-safe."""
 
     __slots__ = ("_state",)
 
@@ -205,14 +207,14 @@ class SliceCheck:
         self._state = state
 
     def suspect(self, error: CorruptRecordError, offset: int) -> None:
-        """A read of ``offset`` met ``error``: if the log is at fault, that is noted."""
+        """A read of ``offset`` found ``error``: if the log is at fault, it counts as damaged."""
         note_damage(self._state, error, offset)
 
     def sound_part(self, frames: pa.Buffer, offset: int, next_offset: int) -> tuple[pa.Buffer, int]:
-        """The good frames that ``frames``, whole or pruned, of offsets [offset, next_offset) begins with, and the
-        offset behind them.
+        """The good frames at the beginning of ``frames``, which are whole or pruned and have the offsets [offset,
+        next_offset); and the offset after them.
 
-        Damage is noted, which reads the segment once more. Raises `CorruptRecordError` where the first frame is bad.
+        Damage is noted, which reads the segment once more. Raises `CorruptRecordError` if the first frame is bad.
         """
         topic_id, partition = self._state.identity.topic_id.bytes, self._state.identity.partition
         view = memoryview(frames).cast("B")
@@ -239,7 +241,7 @@ class _FileRange(NamedTuple):
 
 
 class ProjectedRead:
-    """One read; used once, by one thread."""
+    """One projected read; used once, by one thread."""
 
     def __init__(self, files: FileSystem, held: HeldFile, column_ids: Iterable[int]) -> None:
         self._files = files
@@ -251,7 +253,7 @@ class ProjectedRead:
         self._pieces: list[bytes | bytearray | memoryview | _FileRange] = []
 
     def load(self, position: int, end_position: int, offset: int) -> pa.Buffer:
-        """The pruned frames of [position, end_position), the first of which begins ``offset``, in memory of their own.
+        """The pruned frames of [position, end_position), which begin with ``offset``, in memory of their own.
 
         Raises `CorruptRecordError`, `OSError`.
         """
@@ -269,7 +271,7 @@ class ProjectedRead:
         return self._fill()
 
     def _need(self, position: int, size_bytes: int, window_bytes: int) -> None:
-        """Makes the window hold ``size_bytes`` from ``position``, if the file has them."""
+        """Makes the window contain ``size_bytes`` from ``position`` on, if the file has them."""
         if position + size_bytes <= self._window_position + len(self._window):
             return
         data = self._files.read(self._held.descriptor, max(size_bytes, window_bytes), position)
@@ -304,7 +306,7 @@ class ProjectedRead:
         return answer
 
     def _read(self, wanted: list[tuple[int, memoryview]]) -> None:
-        """Fills memory from file positions, which rise; near ones by one call, the gaps into scratch memory."""
+        """Fills memory from rising file positions; nearby ones in one call, with the gaps read into scratch memory."""
         scratch = memoryview(bytearray(_GAP_BYTES))
         number = 0
         while number < len(wanted):
@@ -321,7 +323,7 @@ class ProjectedRead:
 
 
 class TimeLookup:
-    """Looks in one segment, under the log's lock."""
+    """A look-up by time in one segment, under the log's lock."""
 
     def __init__(self, files: FileSystem, segment: Segment, identity: PartitionIdentity) -> None:
         self._files = files
@@ -371,7 +373,7 @@ class TimeLookup:
 
 
 def schema_history(identity: PartitionIdentity) -> SchemaHistory:
-    """The topic's schemas as the partition's directory has them."""
+    """The topic's schemas that are in the partition's directory."""
     versions = [
         TopicSchema(schema_id=schema_id, arrow=schema_from_bytes(arrow), is_typed=True, key=None)
         for schema_id, arrow in identity.schemas

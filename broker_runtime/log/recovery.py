@@ -1,12 +1,12 @@
-"""Opening a log: what a clean stop left is believed, what an unclean stop left is checked.
+"""Opening a log: a clean stop is trusted; after an unclean stop the log is checked.
 
-Rule: behind the recovery point (in a log that was put back: everywhere) every frame's checksums are verified, and
-indexes, epochs and producer state are made anew. What is read there is not trusted to be on the device: an fsync of the
-process before may have failed, whose pages Linux counts as clean, so that an fsync now would succeed without writing
-them. So every good frame is written once more to where it stands, and then fsynced: the same bytes, so a crash in
-between does no harm. The first bad frame is where the log ends, and what follows is cut, only if nothing shows that
-more was committed: no checkpoint (high watermark, recovery point) and no later valid frame's stamp. Else the log is
-damaged: `CorruptRecordError` with file, position and offsets, and no byte of it is changed.
+Rules: beyond the recovery point (everywhere, in a log that was put back) every frame's checksums are verified, and
+indexes, epochs and producer state are rebuilt. What is read there may not be on the device: an fsync of the previous
+process may have failed, after which Linux counts the pages as clean, so that an fsync now would succeed without writing
+them. Therefore every good frame is written once more to its place, and then fsynced; the bytes are the same, so a crash
+in between does no harm. The log ends at the first bad frame, and the rest is truncated, only if nothing shows that more
+was committed: neither a checkpoint (high watermark, recovery point) nor the stamp of a later valid frame. Otherwise the
+log is damaged: `CorruptRecordError` with file, position and offsets, and no byte of it is changed.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from broker_runtime.contract.errors import CorruptRecordError
+from broker_runtime.contract.events import event
 from broker_runtime.contract.frame import STAMP_BYTES, check_stamp
 from broker_runtime.log.files import copy_prefix
 from broker_runtime.log.identity import PARTITION_NAME, PartitionIdentity
@@ -27,22 +28,22 @@ from broker_runtime.log.producer_state import ProducerState, load_producers
 from broker_runtime.log.scan import BadFrame, damaged, verified_frames, watermark_behind
 from broker_runtime.log.segment import Segment
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartState:
     """What the data directory knows of a log that it has not opened yet.
 
-    ``high_watermark`` is as far as it was on the device: what a power failure may take counts as never committed.
+    ``high_watermark`` never exceeds what was on the device: what a power failure may lose counts as never committed.
     """
 
-    recovery_point: int = 0  # everything below was on the device; of a log that was put back: had been
+    recovery_point: int = 0  # everything below is on the device; in a log that was put back: was, before
     high_watermark: int = 0
     log_start_offset: int = 0
     is_clean: bool = False  # Invariant: then recovery_point was the log's end
-    was_found: bool = False  # it was there when the data directory was opened
-    was_put_back: bool = False  # it was not, at an earlier start: nothing is taken for verified, or on the device
+    was_found: bool = False  # the log was there when the data directory was opened
+    was_put_back: bool = False  # it was missing at an earlier start: nothing counts as verified, or as on the device
 
     @property
     def known_end(self) -> int:
@@ -52,7 +53,7 @@ class StartState:
 
 @dataclass(slots=True, kw_only=True)
 class LoadedLog:
-    """A log as found, or mended. Everything in it is on the device."""
+    """A log as found, or as recovered. Everything in it is on the device."""
 
     segments: list[Segment]  # at least one
     epochs: LeaderEpochs
@@ -87,7 +88,7 @@ class Recovery:
         """Raises `CorruptRecordError` for damage, `OSError`."""
         found = PartitionFiles.find(self._files, self._directory)
         log_start = self._log_start(found)
-        found.tell_foreign()
+        found.warn_of_foreign()
         found.remove_leftovers(self._files, log_start)
         segments = self._segments(found, log_start)
         is_clean = self._is_clean(segments)
@@ -102,7 +103,7 @@ class Recovery:
             segments, end = [self._restart_at(log_start, segments)], log_start
         epochs = self._epochs(segments, was_recovered, log_start)
         if end == segments[0].base_offset:
-            epochs.replace([])  # no record is of any
+            epochs.replace([])  # there is no record of any
         producers = load_producers(self._files, self._directory, segments, end)
         known = max(self._start.high_watermark, self._stamped_watermark, log_start)
         return LoadedLog(
@@ -147,11 +148,11 @@ class Recovery:
         return segments
 
     def _sync_names(self) -> None:
-        """Makes durable what its making left to the first use: the identity. (The log's directory was synced, whether
-        recovered or begun; its name in the data directory is durable before the checkpoints name it.)
+        """Makes durable what the creation of a log leaves to its first use: the identity. (The log's directory has been
+        synced, whether recovered or new. Its name in the data directory is durable before the checkpoints name it.)
 
-        A log that was never loaded counts as not clean, so this comes before its first acknowledgement; and again
-        after a crash in between. The identity that an earlier process made is written once more, as frames are, unless
+        A log that was never loaded counts as not clean, so this happens before its first acknowledgement, and again
+        after a crash in between. An identity that an earlier process wrote is written once more, as frames are, unless
         a recovery point shows that this was done.
         """
         if self._start.was_found:
@@ -165,13 +166,13 @@ class Recovery:
             self._files.close(descriptor)
 
     def _is_clean(self, segments: list[Segment]) -> bool:
-        """Whether the log ends where a clean stop left it; all else goes through `_recover`."""
+        """Whether the log ends where a clean stop left it; any other goes through `_recover`."""
         if not self._start.is_clean:
             return False
         try:
             segments[-1].load()
         except CorruptRecordError as error:
-            _log.warning("recover log directory=%s reason=%s", self._directory, error.message)
+            event(_logger, "load last segment", level=logging.WARNING, path=self._directory, error=error)
             return False
         return segments[-1].next_offset == self._start.recovery_point
 
@@ -201,18 +202,22 @@ class Recovery:
             segment.adopt(builder, size, is_durable=False)
             with segment.hold() as held:
                 self._files.sync(held.descriptor)
-            if segment.is_closed:  # the last one's are made anew after the next crash as well, from its frames
+            if segment.is_closed:  # those of the last one are rebuilt from its frames after the next crash anyway
                 segment.sync_indexes()
         self._files.sync_directory(self._directory)
-        _log.info(
-            "recover log directory=%s from=%d end=%d segments=%d",
-            self._directory, self._verify_from, kept[-1].next_offset, len(rebuilt),
-        )  # fmt: skip
+        event(
+            _logger,
+            "recover log",
+            path=self._directory,
+            verified_from=self._verify_from,
+            end=kept[-1].next_offset,
+            segments=len(rebuilt),
+        )
         return kept
 
     def _scan(self, segment: Segment, descriptor: int, size: int, builder: IndexBuilder) -> BadFrame | None:
-        """Feeds ``builder`` with the good frames, and writes those once more that may not be on the device; says where,
-        and why, they end before the file does."""
+        """Gives the good frames to ``builder``, and writes those once more that may not be on the device. Returns where
+        and why they end before the file does; None if they do not."""
         position = 0
         try:
             for position, header, frame in verified_frames(
@@ -224,7 +229,7 @@ class Recovery:
                 identity=self._identity,
                 verify_from=self._verify_from,
             ):
-                if frame is not None:  # verified in memory: read again it might come from the device
+                if frame is not None:  # these very bytes were verified; a second read might get others
                     self._files.write(descriptor, [frame], position)
                 builder.add(position, header)
                 self._stamped_watermark = max(self._stamped_watermark, header.high_watermark)
@@ -234,7 +239,7 @@ class Recovery:
         return None
 
     def _refuse_damage(self, segments: list[Segment], bad: BadFrame) -> None:
-        """Raises `CorruptRecordError` if records at or behind the bad frame were committed."""
+        """Raises `CorruptRecordError` if records at or after the bad frame were committed."""
         watermark = max(self._start.high_watermark, self._stamped_watermark)
         if watermark <= bad.offset:
             watermark = max(watermark, watermark_behind(self._open_files, segments, bad, self._identity))
@@ -249,14 +254,22 @@ class Recovery:
             )
 
     def _cut(self, segment: Segment, descriptor: int, bad: BadFrame, size: int, behind: list[Segment]) -> None:
-        _log.warning(
-            "cut torn tail segment=%s position=%d bytes=%d segments_behind=%d offset=%d reason=%s",
-            segment.path, bad.position, size - bad.position, len(behind), bad.offset, bad.reason,
-        )  # fmt: skip
+        event(
+            _logger,
+            "cut torn tail",
+            level=logging.WARNING,
+            path=self._directory,
+            segment=segment.base_offset,
+            position=bad.position,
+            size_bytes=size - bad.position,
+            later_segments=len(behind),
+            offset=bad.offset,
+            error=bad.reason,
+        )
         for other in reversed(behind):
             other.delete()
         if bad.position < size:
-            self._files.sync(descriptor)  # so that the copy has what was verified, whatever was evicted meanwhile
+            self._files.sync(descriptor)  # the copy then has what was verified, even if pages were evicted meanwhile
             copy_prefix(self._files, descriptor, segment.path, bad.position)
             self._open_files.forget(segment.path)
 
@@ -271,26 +284,33 @@ class Recovery:
             )
 
     def _restart_at(self, log_start: int, segments: list[Segment]) -> Segment:
-        """A power failure took all behind the deleted records: the log goes on, empty, where it begins.
+        """A power failure took everything after the deleted records: the log continues, empty, at its start.
 
-        Else the next records would get offsets below the log's start, which nobody may read.
+        Otherwise the next records would get offsets below the log's start, which nobody may read.
         """
-        _log.warning("restart log directory=%s end=%d start=%d", self._directory, segments[-1].next_offset, log_start)
-        anew = Segment(
+        event(
+            _logger,
+            "restart log",
+            level=logging.WARNING,
+            path=self._directory,
+            end=segments[-1].next_offset,
+            log_start=log_start,
+        )
+        fresh = Segment(
             self._open_files, self._directory, log_start, index_interval_bytes=self._interval_bytes, is_closed=False
         )
-        anew.create()  # before the others go: else a crash in between leaves a log without a segment
+        fresh.create()  # before the others are removed, or a crash in between would leave a log without a segment
         for segment in segments:
             segment.delete()
         self._files.sync_directory(self._directory)
-        return anew
+        return fresh
 
     def _epochs(self, segments: list[Segment], was_recovered: bool, log_start: int) -> LeaderEpochs:
         path = self._directory / EPOCHS_NAME
         epochs = LeaderEpochs.load(self._files, path)
         if epochs is not None and not was_recovered:
             return epochs
-        # As all small files it was synced before it got its name, and names were synced, if it was recovered.
+        # Like every small file it was fsynced before its rename, so if it is there after a crash it is whole.
         entries = list(epochs.entries) if epochs is not None else []
         shown = self._shown_epochs(segments if epochs is None else segments[-1:], entries)
         # An epoch that began at the very end has no frame to show it.
@@ -302,13 +322,13 @@ class Recovery:
                 merged.append(entry)
         mended = epochs if epochs is not None else LeaderEpochs(self._files, path)
         mended.replace(merged)
-        if epochs is None:  # what was deleted may be in a segment still, and shows epochs from before the start
+        if epochs is None:  # deleted records may still be in a segment, and show epochs from before the start
             mended.truncate_from_start(log_start)
         return mended
 
     def _shown_epochs(self, segments: list[Segment], known: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """The epochs that frames show. Below the recovery point nobody has verified them: one that seems to begin an
-        epoch counts only with a sound stamp, else what is ``known`` to begin there."""
+        """The epochs that the frames show. Frames below the recovery point were not verified: one that seems to begin
+        an epoch counts only if its stamp is sound; if it is not, the epoch ``known`` to begin there counts."""
         begins = {start: epoch for epoch, start in known}
         shown: list[tuple[int, int]] = []
         for segment in segments:
@@ -329,6 +349,13 @@ class Recovery:
         try:
             check_stamp(stamp, topic_id=self._identity.topic_id.bytes, partition=self._identity.partition)
         except CorruptRecordError as error:
-            _log.warning("ignore damaged stamp directory=%s position=%d reason=%s", self._directory, position, error)
+            event(
+                _logger,
+                "ignore damaged stamp",
+                level=logging.WARNING,
+                path=self._directory,
+                position=position,
+                error=error,
+            )
             return False
         return True

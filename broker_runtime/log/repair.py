@@ -1,13 +1,13 @@
-"""Giving up what a damaged log cannot show any more, so that the rest is served again: for ``pylog log repair``.
+"""Giving up the unreadable part of a damaged log, so that the rest is served again: for ``pylog log repair``.
 
     with opened_for_repair(data_directory) as directory:
         plan = plan_repair(directory, partition)        reads only
         if plan is not None: carry_out(directory, partition, plan)
 
-Rule: only under the data directory's lock, so never beside its broker. A log is dense: what stands behind the first
-damage goes with it, sound or not. The checkpoints say so before a file goes; a crash in between leaves a log that is
-still damaged, or repaired. The repaired log counts as not closed in order: its broker leaves the in-sync sets that have
-other members before it registers, so nobody takes its shorter log for a whole one.
+Rules: only under the data directory's lock, so never beside its broker. A log is dense, so everything after the first
+damage is given up with it, sound or not. The checkpoints say so before a file is removed; a crash in between leaves a
+log that is still damaged, or repaired. The repaired log counts as not closed in order: before its broker registers it
+leaves the in-sync sets that have other members, so nobody takes its shorter log for a whole one.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from broker_runtime.contract.errors import CorruptRecordError, OptionError
+from broker_runtime.contract.events import event
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.log.directory import LogDirectory
 from broker_runtime.log.files import FileSystem, RealFiles, copy_prefix
@@ -30,16 +31,16 @@ from broker_runtime.log.recovery import StartState
 from broker_runtime.log.scan import LOG_SUFFIX, frames_anywhere, verified_frames
 from broker_runtime.log.segment import SEGMENT_SUFFIXES
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairPlan:
     """What is wrong with a log, and what is left of it: offsets [start, end) instead of [old_start, old_end).
 
-    ``segment`` is cut at ``position``, where ``cut_offset`` would begin (below ``start``, perhaps), the segments behind
-    it go; None: nothing is cut but at the start.
-    ``sound_records``: of those behind the damage, how many would be readable.
+    ``segment`` is truncated at ``position``, where ``cut_offset`` would begin (perhaps below ``start``), and all later
+    segments are removed. None: records are given up at the start only.
+    ``sound_records``: how many of the records after the damage would be readable.
     """
 
     reason: str
@@ -60,7 +61,7 @@ class RepairPlan:
 
 @contextmanager
 def opened_for_repair(path: Path, *, files: FileSystem | None = None) -> Iterator[LogDirectory]:
-    """The data directory, locked; it is left as after a stop that was as orderly as the last one.
+    """The data directory, locked. Afterwards it counts as stopped as cleanly as it was before.
 
     Raises `OptionError` for a directory that is no broker's, `DirectoryLockedError` while its broker runs,
     `CorruptRecordError` for a damaged meta.json, `OSError`.
@@ -86,11 +87,11 @@ def plan_repair(directory: LogDirectory, partition: TopicPartition) -> RepairPla
     files, path = directory.files, directory.path / str(partition)
     identity = PartitionIdentity.read(files, path)
     if identity is None:
-        raise CorruptRecordError(f"{path / PARTITION_NAME} is missing: the broker makes it anew when it starts")
+        raise CorruptRecordError(f"{path / PARTITION_NAME} is missing: the broker recreates it when it starts")
     known = directory.start_of(partition)
     bases = PartitionFiles.find(files, path).base_offsets
     while len(bases) > 1 and bases[1] <= known.log_start_offset:
-        bases.pop(0)  # it lies below the log's start: a crash left it
+        bases.pop(0)  # left by a crash; it is below the log's start
     known_end = max(known.recovery_point, known.high_watermark, known.log_start_offset)
     if not bases:
         return _plan_without_segments(path, known.log_start_offset, known_end)
@@ -99,7 +100,7 @@ def plan_repair(directory: LogDirectory, partition: TopicPartition) -> RepairPla
         bad = _Bad(len(bases) - 1, files.file_size(_segment(path, bases[-1])) or 0, "the log ends there")
     behind_end, sound_records = (end, 0) if bad is None else _behind(files, path, bases, bad, identity)
     if not sound_records and end >= known_end:
-        bad = None  # at most a torn tail, which the broker cuts by itself
+        bad = None  # at most a torn tail, which the broker truncates by itself
     start = max(known.log_start_offset, bases[0])
     if bad is None and start == known.log_start_offset:
         return None
@@ -123,13 +124,20 @@ def plan_repair(directory: LogDirectory, partition: TopicPartition) -> RepairPla
 
 
 def carry_out(directory: LogDirectory, partition: TopicPartition, plan: RepairPlan) -> None:
-    """Does what ``plan`` says. Durable when it returns; what was given up is gone. Raises `OSError`."""
+    """Carries out ``plan``. Durable when it returns; what was given up is deleted. Raises `OSError`."""
     files, path = directory.files, directory.path / str(partition)
     known = directory.start_of(partition)
-    _log.warning(
-        "repair log partition=%s start=%d end=%d lost_records=%d reason=%s",
-        partition, plan.start, plan.end, plan.lost_records, plan.reason,
-    )  # fmt: skip
+    event(
+        _logger,
+        "repair log",
+        level=logging.WARNING,
+        topic=partition.topic,
+        partition=partition.partition,
+        start=plan.start,
+        end=plan.end,
+        lost_records=plan.lost_records,
+        error=plan.reason,
+    )
     directory.begin_with(
         partition,
         StartState(
@@ -184,8 +192,8 @@ def _plan_without_segments(path: Path, start: int, end: int) -> RepairPlan | Non
 def _good_part(
     files: FileSystem, path: Path, bases: Sequence[int], identity: PartitionIdentity, log_start: int
 ) -> tuple[int, _Bad | None]:
-    """The offset behind the last frame up to which all are good and dense, and what comes then. Of what lies below
-    ``log_start``, which nobody reads, the headers."""
+    """The offset up to which all frames are good and dense, and what is wrong there; None: nothing. Of frames below
+    ``log_start``, which nobody reads, only the headers count."""
     end, size = bases[0], 0
     for number, base in enumerate(bases):
         if base != end:
@@ -216,7 +224,7 @@ def _good_part(
 def _behind(
     files: FileSystem, path: Path, bases: Sequence[int], bad: _Bad, identity: PartitionIdentity
 ) -> tuple[int, int]:
-    """The offset behind the last good frame behind the damage, and the records in all of them."""
+    """The offset after the last good frame beyond the damage, and the number of records in all such frames."""
     end, records = 0, 0
     for number in range(bad.number, len(bases)):
         segment = _segment(path, bases[number])
@@ -231,7 +239,7 @@ def _behind(
 
 
 def _cut(files: FileSystem, path: Path, segment: Path, position: int) -> None:
-    """The newest segment goes first: a crash in between leaves no hole."""
+    """Removes the newest segment first, so that a crash in between leaves no hole."""
     for base in reversed(PartitionFiles.find(files, path).base_offsets):
         behind = _segment(path, base)
         if behind == segment:

@@ -4,12 +4,12 @@ Rule: whole segments from the oldest on, never one with records at or above the 
 the last segment. Age is that of the newest append in the segment by the leader's clock, not of the records'
 timestamps: a backfill of old events stays, one timestamp from the future pins nothing.
 
-A clock that is wrong must not delete: `BelievedClock` says how far it may be believed. And a segment whose newest
-append lies ahead of that, because it was stamped while a clock was wrong, counts from when it was first looked at, so
-that it goes some day.
+A wrong clock must not delete anything: `BelievedClock` says how far the clock may be believed. A segment whose newest
+append is ahead of that, because it was stamped while a clock was wrong, ages from the moment when that was first seen,
+so that it is deleted some day.
 
-The same clock decides which groups' offsets are removed. Who stamps what is kept takes the wall clock as it is: what
-looks newer than it is only stays longer.
+The same clock decides which groups' offsets are removed. Records and offsets are stamped by the wall clock as it is:
+one that looks newer than it is only stays longer.
 """
 
 from __future__ import annotations
@@ -22,24 +22,25 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from broker_runtime.log.config import LogConfig
+from broker_runtime.contract.events import event
+from broker_runtime.contract.settings import TopicSettings
 
 LARGEST_STEP_MS: Final = 60_000
 DRIFT_PARTS: Final = 1_000
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentAge:
-    """What retention must know of a segment. ``last_append_ms`` -1: no frame in it; never ahead of the clock."""
+    """What retention must know about a segment. ``last_append_ms`` -1: it has no frame; never ahead of the clock."""
 
     next_offset: int
     size_bytes: int
     last_append_ms: int
 
 
-def segments_to_remove(segments: Sequence[SegmentAge], config: LogConfig, *, bound: int, now_ms: int) -> int:
-    """How many of ``segments`` (all of a log, oldest first) go."""
+def segments_to_remove(segments: Sequence[SegmentAge], config: TopicSettings, *, bound: int, now_ms: int) -> int:
+    """How many of ``segments`` (all of a log, oldest first) are to be removed."""
     excess_bytes = sum(segment.size_bytes for segment in segments) - config.retention_bytes
     for count, segment in enumerate(segments[:-1]):
         is_old = config.retention_ms >= 0 and is_expired(segment, config, now_ms)
@@ -50,7 +51,7 @@ def segments_to_remove(segments: Sequence[SegmentAge], config: LogConfig, *, bou
     return max(len(segments) - 1, 0)
 
 
-def is_expired(segment: SegmentAge, config: LogConfig, now_ms: int) -> bool:
+def is_expired(segment: SegmentAge, config: TopicSettings, now_ms: int) -> bool:
     """Whether the newest append in the segment is older than ``retention.ms``."""
     return config.retention_ms >= 0 and segment.last_append_ms < now_ms - config.retention_ms
 
@@ -58,15 +59,15 @@ def is_expired(segment: SegmentAge, config: LogConfig, now_ms: int) -> bool:
 class BelievedClock:
     """The wall clock, but no more time than has passed since this process began.
 
-    The clock is believed as it is found at the start, unless `compare` finds it wrong. If it is then set ahead by more
-    than `LARGEST_STEP_MS`, the time goes on as if it had not been, and a warning says so; records stay longer by that
-    much until the broker is started anew, and no longer. Set back, it is followed at once, which deletes nothing.
-    Smaller steps, as of a clock that is kept in time, are followed: together by no more than `LARGEST_STEP_MS` and one
-    part in `DRIFT_PARTS` of the time that passes, however often and from wherever the clock is looked at. Thread-safe.
+    The clock is believed as it is at the start, unless `compare` finds it wrong. If it is later set ahead by more than
+    `LARGEST_STEP_MS`, time goes on here as if it had not been set, and a warning says so: records stay that much
+    longer, until the broker restarts. If it is set back, it is followed at once, which deletes nothing. Smaller steps,
+    as those of a synchronized clock, are followed: altogether by no more than `LARGEST_STEP_MS` plus one part in
+    `DRIFT_PARTS` of the time that passes, however often and by whichever thread the clock is read. Thread-safe.
     """
 
     def __init__(self, *, wall_ms: int, uptime_ms: int) -> None:
-        """``uptime_ms``: of a clock that nobody sets, and that goes on while the machine sleeps."""
+        """``uptime_ms``: of a clock that is never set, and that goes on while the machine sleeps."""
         self._started_ms = wall_ms - uptime_ms
         self._earned_at_ms = uptime_ms  # the uptime at which time enough has passed for all steps that were followed
         self._is_ahead = False
@@ -78,11 +79,11 @@ class BelievedClock:
             return self._believed_ms(wall_ms, uptime_ms)
 
     def compare(self, zookeeper_ms: int, *, from_ms: int, to_ms: int) -> None:
-        """Tells what ZooKeeper's clock said at some moment between these uptimes, at the broker's start.
+        """At the broker's start: ``zookeeper_ms`` is what ZooKeeper's clock showed at a moment between these uptimes.
 
-        A clock that was set ahead while no broker ran is found out so: where it is ahead of ZooKeeper's by more than
-        `LARGEST_STEP_MS`, the time is believed to have been ZooKeeper's, and a warning names both. If it is ZooKeeper's
-        that is wrong, records only stay longer.
+        This detects a clock that was set ahead while no broker ran: if it is ahead of ZooKeeper's by more than
+        `LARGEST_STEP_MS`, ZooKeeper's is believed instead, and a warning names both. If it is ZooKeeper's that is
+        wrong, records only stay longer.
         """
         with self._lock:
             here_ms = self._started_ms + from_ms
@@ -90,11 +91,8 @@ class BelievedClock:
                 return
             self._started_ms = zookeeper_ms - to_ms
             self._is_ahead = True
-        log.warning(
-            "clock is ahead of ZooKeeper's: retention believes that one here=%s zookeeper=%s",
-            _told(here_ms),
-            _told(zookeeper_ms),
-        )
+        here, zookeeper = _as_text(here_ms), _as_text(zookeeper_ms)
+        event(_logger, "follow zookeeper's clock", level=logging.WARNING, here=here, zookeeper=zookeeper)
 
     def _believed_ms(self, wall_ms: int, uptime_ms: int) -> int:
         believed_ms = self._started_ms + uptime_ms
@@ -105,7 +103,7 @@ class BelievedClock:
         earned_at_ms = max(self._earned_at_ms, uptime_ms) + ahead_ms * DRIFT_PARTS
         is_ahead = earned_at_ms - uptime_ms > LARGEST_STEP_MS * DRIFT_PARTS
         if is_ahead and not self._is_ahead:
-            log.warning("clock was set ahead by_s=%d: retention does not follow before a restart", ahead_ms // 1000)
+            event(_logger, "ignore clock set ahead", level=logging.WARNING, ahead_s=ahead_ms // 1000, until="restart")
         self._is_ahead = is_ahead
         if is_ahead:
             return believed_ms
@@ -115,11 +113,12 @@ class BelievedClock:
 
 
 def uptime_ms() -> int:
-    """Goes on while the machine sleeps, where the system has such a clock, and is never set."""
+    """Milliseconds of a clock that is never set and, where the system has such a one, goes on while the machine
+    sleeps."""
     if hasattr(time, "CLOCK_BOOTTIME"):
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
     return time.monotonic_ns() // 1_000_000
 
 
-def _told(since_epoch_ms: int) -> str:
+def _as_text(since_epoch_ms: int) -> str:
     return datetime.fromtimestamp(since_epoch_ms / 1000, UTC).isoformat(timespec="milliseconds")

@@ -1,11 +1,11 @@
 """From frame to frame through a segment's file, whole or damaged: the only code that scans.
 
     `walk_headers`      from header to header, with few reads for many small frames. A frame's successor is at its end
-                        and continues its offsets; whatever breaks that is `CorruptRecordError` with file and position,
-                        and nothing behind it is believed.
+                        and continues its offsets; anything else is a `CorruptRecordError` with file and position, and
+                        nothing after it is believed.
     `verified_frames`   the same with all checksums, up to the first bad frame. A frame counts as good if all its
-                        checksums hold, the stamp's for this very topic id and partition.
-    `frames_anywhere`   good frames behind a bad one.
+                        checksums are right, that of the stamp for this very topic id and partition.
+    `frames_anywhere`   good frames after a bad one.
 
 Rule: reads only.
 """
@@ -53,7 +53,7 @@ def walk_headers(
     """
     window = b""
     window_position = position
-    window_bytes = min(WINDOW_BYTES, 4096)  # grows with what turns out to be useful
+    window_bytes = min(WINDOW_BYTES, 4096)  # grows when frames turn out to be small
     while position < end_position:
         if position + HEADER_BYTES > window_position + len(window):
             window = files.read(descriptor, min(window_bytes, end_position - position), position)
@@ -68,7 +68,7 @@ def walk_headers(
 def header_at(
     buffer: bytes | memoryview, at: int, path: Path, position: int, end_position: int, offset: int
 ) -> FrameHeader:
-    """The header of the frame at ``buffer[at]``, which lies at ``position`` in the file and must begin ``offset``.
+    """The header of the frame at ``buffer[at]``, which is at ``position`` in the file and must begin with ``offset``.
 
     Raises `CorruptRecordError` with file, position and offset.
     """
@@ -110,11 +110,11 @@ def verified_frames(
     identity: PartitionIdentity,
     verify_from: int = 0,
 ) -> Iterator[tuple[int, FrameHeader, memoryview | None]]:
-    """(position, header, bytes) of the good frames from the segment's begin, in order and dense.
+    """(position, header, bytes) of the good frames from the segment's beginning, in order and dense.
 
-    Frames below the offset ``verify_from`` are told by their headers alone, without their bytes. Holds one frame in
-    memory, at least 1 MiB. Raises `CorruptRecordError` at the first bad one, `UnsupportedVersionError` at one of a
-    newer format, `OSError`.
+    Of frames below the offset ``verify_from`` only the header is read, and the bytes are None. Holds one frame in
+    memory, or 1 MiB if that is more. Raises `CorruptRecordError` at the first bad one, `UnsupportedVersionError` at one
+    of a newer format, `OSError`.
     """
     position, offset = 0, base_offset
     if base_offset < verify_from:
@@ -142,9 +142,9 @@ def verified_frames(
 
 
 def watermark_behind(open_files: OpenFiles, segments: list[Segment], bad: BadFrame, identity: PartitionIdentity) -> int:
-    """A high watermark above the bad frame's offset that a good frame behind it carries; -1 where none does.
+    """A high watermark above the bad frame's offset, from the stamp of a good frame after it; -1 if there is none.
 
-    ``segments``: that of the bad frame, and all behind it. Frames begin at multiples of 64, so every such place is
+    ``segments``: that of the bad frame, and all later ones. Frames begin at multiples of 64, so every such place is
     tried. Raises `OSError`.
     """
     for number, segment in enumerate(segments):
@@ -160,7 +160,7 @@ def watermark_behind(open_files: OpenFiles, segments: list[Segment], bad: BadFra
 def frames_anywhere(
     files: FileSystem, descriptor: int, position: int, size_bytes: int, identity: PartitionIdentity | None
 ) -> Iterator[tuple[int, FrameHeader]]:
-    """(position, header) of the good frames at or behind ``position``, whatever lies between them. Raises `OSError`.
+    """(position, header) of the good frames from ``position`` on, whatever is between them. Raises `OSError`.
 
     Without ``identity`` the stamp's checksum is not verified.
     """
@@ -175,9 +175,9 @@ def frames_anywhere(
 
 
 def belongs_to(files: FileSystem, directory: Path, identity: PartitionIdentity) -> bool:
-    """Whether the frames in a partition's directory are of that topic id and partition; True where there are none.
+    """Whether the frames in a partition's directory are of that topic id and partition; True if there are none.
 
-    Looks at the first 64 MiB of each segment, until it finds one good frame. Raises `OSError`.
+    Searches the first 64 MiB of each segment until it finds one good frame. Raises `OSError`.
     """
     is_empty = True
     for name in files.list(directory):
@@ -210,7 +210,7 @@ def _good_frame(
 
 
 def _next_candidate(files: FileSystem, descriptor: int, position: int, size_bytes: int) -> int:
-    """The next multiple of 64 where a frame's magic stands; ``size_bytes`` where there is none."""
+    """The next multiple of 64 where a frame may begin, by its magic; ``size_bytes`` if there is none."""
     while position < size_bytes:
         window = files.read(descriptor, _SEARCH_BYTES, position)
         at = window.find(_MAGIC)
@@ -227,7 +227,7 @@ def _header(window: memoryview, at: int, path: Path, position: int, size_bytes: 
     try:
         return header_at(window, at, path, position, size_bytes, offset)
     except CorruptRecordError:
-        # A newer format's frame is told from a damaged one by its checksum.
+        # The checksum tells a frame of a newer format from a damaged one.
         if len(window) >= at + HEADER_BYTES:
             _raise_if_newer(window[at:])
         raise

@@ -5,12 +5,12 @@
     <base offset, 20 digits>.timeindex   indexes.py
     <base offset, 20 digits>.txnindex    indexes.py
 
-Rule: the base offset is that of the first record; records are dense up to ``next_offset``, where the next segment
-begins. Bytes at and behind ``size_bytes`` mean nothing: a failed append may have left them.
+Rules: the base offset is that of the first record. Records are dense up to ``next_offset``, where the next segment
+begins. Bytes at or beyond ``size_bytes`` mean nothing: a failed append may have left them.
 
-`SegmentChain`: the segments of one log, in order. The next offset of one is the base offset of the next; only the last
-takes appends; there is always one. On the disk a change cut short by a crash leaves a chain without holes: removed are
-the oldest first, or the newest first.
+`SegmentChain`: the segments of one log, in order. The next offset of one is the base offset of the next. There is at
+least one, and only the last takes appends. Segments are removed oldest first or newest first, so a crash in between
+leaves a chain without holes.
 """
 
 from __future__ import annotations
@@ -19,28 +19,30 @@ import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from broker_runtime.contract.errors import CorruptRecordError
+from broker_runtime.contract.events import event
 from broker_runtime.contract.frame import FrameHeader
-from broker_runtime.log.config import LogConfig
+from broker_runtime.contract.settings import TopicSettings
 from broker_runtime.log.files import copy_prefix
 from broker_runtime.log.indexes import NO_TIMESTAMP, IndexBuilder, OffsetIndex, TimeIndex, TransactionIndex
 from broker_runtime.log.open_files import HeldFile, OpenFiles
 from broker_runtime.log.retention import SegmentAge
 from broker_runtime.log.scan import LOG_SUFFIX, damaged, walk_headers
 
-_log = logging.getLogger(__name__)
+SEGMENT_SUFFIXES: Final = (LOG_SUFFIX, ".index", ".timeindex", ".txnindex")
+_MAX_RELATIVE_OFFSET: Final = (1 << 32) - 1
+_LARGEST_FIRST_FRAME_BYTES: Final = 64 << 20  # the first entry of an index comes after the first frame
 
-SEGMENT_SUFFIXES = (LOG_SUFFIX, ".index", ".timeindex", ".txnindex")
-_MAX_RELATIVE_OFFSET = (1 << 32) - 1
+_logger = logging.getLogger(__name__)
 
 StampedFrame = tuple[Sequence[bytes | memoryview], FrameHeader]
 """A frame's bytes in pieces, and its header."""
 
 
 class Extent(NamedTuple):
-    """How far a segment went when a reader took the log's lock: both change together, under that lock."""
+    """How far a segment went when a reader held the log's lock: both change together, under that lock."""
 
     size_bytes: int
     next_offset: int
@@ -50,10 +52,9 @@ class Segment:
     """One segment. The log's lock guards appends and repairs; `locate` and `end_within` may run beside them."""
 
     __slots__ = (
-        "_directory", "_open_files", "_unsynced", "base_offset", "first_append_ms", "has_bad_header",
-        "index_interval_bytes",
-        "is_closed", "is_loaded", "last_append_ms", "last_indexed_position", "max_timestamp_ms",
-        "next_offset", "offset_index", "path", "seen_append", "size_bytes", "time_index", "transaction_index",
+        "_builder", "_directory", "_open_files", "_unsynced", "base_offset", "first_append_ms", "has_bad_header",
+        "index_interval_bytes", "is_closed", "is_loaded", "last_append_ms", "max_timestamp_ms", "next_offset",
+        "offset_index", "path", "seen_append", "size_bytes", "time_index", "transaction_index",
     )  # fmt: skip
 
     def __init__(
@@ -69,16 +70,16 @@ class Segment:
         self.transaction_index = TransactionIndex(open_files, directory, base_offset)
         # Invariant: True for all segments of a log but the last.
         self.is_closed = is_closed
-        # The fields below mean something once `load` was called (or `create`).
+        # The fields below are valid once `load` or `create` was called.
         self.is_loaded = False
-        self.has_bad_header = False  # met when its indexes were to be built anew: it stays so
+        self.has_bad_header = False  # found while its indexes were rebuilt; never False again
         self.size_bytes = 0
         self.next_offset = base_offset
-        self.last_indexed_position = 0
         self.max_timestamp_ms = NO_TIMESTAMP
         self.first_append_ms = -1
         self.last_append_ms = -1
         self.seen_append: tuple[int, int] | None = None  # a last append ahead of the clock, and when that was seen
+        self._builder = IndexBuilder(base_offset, index_interval_bytes)  # has seen all frames
         # Held from an append to the fsync that covers it, so that the descriptor learns of failed write-backs.
         self._unsynced: HeldFile | None = None
 
@@ -86,7 +87,7 @@ class Segment:
         return f"Segment({self.base_offset}..{self.next_offset} bytes={self.size_bytes} closed={self.is_closed})"
 
     def create(self) -> None:
-        """Makes the files, empty; their names are durable when it returns. Raises `OSError`."""
+        """Makes empty files; their names are durable when it returns. Raises `OSError`."""
         self._open_files.hold(self.path, create=True).release()
         for index in (self.offset_index.file, self.time_index.file):
             index.create()
@@ -95,7 +96,7 @@ class Segment:
 
     @property
     def extent(self) -> Extent:
-        """How far the segment goes. Take it under the log's lock."""
+        """How far the segment goes. Read it under the log's lock."""
         return Extent(self.size_bytes, self.next_offset)
 
     def hold(self) -> HeldFile:
@@ -103,9 +104,9 @@ class Segment:
         return self._open_files.hold(self.path)
 
     def load(self) -> None:
-        """Finds the segment's end: reads the last index entries and the headers behind them. Once.
+        """Finds the segment's end from the last index entries and the headers after them. Does so once.
 
-        Indexes that fail their checks are built anew. Raises `CorruptRecordError` where the frames do, `OSError`.
+        Indexes that fail their checks are rebuilt. Raises `CorruptRecordError` where the frames fail theirs, `OSError`.
         """
         if self.is_loaded:
             return
@@ -114,12 +115,12 @@ class Segment:
             try:
                 self._load_from_indexes(held, size)
             except CorruptRecordError as error:
-                _log.warning("rebuild index segment=%s reason=%s", self.path, error.message)
+                event(_logger, "rebuild index", level=logging.WARNING, path=self.path, error=error)
                 self.rebuild_indexes(size)
         self.is_loaded = True
 
     def rebuild_indexes(self, size_bytes: int) -> None:
-        """Makes the indexes anew from the headers of the first ``size_bytes``, and with them all that `load` finds.
+        """Rebuilds the indexes from the headers in the first ``size_bytes``, and sets all that `load` sets.
 
         Raises `CorruptRecordError` where a header is bad, `OSError`.
         """
@@ -130,48 +131,38 @@ class Segment:
         self.adopt(builder, size_bytes)
 
     def adopt(self, builder: IndexBuilder, size_bytes: int, *, is_durable: bool = True) -> None:
-        """Makes what ``builder`` gathered over the first ``size_bytes`` the segment's indexes and figures.
+        """Replaces the indexes by what ``builder`` made of all frames, which are in the first ``size_bytes``.
 
-        Without ``is_durable`` it is the caller's to sync the directory, and of a closed segment the indexes. Raises
-        `OSError`.
+        Without ``is_durable`` the caller must sync the directory, and a closed segment's indexes. Raises `OSError`.
         """
         if self.is_closed:
             builder.close()
         self.offset_index.file.replace(builder.offset_entries, is_durable=is_durable)
-        self.time_index.replace(builder.time_entries, is_durable=is_durable)
+        self.time_index.file.replace(builder.time_entries, is_durable=is_durable)
         self.transaction_index.file.delete()
-        self.size_bytes = size_bytes
-        self.next_offset = builder.next_offset
-        self.last_indexed_position = builder.last_indexed_position
-        self.max_timestamp_ms = builder.max_timestamp_ms
-        self.first_append_ms = builder.first_append_ms
-        self.last_append_ms = builder.last_append_ms
+        builder.offset_entries.clear()
+        builder.time_entries.clear()
+        self._take(builder, size_bytes)
         self.is_loaded = True
 
     def append(self, pieces: Sequence[bytes | memoryview], headers: Sequence[FrameHeader]) -> None:
-        """Writes stamped frames at the end: ``pieces`` are their bytes, ``headers`` theirs, as stamped.
+        """Writes stamped frames at the end. ``pieces``: their bytes; ``headers``: one per frame, as stamped.
 
-        Raises `OSError`: then the segment must not be appended to again; what it answers readers is unchanged.
+        Raises `OSError`. Then the segment must not be appended to again; readers get the same as before.
         """
         if self._unsynced is None:
             self._unsynced = self.hold()
         self._open_files.files.write(self._unsynced.descriptor, pieces, self.size_bytes)
         position = self.size_bytes
         for header in headers:
-            if position - self.last_indexed_position >= self.index_interval_bytes:
-                self.offset_index.append(header.base_offset, position)
-                self.time_index.maybe_append(self.max_timestamp_ms, header.base_offset)
-                self.last_indexed_position = position
-            self.max_timestamp_ms = max(self.max_timestamp_ms, header.latest_timestamp_ms)
+            self._builder.add(position, header)
             position += header.frame_bytes
-        if self.first_append_ms < 0:
-            self.first_append_ms = headers[0].append_time_ms
-        self.last_append_ms = headers[-1].append_time_ms
-        self.next_offset = headers[-1].next_offset
-        self.size_bytes = position
+        if self._builder.offset_entries:
+            self._write_entries()
+        self._take(self._builder, position)
 
     def believed_append_ms(self, now_ms: int) -> int:
-        """The time of the last append; while that is ahead of the clock, when it was first seen to be so."""
+        """When the last append was; while that is ahead of the clock, when it was first seen to be ahead."""
         if self.last_append_ms <= now_ms:
             self.seen_append = None
             return self.last_append_ms
@@ -181,11 +172,12 @@ class Segment:
 
     def close_for_appends(self) -> None:
         """Another segment takes the appends from now on. Raises `OSError`."""
-        self.time_index.maybe_append(self.max_timestamp_ms, self.next_offset)
+        self._builder.close()
+        self._write_entries()
         self.is_closed = True
 
     def take_unsynced(self) -> HeldFile | None:
-        """The file to fsync, if it was written since the last call; the caller releases it."""
+        """The file to fsync, if it was written to since the last call. The caller releases it."""
         held, self._unsynced = self._unsynced, None
         return held
 
@@ -203,7 +195,7 @@ class Segment:
                 self._open_files.files.sync(held.descriptor)
 
     def locate(self, held: HeldFile, extent: Extent, offset: int) -> tuple[int, FrameHeader]:
-        """(position, header) of the frame that has the record ``offset``, which is in this segment.
+        """(position, header) of the frame with the record ``offset``, which is in this segment.
 
         Raises `CorruptRecordError` for bad indexes and bad headers alike, `OSError`.
         """
@@ -216,9 +208,10 @@ class Segment:
     def end_within(
         self, held: HeldFile, extent: Extent, start: tuple[int, FrameHeader], max_bytes: int, upto: int
     ) -> tuple[int, int] | None:
-        """(position, offset) where the last whole frame ends within ``max_bytes`` that ends at most at ``upto``.
+        """(position, offset) of the end of the last frame that ends within ``max_bytes`` of the start and at or before
+        ``upto``.
 
-        ``start``: the first frame. None where not even that one fits. Raises as `locate`.
+        ``start``: the first frame. None if that frame does not fit either. Raises as `locate`.
         """
         size, end_offset = extent
         position, header = start
@@ -228,7 +221,7 @@ class Segment:
         end = (position, header.base_offset)
         by_bytes = self.offset_index.floor_position(limit)
         by_offset = self.offset_index.floor(upto)
-        # Entries are where frames begin, so all frames before the nearer of the two are within both limits.
+        # Frames begin at entries, so all frames before the nearer of the two entries are within both limits.
         nearest = min(by_bytes, by_offset)
         if nearest[1] > position:
             end = (nearest[1], nearest[0])
@@ -239,14 +232,15 @@ class Segment:
         return end if end[0] > position else None
 
     def walk(self, held: HeldFile, end_position: int, position: int, offset: int) -> Iterator[tuple[int, FrameHeader]]:
-        """(position, header) of the frames from that at ``position``, which begins ``offset``; see `walk_headers`."""
+        """(position, header) of the frames from the one at ``position`` on, which begins with ``offset``; see
+        `walk_headers`."""
         files = self._open_files.files
         return walk_headers(
             files, held.descriptor, self.path, position=position, end_position=end_position, offset=offset
         )
 
     def delete(self) -> None:
-        """Unlinks the files; readers keep what they hold. Raises `OSError`."""
+        """Unlinks the files; readers keep those they hold. Raises `OSError`."""
         self.release()
         self._open_files.files.unlink(self.path)
         self._open_files.forget(self.path)
@@ -261,22 +255,40 @@ class Segment:
 
     def _load_from_indexes(self, held: HeldFile, size: int) -> None:
         offset, position = self.offset_index.last()
-        max_timestamp = self.time_index.last_timestamp()
-        len(self.transaction_index.file)
-        if position > size or (position == 0 and size - position > 2 * self.index_interval_bytes + _LARGEST_GAP_BYTES):
+        builder = IndexBuilder(
+            self.base_offset,
+            self.index_interval_bytes,
+            next_offset=offset,
+            last_indexed_position=position,
+            last_timestamp_ms=self.time_index.last_timestamp(),
+        )
+        len(self.transaction_index.file)  # raises where that is not whole entries
+        if position > size or (position == 0 and size > 2 * self.index_interval_bytes + _LARGEST_FIRST_FRAME_BYTES):
             raise CorruptRecordError(f"{self.offset_index.file.path} does not fit the {size} bytes of the segment")
-        next_offset, last_append = offset, -1
         for _, header in self.walk(held, size, position, offset):
-            max_timestamp = max(max_timestamp, header.latest_timestamp_ms)
-            next_offset, last_append = header.next_offset, header.append_time_ms
+            builder.note(header)
         if size:
             _, first = next(self.walk(held, size, 0, self.base_offset))
-            self.first_append_ms = first.append_time_ms
-        self.size_bytes, self.next_offset, self.last_append_ms = size, next_offset, last_append
-        self.last_indexed_position, self.max_timestamp_ms = position, max_timestamp
+            builder.first_append_ms = first.append_time_ms
+        self._take(builder, size)
 
+    def _write_entries(self) -> None:
+        for index, entries in (
+            (self.offset_index, self._builder.offset_entries),
+            (self.time_index, self._builder.time_entries),
+        ):
+            if entries:
+                index.file.append(entries)
+                entries.clear()
 
-_LARGEST_GAP_BYTES = 64 << 20  # of a first frame, behind which the first entry stands
+    def _take(self, builder: IndexBuilder, size_bytes: int) -> None:
+        """The segment's frames are those that ``builder`` has seen, which have ``size_bytes``."""
+        self._builder = builder
+        self.size_bytes = size_bytes
+        self.next_offset = builder.next_offset
+        self.max_timestamp_ms = builder.max_timestamp_ms
+        self.first_append_ms = builder.first_append_ms
+        self.last_append_ms = builder.last_append_ms
 
 
 class SegmentChain:
@@ -316,11 +328,11 @@ class SegmentChain:
         return [self._loaded(number) for number in range(len(self._segments))]
 
     def size_bytes(self) -> int:
-        """Bytes of frames. Raises `CorruptRecordError`, `OSError`."""
+        """The size of all frames. Raises `CorruptRecordError`, `OSError`."""
         return sum(segment.size_bytes for segment in self.all_loaded())
 
     def ages(self, now_ms: int) -> list[SegmentAge]:
-        """What retention asks at ``now_ms``. Raises `CorruptRecordError`, `OSError`."""
+        """What retention goes by at ``now_ms``. Raises `CorruptRecordError`, `OSError`."""
         return [
             SegmentAge(
                 next_offset=segment.next_offset,
@@ -331,15 +343,15 @@ class SegmentChain:
         ]
 
     def find(self, offset: int) -> Segment:
-        """The segment that has, or will have, ``offset``, loaded. Raises `CorruptRecordError`, `OSError`."""
+        """The segment with ``offset``, or where it will be; loaded. Raises `CorruptRecordError`, `OSError`."""
         return self._loaded(max(bisect_right(self._segments, offset, key=_base_offset) - 1, 0))
 
     def append(
-        self, frames: Sequence[StampedFrame], config: LogConfig, *, now_ms: int, on_roll: Callable[[int], None]
+        self, frames: Sequence[StampedFrame], config: TopicSettings, *, now_ms: int, on_roll: Callable[[int], None]
     ) -> None:
-        """Writes stamped frames, one write per segment they go to. ``on_roll(offset)`` before each new segment.
+        """Writes stamped frames, in one write per segment. Calls ``on_roll(offset)`` before each new segment.
 
-        Raises `OSError`: then some may be written, and nothing may be appended any more.
+        Raises `OSError`. Then some frames may be written, and nothing may be appended any more.
         """
         waiting: list[StampedFrame] = []
         waiting_bytes = 0
@@ -358,21 +370,21 @@ class SegmentChain:
             waiting_bytes += header.frame_bytes
         self._write(waiting)
 
-    def roll(self, config: LogConfig, on_roll: Callable[[int], None]) -> None:
+    def roll(self, config: TopicSettings, on_roll: Callable[[int], None]) -> None:
         """Closes the active segment and begins another. Raises `OSError`."""
         closed = self.active
         offset = closed.next_offset
         on_roll(offset)
         closed.close_for_appends()
-        # Before the next segment is there: from then on the recovery point may lie behind this one (it does already,
-        # where all of it was flushed), and recovery builds no index of such a segment anew.
+        # Before the next segment exists: from then on the recovery point may be beyond this one (it is already, if all
+        # of it was flushed), and recovery does not rebuild the indexes of such a segment.
         closed.sync_indexes()
         segment = self._new(offset, config.index_interval_bytes)
         self._closed_unsynced.append(closed)
         self._segments.append(segment)
 
     def hold_unsynced(self) -> list[HeldFile]:
-        """The files to fsync so that all appended so far is durable; the caller releases them."""
+        """The files to fsync so that everything appended so far is durable. The caller releases them."""
         holds: list[HeldFile] = []
         for segment in [*self._closed_unsynced, self.active]:
             held = segment.take_unsynced()
@@ -382,7 +394,7 @@ class SegmentChain:
         return holds
 
     def remove_oldest(self, count: int) -> None:
-        """Unlinks the first ``count`` segments. Readers keep what they hold. Raises `OSError`."""
+        """Unlinks the first ``count`` segments. Readers keep the files they hold. Raises `OSError`."""
         assert count < len(self._segments)
         for _ in range(count):
             segment = self._segments.pop(0)
@@ -393,9 +405,10 @@ class SegmentChain:
             self._open_files.files.sync_directory(self._directory)
 
     def truncate(self, offset: int, index_interval_bytes: int) -> None:
-        """Removes the frame that has ``offset`` and all behind it. Durable when it returns. Raises `OSError`.
+        """Removes the frame with ``offset`` and all after it. Durable when it returns. Raises `OSError`.
 
-        The kept prefix of the segment becomes a new file. Segments whose base offset is ``offset`` or above go.
+        The prefix of the segment that is kept becomes a new file. Segments whose base offset is at or above ``offset``
+        are deleted.
         """
         while len(self._segments) > 1 and self.active.base_offset >= offset:
             self._drop_active()
@@ -412,15 +425,15 @@ class SegmentChain:
             kept.release()
             copy_prefix(self._open_files.files, held.descriptor, kept.path, position)
             self._open_files.forget(kept.path)
-        anew = Segment(
+        shortened = Segment(
             self._open_files,
             self._directory,
             kept.base_offset,
             index_interval_bytes=index_interval_bytes,
             is_closed=False,
         )
-        anew.rebuild_indexes(position)
-        self._segments[-1] = anew
+        shortened.rebuild_indexes(position)
+        self._segments[-1] = shortened
         self._closed_unsynced = [segment for segment in self._closed_unsynced if segment in self._segments]
 
     def release(self) -> None:
@@ -448,14 +461,14 @@ class SegmentChain:
         segment = self._segments[number]
         if not segment.is_loaded:
             segment.load()
-            behind = self._segments[number + 1 :]
-            if behind and segment.next_offset != behind[0].base_offset:
+            following = self._segments[number + 1 :]
+            if following and segment.next_offset != following[0].base_offset:
                 segment.is_loaded = False
                 raise damaged(
                     segment.path,
                     segment.size_bytes,
                     segment.next_offset,
-                    f"it ends there, the next segment begins with offset {behind[0].base_offset}",
+                    f"it ends there, the next segment begins with offset {following[0].base_offset}",
                 )
         return segment
 

@@ -1,6 +1,6 @@
-"""A file system that knows how long its calls have been waiting: whether the disk below stands still.
+"""A file system that knows how long its calls have been waiting, and so whether the disk below has stalled.
 
-Rule: nothing else is changed. What removes whole trees is not counted: that takes as long as there is much to remove.
+Rule: passes every call on unchanged. Removing whole trees is not timed: that takes the longer the more there is.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from broker_runtime.log.files import FileSystem
 
 
 class WatchedFiles:
-    """`FileSystem` over another. One for each disk. `oldest_call_s` is any thread's, and never waits."""
+    """`FileSystem` over another. One per disk. Any thread may read `oldest_call_s`, which never waits."""
 
     def __init__(self, files: FileSystem, *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         self._files = files
         self._monotonic_s = monotonic_s
-        self._began_s: dict[int, float] = {}  # by thread: of the call that it is in
+        self._began_s: dict[int, float] = {}  # by thread: when its current call began
 
     @property
     def oldest_call_s(self) -> float:
-        """Since when the oldest call that has not returned has been waiting; 0 without one."""
+        """How long the oldest call that has not returned has been waiting, in seconds; 0 if there is none."""
         began_s = min(list(self._began_s.values()), default=None)
         return 0.0 if began_s is None else max(0.0, self._monotonic_s() - began_s)
 

@@ -16,7 +16,7 @@ from typing import Final
 from broker_runtime.contract.errors import LogStorageError, ZooKeeperUnavailableError
 from broker_runtime.contract.events import event
 from broker_runtime.contract.settings import find_setting
-from broker_runtime.log import LogDirectory, PartitionLog
+from broker_runtime.log import LogDirectory
 from broker_runtime.log.directory import diverged_logs
 from broker_runtime.log.watched_files import WatchedFiles
 from broker_runtime.replication import Partition
@@ -77,7 +77,7 @@ class DiskRoom:
 
     @property
     def diverged(self) -> tuple[str, ...]:
-        """Where logs are kept that were set aside as diverged, as last looked at."""
+        """Where the logs are that were set aside as diverged, as of the last look."""
         return self._diverged
 
     @property
@@ -99,38 +99,17 @@ class DiskRoom:
         return None if self._refusal is None else "full"
 
     def require_answers(self) -> None:
-        """Raises `LogStorageError` if the disk stands still."""
+        """Raises `LogStorageError` if the disk has stalled."""
         if self.stands_still:
             raise LogStorageError(
                 f"{self._directory.path} stands still: a call has been waiting for {self._stall_limit_s:g} s and longer"
             )
 
-    def require(self) -> None:
-        """Raises `LogStorageError` if there is too little room, or the disk stands still."""
+    def require_room(self) -> None:
+        """Raises `LogStorageError` if there is too little room, or the disk has stalled."""
         self.require_answers()
         if self._refusal is not None:
             raise LogStorageError(self._refusal)
-
-
-class PartitionWithRoom(Partition):
-    """A partition that takes appends only while its disk has room and answers. See `Partition`."""
-
-    def __init__(self, opened: PartitionLog, room: DiskRoom, *, broker_id: int) -> None:
-        super().__init__(opened, broker_id=broker_id)
-        self._room = room
-
-    def require_room(self) -> None:
-        """See `Partition.require_room`: as leader and as follower."""
-        self._room.require()
-
-    def require_answers(self) -> None:
-        """See `Partition.require_answers`."""
-        self._room.require_answers()
-
-    @property
-    def is_fit_to_lead(self) -> bool:
-        """See `Partition.is_fit_to_lead`."""
-        return super().is_fit_to_lead and self._room.takes_appends
 
 
 class DiskReport:

@@ -29,12 +29,12 @@ from broker_runtime.contract.schema import SchemaHistory, TopicSchema, schema_fr
 from broker_runtime.contract.settings import TopicSettings, resolve
 from broker_runtime.controller.partition_ranges import partition_ranges
 from broker_runtime.following.follower import FollowerPlan
-from broker_runtime.log import BelievedClock, FlushMode, LogConfig, LogDirectory, PartitionLog, uptime_ms
-from broker_runtime.membership.disk_room import DiskRoom, PartitionWithRoom
+from broker_runtime.log import BelievedClock, LogDirectory, PartitionLog, uptime_ms
+from broker_runtime.membership.disk_room import DiskRoom
 from broker_runtime.membership.disk_work import DiskWork, WorkInLine
 from broker_runtime.replication import Leadership, Partition, PartitionRegistry, Role
 from broker_runtime.replication.divergence import last_epoch
-from broker_runtime.replication.hosted_replica import BUSY_S
+from broker_runtime.replication.partition import BUSY_S
 from broker_runtime.replication.registry import KnownTopic
 from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState, VersionedState
 from broker_runtime.zookeeper.znodes import TopicRecord
@@ -122,7 +122,6 @@ class Hosting:
         )
         wanted_id = uuid.UUID(bytes=topic_id)
         settings = resolve("topic", topic.config)
-        config = _log_config(settings)
         versions = tuple((schema.schema_id, schema.arrow) for schema in topic.record.schemas)
         hosted = self._hosted.setdefault(topic.name, {})
         failed: dict[int, str] = {}
@@ -145,10 +144,10 @@ class Hosting:
                         f"the disk or the directory back and start the broker again, or choose another replica: "
                         f"pylog partition elect --election unclean {at.topic}:{at.partition}"
                     )
-                opened = self._present(partition, wanted_id, config, versions)
+                opened = self._present(partition, wanted_id, settings, versions)
                 if opened is None:
                     is_counted_on = self._broker_id in (*present.state.isr, *present.state.eligible)
-                    opened = self._open(at, wanted_id, config, versions, is_counted_on=is_counted_on)
+                    opened = self._open(at, wanted_id, settings, versions, is_counted_on=is_counted_on)
                 if opened.is_damaged and self._is_held_by_others(opened, present):
                     event(
                         _logger,
@@ -158,7 +157,7 @@ class Hosting:
                         partition=at.partition,
                         leader=present.state.leader,
                     )
-                    damaged, opened = opened, self._open_instead_of_damaged(at, wanted_id, config, versions)
+                    damaged, opened = opened, self._open_instead_of_damaged(at, wanted_id, settings, versions)
                     self._released.pop(damaged, None)
                 if partition is None or partition.log is not opened:
                     partition = hosted[number] = self._host(at, opened, instead_of=partition)
@@ -351,7 +350,7 @@ class Hosting:
     def _host(self, at: TopicPartition, opened: PartitionLog, *, instead_of: Partition | None) -> Partition:
         """The partition, served from this log from now on."""
         room = self._rooms[self._directory_of[at].path]
-        partition = PartitionWithRoom(opened, room, broker_id=self._broker_id)
+        partition = Partition(opened, broker_id=self._broker_id, disk=room)
         partition.on_in_sync_news = self._on_in_sync_news
         opened.on_damage(self._on_damage)
         self._registry.host(partition)
@@ -368,7 +367,7 @@ class Hosting:
         self,
         partition: Partition | None,
         topic_id: uuid.UUID,
-        config: LogConfig,
+        config: TopicSettings,
         schemas: Sequence[tuple[int, bytes]],
     ) -> PartitionLog | None:
         """The log of a hosted partition, where nothing is to be done on its disk; else None."""
@@ -384,7 +383,7 @@ class Hosting:
         self,
         at: TopicPartition,
         topic_id: uuid.UUID,
-        config: LogConfig,
+        config: TopicSettings,
         schemas: Sequence[tuple[int, bytes]],
         *,
         is_counted_on: bool,
@@ -414,7 +413,7 @@ class Hosting:
         return opened
 
     def _open_instead_of_damaged(
-        self, at: TopicPartition, topic_id: uuid.UUID, config: LogConfig, schemas: Sequence[tuple[int, bytes]]
+        self, at: TopicPartition, topic_id: uuid.UUID, config: TopicSettings, schemas: Sequence[tuple[int, bytes]]
     ) -> PartitionLog:
         directory = self._directory_of[at]
 
@@ -425,7 +424,7 @@ class Hosting:
         return self._on_disk(directory, work)
 
     def _open_new(
-        self, at: TopicPartition, topic_id: uuid.UUID, config: LogConfig, schemas: Sequence[tuple[int, bytes]]
+        self, at: TopicPartition, topic_id: uuid.UUID, config: TopicSettings, schemas: Sequence[tuple[int, bytes]]
     ) -> PartitionLog:
         """In the directory with the fewest logs, the first among equals; those that are full, and then those that are
         held up, come last."""
@@ -581,7 +580,7 @@ def _create_log(
     directory: LogDirectory,
     at: TopicPartition,
     topic_id: uuid.UUID,
-    config: LogConfig,
+    config: TopicSettings,
     schemas: Sequence[tuple[int, bytes]],
 ) -> PartitionLog:
     return directory.log(at.topic, at.partition, topic_id, config, schemas)
@@ -594,20 +593,6 @@ def schema_history(record: TopicRecord) -> SchemaHistory:
     return SchemaHistory(
         TopicSchema(schema_id=version.schema_id, arrow=schema_from_bytes(version.arrow), key=record.key)
         for version in record.schemas
-    )
-
-
-def _log_config(settings: TopicSettings) -> LogConfig:
-    return LogConfig(
-        segment_bytes=settings.segment_bytes,
-        segment_ms=settings.segment_ms,
-        index_interval_bytes=settings.index_interval_bytes,
-        retention_ms=settings.retention_ms,
-        retention_bytes=settings.retention_bytes,
-        max_message_bytes=settings.max_message_bytes,
-        flush_mode=FlushMode(settings.flush_mode),
-        flush_ms=settings.flush_ms,
-        is_log_append_time=settings.message_timestamp_type == "LogAppendTime",
     )
 
 

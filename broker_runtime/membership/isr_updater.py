@@ -28,7 +28,7 @@ from broker_runtime.contract.waiting import Signal
 from broker_runtime.controller.election import Electorate
 from broker_runtime.membership.disk_room import DiskReport
 from broker_runtime.replication import InSyncChange, Partition, PartitionRegistry
-from broker_runtime.replication.hosted_replica import BUSY_S
+from broker_runtime.replication.partition import BUSY_S
 from broker_runtime.zookeeper.guarded import in_parts, write, write_most
 from broker_runtime.zookeeper.membership import Membership
 from broker_runtime.zookeeper.session import ANY_VERSION, Check, Operation, Set, ZNodeError, ZooKeeperClient

@@ -1,18 +1,18 @@
-"""One hosted partition, and all that a broker hosts: its role, its marks, and what its leader does.
+"""The partitions that a broker hosts: their roles, their high watermarks, and what their leaders do.
 
-    leadership        what the controller has decided about a partition, as a value; a replica's role
-    in_sync           which replicas are in sync, and how far they are committed, as the leader knows: a pure machine
-    divergence        where two replicas' logs part, by leader epochs (pure)
-    hosted_replica    one replica's role, epoch and marks, under its lock
-    role_lock         that lock, which waits no longer than its holder's role lasts
-    partition         what its leader does: appends, acknowledgements, reads, followers' fetches
-    registry          which partitions this broker hosts, and the typed refusals for all others
+    leadership      what the controller has decided about a partition, as a value; a replica's role
+    in_sync         which replicas are in sync, and how far they are committed, as the leader knows: a pure machine
+    divergence      where two replicas' logs diverge, by leader epochs (pure)
+    role_lock       a partition's lock, to which a change of the role can be given without waiting for it
+    fetch_waiter    what a thread waits with until a partition changes
+    partition       a hosted partition: its role, and the leader's appends, acknowledgements, reads, followers' fetches
+    registry        which partitions this broker hosts, and the typed refusals for all others
 
-Rule: one lock per partition, and never a network call or a decode under it. No thread, no sleep, no clock, but for
-`Partition.complete` and `FetchWaiter.wait`, which block.
+Rule: one lock per partition, and never a network call or a decode under it. No thread and no sleep; only
+`Partition.complete`, `Partition.delete_records` and `FetchWaiter.wait` block for longer than a disk does.
 """
 
-from broker_runtime.replication.hosted_replica import FetchWaiter, HostedReplica
+from broker_runtime.replication.fetch_waiter import FetchWaiter
 from broker_runtime.replication.in_sync import (
     FollowerAnswer,
     FollowerFetch,
@@ -22,14 +22,14 @@ from broker_runtime.replication.in_sync import (
     advanced_high_watermark,
 )
 from broker_runtime.replication.leadership import Leadership, Role
-from broker_runtime.replication.partition import Partition, PendingAppend
+from broker_runtime.replication.partition import Disk, Partition, PendingAppend
 from broker_runtime.replication.registry import PartitionRegistry
 
 __all__ = [
+    "Disk",
     "FetchWaiter",
     "FollowerAnswer",
     "FollowerFetch",
-    "HostedReplica",
     "InSyncChange",
     "InSyncSet",
     "Leadership",

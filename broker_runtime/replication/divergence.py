@@ -1,7 +1,7 @@
-"""Where two replicas' logs part, by leader epochs: KIP-101, 279, 320. Pure.
+"""Where two replicas' logs diverge, by leader epochs: KIP-101, 279, 320. Pure.
 
-Every frame carries the epoch of the leader that wrote it, and one epoch has one leader. So two logs whose last records
-before an offset are of the same epoch are equal up to there; the high watermark says nothing of that kind.
+Every frame carries the epoch of the leader that wrote it, and an epoch has one leader. So two logs whose last records
+before an offset are of the same epoch are equal up to that offset. The high watermark proves nothing of that kind.
 
 ``epochs``: (epoch, first offset) of all epochs that a log has records of, rising.
 """
@@ -22,8 +22,9 @@ def diverging_point(
 ) -> tuple[int, int] | None:
     """What a leader in ``leader_epoch`` answers a follower whose log ends at ``offset`` with ``last_fetched_epoch``.
 
-    None: that is the beginning of the leader's log. Else (the largest epoch the leader knows up to the follower's
-    last, where it ended). Raises `UnknownLeaderEpochError` for a follower with records of an epoch yet to come.
+    None: the follower's log is a prefix of the leader's. Otherwise (the largest epoch that the leader knows up to the
+    follower's last, where that epoch ended). Raises `UnknownLeaderEpochError` for a follower with records of a newer
+    epoch.
     """
     if last_fetched_epoch == NO_EPOCH:
         return None
@@ -31,12 +32,12 @@ def diverging_point(
         raise UnknownLeaderEpochError(
             f"the follower has records of leader epoch {last_fetched_epoch}, the leader is in {leader_epoch}"
         )
-    # The present epoch is not in the log before its first record.
+    # The current epoch is not in the log until its first record is.
     known = list(epochs)
     if not known or known[-1][0] < leader_epoch:
         known.append((leader_epoch, log_end))
     behind = bisect_right(known, last_fetched_epoch, key=lambda entry: entry[0])
-    if behind == 0:  # older than all that is left here: it ended before they began
+    if behind == 0:  # older than all epochs that are left here: it ended before they began
         epoch, end = last_fetched_epoch, known[0][1]
     else:
         epoch = known[behind - 1][0]
@@ -45,11 +46,11 @@ def diverging_point(
 
 
 def truncation_offset(epochs: Epochs, *, log_end: int, diverging: tuple[int, int]) -> int:
-    """To where a follower shortens its log after a leader's ``diverging``; below ``log_end`` if that is an answer to
-    its own last epoch and end.
+    """The offset to which a follower truncates its log after a leader's ``diverging``; below ``log_end`` if that
+    answers the follower's own last epoch and end.
 
-    Where the leader names an epoch that the follower does not have, it goes back to the end of its own largest one
-    below, and asks again.
+    If the leader names an epoch that the follower does not have, the follower goes back to the end of its own largest
+    epoch below, and asks again.
     """
     epoch, end = diverging
     behind = bisect_right(epochs, epoch, key=lambda entry: entry[0])

@@ -2,20 +2,21 @@
 
 Kafka's rules (`Partition.scala`, KIP-497, KIP-966):
 
-- The high watermark is the minimum of the ends told over the maximal in-sync set (that in ZooKeeper, and all that it
-  may have become while a change is under way), the leader included. A follower counts with what it told under its
-  newest broker epoch in this leader epoch; who has told nothing holds the high watermark where it is.
-- It stands still while replicas that are not in sync have all that is committed (`Leadership.eligible`): their logs may
-  still be needed. This leader rules them out when its log is in use and sound, and enough are in sync.
-- It also waits for a replica that is close behind and about to join, for `JOIN_WAIT_MS` after its last fetch: under
-  steady appends it could never join otherwise.
-- Joins: who holds all below the high watermark, reached the epoch's start, and deleted what the leader has deleted.
-  Leaves: who did not reach the log's end for the lag limit; at once, who says it holds less than is committed (it lost
-  records).
-- One change under way at a time, by compare-and-set. One whose outcome is unknown counts as possible until the state is
-  known to be newer.
+- The high watermark is the minimum of the reported log ends over the maximal in-sync set (the one in ZooKeeper, and all
+  that it may have become while a change is under way), the leader included. A follower counts with what it reported
+  under its newest broker epoch in this leader epoch. One that has reported nothing keeps the high watermark where it
+  is.
+- It does not advance while replicas that are not in sync have everything committed (`Leadership.eligible`): their logs
+  may still be needed. This leader rules them out once its log is in use and sound, and enough replicas are in sync.
+- It also waits for a replica that is close behind and about to join, for `JOIN_WAIT_MS` after its last fetch. Under
+  steady appends the replica could never join otherwise.
+- A replica joins when it holds everything below the high watermark, has reached the epoch's start, and has deleted what
+  the leader has deleted. It leaves when it has not reached the log's end for the lag limit; at once, if it reports that
+  it holds less than is committed (it lost records).
+- One change is under way at a time, by compare-and-set. A change of unknown outcome counts as possible until a newer
+  state is known.
 
-Rule: no clock, no lock, no log: all comes as arguments. Times are ms of one clock, which need not be the wall's.
+Rule: no clock, no lock, no log: everything comes as arguments. Times are ms of one clock, which need not be the wall's.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from broker_runtime.contract.errors import NotLeaderOrFollowerError, StaleBrokerEpochError
-from broker_runtime.log import LogSlice
+from broker_runtime.log import LogExtent, LogSlice
 from broker_runtime.replication.leadership import Leadership
 
 JOIN_WAIT_MS: Final = 3_000
 RETRY_MS: Final = 1_000
-"""A change refused, or of unknown outcome, is followed by another no sooner, unless the state is newer by then."""
+"""Pause after a change that was refused or whose outcome is unknown, unless a newer state becomes known first."""
 _UNKNOWN_END: Final = -1
 
 
@@ -48,17 +49,25 @@ class InSyncChange:
 
 
 class LogMarks(NamedTuple):
-    """Where the leader's log is. ``epoch_start``: where its records of the present epoch begin, or will."""
+    """How far the leader's log goes. ``epoch_start``: where its records of the current epoch begin, or will begin."""
 
     epoch_start: int
     high_watermark: int
     log_end: int
     log_start: int = 0
 
+    @classmethod
+    def of(cls, extent: LogExtent, leader_epoch: int) -> LogMarks:
+        """Of a log that is led in ``leader_epoch``."""
+        epochs = extent.leader_epochs
+        is_begun = bool(epochs) and epochs[-1][0] == leader_epoch
+        epoch_start = epochs[-1][1] if is_begun else extent.log_end
+        return cls(epoch_start, extent.high_watermark, extent.log_end, extent.log_start)
+
 
 @dataclass(slots=True, kw_only=True)
 class _Follower:
-    """What a replica told in this leader epoch under ``broker_epoch``."""
+    """What a replica reported in this leader epoch under ``broker_epoch``."""
 
     broker_epoch: int
     last_caught_up_ms: int
@@ -66,8 +75,8 @@ class _Follower:
     log_start: int = -1
     last_fetch_ms: int = 0
     log_end_then: int = -1  # the leader's, at the last fetch; -1: there was none
-    is_close: bool = False  # reached what was the leader's end at the fetch before, or now
-    short_fetches: int = 0  # in a row in which it held less than is committed
+    is_close: bool = False  # it has reached the leader's end, as it was at the previous fetch or is now
+    short_fetches: int = 0  # how many fetches in a row reported less than is committed
     is_lost: bool = False  # Invariant: short_fetches > 0
     is_gone: bool = False  # never joins under this broker epoch
 
@@ -78,14 +87,14 @@ class InSyncSet:
     def __init__(
         self, leadership: Leadership, *, topic: str, partition: int, broker_id: int, now_ms: int | None = None
     ) -> None:
-        """``broker_id`` leads since ``now_ms``; None: since the first time that it hears of."""
+        """``broker_id`` leads since ``now_ms``; None: since the first time that it is passed."""
         self.leader_epoch = leadership.leader_epoch  # never changes
-        self.leadership = leadership  # as known: what was told, and what was written since
+        self.leadership = leadership  # the newest one known: read from ZooKeeper, or written since
         self._topic = topic
         self._partition = partition
         self._broker_id = broker_id
         self._began_ms = now_ms
-        self._now_ms = 0 if now_ms is None else now_ms  # the newest time heard of
+        self._now_ms = 0 if now_ms is None else now_ms  # the newest time passed
         self._followers: dict[int, _Follower] = {}
         self._proposed: InSyncChange | None = None
         self._unknown: list[InSyncChange] = []  # Invariant: all at leadership.version
@@ -95,16 +104,16 @@ class InSyncSet:
 
     @property
     def maximal(self) -> frozenset[int]:
-        """All who may be in the in-sync set."""
+        """All replicas that may be in the in-sync set."""
         return frozenset().union(*self._possible())
 
     @property
     def certain_count(self) -> int:
-        """How many are in the in-sync set at least."""
+        """How many replicas are in the in-sync set at least."""
         return min(len(possible) for possible in self._possible())
 
     @property
-    def has_waited_for(self) -> bool:
+    def waits_for_joining(self) -> bool:
         """Whether the high watermark waits for a replica that is not in the in-sync set yet."""
         return bool(self._joining_soon())
 
@@ -120,24 +129,24 @@ class InSyncSet:
         """Whether the follower may be in the in-sync set."""
         return fetch.broker_id in self.maximal
 
-    def told_ends(self) -> dict[int, int]:
-        """Broker id → up to where it holds the log, for all replicas but the leader's; -1: it has not told."""
+    def reported_ends(self) -> dict[int, int]:
+        """Broker id → the offset up to which it holds the log, for all replicas but the leader's; -1: not reported."""
         others = [each for each in self.leadership.replicas if each != self._broker_id]
         known = self._followers
         return {each: known[each].end if each in known else _UNKNOWN_END for each in others}
 
     def has_deleted(self, offset: int) -> bool:
-        """Whether all who may be in sync, or come to be so again as they are, the leader aside, have told a log start
-        of ``offset`` or above."""
+        """Whether all followers that are, or may be, in sync or eligible have reported a log start of ``offset`` or
+        above."""
         known = self._followers
         others = (self.maximal | self.leadership.eligible) - {self._broker_id}
         return all(each in known and known[each].log_start >= offset for each in others)
 
-    # --- what followers tell --------------------------------------------------------------------------------------
+    # --- what followers report ------------------------------------------------------------------------------------
 
     def require_replica(self, broker_id: int, broker_epoch: int) -> None:
-        """Raises `NotLeaderOrFollowerError` for a broker that has no replica, `StaleBrokerEpochError` for one that
-        registered anew since."""
+        """Raises `NotLeaderOrFollowerError` for a broker that has no replica, `StaleBrokerEpochError` for one that has
+        registered again since."""
         if broker_id not in self.leadership.replicas and broker_id not in self.maximal:
             raise NotLeaderOrFollowerError(
                 f"{self._topic}-{self._partition} has its replicas on {list(self.leadership.replicas)}, "
@@ -150,17 +159,17 @@ class InSyncSet:
                 f"{broker_epoch} is an earlier one"
             )
 
-    def heard_of(self, fetch: FollowerFetch, now_ms: int) -> None:
-        """A follower asked for what cannot be given: its log is another's, or ends below the log's start."""
+    def reported_unusable_end(self, fetch: FollowerFetch, now_ms: int) -> None:
+        """A follower's log diverges from the leader's or ends below its start, so its end proves nothing."""
         known = self._entry(fetch, now_ms)
         known.end = _UNKNOWN_END
         known.is_close = False
 
-    def told(self, fetch: FollowerFetch, marks: LogMarks, now_ms: int) -> bool:
-        """A follower, whose log is the beginning of the leader's, told up to where it holds it. Returns whether its
-        log begins later than it said before.
+    def reported(self, fetch: FollowerFetch, marks: LogMarks, now_ms: int) -> bool:
+        """A follower, whose log is a prefix of the leader's, reported up to where it holds it. Returns whether its log
+        begins later than it reported before.
 
-        An end lower than the one before counts: it is the newest word, and a high watermark does not go back for it.
+        A lower end than before counts, because it is the newest report; a high watermark does not go back for it.
         """
         known = self._entry(fetch, now_ms)
         end = min(fetch.offset, fetch.durable_end) if fetch.durable_end >= 0 else _UNKNOWN_END
@@ -174,14 +183,14 @@ class InSyncSet:
             known.last_caught_up_ms = max(known.last_caught_up_ms, known.last_fetch_ms)
         known.last_fetch_ms, known.log_end_then = now_ms, marks.log_end
         known.short_fetches = known.short_fetches + 1 if end < marks.high_watermark else 0
-        # A fetch that was long under way may tell an old end once; then the next one tells the newer.
+        # A fetch that was delayed may report an old end once; the next one then reports the newer.
         known.is_lost = known.short_fetches > (0 if is_first else 1)
         return has_deleted
 
     # --- changes --------------------------------------------------------------------------------------------------
 
     def wants_change_of(self, broker_id: int, marks: LogMarks) -> bool:
-        """Whether `propose` would propose something because of what that replica has just told."""
+        """Whether `propose` would propose a change because of what that replica has just reported."""
         if self._is_held_back:
             return False
         if broker_id in self.leadership.in_sync:
@@ -189,16 +198,16 @@ class InSyncSet:
         return broker_id in self.leadership.replicas and self._may_join(broker_id, marks)
 
     def has_some_to_rule_out(self, min_in_sync: int) -> bool:
-        """Whether the high watermark stands still only because replicas are eligible, and `propose` would end that."""
+        """Whether the high watermark is held only by eligible replicas, and `propose` would end that."""
         return bool(self.leadership.eligible) and self.certain_count >= min_in_sync and not self._is_held_back
 
     def propose(
         self, marks: LogMarks | None, now_ms: int, lag_limit_ms: int, *, min_in_sync: int | None
     ) -> InSyncChange | None:
-        """The change to be written now, which counts as under way from here on; None: nothing is to be changed.
+        """The change to be written now, which counts as under way from now on; None: nothing is to be changed.
 
-        ``marks`` None: the log was not used yet, so no follower ever fetched from it. ``min_in_sync``:
-        ``min.insync.replicas``; None: whether this leader's log is sound is not known, so that nobody is ruled out.
+        ``marks`` None: the log was not used yet, so no follower has ever fetched from it. ``min_in_sync``:
+        ``min.insync.replicas``; None: it is not known whether this leader's log is sound, so no replica is ruled out.
         """
         self._advance_clock(now_ms)
         marks = marks if marks is not None else LogMarks(0, 0, 0)
@@ -220,7 +229,7 @@ class InSyncSet:
         return self._proposed
 
     def written(self, change: InSyncChange, version: int) -> bool:
-        """The change is in ZooKeeper. Returns whether that is news."""
+        """The change is in ZooKeeper. Returns whether that changes what was known."""
         if self._is_over(change) or version <= self.leadership.version:
             return False
         self._left(self.leadership.in_sync - set(change.in_sync))
@@ -232,11 +241,11 @@ class InSyncSet:
         return True
 
     def refused(self, change: InSyncChange, *, gone: Collection[int] = ()) -> None:
-        """The change was not written and never will be: the state is newer, or who was to join is another by now.
+        """The change was not written and never will be: the state is newer, or a joining broker has registered again.
 
-        ``gone``: who of those that were to join is dead or stops, and never joins in that registration: it is waited
-        for no more. Like all that is said of a change, it is about that very object: an equal one proposed before may
-        have been written all the same.
+        ``gone``: the joining brokers that are dead or stopping. They never join in that registration, and are no longer
+        waited for. Like every report about a change, this one is about that very object: an equal change that was
+        proposed before may have been written all the same.
         """
         for broker_id in gone:
             known = self._followers.get(broker_id)
@@ -245,13 +254,13 @@ class InSyncSet:
         self._settle(change)
 
     def outcome_unknown(self, change: InSyncChange) -> None:
-        """Whether the change was written is not known: both count as possible until a newer state is."""
+        """Whether the change was written is not known: both outcomes count as possible until a newer state is known."""
         if not self._is_over(change):
             self._settle(change)
             self._unknown.append(change)
 
     def heard(self, leadership: Leadership) -> bool:
-        """The state of the same leader epoch as read from ZooKeeper. Returns whether it is not older than known."""
+        """The state of the same leader epoch, as read from ZooKeeper. Returns False if a newer one is known."""
         assert leadership.leader_epoch == self.leader_epoch
         if leadership.version < self.leadership.version:
             return False
@@ -259,16 +268,16 @@ class InSyncSet:
         before, self.leadership = self.leadership, leadership
         if is_newer or leadership.in_sync != before.in_sync:
             self._left(before.in_sync - leadership.in_sync)
-        # Taken away, its log is removed: given back to it, what it told of that one must not make it join.
+        # A broker that is no longer a replica removes its log: if it becomes one again, its old reports must not count.
         self._left(self._followers.keys() - set(leadership.replicas))
         if is_newer:
             self._proposed = None
             self._unknown.clear()
-            self._not_before_ms = self._now_ms  # whatever was refused, or left open, was about an older state
+            self._not_before_ms = self._now_ms  # refused and open changes were about an older state
         return True
 
     def begin_again(self, now_ms: int | None) -> None:
-        """The same epoch is led again after a pause: what followers told before it counts no more."""
+        """The same epoch is led again after a pause: what followers reported before it no longer counts."""
         self._began_ms = now_ms
         self._followers.clear()
 
@@ -301,8 +310,8 @@ class InSyncSet:
         return frozenset({self._broker_id} | stay | join)
 
     def _eligible(self, wanted: frozenset[int], min_in_sync: int | None) -> frozenset[int]:
-        """Who is `Leadership.eligible` with ``wanted`` in sync. Where these are too few to commit anything: who was so,
-        and all who leave but those that seem to have lost records. Where they are enough: nobody."""
+        """The `Leadership.eligible` replicas with ``wanted`` in sync: none if these are enough to commit anything; else
+        those that were eligible, and those that leave now, except any that seem to have lost records."""
         if min_in_sync is not None and len(wanted) >= min_in_sync:
             return frozenset()
         leave = self.leadership.in_sync - wanted
@@ -325,7 +334,7 @@ class InSyncSet:
             known is not None
             and not known.is_gone
             and known.end >= max(marks.high_watermark, marks.epoch_start)
-            # Else what was deleted could be read again under this leader.
+            # Otherwise deleted records could be read again if that replica became the leader.
             and not 0 <= known.log_start < marks.log_start
             and self._now_ms - known.last_fetch_ms <= JOIN_WAIT_MS
         )
@@ -356,7 +365,7 @@ class InSyncSet:
         self._unknown = [each for each in self._unknown if each is not change]
 
     def _left(self, gone: Collection[int]) -> None:
-        """They may be dead: they count, and may join again, only when they fetch again."""
+        """Replicas that left may be dead: they count, and may join again, only after another fetch."""
         for broker_id in gone:
             known = self._followers.get(broker_id)
             if known is not None:
@@ -369,10 +378,8 @@ def advanced_high_watermark(
     """The high watermark after what is now known; ``current`` where nothing lets it advance.
 
     ``replicated_ends``: broker id → the offset up to which that replica holds the log (its durable end under
-    ``flush.mode=ack``, else its log end), the leader included. A replica of ``in_sync`` that has not told its end
-    holds the high watermark where it is; so does an in-sync set below ``min_in_sync``.
-
-    How far a partition is committed: a pure function of what its replicas hold.
+    ``flush.mode=ack``, else its log end), the leader included. A replica of ``in_sync`` without a reported end keeps
+    the high watermark where it is; so does an in-sync set smaller than ``min_in_sync``.
 
     Kafka's rule (`Partition.maybeIncrementLeaderHW`), over durable ends instead of log ends where ``flush.mode=ack``:
     the high watermark is the minimum over the maximal in-sync set, and never goes back within one leadership.
@@ -386,23 +393,23 @@ def advanced_high_watermark(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowerFetch:
-    """What a follower says of its log, and with that what it wants: all from ``offset`` on."""
+    """What a follower reports about its log. It asks for everything from ``offset`` on."""
 
     broker_id: int
     broker_epoch: int  # of the follower's registration
     offset: int  # its log's end
-    durable_end: int  # ≤ offset; all below counts as durable there, as ``flush.mode`` says
+    durable_end: int  # ≤ offset; everything below counts as durable there, as ``flush.mode`` says
     leader_epoch: int  # in which it follows
     last_fetched_epoch: int  # of its last record; -1: it has none
-    log_start: int = -1  # of its log; -1: it does not say
+    log_start: int = -1  # of its log; -1: not reported
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowerAnswer:
-    """What the leader says. The caller closes ``found``.
+    """The leader's answer to a follower's fetch. The caller closes ``found``.
 
-    ``diverging``: (epoch, end): the follower has records that the leader has not; epoch is the largest the leader
-    knows up to the follower's last, end where it ended. Then there is nothing else for it.
+    ``diverging``: (epoch, end) if the follower has records that the leader lacks. The epoch is the largest one that the
+    leader knows up to the follower's last; the end is where it ended. Then ``found`` is None.
     """
 
     found: LogSlice | None

@@ -11,17 +11,17 @@ from enum import Enum
 class Role(Enum):
     """What this broker's replica of a partition does."""
 
-    NONE = "none"  # nothing: not told yet, the session lost, stopping
+    NONE = "none"  # nothing: not assigned yet, the session lost, or the broker stopping
     LEADER = "leader"  # serves all reads and writes, and its followers
-    FOLLOWER = "follower"  # serves nobody; what the leader has is appended to its log
+    FOLLOWER = "follower"  # serves no client; appends what the leader has to its log
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leadership:
     """One partition's state as read from ZooKeeper. Brokers by id.
 
-    ``in_sync`` ⊆ ``replicas`` once a reassignment is through; the two znodes are not read in one moment. ``eligible``:
-    not in sync, and known to have all that is committed (`PartitionState.eligible`).
+    ``in_sync`` ⊆ ``replicas`` once a reassignment is complete; the two znodes are not read at the same moment.
+    ``eligible``: not in sync, but known to have everything committed (`PartitionState.eligible`).
     """
 
     leader: int | None

@@ -1,42 +1,81 @@
-"""One hosted partition: it takes appends, says when they are committed, and gives out what is.
+"""One hosted partition: this broker's replica, its role, and what its leader does.
 
-Rule: one lock, held over the check of role and epoch together with the log's append, and over every change of the
-high watermark; never over a network call, a wait for another thread or an fdatasync (but for what cuts a follower's
-log, which must not become a leader's meanwhile). A disk can stand still all the same: changes of the role never wait
-for the lock (`RoleLock`). The order is always partition's lock → log's lock.
+What a follower does with it is in `following`.
 
-An append lives through three stages: `append` (in the log, offset known) → `complete` (durable as ``flush.mode``
-says, the high watermark moved, for ``acks=all`` beyond it) → readable. It never decodes a frame: that the bytes fit
-the topic is checked by the log before they are written.
+Rules:
+
+- The role is assigned by the controller, never taken. It changes under the partition's lock, and so does all that only
+  one role may do: a thread that holds the lock knows that the role is still the same. An older epoch, or an older state
+  of the same epoch, changes nothing.
+- The lock is held over the check of role and epoch together with the log's append, and over every change of the high
+  watermark; never over a network call, a wait for another thread or an fdatasync. (The exception: the fdatasyncs with
+  which a follower's log is truncated, because the replica must not become the leader meanwhile.) A disk can still stall
+  while the lock is held, so changes of the role never wait for it (`RoleLock`).
+- Locks are always taken in the order partition → log.
+
+An append goes through three stages: `append` (in the log, its offset is known) → `complete` (durable as ``flush.mode``
+says, and for ``acks=all`` below the high watermark) → readable. No frame is decoded here: the log checks that the bytes
+fit the topic before it writes them.
 """
 
 from __future__ import annotations
 
+import logging
 import math
-import time
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Final, Protocol
 
 from broker_runtime.contract.errors import (
     CorruptRecordError,
+    FencedLeaderEpochError,
     LogStorageError,
     NotEnoughReplicasAfterAppendError,
     NotEnoughReplicasError,
     NotLeaderOrFollowerError,
     OffsetNotAvailableError,
     OffsetOutOfRangeError,
+    PylogError,
     RequestTimedOutError,
+    UnknownLeaderEpochError,
 )
+from broker_runtime.contract.events import event
 from broker_runtime.contract.frame import SoundFrame
-from broker_runtime.log import FlushMode, LogSlice
+from broker_runtime.contract.waiting import Deadline
+from broker_runtime.log import LogExtent, LogSlice, PartitionLog
 from broker_runtime.replication.divergence import NO_EPOCH, diverging_point
-from broker_runtime.replication.hosted_replica import FetchWaiter, HostedReplica, marks_of
-from broker_runtime.replication.in_sync import FollowerAnswer, FollowerFetch, InSyncSet
+from broker_runtime.replication.fetch_waiter import FetchWaiter
+from broker_runtime.replication.in_sync import FollowerAnswer, FollowerFetch, InSyncChange, InSyncSet, LogMarks
+from broker_runtime.replication.leadership import Leadership, Role
+from broker_runtime.replication.role_lock import RoleLock
 
-ACKS_ALL = -1
-_JOINING_LOOK_S = 1.0
-_BUSY_S = 1.0  # that a request without a limit of its own, which may be about many, waits for one partition
-_SHORTLY_BUSY_S = 0.05  # that one waits whose time is over, or who then looks whether it is
+ACKS_ALL: Final = -1
+BUSY_S: Final = 0.05
+"""How long a caller that looks after many partitions waits for one of them."""
+_REQUEST_BUSY_S: Final = 1.0  # the same for a request without a time limit of its own
+_LAST_BUSY_S: Final = 0.05  # the same for one whose time is over, or that checks next whether it is
+_JOINING_CHECK_S: Final = 1.0  # how often an append that waits for a joining replica has the in-sync set looked at
+
+_logger = logging.getLogger(__name__)
+
+
+class Disk(Protocol):
+    """The disk below a partition, as far as is known without waiting for it."""
+
+    @property
+    def takes_appends(self) -> bool:
+        """Whether there is enough room, and the disk answers."""
+        ...
+
+    def require_room(self) -> None:
+        """Raises `LogStorageError` if there is too little room, or the disk has stalled."""
+        ...
+
+    def require_answers(self) -> None:
+        """Raises `LogStorageError` if the disk has stalled."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +88,157 @@ class PendingAppend:
     leader_epoch: int
 
 
-class Partition(HostedReplica):
-    """One replica hosted by this broker, with all that its leader does. Thread-safe."""
+class Partition:
+    """See the module. Thread-safe. Created without a role; the controller assigns one."""
+
+    def __init__(self, log: PartitionLog, *, broker_id: int, disk: Disk) -> None:
+        self.topic = log.topic
+        self.partition = log.partition
+        self.topic_id = log.topic_id.bytes
+        self.log = log
+        self.disk = disk
+        # Called when a change of the in-sync set can be proposed, by any thread and with the lock held: it must not
+        # block or call back.
+        self.on_in_sync_news: Callable[[], None] = _nobody
+        self._broker_id = broker_id
+        self._min_in_sync = 1
+        self._lock = RoleLock()
+        self._role = Role.NONE
+        self._known_epoch = -1
+        self._newest: Leadership | None = None
+        self._led: InSyncSet | None = None  # None: not the leader
+        # Outlives the role: a change of an epoch's in-sync set may still be written after the leadership has ended.
+        self._led_last: InSyncSet | None = None
+        # Whether the high watermark was computed since something last changed that can move it; that loads the log.
+        self._is_settled = False
+        # Ordered sets: the order of the wake-ups depends on nothing but what happened.
+        self._waiters: dict[FetchWaiter, None] = {}
+        self._append_waiters: dict[FetchWaiter, None] = {}
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+    @property
+    def min_in_sync_replicas(self) -> int:
+        """The topic's ``min.insync.replicas``. May be set at any time."""
+        return self._min_in_sync
+
+    @min_in_sync_replicas.setter
+    def min_in_sync_replicas(self, least: int) -> None:
+        if least != self._min_in_sync:
+            self._min_in_sync = least
+            self._lock.carry_out(self._unsettle)
+
+    # --- role: these never wait for the lock, whose holder may be waiting for a disk (see `RoleLock`) ---
+
+    def become_leader(self, leadership: Leadership, now_ms: int | None = None) -> None:
+        """Leads in ``leadership``'s epoch from now on, or learns the newer state of the same epoch; an older state of
+        it changes nothing.
+
+        In a new epoch every follower has the lag limit, counted from ``now_ms``, to catch up (on the clock of
+        `follower_fetch` and `propose_in_sync`; None: counted from the first time that one of those two passes). Does
+        not touch the log, which the first use loads, so that a broker with many partitions is ready at once. A new
+        epoch is written into the log's epoch checkpoint with the first append. Raises `FencedLeaderEpochError` if a
+        newer epoch is already known here.
+        """
+
+        def change() -> None:
+            self._learn(leadership)
+            led = self._led_last
+            if led is None or led.leader_epoch != leadership.leader_epoch:
+                led = InSyncSet(
+                    leadership,
+                    topic=self.topic,
+                    partition=self.partition,
+                    broker_id=self._broker_id,
+                    now_ms=now_ms,
+                )
+            elif not led.heard(leadership) and self._led is led:
+                return
+            elif self._led is not led:
+                led.begin_again(now_ms)
+            self._role, self._led, self._led_last = Role.LEADER, led, led
+            self._unsettle()
+
+        self._lock.carry_out(change)
+
+    def become_follower(self, leadership: Leadership) -> None:
+        """Follows ``leadership.leader`` in its epoch (None: nobody leads): clients are refused, and the log changes
+        only within `following`.
+
+        Raises `FencedLeaderEpochError` if a newer epoch is already known here.
+        """
+
+        def change() -> None:
+            self._learn(leadership)
+            self._role, self._led = Role.FOLLOWER, None
+            self._announce()
+
+        self._lock.carry_out(change)
+
+    def step_down(self) -> None:
+        """Ends any role: appends are refused, and every waiting request gets `NotLeaderOrFollowerError`."""
+
+        def change() -> None:
+            self._role, self._led = Role.NONE, None
+            self._announce()
+
+        self._lock.carry_out(change)
+
+    @property
+    def role(self) -> Role:
+        """The replica's current role."""
+        return self._role
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether it leads now."""
+        return self._led is not None
+
+    @property
+    def leader_epoch(self) -> int:
+        """The newest epoch known here; -1 before the first."""
+        return self._known_epoch
+
+    @property
+    def leadership(self) -> Leadership | None:
+        """The newest state known here: the last one read from ZooKeeper, or one that this leader has written since.
+        None before the first."""
+        led = self._led
+        return self._newest if led is None else led.leadership
+
+    def require_leader(self, leader_epoch: int = -1) -> int:
+        """The current epoch, for requests made in ``leader_epoch`` (-1: the client does not know it).
+
+        Raises `NotLeaderOrFollowerError`, `FencedLeaderEpochError` (the request is older) or
+        `UnknownLeaderEpochError` (it is newer than this broker knows).
+        """
+        return self._require_led(leader_epoch).leader_epoch
+
+    @property
+    def is_fit_to_lead(self) -> bool:
+        """Whether this replica can do what a leader does: its log is online, and its disk takes records. (A damaged log
+        is another matter, see `refusal`.) Never waits."""
+        return not self.log.is_offline and self.disk.takes_appends
+
+    def refusal(self, error: PylogError) -> PylogError:
+        """The error to answer a client with whose request met ``error`` here: if the log is damaged and other replicas
+        exist, one that makes the client look for the next leader."""
+        leadership = self.leadership
+        others = 0 if leadership is None else len(leadership.in_sync | leadership.eligible) - 1
+        if not (isinstance(error, CorruptRecordError) and self.log.is_damaged and others > 0):
+            return error
+        return NotLeaderOrFollowerError(
+            f"{self} is damaged on broker {self._broker_id}, which gives it up to another: {error.message}"
+        )
+
+    @contextmanager
+    def refusing(self) -> Iterator[None]:
+        """An error raised inside is replaced by its `refusal`."""
+        try:
+            yield
+        except CorruptRecordError as error:
+            raise self.refusal(error) from None
 
     # --- offsets ---
 
@@ -62,9 +250,9 @@ class Partition(HostedReplica):
     @property
     def high_watermark(self) -> int:
         """Everything below is committed and may be read. Raises `RequestTimedOutError` where the partition is busy for
-        long: its disk may stand still."""
+        long: its disk may have stalled."""
         if not self._is_settled:
-            with self._lock.within(_BUSY_S):
+            with self._lock.within(_REQUEST_BUSY_S):
                 self._advance_high_watermark()
         return self.log.high_watermark
 
@@ -73,24 +261,30 @@ class Partition(HostedReplica):
         """Up to where read_committed readers may read. Without transactions: the high watermark."""
         return self.high_watermark
 
-    def latest_offset(self, busy_s: float = _BUSY_S) -> int:
-        """The last stable offset, as the answer to who asks where the log ends at present (KIP-207).
+    def latest_offset(self, busy_s: float = _REQUEST_BUSY_S) -> int:
+        """The last stable offset, as the answer to a client that asks where the log ends (KIP-207).
 
-        Raises `OffsetNotAvailableError` while a new leader does not know yet that all is committed that was so before
-        its epoch: an earlier leader may have told more. `NotLeaderOrFollowerError`; `RequestTimedOutError` where the
-        partition is busy for longer than ``busy_s``.
+        Raises `OffsetNotAvailableError` while a new leader does not know yet that everything committed before its epoch
+        is committed: an earlier leader may have answered with a higher offset. `NotLeaderOrFollowerError`;
+        `RequestTimedOutError` where the partition is busy for longer than ``busy_s``.
         """
         with self._lock.within(busy_s):
             led = self._require_led()
             extent = self.log.extent(busy_s) if self.log.is_loaded else self.log.extent()
             high_watermark = self._advance_high_watermark(extent)
-        epoch_start = marks_of(extent, led.leader_epoch).epoch_start
+        epoch_start = LogMarks.of(extent, led.leader_epoch).epoch_start
         if high_watermark < epoch_start:
             raise OffsetNotAvailableError(
                 f"{self} has a new leader: offset {high_watermark} is committed, and it is not known yet whether "
                 f"{epoch_start} is, where leader epoch {led.leader_epoch} begins"
             )
         return high_watermark
+
+    def note_durable(self) -> None:
+        """More of the log became durable other than through `complete`: the high watermark may advance."""
+        with self._lock:
+            if self.log.is_loaded and not self.log.is_offline:
+                self._advance_high_watermark()
 
     # --- appending ---
 
@@ -103,16 +297,16 @@ class Partition(HostedReplica):
         now_ms: int,
         timeout_s: float = -1,
     ) -> PendingAppend:
-        """Appends whole frames, one behind the other. They are verified by the log, never copied, and theirs to read
-        until this returns. Not durable yet, and not readable: see `complete`.
+        """Appends whole frames, in order. The log verifies them and never copies them; the caller must leave them
+        unchanged until this returns. They are not durable yet, and not readable: see `complete`.
 
         Blocks for other appends, up to ``timeout_s`` (-1: as long as they take), and for the write itself, not for the
-        disk. Raises `RequestTimedOutError` where others take longer: the disk may stand still; as `require_leader` and
+        disk. Raises `RequestTimedOutError` where others take longer: the disk may have stalled; as `require_leader` and
         the log's ``append_as_leader`` (`CorruptRecordError`, `RecordTooLargeError`, `SchemaMismatchError`,
         `InvalidTimestampError`, `LogStorageError`); `NotEnoughReplicasError` for ``acks=-1`` with too few in-sync
         replicas. After any of them nothing was appended.
         """
-        self.require_room()
+        self.disk.require_room()
         with self._lock.within(timeout_s):
             led = self._require_led(leader_epoch)
             epoch, in_sync = led.leader_epoch, len(led.leadership.in_sync)
@@ -125,7 +319,7 @@ class Partition(HostedReplica):
                     frames, leader_epoch=epoch, now_ms=now_ms, timeout_s=timeout_s if self.log.is_loaded else -1
                 )
             except LogStorageError:
-                self._announce()  # readers who wait here learn it now
+                self._announce()  # waiting readers learn it now
                 raise
             except CorruptRecordError as error:
                 raise self.refusal(error) from None
@@ -134,7 +328,7 @@ class Partition(HostedReplica):
         return PendingAppend(
             base_offset=result.base_offset,
             next_offset=result.next_offset,
-            append_time_ms=result.append_time_ms if self.log.config.is_log_append_time else -1,
+            append_time_ms=result.append_time_ms if self.log.config.message_timestamp_type == "LogAppendTime" else -1,
             leader_epoch=epoch,
         )
 
@@ -142,28 +336,28 @@ class Partition(HostedReplica):
         """Returns when the append counts as acknowledged: durable here as ``flush.mode`` says, and for ``acks=-1``
         held by all in-sync replicas (the high watermark has passed it).
 
-        Blocks up to ``timeout_s``, then raises `RequestTimedOutError`: the append may still come to count; calling
-        again goes on waiting. Raises `LogStorageError` if the log failed, `NotLeaderOrFollowerError` if the
-        leadership under which it was appended ended first, whatever ``acks`` (the records may have been cut off), at
-        once unless it is this very call whose fdatasync all wait for, whoever has the partition or its log;
-        `NotEnoughReplicasAfterAppendError`.
+        Blocks up to ``timeout_s``, then raises `RequestTimedOutError`: the append may still be committed, and another
+        call continues to wait for it. Raises `LogStorageError` if the log failed, `NotEnoughReplicasAfterAppendError`,
+        and `NotLeaderOrFollowerError` if the leadership under which the records were appended ended first, whatever
+        ``acks`` is, because they may have been truncated. That is raised at once, even while another thread has the
+        partition or its log, unless it is this very call that runs the fdatasync all others wait for.
         """
-        deadline = time.monotonic() + timeout_s
-        if self.log.config.flush_mode is FlushMode.ACK:
+        deadline = Deadline(timeout_s)
+        if self.log.config.flush_mode == "ack":
             try:
                 durable = self.log.flush(
                     pending.next_offset, timeout_s, is_over=lambda: not self._is_led_as_for(pending)
                 )
             except LogStorageError:
-                self.announce()  # readers who wait here learn it now
+                self.announce()  # waiting readers learn it now
                 raise
-            if durable < pending.next_offset:  # it was cut, or the role ended, even if it has begun again by now
+            if durable < pending.next_offset:  # truncated, or the role ended, even if it has begun again by now
                 raise self._not_led_as_for(pending)
         is_first = True
 
-        def look() -> float:
+        def check() -> float:
             nonlocal is_first
-            wait_s = self._look(pending, acks, is_first=is_first)
+            wait_s = self._check_acknowledged(pending, acks, is_first=is_first)
             is_first = False
             return wait_s
 
@@ -172,7 +366,7 @@ class Partition(HostedReplica):
             self.add_waiter(waiter)
         try:
             self._wait_until(
-                look,
+                check,
                 lambda: self._require_led_as_for(pending),
                 deadline,
                 waiter,
@@ -187,18 +381,18 @@ class Partition(HostedReplica):
 
     def delete_records(self, offset: int | None, *, timeout_s: float) -> int:
         """Moves the log's start up to ``offset`` (None: the high watermark), here and on all in-sync replicas, so that
-        the records are gone whoever leads next. Returns the log's start.
+        the records stay deleted whichever replica leads next. Returns the log's start.
 
-        Blocks up to ``timeout_s``, whoever has the partition or its log, then raises `RequestTimedOutError`: they are
-        gone here, unless that one had the log all the time, and go elsewhere when the replica there fetches. Waits for
-        the `Leadership.eligible` replicas, too, which may be in sync again. Raises as `require_leader`,
-        `OffsetOutOfRangeError` above the high watermark, `NotLeaderOrFollowerError` if the leadership ends meanwhile,
-        `LogStorageError`.
+        Also waits for the `Leadership.eligible` replicas, which may be in sync again. Blocks up to ``timeout_s``, even
+        while another thread has the partition or its log, then raises `RequestTimedOutError`: the records are deleted
+        here (unless another thread had the log all the time), and on each other replica when that one next fetches.
+        Raises as `require_leader`, `OffsetOutOfRangeError` above the high watermark, `NotLeaderOrFollowerError` if the
+        leadership ends meanwhile, `LogStorageError`.
         """
-        deadline = time.monotonic() + timeout_s
+        deadline = Deadline(timeout_s)
         led = self._require_led()
         offset = self.high_watermark if offset is None else offset
-        start = self.log.delete_records(offset, max(_SHORTLY_BUSY_S, timeout_s))
+        start = self.log.delete_records(offset, max(_LAST_BUSY_S, timeout_s))
         self.announce()
 
         def require_role() -> None:
@@ -222,6 +416,23 @@ class Partition(HostedReplica):
             self.remove_waiter(waiter)
         return start
 
+    # --- reading ---
+
+    def read(
+        self, offset: int, *, max_bytes: int, leader_epoch: int = -1, at_least_one: bool = True
+    ) -> LogSlice | None:
+        """Frames from the one that holds ``offset`` on, all below the high watermark; None: there are none yet.
+
+        The caller closes the slice. Raises as `require_leader`, `OffsetOutOfRangeError` below the log's start or
+        above its end, `LogStorageError` where the log is offline. An offset between the high watermark and the
+        log's end is not out of range: it is None.
+        """
+        self.require_leader(leader_epoch)
+        high_watermark = self.high_watermark
+        if offset == high_watermark:  # most reads of most consumers end here, without a look into the log's index
+            return None
+        return self.log.read(offset, max_bytes=max_bytes, upto=high_watermark, at_least_one=at_least_one)
+
     # --- followers of this leader ---
 
     def follower_fetch(
@@ -233,20 +444,20 @@ class Partition(HostedReplica):
         at_least_one: bool = True,
         is_first_look: bool = True,
     ) -> FollowerAnswer:
-        """Takes note of what a follower tells, and finds what it wants, up to the log's end. Never waits.
+        """Records what a follower reports, and finds what it asks for, up to the log's end. Never waits for records.
 
         ``now_ms``: of the clock of `propose_in_sync`. ``is_first_look`` False: the same fetch again, after a wait; it
-        tells nothing new. Raises as `require_leader`; `NotLeaderOrFollowerError` for a broker without a replica,
-        `StaleBrokerEpochError` for one that registered anew since, `UnknownLeaderEpochError` for one with records of
-        a newer epoch, `OffsetOutOfRangeError` below the log's start or, of one without records that is not in sync,
-        elsewhere than there; `LogStorageError`; `RequestTimedOutError` where the disk holds the partition up: one
-        session fetches from all disks.
+        reports nothing new. Raises as `require_leader`; `NotLeaderOrFollowerError` for a broker without a replica,
+        `StaleBrokerEpochError` for one that has registered again since, `UnknownLeaderEpochError` for one with records
+        of a newer epoch, `OffsetOutOfRangeError` below the log's start and, for a follower that has no records and is
+        not in sync, anywhere but at the log's start; `LogStorageError`; `RequestTimedOutError` where the disk holds the
+        partition up, because one session fetches from all disks.
         """
-        self.require_answers()
-        with self._lock.within(_BUSY_S):
+        self.disk.require_answers()
+        with self._lock.within(_REQUEST_BUSY_S):
             led = self._require_led(fetch.leader_epoch)
             led.require_replica(fetch.broker_id, fetch.broker_epoch)
-            extent = self.log.extent(_BUSY_S) if self.log.is_loaded else self.log.extent()
+            extent = self.log.extent(_REQUEST_BUSY_S) if self.log.is_loaded else self.log.extent()
             log_start, log_end, high_watermark = extent.log_start, extent.log_end, extent.high_watermark
             diverging = diverging_point(
                 extent.leader_epochs,
@@ -258,15 +469,15 @@ class Partition(HostedReplica):
             is_outside = (
                 fetch.offset < log_start
                 or (diverging is None and fetch.offset > log_end)
-                # Without a record it proves nothing of what lies below, but for having been in sync when that went.
+                # Without a record it proves nothing about what lies below, unless it was in sync when that was deleted.
                 or (fetch.last_fetched_epoch == NO_EPOCH and fetch.offset > log_start and not led.counts(fetch))
             )
             if is_first_look:
                 if is_outside or diverging is not None:
-                    led.heard_of(fetch, now_ms)
+                    led.reported_unusable_end(fetch, now_ms)
                 else:
-                    marks = marks_of(extent, led.leader_epoch)
-                    if led.told(fetch, marks, now_ms):  # a deletion of records waits for it
+                    marks = LogMarks.of(extent, led.leader_epoch)
+                    if led.reported(fetch, marks, now_ms):  # a deletion of records waits for it
                         for waiter in self._waiters:
                             waiter.wake()
                     high_watermark = self._advance_high_watermark(extent)
@@ -293,71 +504,245 @@ class Partition(HostedReplica):
             diverging=diverging,
         )
 
-    # --- reading ---
+    # --- the in-sync set ---
 
-    def read(
-        self, offset: int, *, max_bytes: int, leader_epoch: int = -1, at_least_one: bool = True
-    ) -> LogSlice | None:
-        """Frames from the one that holds ``offset`` on, all below the high watermark; None: there are none yet.
+    @property
+    def in_sync(self) -> frozenset[int]:
+        """The in-sync replicas as far as is known here; empty before the first state."""
+        leadership = self.leadership
+        return frozenset() if leadership is None else leadership.in_sync
 
-        The caller closes the slice. Raises as `require_leader`, `OffsetOutOfRangeError` below the log's start or
-        above its end, `LogStorageError` where the log is offline. An offset between the high watermark and the
-        log's end is not out of range: it is None.
+    @property
+    def is_in_sync(self) -> bool:
+        """Whether this broker is in the partition's in-sync set, as far as is known here."""
+        return self._broker_id in self.in_sync
+
+    @property
+    def eligible(self) -> frozenset[int]:
+        """The replicas that are `Leadership.eligible` as far as is known here."""
+        leadership = self.leadership
+        return frozenset() if leadership is None else leadership.eligible
+
+    def replica_ends(self) -> dict[int, int]:
+        """Broker id → the offset up to which that replica, this one included, reported to hold the log; -1: it has
+        reported nothing to this leader.
+
+        Raises `NotLeaderOrFollowerError`, and as the log; `RequestTimedOutError` where the partition is busy for long.
         """
-        self.require_leader(leader_epoch)
-        high_watermark = self.high_watermark
-        if offset == high_watermark:  # what most looks of most readers find; spares them the log's index
-            return None
-        return self.log.read(offset, max_bytes=max_bytes, upto=high_watermark, at_least_one=at_least_one)
+        with self._lock.within(_REQUEST_BUSY_S):
+            return {**self._require_led().reported_ends(), self._broker_id: self.log.durable_end_offset}
+
+    def propose_in_sync(self, now_ms: int, lag_limit_ms: int, *, busy_s: float = BUSY_S) -> InSyncChange | None:
+        """The change of the in-sync set that is to be written now; None: nothing to change, or not the leader.
+
+        The change counts as under way until one of the three methods below is called with that very object, or the
+        partition learns a newer state. Does not load the log. Raises `RequestTimedOutError` where another thread has
+        the partition or its log for longer than ``busy_s``: the disk may have stalled. Try again soon.
+        """
+        with self._lock.within(busy_s):
+            if self._led is None or self.log.is_offline:
+                return None
+            try:
+                marks = LogMarks.of(self.log.extent(busy_s), self._led.leader_epoch) if self.log.is_loaded else None
+            except RequestTimedOutError:
+                raise
+            except PylogError as error:  # the log went offline
+                event(
+                    _logger,
+                    "propose in-sync set",
+                    level=logging.WARNING,
+                    topic=self.topic,
+                    partition=self.partition,
+                    error=error,
+                )
+                return None
+            is_sound = self.log.is_loaded and not self.log.is_damaged
+            least = self._min_in_sync if is_sound else None
+            change = self._led.propose(marks, now_ms, lag_limit_ms, min_in_sync=least)
+            self._unsettle()  # the high watermark may no longer wait for a replica that was about to join
+            return change
+
+    def in_sync_written(self, change: InSyncChange, version: int) -> None:
+        """The change is in ZooKeeper, which gave the state ``version``. Raises nothing, and does not wait."""
+
+        def take() -> None:
+            led = self._led_last
+            if led is None or led.leader_epoch != change.leader_epoch or not led.written(change, version):
+                return
+            event(
+                _logger,
+                "change in-sync set",
+                topic=self.topic,
+                partition=self.partition,
+                leader_epoch=change.leader_epoch,
+                version=version,
+                in_sync=list(change.in_sync),
+            )
+            self._unsettle()
+
+        self._lock.carry_out(take)
+
+    def in_sync_refused(self, change: InSyncChange, *, gone: Collection[int] = ()) -> None:
+        """The change was not written, and certainly never will be. Another is proposed after a while, from the state as
+        it is known by then. ``gone``: see `InSyncSet.refused`. Does not wait."""
+
+        def take() -> None:
+            if self._led_last is not None and self._led_last.leader_epoch == change.leader_epoch:
+                self._led_last.refused(change, gone=gone)
+                self._unsettle()
+
+        self._lock.carry_out(take)
+
+    def in_sync_unknown(self, change: InSyncChange) -> None:
+        """Whether the change was or will be written is not known. Both outcomes count as possible until the partition
+        learns a newer state, another change was written over the same version, or this one's outcome is reported after
+        all. Does not wait."""
+
+        def take() -> None:
+            if self._led_last is not None and self._led_last.leader_epoch == change.leader_epoch:
+                self._led_last.outcome_unknown(change)
+
+        self._lock.carry_out(take)
+
+    # --- following another leader ---
+
+    @contextmanager
+    def following(self, leader_epoch: int) -> Iterator[PartitionLog]:
+        """The log, for what a follower in ``leader_epoch`` does to it; the role does not change inside.
+
+        Everybody else waits for this partition meanwhile: append, truncate and set marks inside, and flush outside.
+        Raises `NotLeaderOrFollowerError`, `FencedLeaderEpochError` or `UnknownLeaderEpochError` unless that is the
+        role, `CorruptRecordError` for a damaged log: what it would report to its leader proves nothing.
+        """
+        with self._lock:
+            self._require_epoch(leader_epoch)
+            if self._role is not Role.FOLLOWER:
+                raise NotLeaderOrFollowerError(f"{self} does not follow on broker {self._broker_id}")
+            if self.log.is_damaged:
+                raise CorruptRecordError(f"{self} is damaged on broker {self._broker_id}, and follows nobody")
+            yield self.log
+
+    # --- waiting for changes ---
+
+    def add_waiter(self, waiter: FetchWaiter, *, at_append: bool = False) -> None:
+        """From now on the waiter is woken when the log goes offline or the role ends, and when the high watermark
+        advances or, with ``at_append`` (a follower's), when something is appended. Does not block: if another thread
+        has the partition, the waiter is woken when that thread lets go."""
+        waiters, own_thread = self._append_waiters if at_append else self._waiters, threading.get_ident()
+
+        def add() -> None:
+            waiters[waiter] = None
+            if threading.get_ident() != own_thread:
+                waiter.wake()
+
+        self._lock.carry_out(add)
+
+    def remove_waiter(self, waiter: FetchWaiter) -> None:
+        """This partition wakes the waiter no more; once more at most where another thread has the partition.
+        Idempotent. Does not block."""
+
+        def remove() -> None:
+            self._waiters.pop(waiter, None)
+            self._append_waiters.pop(waiter, None)
+
+        self._lock.carry_out(remove)
+
+    def announce(self) -> None:
+        """Wakes all waiters, so that they look again (the log went offline, records were deleted)."""
+        self._lock.carry_out(self._announce)
 
     # --- private ---
 
     def _wait_until(
         self,
-        look: Callable[[], float],
+        check: Callable[[], float],
         require_role: Callable[[], object],
-        deadline: float,
+        deadline: Deadline,
         waiter: FetchWaiter,
         *,
         late: Callable[[], str],
     ) -> None:
-        """Returns when ``look()``, called with the lock held, says 0; else it says how long to wait for news at most,
-        in seconds. Nobody's lock is waited for longer than until the next ``require_role()``, which needs none.
+        """Returns when ``check()``, called with the lock held, returns 0; any other value is how many seconds to wait
+        for a change at most before the next check. The lock is never waited for beyond the next ``require_role()``,
+        which needs none.
 
         Raises what these two raise, and `RequestTimedOutError` with ``late()`` at the ``deadline``. A
-        `RequestTimedOutError` of ``look``, where somebody else has the log, is a look that is to be had again.
+        `RequestTimedOutError` of ``check``, where another thread has the log, makes it check again.
         """
         while True:
             require_role()
-            left_s = deadline - time.monotonic()
+            is_last = deadline.expired
             wait_s, busy = 0.0, None
             try:
-                with self._lock.within(_SHORTLY_BUSY_S):
-                    wait_s = look()
+                with self._lock.within(_LAST_BUSY_S):
+                    wait_s = check()
             except RequestTimedOutError as error:
                 require_role()
                 busy = error
             if busy is None and wait_s <= 0:
                 return
-            if left_s <= 0:
+            if is_last:
                 raise RequestTimedOutError(late()) from busy
             if busy is None:
-                waiter.wait(min(left_s, wait_s))
+                waiter.wait(deadline.remaining_s(wait_s))
+
+    def _require_led(self, leader_epoch: int = -1) -> InSyncSet:
+        """Needs no lock: who leads, and in which epoch, is one reference."""
+        led = self._led
+        if led is None:
+            raise NotLeaderOrFollowerError(f"{self} is not led by broker {self._broker_id}")
+        if leader_epoch != -1:
+            self._require_epoch(leader_epoch, led.leader_epoch)
+        return led
+
+    def _require_epoch(self, leader_epoch: int, current: int | None = None) -> None:
+        current = self._known_epoch if current is None else current
+        if leader_epoch < current:
+            raise FencedLeaderEpochError(f"{self} is in leader epoch {current}, the request in {leader_epoch}")
+        if leader_epoch > current:
+            raise UnknownLeaderEpochError(f"{self} is in leader epoch {current} here, the request in {leader_epoch}")
+
+    def _require_led_as_for(self, pending: PendingAppend) -> InSyncSet:
+        """Needs no lock."""
+        led = self._led
+        if led is None or led.leader_epoch != pending.leader_epoch:
+            raise self._not_led_as_for(pending)
+        return led
+
+    def _not_led_as_for(self, pending: PendingAppend) -> NotLeaderOrFollowerError:
+        return NotLeaderOrFollowerError(
+            f"{self} changed its leader before offset {pending.next_offset - 1} was acknowledged"
+        )
+
+    def _is_led_as_for(self, pending: PendingAppend) -> bool:
+        """Whether the leadership under which it was appended still lasts. Needs no lock."""
+        led = self._led
+        return led is not None and led.leader_epoch == pending.leader_epoch
 
     # --- private; the lock is held ---
 
-    def _look(self, pending: PendingAppend, acks: int, *, is_first: bool) -> float:
-        """0: the append counts as acknowledged; else how long to wait for news at most, in seconds. Raises
-        `RequestTimedOutError` where somebody else has the log."""
+    def _learn(self, leadership: Leadership) -> None:
+        if leadership.leader_epoch < self._known_epoch:
+            raise FencedLeaderEpochError(
+                f"{self}: told of leader epoch {leadership.leader_epoch}, already in {self._known_epoch}"
+            )
+        is_new_epoch = leadership.leader_epoch > self._known_epoch
+        self._known_epoch = leadership.leader_epoch
+        if is_new_epoch or self._newest is None or leadership.version >= self._newest.version:
+            self._newest = leadership
+
+    def _check_acknowledged(self, pending: PendingAppend, acks: int, *, is_first: bool) -> float:
+        """0: the append counts as acknowledged; else how long to wait for a change at most, in seconds. Raises
+        `RequestTimedOutError` where another thread has the log."""
         led = self._require_led_as_for(pending)
         if is_first or (acks == ACKS_ALL and not self._is_settled):
-            self._advance_high_watermark(busy_s=_SHORTLY_BUSY_S)
+            self._advance_high_watermark(busy_s=_LAST_BUSY_S)
         if acks != ACKS_ALL or self._is_committed(pending):
             return 0.0
-        if led.has_waited_for:
-            # Who was about to join may have died: that is seen by whoever has the clock.
+        if led.waits_for_joining:
+            # The replica that was about to join may have died; only the thread with the clock can tell.
             self.on_in_sync_news()
-            return _JOINING_LOOK_S
+            return _JOINING_CHECK_S
         return math.inf
 
     def _is_committed(self, pending: PendingAppend) -> bool:
@@ -373,19 +758,39 @@ class Partition(HostedReplica):
             )
         return False
 
-    def _require_led_as_for(self, pending: PendingAppend) -> InSyncSet:
-        """Needs no lock."""
-        led = self._led
-        if led is None or led.leader_epoch != pending.leader_epoch:
-            raise self._not_led_as_for(pending)
-        return led
+    def _advance_high_watermark(self, extent: LogExtent | None = None, busy_s: float = -1) -> int:
+        """Returns the high watermark. ``extent``: of the log, as it is now. Raises `RequestTimedOutError` where another
+        thread has the log for longer than ``busy_s`` (-1: waits); then it remains to be done."""
+        extent = self.log.extent(busy_s) if extent is None else extent
+        led, before = self._led, extent.high_watermark
+        if led is None:
+            return before
+        self._is_settled = True
+        if before >= extent.durable_end:  # nothing could move it
+            return before
+        after = led.advanced(before, extent.durable_end, min_in_sync=self._min_in_sync)
+        if led.has_some_to_rule_out(self._min_in_sync) and not self.log.is_damaged:
+            self.on_in_sync_news()
+        if after > before:
+            try:
+                after = self.log.set_high_watermark(after, busy_s)
+            except RequestTimedOutError:
+                self._is_settled = False
+                raise
+            for waiter in self._waiters:
+                waiter.wake()
+        return after
 
-    def _not_led_as_for(self, pending: PendingAppend) -> NotLeaderOrFollowerError:
-        return NotLeaderOrFollowerError(
-            f"{self} changed its leader before offset {pending.next_offset - 1} was acknowledged"
-        )
+    def _unsettle(self) -> None:
+        """The high watermark may advance: the next use computes it, and all waiters are woken so that there is one."""
+        self._is_settled = False
+        self._announce()
 
-    def _is_led_as_for(self, pending: PendingAppend) -> bool:
-        """Whether the leadership under which it was appended goes on. Needs no lock."""
-        led = self._led
-        return led is not None and led.leader_epoch == pending.leader_epoch
+    def _announce(self) -> None:
+        for waiter in (*self._waiters, *self._append_waiters):
+            waiter.wake()
+        self.log.wake_flushes()
+
+
+def _nobody() -> None:
+    """Nobody listens."""

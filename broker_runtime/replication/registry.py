@@ -36,7 +36,7 @@ class PartitionRegistry:
         self._topics: dict[str, KnownTopic] = {}
         self._hosted: dict[TopicPartition, Partition] = {}
 
-    # --- what the broker tells ---
+    # --- changes ---
 
     def know_topic(self, name: str, topic: KnownTopic) -> None:
         """The topic exists, or has more partitions or columns than before."""
@@ -53,7 +53,7 @@ class PartitionRegistry:
         return gone
 
     def host(self, partition: Partition) -> None:
-        """Serves the partition from now on. Its topic must be known; an earlier one of the same name steps down."""
+        """Serves the partition from now on. Its topic must be known. A partition that it replaces steps down."""
         key = TopicPartition(partition.topic, partition.partition)
         with self._lock:
             assert key.topic in self._topics, f"{key} hosted before its topic is known"
@@ -63,7 +63,7 @@ class PartitionRegistry:
             before.step_down()
 
     def drop(self, at: TopicPartition) -> Partition | None:
-        """Stops serving the partition; it steps down and is returned (still open), or None where it was not hosted."""
+        """Stops serving the partition. It steps down and is returned (still open); None if it was not hosted."""
         with self._lock:
             partition = self._hosted.pop(at, None)
         if partition is not None:
@@ -75,7 +75,7 @@ class PartitionRegistry:
         for partition in self.hosted():
             partition.step_down()
 
-    # --- what the services ask ---
+    # --- look-ups ---
 
     def hosted(self) -> list[Partition]:
         """All hosted partitions, in order."""
@@ -89,7 +89,7 @@ class PartitionRegistry:
             raise UnknownTopicOrPartitionError(f"no topic {name!r}")
         if topic_id is not None and topic_id != known.topic_id:
             raise InconsistentTopicIdError(
-                f"topic {name!r} now has the id {known.topic_id.hex()}, not {topic_id.hex()}: it was made anew"
+                f"topic {name!r} now has the id {known.topic_id.hex()}, not {topic_id.hex()}: it was recreated"
             )
         return known
 

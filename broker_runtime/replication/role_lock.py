@@ -1,8 +1,8 @@
 """A partition's lock, to which a change can be given without waiting for it.
 
-Rule: who holds the lock may wait for a disk, a minute or longer; who changes roles looks after all partitions, and must
-not. So a change that finds the lock taken is left with it, and its holder carries it out before it lets go. The holder
-keeps what it relies on until then, and no later holder acts on the role that was.
+Rule: the thread that holds the lock may wait for a disk, for a minute or longer; the thread that changes roles looks
+after all partitions, and must not wait. So a change that finds the lock taken is queued, and the holder carries it out
+before it releases the lock. Until then the holder can rely on the role, and no later holder acts on the old one.
 """
 
 from __future__ import annotations
@@ -14,24 +14,25 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from broker_runtime.contract.errors import PylogError, RequestTimedOutError
+from broker_runtime.contract.events import event
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 class RoleLock:
     """As `threading.Lock`, with `carry_out`."""
 
-    __slots__ = ("_left", "_lock")
+    __slots__ = ("_lock", "_queued")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._left: deque[Callable[[], None]] = deque()
+        self._queued: deque[Callable[[], None]] = deque()
 
     def carry_out(self, change: Callable[[], None]) -> None:
-        """Calls ``change`` with the lock held: now, with what it raises, or by the lock's holder when that lets go.
+        """Calls ``change`` with the lock held: now, raising what it raises, or on the holder's thread before that
+        releases the lock.
 
-        Changes are carried out in the order in which they came. Never waits. A `PylogError` of one that was left is
-        logged.
+        Changes are carried out in the order in which they came. Never waits. A `PylogError` of a queued one is logged.
         """
         if self._lock.acquire(blocking=False):
             try:
@@ -40,13 +41,13 @@ class RoleLock:
             finally:
                 self.release()
             return
-        self._left.append(change)
-        if self._lock.acquire(blocking=False):  # the holder may have let go before it could see the change
+        self._queued.append(change)
+        if self._lock.acquire(blocking=False):  # the holder may have released it before it could see the change
             self.release()
 
     @contextmanager
     def within(self, timeout_s: float) -> Iterator[None]:
-        """For ``with``: the lock. Raises `RequestTimedOutError` where somebody else has it for longer (-1: waits)."""
+        """For ``with``: the lock. Raises `RequestTimedOutError` if another thread has it for longer (-1: waits)."""
         if not self._lock.acquire(timeout=timeout_s):
             raise RequestTimedOutError(f"the partition was busy for {timeout_s:g} s; its disk may stand still")
         try:
@@ -59,13 +60,13 @@ class RoleLock:
         return self._lock.acquire(blocking, timeout)
 
     def release(self) -> None:
-        """Carries out what was left, and lets go."""
+        """Carries out the queued changes, and releases the lock."""
         while True:
             try:
                 self._finish()
             finally:
                 self._lock.release()
-            if not self._left or not self._lock.acquire(blocking=False):
+            if not self._queued or not self._lock.acquire(blocking=False):
                 return
 
     def __enter__(self) -> None:
@@ -75,8 +76,8 @@ class RoleLock:
         self.release()
 
     def _finish(self) -> None:
-        while self._left:
+        while self._queued:
             try:
-                self._left.popleft()()
+                self._queued.popleft()()
             except PylogError as error:
-                _log.warning("role change refused error=%s", error)
+                event(_logger, "change role", level=logging.WARNING, error=error)

@@ -110,7 +110,7 @@ class PlainService:
         waiting = []
         for first, count in _slices(rows.num_rows, len(led)):
             number = led[next(self._turn) % len(led)]
-            max_bytes = self._registry.find(topic, number, known.topic_id).log.config.max_frame_bytes
+            max_bytes = self._registry.find(topic, number, known.topic_id).log.config.max_message_bytes
             frames = split_into_frames(rows.slice(first, count), schema, timestamps=self._now_ms(), max_bytes=max_bytes)
             for frame in frames:
                 request = ProduceRequest(

@@ -93,6 +93,22 @@ def test_signal_is_not_lost_when_it_is_set_during_a_look() -> None:
     assert seen[-1] == 999
 
 
+def test_signal_that_is_set_as_a_wait_ends_is_for_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A caller that waits again without a look, as between two heartbeats, misses nothing."""
+    signal = Signal()
+    wait = signal._event.wait
+
+    def sets_late(timeout_s: float) -> bool:
+        was_set = wait(timeout_s)
+        signal.set()
+        return was_set
+
+    with monkeypatch.context() as patch:
+        patch.setattr(signal._event, "wait", sets_late)
+        assert not signal.wait(0.0)
+    assert signal.wait(0.0)
+
+
 def test_worker_steps_until_it_is_stopped() -> None:
     """A step that asks for no pause is called again at once."""
     steps = 0

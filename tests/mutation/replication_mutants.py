@@ -22,7 +22,7 @@ REPLICATION: Final = (
     Mutant(
         name="acknowledged_before_the_fsync",
         file="broker_runtime/replication/partition.py",
-        old=("        if self.log.config.flush_mode is FlushMode.ACK:\n            try:"),
+        old=('        if self.log.config.flush_mode == "ack":\n            try:'),
         new=("        if False:\n            try:"),
         breaks="With flush.mode=ack nothing is acknowledged that is not on the device.",
         tests=(
@@ -90,7 +90,7 @@ REPLICATION: Final = (
     ),
     Mutant(
         name="leader_counts_its_log_end",
-        file="broker_runtime/replication/hosted_replica.py",
+        file="broker_runtime/replication/partition.py",
         old="led.advanced(before, extent.durable_end,",
         new="led.advanced(before, extent.log_end,",
         breaks="The leader counts for the high watermark with what its device has, not with all that it appended.",

@@ -12,7 +12,7 @@ from broker_runtime.contract.errors import ZooKeeperUnavailableError
 from broker_runtime.contract.frame import parse_header
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.schema import SchemaHistory, TopicSchema
-from broker_runtime.log import LogConfig, LogDirectory
+from broker_runtime.log import LogDirectory
 from broker_runtime.replication import Partition
 from broker_runtime.replication.registry import KnownTopic
 from broker_runtime.zookeeper.session import NodeExistsError, SessionState
@@ -25,7 +25,8 @@ from tests.simulation.scheduler import MS, SECOND, Crashed, DefectError, Schedul
 from tests.simulation.sim_zookeeper import LOST_AFTER, LOST_BEFORE, SimZooKeeper, ZooKeeperWeather
 from tests.simulation.trace import Trace
 from tests.simulation.world import World, told_to
-from tests.unit.replication.partitions import frame, leadership
+from tests.topic_settings import topic_settings
+from tests.unit.replication.partitions import RoomyDisk, frame, leadership
 
 AT = TopicPartition("t", 0)
 TOPIC_ID = uuid.UUID(int=7)
@@ -202,7 +203,7 @@ def files():
 def written(files, *values):
     """A log with a frame for each value, made durable but for the last."""
     directory = LogDirectory.open(Path("/data"), cluster_id="c", broker_id=1, files=files)
-    log = directory.log("t", 0, TOPIC_ID, LogConfig())
+    log = directory.log("t", 0, TOPIC_ID, topic_settings())
     for number, value in enumerate(values):
         if number == len(values) - 1:
             log.flush()
@@ -241,7 +242,7 @@ def test_dead_disk_takes_nothing(files):
         log.append_as_leader([frame(b"late")], leader_epoch=3, now_ms=1_700_000_000_000)
     files.revive()
     reopened = LogDirectory.open(Path("/data"), cluster_id="c", broker_id=1, files=files)
-    assert reopened.log("t", 0, TOPIC_ID, LogConfig()).log_end_offset in {1, 2}
+    assert reopened.log("t", 0, TOPIC_ID, topic_settings()).log_end_offset in {1, 2}
 
 
 # --- the checker --------------------------------------------------------------------------------------------------
@@ -261,7 +262,7 @@ def test_rise_of_a_high_watermark_is_looked_at_while_its_leader_leads(files):
     registry = SimRegistry(lambda: seen.append((partition.is_leader, log.high_watermark)))
     schemas = SchemaHistory([TopicSchema.untyped()])
     registry.know_topic("t", KnownTopic(topic_id=TOPIC_ID.bytes, partition_count=1, schemas=schemas))
-    partition = Partition(log, broker_id=1)
+    partition = Partition(log, broker_id=1, disk=RoomyDisk())
     registry.host(partition)
     partition.become_leader(leadership())
     with partition._lock:

@@ -13,17 +13,18 @@ from typing import Any
 from unittest import mock
 
 from broker_runtime.contract.errors import RequestTimedOutError
+from broker_runtime.contract.waiting import Deadline
 from broker_runtime.controller import unproven
 from broker_runtime.controller.controller import Controller
 from broker_runtime.following import follower
-from broker_runtime.log import LogExtent, PartitionLog, group_commit, recovery
+from broker_runtime.log import LogExtent, PartitionLog, recovery
 from broker_runtime.log.group_commit import GroupCommit
 from broker_runtime.log.leader_epochs import LeaderEpochs
 from broker_runtime.log.log_state import LogState
 from broker_runtime.log.recovery import StartState
 from broker_runtime.membership import isr_updater
 from broker_runtime.membership.own_disks import OwnDisks
-from broker_runtime.replication import HostedReplica, InSyncSet, Leadership, partition
+from broker_runtime.replication import InSyncSet, Leadership, Partition, partition
 from broker_runtime.zookeeper import disks, membership, returning
 from broker_runtime.zookeeper.session import ANY_VERSION, Check
 from broker_runtime.zookeeper.znodes import CONTROLLER_EPOCH, TOPICS, broker_path
@@ -63,15 +64,15 @@ def run_broken(variant: str, run: Callable[..., Outcome], seed: int, **options: 
 @variant
 def truncates_to_the_high_watermark() -> Patches:
     """A new follower cuts its log to its own high watermark (Kafka before KIP-101, Fluss)."""
-    real = HostedReplica.become_follower
+    real = Partition.become_follower
 
-    def become_follower(self: HostedReplica, leadership: Leadership) -> None:
+    def become_follower(self: Partition, leadership: Leadership) -> None:
         is_new = leadership.leader_epoch != self.leader_epoch
         real(self, leadership)
         if is_new:
             self.log.truncate_to(self.log.high_watermark)
 
-    yield mock.patch.object(HostedReplica, "become_follower", become_follower)
+    yield mock.patch.object(Partition, "become_follower", become_follower)
 
 
 @variant
@@ -149,15 +150,15 @@ def changes_in_sync_sets_in_any_session() -> Patches:
 @variant
 def counts_its_own_log_end() -> Patches:
     """The leader counts for the high watermark with all that it has appended, not with what is on its device."""
-    real = HostedReplica._advance_high_watermark
+    real = Partition._advance_high_watermark
 
-    def advance(self: HostedReplica, extent: LogExtent | None = None, busy_s: float = -1) -> int:
+    def advance(self: Partition, extent: LogExtent | None = None, busy_s: float = -1) -> int:
         extent = self.log.extent(busy_s) if extent is None else extent
         if self._led is not None and extent.high_watermark < extent.durable_end:
             extent = extent._replace(durable_end=extent.log_end)
         return real(self, extent, busy_s)
 
-    yield mock.patch.object(HostedReplica, "_advance_high_watermark", advance)
+    yield mock.patch.object(Partition, "_advance_high_watermark", advance)
 
 
 @variant
@@ -254,23 +255,22 @@ def looks_at_nothing_behind_a_bad_frame() -> Patches:
 def waits_for_what_was_cut() -> Patches:
     """Who waits until a record is durable goes on when the leadership has ended, and when the record was cut."""
 
-    def wait(self: GroupCommit, asked: Any, deadline: float, timeout_s: float, is_over: Callable[[], bool]) -> int:
+    def wait(self: GroupCommit, asked: Any, deadline: Deadline, timeout_s: float, is_over: Callable[[], bool]) -> int:
         while True:
             with self._condition:
                 while self._is_syncing and self._failure is None and self._durable_end_offset < asked.upto:
-                    left_s = deadline - group_commit.time.monotonic()
-                    if left_s <= 0:
+                    if deadline.expired:
                         raise RequestTimedOutError(
                             f"offset {asked.upto} was not on the device within {timeout_s:.3f} s"
                         )
-                    self._condition.wait(left_s)
+                    self._condition.wait(deadline.remaining_s())
                 if self._failure is not None:
                     raise type(self._failure)(self._failure.message)
                 if self._durable_end_offset >= asked.upto:
                     return self._durable_end_offset
                 self._is_syncing = True
             try:
-                end = self._sync(deadline - group_commit.time.monotonic(), lambda: False)
+                end = self._sync(deadline.remaining_s(), lambda: False)
                 with self._condition:
                     self._durable_end_offset = max(self._durable_end_offset, end)
             finally:

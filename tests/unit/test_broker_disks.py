@@ -9,9 +9,9 @@ from broker_runtime import broker as composition
 from broker_runtime.broker import Broker
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.settings import resolve
-from broker_runtime.log import LogConfig
 from broker_runtime.log.checkpoint import OffsetCheckpoint
 from broker_runtime.log.directory import RECOVERY_POINT_NAME
+from tests.topic_settings import topic_settings
 from tests.unit.log.log_samples import fill
 from tests.waiting import wait_until
 
@@ -33,7 +33,7 @@ def test_recovery_point_is_saved_soon_after_a_segment_was_closed(broker, tmp_pat
     """Without the checkpoint of each few seconds, and without anybody who waits for it."""
     directory = broker._open_directory(tmp_path / "a", "c")
     broker._run_disk(HOSTING, directory)
-    log = directory.log("t", 0, uuid.uuid4(), LogConfig(segment_bytes=8 << 10))
+    log = directory.log("t", 0, uuid.uuid4(), topic_settings(segment_bytes=8 << 10))
     fill(log, 60, size=200)
     assert len(log.segment_base_offsets) > 1
     points = OffsetCheckpoint(directory.files, tmp_path / "a" / RECOVERY_POINT_NAME)

@@ -15,11 +15,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from broker_runtime.contract.errors import LogStorageError
-from broker_runtime.log import LogConfig
 from broker_runtime.log.files import RealFiles
+from tests.topic_settings import topic_settings
 from tests.unit.log.log_samples import append, frame, open_directory, open_log, read_frames
 
-CONFIG = LogConfig(segment_bytes=256 << 10)
+CONFIG = topic_settings(segment_bytes=256 << 10)
 
 
 def fill(log) -> tuple[list[bytes], str]:

@@ -24,13 +24,14 @@ import pyarrow as pa
 
 from broker_runtime.contract.frame import encode_frame, iter_frames, verify_frame
 from broker_runtime.contract.schema import TopicSchema
-from broker_runtime.log import LogConfig, LogDirectory, PartitionLog
+from broker_runtime.log import LogDirectory, PartitionLog
 from broker_runtime.log.indexes import IndexBuilder
 from broker_runtime.log.scan import walk_headers
+from tests.topic_settings import topic_settings
 
 TOPIC_ID = uuid.UUID("0b8f4c5e-3a52-4b6e-9c58-6b1b6a0f2d11")
 INTERVAL_BYTES = 2048
-CONFIG = LogConfig(segment_bytes=48 << 10, index_interval_bytes=INTERVAL_BYTES)
+CONFIG = topic_settings(segment_bytes=48 << 10, index_interval_bytes=INTERVAL_BYTES)
 ACKNOWLEDGED = struct.Struct("<qq")  # base offset, seed
 
 

@@ -19,10 +19,11 @@ sys.path.insert(0, str(Path(__file__).parents[3]))
 from broker_runtime.contract.errors import LogStorageError, NotLeaderOrFollowerError, OffsetOutOfRangeError
 from broker_runtime.contract.frame import iter_frames, verify_frame
 from broker_runtime.contract.model import TopicPartition
-from broker_runtime.log import LogConfig, LogDirectory, LogSlice, PartitionLog
+from broker_runtime.log import LogDirectory, LogSlice, PartitionLog
+from tests.topic_settings import topic_settings
 from tests.unit.log.log_samples import append, frame
 
-CONFIG = LogConfig(segment_bytes=64 << 10, index_interval_bytes=1024, retention_ms=0)
+CONFIG = topic_settings(segment_bytes=64 << 10, index_interval_bytes=1024, retention_ms=0)
 LONGEST_S = 90.0
 
 

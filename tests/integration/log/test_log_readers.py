@@ -8,8 +8,8 @@ import sys
 import threading
 from pathlib import Path
 
-from broker_runtime.log import LogConfig
 from broker_runtime.log.files import RealFiles
+from tests.topic_settings import topic_settings
 from tests.unit.log.log_samples import append, frame, open_directory, open_log
 from tests.waiting import wait_until
 
@@ -49,7 +49,7 @@ def test_one_fsync_serves_all_who_wait_and_appends_go_on_meanwhile(tmp_path):
     files = SlowSync()
     files.gate.set()
     with open_directory(files, tmp_path) as directory:
-        log = open_log(directory, LogConfig())
+        log = open_log(directory, topic_settings())
         append(log, frame())
         files.gate.clear()
         files.syncs = 0

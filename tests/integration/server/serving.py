@@ -69,7 +69,9 @@ def serve(directory: str, max_streams: int, *, notes_callers: bool = False) -> N
     from serving_groups import group_actions
 
     from broker_runtime.contract.errors import StaleBrokerEpochError
-    from broker_runtime.log import LogConfig, LogDirectory
+    from broker_runtime.contract.settings import resolve
+    from broker_runtime.log import LogDirectory
+    from broker_runtime.membership.disk_room import DiskRoom
     from broker_runtime.replication import Leadership, Partition, PartitionRegistry
     from broker_runtime.replication.registry import KnownTopic
     from broker_runtime.server.flight import PylogFlightServer, Services
@@ -82,13 +84,14 @@ def serve(directory: str, max_streams: int, *, notes_callers: bool = False) -> N
 
     logging.basicConfig(level=logging.INFO, stream=sys.stderr)
     logs = LogDirectory.open(directory, cluster_id="test", broker_id=1)
+    room = DiskRoom(logs, min_free_bytes=0, stall_limit_s=60.0)
     registry = PartitionRegistry()
     for name, (topic_id, count, schema) in TOPICS.items():
         known = KnownTopic(topic_id=topic_id.bytes, partition_count=count, schemas=SchemaHistory([schema]))
         registry.know_topic(name, known)
         for number in range(count):
-            log = logs.log(name, number, topic_id, LogConfig(segment_bytes=1 << 30))
-            partition = Partition(log, broker_id=1)
+            log = logs.log(name, number, topic_id, resolve("topic", {}))
+            partition = Partition(log, broker_id=1, disk=room)
             state = Leadership(leader=1, leader_epoch=3, replicas=(1, 2), in_sync=frozenset({1}))
             partition.become_leader(state)
             registry.host(partition)

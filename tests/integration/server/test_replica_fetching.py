@@ -13,14 +13,15 @@ import pyarrow as pa
 import pytest
 
 from broker_runtime.contract.model import TopicPartition
-from broker_runtime.contract.settings import Address
+from broker_runtime.contract.settings import Address, resolve
 from broker_runtime.following.follower import FollowerFetcher
 from broker_runtime.following.replica_fetching import ReplicaFetching
-from broker_runtime.log import LogConfig, LogDirectory
+from broker_runtime.log import LogDirectory
 from broker_runtime.log.files import RealFiles
 from broker_runtime.replication import Leadership, Partition
 from tests.integration.server.serving import TOPICS, Server, serving, untyped_frame
 from tests.integration.server.streams import ProduceStream
+from tests.unit.replication.partitions import RoomyDisk
 from tests.waiting import SOON_S, wait_until
 
 LEADER_EPOCH = 3  # of all that a `Server` leads
@@ -46,8 +47,8 @@ class Follower:
 
     def partition(self, number: int) -> Partition:
         """This broker's replica of a partition of the untyped topic."""
-        log = self.logs.log("untyped", number, TOPICS["untyped"][0], LogConfig(segment_bytes=1 << 30))
-        return Partition(log, broker_id=2)
+        log = self.logs.log("untyped", number, TOPICS["untyped"][0], resolve("topic", {}))
+        return Partition(log, broker_id=2, disk=RoomyDisk())
 
     def follow(self, partition: Partition, leader: int) -> None:
         """As hosting does it."""
@@ -193,8 +194,8 @@ def test_disk_that_stands_still_holds_up_no_partition_on_another(tmp_path: Path)
     disk = _StandingDisk()
     with serving(tmp_path / "leader") as server, following(tmp_path / "follower") as follower:
         other = LogDirectory.open(tmp_path / "other", cluster_id="test", broker_id=2, files=disk)
-        log = other.log("untyped", 0, TOPICS["untyped"][0], LogConfig(segment_bytes=1 << 30))
-        standing, good = Partition(log, broker_id=2), follower.partition(1)
+        log = other.log("untyped", 0, TOPICS["untyped"][0], resolve("topic", {}))
+        standing, good = Partition(log, broker_id=2, disk=RoomyDisk()), follower.partition(1)
         follower.knows(1, server)
         for partition in (standing, good):
             follower.follow(partition, 1)

@@ -11,6 +11,7 @@ from broker_runtime.contract.errors import LogStorageError, NotLeaderOrFollowerE
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import LogEnd, PartitionKey
 from broker_runtime.log import LogDirectory
+from broker_runtime.log.log_state import maybe_roll
 from broker_runtime.membership.hosting import Hosting
 from broker_runtime.replication import PartitionRegistry
 from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState, VersionedState
@@ -178,7 +179,7 @@ def test_changed_settings_act_on_the_open_log(hosting, registry):
     hosting.apply(cluster(topic()), EPOCH)
     hosting.apply(cluster(topic(config={"segment.bytes": "64KiB"})), EPOCH)
     config = registry.find("t", 0).log.config
-    assert (config.segment_bytes, config.max_frame_bytes) == (65_536, 65_536)
+    assert (config.segment_bytes, config.max_message_bytes) == (65_536, 65_536)
 
 
 def test_stepping_down_ends_all_leaderships_until_the_next_look(hosting, registry):
@@ -294,7 +295,7 @@ def test_clock_that_jumps_ahead_deletes_nothing(hosting, registry):
     now_ms = time.time_ns() // 1_000_000
     for age_ms in (90_000, 10_000):
         partition.append([frame(b"a")], acks=1, leader_epoch=-1, now_ms=now_ms - age_ms)
-        partition.log.maybe_roll(1 << 60)
+        maybe_roll(partition.log._state, 1 << 60)
     partition.log.flush()
     assert partition.high_watermark == 2
     hosting.apply_retention(now_ms + 10 * 86_400_000)

@@ -15,8 +15,8 @@ from broker_runtime.log.faulty_files import FaultyFiles
 from broker_runtime.membership.hosting import Hosting
 from broker_runtime.membership.isr_updater import IsrUpdater
 from broker_runtime.replication import FollowerFetch, PartitionRegistry
-from broker_runtime.replication.hosted_replica import BUSY_S
 from broker_runtime.replication.in_sync import RETRY_MS
+from broker_runtime.replication.partition import BUSY_S
 from broker_runtime.zookeeper.cluster_state import ClusterState, read_cluster
 from broker_runtime.zookeeper.membership import BrokerIdentity, mark_stopping, register
 from broker_runtime.zookeeper.memory import MemoryZooKeeper

@@ -10,13 +10,15 @@ import pyarrow as pa
 
 from broker_runtime.contract.frame import FrameHeader, encode_frame, iter_frames, verify_frame
 from broker_runtime.contract.schema import TopicSchema
-from broker_runtime.log import LogConfig, LogDirectory, PartitionLog
+from broker_runtime.contract.settings import TopicSettings
+from broker_runtime.log import LogDirectory, PartitionLog
 from broker_runtime.log.faulty_files import FaultyFiles
 from broker_runtime.log.files import FileSystem
+from tests.topic_settings import topic_settings
 
 TOPIC_ID = uuid.UUID("0b8f4c5e-3a52-4b6e-9c58-6b1b6a0f2d11")
 ROOT = Path("/data")
-SMALL = LogConfig(segment_bytes=8 << 10, index_interval_bytes=1 << 10)
+SMALL = topic_settings(segment_bytes=8 << 10, index_interval_bytes=1 << 10)
 
 
 def frame(
@@ -34,7 +36,7 @@ def open_directory(files: FileSystem | None = None, path: Path = ROOT, **more: o
     return LogDirectory.open(path, cluster_id="test", broker_id=1, files=files or FaultyFiles(), **more)
 
 
-def open_log(directory: LogDirectory, config: LogConfig = SMALL, partition: int = 0) -> PartitionLog:
+def open_log(directory: LogDirectory, config: TopicSettings = SMALL, partition: int = 0) -> PartitionLog:
     """A log of the topic ``t``."""
     return directory.log("t", partition, TOPIC_ID, config)
 

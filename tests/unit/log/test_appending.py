@@ -14,7 +14,6 @@ from broker_runtime.contract.errors import (
 )
 from broker_runtime.contract.frame import number_frame, verify_frame
 from broker_runtime.contract.frame.verify import sound_frame
-from broker_runtime.log import LogConfig
 from broker_runtime.log.appending import (
     MAX_TIMESTAMP_AHEAD_MS,
     VerifiedFrame,
@@ -24,6 +23,7 @@ from broker_runtime.log.appending import (
     verify_for_leader,
 )
 from broker_runtime.log.producer_state import ProducerState
+from tests.topic_settings import topic_settings
 from tests.unit.log.log_samples import TOPIC_ID, frame
 
 NOW_MS = 10_000_000
@@ -57,20 +57,20 @@ def in_the_log(data: bytes, base_offset: int, *, topic_id: uuid.UUID = TOPIC_ID,
 def test_frame_may_be_as_large_as_the_limit_and_no_larger(limit: str) -> None:
     """The smaller of `max.message.bytes` and `segment.bytes`."""
     data = frame(10)
-    (kept,) = verify_for_leader([data], LogConfig(**{limit: len(data)}), NOW_MS)
+    (kept,) = verify_for_leader([data], topic_settings(**{limit: len(data)}), NOW_MS)
     assert bytes(kept.buffer) == data
     with pytest.raises(RecordTooLargeError, match=f"a frame has {len(data)} bytes, at most {len(data) - 1} are"):
-        verify_for_leader([data], LogConfig(**{limit: len(data) - 1}), NOW_MS)
+        verify_for_leader([data], topic_settings(**{limit: len(data) - 1}), NOW_MS)
 
 
 def test_timestamp_may_be_an_hour_ahead_unless_the_broker_gives_its_own() -> None:
     """A clock that is wrong by more would keep segments for ever."""
     latest_ms = NOW_MS + MAX_TIMESTAMP_AHEAD_MS
-    assert verify_for_leader([frame(timestamps=latest_ms)], LogConfig(), NOW_MS)
+    assert verify_for_leader([frame(timestamps=latest_ms)], topic_settings(), NOW_MS)
     ahead = frame(2, timestamps=[0, latest_ms + 1])
     with pytest.raises(InvalidTimestampError, match=f"a timestamp is {latest_ms + 1} ms"):
-        verify_for_leader([frame(), ahead], LogConfig(), NOW_MS)
-    assert verify_for_leader([ahead], LogConfig(is_log_append_time=True), NOW_MS)
+        verify_for_leader([frame(), ahead], topic_settings(), NOW_MS)
+    assert verify_for_leader([ahead], topic_settings(message_timestamp_type="LogAppendTime"), NOW_MS)
 
 
 def test_leader_verifies_every_frame_that_was_not_verified_before() -> None:
@@ -79,11 +79,11 @@ def test_leader_verifies_every_frame_that_was_not_verified_before() -> None:
     broken = bytearray(frame(3, seed=1))
     broken[-1] ^= 1
     with pytest.raises(CorruptRecordError):
-        verify_for_leader([sound, broken], LogConfig(), NOW_MS)
+        verify_for_leader([sound, broken], topic_settings(), NOW_MS)
     checked = sound_frame(frame(3, seed=1))._replace(buffer=memoryview(broken))
-    assert [each.header for each in verify_for_leader([checked], LogConfig(), NOW_MS)] == [checked.header]
+    assert [each.header for each in verify_for_leader([checked], topic_settings(), NOW_MS)] == [checked.header]
     with pytest.raises(RecordTooLargeError):
-        verify_for_leader([checked], LogConfig(max_message_bytes=10), NOW_MS)
+        verify_for_leader([checked], topic_settings(max_message_bytes=10), NOW_MS)
 
 
 def test_follower_takes_frames_of_its_partition_without_a_hole() -> None:

@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 
 from broker_runtime.contract.model import TopicPartition
-from broker_runtime.log import FlushMode, PartitionLog
+from broker_runtime.log import PartitionLog
 from broker_runtime.log.checkpoint import OffsetCheckpoint
 from broker_runtime.log.directory import RECOVERY_POINT_NAME
 from broker_runtime.log.faulty_files import Fault, FaultyFiles
+from broker_runtime.log.log_state import maybe_roll
 from broker_runtime.log.recovery import StartState
+from tests.topic_settings import FLUSH_MODES
 from tests.unit.log.log_samples import (
     ROOT,
     SMALL,
@@ -66,7 +68,7 @@ def on_another_thread(work: Callable[[], object]) -> threading.Thread:
     return thread
 
 
-@pytest.mark.parametrize("mode", FlushMode)
+@pytest.mark.parametrize("mode", FLUSH_MODES)
 def test_recovery_point_is_saved_when_a_segment_was_closed_and_not_before(mode):
     """In each flush mode: the closed segment is fsynced first where nobody did."""
     files = FaultyFiles()
@@ -92,7 +94,7 @@ def test_segment_that_was_idle_and_is_closed_for_its_age_is_below_the_recovery_p
     log = open_log(directory)
     end = fill(log, 3)
     assert saved(files) == 0
-    assert log.maybe_roll(10**12)
+    assert maybe_roll(log._state, 10**12)
     assert directory.maybe_checkpoint()
     assert saved(files) == end
 
@@ -130,7 +132,7 @@ def test_recovery_point_that_could_not_be_saved_is_saved_by_the_next_checkpoint(
     assert saved(files) == end
 
 
-@pytest.mark.parametrize("mode", FlushMode)
+@pytest.mark.parametrize("mode", FLUSH_MODES)
 @pytest.mark.parametrize("seed", range(10))
 def test_recovery_point_after_a_roll_names_nothing_that_a_power_failure_takes(seed, mode):
     """Segments are closed, saved, and written on; the log is never found shorter than it says, nor damaged."""

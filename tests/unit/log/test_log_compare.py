@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from broker_runtime.contract.errors import CorruptRecordError
-from broker_runtime.log import LogConfig
 from broker_runtime.log.faulty_files import FaultyFiles
 from broker_runtime.log.inspect import compare_replicas
+from tests.topic_settings import topic_settings
 from tests.unit.log.log_samples import SMALL, TOPIC_ID, append, fill, frame, open_directory, open_log, read_frames
 
 LEADER, FOLLOWER = Path("/leader"), Path("/follower")
-OTHER_SEGMENTS = LogConfig(segment_bytes=3 << 10, index_interval_bytes=1 << 10)
+OTHER_SEGMENTS = topic_settings(segment_bytes=3 << 10, index_interval_bytes=1 << 10)
 
 
 def _replicas(files: FaultyFiles, frames: int, held: int, *, committed: int | None = None) -> None:

@@ -11,9 +11,10 @@ from broker_runtime.contract.errors import CorruptRecordError, LogStorageError
 from broker_runtime.contract.frame import CHUNK_PER_COLUMN_BYTES, encode_frame, iter_frames
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.schema import TopicSchema
-from broker_runtime.log import LogConfig, PartitionLog
+from broker_runtime.log import PartitionLog
 from broker_runtime.log.faulty_files import Fault, FaultyFiles
 from broker_runtime.log.log_state import note_damage
+from tests.topic_settings import topic_settings
 from tests.unit.log.log_samples import (
     ROOT,
     append,
@@ -83,7 +84,9 @@ def test_bit_flipped_in_a_pruned_frame_is_found_in_the_chunks_that_are_asked_for
     batch = pa.record_batch({"key": pa.array([b"k" * 20] * rows), "value": pa.array([b"v" * 60] * rows)})
     assert batch.nbytes > CHUNK_PER_COLUMN_BYTES
     with open_directory(files) as directory:
-        append(open_log(directory, LogConfig()), bytes(encode_frame(batch, TopicSchema.untyped(), timestamps=1000)))
+        append(
+            open_log(directory, topic_settings()), bytes(encode_frame(batch, TopicSchema.untyped(), timestamps=1000))
+        )
     size = files.file_size(segment_path(0))
     flip(files, segment_path(0), size - 80_000)  # among the values, which come last but for the timestamps
     log = open_log(open_directory(files))

@@ -7,8 +7,10 @@ import random
 import pytest
 
 from broker_runtime.contract.errors import LogStorageError
-from broker_runtime.log import LogConfig, LogDirectory, PartitionLog
+from broker_runtime.log import LogDirectory, PartitionLog
 from broker_runtime.log.faulty_files import Fault, FaultyFiles
+from broker_runtime.log.log_state import maybe_roll
+from tests.topic_settings import topic_settings
 from tests.unit.log.log_samples import (
     ROOT,
     append,
@@ -64,7 +66,7 @@ def test_recovery_writes_nothing_that_is_known_to_be_durable():
     """Below the recovery point an fsync has succeeded; a start after a kill does not rewrite gigabytes."""
     files = FaultyFiles()
     directory = open_directory(files)
-    log = open_log(directory, LogConfig())
+    log = open_log(directory, topic_settings())
     fill(log, 20)
     directory.checkpoint()
     size = len(files.content(segment_path(0)))
@@ -77,16 +79,16 @@ def test_recovery_writes_nothing_that_is_known_to_be_durable():
         written.append(position) if files._file(descriptor)[0] == segment_path(0) else None,
         write(descriptor, buffers, position),
     )
-    assert open_log(directory, LogConfig()).log_end_offset == 22
+    assert open_log(directory, topic_settings()).log_end_offset == 22
     assert min(written) == size
     files.kill()
     written.clear()
-    assert open_log(open_directory(files), LogConfig()).durable_end_offset == 22
+    assert open_log(open_directory(files), topic_settings()).durable_end_offset == 22
 
 
 def test_restart_after_a_failed_fsync_of_an_index_makes_it_durable():
     """An index that is right in the page cache need not be so on the device."""
-    config = LogConfig(segment_bytes=1 << 20, segment_ms=1000, index_interval_bytes=100)
+    config = topic_settings(segment_bytes=1 << 20, segment_ms=1000, index_interval_bytes=100)
     for suffix in (".index", ".timeindex"):
         files = FaultyFiles()
         directory = open_directory(files)
@@ -96,13 +98,13 @@ def test_restart_after_a_failed_fsync_of_an_index_makes_it_durable():
         fault = Fault("sync", times=1, matches=lambda path, suffix=suffix: path.suffix == suffix)
         files.faults.append(fault)
         with pytest.raises(LogStorageError):
-            log.maybe_roll(1 << 60)
+            maybe_roll(log._state, 1 << 60)
         assert fault.times == 0
         files.faults.clear()
         files.kill()
         directory = open_directory(files)
         log = open_log(directory, config)
-        assert log.maybe_roll(1 << 60)
+        assert maybe_roll(log._state, 1 << 60)
         directory.checkpoint()
         before = index_files(files)
         files.lose_power(random.Random(1))
@@ -170,7 +172,9 @@ def test_whatever_counts_as_durable_survives_failed_fsyncs_restarts_and_power_fa
     """Any reopening yields a prefix with all that was acknowledged, or that an earlier start said was durable."""
     rng = random.Random(seed)
     files = FaultyFiles()
-    config = LogConfig(segment_bytes=rng.choice([1500, 4000, 1 << 20]), index_interval_bytes=rng.choice([1, 300, 2000]))
+    config = topic_settings(
+        segment_bytes=rng.choice([1500, 4000, 1 << 20]), index_interval_bytes=rng.choice([1, 300, 2000])
+    )
     durable: dict[int, bytes] = {}
     sent: dict[int, set[bytes]] = {}
     sequences = 0
@@ -210,7 +214,7 @@ def test_whatever_counts_as_durable_survives_failed_fsyncs_restarts_and_power_fa
                 elif action < 0.85:
                     directory.checkpoint()
                 elif action < 0.92:
-                    log.maybe_roll(1 << 60)
+                    maybe_roll(log._state, 1 << 60)
                 elif end > log.high_watermark:
                     content = {offset: body for offset, body in content.items() if offset < log.high_watermark}
                     durable = {offset: body for offset, body in durable.items() if offset < log.high_watermark}

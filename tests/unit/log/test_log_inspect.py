@@ -11,9 +11,9 @@ from crc32c import crc32c
 from broker_runtime.contract.errors import CorruptRecordError
 from broker_runtime.contract.frame import HEADER_BYTES, STAMP_BYTES, encode_frame
 from broker_runtime.contract.schema import UNTYPED
-from broker_runtime.log import LogConfig
 from broker_runtime.log.faulty_files import FaultyFiles
 from broker_runtime.log.inspect import iterate_frames, read_identity, verify_directory
+from tests.topic_settings import topic_settings
 from tests.unit.log.log_samples import (
     ROOT,
     TOPIC_ID,
@@ -86,7 +86,7 @@ def test_verify_finds_nothing_wrong_with_a_sound_log_in_use_or_closed(log_files)
 def test_verify_names_records_that_nobody_can_read_though_their_checksums_are_right(codec):
     """What a broken producer sent is told from what a disk did, and is no reason to stop looking."""
     files = FaultyFiles()
-    log = open_log(open_directory(files), LogConfig())
+    log = open_log(open_directory(files), topic_settings())
     rotten = unreadable(codec)
     for data in (frame(3), rotten, frame(2), rotten):
         append(log, data)
@@ -154,7 +154,7 @@ def test_verify_finds_a_missing_segment_a_torn_tail_and_an_entry_that_lies(log_f
     files.unlink(segment_path(log.segment_base_offsets[1]))
     assert segment_path(0).name in [name for name, _, _ in damage_in(files)]
     segment = log._state.segments._segments[0]
-    segment.offset_index.append(log.segment_base_offsets[1] - 1, 7777)
+    segment.offset_index.file.append([(log.segment_base_offsets[1] - 1, 7777)])
     assert segment_path(0, ".index").name in [name for name, _, _ in damage_in(files)]
 
 

@@ -13,12 +13,13 @@ from broker_runtime.contract.errors import (
     OutOfOrderSequenceError,
     UnknownProducerIdError,
 )
-from broker_runtime.log import LogConfig, PartitionLog
+from broker_runtime.log import PartitionLog
 from broker_runtime.log.faulty_files import FaultyFiles
 from broker_runtime.log.producer_state import EXPIRY_MS, LARGEST_STEP_MS, ProducerState
+from tests.topic_settings import topic_settings
 from tests.unit.log.log_samples import ROOT, append, frame, open_directory, open_log, read_frames
 
-TINY = LogConfig(segment_bytes=4 << 10, index_interval_bytes=1 << 10)
+TINY = topic_settings(segment_bytes=4 << 10, index_interval_bytes=1 << 10)
 
 
 def numbered(producer: int, sequence: int, rows: int = 2, *, epoch: int = 0, size: int = 20) -> bytes:
@@ -182,7 +183,7 @@ def test_truncated_frame_may_be_appended_again():
 
 def test_producers_outlive_their_records_but_not_a_day_of_the_log():
     """Retention takes frames, not the memory of who sent them; that goes when a day has passed in the log."""
-    config = LogConfig(segment_bytes=4 << 10, retention_ms=1000)
+    config = topic_settings(segment_bytes=4 << 10, retention_ms=1000)
     with open_directory() as directory:
         log = open_log(directory, config)
         for number in range(20):

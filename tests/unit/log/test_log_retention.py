@@ -7,9 +7,11 @@ import dataclasses
 import pytest
 
 from broker_runtime.contract.errors import LogStorageError
-from broker_runtime.log import BelievedClock, FlushMode, LogConfig
+from broker_runtime.log import BelievedClock
 from broker_runtime.log.faulty_files import FaultyFiles
+from broker_runtime.log.log_state import maybe_roll
 from broker_runtime.log.retention import LARGEST_STEP_MS
+from tests.topic_settings import topic_settings
 from tests.unit.log.log_samples import SMALL, append, fill, frame, open_directory, open_log
 
 DAY_MS = 86_400_000
@@ -109,9 +111,7 @@ def test_believed_clock_says_once_that_it_does_not_follow(caplog):
     clock = BelievedClock(wall_ms=0, uptime_ms=0)
     for uptime_ms in (1000, 2000):
         clock.believed_ms(DAY_MS + uptime_ms, uptime_ms)
-    assert [record.getMessage() for record in caplog.records] == [
-        "clock was set ahead by_s=86400: retention does not follow before a restart"
-    ]
+    assert [record.getMessage() for record in caplog.records] == ["ignore clock set ahead ahead_s=86400 until=restart"]
     clock.believed_ms(3000, 3000)
     clock.believed_ms(DAY_MS, 4000)
     assert len(caplog.records) == 2, "it was right meanwhile"
@@ -132,8 +132,7 @@ def test_believed_clock_begins_with_zookeepers_where_it_is_ahead_of_that(caplog)
     clock.compare(90 * DAY_MS, from_ms=1000, to_ms=2000)
     assert clock.believed_ms(101 * DAY_MS, 2000 + DAY_MS) == 91 * DAY_MS
     assert [record.getMessage() for record in caplog.records] == [
-        "clock is ahead of ZooKeeper's: retention believes that one "
-        "here=1970-04-11T00:00:00.500+00:00 zookeeper=1970-04-01T00:00:00.000+00:00"
+        "follow zookeeper's clock here=1970-04-11T00:00:00.500+00:00 zookeeper=1970-04-01T00:00:00.000+00:00"
     ]
     assert clock.believed_ms(91 * DAY_MS - 1, 2000 + DAY_MS) == 91 * DAY_MS - 1, "put right"
 
@@ -144,9 +143,9 @@ def test_segments_stamped_ahead_of_the_clock_go_after_the_retention_time_all_the
         log = open_log(directory, dataclasses.replace(SMALL, retention_ms=DAY_MS))
         append(log, frame(), now_ms=4000 * DAY_MS)
         append(log, frame(), now_ms=10 * DAY_MS)
-        log.maybe_roll(1 << 60)
+        maybe_roll(log._state, 1 << 60)
         append(log, frame(), now_ms=4000 * DAY_MS)
-        log.maybe_roll(1 << 60)
+        maybe_roll(log._state, 1 << 60)
         append(log, frame(), now_ms=4000 * DAY_MS)
         assert log.apply_retention(10 * DAY_MS) == 0
         assert log.apply_retention(11 * DAY_MS) == 0
@@ -159,7 +158,7 @@ def test_clock_that_was_back_for_one_look_ages_nothing():
     with open_directory() as directory:
         log = open_log(directory, dataclasses.replace(SMALL, retention_ms=DAY_MS))
         append(log, frame(), now_ms=100 * DAY_MS)
-        log.maybe_roll(1 << 60)
+        maybe_roll(log._state, 1 << 60)
         append(log, frame(), now_ms=100 * DAY_MS)
         assert log.apply_retention(90 * DAY_MS) == 0
         assert log.apply_retention(100 * DAY_MS + 1) == 0
@@ -175,7 +174,7 @@ def test_unused_log_whose_files_are_ahead_of_the_clock_is_looked_at():
 def test_interval_flush_goes_on_when_the_clock_went_back():
     """``flush.ms`` is how long what counts as durable may be in memory alone, whatever is done to the clock."""
     with open_directory() as directory:
-        log = open_log(directory, LogConfig(flush_mode=FlushMode.INTERVAL, flush_ms=1000))
+        log = open_log(directory, topic_settings(flush_mode="interval", flush_ms=1000))
         append(log, frame(), commit=False)
         assert log.maybe_flush(10 * DAY_MS)
         append(log, frame(), commit=False)

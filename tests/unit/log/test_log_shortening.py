@@ -8,9 +8,9 @@ import random
 import pytest
 
 from broker_runtime.contract.errors import OffsetOutOfRangeError
-from broker_runtime.log import FlushMode, LogConfig
 from broker_runtime.log.faulty_files import FaultyFiles
 from broker_runtime.log.retention import SegmentAge, segments_to_remove
+from tests.topic_settings import topic_settings
 from tests.unit.log.log_samples import (
     ROOT,
     SMALL,
@@ -133,7 +133,7 @@ def test_crash_between_the_new_start_and_the_removal_leaves_no_damage():
 @pytest.mark.parametrize("segment_bytes", [1500, 1 << 20])
 def test_power_loss_behind_deleted_records_leaves_a_log_that_goes_on_at_its_start(segment_bytes):
     """The start that `delete_records` made durable is never above where the next record goes."""
-    config = LogConfig(segment_bytes=segment_bytes, index_interval_bytes=300, flush_mode=FlushMode.OS)
+    config = topic_settings(segment_bytes=segment_bytes, index_interval_bytes=300, flush_mode="os")
     for seed in range(20):
         files = FaultyFiles()
         log = open_log(open_directory(files), config)
@@ -194,12 +194,12 @@ def test_retention_of_a_range_of_segments_is_decided_from_the_oldest_on():
     segments = [
         SegmentAge(next_offset=end, size_bytes=10, last_append_ms=ms) for end, ms in ((5, 0), (10, 90), (15, 1))
     ]
-    by_time = LogConfig(retention_ms=50)
+    by_time = topic_settings(retention_ms=50)
     assert segments_to_remove(segments, by_time, bound=100, now_ms=100) == 1
     assert segments_to_remove(segments, by_time, bound=100, now_ms=1000) == 2
     assert segments_to_remove(segments, by_time, bound=7, now_ms=1000) == 1
-    assert segments_to_remove(segments, LogConfig(retention_ms=-1), bound=100, now_ms=10**15) == 0
-    by_size = LogConfig(retention_ms=-1, retention_bytes=15)
+    assert segments_to_remove(segments, topic_settings(retention_ms=-1), bound=100, now_ms=10**15) == 0
+    by_size = topic_settings(retention_ms=-1, retention_bytes=15)
     assert segments_to_remove(segments, by_size, bound=100, now_ms=0) == 1
     assert segments_to_remove(segments[:1], by_size, bound=100, now_ms=0) == 0
 

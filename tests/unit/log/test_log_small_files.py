@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,7 +19,7 @@ from broker_runtime.contract.model import TopicPartition
 from broker_runtime.log.checkpoint import OffsetCheckpoint, decode_entries, encode_entries
 from broker_runtime.log.faulty_files import FaultyFiles
 from broker_runtime.log.group_commit import GroupCommit
-from broker_runtime.log.indexes import NO_TIMESTAMP, AbortedTransaction, OffsetIndex, TimeIndex, TransactionIndex
+from broker_runtime.log.indexes import NO_TIMESTAMP, IndexBuilder, OffsetIndex, TimeIndex, TransactionIndex
 from broker_runtime.log.leader_epochs import LeaderEpochs
 from broker_runtime.log.open_files import OpenFiles
 from broker_runtime.log.producer_state import ProducerState
@@ -63,19 +65,16 @@ def test_checkpoint_survives_a_restart_and_writes_only_changes(files):
     assert OffsetCheckpoint(files, ROOT / "c").read() == {}
 
 
-def test_leader_epochs_tell_where_each_ended_and_go_back_with_the_log(files):
-    """KIP-101, KIP-279: end offsets by epoch, truncation from both ends, all of it durable."""
+def test_leader_epochs_go_back_with_the_log(files):
+    """KIP-101: where each begins, truncation from both ends, all of it durable."""
     epochs = LeaderEpochs(files, ROOT / "e")
     for epoch, start in ((0, 0), (2, 10), (2, 15), (5, 20)):
         epochs.assign(epoch, start)
     assert epochs.entries == ((0, 0), (2, 10), (5, 20))
-    ends = {epoch: epochs.end_offset(epoch, 30) for epoch in range(7)}
-    assert ends == {0: (0, 10), 1: (0, 10), 2: (2, 20), 3: (2, 20), 4: (2, 20), 5: (5, 30), 6: (-1, -1)}
     with pytest.raises(FencedLeaderEpochError):
         epochs.assign(4, 30)
     epochs.truncate_from_start(12)
     assert LeaderEpochs.load(files, ROOT / "e").entries == ((2, 12), (5, 20))
-    assert epochs.end_offset(1, 30) == (-1, -1)
     epochs.truncate_from_end(20)
     assert LeaderEpochs.load(files, ROOT / "e").entries == ((2, 12),)
     epochs.assign(7, 12)  # an epoch without a record leaves no trace
@@ -88,7 +87,7 @@ def test_offset_index_finds_the_entry_at_or_before_and_refuses_foreign_or_flippe
     index.file.create()
     assert index.last() == index.floor(5000) == (1000, 0)
     for offset, position in ((1010, 4096), (1020, 8192), (1500, 12288)):
-        index.append(offset, position)
+        index.file.append([(offset - 1000, position)])
     assert [index.floor(offset)[0] for offset in (1000, 1009, 1010, 1019, 1020, 1499, 9999)] == [
         1000, 1000, 1010, 1010, 1020, 1020, 1500,
     ]  # fmt: skip
@@ -111,29 +110,52 @@ def test_offset_index_finds_the_entry_at_or_before_and_refuses_foreign_or_flippe
         OffsetIndex(OpenFiles(files), ROOT, 1000).last()
 
 
-def test_time_index_declines_what_is_no_news_and_says_where_to_begin(files):
-    """Timestamps in it rise strictly; before the answer no record is as young as asked."""
+def test_time_index_says_where_to_begin(files):
+    """Before the answer no record is as young as asked."""
     index = TimeIndex(OpenFiles(files), ROOT, 100)
     index.file.create()
     assert index.last_timestamp() == NO_TIMESTAMP
-    for timestamp, offset in ((50, 110), (50, 120), (40, 130), (70, 140)):
-        index.maybe_append(timestamp, offset)
+    index.file.append([(50, 10), (70, 40)])
     assert len(index.file) == 2
     assert index.last_timestamp() == 70
     assert [index.offset_before(time) for time in (0, 50, 51, 70, 71)] == [100, 100, 110, 110, 140]
 
 
-def test_transaction_index_finds_the_aborted_ranges_that_touch_a_read(files):
-    """Fields and file exist: ranges come back for the reads they overlap."""
+def test_transaction_index_has_room_for_the_aborted_ranges(files):
+    """Its fields and its file exist: producer, first offset, marker, last stable offset."""
     index = TransactionIndex(OpenFiles(files), ROOT, 0)
-    index.file.create()
-    aborted = [AbortedTransaction(7, 5, 9, 5), AbortedTransaction(8, 6, 20, 10)]
+    assert len(index.file) == 0
+    aborted = [(7, 5, 9, 5), (8, 6, 20, 10)]
     for entry in aborted:
-        index.append(entry)
-    assert index.overlapping(0, 5) == []
-    assert index.overlapping(0, 6) == aborted[:1]
-    assert index.overlapping(9, 10) == aborted
-    assert index.overlapping(10, 99) == aborted[1:]
+        index.file.append([entry])
+    assert index.file.entry_bytes == 36
+    assert list(TransactionIndex(OpenFiles(files), ROOT, 0).file.entries()) == aborted
+
+
+def test_index_builder_makes_entries_from_the_frames_alone():
+    """Sparse by bytes; timestamps of entries rise strictly, and the last one is the segment's maximum."""
+
+    def header(offset: int, timestamp_ms: int) -> SimpleNamespace:
+        return SimpleNamespace(
+            base_offset=offset, next_offset=offset + 1, latest_timestamp_ms=timestamp_ms, append_time_ms=offset
+        )
+
+    def built(builder: IndexBuilder, frames: Sequence[tuple[int, SimpleNamespace]]) -> tuple[object, ...]:
+        for position, each in frames:
+            builder.add(position, each)
+        builder.close()
+        return builder.offset_entries, builder.time_entries, builder.max_timestamp_ms, builder.next_offset
+
+    frames = [
+        (40 * number, header(100 + number, timestamp)) for number, timestamp in enumerate([50, 20, 50, 30, 70, 10, 60])
+    ]
+    whole = IndexBuilder(100, 80)
+    offsets, times, *figures = built(whole, frames)
+    assert (offsets, times) == ([(2, 80), (4, 160), (6, 240)], [(50, 2), (70, 6)])
+    assert (figures, whole.first_append_ms, whole.last_append_ms) == ([70, 107], 100, 106)
+    half = IndexBuilder(100, 80, next_offset=102, last_indexed_position=80, last_timestamp_ms=50)
+    half.note(frames[2][1])
+    assert built(half, frames[3:]) == (offsets[1:], times[1:], *figures)
 
 
 def test_producer_state_remembers_five_batches_and_round_trips():

@@ -6,14 +6,15 @@ import pytest
 
 from broker_runtime.contract.errors import CorruptRecordError
 from broker_runtime.contract.frame import verify_frame
-from broker_runtime.log import LogConfig
+from broker_runtime.contract.settings import TopicSettings
 from broker_runtime.log.appending import VerifiedFrame, stamped
 from broker_runtime.log.faulty_files import FaultyFiles
 from broker_runtime.log.open_files import OpenFiles
 from broker_runtime.log.segment import Segment, SegmentChain, StampedFrame
+from tests.topic_settings import topic_settings
 from tests.unit.log.log_samples import ROOT, TOPIC_ID, frame
 
-CONFIG = LogConfig(segment_bytes=1 << 20)
+CONFIG = topic_settings(segment_bytes=1 << 20)
 FAR = 1 << 32
 
 
@@ -29,7 +30,7 @@ class Chain:
         self.chain = SegmentChain(self.open_files, ROOT, [first])
         self.rolled: list[int] = []
 
-    def append(self, *rows: int, config: LogConfig = CONFIG, now_ms: int = 0) -> None:
+    def append(self, *rows: int, config: TopicSettings = CONFIG, now_ms: int = 0) -> None:
         """A frame for each count of rows, all in one call."""
         frames, offset = [], self.chain.end_offset
         for count in rows:
@@ -75,14 +76,14 @@ SIZE = stored(1, 0)[1].frame_bytes
 def test_segment_takes_frames_until_the_next_would_not_fit() -> None:
     """W29: to the byte; a segment is never empty, whatever a frame's size."""
     made = Chain()
-    made.append(1, 1, 1, config=LogConfig(segment_bytes=2 * SIZE))
+    made.append(1, 1, 1, config=topic_settings(segment_bytes=2 * SIZE))
     assert (made.chain.base_offsets, made.rolled, made.chain.end_offset) == ((0, 2), [2], 3)
-    made.append(1, config=LogConfig(segment_bytes=2 * SIZE))
+    made.append(1, config=topic_settings(segment_bytes=2 * SIZE))
     assert made.rolled == [2]
-    made.append(1, config=LogConfig(segment_bytes=2 * SIZE - 1))
-    made.append(1, config=LogConfig(segment_bytes=2 * SIZE - 1))
+    made.append(1, config=topic_settings(segment_bytes=2 * SIZE - 1))
+    made.append(1, config=topic_settings(segment_bytes=2 * SIZE - 1))
     assert made.rolled == [2, 4, 5]
-    made.append(1, config=LogConfig(segment_bytes=1))
+    made.append(1, config=topic_settings(segment_bytes=1))
     assert [segment.size_bytes for segment in made.chain.all_loaded()] == [2 * SIZE, 2 * SIZE, SIZE, SIZE, SIZE]
 
 
@@ -90,14 +91,14 @@ def test_frames_of_one_call_are_one_write_for_each_segment_they_go_to() -> None:
     """A frame alone would cost a call each."""
     made = Chain()
     made.files.calls.clear()
-    made.append(1, 1, 1, 1, 1, config=LogConfig(segment_bytes=3 * SIZE))
+    made.append(1, 1, 1, 1, 1, config=topic_settings(segment_bytes=3 * SIZE))
     writes = [path for operation, path in made.files.calls if operation == "write" and path.suffix == ".log"]
     assert writes == [ROOT / f"{0:020}.log", ROOT / f"{3:020}.log"]
 
 
 def test_segment_ends_when_its_first_append_is_old_enough() -> None:
     """W29: `segment.ms` counts from the first append; an empty segment never gets old."""
-    made, config = Chain(), LogConfig(segment_ms=1000)
+    made, config = Chain(), topic_settings(segment_ms=1000)
     made.append(1, config=config, now_ms=5_000)
     made.append(1, config=config, now_ms=5_999)
     assert made.rolled == []
@@ -122,7 +123,7 @@ def test_segment_ends_before_an_offset_that_its_index_cannot_name() -> None:
 def test_each_record_is_found_in_its_segment() -> None:
     """One below all is looked for in the oldest, one above all in the newest, where it will be."""
     made = Chain(10)
-    made.append(2, 2, 2, config=LogConfig(segment_bytes=1))
+    made.append(2, 2, 2, config=topic_settings(segment_bytes=1))
     assert made.chain.base_offsets == (10, 12, 14)
     assert [made.chain.find(offset).base_offset for offset in (0, 10, 11, 12, 13, 14, 15, 99)] == [
         10, 10, 10, 12, 12, 14, 14, 14,
@@ -132,7 +133,7 @@ def test_each_record_is_found_in_its_segment() -> None:
 def test_fsync_covers_every_segment_written_since_the_last_one() -> None:
     """A segment that was closed meanwhile is not forgotten, nor synced twice."""
     made = Chain()
-    made.append(1, 1, 1, config=LogConfig(segment_bytes=1))
+    made.append(1, 1, 1, config=topic_settings(segment_bytes=1))
     assert made.flush() == 3
     assert made.flush() == 0
     made.append(1)
@@ -142,7 +143,7 @@ def test_fsync_covers_every_segment_written_since_the_last_one() -> None:
 def test_oldest_segments_go_and_owe_no_fsync_any_more() -> None:
     """W29: their files are unlinked, durably; never the last one's."""
     made = Chain()
-    made.append(1, 1, 1, config=LogConfig(segment_bytes=1))
+    made.append(1, 1, 1, config=topic_settings(segment_bytes=1))
     gone = made.chain.find(0)
     made.files.calls.clear()
     made.chain.remove_oldest(2)
@@ -174,7 +175,7 @@ def test_truncation_keeps_the_frames_that_end_at_the_offset_or_below(
 ) -> None:
     """W13: a frame that has the offset goes whole; the last segment takes appends again, what was closed too."""
     made = Chain()
-    config = LogConfig(segment_bytes=2 * stored(2, 0)[1].frame_bytes)
+    config = topic_settings(segment_bytes=2 * stored(2, 0)[1].frame_bytes)
     made.append(2, 2, 2, 2, 1, config=config)
     made.flush()
     made.chain.truncate(offset, 100)
@@ -191,8 +192,8 @@ def test_hole_between_two_segments_is_damage_whenever_it_is_met() -> None:
     """W15: what lacks at a segment's end is not passed over; the segment is looked at again each time."""
     made = Chain()
     size = stored(2, 0)[1].frame_bytes
-    made.append(2, 2, 2, 2, config=LogConfig(segment_bytes=2 * size))
-    made.append(1, config=LogConfig(segment_bytes=1))
+    made.append(2, 2, 2, 2, config=topic_settings(segment_bytes=2 * size))
+    made.append(1, config=topic_settings(segment_bytes=1))
     assert made.chain.base_offsets == (0, 4, 8)
     del made.files._names[ROOT / f"{4:020}.log"].content[size:]
     lacking = made.reopened()

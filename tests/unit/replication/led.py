@@ -34,7 +34,7 @@ class Led:
             log_start=log_start,
         )
         self.machine.require_replica(broker_id, broker_epoch)
-        self.machine.told(fetch, self.marks, now_ms)
+        self.machine.reported(fetch, self.marks, now_ms)
         self.advance()
 
     def advance(self, min_in_sync=1):

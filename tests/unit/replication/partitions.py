@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from broker_runtime.contract.errors import LogStorageError
 from broker_runtime.contract.frame import encode_frame
 from broker_runtime.contract.schema import SchemaHistory, TopicSchema
-from broker_runtime.log import LogConfig, LogDirectory
+from broker_runtime.log import LogDirectory
 from broker_runtime.log.faulty_files import FaultyFiles
 from broker_runtime.replication import FollowerAnswer, FollowerFetch, Leadership, Partition, PartitionRegistry
 from broker_runtime.replication.registry import KnownTopic
+from tests.topic_settings import topic_settings
 
 TOPIC_ID = uuid.UUID(int=7)
 NOW_MS = 1_700_000_000_000
@@ -69,6 +71,20 @@ def tells(
     return partition.follower_fetch(fetch, max_bytes=1 << 20, now_ms=now_ms)
 
 
+class RoomyDisk:
+    """A disk that takes records, unless ``takes_appends`` is false, and answers."""
+
+    def __init__(self) -> None:
+        self.takes_appends = True
+
+    def require_room(self) -> None:
+        if not self.takes_appends:
+            raise LogStorageError("no room")
+
+    def require_answers(self) -> None:
+        pass
+
+
 class Hosted:
     """One broker's directory in memory, its registry, and topic ``t`` with ``count`` partitions, all led."""
 
@@ -80,8 +96,8 @@ class Hosted:
         self.registry.know_topic("t", KnownTopic(topic_id=TOPIC_ID.bytes, partition_count=count, schemas=schemas))
         self.partitions = []
         for number in range(count):
-            log = self.directory.log("t", number, TOPIC_ID, LogConfig(**config))  # type: ignore[arg-type]
-            partition = Partition(log, broker_id=1)
+            log = self.directory.log("t", number, TOPIC_ID, topic_settings(**config))  # type: ignore[arg-type]
+            partition = Partition(log, broker_id=1, disk=RoomyDisk())
             partition.become_leader(leadership())
             self.registry.host(partition)
             self.partitions.append(partition)

@@ -12,7 +12,7 @@ from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.schema import SchemaHistory, TopicSchema
 from broker_runtime.contract.streams import FetchRequest, FetchResponse
 from broker_runtime.following.follower import FollowerFetcher, ReplicationThrottle
-from broker_runtime.log import LogConfig, LogDirectory, PartitionLog
+from broker_runtime.log import LogDirectory, PartitionLog
 from broker_runtime.log.faulty_files import FaultyFiles
 from broker_runtime.replication import Leadership, Partition, PartitionRegistry
 from broker_runtime.replication.registry import KnownTopic
@@ -20,7 +20,8 @@ from broker_runtime.services.byte_budget import ByteBudget
 from broker_runtime.services.fetch import FetchService
 from tests.callers import follower
 from tests.clocks import ReadClock
-from tests.unit.replication.partitions import NOW_MS, TOPIC_ID, frame
+from tests.topic_settings import topic_settings
+from tests.unit.replication.partitions import NOW_MS, TOPIC_ID, RoomyDisk, frame
 
 ROOT = Path("/data")
 
@@ -34,7 +35,7 @@ class Replica:
         self.files = FaultyFiles()
         self.now_ms = 0
         self._count = count
-        self._config = LogConfig(**config)  # type: ignore[arg-type]
+        self._config = topic_settings(**config)  # type: ignore[arg-type]
         self._open()
 
     def _open(self) -> None:
@@ -46,7 +47,7 @@ class Replica:
         self.partitions = []
         for number in range(self._count):
             log = self.directory.log("t", number, TOPIC_ID, self._config)
-            partition = Partition(log, broker_id=self.broker_id)
+            partition = Partition(log, broker_id=self.broker_id, disk=RoomyDisk())
             self.registry.host(partition)
             self.partitions.append(partition)
         self.service = FetchService(
@@ -128,8 +129,9 @@ class Replica:
             anew = self.partitions[number] = Partition(
                 self.directory.log("t", number, TOPIC_ID, self._config),
                 broker_id=self.broker_id,
-                min_in_sync_replicas=partition.min_in_sync_replicas,
+                disk=partition.disk,
             )
+            anew.min_in_sync_replicas = partition.min_in_sync_replicas
             self.registry.host(anew)
             anew.become_follower(leadership)
             self.fetchers[leadership.leader].follow(anew, leadership.leader_epoch)

@@ -16,11 +16,11 @@ from broker_runtime.contract import errors
 from broker_runtime.contract.waiting import Backoff
 from broker_runtime.following import follower
 from broker_runtime.following.follower_log import adopt_marks
-from broker_runtime.log import FlushMode
 from broker_runtime.log.directory import RECOVERY_POINT_NAME
 from broker_runtime.log.faulty_files import FaultyFiles
 from broker_runtime.replication import FetchWaiter, Partition, PendingAppend
 from broker_runtime.replication import partition as leader
+from tests.topic_settings import FLUSH_MODES
 from tests.unit.replication.partitions import NOW_MS, Hosted, frame, leadership
 
 LIMIT_S = 20.0
@@ -100,8 +100,8 @@ def test_end_of_the_role_wakes_all_who_wait_for_an_fsync() -> None:
     assert woken == ["woken", "woken"]
 
 
-@pytest.mark.parametrize("mode", list(FlushMode))
-def test_record_that_was_cut_off_is_never_acknowledged(mode: FlushMode) -> None:
+@pytest.mark.parametrize("mode", FLUSH_MODES)
+def test_record_that_was_cut_off_is_never_acknowledged(mode: str) -> None:
     """With ``acks=1`` too the leadership counts under which it was appended, though there is a record at its offset."""
     _, partition = hosted(flush_mode=mode)
     pending = appended(partition, b"cut off", acks=1)
@@ -169,7 +169,7 @@ def test_follower_takes_nothing_for_committed_that_its_own_disk_does_not_have() 
 
 def test_saved_high_watermark_is_never_above_what_the_disk_has() -> None:
     """A start that finds less than that takes it for damage."""
-    _, partition = hosted(flush_mode=FlushMode.OS)
+    _, partition = hosted(flush_mode="os")
     partition.log.flush()
     pending = appended(partition, b"a", acks=-1)
     partition.complete(pending, acks=-1, timeout_s=0)
@@ -179,8 +179,8 @@ def test_saved_high_watermark_is_never_above_what_the_disk_has() -> None:
 
 
 @pytest.mark.parametrize("acks", [1, -1])
-@pytest.mark.parametrize("mode", [FlushMode.ACK, FlushMode.OS])
-def test_end_of_the_role_is_told_at_once_whoever_has_the_log(mode: FlushMode, acks: int) -> None:
+@pytest.mark.parametrize("mode", ["ack", "os"])
+def test_end_of_the_role_is_told_at_once_whoever_has_the_log(mode: str, acks: int) -> None:
     """What holds the log's lock may last as long as the disk likes."""
     _, partition = hosted(flush_mode=mode)
     pending = appended(partition, b"a", acks=acks)
@@ -194,15 +194,15 @@ def test_end_of_the_role_is_told_at_once_whoever_has_the_log(mode: FlushMode, ac
         return is_led_as_for(asked)
 
     partition._is_led_as_for = lose_the_role_at_the_second_look  # type: ignore[method-assign]
-    if mode is not FlushMode.ACK:
+    if mode != "ack":
         partition.step_down()
     with busy(partition), pytest.raises(errors.NotLeaderOrFollowerError, match="changed its leader"):
         partition.complete(pending, acks=acks, timeout_s=LIMIT_S)
     assert not partition._waiters
 
 
-@pytest.mark.parametrize("mode", [FlushMode.ACK, FlushMode.OS])
-def test_acknowledgement_is_waited_for_until_its_time_limit_whoever_has_the_log(mode: FlushMode) -> None:
+@pytest.mark.parametrize("mode", ["ack", "os"])
+def test_acknowledgement_is_waited_for_until_its_time_limit_whoever_has_the_log(mode: str) -> None:
     """Neither the fsync nor the high watermark is waited for longer."""
     _, partition = hosted(flush_mode=mode)
     pending = appended(partition, b"a", acks=-1)

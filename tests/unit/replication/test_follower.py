@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from broker_runtime.contract.model import TopicPartition
-from broker_runtime.log import FlushMode
 from broker_runtime.log.faulty_files import Fault
+from tests.topic_settings import topic_settings
 from tests.unit.replication.replicas import ROOT, Replica, led_by
 
 
@@ -92,7 +92,7 @@ def test_follower_far_behind_keeps_what_it_fetches_out_of_memory_once_the_disk_h
     assert done == [["write", "sync", "drop_cached"], ["write", "sync"]]
 
 
-@pytest.mark.parametrize("mode", [FlushMode.INTERVAL, FlushMode.OS])
+@pytest.mark.parametrize("mode", ["interval", "os"])
 def test_follower_tells_its_logs_end_where_acknowledgements_do_not_wait_for_the_disk(mode):
     leader, follower = _pair(flush_mode=mode)
     leader.append(b"a")
@@ -104,11 +104,11 @@ def test_follower_tells_its_logs_end_where_acknowledgements_do_not_wait_for_the_
 
 def test_follower_makes_durable_what_an_earlier_flush_mode_left():
     """Else it would tell less than is committed for ever."""
-    leader, follower = _pair(flush_mode=FlushMode.OS)
+    leader, follower = _pair(flush_mode="os")
     leader.append(b"a")
     follower.fetch_from(leader)
     for replica in (leader, follower):
-        replica.log.config = type(replica.log.config)(flush_mode=FlushMode.ACK)
+        replica.log.config = topic_settings(flush_mode="ack")
     assert follower.log.durable_end_offset == 0
     leader.log.flush()
     follower.fetch_from(leader)

@@ -8,7 +8,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from broker_runtime.contract.errors import LogStorageError, NetworkError
+from broker_runtime.contract.errors import NetworkError
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import ErrorInfo
 from broker_runtime.following.follower import FIRST_RETRY_MS, LONGEST_RETRY_MS, ReplicationThrottle
@@ -118,13 +118,10 @@ def test_follower_without_room_on_its_disk_waits_and_its_log_stays_online():
     leader, follower = _pair()
     leader.append(b"a")
 
-    def full() -> None:
-        raise LogStorageError("no room")
-
-    follower.only.require_room = full
+    follower.only.disk.takes_appends = False
     follower.fetch_from(leader)
     assert (follower.log.log_end_offset, follower.log.is_offline) == (0, False)
-    del follower.only.require_room
+    follower.only.disk.takes_appends = True
     follower.now_ms = FIRST_RETRY_MS
     follower.fetch_from(leader)
     assert follower.log.log_end_offset == 1

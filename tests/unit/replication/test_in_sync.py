@@ -38,7 +38,7 @@ def test_lower_end_counts_from_then_on_and_takes_nothing_back():
     led.tells(2, 80)
     led.tells(2, 50)
     led.grows_to(120)
-    assert (led.advance(), led.machine.told_ends()[2]) == (80, 50)
+    assert (led.advance(), led.machine.reported_ends()[2]) == (80, 50)
     led.tells(2, 110)
     assert led.marks.high_watermark == 110
 
@@ -49,7 +49,7 @@ def test_end_of_an_earlier_registration_counts_no_more():
     led.tells(2, 80)
     led.tells(2, 60, broker_epoch=2)
     led.grows_to(200)
-    assert led.machine.told_ends()[2] == 60
+    assert led.machine.reported_ends()[2] == 60
     with pytest.raises(StaleBrokerEpochError, match="registration 2, 1 is an earlier one"):
         led.tells(2, 200, broker_epoch=1)
 
@@ -213,7 +213,7 @@ def test_follower_whose_log_diverges_is_neither_counted_nor_lost():
     fetch = FollowerFetch(
         broker_id=2, broker_epoch=1, offset=120, durable_end=120, leader_epoch=5, last_fetched_epoch=4
     )
-    led.machine.heard_of(fetch, 1)
+    led.machine.reported_unusable_end(fetch, 1)
     assert led.advance() == 50
     assert led.propose(now_ms=1) is None
     led.tells(2, 80, now_ms=2)
@@ -259,7 +259,7 @@ def test_high_watermark_waits_for_a_replica_close_behind_so_that_it_can_join():
     led.grows_to(110)
     assert led.advance() == 110, "far behind: nobody waits for it"
     led.tells(2, 100, now_ms=10)  # all there was at its last fetch
-    assert led.machine.has_waited_for
+    assert led.machine.waits_for_joining
     led.grows_to(120)
     assert led.advance() == 110
     led.tells(2, 115, now_ms=20)
@@ -312,7 +312,7 @@ def test_replica_that_was_taken_away_counts_again_only_when_it_fetches_again():
     led.tells(3, 100)
     assert led.hears((1, 2), 8, replicas=(1, 2))
     assert led.hears((1, 2), 9)
-    assert led.machine.told_ends() == {2: 100, 3: -1}
+    assert led.machine.reported_ends() == {2: 100, 3: -1}
     assert led.propose() is None
     led.grows_to(110)
     led.tells(2, 110)
@@ -454,7 +454,7 @@ def test_epoch_led_again_after_a_pause_keeps_what_may_still_be_written():
     _joining(led)
     led.machine.begin_again(5)
     assert led.machine.maximal == {1, 2, 3}
-    assert set(led.machine.told_ends().values()) == {-1}
+    assert set(led.machine.reported_ends().values()) == {-1}
 
 
 def test_replica_joins_only_when_it_has_deleted_what_its_leader_has():

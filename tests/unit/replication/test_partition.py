@@ -9,9 +9,9 @@ import pytest
 from broker_runtime.contract import errors
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.following.follower_log import adopt_marks
-from broker_runtime.log.config import FlushMode
 from broker_runtime.log.faulty_files import Fault
 from broker_runtime.replication import FetchWaiter, Partition
+from tests.topic_settings import FLUSH_MODES
 from tests.unit.replication.partitions import NOW_MS, TOPIC_ID, Hosted, frame, leadership, tells
 
 
@@ -34,8 +34,8 @@ def test_append_is_readable_only_once_it_is_complete() -> None:
         assert (found.start_offset, found.next_offset, partition.high_watermark) == (0, 2, 2)
 
 
-@pytest.mark.parametrize("mode", list(FlushMode))
-def test_acknowledged_append_was_synced_exactly_where_the_mode_says_so(mode: FlushMode) -> None:
+@pytest.mark.parametrize("mode", FLUSH_MODES)
+def test_acknowledged_append_was_synced_exactly_where_the_mode_says_so(mode: str) -> None:
     """``flush.mode`` ack waits for an fdatasync, interval and os do not."""
     hosted = Hosted(flush_mode=mode)
     partition = hosted.only
@@ -43,7 +43,7 @@ def test_acknowledged_append_was_synced_exactly_where_the_mode_says_so(mode: Flu
     before = sum(1 for operation, path in hosted.files.calls if operation == "sync" and path.suffix == ".log")
     _append(partition, b"a")
     after = sum(1 for operation, path in hosted.files.calls if operation == "sync" and path.suffix == ".log")
-    assert after - before == (1 if mode is FlushMode.ACK else 0)
+    assert after - before == (1 if mode == "ack" else 0)
     assert partition.high_watermark == 2
 
 

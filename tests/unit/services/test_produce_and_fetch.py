@@ -69,7 +69,7 @@ def test_produce_tells_whoever_waits_that_it_takes_longer_and_times_out_at_its_d
 
 def test_log_append_time_is_told() -> None:
     """``message.timestamp.type=LogAppendTime``: the broker's clock counts."""
-    hosted = Hosted(is_log_append_time=True)
+    hosted = Hosted(message_timestamp_type="LogAppendTime")
     service = ProduceService(hosted.registry, now_ms=lambda: 4711)
     response = service.complete(
         CLIENT, service.append(CLIENT, ProduceRequest(request_id=1, topic="t"), [pa.py_buffer(frame(b"a"))]), 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker_runtime.contract.model import TopicPartition
-from broker_runtime.log import LogConfig, LogDirectory
+from broker_runtime.log import LogDirectory
 from broker_runtime.log.faulty_files import FaultyFiles
 from broker_runtime.membership.own_disks import GenerationReport, OwnDisks
 from broker_runtime.zookeeper.membership import BrokerIdentity, note_stopped, register
@@ -21,6 +21,7 @@ from broker_runtime.zookeeper.znodes import (
     topic_config_path,
     topic_path,
 )
+from tests.topic_settings import topic_settings
 from tests.unit.log.log_samples import ROOT, TOPIC_ID, fill
 
 T0 = TopicPartition("t", 0)
@@ -78,7 +79,7 @@ class Broker:
         return from_json(self.client.get(broker_disks_path(1)).data, DiskRecord, "")
 
     def write(self, directory=None, records=20):
-        return fill((directory or self.directories[0]).log("t", 0, TOPIC_ID, LogConfig()), records)
+        return fill((directory or self.directories[0]).log("t", 0, TOPIC_ID, topic_settings()), records)
 
     def copy_and_write_more(self):
         """A copy of the disk that lacks what its broker wrote since; it has stopped again."""

@@ -10,7 +10,6 @@ import crc32c
 import pytest
 
 from broker_runtime.contract.errors import SetupError, ZooKeeperUnavailableError
-from broker_runtime.log import LogConfig
 from broker_runtime.log.faulty_files import Fault
 from broker_runtime.membership.own_disks import OwnDisks
 from broker_runtime.zookeeper.membership import BrokerIdentity, note_stopped, register
@@ -19,6 +18,7 @@ from broker_runtime.zookeeper.znodes import (
     broker_disks_path,
     from_json,
 )
+from tests.topic_settings import topic_settings
 from tests.unit.log.log_samples import ROOT, TOPIC_ID, fill
 from tests.unit.zookeeper.returning_broker import OTHER, T0, Broker
 
@@ -154,7 +154,7 @@ def test_copy_of_a_disk_to_which_nothing_was_written_since_is_as_good_as_the_dis
     broker.put_disk(copy)
     broker.start()
     assert broker.state == (1, 3, (1,), ())
-    assert broker.directories[0].log("t", 0, TOPIC_ID, LogConfig()).log_end_offset == 20
+    assert broker.directories[0].log("t", 0, TOPIC_ID, topic_settings()).log_end_offset == 20
 
 
 @pytest.mark.parametrize("loses_power", [True, False])
@@ -196,7 +196,7 @@ def test_broker_that_dies_at_any_moment_of_a_period_has_no_older_disk(broker, mo
     broker.client = broker.server.client()
     broker.start()
     assert broker.state == (1, 3, (1,), ())
-    assert broker.directories[0].log("t", 0, TOPIC_ID, LogConfig()).log_end_offset == 40
+    assert broker.directories[0].log("t", 0, TOPIC_ID, topic_settings()).log_end_offset == 40
 
 
 @pytest.mark.parametrize("is_written", [True, False])
@@ -226,7 +226,7 @@ def test_zookeeper_that_is_away_holds_up_no_checkpoint_and_is_told_later(broker,
 def test_one_znode_is_written_in_a_period_however_many_disks_there_are_and_none_when_nothing_was_written(broker):
     broker.stop()
     broker.start(ROOT, OTHER)
-    other = broker.directories[1].log("u", 0, TOPIC_ID, LogConfig())
+    other = broker.directories[1].log("u", 0, TOPIC_ID, topic_settings())
     real, written = broker.server._apply, []
 
     def apply(operations, session):
@@ -364,7 +364,7 @@ def test_log_whose_directory_is_gone_is_missed_until_it_is_put_back(broker, clea
     broker.put_disk(kept, ROOT / "t-0")
     directory = broker.start()
     assert (directory.missing, broker.state) == (frozenset(), (None, 4, (1,), ()))
-    assert broker.directories[0].log("t", 0, TOPIC_ID, LogConfig()).log_end_offset == 20
+    assert broker.directories[0].log("t", 0, TOPIC_ID, topic_settings()).log_end_offset == 20
 
 
 def test_others_stay_known_to_have_all_that_is_committed_where_the_log_of_the_only_one_in_sync_is_gone(broker):
