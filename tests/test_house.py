@@ -138,7 +138,7 @@ def test_tests_are_neither_skipped_nor_expected_to_fail() -> None:
 
 
 # The modules whose log lines are written as `broker_runtime.contract.events` says; the others follow one by one.
-WITH_EVENTS = ("broker_runtime/server", "broker_runtime/services", "broker_runtime/contract")
+WITH_EVENTS = ("broker_runtime/server", "broker_runtime/services", "broker_runtime/contract", "pyspark_log/spark")
 LOG_METHODS = {"debug", "info", "warning", "error", "exception", "critical", "log"}
 OTHER_NAMES_OF_FIELDS = {"peer", "client", "host", "broker_id", "group_id", "partition_id", "at", "exception", "reason"}
 

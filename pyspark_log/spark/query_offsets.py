@@ -13,21 +13,22 @@ record twice.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from broker_runtime.contract.errors import DataLossError, UnknownTopicOrPartitionError
+from broker_runtime.contract.events import event
 from broker_runtime.contract.model import EARLIEST, LATEST, TopicPartition
+from broker_runtime.contract.waiting import CLOCK, Clock
 from pyspark_log.spark.offsets import Position, SourceOffset, expand_limit
 from pyspark_log.spark.options import SourceOptions
 from pyspark_log.spark.planning import OffsetRange, RangePlan, divide, plan_ranges, rate_limit, share
 
 _SECOND_LOOKS = 3
-_SECOND_LOOK_WAIT_S = 0.2
+_SECOND_LOOK_PAUSE_S = 0.2
 
-_log = logging.getLogger("pyspark_log.spark")
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,13 +73,33 @@ class _Step:
     snapshot: LogSnapshot | None = None
 
 
+class SecondLooks:
+    """How often, and after which pauses, what looks lost is looked at again before it counts as lost.
+
+    A broker that was just told of a change, or has not been told of it yet, knows less than the one that answered
+    before.
+    """
+
+    def __init__(self, clock: Clock = CLOCK) -> None:
+        self._clock = clock
+        self._left = _SECOND_LOOKS
+
+    def again(self) -> bool:
+        """Whether to look again; then a pause has passed. False, and at once, when it was looked at often enough."""
+        if not self._left:
+            return False
+        self._left -= 1
+        self._clock.sleep(_SECOND_LOOK_PAUSE_S)
+        return True
+
+
 class QueryOffsets:
     """See the module. Not thread-safe: Spark calls a source from one thread."""
 
-    def __init__(self, options: SourceOptions, view: LogView, *, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(self, options: SourceOptions, view: LogView, *, clock: Clock = CLOCK) -> None:
         self._options = options
         self._view = view
-        self._sleep = sleep
+        self._clock = clock
         self._initial: SourceOffset | None = None
         self._step: _Step | None = None
         self._target: LogSnapshot | None = None
@@ -167,12 +188,10 @@ class QueryOffsets:
         snapshot = self._view.snapshot()
         losses = self._losses(start, start_ids, snapshot)
         is_news = not self._warned.issuperset(losses)
-        for _ in range(_SECOND_LOOKS if is_news else 0):
-            self._sleep(_SECOND_LOOK_WAIT_S)
+        looks = SecondLooks(self._clock)
+        while is_news and losses and looks.again():
             snapshot = self._view.snapshot()
             losses = self._losses(start, start_ids, snapshot)
-            if not losses:
-                break
         return snapshot, losses
 
     def _losses(self, start: SourceOffset, start_ids: Mapping[str, bytes], snapshot: LogSnapshot) -> list[str]:
@@ -222,7 +241,7 @@ def report_loss(loss: str, *, fail: bool, warned: set[str] | None = None) -> Non
             "or its topic was deleted. To go on with what exists, set the option failOnDataLoss to false"
         )
     if warned is None or loss not in warned:
-        _log.warning("lose records reason=%s", loss)
+        event(_logger, "lose records", loss=loss, level=logging.WARNING)
         if warned is not None:
             warned.add(loss)
 

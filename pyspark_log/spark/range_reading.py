@@ -19,7 +19,6 @@ or `_MANY_ROWS`, or, where values are large, `_ENOUGH_BYTES`; others are handed 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator
 
 import pyarrow as pa
@@ -38,7 +37,7 @@ from pyspark_log.client.reading.range_reader import read_range
 from pyspark_log.client.reading.rows import RowAssembler
 from pyspark_log.spark.log_view import QUERY_PATIENCE_S, BrokerLogView
 from pyspark_log.spark.options import SourceOptions
-from pyspark_log.spark.query_offsets import LogSnapshot, PlannedRange, report_loss
+from pyspark_log.spark.query_offsets import LogSnapshot, PlannedRange, SecondLooks, report_loss
 from pyspark_log.spark.row_schema import RowLayout
 
 _SMALL_ROWS = 2_048
@@ -48,8 +47,6 @@ _WORTHWHILE_BYTES = 256 << 10
 _MANY_ROWS = 32_768
 _ENOUGH_BYTES = 8 << 20
 _MOST_ROWS = 65_536
-_SECOND_LOOKS = 3
-_SECOND_LOOK_WAIT_S = 0.2
 
 _LOOKS_GONE = (UnknownTopicOrPartitionError, InconsistentTopicIdError, OffsetOutOfRangeError, DataLossError)
 
@@ -97,7 +94,7 @@ class _RangeRows:
         self._topic_id = planned.topic_id
         self._position = planned.range.start
         self._end = planned.range.end
-        self._looks_left = _SECOND_LOOKS
+        self._second_looks = SecondLooks()
         self._is_in_doubt = False  # whether what is cached of the topic may be the reason why something looks gone
 
     def batches(self, now: LogSnapshot | None) -> Iterator[pa.RecordBatch]:
@@ -125,14 +122,12 @@ class _RangeRows:
                 return
 
     def _looks_again(self, before: int) -> bool:
-        """Waits a little before another try; False when there were enough without getting on from ``before``."""
+        """Whether to try again; False when there were enough tries since the position was last beyond ``before``."""
         if self._position > before:
-            self._looks_left = _SECOND_LOOKS
-        if not self._looks_left:
+            self._second_looks = SecondLooks()
+        if not self._second_looks.again():
             return False
-        self._looks_left -= 1
         self._is_in_doubt = True
-        time.sleep(_SECOND_LOOK_WAIT_S)
         return True
 
     def _bind(self, now: LogSnapshot) -> None:

@@ -43,6 +43,7 @@ from broker_runtime.contract.requests import (
     AssignedPartitions,
     GroupHeartbeatRequest,
     GroupHeartbeatResponse,
+    MemberKind,
 )
 from broker_runtime.contract.waiting import Backoff
 
@@ -92,9 +93,14 @@ class Signature(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stay:
-    """What a member says of itself, and does not change."""
+    """What a member says of itself, and does not change.
+
+    ``kind`` spark: a streaming query, the one member of its group. It takes no partitions from the group, so it has no
+    lease to lose: whether its stay is over is for the coordinator to say.
+    """
 
     group_id: str
+    kind: MemberKind = "consumer"
     instance_id: str | None = None
     client_id: str = ""
     client_host: str = ""
@@ -309,7 +315,7 @@ class Membership:
             self._told = Told(response.member_epoch, _granted(response.assignment))
         if self._told.epoch == JOINS:
             return True
-        lease_until_s = sent.sent_s + response.session_timeout_ms / 1000
+        lease_until_s = inf if self._stay.kind == "spark" else sent.sent_s + response.session_timeout_ms / 1000
         if self.phase is Phase.MEMBER:
             lease_until_s = max(self.lease_until_s, lease_until_s)
         self._acknowledge(now_s)
@@ -416,6 +422,7 @@ class Membership:
             group_id=stay.group_id,
             member_id=self.member_id,
             member_epoch=epoch,
+            kind=stay.kind,
             instance_id=stay.instance_id,
             client_host=stay.client_host,
             client_id=stay.client_id,
