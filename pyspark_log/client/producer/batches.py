@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -47,9 +47,7 @@ def batch_frames(
     first_row = 0
     shares_count = 1 if partition is not None else len(lane.queues)
     is_new = False
-    for table in _parts(data, min(_SMALL_BYTES * shares_count, _MOST_JOINED_BYTES)):
-        if not table.num_rows:
-            continue
+    for table in joined(_batches(data), min(_SMALL_BYTES * shares_count, _MOST_JOINED_BYTES)):
         now_ms = time.time_ns() // 1_000_000
         schema = lane.topic.schema
         try:
@@ -83,11 +81,16 @@ def batch_frames(
         first_row += batch.num_rows
 
 
-def _parts(data: Any, wanted_bytes: int) -> Iterator[pa.Table]:
-    """``data`` as tables of at least ``wanted_bytes``, but for the last."""
+def joined(batches: Iterable[pa.RecordBatch], wanted_bytes: int) -> Iterator[pa.Table]:
+    """The batches' rows as tables of at least ``wanted_bytes``, but for the last; nothing is copied, no table is empty.
+
+    So frames of a good size can be made of batches of a few rows.
+    """
     held: list[pa.RecordBatch] = []
     held_bytes = 0
-    for batch in _batches(data):
+    for batch in batches:
+        if not batch.num_rows:
+            continue
         held.append(batch)
         held_bytes += batch.nbytes
         if held_bytes >= wanted_bytes:
