@@ -315,9 +315,11 @@ class Membership:
             self._told = Told(response.member_epoch, _granted(response.assignment))
         if self._told.epoch == JOINS:
             return True
-        lease_until_s = inf if self._stay.kind == "spark" else sent.sent_s + response.session_timeout_ms / 1000
+        lease_until_s = sent.sent_s + response.session_timeout_ms / 1000
         if self.phase is Phase.MEMBER:
             lease_until_s = max(self.lease_until_s, lease_until_s)
+        if self._stay.kind == "spark":
+            lease_until_s = inf
         self._acknowledge(now_s)
         self._enter(Phase.MEMBER, lease_until_s)
         self.check(now_s)  # it may have taken that long
