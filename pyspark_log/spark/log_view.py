@@ -4,10 +4,10 @@ One request per broker that leads something and per 2,000 topics, however many p
 few milliseconds while it is idle. It is asked each time, not answered from a cache, because `processAllAvailable` and
 `availableNow` promise what was there when they were called. Only which topics match a pattern is kept, for a second.
 
-Transient errors (a broker that restarts, a partition without a leader) are tried again for as long as ``patience_s``,
-since any exception ends the query. Offsets of a leader of an older epoch than one already seen are not believed: it
-does not know yet that it leads no more. What is asked about the group goes to its coordinator. Not thread-safe but
-for that and for `topics`, which the threads of the query's progress and of its membership ask.
+After a transient error (a broker that restarts, a partition without a leader) the brokers are asked again for up to
+``patience_s``, since any exception ends the query. Offsets from a leader of an older epoch than one already seen are
+not believed: that broker does not know yet that another one leads. Questions about the group go to its coordinator.
+Thread-safe are only those and `topics`, which the threads of the query's progress and of its membership use.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _LEADER_LIMIT_S = 5.0  # one try at one leader: if it is frozen, another will le
 
 
 def load_patience_s(options: SourceOptions) -> float:
-    """How long whoever loads a source waits for an answer: `LOAD_PATIENCE_S`, or less by ``request.timeout.ms``."""
+    """How long the load of a source waits for an answer: `LOAD_PATIENCE_S`, or less by ``request.timeout.ms``."""
     return min(LOAD_PATIENCE_S, options.settings().request_timeout_ms / 1000)
 
 
@@ -61,7 +61,7 @@ class BrokerLogView:
     """The partitions that a source selects. Connects when first asked; `close` ends the connections."""
 
     def __init__(self, options: SourceOptions, *, patience_s: float, cluster: Cluster | None = None) -> None:
-        """``cluster``: somebody else's, who also closes it; None: one of its own."""
+        """``cluster``: the caller's, who also closes it; None: one of its own."""
         self._selection = options.selection
         self._group_id = options.group_id
         self._patience_s = patience_s
@@ -184,7 +184,7 @@ class BrokerLogView:
         return parse_duration(least), parse_duration(most)
 
     def close(self) -> None:
-        """Ends the connections that are its own."""
+        """Closes the connections, unless the cluster is the caller's."""
         if self._is_owner:
             self._cluster.close()
 
@@ -207,7 +207,7 @@ class BrokerLogView:
         return tuple(missing)
 
     def _believed(self, info: TopicInfo, one: PartitionInfo) -> PartitionInfo:
-        """The partition as it was told; without offsets, if they are of an older leader than those seen before."""
+        """The partition as described; without its offsets if they are from an older leader than those seen before."""
         if one.high_watermark < 0:
             return one
         key = info.topic_id, one.partition

@@ -159,7 +159,7 @@ class QueryMember:
             )
         return Signature(*identity, next(self._sequence))
 
-    def be_quiet(self) -> None:
+    def stop_heartbeats(self) -> None:
         """The query is being stopped: it sends no more heartbeats, which the next query would take for life."""
         with self._changed:
             self._is_quiet = True

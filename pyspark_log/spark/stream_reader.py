@@ -2,13 +2,13 @@
 
 Spark makes one reader in the source's own process, which lives as long as the query runs and answers all questions
 about offsets, and another one that is pickled to the executors and only reads. So the state is made when the first
-question comes, never in the constructor, and never pickled.
+question comes, never in the constructor, and it is never pickled.
 
-With ``pylog.group.id`` the query is the one member of that group while it lives (`query_member`), and nothing is
-answered before it is known that no other query is.
+With ``pylog.group.id`` the query is the one member of that group while it lives (`query_member`), and no question is
+answered before it is known that no other query has the group.
 
-Spark does not stop a source: it ends its process with SIGTERM. A handler then publishes what is not published yet and
-leaves the group (bounded; Spark waits at least 4 s), and the process ends as it would have.
+Spark does not stop a source: it ends its process with SIGTERM. A handler then publishes the progress that is not
+published yet and leaves the group (bounded; Spark waits at least 4 s), and the process ends as it would have.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _Query:
         self.group = None if options.group_id is None else _Group(options.group_id, options, self.view)
 
     def admit(self) -> None:
-        """Returns when nobody else has the group. Raises `GroupInUseError`."""
+        """Returns when no other member has the group. Raises `GroupInUseError`."""
         if self.group is not None:
             self.group.member.admit()
 
@@ -75,7 +75,7 @@ class _Query:
 
 
 class _Group:
-    """What a query with a group does beside reading."""
+    """What a query with a group does besides reading."""
 
     def __init__(self, group_id: str, options: SourceOptions, view: BrokerLogView) -> None:
         self._view = view
@@ -90,9 +90,9 @@ class _Group:
         self.member.start()
 
     def end(self, timeout_s: float) -> None:
-        """Publishes what is not published yet, and leaves the group; both are bounded together."""
+        """Publishes the progress that is not published yet, and leaves the group; both are bounded together."""
         deadline = Deadline(timeout_s)
-        self.member.be_quiet()
+        self.member.stop_heartbeats()
         self.publisher.flush(timeout_s - _LEAVE_LIMIT_S)
         self.member.leave(deadline.remaining_s())
 
@@ -128,7 +128,7 @@ class PylogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """How far the next micro-batch goes. All before ``start`` is done, so it is published."""
+        """How far the next micro-batch goes. Everything before ``start`` is done, so it is published."""
         query = self._running()
         query.admit()
         done = offset_from_json(start)
@@ -157,14 +157,14 @@ class PylogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_ranges(partition.value or (), self._options, self._layout)
 
     def commit(self, end: Mapping[str, Any]) -> None:
-        """Nothing: it comes a micro-batch late, and for the last one never. `latestOffset` publishes."""
+        """Does nothing: Spark calls it a micro-batch late, and for the last one never. `latestOffset` publishes."""
 
     def stop(self) -> None:
-        """Publishes what is left, leaves the group, ends the connections. (Spark's runner calls it when its socket
-        ends: when the driver is gone, and when SIGTERM is only just behind.)"""
+        """Publishes what is left, leaves the group and closes the connections. (Spark's runner calls it when its socket
+        ends: when the driver is gone, or when SIGTERM is about to arrive.)"""
         if self._query is not None:
             self._query.close()
-            self._query = None  # not before: `_terminate` may come in between, and has to wait for what is under way
+            self._query = None  # last: `_terminate` may come in between, and has to wait for what is under way
 
     def _running(self) -> _Query:
         if self._query is None:

@@ -355,7 +355,7 @@ def test_query_thread_joins_and_leaves_at_once_when_it_is_stopped() -> None:
     first, second = coordinator.query(clock=CLOCK), coordinator.query(clock=CLOCK)
     first.start()
     first.admit()
-    first.be_quiet()
+    first.stop_heartbeats()
     first.leave(LIMIT_S)
     assert coordinator.heartbeats[-1].member_epoch == LEAVES
     second.start()
@@ -394,7 +394,7 @@ def test_query_leaves_although_it_was_stopped_while_its_thread_held_the_lock() -
     query.start()
     query.admit()
     with query._changed:
-        query.be_quiet()
+        query.stop_heartbeats()
         query.signature()
         query.leave(LIMIT_S)
         assert coordinator.heartbeats[-1].member_epoch == LEAVES
