@@ -102,8 +102,8 @@ class BrokerLogView:
             return {at: span.leader for at, span in spans.items() if span.high_watermark < 0}
 
         def ask(leader: int, led: list[TopicPartition]) -> Iterator[tuple[TopicPartition, PartitionInfo]]:
-            limit_s = deadline.remaining_s(_LEADER_LIMIT_S)
-            answer = self._fetch(sorted({at.topic for at in led}), to=leader, with_offsets=True, timeout_s=limit_s)
+            names = sorted({at.topic for at in led})
+            answer = self._fetch(names, deadline, to=leader, with_offsets=True, limit_s=_LEADER_LIMIT_S)
             for at, span in self._spans(answer.topics).items():
                 if at in spans and span.high_watermark >= 0:
                     spans[at] = span
@@ -230,23 +230,29 @@ class BrokerLogView:
 
     def _ask(self, names: Sequence[str] | None, deadline: Deadline, *, with_offsets: bool) -> MetadataResponse:
         """Asks any broker about these topics (None: all, and remembers which of them are selected)."""
-        response = self._fetch(names, to="any", with_offsets=with_offsets, timeout_s=deadline.remaining_s())
+        response = self._fetch(names, deadline, to="any", with_offsets=with_offsets)
         if names is None:
             names_now = tuple(info.name for info in self._selected(response.topics))
             self._matching = names_now, self._cluster.deadline(_PATTERN_AGE_S)
         return response
 
     def _fetch(
-        self, names: Sequence[str] | None, *, to: int | str, with_offsets: bool, timeout_s: float
+        self,
+        names: Sequence[str] | None,
+        deadline: Deadline,
+        *,
+        to: int | str,
+        with_offsets: bool,
+        limit_s: float | None = None,
     ) -> MetadataResponse:
-        deadline = self._cluster.deadline(timeout_s)
+        """Asks one broker. ``limit_s``: of each request."""
         return as_one(
             self._cluster.call(
                 "metadata",
                 MetadataRequest(topics=some, with_offsets=with_offsets),
                 MetadataResponse,
                 to=to,
-                timeout_s=deadline.remaining_s(),
+                timeout_s=deadline.remaining_s(limit_s),
             )
             for some in portions_of_names(names)
         )

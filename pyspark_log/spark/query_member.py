@@ -205,13 +205,9 @@ class QueryMember:
             self._calls.heartbeat(sent.request, timeout_s=machine.request_limit_s)
         except PylogError as error:
             event(
-                _logger,
-                "leave group",
-                group=self._group_id,
-                member_id=self._machine.member_id,
-                error=error,
+                _logger, "leave group", group=self._group_id, member_id=self._machine.member_id, error=error,
                 level=logging.WARNING,
-            )
+            )  # fmt: skip
         machine.give_up_leaving()
 
     # --- private ------------------------------------------------------------------------------------------------
@@ -276,13 +272,9 @@ class QueryMember:
             self._refuse(error)
         elif isinstance(error, FencedError):
             event(
-                _logger,
-                "keep group",
-                group=self._group_id,
-                member_id=self._machine.member_id,
-                error=error,
+                _logger, "keep group", group=self._group_id, member_id=self._machine.member_id, error=error,
                 level=logging.WARNING,
-            )
+            )  # fmt: skip
             self._identity = None
             machine.join_anew(self._clock.now_s())
         else:
@@ -312,13 +304,9 @@ class QueryMember:
         """Without a coordinator, if the query has waited for one long enough."""
         if self._machine.phase is Phase.JOINING and not self._is_decided and self._away_limit.expired:
             event(
-                _logger,
-                "join group",
-                group=self._group_id,
-                member_id=self._machine.member_id,
-                error=error,
+                _logger, "join group", group=self._group_id, member_id=self._machine.member_id, error=error,
                 level=logging.WARNING,
-            )
+            )  # fmt: skip
             self._decide()
 
     def _fit_session(self, error: InvalidSessionTimeoutError) -> float:
@@ -342,13 +330,9 @@ class QueryMember:
 
     def _refuse(self, error: PylogError) -> None:
         event(
-            _logger,
-            "join group",
-            group=self._group_id,
-            member_id=self._machine.member_id,
-            error=error,
+            _logger, "join group", group=self._group_id, member_id=self._machine.member_id, error=error,
             level=logging.WARNING,
-        )
+        )  # fmt: skip
         self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
