@@ -121,10 +121,12 @@ def test_description_gives_up_a_silent_leader_after_seconds(
     assert brokers.asked_2 > 2
 
 
-def test_description_asks_who_leads_now(brokers: Brokers, network: FakeNetwork, cluster: Cluster) -> None:
-    """A partition that another broker took over is asked of that one."""
-    brokers.error = BrokerUnavailableError("down")
+@pytest.fixture
+def takeover(brokers: Brokers, network: FakeNetwork, cluster: Cluster) -> None:
+    """Broker 2 is down, which led when it was last heard of; as soon as somebody waits, broker 1 leads in its place."""
     brokers.leaders = [1, 2]
+    cluster.topic("t")
+    brokers.error = BrokerUnavailableError("down")
     sleep = network.clock.sleep
 
     def take_over(seconds: float) -> None:
@@ -132,7 +134,20 @@ def test_description_asks_who_leads_now(brokers: Brokers, network: FakeNetwork, 
         sleep(seconds)
 
     network.clock.sleep = take_over  # type: ignore[method-assign]
+
+
+@pytest.mark.usefixtures("takeover")
+def test_description_asks_who_leads_now(network: FakeNetwork, cluster: Cluster) -> None:
+    """A partition that another broker took over is asked of that one."""
     assert ends(cluster) == [7, 7]
+    assert network.clock.now < 5
+
+
+@pytest.mark.usefixtures("takeover")
+def test_offsets_are_asked_of_who_leads_now(network: FakeNetwork, cluster: Cluster) -> None:
+    """W9: the same for offsets, whose first question goes by what the client remembers."""
+    wanted = {TopicPartition("t", number): -1 for number in (0, 1)}
+    assert {at.partition: each.offset for at, each in offsets.list_offsets(cluster, wanted).items()} == {0: 1, 1: 1}
     assert network.clock.now < 5
 
 
