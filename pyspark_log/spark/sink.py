@@ -24,14 +24,13 @@ from broker_runtime.contract.errors import OverwriteRefusedError, SchemaMismatch
 from broker_runtime.contract.frame import HEADERS_TYPE
 from broker_runtime.contract.schema import cast_to_topic
 from pyspark_log.client.connection.cluster import Cluster
-from pyspark_log.client.producer.batches import joined
 from pyspark_log.client.producer.delivery import BatchFuture
 from pyspark_log.client.producer.producer import Producer
 from pyspark_log.spark.options import SinkOptions
 from pyspark_log.spark.sink_columns import RecordColumns, find_record_columns
 
 _SEND_BYTES = 4 << 20
-"""How much the producer is given at a time: a full frame (1 MiB) for each of a few partitions."""
+"""How much is handed to the producer at a time: a full frame (1 MiB) for each of a few partitions."""
 
 
 @dataclass
@@ -93,7 +92,7 @@ class PylogStreamWriter(DataSourceStreamArrowWriter):
 
 def write_rows(plan: SinkPlan, batches: Iterator[pa.RecordBatch]) -> RowsWritten:
     """Sends all rows and waits for their acknowledgements. Raises the first delivery error."""
-    tables = joined(batches, _SEND_BYTES)  # Spark's batches have 10,000 rows at most
+    tables = _in_good_size(batches)
     first = next(tables, None)
     if first is None:
         return RowsWritten(0)
@@ -112,6 +111,22 @@ def write_rows(plan: SinkPlan, batches: Iterator[pa.RecordBatch]) -> RowsWritten
         for future in sent:
             future.result(0)
     return RowsWritten(rows)
+
+
+def _in_good_size(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Spark's batches (10,000 rows at most) joined, without a copy, until frames of a good size can be made of them."""
+    held: list[pa.RecordBatch] = []
+    held_bytes = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        held.append(batch)
+        held_bytes += batch.nbytes
+        if held_bytes >= _SEND_BYTES:
+            yield pa.Table.from_batches(held)
+            held, held_bytes = [], 0
+    if held:
+        yield pa.Table.from_batches(held)
 
 
 def _is_delivered(future: BatchFuture) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -47,7 +47,9 @@ def batch_frames(
     first_row = 0
     shares_count = 1 if partition is not None else len(lane.queues)
     is_new = False
-    for table in joined(_batches(data), min(_SMALL_BYTES * shares_count, _MOST_JOINED_BYTES)):
+    for table in _parts(data, min(_SMALL_BYTES * shares_count, _MOST_JOINED_BYTES)):
+        if not table.num_rows:
+            continue
         now_ms = time.time_ns() // 1_000_000
         schema = lane.topic.schema
         try:
@@ -81,16 +83,11 @@ def batch_frames(
         first_row += batch.num_rows
 
 
-def joined(batches: Iterable[pa.RecordBatch], wanted_bytes: int) -> Iterator[pa.Table]:
-    """The batches' rows as tables of at least ``wanted_bytes``, but for the last; nothing is copied, no table is empty.
-
-    So frames of a good size can be made of batches of a few rows.
-    """
+def _parts(data: Any, wanted_bytes: int) -> Iterator[pa.Table]:
+    """``data`` as tables of at least ``wanted_bytes``, but for the last."""
     held: list[pa.RecordBatch] = []
     held_bytes = 0
-    for batch in batches:
-        if not batch.num_rows:
-            continue
+    for batch in _batches(data):
         held.append(batch)
         held_bytes += batch.nbytes
         if held_bytes >= wanted_bytes:

@@ -6,9 +6,8 @@ import pyarrow as pa
 import pytest
 
 from broker_runtime.contract.errors import SchemaMismatchError
-from pyspark_log.client.producer.batches import joined
 from pyspark_log.spark.options import parse_sink_options
-from pyspark_log.spark.sink import _SEND_BYTES, SinkPlan, _records
+from pyspark_log.spark.sink import SinkPlan, _in_good_size, _records
 from pyspark_log.spark.sink_columns import RecordColumns
 
 ROWS = pa.table(
@@ -53,5 +52,5 @@ def test_rows_without_a_topic_are_refused() -> None:
 def test_small_batches_are_joined_and_empty_ones_left_out() -> None:
     """Frames of a good size are made of Spark's batches, every row once."""
     batch = pa.record_batch({"value": [b"x" * 100] * 10_000})
-    tables = list(joined(iter([batch.slice(0, 0), *[batch] * 7]), _SEND_BYTES))
+    tables = list(_in_good_size(iter([batch.slice(0, 0), *[batch] * 7])))
     assert [table.num_rows for table in tables] == [50_000, 20_000]
