@@ -134,13 +134,6 @@ def test_tests_are_neither_skipped_nor_expected_to_fail() -> None:
     assert found == []
 
 
-# The modules whose log lines are written as `broker_runtime.contract.events` says; the others follow one by one.
-WITH_EVENTS = (
-    *(f"broker_runtime/{each}" for each in ("server", "services", "contract", "following", "membership")),
-    *(f"broker_runtime/{each}" for each in ("groups", "controller", "zookeeper", "log", "replication")),
-    *(f"pyspark_log/client/{each}" for each in ("producer", "consumer", "connection", "reading", "admin")),
-    *("pyspark_log/cli", "pyspark_log/local", "pyspark_log/testing"),
-)
 LOG_METHODS = {"debug", "info", "warning", "error", "exception", "critical", "log"}
 OTHER_NAMES_OF_FIELDS = {"peer", "client", "host", "broker_id", "group_id", "partition_id", "at", "exception", "reason"}
 
@@ -148,7 +141,7 @@ OTHER_NAMES_OF_FIELDS = {"peer", "client", "host", "broker_id", "group_id", "par
 def test_log_lines_are_events() -> None:
     """One logger by one name in each module, one function for all lines, one name for each field."""
     found, events = [], 0
-    for path in [*sources(*WITH_EVENTS), *sorted((ROOT / "broker_runtime").glob("*.py"))]:
+    for path in sources(*PACKAGES):
         for node in ast.walk(ast.parse(path.read_text())):
             place = f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
             if isinstance(node, ast.Assign) and "getLogger" in ast.unparse(node.value):

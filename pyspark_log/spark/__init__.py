@@ -3,7 +3,7 @@
     option_table    which options exist, for reading and for writing; sorts what a user gave
     options         the sorted options, checked and parsed: `SourceOptions`, `SinkOptions`
     offsets         source offsets: the checkpoint's JSON, where to start and to end
-    planning        from offsets to input partitions: rate limit, splitting, sharing, data loss (pure)
+    planning        from offsets to input partitions: rate limit, splitting, coalescing, data loss (pure)
     row_schema      the Spark schema of a source's rows, and where each column comes from
     log_view        what topics, partitions and offsets there are now, asked from the brokers with retries
     range_reading   an input partition's ranges as Arrow batches (on the executors)
@@ -12,10 +12,10 @@
     progress        a query's progress as its group's committed offsets
     query_member    a query as the one member of its group
     offsets_behind  how far a query is behind, from the progress that Spark reports (pure)
-    sink_columns    which column of a DataFrame is what of a record (pure)
+    sink_columns    which column of a DataFrame becomes which part of a record (pure)
     sink            df.write and df.writeStream
     source          `DefaultSource`, which Spark looks up; spark.read
 
-Rule: nothing here sees a broker but through `pyspark_log.client`; on the data path rows stay Arrow. Readers and
+Rule: nothing here reaches a broker except through `pyspark_log.client`; on the data path rows stay Arrow. Readers and
 writers are pickled, so they hold settings only; connections are made where they are used, in the worker.
 """

@@ -4,50 +4,39 @@ One request per broker that leads something and per 2,000 topics, however many p
 few milliseconds while it is idle. It is asked each time, not answered from a cache, because `processAllAvailable` and
 `availableNow` promise what was there when they were called. Only which topics match a pattern is kept, for a second.
 
-Transient errors (a broker that restarts, a partition without a leader) are tried again for as long as ``patience_s``,
-since any exception ends the query. Offsets of a leader of an older epoch than one already seen are not believed: it
-does not know yet that it leads no more. What is asked about the group goes to its coordinator. Not thread-safe but
-for that and for `topics`, which the threads of the query's progress and of its membership ask.
+After a transient error (a broker that restarts, a partition without a leader) the brokers are asked again for up to
+``patience_s``, since any exception ends the query. Offsets from a leader of an older epoch than one already seen are
+not believed: that broker does not know yet that another one leads. Questions about the group go to its coordinator.
+Thread-safe are only those and `topics`, which the threads of the query's progress and of its membership use.
 """
 
 from __future__ import annotations
 
-import itertools
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from broker_runtime.contract.errors import (
-    LeaderNotAvailableError,
-    PylogError,
-    RetriableError,
-    UnknownTopicOrPartitionError,
-)
+from broker_runtime.contract.errors import LeaderNotAvailableError, UnknownTopicOrPartitionError
 from broker_runtime.contract.flight import error_of
 from broker_runtime.contract.model import GroupDescription, TopicPartition
 from broker_runtime.contract.requests import (
-    CommitOffsetsRequest,
-    CommitOffsetsResponse,
-    CommittedOffset,
     DescribeConfigRequest,
     DescribeConfigResponse,
-    FetchOffsetsRequest,
-    FetchOffsetsResponse,
     GroupHeartbeatRequest,
     GroupHeartbeatResponse,
     MetadataRequest,
     MetadataResponse,
     PartitionInfo,
-    PartitionKey,
     TopicInfo,
-    portions,
 )
 from broker_runtime.contract.schema import TopicSchema, schema_history_from_info
 from broker_runtime.contract.settings import parse_duration
-from broker_runtime.contract.waiting import Backoff, Deadline
+from broker_runtime.contract.waiting import Deadline
 from pyspark_log.client.admin import groups
+from pyspark_log.client.connection import offsets
 from pyspark_log.client.connection.cluster import Cluster
 from pyspark_log.client.connection.coordinator import Coordinator
+from pyspark_log.client.connection.leaders import ask_leaders
 from pyspark_log.client.connection.topics import as_one, portions_of_names
+from pyspark_log.client.consumer.membership import Signature
 from pyspark_log.spark.offsets import SourceOffset
 from pyspark_log.spark.options import SourceOptions
 from pyspark_log.spark.query_offsets import LogSnapshot
@@ -64,7 +53,7 @@ _LEADER_LIMIT_S = 5.0  # one try at one leader: if it is frozen, another will le
 
 
 def load_patience_s(options: SourceOptions) -> float:
-    """How long whoever loads a source waits for an answer: `LOAD_PATIENCE_S`, or less by ``request.timeout.ms``."""
+    """How long the load of a source waits for an answer: `LOAD_PATIENCE_S`, or less by ``request.timeout.ms``."""
     return min(LOAD_PATIENCE_S, options.settings().request_timeout_ms / 1000)
 
 
@@ -72,22 +61,21 @@ class BrokerLogView:
     """The partitions that a source selects. Connects when first asked; `close` ends the connections."""
 
     def __init__(self, options: SourceOptions, *, patience_s: float, cluster: Cluster | None = None) -> None:
-        """``cluster``: somebody else's, who also closes it; None: one of its own."""
+        """``cluster``: the caller's, who also closes it; None: one of its own."""
         self._selection = options.selection
         self._group_id = options.group_id
         self._patience_s = patience_s
         self._is_owner = cluster is None
         self._cluster = cluster or Cluster.from_settings(options.settings())
-        self._matching: tuple[str, ...] | None = None
-        self._matched_at_s = 0.0
-        self._sequence = itertools.count()  # of commits
+        self._matching: tuple[tuple[str, ...], Deadline] | None = None  # topics, and until when nobody looks for more
         self.topics: tuple[str, ...] = tuple(sorted(self._selection.named_topics or ()))
         """The topics that are read, as last seen; those that a pattern matches are known after the first snapshot."""
         self._epochs: dict[tuple[bytes, int], int] = {}  # the leader epochs of the newest offsets, by topic id
 
     def schemas(self) -> dict[str, TopicSchema]:
         """The selected topics' latest schemas. Raises `UnknownTopicOrPartitionError` for one that does not exist."""
-        response = self._ask(self._selection.named_topics, with_offsets=False)
+        deadline = self._cluster.deadline(self._patience_s)
+        response = self._ask(self._selection.named_topics, deadline, with_offsets=False)
         for name, error in response.errors.items():
             if error.code == UnknownTopicOrPartitionError.code:
                 raise UnknownTopicOrPartitionError(f"there is no topic {name!r}. Topics are not made by reading them")
@@ -96,74 +84,86 @@ class BrokerLogView:
 
     def snapshot(self) -> LogSnapshot:
         """See `LogView`. Raises the last `RetriableError` when ``patience_s`` is over."""
-        deadline = Deadline(self._patience_s)
-        backoff = Backoff()
-        while True:
-            try:
-                return self._try_snapshot(deadline)
-            except RetriableError:
-                if deadline.expired:
-                    raise
-            deadline.sleep(backoff.next_s())
+        deadline = self._cluster.deadline(self._patience_s)
+        response: MetadataResponse | None = None
+        infos: list[TopicInfo] = []
+        spans: dict[TopicPartition, PartitionInfo] = {}
+
+        def find_leaders(found: Mapping[TopicPartition, PartitionInfo]) -> dict[TopicPartition, int | None]:
+            """Any broker is asked first: it speaks for what it leads. Each round begins again, with one state."""
+            nonlocal response
+            response = self._ask(self._names_to_ask(), deadline, with_offsets=True)
+            for error in response.errors.values():
+                if error.code != UnknownTopicOrPartitionError.code:
+                    raise error_of(error)
+            infos[:] = self._selected(response.topics)
+            spans.clear()
+            spans.update(self._spans(infos))
+            return {at: span.leader for at, span in spans.items() if span.high_watermark < 0}
+
+        def ask(leader: int, led: list[TopicPartition]) -> Iterator[tuple[TopicPartition, PartitionInfo]]:
+            names = sorted({at.topic for at in led})
+            answer = self._fetch(names, deadline, to=leader, with_offsets=True, limit_s=_LEADER_LIMIT_S)
+            for at, span in self._spans(answer.topics).items():
+                if at in spans and span.high_watermark >= 0:
+                    spans[at] = span
+                    yield at, span
+
+        _, failure = ask_leaders(find_leaders, ask, deadline)
+        if failure is not None:
+            silent = [str(at) for at in sorted(spans) if spans[at].high_watermark < 0]
+            if silent and isinstance(failure, LeaderNotAvailableError):
+                raise LeaderNotAvailableError(f"{', '.join(silent)}: no leader answers; is a broker down?")
+            raise failure
+        assert response is not None
+        self.topics = tuple(sorted(info.name for info in infos))
+        return LogSnapshot(
+            topic_ids={info.name: info.topic_id for info in infos},
+            earliest={at: spans[at].log_start for at in sorted(spans)},
+            latest={at: spans[at].high_watermark for at in sorted(spans)},
+            missing=self._missing(response, infos, spans),
+        )
 
     def committed(self, partitions: Iterable[TopicPartition]) -> SourceOffset:
         """See `LogView`."""
         assert self._group_id is not None
-        keys = tuple(PartitionKey(topic=one.topic, partition=one.partition) for one in partitions)
-        deadline = Deadline(self._patience_s)
-        found: SourceOffset = {}
-        for some in portions(keys):
-            response = self._cluster.call(
-                "fetch_offsets",
-                FetchOffsetsRequest(group_id=self._group_id, partitions=some),
-                FetchOffsetsResponse,
-                to=Coordinator(self._group_id),
-                timeout_s=deadline.remaining_s(),
-            )
-            found.update({TopicPartition(one.at.topic, one.at.partition): one.offset for one in response.offsets})
-        return found
+        asked = tuple(partitions)
+        return offsets.committed(
+            self._cluster,
+            self._group_id,
+            asked,
+            topic_ids=dict.fromkeys(asked, None),
+            timeout_s=self._patience_s,
+        )
 
-    def commit(self, offset: SourceOffset, only_forward: bool, member: tuple[str, int]) -> None:
-        """Makes ``offset`` the group's committed offsets, in ZooKeeper, as its ``member`` (id, epoch).
+    def commit(self, offset: SourceOffset, only_forward: bool, signature: Signature) -> None:
+        """Makes ``offset`` the group's committed offsets, in ZooKeeper. ``signature``: the query's, as its one member.
 
         Blocks at most 10 s. Thread-safe. Partitions of topics that no longer exist are left out. Raises the first other
         error: `FencedError` when the membership is over.
         """
         assert self._group_id is not None
-        deadline, sequence = Deadline(_COMMIT_LIMIT_S), next(self._sequence)
-        failures: list[PylogError] = []
-        for some in portions(offset.items()):
-            response = self._cluster.call(
-                "commit_offsets",
-                CommitOffsetsRequest(
-                    group_id=self._group_id,
-                    offsets=tuple(
-                        CommittedOffset(at=PartitionKey(topic=one.topic, partition=one.partition), offset=position)
-                        for one, position in some
-                    ),
-                    member_id=member[0],
-                    member_epoch=member[1],
-                    sequence=sequence,
-                    only_forward=only_forward,
-                ),
-                CommitOffsetsResponse,
-                to=Coordinator(self._group_id),
-                timeout_s=deadline.remaining_s(),
-            )
-            failures += [error_of(error) for error in response.errors if error is not None]
-        for failure in failures:
-            if not isinstance(failure, UnknownTopicOrPartitionError):
-                raise failure
+        offsets.commit(
+            self._cluster,
+            self._group_id,
+            offset,
+            only_forward=only_forward,
+            topic_ids=dict.fromkeys(offset, None),
+            signature=signature,
+            missing_ok=True,
+            timeout_s=_COMMIT_LIMIT_S,
+        )
 
-    def heartbeat(self, request: GroupHeartbeatRequest) -> GroupHeartbeatResponse:
+    def heartbeat(self, request: GroupHeartbeatRequest, *, timeout_s: float) -> GroupHeartbeatResponse:
         """See `query_member.GroupCalls`. Thread-safe."""
         return self._cluster.call(
-            "group_heartbeat",
-            request,
-            GroupHeartbeatResponse,
-            to=Coordinator(request.group_id),
-            timeout_s=_GROUP_LIMIT_S,
+            "group_heartbeat", request, GroupHeartbeatResponse, to=Coordinator(request.group_id), timeout_s=timeout_s
         )
+
+    def forget_coordinator(self) -> None:
+        """See `query_member.GroupCalls`. Thread-safe."""
+        assert self._group_id is not None
+        self._cluster.forget_coordinator(Coordinator(self._group_id))
 
     def describe_group(self) -> GroupDescription:
         """See `query_member.GroupCalls`. Thread-safe."""
@@ -184,66 +184,30 @@ class BrokerLogView:
         return parse_duration(least), parse_duration(most)
 
     def close(self) -> None:
-        """Ends the connections that are its own."""
+        """Closes the connections, unless the cluster is the caller's."""
         if self._is_owner:
             self._cluster.close()
 
-    def _try_snapshot(self, deadline: Deadline) -> LogSnapshot:
-        response = self._ask(self._names_to_ask(), with_offsets=True)
-        for error in response.errors.values():
-            if error.code != UnknownTopicOrPartitionError.code:
-                raise error_of(error)
-        infos = self._selected(response.topics)
-        spans = {
-            TopicPartition(info.name, one.partition): self._believed(info, one)
+    def _spans(self, infos: Iterable[TopicInfo]) -> dict[TopicPartition, PartitionInfo]:
+        """The selected partitions with their offsets, where those can be believed."""
+        return {
+            at: self._believed(info, each)
             for info in infos
-            for one in info.partitions
-            if self._selection.selects(TopicPartition(info.name, one.partition))
+            for each in info.partitions
+            if self._selection.selects(at := TopicPartition(info.name, each.partition))
         }
-        self._ask_other_leaders(infos, spans, deadline)
-        missing = [f"topic {name!r}" for name in response.errors if name in (self._selection.named_topics or ())]
-        if self._selection.partitions is not None:
-            known = {info.name for info in infos}
-            missing += [
-                f"partition {one}" for one in self._selection.partitions if one.topic in known and one not in spans
-            ]
-        without_leader = [str(one) for one in sorted(spans) if spans[one].high_watermark < 0]
-        if without_leader:
-            raise LeaderNotAvailableError(f"{', '.join(without_leader)}: no leader answers; is a broker down?")
-        self.topics = tuple(sorted(info.name for info in infos))
-        return LogSnapshot(
-            topic_ids={info.name: info.topic_id for info in infos},
-            earliest={one: spans[one].log_start for one in sorted(spans)},
-            latest={one: spans[one].high_watermark for one in sorted(spans)},
-            missing=tuple(missing),
-        )
 
-    def _ask_other_leaders(
-        self, infos: Sequence[TopicInfo], spans: dict[TopicPartition, PartitionInfo], deadline: Deadline
-    ) -> None:
-        """Fills ``spans`` from the leaders that the first broker could not speak for."""
-        unknown = [one for one in spans if spans[one].high_watermark < 0]
-        leaders = {leader for one in unknown if (leader := spans[one].leader) is not None}
-        names = tuple(sorted({one.topic for one in unknown}))
-        for leader in sorted(leaders):
-            answer = as_one(
-                self._cluster.call(
-                    "metadata",
-                    MetadataRequest(topics=some, with_offsets=True),
-                    MetadataResponse,
-                    to=leader,
-                    timeout_s=deadline.remaining_s(_LEADER_LIMIT_S),
-                )
-                for some in portions_of_names(names)
-            )
-            for info in answer.topics:
-                for one in info.partitions:
-                    partition, believed = TopicPartition(info.name, one.partition), self._believed(info, one)
-                    if partition in spans and believed.high_watermark >= 0:
-                        spans[partition] = believed
+    def _missing(
+        self, response: MetadataResponse, infos: Iterable[TopicInfo], spans: Collection[TopicPartition]
+    ) -> tuple[str, ...]:
+        missing = [f"topic {name!r}" for name in response.errors if name in (self._selection.named_topics or ())]
+        known = {info.name for info in infos}
+        assigned = self._selection.partitions or ()
+        missing += [f"partition {at}" for at in assigned if at.topic in known and at not in spans]
+        return tuple(missing)
 
     def _believed(self, info: TopicInfo, one: PartitionInfo) -> PartitionInfo:
-        """The partition as it was told; without offsets, if they are of an older leader than those seen before."""
+        """The partition as described; without its offsets if they are from an older leader than those seen before."""
         if one.high_watermark < 0:
             return one
         key = info.topic_id, one.partition
@@ -261,24 +225,37 @@ class BrokerLogView:
     def _names_to_ask(self) -> tuple[str, ...] | None:
         if self._selection.named_topics is not None:
             return self._selection.named_topics
-        is_fresh = time.monotonic() - self._matched_at_s < _PATTERN_AGE_S
-        return self._matching if self._matching and is_fresh else None
+        names, fresh = self._matching or ((), None)
+        return names if names and fresh is not None and not fresh.expired else None
 
-    def _ask(self, names: Sequence[str] | None, *, with_offsets: bool) -> MetadataResponse:
-        deadline = Deadline(self._patience_s)
-        response = as_one(
+    def _ask(self, names: Sequence[str] | None, deadline: Deadline, *, with_offsets: bool) -> MetadataResponse:
+        """Asks any broker about these topics (None: all, and remembers which of them are selected)."""
+        response = self._fetch(names, deadline, to="any", with_offsets=with_offsets)
+        if names is None:
+            names_now = tuple(info.name for info in self._selected(response.topics))
+            self._matching = names_now, self._cluster.deadline(_PATTERN_AGE_S)
+        return response
+
+    def _fetch(
+        self,
+        names: Sequence[str] | None,
+        deadline: Deadline,
+        *,
+        to: int | str,
+        with_offsets: bool,
+        limit_s: float | None = None,
+    ) -> MetadataResponse:
+        """Asks one broker. ``limit_s``: of each request."""
+        return as_one(
             self._cluster.call(
                 "metadata",
                 MetadataRequest(topics=some, with_offsets=with_offsets),
                 MetadataResponse,
-                timeout_s=deadline.remaining_s(),
+                to=to,
+                timeout_s=deadline.remaining_s(limit_s),
             )
             for some in portions_of_names(names)
         )
-        if names is None:
-            self._matching = tuple(info.name for info in self._selected(response.topics))
-            self._matched_at_s = time.monotonic()
-        return response
 
     def _selected(self, infos: Iterable[TopicInfo]) -> list[TopicInfo]:
         return [

@@ -25,7 +25,7 @@ _MAX_OFFSET = 2**63 - 1
 
 
 class Position(Enum):
-    """A place in every partition that is found when it is needed."""
+    """A position that each partition has, looked up when it is needed."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -56,7 +56,7 @@ OffsetLimit = Position | SpecificOffsets
 
 
 def offset_to_json(offset: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
-    """What Spark writes into the checkpoint; topics, then partitions, in order."""
+    """What Spark writes into the checkpoint: topics in order, and each topic's partitions in order."""
     tree: dict[str, dict[str, int]] = {}
     for topic, partition in sorted(offset):
         tree.setdefault(topic, {})[str(partition)] = offset[TopicPartition(topic, partition)]
@@ -101,7 +101,7 @@ def expand_limit(
 ) -> SourceOffset:
     """The limit for each assigned partition, still with -2 for earliest and -1 for latest.
 
-    A partition without a committed offset counts as earliest, so that nothing is left out in silence. Raises
+    A partition without a committed offset starts at earliest, so that no record is left out silently. Raises
     `OptionError` when written offsets are not those of exactly the assigned partitions.
     """
     partitions = sorted(assigned)
@@ -111,8 +111,8 @@ def expand_limit(
         return dict.fromkeys(partitions, _SENTINELS[limit.value])
     found = {partition: offset for partition in partitions if (offset := limit.get(partition)) is not None}
     topics = {partition.topic for partition in partitions}
-    strangers = (limit.partitions.keys() - set(partitions)) or (limit.topics.keys() - topics)
-    if strangers or len(found) != len(partitions):
+    unassigned = (limit.partitions.keys() - set(partitions)) or (limit.topics.keys() - topics)
+    if unassigned or len(found) != len(partitions):
         specified = ", ".join(sorted({*map(str, limit.partitions), *limit.topics}))
         raise OptionError(
             f"If {option} contains specific offsets, you must specify all TopicPartitions.\n"

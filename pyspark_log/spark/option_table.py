@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from broker_runtime.contract.errors import OptionError
+from broker_runtime.contract.events import event
 from broker_runtime.contract.settings import settings_of
 from broker_runtime.contract.suggestion import suggestion
 
@@ -75,7 +76,7 @@ _KAFKA_CLIENT_KEYS = frozenset({
 })  # fmt: skip
 _UNSAFE_PREFIXES = ("ssl.", "sasl.", "security.")
 
-_log = logging.getLogger("pyspark_log.spark")
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,10 +109,11 @@ def sort_options(given: Mapping[str, str], direction: Direction) -> SortedOption
         else:
             _refuse_unless_sparks_own(given_name, value, direction, own_names)
     if ignored:
-        other = "writing" if direction == "source" else "reading"
-        _log.warning("ignore options=%s reason=they are for %s", ",".join(sorted(ignored)), other)
+        what = "ignore options for writing" if direction == "source" else "ignore options for reading"
+        event(_logger, what, options=",".join(sorted(ignored)), level=logging.WARNING)
     if meaningless:
-        _log.warning("ignore settings=%s reason=they mean nothing to pylog in Spark", ",".join(sorted(meaningless)))
+        names = ",".join(sorted(meaningless))
+        event(_logger, "ignore settings without a meaning in spark", settings=names, level=logging.WARNING)
     return SortedOptions(own=own, client=client)
 
 

@@ -18,7 +18,7 @@ from pyspark_log.spark.offsets import OffsetLimit, Position, SpecificOffsets, pa
 from pyspark_log.spark.option_table import SortedOptions, sort_options
 
 COALESCE_ROWS = 10_000
-"""A task costs 13 to 30 ms; in that time 40,000 rows and more are read, so ranges below this share one."""
+"""A task costs 13 to 30 ms; in that time 40,000 rows and more are read, so ranges below this share a task."""
 
 _SELECTIONS = ("subscribe", "subscribePattern", "assign")
 _BOOLEANS = {"true": True, "false": False}

@@ -1,10 +1,10 @@
 """From offsets to input partitions: pure arithmetic on ranges of offsets, without a broker or a clock.
 
 `divide` is Spark's KafkaOffsetRangeCalculator (``minPartitions``), `rate_limit` its KafkaMicroBatchStream.rateLimit,
-`plan_ranges` its getOffsetRangesFromResolvedOffsets. `share` is pylog's own: ranges so small that a task would cost
+`plan_ranges` its getOffsetRangesFromResolvedOffsets. `coalesce` is pylog's own: ranges so small that a task would cost
 more than reading them go into one input partition, each still in order.
 
-Invariant: what goes in comes out once, as adjoining half-open ranges; no offset is dropped or doubled.
+Invariant: every offset that goes in comes out once, in adjoining half-open ranges; none is dropped or doubled.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class OffsetRange:
     """Offsets ``[start, end)`` of one partition.
 
     Spark keeps a plan and runs it again, over a log that has grown or been trimmed. So in a batch read
-    ``binds_start`` says that the partition's start was "earliest": what is no longer there when the range is read is
-    not missed. ``binds_end`` says that this is the partition's last range and its end was "latest": the reader goes on
-    to what is the end then.
+    ``binds_start`` says that the partition's start was "earliest": records that are gone when the range is read are not
+    missed. ``binds_end`` says that this is the partition's last range and its end was "latest": the reader reads on to
+    the end that the partition has then.
     """
 
     partition: TopicPartition
@@ -48,8 +48,8 @@ class OffsetRange:
 def divide(ranges: Iterable[OffsetRange], min_partitions: int | None = None) -> list[OffsetRange]:
     """The ranges that are not empty, the large ones split until there are about ``min_partitions``.
 
-    Ranges bound late stay although they are empty now. Splits are proportional to size; small ranges stay whole and
-    do not count in the proportion; the last part takes the remainder.
+    Ranges that are bound late are kept even if they are empty now. Splits are proportional to size; small ranges stay
+    whole and do not count in the proportion; the last part takes the remainder.
     """
     kept = [one for one in ranges if one.size > 0 or one.is_bound_late]
     if min_partitions is None or len(kept) >= min_partitions:
@@ -66,32 +66,32 @@ def divide(ranges: Iterable[OffsetRange], min_partitions: int | None = None) -> 
     return divided
 
 
-def share(
+def coalesce(
     ranges: Sequence[OffsetRange], *, coalesce_rows: int, min_partitions: int | None = None
 ) -> list[tuple[OffsetRange, ...]]:
     """The ranges of each input partition: ranges of fewer than ``coalesce_rows`` rows share one up to that many.
 
-    In order: a partition's ranges follow each other. 0 turns sharing off, and so does a result below
-    ``min_partitions``, which asked for tasks.
+    In order: a partition's ranges follow each other. With 0 each range has an input partition of its own. So it has
+    where there would be fewer than ``min_partitions``: whoever sets that asks for tasks.
     """
     alone: list[tuple[OffsetRange, ...]] = [(one,) for one in ranges]
     if coalesce_rows == 0 or not ranges:
         return alone
-    shared: list[tuple[OffsetRange, ...]] = []
+    coalesced: list[tuple[OffsetRange, ...]] = []
     open_ranges: list[OffsetRange] = []
     open_rows = 0
     for one in ranges:
         if one.size >= coalesce_rows:
-            shared.append((one,))
+            coalesced.append((one,))
             continue
         if open_ranges and open_rows + one.size > coalesce_rows:
-            shared.append(tuple(open_ranges))
+            coalesced.append(tuple(open_ranges))
             open_ranges, open_rows = [], 0
         open_ranges.append(one)
         open_rows += one.size
     if open_ranges:
-        shared.append(tuple(open_ranges))
-    return alone if min_partitions is not None and len(shared) < min_partitions else shared
+        coalesced.append(tuple(open_ranges))
+    return alone if min_partitions is not None and len(coalesced) < min_partitions else coalesced
 
 
 def rate_limit(
@@ -118,7 +118,7 @@ def rate_limit(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangePlan:
-    """What lies between two source offsets, and what of it is known to be lost (one sentence each)."""
+    """The ranges between two source offsets, and the losses that are known (one sentence each)."""
 
     ranges: tuple[OffsetRange, ...]
     losses: tuple[str, ...]
@@ -128,16 +128,16 @@ def plan_ranges(
     start: Mapping[TopicPartition, int],
     end: Mapping[TopicPartition, int],
     earliest: Mapping[TopicPartition, int],
-    made_anew: Iterable[TopicPartition] = (),
+    recreated: Iterable[TopicPartition] = (),
 ) -> RangePlan:
     """The range of each partition in ``end``; a partition that is new there begins at ``earliest``.
 
-    ``made_anew``: partitions whose topic is known to be another one than ``start`` spoke of. They, and those whose
-    end lies before their start, are losses; what there is now is read from ``earliest``.
+    ``recreated``: partitions whose topic is known to be another one than ``start`` was about. They are losses, and so
+    are partitions whose end lies before their start; what there is now is read from ``earliest``.
     """
     losses: list[str] = []
     ranges: list[OffsetRange] = []
-    anew = set(made_anew)
+    replaced = set(recreated)
     deleted = sorted(start.keys() - end.keys())
     if deleted:
         losses.append(f"Partitions {_names(deleted)} were deleted. What was not read of them is gone")
@@ -149,7 +149,7 @@ def plan_ranges(
             continue
         if partition not in start and begin != 0:
             losses.append(f"The new partition {partition} starts at offset {begin} instead of 0")
-        if partition in anew or end[partition] < begin:
+        if partition in replaced or end[partition] < begin:
             losses.append(
                 f"Partition {partition}'s offset was changed from {begin} to {end[partition]}: "
                 "its topic was deleted and made anew, or lost its end"

@@ -1,12 +1,12 @@
 """A query's progress as the committed offsets of its group in ZooKeeper.
 
-Spark tells a source what is done when it asks for more: all before ``start`` of `latestOffset(start, …)` has been
-processed. That offset is handed over here and published by a thread, so that a micro-batch never waits for
-ZooKeeper. Only the newest offset is kept: after a time without brokers the newest is what counts. A failed commit is
-tried again until it succeeds or a newer offset takes its place.
+Spark tells a source what is done when it asks for more: everything before ``start`` of `latestOffset(start, …)` has
+been processed. That offset is handed over here, and a thread publishes it, so that a micro-batch never waits for
+ZooKeeper. Only the newest offset is kept: after a time without brokers the newest is what counts. A commit that failed
+is tried again until it succeeds or a newer offset takes its place.
 
-The first offset of a query run is written as it is, because the user chose it (a checkpoint, `startingOffsets`); later
-ones only move the group forward, so that a request that arrives late cannot take it back.
+The first offset of a query run is committed as it is, because the user chose it (a checkpoint, `startingOffsets`).
+Later ones only move the group forward, so that a request that arrives late cannot take it back.
 """
 
 from __future__ import annotations
@@ -16,20 +16,22 @@ import threading
 from collections.abc import Callable
 
 from broker_runtime.contract.errors import PylogError
+from broker_runtime.contract.events import event
+from broker_runtime.contract.waiting import Backoff, Deadline, Worker
 from pyspark_log.spark.offsets import SourceOffset
 
 CommitOffsets = Callable[[SourceOffset, bool], None]
 """Commits the offsets; the flag says "only forward". Blocks for a bounded time. Raises `PylogError`."""
 
-_FIRST_WAIT_S = 0.1
-_LONGEST_WAIT_S = 5.0
-_IDLE_WAIT_S = 60.0
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 5.0
+_IDLE_PAUSE_S = 60.0
 
-_log = logging.getLogger("pyspark_log.spark")
+_logger = logging.getLogger(__name__)
 
 
 class ProgressPublisher:
-    """See the module. Thread-safe; `flush` and `close` may be called from a signal's handler."""
+    """See the module. Thread-safe; `flush` may be called from a signal's handler."""
 
     def __init__(self, commit: CommitOffsets) -> None:
         self._commit = commit
@@ -38,19 +40,19 @@ class ProgressPublisher:
         self._pending: SourceOffset | None = None
         self._published: SourceOffset | None = None
         self._is_first = True
-        self._is_closed = False
-        self._thread: threading.Thread | None = None
+        self._is_started = False
+        self._backoff = Backoff(first_s=_FIRST_PAUSE_S, limit_s=_LONGEST_PAUSE_S)
+        self._worker = Worker("pylog-progress", self._step)
 
     def publish(self, offset: SourceOffset) -> None:
         """Hands over the newest offset. Never blocks. An offset that is already published costs nothing."""
         with self._changed:
-            if self._is_closed or not offset or offset == (self._pending or self._published):
+            if self._worker.is_stopping or not offset or offset == (self._pending or self._published):
                 return
             self._pending = dict(offset)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="pylog-progress", daemon=True)
-                self._thread.start()
-            self._changed.notify_all()
+            if not self._is_started:
+                self._is_started = self._worker.may_start()  # False: the next offset tries again
+        self._worker.wake()
 
     def flush(self, timeout_s: float) -> bool:
         """Waits until everything handed over is in ZooKeeper; False if it is not in time."""
@@ -58,38 +60,31 @@ class ProgressPublisher:
             return self._changed.wait_for(lambda: self._pending is None, timeout_s)
 
     def close(self, timeout_s: float) -> bool:
-        """`flush`, then the thread ends. False if something was not published."""
-        done = self.flush(timeout_s)
-        with self._changed:
-            self._is_closed = True
-            self._changed.notify_all()
-            thread = self._thread
-        if thread is not None:
-            thread.join(timeout_s)
+        """`flush`, then the thread ends; both are bounded together. False if something was not published."""
+        deadline = Deadline(timeout_s)
+        done = self.flush(deadline.remaining_s())
+        self._worker.stop()
+        self._worker.join(deadline.remaining_s())
         return done
 
-    def _run(self) -> None:
-        wait_s = _FIRST_WAIT_S
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._pending is not None or self._is_closed, _IDLE_WAIT_S)
-                if self._is_closed:
-                    return
-                if self._pending is None:
-                    continue
-                offset = self._pending
-            try:
-                self._commit(offset, not self._is_first)
-            except PylogError as error:
-                _log.warning("retry publish_progress in_s=%.1f error=%s", wait_s, error)
-                with self._changed:
-                    self._changed.wait_for(lambda: self._is_closed, wait_s)
-                wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
-                continue
-            wait_s = _FIRST_WAIT_S
-            with self._changed:
-                self._is_first = False
-                self._published = offset
-                if self._pending == offset:
-                    self._pending = None
-                self._changed.notify_all()
+    def _step(self) -> float:
+        """Commits the newest offset, if there is one that is not committed. Returns the pause in seconds."""
+        with self._changed:
+            offset = self._pending
+        if offset is None:
+            return _IDLE_PAUSE_S
+        try:
+            self._commit(offset, not self._is_first)
+        except PylogError as error:
+            pause_s = self._backoff.next_s()
+            event(_logger, "publish progress", pause_s=pause_s, error=error, level=logging.WARNING)
+            self._worker.rest(pause_s)  # however many offsets come meanwhile
+            return 0.0
+        self._backoff.reset()
+        with self._changed:
+            self._is_first = False
+            self._published = offset
+            if self._pending == offset:
+                self._pending = None
+            self._changed.notify_all()
+        return 0.0

@@ -1,33 +1,34 @@
 """Where a streaming query is and how far its next micro-batch goes. No thread, no connection of its own.
 
-A `QueryOffsets` lives in the source's process as long as the query runs. Spark asks it `initial`, then again and
-again `latest(start, limit)`, and for each micro-batch `plan(start, end)`; on a restart `plan` comes first, for the
-batch that was under way. What is known only from one call to the next, because the checkpoint holds offsets and
-nothing else, is the topics' ids: a topic that was deleted and made anew is noticed by its id while the query runs,
-and after a restart by offsets that went backwards.
+A `QueryOffsets` lives in the source's process as long as the query runs. Spark calls `initial` once, `latest(start,
+limit)` again and again, and `plan(start, end)` for each micro-batch; on a restart `plan` comes first, for the
+micro-batch that was under way. The checkpoint holds offsets and nothing else, so the topics' ids are known from one
+call to the next only: a topic that was deleted and recreated is noticed by its id while the query runs, and after a
+restart by offsets that went backwards.
 
-Rule: with ``failOnDataLoss`` every loss is a `DataLossError`; without, it is a warning, what exists is read, and no
-record twice.
+Rule: with ``failOnDataLoss`` every loss is a `DataLossError`. Without, it is a warning, what exists is read, and no
+record is read twice.
 """
 
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from broker_runtime.contract.errors import DataLossError, UnknownTopicOrPartitionError
+from broker_runtime.contract.events import event
 from broker_runtime.contract.model import EARLIEST, LATEST, TopicPartition
+from broker_runtime.contract.waiting import CLOCK, Clock
 from pyspark_log.spark.offsets import Position, SourceOffset, expand_limit
 from pyspark_log.spark.options import SourceOptions
-from pyspark_log.spark.planning import OffsetRange, RangePlan, divide, plan_ranges, rate_limit, share
+from pyspark_log.spark.planning import OffsetRange, RangePlan, coalesce, divide, plan_ranges, rate_limit
 
 _SECOND_LOOKS = 3
-_SECOND_LOOK_WAIT_S = 0.2
+_SECOND_LOOK_PAUSE_S = 0.2
 
-_log = logging.getLogger("pyspark_log.spark")
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +64,7 @@ class PlannedRange:
 
 @dataclass(slots=True)
 class _Step:
-    """Two source offsets that `latest` tied together, with the ids of the topics they speak of."""
+    """The start that `latest` was given and the end that it returned, with the ids of the topics they are about."""
 
     start: SourceOffset
     end: SourceOffset
@@ -72,13 +73,33 @@ class _Step:
     snapshot: LogSnapshot | None = None
 
 
+class SecondLooks:
+    """How often, and after which pauses, what looks lost is looked at again before it counts as lost.
+
+    A broker that was just told of a change, or has not been told of it yet, knows less than the one that answered
+    before.
+    """
+
+    def __init__(self, clock: Clock = CLOCK) -> None:
+        self._clock = clock
+        self._left = _SECOND_LOOKS
+
+    def again(self) -> bool:
+        """Whether to look again; then a pause has passed. False, and at once, when it was looked at often enough."""
+        if not self._left:
+            return False
+        self._left -= 1
+        self._clock.sleep(_SECOND_LOOK_PAUSE_S)
+        return True
+
+
 class QueryOffsets:
     """See the module. Not thread-safe: Spark calls a source from one thread."""
 
-    def __init__(self, options: SourceOptions, view: LogView, *, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(self, options: SourceOptions, view: LogView, *, clock: Clock = CLOCK) -> None:
         self._options = options
         self._view = view
-        self._sleep = sleep
+        self._clock = clock
         self._initial: SourceOffset | None = None
         self._step: _Step | None = None
         self._target: LogSnapshot | None = None
@@ -87,7 +108,7 @@ class QueryOffsets:
         self.reported: SourceOffset | None = None
 
     def initial(self) -> SourceOffset:
-        """Where a new query starts. The first answer stays: Spark asks until its first micro-batch is logged.
+        """Where a new query starts. The first answer is kept: Spark asks until its first micro-batch is logged.
 
         Raises `UnknownTopicOrPartitionError` for named topics that do not exist, `OptionError` for offsets that do
         not fit the partitions, `DataLossError` for offsets that the log no longer has.
@@ -99,7 +120,7 @@ class QueryOffsets:
         return dict(self._initial)
 
     def bound(self) -> None:
-        """From now on nothing counts but what the log has at the next `latest` (availableNow)."""
+        """The query ends where the log ends at the next `latest` (availableNow)."""
         self._is_bounded = True
 
     @property
@@ -113,16 +134,16 @@ class QueryOffsets:
         ``max_rows`` None: all there is. Raises `DataLossError`.
         """
         start_ids = self._ids_at(start)
-        snapshot, losses = self._snapshot_without_rash_losses(start, start_ids)
+        snapshot, losses = self._snapshot_and_losses(start, start_ids)
         for loss in losses:
             self._lose(loss)
         self.reported = snapshot.latest
         ids = {partition.topic: snapshot.topic_ids[partition.topic] for partition in snapshot.latest}
         known_ids = {topic: start_ids.get(topic, topic_id) for topic, topic_id in ids.items()}
-        anew = _made_anew(start, start_ids, snapshot)
+        recreated = _recreated(start, start_ids, snapshot)
         begin = {
             **snapshot.earliest,
-            **{partition: offset for partition, offset in start.items() if partition not in anew},
+            **{partition: offset for partition, offset in start.items() if partition not in recreated},
         }
         end = self._bounded_end(snapshot) if self._is_bounded else dict(snapshot.latest)
         if max_rows is not None:
@@ -138,21 +159,21 @@ class QueryOffsets:
         step = self._step
         if step is not None and (step.start, step.end) == (start, end) and step.snapshot is not None:
             snapshot, start_ids = step.snapshot, step.start_ids
-        else:  # a micro-batch that was under way when the query stopped
+        else:  # the micro-batch that was under way when the query stopped
             snapshot, start_ids = self._view.snapshot(), {}
         existing = {partition: offset for partition, offset in end.items() if partition in snapshot.latest}
-        plan = plan_ranges(start, existing, snapshot.earliest, _made_anew(start, start_ids, snapshot))
+        plan = plan_ranges(start, existing, snapshot.earliest, _recreated(start, start_ids, snapshot))
         self._report(plan, end, existing)
         options = self._options
         ranges = divide(plan.ranges, options.min_partitions)
-        shared = share(ranges, coalesce_rows=options.coalesce_rows, min_partitions=options.min_partitions)
+        coalesced = coalesce(ranges, coalesce_rows=options.coalesce_rows, min_partitions=options.min_partitions)
         return [
             tuple(PlannedRange(one, snapshot.topic_ids[one.partition.topic]) for one in input_partition)
-            for input_partition in shared
+            for input_partition in coalesced
         ]
 
     def _ids_at(self, start: SourceOffset) -> dict[str, bytes]:
-        """The ids of the topics that ``start`` speaks of, as far as this process has seen them."""
+        """The ids of the topics that ``start`` is about, as far as this process has seen them."""
         step = self._step
         if step is None:
             return {}
@@ -160,26 +181,24 @@ class QueryOffsets:
             return step.end_ids
         return step.start_ids if start == step.start else {}
 
-    def _snapshot_without_rash_losses(
+    def _snapshot_and_losses(
         self, start: SourceOffset, start_ids: Mapping[str, bytes]
     ) -> tuple[LogSnapshot, list[str]]:
-        """A snapshot, and what it shows to be lost. A loss counts only if it is still there at a second look."""
+        """A snapshot, and the losses that it shows. A loss counts only if the second looks show it, too."""
         snapshot = self._view.snapshot()
         losses = self._losses(start, start_ids, snapshot)
         is_news = not self._warned.issuperset(losses)
-        for _ in range(_SECOND_LOOKS if is_news else 0):
-            self._sleep(_SECOND_LOOK_WAIT_S)
+        looks = SecondLooks(self._clock)
+        while is_news and losses and looks.again():
             snapshot = self._view.snapshot()
             losses = self._losses(start, start_ids, snapshot)
-            if not losses:
-                break
         return snapshot, losses
 
     def _losses(self, start: SourceOffset, start_ids: Mapping[str, bytes], snapshot: LogSnapshot) -> list[str]:
         known = {partition: start[partition] for partition in start if partition in snapshot.latest}
         ends = {partition: max(snapshot.latest[partition], 0) for partition in known}
-        anew = _made_anew(start, start_ids, snapshot)
-        losses = list(plan_ranges(known, ends, snapshot.earliest, anew).losses)
+        recreated = _recreated(start, start_ids, snapshot)
+        losses = list(plan_ranges(known, ends, snapshot.earliest, recreated).losses)
         gone = sorted(start.keys() - snapshot.latest.keys())
         if gone and self._is_bounded and self._target is not None:
             raise DataLossError(
@@ -189,7 +208,7 @@ class QueryOffsets:
         return losses + ([f"Partitions {', '.join(map(str, gone))} were deleted"] if gone else [])
 
     def _bounded_end(self, snapshot: LogSnapshot) -> SourceOffset:
-        """What there was at the first call. Raises `DataLossError` where that is no longer there."""
+        """The end of the log at the first call. Raises `DataLossError` where the log no longer reaches it."""
         if self._target is None:
             self._target = snapshot
         for partition, end in self._target.latest.items():
@@ -222,13 +241,13 @@ def report_loss(loss: str, *, fail: bool, warned: set[str] | None = None) -> Non
             "or its topic was deleted. To go on with what exists, set the option failOnDataLoss to false"
         )
     if warned is None or loss not in warned:
-        _log.warning("lose records reason=%s", loss)
+        event(_logger, "lose records", loss=loss, level=logging.WARNING)
         if warned is not None:
             warned.add(loss)
 
 
 def refuse_missing(snapshot: LogSnapshot) -> None:
-    """Raises `UnknownTopicOrPartitionError` for what the user named and does not exist."""
+    """Raises `UnknownTopicOrPartitionError` if the user named a topic or partition that does not exist."""
     if snapshot.missing:
         raise UnknownTopicOrPartitionError(
             f"{', '.join(snapshot.missing)}: no such topic or partition. Topics are not made by reading them; create "
@@ -239,7 +258,7 @@ def refuse_missing(snapshot: LogSnapshot) -> None:
 def resolve_start(
     options: SourceOptions, snapshot: LogSnapshot, view: LogView, lose: Callable[[str], None]
 ) -> SourceOffset:
-    """The start of a new query as offsets: nothing stays open, so that `latest` is frozen when the query starts."""
+    """The start of a new query as offsets. No "latest" is left in it: that means the end when the query starts."""
     limit = options.stream_start()
     committed = view.committed(snapshot.latest) if limit is Position.COMMITTED else {}
     asked = expand_limit("startingOffsets", limit, snapshot.latest, committed)
@@ -254,7 +273,7 @@ def resolve_start(
     return start
 
 
-def _made_anew(
+def _recreated(
     start: Mapping[TopicPartition, int], start_ids: Mapping[str, bytes], snapshot: LogSnapshot
 ) -> set[TopicPartition]:
     return {

@@ -3,23 +3,21 @@
 Rule: no row becomes a Python object; a batch's columns are the frames' own memory wherever a frame is large enough to
 be a batch. Connections are made in the worker, kept for the tasks that follow in it, and never cross a fork.
 
-What is gone is a `DataLossError`, or with ``failOnDataLoss=false`` a warning, and reading goes on with what exists.
-It counts as gone only if it is still so after some more tries: a broker that was just told of a change, or of none
-yet, knows less than the one that the range was planned with.
-A range whose start was "earliest" loses nothing when retention moves the start.
+Records that are gone are a `DataLossError`, or with ``failOnDataLoss=false`` a warning, and reading continues with what
+exists. They count as gone only if `SecondLooks` find them gone, too: the broker that is asked may know less than the
+one that the range was planned with. A range whose start was "earliest" loses nothing when retention moves the start.
 
-Sizes: each batch costs Spark 0.1 to 0.2 ms of processor time whatever is in it; putting 10,000 rows of 100 bytes
-together costs 2 ms, most of it for fresh memory (measured: a quarter of a read's time, when frames of 7,500 rows were
-joined in pairs), but 35,000 rows of 8 bytes, 280 KiB, cost 0.02 ms. So frames of few rows (`_SMALL_ROWS`) or few bytes
-(`_SMALL_BYTES`: one or two columns of many) are put together, until they are `_ENOUGH_ROWS` and `_WORTHWHILE_BYTES`,
-or `_MANY_ROWS`, or, where values are large, `_ENOUGH_BYTES`; others are handed on as they are, and those larger than
+Sizes: each batch costs Spark 0.1 to 0.2 ms of processor time, whatever its size. Joining 10,000 rows of 100 bytes
+costs 2 ms, most of it for fresh memory (measured: a quarter of a read's time, when frames of 7,500 rows were joined in
+pairs), but 35,000 rows of 8 bytes, 280 KiB, cost 0.02 ms. So frames of few rows (`_SMALL_ROWS`) or few bytes
+(`_SMALL_BYTES`: one or two columns of many) are joined, until they are `_ENOUGH_ROWS` and `_WORTHWHILE_BYTES`, or
+`_MANY_ROWS`, or, where values are large, `_ENOUGH_BYTES`. Others are passed on as they are, and those larger than
 `_MOST_ROWS` in slices, which bound what Spark holds.
 """
 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator
 
 import pyarrow as pa
@@ -38,7 +36,7 @@ from pyspark_log.client.reading.range_reader import read_range
 from pyspark_log.client.reading.rows import RowAssembler
 from pyspark_log.spark.log_view import QUERY_PATIENCE_S, BrokerLogView
 from pyspark_log.spark.options import SourceOptions
-from pyspark_log.spark.query_offsets import LogSnapshot, PlannedRange, report_loss
+from pyspark_log.spark.query_offsets import LogSnapshot, PlannedRange, SecondLooks, report_loss
 from pyspark_log.spark.row_schema import RowLayout
 
 _SMALL_ROWS = 2_048
@@ -48,8 +46,6 @@ _WORTHWHILE_BYTES = 256 << 10
 _MANY_ROWS = 32_768
 _ENOUGH_BYTES = 8 << 20
 _MOST_ROWS = 65_536
-_SECOND_LOOKS = 3
-_SECOND_LOOK_WAIT_S = 0.2
 
 _LOOKS_GONE = (UnknownTopicOrPartitionError, InconsistentTopicIdError, OffsetOutOfRangeError, DataLossError)
 
@@ -68,7 +64,7 @@ def worker_cluster(options: SourceOptions) -> Cluster:
 def read_ranges(ranges: Iterable[PlannedRange], options: SourceOptions, layout: RowLayout) -> Iterator[pa.RecordBatch]:
     """The rows of the ranges, one range after the other, as batches of exactly the layout's Arrow schema.
 
-    Blocks while a broker is away, at most ``request.timeout.ms`` without getting on. Raises `DataLossError`, and what
+    Blocks while a broker is away, at most ``request.timeout.ms`` without progress. Raises `DataLossError`, and whatever
     reading a range raises.
     """
     return _of_good_size(_rows(list(ranges), options, layout))
@@ -97,8 +93,8 @@ class _RangeRows:
         self._topic_id = planned.topic_id
         self._position = planned.range.start
         self._end = planned.range.end
-        self._looks_left = _SECOND_LOOKS
-        self._is_in_doubt = False  # whether what is cached of the topic may be the reason why something looks gone
+        self._second_looks = SecondLooks()
+        self._is_cache_doubtful = False  # whether records may look gone because the cached topic is out of date
 
     def batches(self, now: LogSnapshot | None) -> Iterator[pa.RecordBatch]:
         """``now``: the log as this task found it, for ranges that are bound late."""
@@ -125,18 +121,16 @@ class _RangeRows:
                 return
 
     def _looks_again(self, before: int) -> bool:
-        """Waits a little before another try; False when there were enough without getting on from ``before``."""
+        """Whether to try again; False when there were enough tries since the position was last beyond ``before``."""
         if self._position > before:
-            self._looks_left = _SECOND_LOOKS
-        if not self._looks_left:
+            self._second_looks = SecondLooks()
+        if not self._second_looks.again():
             return False
-        self._looks_left -= 1
-        self._is_in_doubt = True
-        time.sleep(_SECOND_LOOK_WAIT_S)
+        self._is_cache_doubtful = True
         return True
 
     def _bind(self, now: LogSnapshot) -> None:
-        """Start and end as they are now; in a topic made anew, of which a whole partition is read from its start."""
+        """Start and end as they are now. A whole partition of a topic that was recreated is read from its new start."""
         one = self._planned.range
         first = now.earliest[one.partition]
         self._topic_id = now.topic_ids[one.partition.topic]
@@ -161,12 +155,12 @@ class _RangeRows:
                 yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _assembler(self) -> tuple[Topic, RowAssembler]:
-        """The topic, of the id planned or bound, in a version that has all columns."""
+        """The topic with the planned id (or the one found since), in a version that has all columns."""
         one = self._planned.range
         topic = self._cluster.topic(one.partition.topic)
         is_other = topic.topic_id != self._topic_id or one.partition.partition >= len(topic.partitions)
-        if is_other or self._is_in_doubt:
-            self._is_in_doubt = False
+        if is_other or self._is_cache_doubtful:
+            self._is_cache_doubtful = False
             topic = self._cluster.topic(one.partition.topic, max_age=topic)
         if topic.topic_id != self._topic_id:
             raise InconsistentTopicIdError(f"topic {topic.name!r} was deleted and made anew")
@@ -215,7 +209,7 @@ def _of_good_size(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
 
 
 def _is_enough(rows: int, size_bytes: int) -> bool:
-    """Whether more in one batch would save nothing worth its copy, or make the batch large."""
+    """Whether the batch is large, or joining more would not be worth the copy."""
     if rows >= _MANY_ROWS or size_bytes >= _ENOUGH_BYTES:
         return True
     return rows >= _ENOUGH_ROWS and size_bytes >= _WORTHWHILE_BYTES

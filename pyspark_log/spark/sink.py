@@ -1,7 +1,7 @@
 """``df.write`` and ``df.writeStream`` with ``format("pylog")``: rows go out as Arrow batches, at least once.
 
-A task is done when all in-sync replicas have its rows; an acknowledged row is never lost, a failed task's rows may be
-there, and a task or micro-batch that is run again writes again.
+A task is done when all in-sync replicas have its rows. An acknowledged row is never lost. Rows of a failed task may be
+in the log, and a task or micro-batch that is run again writes its rows again.
 
 Rule: everything that can be known from schema and options is checked when the writer is made, on the driver, before
 a row is sent; rows stay Arrow.
@@ -99,8 +99,8 @@ def write_rows(plan: SinkPlan, batches: Iterator[pa.RecordBatch]) -> RowsWritten
         return RowsWritten(0)
     rows = 0
     sent: list[BatchFuture] = []
-    # A task that runs again writes again, so numbers would not make it exactly-once; and every partition's leader would
-    # remember a producer for each task of a day.
+    # A task that runs again writes again, so idempotence would not make it exactly-once; and every partition's leader
+    # would remember a producer for each task of a day.
     settings = {**plan.options.client, "enable.idempotence": False}
     with Producer(config=settings) as producer:
         for table in chain((first,), tables):
@@ -115,7 +115,7 @@ def write_rows(plan: SinkPlan, batches: Iterator[pa.RecordBatch]) -> RowsWritten
 
 
 def _is_delivered(future: BatchFuture) -> bool:
-    """Whether it is; raises its error at once, so that a task fails early."""
+    """Whether it was acknowledged. Raises its error at once, so that a task fails early."""
     if not future.done():
         return False
     future.result(0)
@@ -123,7 +123,7 @@ def _is_delivered(future: BatchFuture) -> bool:
 
 
 def _records(plan: SinkPlan, table: pa.Table) -> Iterator[tuple[str, int | None, pa.Table]]:
-    """The rows by topic and partition (None: the partitioner's), in the order they came."""
+    """The rows by topic and partition (None: the partitioner's), in their order."""
     columns = plan.columns
     if columns is None:
         assert plan.options.topic is not None

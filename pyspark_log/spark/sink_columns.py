@@ -1,4 +1,4 @@
-"""Which column of a DataFrame is what of a record, for topics without a schema.
+"""Which column of a DataFrame becomes which part of a record, for topics without a schema.
 
 The rules and messages are those of Spark's Kafka sink: ``value`` is required; ``key``, ``topic``, ``partition`` and
 ``headers`` are optional; the option ``topic`` wins over the column; other columns are left out. Names count in any
@@ -42,14 +42,14 @@ def find_record_columns(schema: StructType, topic_option: str | None) -> RecordC
         )
     kinds = {name: schema.fields[position].dataType for name, position in positions.items()}
     if topic_option is None:
-        _demand("topic", kinds["topic"], isinstance(kinds["topic"], StringType), "string")
+        _require("topic", kinds["topic"], isinstance(kinds["topic"], StringType), "string")
     for name in ("value", "key"):
         if name in kinds:
-            _demand(name, kinds[name], isinstance(kinds[name], _TEXT_OR_BYTES), "string or binary")
+            _require(name, kinds[name], isinstance(kinds[name], _TEXT_OR_BYTES), "string or binary")
     if "headers" in kinds:
-        _demand("headers", kinds["headers"], _are_headers(kinds["headers"]), "array<struct<key:string,value:binary>>")
+        _require("headers", kinds["headers"], _are_headers(kinds["headers"]), "array<struct<key:string,value:binary>>")
     if "partition" in kinds:
-        _demand("partition", kinds["partition"], isinstance(kinds["partition"], IntegerType), "int")
+        _require("partition", kinds["partition"], isinstance(kinds["partition"], IntegerType), "int")
     return RecordColumns(
         value=positions["value"],
         key=positions.get("key"),
@@ -59,7 +59,7 @@ def find_record_columns(schema: StructType, topic_option: str | None) -> RecordC
     )
 
 
-def _demand(name: str, given: DataType, is_right: bool, allowed: str) -> None:
+def _require(name: str, given: DataType, is_right: bool, allowed: str) -> None:
     if not is_right:
         raise SchemaMismatchError(
             f"{name} attribute unsupported type {given.simpleString()}. {name} must be a(n) {allowed}"

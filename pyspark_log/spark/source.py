@@ -1,8 +1,8 @@
 """What Spark looks up as ``format("pylog")``.
 
 Spark finds `DefaultSource` through `pyspark_log` (it imports every installed top-level package named ``pyspark_*``);
-where it cannot, `pyspark_log.register(spark)` says it. Spark makes one of these per `load`, `save` or `start`, before
-it is known whether it reads or writes, so options are sorted by the methods that know.
+where it does not, `pyspark_log.register(spark)` registers it. Spark makes one `DefaultSource` per `load`, `save` or
+`start`, before it says whether it reads or writes, so options are sorted by the methods that know.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from broker_runtime.contract.errors import OptionError
 from pyspark_log.spark.log_view import BrokerLogView, load_patience_s
 from pyspark_log.spark.offsets import OffsetLimit, Position, SourceOffset, expand_limit
 from pyspark_log.spark.options import SourceOptions, parse_sink_options, parse_source_options
-from pyspark_log.spark.planning import divide, plan_batch, share
+from pyspark_log.spark.planning import coalesce, divide, plan_batch
 from pyspark_log.spark.query_offsets import LogSnapshot, PlannedRange, refuse_missing
 from pyspark_log.spark.range_reading import read_ranges
 from pyspark_log.spark.row_schema import RowLayout, lay_out_rows
@@ -88,12 +88,10 @@ def _find_layout(options: SourceOptions) -> RowLayout:
 
 
 class PylogBatchReader(DataSourceReader):
-    """Holds settings only: it is pickled to the executors.
-
-    ``spark.read.format("pylog")``: the ranges of a batch read.
+    """``spark.read.format("pylog")``. Holds settings only: it is pickled to the executors.
 
     Spark plans a batch read once per DataFrame and runs the plan as often as the DataFrame is used. So ranges that
-    begin at earliest or end at latest say so, and the tasks find what that is when they run: a DataFrame that is used
+    begin at earliest or end at latest say so, and the tasks look up the offsets when they run: a DataFrame that is used
     again sees what came since, as with Kafka's source. (A partition that was added since needs a new `load()`.)
     """
 
@@ -115,10 +113,10 @@ class PylogBatchReader(DataSourceReader):
         finally:
             view.close()
         ranges = divide(plan_batch(start, end, snapshot.earliest, snapshot.latest), options.min_partitions)
-        shared = share(ranges, coalesce_rows=options.coalesce_rows, min_partitions=options.min_partitions)
+        coalesced = coalesce(ranges, coalesce_rows=options.coalesce_rows, min_partitions=options.min_partitions)
         return [
             InputPartition(tuple(PlannedRange(one, snapshot.topic_ids[one.partition.topic]) for one in group))
-            for group in shared
+            for group in coalesced
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -2,13 +2,13 @@
 
 Spark makes one reader in the source's own process, which lives as long as the query runs and answers all questions
 about offsets, and another one that is pickled to the executors and only reads. So the state is made when the first
-question comes, never in the constructor, and never pickled.
+question comes, never in the constructor, and it is never pickled.
 
-With ``pylog.group.id`` the query is the one member of that group while it lives (`query_member`), and nothing is
-answered before it is known that no other query is.
+With ``pylog.group.id`` the query is the one member of that group while it lives (`query_member`), and no question is
+answered before it is known that no other query has the group.
 
-Spark does not stop a source: it ends its process with SIGTERM. A handler then publishes what is not published yet and
-leaves the group (bounded; Spark waits at least 4 s), and the process ends as it would have.
+Spark does not stop a source: it ends its process with SIGTERM. A handler then publishes the progress that is not
+published yet and leaves the group (bounded; Spark waits at least 4 s), and the process ends as it would have.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ import os
 import signal
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import FrameType
 from typing import Any
 
@@ -26,6 +25,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
+from broker_runtime.contract.waiting import CLOCK, Clock, Deadline
 from pyspark_log.spark.log_view import QUERY_PATIENCE_S, BrokerLogView
 from pyspark_log.spark.offsets import SourceOffset, offset_from_json, offset_to_json
 from pyspark_log.spark.options import SourceOptions
@@ -41,7 +41,7 @@ _LAST_OFFSET_LIMIT_S = 30.0
 
 _IDLE_CALLS = 50
 _POLLING_GAP_S = 0.03
-_WAIT_S = 0.03
+_IDLE_PAUSE_S = 0.03
 
 
 class _Query:
@@ -55,7 +55,7 @@ class _Query:
         self.group = None if options.group_id is None else _Group(options.group_id, options, self.view)
 
     def admit(self) -> None:
-        """Returns when nobody else has the group. Raises `GroupInUseError`."""
+        """Returns when no other member has the group. Raises `GroupInUseError`."""
         if self.group is not None:
             self.group.member.admit()
 
@@ -75,7 +75,7 @@ class _Query:
 
 
 class _Group:
-    """What a query with a group does beside reading."""
+    """What a query with a group does besides reading."""
 
     def __init__(self, group_id: str, options: SourceOptions, view: BrokerLogView) -> None:
         self._view = view
@@ -90,14 +90,14 @@ class _Group:
         self.member.start()
 
     def end(self, timeout_s: float) -> None:
-        """Publishes what is not published yet, and leaves the group; both are bounded together."""
-        ends_s = time.monotonic() + timeout_s
-        self.member.be_quiet()
+        """Publishes the progress that is not published yet, and leaves the group; both are bounded together."""
+        deadline = Deadline(timeout_s)
+        self.member.stop_heartbeats()
         self.publisher.flush(timeout_s - _LEAVE_LIMIT_S)
-        self.member.leave(max(0.0, ends_s - time.monotonic()))
+        self.member.leave(deadline.remaining_s())
 
     def _commit(self, offset: SourceOffset, only_forward: bool) -> None:
-        self._view.commit(offset, only_forward, self.member.identity())
+        self._view.commit(offset, only_forward, self.member.signature())
 
 
 class PylogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -128,7 +128,7 @@ class PylogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """How far the next micro-batch goes. All before ``start`` is done, so it is published."""
+        """How far the next micro-batch goes. Everything before ``start`` is done, so it is published."""
         query = self._running()
         query.admit()
         done = offset_from_json(start)
@@ -157,14 +157,14 @@ class PylogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_ranges(partition.value or (), self._options, self._layout)
 
     def commit(self, end: Mapping[str, Any]) -> None:
-        """Nothing: it comes a micro-batch late, and for the last one never. `latestOffset` publishes."""
+        """Does nothing: Spark calls it a micro-batch late, and for the last one never. `latestOffset` publishes."""
 
     def stop(self) -> None:
-        """Publishes what is left, leaves the group, ends the connections. (Spark's runner calls it when its socket
-        ends: when the driver is gone, and when SIGTERM is only just behind.)"""
+        """Publishes what is left, leaves the group and closes the connections. (Spark's runner calls it when its socket
+        ends: when the driver is gone, or when SIGTERM is about to arrive.)"""
         if self._query is not None:
             self._query.close()
-            self._query = None  # not before: `_terminate` may come in between, and has to wait for what is under way
+            self._query = None  # last: `_terminate` may come in between, and has to wait for what is under way
 
     def _running(self) -> _Query:
         if self._query is None:
@@ -182,31 +182,26 @@ class PylogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class IdlePace:
-    """Told before each question to the brokers and after it. For one thread.
+    """How often an idle query asks the brokers. For one thread, which calls it before each question and after it.
 
-    How often an idle query asks the brokers.
-
-    Spark asks a source every 11 ms whether there is something new, and each answer costs a request (0.3 ms of a core
-    on either side, measured), because it must be newer than the question. So once nothing came for `_IDLE_CALLS`
-    questions in a row, each waits a little before it asks: a quarter of the requests for 15 ms more until a record is
-    seen, on average. Questions that are further apart than `_POLLING_GAP_S` are not Spark's idle loop (another source
-    of the query is busy, or a trigger has an interval) and never wait.
+    Spark asks a source every 11 ms whether there is something new. Each answer costs a request (0.3 ms of a core on
+    either side, measured), because it must be newer than the question. So once `_IDLE_CALLS` questions in a row brought
+    nothing new, each waits a little before it goes to the brokers: a quarter of the requests, for a record that is seen
+    15 ms later on average. Questions that are further apart than `_POLLING_GAP_S` are not Spark's idle loop (another
+    source of the query is busy, or the trigger has an interval) and never wait.
     """
 
-    def __init__(
-        self, *, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
-    ) -> None:
+    def __init__(self, clock: Clock = CLOCK) -> None:
         self._clock = clock
-        self._sleep = sleep
         self._idle_calls = 0
-        self._answered_at_s = clock()
+        self._answered_at_s = clock.now_s()
 
     def before(self) -> None:
         """Waits where the query is idle."""
-        if self._idle_calls >= _IDLE_CALLS and self._clock() - self._answered_at_s < _POLLING_GAP_S:
-            self._sleep(_WAIT_S)
+        if self._idle_calls >= _IDLE_CALLS and self._clock.now_s() - self._answered_at_s < _POLLING_GAP_S:
+            self._clock.sleep(_IDLE_PAUSE_S)
 
     def after(self, *, is_news: bool) -> None:
         """What the answer was."""
         self._idle_calls = 0 if is_news else self._idle_calls + 1
-        self._answered_at_s = self._clock()
+        self._answered_at_s = self._clock.now_s()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
+from typing import TypeAlias
 
 import msgspec
 
@@ -20,12 +21,15 @@ from broker_runtime.contract.requests import (
     MetadataResponse,
     PartitionInfo,
 )
-from broker_runtime.contract.waiting import Backoff, Deadline
+from broker_runtime.contract.waiting import Deadline
 from pyspark_log.client.connection.cluster import Cluster
+from pyspark_log.client.connection.leaders import ask_leaders
 from pyspark_log.client.connection.topics import Topic, as_one, portions_of_names
 
 _OFFSETS_LIMIT_S = 5.0
 _ANSWER_LIMIT_S = 2.0
+
+_Place: TypeAlias = tuple[bytes, int]  # a partition: the id of its topic, which no other topic ever has, and its number
 
 
 def topics_with_offsets(cluster: Cluster, names: Iterable[str] | None = None) -> list[Topic]:
@@ -34,21 +38,28 @@ def topics_with_offsets(cluster: Cluster, names: Iterable[str] | None = None) ->
     A partition that has no leader, or whose leader does not answer within seconds, has -1 for both. Raises as
     `Cluster.fetch_topics`.
     """
-    deadline, backoff = cluster.deadline(_OFFSETS_LIMIT_S), Backoff()
+    deadline = cluster.deadline(_OFFSETS_LIMIT_S)
     wanted = None if names is None else tuple(names)
-    found: dict[tuple[bytes, int], PartitionInfo] = {}
-    while True:
-        topics = cluster.fetch_topics(wanted)
-        unasked: dict[int, set[str]] = {}
-        for topic in topics:
-            for partition in topic.partitions:
-                if partition.leader is not None and (topic.topic_id, partition.partition) not in found:
-                    unasked.setdefault(partition.leader, set()).add(topic.name)
-        for leader, of_leader in unasked.items():
-            found.update(_ask_leader(cluster, leader, of_leader, deadline))
-        if _has_all_that_are_led(topics, found) or deadline.expired:
-            return [_with_offsets(topic, found) for topic in topics]
-        deadline.sleep(backoff.next_s())
+    topics: list[Topic] = []
+
+    def find_leaders(found: Mapping[_Place, PartitionInfo]) -> dict[_Place, int | None]:
+        topics[:] = cluster.fetch_topics(wanted)
+        return {
+            (topic.topic_id, each.partition): each.leader
+            for topic in topics
+            for each in topic.partitions
+            if each.leader is not None and (topic.topic_id, each.partition) not in found
+        }
+
+    def ask(leader: int, led: list[_Place]) -> Iterable[tuple[_Place, PartitionInfo]]:
+        topic_ids = {topic_id for topic_id, _ in led}
+        of_leader = [topic.name for topic in topics if topic.topic_id in topic_ids]
+        return _offsets_told_by(cluster, leader, of_leader, deadline).items()
+
+    found, failure = ask_leaders(find_leaders, ask, deadline)
+    if failure is not None and not topics:
+        raise failure
+    return [_with_offsets(topic, found) for topic in topics]
 
 
 def as_new(topic: TopicDescription) -> TopicDescription:
@@ -75,9 +86,10 @@ def log_dirs(cluster: Cluster) -> dict[int, tuple[LogDirInfo, ...]]:
     return found
 
 
-def _ask_leader(
+def _offsets_told_by(
     cluster: Cluster, leader: int, names: Iterable[str], deadline: Deadline
-) -> dict[tuple[bytes, int], PartitionInfo]:
+) -> dict[_Place, PartitionInfo]:
+    """The partitions of these topics that the broker leads."""
     try:
         response = as_one(
             cluster.call(
@@ -89,7 +101,7 @@ def _ask_leader(
             )
             for some in portions_of_names(sorted(names))
         )
-    except (RetriableError, NotAPylogBrokerError):
+    except NotAPylogBrokerError:  # another service has its port: as good as no answer
         return {}
     return {
         (topic.topic_id, partition.partition): partition
@@ -99,15 +111,7 @@ def _ask_leader(
     }
 
 
-def _has_all_that_are_led(topics: Iterable[Topic], found: Mapping[tuple[bytes, int], PartitionInfo]) -> bool:
-    return all(
-        partition.leader is None or (topic.topic_id, partition.partition) in found
-        for topic in topics
-        for partition in topic.partitions
-    )
-
-
-def _with_offsets(topic: Topic, found: Mapping[tuple[bytes, int], PartitionInfo]) -> Topic:
-    """A leader's description of its partition replaces that of other brokers."""
+def _with_offsets(topic: Topic, found: Mapping[_Place, PartitionInfo]) -> Topic:
+    """What a leader says of its partition replaces what the others believe."""
     partitions = tuple(found.get((topic.topic_id, each.partition), each) for each in topic.partitions)
     return dataclasses.replace(topic, info=msgspec.structs.replace(topic.info, partitions=partitions))

@@ -5,7 +5,7 @@ Rule: the controller answers when it has started a move; the move continues by i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Literal
 
 from broker_runtime.contract.errors import NoReassignmentInProgressError, PylogError
@@ -27,6 +27,7 @@ from broker_runtime.contract.requests import (
     portions,
 )
 from pyspark_log.client.connection.cluster import Cluster
+from pyspark_log.client.connection.leaders import ask_leaders
 
 Election = Literal["preferred", "unclean"]
 
@@ -108,24 +109,25 @@ def decommission(cluster: Cluster, broker_id: int, *, cancel: bool) -> int:
 
 
 def _progress(cluster: Cluster, partitions: Collection[TopicPartition]) -> dict[TopicPartition, PartitionProgress]:
-    """The leaders' answers; partitions whose leader does not answer in time are left out."""
-    by_leader: dict[int, list[TopicPartition]] = {}
-    for at in partitions:
-        leader = cluster.topic(at.topic).partition(at.partition).leader
-        if leader is not None:
-            by_leader.setdefault(leader, []).append(at)
-    found = {}
-    for leader, some in ((leader, some) for leader, led in by_leader.items() for some in portions(led)):
-        request = DescribeReplicasRequest(
-            partitions=tuple(cluster.topic(at.topic).partition_key(at.partition) for at in some)
-        )
-        try:
-            response = cluster.call(
-                "describe_replicas", request, DescribeReplicasResponse, to=leader, timeout_s=_PROGRESS_LIMIT_S
+    """What the leaders say, asked once; partitions whose leader does not answer in time are left out."""
+
+    def find_leaders(found: Mapping[TopicPartition, PartitionProgress]) -> dict[TopicPartition, int | None]:
+        return {at: cluster.topic(at.topic).partition(at.partition).leader for at in partitions}
+
+    def ask(leader: int, led: list[TopicPartition]) -> Iterator[tuple[TopicPartition, PartitionProgress]]:
+        for some in portions(led):
+            request = DescribeReplicasRequest(
+                partitions=tuple(cluster.topic(at.topic).partition_key(at.partition) for at in some)
             )
-        except PylogError:
-            continue  # a description without its progress is better than none
-        found.update({TopicPartition(each.topic, each.partition): each for each in response.partitions})
+            try:
+                told = cluster.call(
+                    "describe_replicas", request, DescribeReplicasResponse, to=leader, timeout_s=_PROGRESS_LIMIT_S
+                )
+            except PylogError:
+                return  # a description without its progress is better than none
+            yield from ((TopicPartition(each.topic, each.partition), each) for each in told.partitions)
+
+    found, _ = ask_leaders(find_leaders, ask, cluster.deadline(0.0))
     return found
 
 

@@ -7,11 +7,16 @@ about another topic of the same name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import TypeAlias
 
-from broker_runtime.contract.errors import InvalidRequestError, LeaderNotAvailableError, PylogError, RetriableError
+from broker_runtime.contract.errors import (
+    InvalidRequestError,
+    PylogError,
+    RetriableError,
+    UnknownTopicOrPartitionError,
+)
 from broker_runtime.contract.flight import error_of
 from broker_runtime.contract.model import EARLIEST, LATEST, MAX_TIMESTAMP, OffsetAndTimestamp, TopicPartition
 from broker_runtime.contract.requests import (
@@ -33,6 +38,7 @@ from broker_runtime.contract.requests import (
 from broker_runtime.contract.waiting import Backoff, Deadline
 from pyspark_log.client.connection.cluster import Cluster
 from pyspark_log.client.connection.coordinator import Coordinator
+from pyspark_log.client.connection.leaders import ask_leaders
 from pyspark_log.client.connection.topics import Topic
 from pyspark_log.client.consumer.membership import Signature
 from pyspark_log.client.records import timestamp_ms_of
@@ -91,8 +97,9 @@ def commit(
     offsets: Mapping[TopicPartition, int],
     *,
     only_forward: bool = False,
-    topic_ids: Mapping[TopicPartition, bytes] | None = None,
+    topic_ids: Mapping[TopicPartition, bytes | None] | None = None,
     signature: Signature | None = None,
+    missing_ok: bool = False,
     timeout_s: float | None = None,
 ) -> None:
     """Commits a group's next offsets through its coordinator. When it returns, they are in ZooKeeper.
@@ -101,8 +108,9 @@ def commit(
     `NonEmptyGroupError`, `UnknownMemberIdError`, `StaleMemberEpochError` (a partition that the member does not hold).
 
     ``topic_ids``: the topics that the offsets belong to, if the caller knows them; else the present topics of these
-    names. An offset of a deleted topic is refused, and never written for a later topic of the same name. A refusal for
-    one partition does not affect the others; the first one is raised at the end.
+    names. An offset of a deleted topic is refused, and never written for a later topic of the same name. (None as a
+    topic's id: the topic that has the name when the offset is written.) A refusal for one partition does not affect the
+    others; the first one is raised at the end. ``missing_ok``: partitions that do not exist are left out, not refused.
     """
     known = topic_ids or {}
     signed = signature or _NO_MEMBER
@@ -120,17 +128,20 @@ def commit(
             "commit_offsets", request, CommitOffsetsResponse, to=Coordinator(group_id), timeout_s=left_s
         )
 
-    write_each(offsets, ask, cluster.deadline(timeout_s))
+    write_each(offsets, ask, cluster.deadline(timeout_s), missing_ok=missing_ok)
 
 
 def write_each(
     partitions: Iterable[TopicPartition],
     ask: Callable[[list[TopicPartition], float], CommitOffsetsResponse],
     deadline: Deadline,
+    *,
+    missing_ok: bool = False,
 ) -> None:
     """Asks a group's coordinator until it has accepted or refused every partition.
 
-    Raises the first refusal at the end, and a retriable error when the deadline has passed.
+    Raises the first refusal at the end, and a retriable error when the deadline has passed. ``missing_ok``: it is no
+    refusal that a partition does not exist.
     """
     backoff = Backoff()
     left = list(partitions)
@@ -144,7 +155,7 @@ def write_each(
             if isinstance(error, RetriableError):
                 failure = failure or error
                 again.append(at)
-            else:
+            elif not (missing_ok and isinstance(error, UnknownTopicOrPartitionError)):
                 refused = refused or error
         left = again
         if failure is not None:
@@ -160,7 +171,7 @@ def committed(
     group_id: str,
     partitions: Iterable[TopicPartition] | None,
     *,
-    topic_ids: Mapping[TopicPartition, bytes] | None = None,
+    topic_ids: Mapping[TopicPartition, bytes | None] | None = None,
     timeout_s: float | None = None,
 ) -> dict[TopicPartition, int]:
     """What a group has committed for these partitions (None: all); those without a commit are left out.
@@ -182,7 +193,7 @@ def committed(
     return found
 
 
-def _key(cluster: Cluster, at: TopicPartition, topic_ids: Mapping[TopicPartition, bytes]) -> PartitionKey:
+def _key(cluster: Cluster, at: TopicPartition, topic_ids: Mapping[TopicPartition, bytes | None]) -> PartitionKey:
     if at in topic_ids:
         return PartitionKey(topic=at.topic, partition=at.partition, topic_id=topic_ids[at])
     return cluster.topic(at.topic).partition_key(at.partition)
@@ -223,40 +234,29 @@ def _ask_leaders(
     timeout_s: float | None,
     ask: Callable[[int, _Asked, float], list[OffsetAnswer]],
 ) -> dict[TopicPartition, OffsetAnswer]:
+    """What each partition's leader answers to the number that goes with the partition. Raises what it refuses."""
     deadline = cluster.deadline(timeout_s)
-    backoff = Backoff()
-    found: dict[TopicPartition, OffsetAnswer] = {}
-    stale: dict[str, Topic] = {}
-    while True:
-        failure: RetriableError | None = None
-        by_leader: dict[int, list[TopicPartition]] = {}
-        for at in wanted:
-            if at in found:
-                continue
-            topic = cluster.topic(at.topic, max_age=stale.get(at.topic), timeout_s=deadline.remaining_s())
-            leader = topic.partition(at.partition).leader
-            if leader is None:
-                failure = LeaderNotAvailableError(f"{at} has no leader at present")
-            else:
-                by_leader.setdefault(leader, []).append(at)
-        for leader, partitions in ((leader, some) for leader, led in by_leader.items() for some in portions(led)):
-            asked = [(cluster.topic(at.topic), at.partition, wanted[at]) for at in partitions]
-            try:
-                answers = ask(leader, asked, min(_ATTEMPT_LIMIT_S, deadline.remaining_s()))
-            except RetriableError as error:
-                failure = error
-                continue
-            for at, answer in zip(partitions, answers, strict=True):
+    topics: dict[str, Topic] = {}
+
+    def find_leaders(found: Mapping[TopicPartition, OffsetAnswer]) -> dict[TopicPartition, int | None]:
+        left = [at for at in wanted if at not in found]
+        for name in dict.fromkeys(at.topic for at in left):
+            # Whatever the round before was told is out of date, or everything would have been answered.
+            topics[name] = cluster.topic(name, max_age=topics.get(name), timeout_s=deadline.remaining_s())
+        return {at: topics[at.topic].partition(at.partition).leader for at in left}
+
+    def ask_leader(
+        leader: int, led: list[TopicPartition]
+    ) -> Iterator[tuple[TopicPartition, OffsetAnswer | RetriableError]]:
+        for some in portions(led):
+            asked = [(topics[at.topic], at.partition, wanted[at]) for at in some]
+            for at, answer in zip(some, ask(leader, asked, deadline.remaining_s(_ATTEMPT_LIMIT_S)), strict=True):
                 refusal = None if answer.error is None else error_of(answer.error)
-                if refusal is None:
-                    found[at] = answer
-                elif isinstance(refusal, RetriableError):
-                    failure = refusal
-                else:
+                if refusal is not None and not isinstance(refusal, RetriableError):
                     raise refusal
-        if failure is None:
-            return found
-        if deadline.expired:
-            raise failure
-        deadline.sleep(backoff.next_s())
-        stale = {at.topic: cluster.topic(at.topic) for at in wanted if at not in found}
+                yield at, answer if refusal is None else refusal
+
+    found, failure = ask_leaders(find_leaders, ask_leader, deadline)
+    if failure is not None:
+        raise failure
+    return found

@@ -44,6 +44,7 @@ from broker_runtime.contract.requests import (
     AssignedPartitions,
     GroupHeartbeatRequest,
     GroupHeartbeatResponse,
+    MemberKind,
 )
 from broker_runtime.contract.waiting import Backoff
 
@@ -93,9 +94,14 @@ class Signature(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stay:
-    """What a member says of itself, and does not change."""
+    """What a member says of itself, and does not change.
+
+    ``kind`` spark: a streaming query, the one member of its group. It takes no partitions from the group, so it has no
+    lease to lose: whether its stay is over is for the coordinator to say.
+    """
 
     group_id: str
+    kind: MemberKind = "consumer"
     instance_id: str | None = None
     client_id: str = ""
     client_host: str = ""
@@ -317,6 +323,8 @@ class Membership:
         lease_until_s = sent.sent_s + response.session_timeout_ms / 1000
         if self.phase is Phase.MEMBER:
             lease_until_s = max(self.lease_until_s, lease_until_s)
+        if self._stay.kind == "spark":
+            lease_until_s = inf
         self._acknowledge(now_s)
         self._enter(Phase.MEMBER, lease_until_s)
         self.check(now_s)  # the answer may have taken longer than the lease
@@ -421,6 +429,7 @@ class Membership:
             group_id=stay.group_id,
             member_id=self.member_id,
             member_epoch=epoch,
+            kind=stay.kind,
             instance_id=stay.instance_id,
             client_host=stay.client_host,
             client_id=stay.client_id,

@@ -3,34 +3,32 @@
 from __future__ import annotations
 
 from pyspark_log.spark.stream_reader import IdlePace
+from tests.unit.client.channels import FakeClock
 
 
-class Clock:
-    """A clock that stands still but for what it is told."""
+class IdleClock(FakeClock):
+    """Stands still, but for what it is told; notes the pauses."""
 
     def __init__(self) -> None:
-        self.now_s = 0.0
+        super().__init__()
         self.slept: list[float] = []
 
-    def __call__(self) -> float:
-        return self.now_s
-
     def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
         self.slept.append(seconds)
-        self.now_s += seconds
 
 
-def ask(pace: IdlePace, clock: Clock, *, times: int, gap_s: float, is_news: bool = False) -> None:
+def ask(pace: IdlePace, clock: IdleClock, *, times: int, gap_s: float, is_news: bool = False) -> None:
     for _ in range(times):
-        clock.now_s += gap_s
+        clock.now += gap_s
         pace.before()
         pace.after(is_news=is_news)
 
 
 def test_pace_slows_an_idle_query_to_a_quarter_and_lets_go_at_once() -> None:
     """Polled every 11 ms with nothing new, the source waits between its requests until something comes."""
-    clock = Clock()
-    pace = IdlePace(clock=clock, sleep=clock.sleep)
+    clock = IdleClock()
+    pace = IdlePace(clock)
     ask(pace, clock, times=50, gap_s=0.011)
     assert clock.slept == []
     ask(pace, clock, times=10, gap_s=0.011)
@@ -43,7 +41,7 @@ def test_pace_slows_an_idle_query_to_a_quarter_and_lets_go_at_once() -> None:
 
 def test_pace_never_delays_a_query_whose_other_source_is_busy() -> None:
     """Questions a micro-batch apart are not idle polling, however little comes from this source."""
-    clock = Clock()
-    pace = IdlePace(clock=clock, sleep=clock.sleep)
+    clock = IdleClock()
+    pace = IdlePace(clock)
     ask(pace, clock, times=500, gap_s=0.09)
     assert clock.slept == []

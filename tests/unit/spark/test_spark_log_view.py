@@ -6,11 +6,22 @@ from typing import Any
 
 import pytest
 
-from broker_runtime.contract.errors import LeaderNotAvailableError, RequestTimedOutError
+from broker_runtime.contract.errors import LeaderNotAvailableError, RequestTimedOutError, StaleMemberEpochError
 from broker_runtime.contract.model import TopicPartition
-from broker_runtime.contract.requests import ErrorInfo, MetadataResponse, PartitionInfo, TopicInfo
+from broker_runtime.contract.requests import (
+    CommitOffsetsRequest,
+    CommitOffsetsResponse,
+    ErrorInfo,
+    MetadataResponse,
+    PartitionInfo,
+    TopicInfo,
+)
+from broker_runtime.contract.waiting import Deadline
+from pyspark_log.client.connection.coordinator import Coordinator as GroupCoordinator
+from pyspark_log.client.consumer.membership import Signature
 from pyspark_log.spark.log_view import BrokerLogView, load_patience_s
 from pyspark_log.spark.options import parse_source_options
+from tests.unit.client.channels import FakeClock
 
 
 class Answers:
@@ -19,6 +30,10 @@ class Answers:
     def __init__(self, *answers: MetadataResponse) -> None:
         self.answers = list(answers)
         self.asked: list[tuple[Any, Any]] = []
+        self.clock = FakeClock()
+
+    def deadline(self, timeout_s: float) -> Deadline:
+        return Deadline(timeout_s, clock=self.clock)
 
     def call(self, action: str, request: Any, response: type, *, timeout_s: float, to: Any = "any") -> MetadataResponse:
         assert action == "metadata"
@@ -112,17 +127,52 @@ def test_snapshot_gives_up_in_the_end() -> None:
         view(Answers(answer(topic("t", -1, leader=None))), patience_s=0.05, subscribe="t").snapshot()
 
 
-def test_pattern_is_matched_anew_after_a_while_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pattern_is_matched_again_after_a_while_only() -> None:
     """All topics are asked for once a second, in between only those that match."""
-    now_s = 100.0
-    monkeypatch.setattr("pyspark_log.spark.log_view.time.monotonic", lambda: now_s)
     cluster = Answers(answer(topic("t1", 1), topic("other", 1)))
     source = view(cluster, subscribePattern="t.")
     assert set(source.snapshot().latest) == {TopicPartition("t1", 0)}
     source.snapshot()
-    now_s = 101.5
+    cluster.clock.now += 1.5
     source.snapshot()
     assert [names for names, _ in cluster.asked] == [None, ("t1",), None]
+
+
+class Coordinator(Answers):
+    """In a `Cluster`'s place: takes commits, and refuses some by partition."""
+
+    def __init__(self, **refused: str) -> None:
+        super().__init__()
+        self.refused = refused
+        self.commits: list[CommitOffsetsRequest] = []
+
+    def call(self, action: str, request: Any, response: type, *, timeout_s: float, to: Any = "any") -> Any:
+        assert (action, to) == ("commit_offsets", GroupCoordinator("g"))
+        self.commits.append(request)
+        errors = [self.refused.get(entry.at.topic) for entry in request.offsets]
+        return CommitOffsetsResponse(errors=tuple(code and ErrorInfo(code=code, message="") for code in errors))
+
+
+PROGRESS = {TopicPartition("gone", 0): 1, TopicPartition("t", 0): 2}
+
+
+def test_commit_is_the_members_and_leaves_out_topics_that_are_gone() -> None:
+    """S5: progress is of whatever topic has the name now, and a deleted topic holds up no other."""
+    cluster = Coordinator(gone="UNKNOWN_TOPIC_OR_PARTITION")
+    view(cluster, subscribe="t", **{"pylog.group.id": "g"}).commit(PROGRESS, True, Signature("m", 3, 7))
+    (commit,) = cluster.commits
+    assert (commit.member_id, commit.member_epoch, commit.sequence, commit.only_forward) == ("m", 3, 7, True)
+    assert [(entry.at.topic, entry.at.topic_id, entry.offset) for entry in commit.offsets] == [
+        ("gone", None, 1),
+        ("t", None, 2),
+    ]
+
+
+def test_commit_raises_what_is_refused_beside_topics_that_are_gone() -> None:
+    """S5: a query that lost its membership hears of it."""
+    cluster = Coordinator(gone="UNKNOWN_TOPIC_OR_PARTITION", t="STALE_MEMBER_EPOCH")
+    with pytest.raises(StaleMemberEpochError):
+        view(cluster, subscribe="t", **{"pylog.group.id": "g"}).commit(PROGRESS, True, Signature("m", 3, 7))
 
 
 @pytest.mark.parametrize(("given", "patience_s"), [({}, 30.0), ({"pylog.request.timeout.ms": "2s"}, 2.0)])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from broker_runtime.contract.errors import OptionError
 from broker_runtime.contract.model import EARLIEST, LATEST, TopicPartition
-from pyspark_log.spark.planning import OffsetRange, divide, plan_batch, plan_ranges, rate_limit, share
+from pyspark_log.spark.planning import OffsetRange, coalesce, divide, plan_batch, plan_ranges, rate_limit
 
 TP1, TP2, TP3 = TopicPartition("t1", 1), TopicPartition("t2", 1), TopicPartition("t3", 1)
 
@@ -137,16 +137,16 @@ def test_divide_and_share_neither_drop_nor_double_nor_reorder_an_offset(
 ) -> None:
     """S3: whatever is split and shared, each partition's ranges adjoin in order from its start to its end."""
     ranges = [OffsetRange(TopicPartition("t", i), start, start + size) for i, (start, size) in enumerate(spans)]
-    shared = share(divide(ranges, min_partitions), coalesce_rows=coalesce_rows, min_partitions=min_partitions)
+    coalesced = coalesce(divide(ranges, min_partitions), coalesce_rows=coalesce_rows, min_partitions=min_partitions)
     for original in ranges:
-        parts = [one for input_partition in shared for one in input_partition if one.partition == original.partition]
+        parts = [one for input_partition in coalesced for one in input_partition if one.partition == original.partition]
         if original.size == 0:
             assert not parts
             continue
         parts.sort(key=lambda one: one.start)
         assert (parts[0].start, parts[-1].end) == (original.start, original.end)
         assert all(left.end == right.start for left, right in itertools.pairwise(parts))
-    for input_partition in shared:
+    for input_partition in coalesced:
         for left, right in itertools.pairwise(input_partition):
             assert left.partition < right.partition or left.end == right.start
         assert len(input_partition) == 1 or sum(one.size for one in input_partition) <= coalesce_rows
@@ -155,16 +155,16 @@ def test_divide_and_share_neither_drop_nor_double_nor_reorder_an_offset(
 def test_share_packs_small_ranges_in_order_up_to_the_limit() -> None:
     """S3: small ranges share an input partition; large ones have their own."""
     ranges = [OffsetRange(TopicPartition("t", i), 0, size) for i, size in enumerate([4, 5, 10, 3, 1, 20, 6])]
-    sizes = [[one.size for one in input_partition] for input_partition in share(ranges, coalesce_rows=10)]
+    sizes = [[one.size for one in input_partition] for input_partition in coalesce(ranges, coalesce_rows=10)]
     assert sorted(sizes) == sorted([[10], [20], [4, 5], [3, 1, 6]])
 
 
 def test_share_is_off_at_zero_and_where_it_would_undo_min_partitions() -> None:
     """S3: `coalesceRows=0` turns sharing off, and `minPartitions` wins over it."""
     ranges = [OffsetRange(TopicPartition("t", i), 0, 1) for i in range(6)]
-    assert len(share(ranges, coalesce_rows=0)) == 6
-    assert len(share(ranges, coalesce_rows=100)) == 1
-    assert len(share(ranges, coalesce_rows=100, min_partitions=6)) == 6
+    assert len(coalesce(ranges, coalesce_rows=0)) == 6
+    assert len(coalesce(ranges, coalesce_rows=100)) == 1
+    assert len(coalesce(ranges, coalesce_rows=100, min_partitions=6)) == 6
 
 
 @pytest.mark.parametrize(

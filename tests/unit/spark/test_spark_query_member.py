@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from itertools import groupby
 
 import pytest
 
@@ -22,9 +23,11 @@ from broker_runtime.contract.requests import (
     GroupHeartbeatResponse,
     GroupInfo,
 )
+from broker_runtime.contract.waiting import CLOCK, Clock
 from broker_runtime.groups.group import Group, Limits
 from pyspark_log.client.admin.groups import described
 from pyspark_log.spark.query_member import QueryMember
+from tests.unit.client.channels import FakeClock
 
 LIMITS = Limits(min_session_ms=6_000, max_session_ms=60_000, max_members=10)
 LIMIT_S = 20.0
@@ -34,21 +37,28 @@ class Coordinator:
     """The group's machine behind the calls of its members; the clock goes only when it is told to."""
 
     def __init__(self) -> None:
-        self.now_s = 1_000.0
+        self.clock = FakeClock()
+        self.clock.now = 1_000.0
         self.limits = LIMITS
         self.group = Group("g", self.limits)
         self.broker_id = 1
         self.error: PylogError | None = None
         self.heartbeats: list[GroupHeartbeatRequest] = []
+        self.forgotten = 0
+
+    @property
+    def now_s(self) -> float:
+        return self.clock.now
+
+    @now_s.setter
+    def now_s(self, now_s: float) -> None:
+        self.clock.now = now_s
 
     @property
     def now_ms(self) -> int:
         return round(self.now_s * 1000)
 
-    def clock(self) -> float:
-        return self.now_s
-
-    def heartbeat(self, request: GroupHeartbeatRequest) -> GroupHeartbeatResponse:
+    def heartbeat(self, request: GroupHeartbeatRequest, *, timeout_s: float = 3.0) -> GroupHeartbeatResponse:
         if self.error is not None:
             raise self.error
         self.heartbeats.append(request)
@@ -56,6 +66,9 @@ class Coordinator:
         answer = self.group.heartbeat(request, self.now_ms)
         self.work()
         return answer
+
+    def forget_coordinator(self) -> None:
+        self.forgotten += 1
 
     def describe_group(self) -> GroupDescription:
         if self.error is not None:
@@ -79,8 +92,11 @@ class Coordinator:
         """The broker dies, and comes to coordinate the group again: it knows what was written."""
         self.group = Group.restore("g", self.limits, self.record, self.now_ms, 5_000)
 
-    def query(self, topics: tuple[str, ...] = ("t",), client_id: str = "pylog") -> QueryMember:
-        return QueryMember("g", self, lambda: topics, client_id=client_id, client_host="h7", clock=self.clock)
+    def query(
+        self, topics: tuple[str, ...] = ("t",), client_id: str = "pylog", clock: Clock | None = None
+    ) -> QueryMember:
+        clock = clock or self.clock
+        return QueryMember("g", self, lambda: topics, client_id=client_id, client_host="h7", clock=clock)
 
     def run(self, *queries: QueryMember, until_s: float) -> None:
         """Each query's thread, on this one, until a time; a query that was refused has stopped."""
@@ -96,7 +112,7 @@ class Coordinator:
 
 
 def refused(query: QueryMember) -> bool:
-    return query._refusal is not None
+    return query._failure is not None
 
 
 def admitted(query: QueryMember) -> bool:
@@ -112,7 +128,7 @@ def test_query_joins_and_its_commits_carry_the_membership(coordinator: Coordinat
     """S5: a query is a member of the kind spark, with its topics and a session of 10 s, before it begins."""
     query = coordinator.query(("a", "b"))
     with pytest.raises(CoordinatorNotAvailableError, match="'g'"):
-        query.identity()
+        query.signature()
     coordinator.run(query, until_s=coordinator.now_s + 1)
     query.admit()
     (member,) = coordinator.describe_group().members
@@ -122,18 +138,20 @@ def test_query_joins_and_its_commits_carry_the_membership(coordinator: Coordinat
         10_000,
         "stable",
     )
-    member_id, epoch = query.identity()
-    assert coordinator.group.begin_commit(member_id, epoch, 0, [("a", None, 0)], coordinator.now_ms) == [None]
+    for number in range(2):
+        signature = query.signature()
+        assert signature.sequence == number
+        assert coordinator.group.begin_commit(*signature, [("a", None, 0)], coordinator.now_ms) == [None]
 
 
-def test_query_tells_its_topics_when_they_change_and_only_then(coordinator: Coordinator) -> None:
-    """A pattern that matches another topic; heartbeats say nothing that is known."""
+def test_query_says_its_topics_with_every_heartbeat(coordinator: Coordinator) -> None:
+    """A pattern that matches another topic; a coordinator that has just taken over may not know the last change."""
     topics = [("a",)]
     query = QueryMember("g", coordinator, lambda: topics[0], clock=coordinator.clock)
     coordinator.run(query, until_s=coordinator.now_s + 10)
     topics[0] = ("a", "b")
     coordinator.run(query, until_s=coordinator.now_s + 10)
-    assert [request.topics for request in coordinator.heartbeats if request.topics is not None] == [("a",), ("a", "b")]
+    assert [said for said, _ in groupby(request.topics for request in coordinator.heartbeats)] == [("a",), ("a", "b")]
     assert coordinator.describe_group().members[0].topics == ("a", "b")
 
 
@@ -216,7 +234,7 @@ def test_query_begins_without_a_coordinator_and_is_refused_later_if_it_must(
     coordinator.run(query, until_s=coordinator.now_s + 2)
     query.admit()
     with pytest.raises(CoordinatorNotAvailableError):
-        query.identity()
+        query.signature()
     coordinator.error = None
     coordinator.run(other, until_s=coordinator.now_s + 1)
     coordinator.run(query, other, until_s=coordinator.now_s + 8)
@@ -230,23 +248,23 @@ def test_query_keeps_its_group_while_the_coordinator_is_away_for_less_than_its_s
     """W26: a pause changes nothing."""
     query = coordinator.query()
     coordinator.run(query, until_s=coordinator.now_s + 5)
-    before = query.identity()
+    before = query.signature()
     coordinator.error = CoordinatorNotAvailableError("away")
     coordinator.run(query, until_s=coordinator.now_s + 5)
     query.admit()
     coordinator.error = None
     coordinator.run(query, until_s=coordinator.now_s + 5)
-    assert query.identity() == before
+    assert query.signature()[:2] == before[:2]
 
 
 def test_query_that_was_frozen_joins_anew_or_fails_if_another_took_its_place(coordinator: Coordinator) -> None:
     """S5: of two queries that believe to have the group one goes on, and the other one is told."""
     frozen, other = coordinator.query(), coordinator.query()
     coordinator.run(frozen, until_s=coordinator.now_s + 5)
-    member_id, _ = frozen.identity()
+    member_id = frozen.signature().member_id
     coordinator.now_s += 30
     coordinator.run(frozen, until_s=coordinator.now_s + 2)
-    assert frozen.identity()[0] != member_id
+    assert frozen.signature().member_id != member_id
     coordinator.now_s += 30
     coordinator.run(other, until_s=coordinator.now_s + 5)
     coordinator.run(frozen, other, until_s=coordinator.now_s + 8)
@@ -277,27 +295,67 @@ def test_query_takes_the_session_that_the_broker_allows(
     assert coordinator.describe_group().members[0].session_timeout_ms == asked_ms
 
 
+def test_query_keeps_its_membership_when_a_coordinator_is_away_for_longer_than_its_session(
+    coordinator: Coordinator,
+) -> None:
+    """W26: a successor gives each member another session. Who waits for the group gets nothing by that."""
+    query, other = coordinator.query(), coordinator.query()
+    coordinator.run(query, until_s=coordinator.now_s + 5)
+    before = query.signature()
+    coordinator.error = CoordinatorNotAvailableError("away")
+    coordinator.run(query, other, until_s=coordinator.now_s + 25)
+    coordinator.error = None
+    coordinator.hand_over()
+    coordinator.run(query, other, until_s=coordinator.now_s + 8)
+    assert query.signature()[:2] == before[:2]
+    with pytest.raises(GroupInUseError):
+        other.admit()
+
+
+def test_query_that_reads_nothing_for_long_stays_a_member(coordinator: Coordinator) -> None:
+    """S5: `max.poll.interval.ms` is for consumers; a query's trigger may have any interval."""
+    query = coordinator.query()
+    coordinator.run(query, until_s=coordinator.now_s + 5)
+    before = query.signature()
+    coordinator.run(query, until_s=coordinator.now_s + 400)
+    assert query.signature()[:2] == before[:2]
+
+
+def test_query_asks_who_coordinates_when_an_answer_is_out_of_date(coordinator: Coordinator) -> None:
+    """A broker that coordinated the group before knows less than the query has been told: it is believed no more."""
+    query = coordinator.query()
+    coordinator.run(query, until_s=coordinator.now_s + 5)
+    assert coordinator.forgotten == 0
+    epoch = query.signature().member_epoch
+    coordinator.heartbeat = lambda request, **_: GroupHeartbeatResponse(  # type: ignore[method-assign]
+        member_epoch=epoch - 1, heartbeat_interval_ms=3_000, session_timeout_ms=10_000
+    )
+    coordinator.run(query, until_s=coordinator.now_s + 5)
+    assert coordinator.forgotten > 0
+    assert query.signature().member_epoch == epoch
+
+
 def test_query_that_was_removed_joins_anew(coordinator: Coordinator) -> None:
     """An administrator who removes a live query gets it back when its last lease has ended."""
     query = coordinator.query()
     coordinator.run(query, until_s=coordinator.now_s + 5)
-    coordinator.group.remove([query.identity()[0]])
+    coordinator.group.remove([query.signature().member_id])
     coordinator.run(query, until_s=coordinator.now_s + 3)
     with pytest.raises(CoordinatorNotAvailableError):
-        query.identity()
+        query.signature()
     coordinator.run(query, until_s=coordinator.now_s + 12)
     query.admit()
-    query.identity()
+    query.signature()
 
 
 def test_query_thread_joins_and_leaves_at_once_when_it_is_stopped() -> None:
     """S5: a stop that can be caught frees the group at once; no thread is left."""
     before = threading.active_count()
     coordinator = Coordinator()
-    first, second = coordinator.query(), coordinator.query()
+    first, second = coordinator.query(clock=CLOCK), coordinator.query(clock=CLOCK)
     first.start()
     first.admit()
-    first.be_quiet()
+    first.stop_heartbeats()
     first.leave(LIMIT_S)
     assert coordinator.heartbeats[-1].member_epoch == LEAVES
     second.start()
@@ -306,11 +364,22 @@ def test_query_thread_joins_and_leaves_at_once_when_it_is_stopped() -> None:
     assert threading.active_count() == before
 
 
+def test_query_whose_thread_broke_fails() -> None:
+    """W16: a query that nobody speaks for in its group any more must not go on in silence."""
+    coordinator = Coordinator()
+    coordinator.heartbeat = lambda request, **_: 1 // 0  # type: ignore[assignment, method-assign]
+    query = coordinator.query(clock=CLOCK)
+    query.start()
+    with pytest.raises(ZeroDivisionError):
+        query.admit()
+    query.leave(LIMIT_S)
+
+
 def test_query_that_was_refused_leaves_nothing_to_the_other() -> None:
     """A refused query has nothing to leave: it is no member, and its thread has ended."""
     coordinator = Coordinator()
     coordinator.error = InvalidGroupIdError("no")
-    query = coordinator.query()
+    query = coordinator.query(clock=CLOCK)
     query.start()
     with pytest.raises(InvalidGroupIdError):
         query.admit()
@@ -321,11 +390,11 @@ def test_query_that_was_refused_leaves_nothing_to_the_other() -> None:
 def test_query_leaves_although_it_was_stopped_while_its_thread_held_the_lock() -> None:
     """S5: SIGTERM interrupts wherever the main thread is; its handler must not wait for what that thread holds."""
     coordinator = Coordinator()
-    query = coordinator.query()
+    query = coordinator.query(clock=CLOCK)
     query.start()
     query.admit()
     with query._changed:
-        query.be_quiet()
-        query.identity()
+        query.stop_heartbeats()
+        query.signature()
         query.leave(LIMIT_S)
         assert coordinator.heartbeats[-1].member_epoch == LEAVES

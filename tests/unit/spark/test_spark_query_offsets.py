@@ -11,6 +11,7 @@ from broker_runtime.contract.model import TopicPartition
 from pyspark_log.spark.offsets import SourceOffset
 from pyspark_log.spark.options import parse_source_options
 from pyspark_log.spark.query_offsets import LogSnapshot, QueryOffsets
+from tests.unit.client.channels import FakeClock
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 MISSING = "topic 't'"
@@ -54,7 +55,7 @@ class LogInMemory:
 
 def query(log: LogInMemory, **given: str) -> QueryOffsets:
     options = {"subscribe": "t", "startingOffsets": "earliest", "pylog.group.id": "g", **given}
-    return QueryOffsets(parse_source_options(options), log, sleep=lambda _: None)
+    return QueryOffsets(parse_source_options(options), log, clock=FakeClock())
 
 
 def spans(planned: list) -> list[list[tuple[TopicPartition, int, int]]]:
