@@ -7,7 +7,8 @@ Kafka's rules (`PartitionLeaderElectionAlgorithms`), with the brokers in the ord
     controlled shutdown  as if a stopping broker were dead, wherever another one lives and is in sync
     preferred            the first replica, where it lives and is in sync (`prefer`)
 
-A broker whose disk takes no records of the partition comes last: it leads only if no other in-sync replica can.
+A broker whose disk takes no records of the partition comes last: it leads only if no other in-sync replica can. Before
+it comes one that has not answered yet.
 
 Beyond Kafka's rules:
 
@@ -24,6 +25,9 @@ Beyond Kafka's rules:
   (`elect_most_complete`). Until then nobody leaves that in-sync set: its apparent leader may have lost power, too.
 - Dead or stopping brokers leave the in-sync sets of partitions that others lead, so that commits need not wait until
   the leader finds that they lag. The leader epoch does not change then.
+- Nobody leaves a set to members none of which has answered yet (`Electorate.doubtful`). All may have died together, and
+  only their sessions still live: then nothing was committed without those that would leave, and whichever of them comes
+  back first may lead.
 
 Invariants: leader ∈ isr ⊆ replicas; leader ∉ lost; leader ∉ unproven; the in-sync set never becomes empty.
 """
@@ -47,13 +51,15 @@ class Electorate:
     """The registered brokers (``live``: the epoch of each), and what is known of some of them.
 
     ``stopping``: they lead and are in sync only if nobody else can. ``suspects``: probably dead. They lead nothing new,
-    and lose what another broker can take over; the rest is left to them, in case they live. ``disks``: what brokers
-    report of disks that take no records; ``unfit``: those of the partition's brokers that reported one (see `at`).
+    and lose what another broker can take over; the rest is left to them, in case they live. ``doubtful``: their ports
+    refuse, perhaps because they are just starting. ``disks``: what brokers report of disks that take no records;
+    ``unfit``: those of the partition's brokers that reported one (see `at`).
     """
 
     live: Mapping[int, int]
     stopping: frozenset[int] = frozenset()
     suspects: frozenset[int] = frozenset()
+    doubtful: frozenset[int] = frozenset()
     disks: Mapping[int, DiskTroubles] = field(default_factory=dict)
     unfit: frozenset[int] = frozenset()
 
@@ -63,8 +69,9 @@ class Electorate:
         return self if unfit == self.unfit else replace(self, unfit=unfit)
 
     def first(self, candidates: Sequence[int]) -> int:
-        """The one of them that leads: the first whose disk takes records, otherwise the first."""
-        return next((broker_id for broker_id in candidates if broker_id not in self.unfit), candidates[0])
+        """The one of them that leads: the first whose disk takes records and that answers, otherwise the first whose
+        disk takes records, otherwise the first."""
+        return min(candidates, key=lambda broker_id: (broker_id in self.unfit, broker_id in self.doubtful))
 
     def is_led(self, state: PartitionState) -> bool:
         """Whether the leader is registered in the epoch in which it was elected."""
@@ -111,6 +118,8 @@ def elect(
     with_log = [broker_id for broker_id in replicas if broker_id not in current.lost]
     proven = [broker_id for broker_id in with_log if broker_id not in current.unproven]
     candidates = brokers.of([broker_id for broker_id in proven if broker_id in current.isr])
+    if candidates and len(candidates) < len(current.isr) and brokers.doubtful.issuperset(candidates):
+        return None
     if brokers.is_led(current):
         if not candidates:
             return None

@@ -2,7 +2,8 @@
 
 Rules: a suspicion concerns one registration (broker id and epoch) and ends with it. It may be wrong, so it also ends
 when the port answers, or when the broker, having left all in-sync sets, is taken into one again: that proves it alive,
-and it is not suspected again for a while. A registration whose port never answered counts as starting for a while.
+and it is not suspected again for a while. A registration whose port never answered counts as starting for a while:
+until then it is doubtful, neither dead nor known to live.
 Probing never happens under the lock. Nothing here elects.
 """
 
@@ -34,6 +35,7 @@ class _Peer:
     known_since_ms: int
     has_answered: bool = False
     is_suspect: bool = False
+    is_doubtful: bool = False
     is_evicted: bool = False  # it is in no in-sync set with other members
     trusted_until_ms: int = 0
 
@@ -67,8 +69,21 @@ class Suspicions:
         with self._lock:
             return {broker_id: peer.epoch for broker_id, peer in self._peers.items() if peer.is_suspect}
 
+    @property
+    def doubtful(self) -> frozenset[int]:
+        """The brokers whose ports refuse, perhaps because they are just starting."""
+        with self._lock:
+            return frozenset(broker_id for broker_id, peer in self._peers.items() if peer.is_doubtful)
+
+    @property
+    def known(self) -> frozenset[int]:
+        """All other registered brokers."""
+        with self._lock:
+            return frozenset(self._peers)
+
     def look(self, broker_id: int) -> bool:
-        """Probes the broker; returns whether the suspicion of it changed. Blocks for one connection attempt."""
+        """Probes the broker; returns whether a suspicion or a doubt of it began or ended. Blocks for one connection
+        attempt."""
         with self._lock:
             peer = self._peers.get(broker_id)
         if peer is None:
@@ -80,9 +95,10 @@ class Suspicions:
             peer.has_answered = peer.has_answered or not refuses
             now_ms = self._now_ms()
             is_starting = not peer.has_answered and now_ms - peer.known_since_ms < STARTING_MS
+            was_doubtful, peer.is_doubtful = peer.is_doubtful, refuses and is_starting
             is_suspect = refuses and not is_starting and now_ms >= peer.trusted_until_ms
             if is_suspect == peer.is_suspect:
-                return False
+                return peer.is_doubtful != was_doubtful
             peer.is_suspect, peer.is_evicted = is_suspect, False
         what = "suspect broker" if is_suspect else "clear suspicion"
         event(_logger, what, level=logging.WARNING, broker=broker_id, epoch=peer.epoch)

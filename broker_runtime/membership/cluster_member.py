@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from broker_runtime.contract.errors import LogStorageError, PylogError, SetupError, ZooKeeperUnavailableError
@@ -91,6 +92,8 @@ class ClusterMember:
         self._answers: Probe = answers or (lambda host, port: not probe(host, port))
         self._disks = identity.disks
         self._suspicions = Suspicions(identity.broker_id, probe, self._steady_ms)
+        self._run_all = run_all
+        self._counted_on: frozenset[tuple[int, int]] | None = None  # who was alive at the last decisions, and its epoch
         self._decisions = Decisions(
             client,
             self.controller,
@@ -287,6 +290,7 @@ class ClusterMember:
             {broker_id: broker.epoch for broker_id, broker in brokers.items()},
             stopping=frozenset(broker_id for broker_id, broker in brokers.items() if broker.is_stopping),
             suspects=frozenset(b for b, epoch in dead.items() if b in brokers and brokers[b].epoch == epoch),
+            doubtful=self._suspicions.doubtful,
             disks=self._state.disks,
         )
 
@@ -403,12 +407,34 @@ class ClusterMember:
         self._suspicions.registered(self._state.brokers)
         self._due_ms = None
         if self.controller.is_active:
+            self._find_all_dead()
             if self._suspicions.dead:
                 self._suspicions.found_in_sync(in_sync_with_others(self._state))
             self._state, self._due_ms = self._decisions.make(self._state, self.electorate, self._steady_ms())
+        else:
+            self._counted_on = None
         self._remove_deleted_logs()
         self._hosting.apply(self._state, membership.epoch)
         self._leave_damaged(membership)
+
+    def _find_all_dead(self) -> None:
+        """Where a broker has gone since the last decisions, or these are the first, all others are probed before
+        anything is decided: those that died together leave in-sync sets together, and none as long as the other lives
+        in ZooKeeper only. Blocks for one connection attempt."""
+        if self._counted_on is None or not self._counted_on <= self._alive():
+            self._run_all(
+                {
+                    f"probe broker {broker_id}": partial(self._suspicions.look, broker_id)
+                    for broker_id in sorted(self._suspicions.known)
+                }
+            )
+        self._counted_on = self._alive()
+
+    def _alive(self) -> frozenset[tuple[int, int]]:
+        dead = self._suspicions.dead
+        return frozenset(
+            (broker_id, broker.epoch) for broker_id, broker in self._state.brokers.items() if broker_id not in dead
+        )
 
     def _see_controller(self) -> None:
         found = self._state.controller

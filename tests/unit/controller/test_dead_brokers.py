@@ -153,3 +153,75 @@ def test_new_topic_that_needs_a_suspects_replica_is_led_by_others(brokers, dead_
     assert [partition.replicas[-1] for partition in made.partitions] == [2, 2, 2]
     assert {partition.leader for partition in made.partitions} == {1, 3}
     assert [set(partition.isr) for partition in made.partitions] == [{1, 3}] * 3
+
+
+@pytest.fixture
+def led_by_others(brokers):
+    """A topic that the controller has no part in: replicas 2 and 3."""
+    brokers[1].create("t", replication_factor=2, partitions=3)
+    settle(brokers)
+    number = next(each for each in range(3) if set(brokers[1].state("t", each)[2]) == {2, 3})
+    return lambda: brokers[1].state("t", number)
+
+
+def test_brokers_that_die_together_all_stay_in_sync(brokers, clock, refusing, led_by_others):
+    """Whichever comes back first leads: nothing was committed without the others, as nobody outlived them."""
+    brokers[1].member.probe_peers()
+    before = led_by_others()
+    refusing.update({"h2", "h3"})
+    brokers.pop(2).client.close()
+    brokers[1].member.step(0)
+    assert led_by_others() == (None, before[1] + 1, before[2])
+
+
+def test_new_controller_takes_nobody_out_for_one_that_has_not_answered_yet(server, brokers, clock, refusing):
+    """After all were killed, it finds registrations whose sessions have not ended: their ports refuse. So may the ports
+    of brokers that are just starting."""
+    brokers[1].create("t", replication_factor=2, partitions=3)
+    settle(brokers)
+    number = next(each for each in range(3) if set(brokers[1].state("t", each)[2]) == {2, 3})
+    before = brokers[1].state("t", number)
+    refusing.update({"h1", "h2", "h3"})
+    brokers.pop(1).client.close()
+    brokers.pop(2).client.close()
+    new = Broker(server, 4, clock=clock, ports=refusing)
+    new.member.join()
+    assert new.member.controller.is_active
+    new.member.step(0)
+    assert new.state("t", number) == before
+    clock[0] += STARTING_MS
+    new.member.probe_peers()
+    new.member.step(0)
+    assert new.state("t", number) == (None, before[1] + 1, before[2])
+
+
+def test_new_controller_lets_those_that_answer_lead_at_once(server, brokers, clock, refusing):
+    """W13: a failover waits for nobody who is well."""
+    brokers[1].create("t", replication_factor=2, partitions=3)
+    settle(brokers)
+    number = next(each for each in range(3) if set(brokers[1].state("t", each)[2]) == {2, 3})
+    before = brokers[1].state("t", number)
+    refusing.add("h1")
+    brokers.pop(1).client.close()
+    brokers.pop(2).client.close()
+    new = Broker(server, 4, clock=clock, ports=refusing)
+    new.member.join()
+    assert new.state("t", number) == (3, before[1] + 1, (3,))
+
+
+def test_starting_broker_leads_as_soon_as_it_answers(server, brokers, clock, refusing):
+    """The controller decides when a port that refused takes connections, though nothing has changed in ZooKeeper."""
+    brokers[1].create("t", replication_factor=2, partitions=3)
+    settle(brokers)
+    number = next(each for each in range(3) if set(brokers[1].state("t", each)[2]) == {2, 3})
+    before = brokers[1].state("t", number)
+    refusing.update({"h1", "h3"})
+    brokers.pop(1).client.close()
+    brokers.pop(2).client.close()
+    new = Broker(server, 4, clock=clock, ports=refusing)
+    new.member.join()
+    assert new.state("t", number) == before
+    refusing.discard("h3")
+    new.member.probe_peers()
+    new.member.step(0)
+    assert new.state("t", number) == (3, before[1] + 1, (3,))

@@ -282,3 +282,14 @@ def test_one_with_most_that_is_gone_does_not_lead():
     ends = {1: (4, 10), 2: (4, 12)}
     assert elect_most_complete(back, (1, 2), Electorate({1: 7}), 3, ends) == state(1, 6, (1,), 7, 3)
     assert elect_most_complete(back, (1, 2), Electorate({}), 3, ends) is None
+
+
+def test_nobody_leaves_a_set_to_doubtful_members_alone():
+    """They may have died together with those that are gone: then nothing was committed without these."""
+    doubtful = Electorate({2: 8, 3: 9}, doubtful=frozenset({2, 3}))
+    assert elect(state(1, 4, (1, 2, 3), 7), (1, 2, 3), doubtful, 3) is None
+    assert elect(state(2, 4, (2, 3, 1), 8), (1, 2, 3), doubtful, 3) is None
+    one = Electorate({2: 8, 3: 9}, doubtful=frozenset({2}))
+    assert elect(state(1, 4, (1, 2, 3), 7), (1, 2, 3), one, 3) == state(3, 5, (2, 3), 9, 3), "who answers leads"
+    returned = elect(state(None, 4, (2, 3)), (1, 2, 3), doubtful, 3)
+    assert returned == state(2, 5, (2, 3), 8, 3), "nobody has to leave"

@@ -41,9 +41,11 @@ def test_port_that_answered_and_refuses_makes_a_suspect_until_it_answers():
 def test_starting_broker_is_given_time():
     peers = Peers()
     peers.refuses = True
-    assert not peers.suspicions.look(2)
+    peers.suspicions.look(2)
+    assert peers.suspicions.dead == {}
     peers.now_ms = STARTING_MS
     assert peers.suspicions.look(2)
+    assert peers.suspicions.dead == {2: 1}
 
 
 def test_broker_itself_and_strangers_are_never_probed():
@@ -71,3 +73,34 @@ def test_suspicion_ends_with_the_registration():
     assert peers.suspicions.dead == {2: 1}
     peers.register(2)
     assert peers.suspicions.dead == {}
+
+
+def test_doubt_ends_with_an_answer_or_becomes_suspicion():
+    """A port that refuses at first is doubtful; each end of the doubt is told, as somebody may wait for it."""
+    peers = Peers()
+    assert peers.suspicions.doubtful == frozenset()
+    peers.refuses = True
+    assert peers.suspicions.look(2)
+    assert peers.suspicions.doubtful == {2}
+    peers.refuses = False
+    assert peers.suspicions.look(2)
+    assert peers.suspicions.doubtful == frozenset()
+    peers.register(3)
+    peers.refuses = True
+    assert peers.suspicions.look(2)
+    peers.now_ms = STARTING_MS
+    assert peers.suspicions.look(2)
+    assert peers.suspicions.doubtful == frozenset()
+    assert peers.suspicions.dead == {2: 3}
+
+
+def test_broker_that_is_trusted_is_not_doubtful():
+    """Others fetch from it, or it from them, though its port refuses this broker."""
+    peers = Peers()
+    peers.refuses, peers.now_ms = True, STARTING_MS
+    assert peers.suspicions.look(2)
+    peers.suspicions.left_in_sync(frozenset())
+    peers.suspicions.found_in_sync(frozenset({2}))
+    peers.suspicions.look(2)
+    assert peers.suspicions.dead == {}
+    assert peers.suspicions.doubtful == frozenset()
