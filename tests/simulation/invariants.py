@@ -81,6 +81,7 @@ class Invariants:
         self.in_sync: dict[Key, tuple[int, ...]] = {}  # as ZooKeeper has it
         self._unproven: dict[Key, tuple[int, ...]] = {}  # likewise
         self._eligible: dict[Key, tuple[int, ...]] = {}  # likewise
+        self._in_sync_as_eligible_us: dict[tuple[int, Key], int] = {}  # when it was given a damaged member's place
         self.is_durable_by_ack = True  # flush.mode=ack
         self.damaged: set[tuple[int, TopicPartition]] = set()
         """Logs that a fault has damaged: they need not hold anything."""
@@ -425,6 +426,8 @@ class Invariants:
         if were_eligible and not after.eligible and change.writer == f"b{after.leader}":
             self._situation("leader rules the eligible out")
         self._eligible[change.key] = after.eligible
+        for broker_id in set(were_eligible) & set(after.isr):
+            self._in_sync_as_eligible_us[broker_id, change.key] = self._nodes[broker_id].scheduler.now_us
         for broker_id in set(after.eligible) - set(were_eligible):
             if (broker_id, change.at) in self.may_lack and self._takes_part(broker_id):
                 raise ViolationError(16, f"{change.at}: broker {broker_id} lost its power, and is made eligible")
@@ -502,7 +505,9 @@ class Invariants:
         for key, in_sync in self.in_sync.items():
             others = set(in_sync) - {broker_id, *self._unproven.get(key, ())}
             stayed = [each for each in sorted(others) if self._has_stayed(each, node)]
-            if broker_id in in_sync and stayed:
+            # One that is eligible has all that was acknowledged, and need not know that it is in sync again by now.
+            is_again = self._in_sync_as_eligible_us.get((broker_id, key), -1) >= node.started_us
+            if broker_id in in_sync and stayed and not is_again:
                 raise ViolationError(
                     7,
                     f"{self.committed[key].at}: broker {broker_id} registered after an unclean stop, still in sync "
