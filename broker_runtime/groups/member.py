@@ -188,9 +188,10 @@ class Member:
         return found
 
     def heard(self, now_ms: int) -> None:
-        """Its lease begins again."""
+        """Its lease begins again. It never ends earlier for that: what a restored member is given as its first lease
+        covers answers of the former coordinator, which may also come after those of this one."""
         self.heard_ms = now_ms
-        self.session_ends_ms = now_ms + self.session_timeout_ms
+        self.session_ends_ms = max(self.session_ends_ms, now_ms + self.session_timeout_ms)
 
     def begin_commit(self, partitions: Collection[tuple[str, int]]) -> None:
         """A commit of these partitions, by topic and number, is under way."""

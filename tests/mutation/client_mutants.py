@@ -44,6 +44,15 @@ CLIENT: Final = (
         simulation="groups",
     ),
     Mutant(
+        name="heartbeat_shortens_a_restored_lease",
+        file="broker_runtime/groups/member.py",
+        old="self.session_ends_ms = max(self.session_ends_ms, now_ms + self.session_timeout_ms)",
+        new="self.session_ends_ms = now_ms + self.session_timeout_ms",
+        breaks="A successor waits for what its predecessor may still have extended, also of members it has heard of.",
+        tests=("tests/unit/groups/test_coordinator.py",),
+        simulation="groups",
+    ),
+    Mutant(
         name="successor_adds_no_grace",
         file="broker_runtime/groups/hosted.py",
         old="GRACE_MS: Final = 5_000",

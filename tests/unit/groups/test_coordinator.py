@@ -152,6 +152,26 @@ def test_successor_knows_members_and_waits_for_the_session_of_the_dead(world):
         two.beat()
 
 
+def test_successor_waits_for_a_member_that_goes_back_to_the_deposed_coordinator(world):
+    """W24: an answer of the successor may be lost, and one of the deposed extends the lease after it."""
+    first, second = world.brokers[1], world.brokers[2]
+    one, two = Member(first, "one"), Member(first, "two")
+    settle(one, two)
+    first.die()
+    taken_ms = world.now_ms
+    for member in (one, two):
+        member.broker = second
+        member.beat()
+    held, epoch = set(one.held), one.epoch
+    while world.now_ms < taken_ms + SESSION_MS + GRACE_MS - 500:
+        world.now_ms += 500
+        settle(one, rounds=1)
+        assert (one.held, one.epoch) == (held, epoch), "the other one may be heard of elsewhere"
+    world.now_ms += 500
+    settle(one)
+    assert one.held == {0, 1, 2, 3}
+
+
 def test_deposed_coordinator_extends_no_lease_longer_than_its_successor_waits(world):
     """Whoever does not know that its claim stands says so, and does not answer."""
     first, second = world.brokers[1], world.brokers[2]
