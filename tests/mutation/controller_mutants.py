@@ -13,7 +13,7 @@ CONTROLLER: Final = (
         old="for check in (Check(broker_epoch_path(broker_id), epoch), Check(broker_path(broker_id), 0))",
         new="for check in (Check(broker_path(broker_id), 0),)",
         breaks="A broker joins the in-sync set only in the registration in which it fetched.",
-        tests=("tests/unit/controller/test_isr_updater.py",),
+        tests=("tests/unit/membership/test_isr_updater.py",),
         simulation="cluster",
     ),
     Mutant(
@@ -22,7 +22,7 @@ CONTROLLER: Final = (
         old="[*checks, *sets, announcement], session=membership.session)",
         new="[*checks, *sets, announcement])",
         breaks="A leader changes in-sync sets in the session of its registration alone.",
-        tests=("tests/unit/controller/test_isr_updater.py",),
+        tests=("tests/unit/membership/test_isr_updater.py",),
         simulation="cluster",
     ),
     Mutant(
@@ -273,8 +273,8 @@ CONTROLLER: Final = (
         new="pass",
         breaks="A leader whose disk takes no records gives the partition up.",
         tests=(
-            "tests/unit/controller/test_isr_updater.py",
-            "tests/unit/controller/test_disk_trouble.py",
+            "tests/unit/membership/test_isr_updater.py",
+            "tests/unit/membership/test_disk_trouble.py",
         ),
         simulation="cluster",
     ),
@@ -284,7 +284,7 @@ CONTROLLER: Final = (
         old=" or self.leadership.eligible:\n",
         new=":\n",
         breaks="A leader commits nothing while replicas out of the in-sync set are known to have all.",
-        tests=("tests/unit/replication/test_in_sync.py", "tests/unit/controller/test_damaged_replicas.py"),
+        tests=("tests/unit/replication/test_in_sync.py", "tests/unit/membership/test_damaged_replicas.py"),
         simulation="cluster",
     ),
     Mutant(
@@ -302,7 +302,7 @@ CONTROLLER: Final = (
         old="if member not in (broker_id, *self.lost))",
         new="if member not in self.lost)",
         breaks="Whose log is damaged is eligible no more before it is set aside.",
-        tests=("tests/unit/controller/test_damaged_replicas.py",),
+        tests=("tests/unit/membership/test_damaged_replicas.py",),
         simulation="cluster",
     ),
     Mutant(
@@ -311,7 +311,7 @@ CONTROLLER: Final = (
         old="self._broker_id in (*state.isr, *state.eligible)",
         new="self._broker_id in state.isr",
         breaks="A damaged log is set aside only when nothing rests on it.",
-        tests=("tests/unit/controller/test_damaged_replicas.py",),
+        tests=("tests/unit/membership/test_damaged_replicas.py",),
         simulation="cluster",
     ),
     Mutant(

@@ -107,8 +107,8 @@ REPLICATION: Final = (
         new="durable_end=extent.log_end,",
         breaks="A follower tells its leader what its device has.",
         tests=(
-            "tests/unit/replication/test_follower.py",
-            "tests/unit/replication/test_follower_failures.py",
+            "tests/unit/following/test_follower.py",
+            "tests/unit/following/test_follower_failures.py",
         ),
         simulation="cluster",
     ),
@@ -120,7 +120,7 @@ REPLICATION: Final = (
         breaks="A follower's high watermark never passes what its device has.",
         tests=(
             "tests/unit/replication/test_partition.py",
-            "tests/unit/replication/test_follower.py",
+            "tests/unit/following/test_follower.py",
         ),
         simulation="cluster",
     ),
@@ -131,8 +131,8 @@ REPLICATION: Final = (
         new="        pass\n",
         breaks="A follower deletes nothing that it knows to be committed.",
         tests=(
-            "tests/unit/replication/test_follower.py",
-            "tests/unit/replication/test_follower_failures.py",
+            "tests/unit/following/test_follower.py",
+            "tests/unit/following/test_follower_failures.py",
         ),
         simulation="cluster",
     ),

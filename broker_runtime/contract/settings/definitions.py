@@ -3,7 +3,7 @@
 The field's name, with ``.`` for ``_``, is the setting's name, its type is the type of the value, and the words of a
 `Literal` are the choices; `Setting` says the rest. `AdminSettings` has what all clients have. The checks, the defaults,
 README's tables and the clients' keywords all come from these fields: after a change,
-``python tests/unit/settings/test_generated.py`` writes the tables and the keywords again.
+``python tests/unit/contract/test_generated.py`` writes the tables and the keywords again.
 
 Rule: a setting stands here only if it does something, and has Kafka's name where Kafka has the thing. Code outside this
 package takes the dataclasses and never reads a setting by its name.
@@ -227,7 +227,7 @@ class ConsumerSettings(AdminSettings):
 # fmt: on
 
 
-# --- made from the classes above by `python tests/unit/settings/test_generated.py`: typed keyword arguments ----------
+# --- made from the classes above by `python tests/unit/contract/test_generated.py`: typed keyword arguments ----------
 class AdminKeywords(TypedDict, total=False):
     """`Admin`'s settings."""
 

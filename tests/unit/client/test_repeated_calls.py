@@ -29,7 +29,7 @@ from broker_runtime.zookeeper.memory import MemoryZooKeeper
 from pyspark_log import Admin, TopicPartition
 from tests.callers import CLIENT
 from tests.unit.client.channels import answer_by
-from tests.unit.controller.members import Broker
+from tests.unit.membership.members import Broker
 
 
 class Controller:

@@ -8,7 +8,7 @@ from broker_runtime.contract.settings import resolve
 from broker_runtime.controller.suspicion import STARTING_MS, TRUST_MS
 from broker_runtime.services.topics import TopicService
 from tests.callers import CLIENT
-from tests.unit.controller.members import Broker, put_in_sync, settle
+from tests.unit.membership.members import Broker, put_in_sync, settle
 
 
 def test_refusing_port_moves_leaderships_before_the_session_times_out(brokers, clock, refusing):

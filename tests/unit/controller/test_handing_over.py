@@ -3,7 +3,7 @@
 import pytest
 
 from broker_runtime.controller.preferred import INTERVAL_MS, TOGETHER_MS
-from tests.unit.controller.members import Broker, put_in_sync, settle
+from tests.unit.membership.members import Broker, put_in_sync, settle
 
 
 @pytest.mark.parametrize("stopped", [1, 2], ids=["the controller", "another"])

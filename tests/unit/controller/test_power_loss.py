@@ -7,7 +7,7 @@ import pytest
 from broker_runtime.contract.requests import LogEnd
 from broker_runtime.controller.unproven import PATIENCE_MS
 from broker_runtime.zookeeper.memory import MemoryZooKeeper
-from tests.unit.controller.members import Broker, settle
+from tests.unit.membership.members import Broker, settle
 
 
 class Cluster:

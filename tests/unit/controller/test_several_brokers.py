@@ -9,7 +9,7 @@ from broker_runtime.zookeeper.znodes import (
     partition_state_path,
     topic_path,
 )
-from tests.unit.controller.members import Broker, put_in_sync, settle
+from tests.unit.membership.members import Broker, put_in_sync, settle
 
 
 def test_brokers_that_are_not_the_controller_learn_of_topics_partitions_settings_and_elections(brokers):

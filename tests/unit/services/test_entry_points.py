@@ -20,7 +20,7 @@ from broker_runtime.services.caller import Caller
 from broker_runtime.services.groups import GroupService
 from broker_runtime.services.producer_ids import ProducerIdService
 from broker_runtime.zookeeper.memory import MemoryZooKeeper
-from tests.unit.controller.members import Broker
+from tests.unit.membership.members import Broker
 
 _NO_CALLS = {"ProducerIdService.keep_ready", "ProducerIdService.require_given_out"}
 """The broker's own: a loop's step, and a check for another service."""

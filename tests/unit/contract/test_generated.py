@@ -1,6 +1,6 @@
 """What is made from the definitions of settings is up to date: README's tables, and the keywords of the clients.
 
-``python tests/unit/settings/test_generated.py`` makes both again.
+``python tests/unit/contract/test_generated.py`` makes both again.
 """
 
 from __future__ import annotations

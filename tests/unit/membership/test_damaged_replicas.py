@@ -9,8 +9,8 @@ from broker_runtime.services.metadata import topic_info
 from broker_runtime.services.movement import MovementService
 from broker_runtime.zookeeper.memory import MemoryZooKeeper
 from tests.callers import CLIENT
-from tests.unit.controller.members import put_in_sync
-from tests.unit.controller.replicated import ReplicatedBroker, live_on
+from tests.unit.membership.members import put_in_sync
+from tests.unit.membership.replicated import ReplicatedBroker, live_on
 
 VALUES = [b"%d" % number * 100 for number in range(60)]
 

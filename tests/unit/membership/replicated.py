@@ -19,8 +19,8 @@ from broker_runtime.services.fetch import FetchService
 from broker_runtime.zookeeper.membership import BrokerIdentity
 from tests.callers import follower
 from tests.clocks import ReadClock
-from tests.unit.controller.members import Broker, CountingClient
 from tests.unit.log.log_samples import flip
+from tests.unit.membership.members import Broker, CountingClient
 from tests.unit.replication.partitions import NOW_MS, frame
 
 DATA = Path("/data")

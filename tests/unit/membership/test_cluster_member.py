@@ -7,7 +7,7 @@ from broker_runtime.zookeeper.znodes import (
     DELETED_LOGS,
     broker_path,
 )
-from tests.unit.controller.members import Broker
+from tests.unit.membership.members import Broker
 
 
 @pytest.fixture

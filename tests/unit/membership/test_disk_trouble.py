@@ -5,7 +5,7 @@ import pytest
 from broker_runtime.contract.errors import LogStorageError
 from broker_runtime.log.faulty_files import Fault
 from broker_runtime.zookeeper.memory import MemoryZooKeeper
-from tests.unit.controller.replicated import LAG_MS, ReplicatedBroker, live_on
+from tests.unit.membership.replicated import LAG_MS, ReplicatedBroker, live_on
 
 LEAST = 1 << 20
 PLENTY = 1 << 30

@@ -14,8 +14,8 @@ from broker_runtime.membership.disk_work import DiskWorker
 from broker_runtime.membership.hosting import Hosting
 from broker_runtime.membership.own_disks import OwnDisks
 from broker_runtime.replication import PartitionRegistry
-from tests.unit.controller.test_hosting import EPOCH, cluster, topic
-from tests.unit.controller.test_hosting_roles import topic as replicated_topic
+from tests.unit.membership.test_hosting import EPOCH, cluster, topic
+from tests.unit.membership.test_hosting_roles import topic as replicated_topic
 from tests.unit.standing_disk import LIMIT_S, StandingFiles
 
 PATIENCE_S = 0.6  # work that nothing holds up ends within it, also on a busy machine

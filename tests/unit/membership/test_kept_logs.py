@@ -4,7 +4,7 @@ import pytest
 
 from broker_runtime.contract.errors import CorruptRecordError
 from broker_runtime.zookeeper.memory import MemoryZooKeeper
-from tests.unit.controller.replicated import DATA, ReplicatedBroker
+from tests.unit.membership.replicated import DATA, ReplicatedBroker
 
 KEPT = DATA / f"t-0.{'0' * 32}.diverged"
 
