@@ -113,7 +113,7 @@ def test_broker_serves_on_without_zookeeper_and_changes_of_topics_wait(new_broke
     own_zookeeper.kill()
     broker.produce("t", [b"during"])
     assert broker.consume("t") == [b"before", b"during"]
-    wait_until(lambda: "session state=suspended" in broker.output, "the broker noticed")
+    wait_until(lambda: "change session state state=suspended" in broker.output, "the broker noticed")
     with pytest.raises(errors.ZooKeeperUnavailableError):
         broker.call("create_topic", name="u")
     with pytest.raises(errors.ZooKeeperUnavailableError):
