@@ -14,7 +14,9 @@ unexport PYSPARK_DRIVER_PYTHON PYSPARK_DRIVER_PYTHON_OPTS SPARK_HOME SPARK_CONF_
 
 # Fast tests first; every folder of tests/ is in, so a new one cannot be forgotten. tests/wheel is wheel-test.
 FAST_TESTS := $(wildcard tests/unit tests/contract) $(wildcard tests/test_*.py)
-SLOW_TESTS := $(filter-out tests/unit tests/contract tests/wheel tests/__pycache__, $(patsubst %/,%,$(wildcard tests/*/)))
+# Of the slow ones the simulation comes first: its files take longest, and each is run by one process.
+SLOW_TESTS := $(wildcard tests/simulation) $(filter-out tests/simulation tests/unit tests/contract tests/wheel \
+	tests/__pycache__, $(patsubst %/,%,$(wildcard tests/*/)))
 PYTEST_ARGS ?=
 
 # Most of the slow tests wait for processes most of the time. Each file is run by one of so many (tests/conftest.py).

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -11,6 +10,7 @@ from typing import Any, cast
 
 from broker_runtime.broker_groups import BrokerGroups
 from broker_runtime.contract.requests import ACTIONS
+from broker_runtime.contract.waiting import Worker
 from broker_runtime.zookeeper.cluster_state import read_cluster
 from broker_runtime.zookeeper.membership import BrokerIdentity, register
 from broker_runtime.zookeeper.memory import MemoryZooKeeper
@@ -47,11 +47,5 @@ def group_actions(topics: Mapping[str, tuple[uuid.UUID, int, object]]) -> dict[s
         wall_ms=lambda: time.time_ns() // 1_000_000,
         believed_ms=lambda: time.time_ns() // 1_000_000,
     )
-    threading.Thread(target=_run, args=(groups,), daemon=True).start()
+    Worker("groups", groups.step).start()
     return {name: getattr(groups.service, name) for name in ACTIONS if hasattr(groups.service, name)}
-
-
-def _run(groups: BrokerGroups) -> None:
-    never = threading.Event()
-    while True:
-        groups.step(never)
