@@ -152,7 +152,7 @@ def plan_ranges(
         if partition in replaced or end[partition] < begin:
             losses.append(
                 f"Partition {partition}'s offset was changed from {begin} to {end[partition]}: "
-                "its topic was deleted and made anew, or lost its end"
+                "its topic was deleted and recreated, or lost its end"
             )
             begin = min(first or 0, end[partition])
         ranges.append(OffsetRange(partition, begin, end[partition]))

@@ -217,7 +217,7 @@ class QueryOffsets:
             if now is None or now < end or is_other:
                 raise DataLossError(
                     f"Partition {partition} had records up to {end} when the query with Trigger.AvailableNow began, "
-                    f"and now {'is gone' if now is None else f'ends at {now}'}: its topic was deleted or made anew. "
+                    f"and now {'is gone' if now is None else f'ends at {now}'}: its topic was deleted or recreated. "
                     "Make sure that topics are not deleted while it runs"
                 )
         return dict(self._target.latest)

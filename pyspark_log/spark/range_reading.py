@@ -136,7 +136,7 @@ class _RangeRows:
         self._topic_id = now.topic_ids[one.partition.topic]
         is_whole = one.binds_start and one.binds_end
         if self._topic_id != self._planned.topic_id and not is_whole:
-            self._lose(f"Topic {one.partition.topic} was made anew, offset {one.start} was the old one's")
+            self._lose(f"Topic {one.partition.topic} was recreated, offset {one.start} was the old one's")
         if self._topic_id != self._planned.topic_id and is_whole:
             self._position = first
         elif one.binds_start:
@@ -163,7 +163,7 @@ class _RangeRows:
             self._is_cache_doubtful = False
             topic = self._cluster.topic(one.partition.topic, max_age=topic)
         if topic.topic_id != self._topic_id:
-            raise InconsistentTopicIdError(f"topic {topic.name!r} was deleted and made anew")
+            raise InconsistentTopicIdError(f"topic {topic.name!r} was deleted and recreated")
         try:
             return topic, RowAssembler(topic.name, topic.schema, self._layout.columns)
         except SchemaMismatchError:  # a column that was added since this process saw the topic

@@ -191,7 +191,7 @@ def test_dataframe_used_again_starts_at_what_is_earliest_then(spark, new_topic, 
 
 
 def test_dataframe_used_again_reads_the_topic_that_has_the_name_now(spark, new_topic, options, admin, send) -> None:
-    """KafkaRelationSuite "test late binding start offsets", for a topic made anew: all of it, however often."""
+    """KafkaRelationSuite "test late binding start offsets", for a topic recreated: all of it, however often."""
     topic = new_topic()
     send(topic, range(6))
     admin.delete_records({(topic, 0): 4})
@@ -217,7 +217,7 @@ def test_written_start_of_a_topic_made_anew_is_a_loss(spark, new_topic, options,
     admin.create_topic(topic)
     with Producer(options["pylog.bootstrap.servers"]) as producer:
         producer.send_batch(topic, pa.table({"value": [b"new"] * 7})).result(30)
-    with pytest.raises(PySparkException, match=r"DATA_LOSS.*made anew"):
+    with pytest.raises(PySparkException, match=r"DATA_LOSS.*recreated"):
         frame.count()
     assert lenient.count() == 3
 

@@ -77,7 +77,7 @@ class Faults:
         others: dict[str, Callable[[], None]] = {
             "join": self._join,
             "partitions added": self._add_partitions,
-            "topic made anew": self._make_anew,
+            "topic recreated": self._make_anew,
             "offsets reset": self._reset_offsets,
             "reset held back": self._hold_a_reset_back,
             "join held back": self._hold_a_join_back,

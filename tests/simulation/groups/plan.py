@@ -12,7 +12,7 @@ from tests.simulation.sim_zookeeper import ZooKeeperWeather
 _KINDS = (
     "broker killed", "broker stopped", "broker paused", "cut from zookeeper", "session expiry", "zookeeper down",
     "broker isolated", "client cut off", "join", "leave", "client killed", "freeze", "slow release", "no polls",
-    "rewind", "other topics", "twin", "partitions added", "topic made anew", "member removed",
+    "rewind", "other topics", "twin", "partitions added", "topic recreated", "member removed",
     "death at a write", "offsets reset", "port refuses", "zookeeper lags", "stands still in a call",
     "commit held back", "release held back", "succeeded unawares", "reset held back", "commit arrives again",
 )  # fmt: skip

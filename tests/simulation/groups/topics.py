@@ -1,4 +1,4 @@
-"""The topics of a simulated group: always there to be read, growing, now and then made anew. No log, no disk.
+"""The topics of a simulated group: always there to be read, growing, now and then recreated. No log, no disk.
 
 A partition is one of one topic id; its records are the numbers from 0 to its end. ZooKeeper has what brokers need to
 know of a topic, and is changed at once, as if a controller had done it.

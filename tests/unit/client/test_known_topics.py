@@ -50,7 +50,7 @@ def test_client_never_goes_back_to_an_older_leader_epoch(
 
 
 @pytest.mark.parametrize(
-    "newer", [told([6, 3], leader=2), told([0], leader=2, topic_id=b"\x02" * 16)], ids=["epoch", "made anew"]
+    "newer", [told([6, 3], leader=2), told([0], leader=2, topic_id=b"\x02" * 16)], ids=["epoch", "recreated"]
 )
 def test_client_takes_over_what_is_newer(answers: list[MetadataResponse], newer: MetadataResponse) -> None:
     """Another leader, or another topic of the same name, whose epochs begin anew."""

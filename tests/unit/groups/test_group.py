@@ -143,7 +143,7 @@ def test_partitions_and_topics_that_come_and_go_are_shared_anew():
     world.topics = {"t": TopicShape(ID, 4)}
     world.settle(a, b)
     assert len(a.held) == len(b.held) == 2
-    world.topics = {"t": TopicShape(OTHER_ID, 2)}  # deleted and made anew
+    world.topics = {"t": TopicShape(OTHER_ID, 2)}  # deleted and recreated
     world.settle(a, b)
     assert sorted([*a.held, *b.held]) == [0, 1]
     assert {each.topic_id for m in world.group.members(0, {}) for each in m.assignment} == {OTHER_ID}

@@ -83,7 +83,7 @@ def test_damage_below_the_high_watermark_is_a_difference() -> None:
 
 
 def test_replicas_of_another_topic_id_are_refused() -> None:
-    """Bad input: a topic made anew is another one."""
+    """Bad input: a topic recreated is another one."""
     files = FaultyFiles()
     with open_directory(files, LEADER) as one, open_directory(files, FOLLOWER) as other:
         append(open_log(one), frame())

@@ -248,7 +248,7 @@ def test_directory_of_another_topic_id_is_set_aside_and_never_read():
 
 
 def test_log_in_use_is_not_given_out_under_another_topic_id():
-    """A topic made anew waits for the old one's deletion."""
+    """A topic recreated waits for the old one's deletion."""
     directory = open_directory()
     open_log(directory)
     with pytest.raises(InconsistentTopicIdError):

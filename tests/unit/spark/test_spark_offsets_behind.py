@@ -69,7 +69,7 @@ def test_offsets_behind_counts_a_partition_that_the_batch_did_not_know_from_its_
 
 
 def test_offsets_behind_is_never_negative() -> None:
-    """A topic made anew ends below the checkpoint."""
+    """A topic recreated ends below the checkpoint."""
     assert of_source(latestOffset={"a": {"0": 1, "1": 1}})[0].min == 0
 
 

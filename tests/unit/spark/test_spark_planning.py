@@ -209,10 +209,10 @@ def test_plan_ranges_starts_new_partitions_at_earliest() -> None:
         ({}, {TP1: 9}, {TP1: 4}, (), "starts at offset 4 instead of 0", [(TP1, 4, 9)]),
         ({}, {TP1: 9}, {}, (), "cannot be found", []),
         ({TP1: 2}, {TP1: 1}, {TP1: 0}, (), "was changed from 2 to 1", [(TP1, 0, 1)]),
-        ({TP1: 2}, {TP1: 7}, {TP1: 0}, (TP1,), "made anew", [(TP1, 0, 7)]),
+        ({TP1: 2}, {TP1: 7}, {TP1: 0}, (TP1,), "recreated", [(TP1, 0, 7)]),
     ],
     ids=["PARTITIONS_DELETED", "ADDED_PARTITION_DOES_NOT_START_FROM_OFFSET_ZERO", "INITIAL_OFFSET_NOT_FOUND",
-         "PARTITION_OFFSET_CHANGED", "topic made anew"],
+         "PARTITION_OFFSET_CHANGED", "topic recreated"],
 )  # fmt: skip
 def test_plan_ranges_names_what_is_lost_and_keeps_what_exists(
     start: dict, end: dict, earliest: dict, anew: tuple, says: str, kept: Spans

@@ -18,7 +18,7 @@ MISSING = "topic 't'"
 
 
 class LogInMemory:
-    """Partitions with a first offset and an end; topics with ids that change when they are made anew."""
+    """Partitions with a first offset and an end; topics with ids that change when they are recreated."""
 
     def __init__(self, **ends: int) -> None:
         self.spans: dict[TopicPartition, tuple[int, int]] = {}
@@ -153,14 +153,14 @@ def test_deleted_topic_is_data_loss_or_left_out() -> None:
 
 @pytest.mark.parametrize("new_end", [2, 5, 7])
 def test_topic_made_anew_under_a_running_query_is_noticed_by_its_id(new_end: int) -> None:
-    """A topic made anew is data loss also when it has as many records as before, or more; else it is read from 0."""
+    """A topic recreated is data loss also when it has as many records as before, or more; else it is read from 0."""
     log = LogInMemory(p0=9)
     strict, lenient = query(log), query(log, failOnDataLoss="false")
     for offsets in (strict, lenient):
         assert offsets.latest({T0: 5}, None) == {T0: 9}
         assert offsets.latest({T0: 9}, None) == {T0: 9}
     log.make("t", new_end)
-    with pytest.raises(DataLossError, match="made anew"):
+    with pytest.raises(DataLossError, match="recreated"):
         strict.latest({T0: 9}, None)
     end = lenient.latest({T0: 9}, None)
     assert spans(lenient.plan({T0: 9}, end)) == [[(T0, 0, new_end)]]

@@ -30,7 +30,7 @@ LOOKS_GONE = (
     OffsetOutOfRangeError("0 to 5 asked for, 0 to 3 are here"),
     DataLossError("t-0 ends at 3"),
     UnknownTopicOrPartitionError("no topic 't'"),
-    InconsistentTopicIdError("it was made anew"),
+    InconsistentTopicIdError("it was recreated"),
 )
 
 
