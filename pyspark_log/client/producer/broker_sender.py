@@ -98,11 +98,9 @@ class BrokerSender:
     def stop(self) -> None:
         """Ends the threads; unsent batches stay unsent. Blocks for a bounded time."""
         self._writer.stop()
-        with self._lock:
-            stream = self._stream
-        if stream is not None:
-            stream.end()
+        self._end_stream()
         self._writer.join(_JOIN_LIMIT_S)
+        self._end_stream()  # one that the writer was just opening
         for reader in self._readers:
             reader.join(_JOIN_LIMIT_S)
 
@@ -119,6 +117,12 @@ class BrokerSender:
             self._stream_failed(stream, NetworkError(f"{stream.address} was silent for {stream.silent_for_s:.0f} s"))
             return set()
         return {queue.topic for queue in owed}
+
+    def _end_stream(self) -> None:
+        with self._lock:
+            stream = self._stream
+        if stream is not None:
+            stream.end()
 
     # --- the writing thread -----------------------------------------------------------------------------------
 

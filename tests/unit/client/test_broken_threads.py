@@ -5,7 +5,8 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 
@@ -25,6 +26,7 @@ from pyspark_log.client.consumer.heartbeats import Heartbeats
 from pyspark_log.client.consumer.membership import Phase, Stay
 from pyspark_log.client.consumer.partition_state import PartitionState
 from pyspark_log.client.producer import broker_sender
+from pyspark_log.client.producer.broker_sender import BrokerSender
 from tests.unit.client.consumer_samples import MemoryCluster, Parts, make_topic
 
 LIMIT_S = 20.0
@@ -317,3 +319,58 @@ def test_producer_starts_a_thread_later_that_the_system_could_not_give(
                 producer.send("t", b"x")
         assert producer.send("t", b"x").result(LIMIT_S).offset == 0
     assert refused == [name]
+
+
+def test_stream_that_opens_while_the_producer_is_closed_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """W9: `close` waits for no answers on a stream that was not there yet when it ended the streams."""
+    opening = threading.Event()
+    made: list[AcknowledgingStream] = []
+
+    class LateStream(AcknowledgingStream):
+        def __init__(self, *_: Any, **__: Any) -> None:
+            super().__init__()
+            made.append(self)
+            opening.set()
+            assert sender._writer.rest(LIMIT_S), "it is not told to stop"
+
+        def write(self, request: ProduceRequest, frame: Any) -> None:
+            """Not answered."""
+
+    class OneBatch:
+        """What a sender asks of an accumulator that holds one batch."""
+
+        lock = threading.Lock()
+        wake = threading.Condition(lock)
+        batches: ClassVar[list[Any]] = [
+            SimpleNamespace(builder=None, frame=b"f", write_number=lambda: None, queue=SimpleNamespace(
+                topic="t", partition=0, topic_id=None, leader_epoch=0, leader=1
+            ))
+        ]  # fmt: skip
+
+        def outbox(self, broker_id: int) -> Any:
+            return self
+
+        def take(self, broker_id: int, *, now_s: float) -> tuple[Any, float]:
+            return (self.batches.pop() if self.batches else None), LIMIT_S
+
+        def retry(self, *_: Any, **__: Any) -> None:
+            return
+
+    monkeypatch.setattr(broker_sender, "ProduceStream", LateStream)
+    accumulator: Any = OneBatch()
+    sender = BrokerSender(
+        1,
+        accumulator,
+        address_of=lambda _: Address("h", 1),
+        stale=lambda _: None,
+        on_defect=lambda error: pytest.fail(repr(error)),
+        client_id="test",
+        acks=-1,
+        request_timeout_ms=1000,
+        codec="none",
+    )
+    assert sender.may_start()
+    assert opening.wait(LIMIT_S)
+    sender.stop()
+    assert len(made) == 1
+    assert not any(reader.is_running for reader in sender._readers)
