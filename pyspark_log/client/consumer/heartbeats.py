@@ -261,8 +261,8 @@ def stay_of(settings: ConsumerSettings) -> Stay:
     return Stay(
         group_id=settings.group_id or "",
         instance_id=settings.group_instance_id,
-        client_id=settings.client_id[:255],
-        client_host=socket.gethostname()[:255],
+        client_id=settings.client_id,
+        client_host=socket.gethostname(),
         session_timeout_ms=settings.session_timeout_ms,
         max_poll_interval_ms=settings.max_poll_interval_ms,
     )

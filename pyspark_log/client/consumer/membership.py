@@ -110,6 +110,7 @@ class Stay:
 
 
 _NOTHING: Final[frozenset[Granted]] = frozenset()
+_MOST_NAME_CHARS: Final = 255  # of what a heartbeat says for display
 
 
 class Membership:
@@ -431,8 +432,8 @@ class Membership:
             member_epoch=epoch,
             kind=stay.kind,
             instance_id=stay.instance_id,
-            client_host=stay.client_host,
-            client_id=stay.client_id,
+            client_host=stay.client_host[:_MOST_NAME_CHARS],
+            client_id=stay.client_id[:_MOST_NAME_CHARS],
             topics=self._topics,  # always: a new coordinator may not have heard of the last change
             session_timeout_ms=stay.session_timeout_ms,
             rebalance_timeout_ms=stay.max_poll_interval_ms,

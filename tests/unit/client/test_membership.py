@@ -21,7 +21,14 @@ from broker_runtime.contract.errors import (
     UnknownServerError,
 )
 from broker_runtime.contract.model import TopicPartition
-from broker_runtime.contract.requests import AssignedPartitions, GroupHeartbeatResponse
+from broker_runtime.contract.requests import (
+    AssignedPartitions,
+    GroupHeartbeatRequest,
+    GroupHeartbeatResponse,
+    MemberKind,
+    decode,
+    encode,
+)
 from broker_runtime.contract.waiting import Backoff
 from pyspark_log.client.consumer.membership import Granted, Membership, Phase, Sent, Stay, Told
 
@@ -78,6 +85,16 @@ def member(*numbers: int, instance_id: str | None = None, max_poll_interval_ms: 
 
 
 # --- joining --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["consumer", "spark"])
+def test_long_names_are_cut_to_what_a_heartbeat_may_say(kind: MemberKind) -> None:
+    """Bad input: they are for display, and no reason to be refused by the group."""
+    machine = Membership(Stay(group_id="g", kind=kind, client_id="c" * 300, client_host="h" * 300))
+    machine.join(["t"], 0.0)
+    request = sent(machine, 0.0).request
+    assert (request.client_id, request.client_host) == ("c" * 255, "h" * 255)
+    assert decode(encode(request), GroupHeartbeatRequest) == request
 
 
 def test_member_joins_is_told_and_acknowledges() -> None:
