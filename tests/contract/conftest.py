@@ -1,9 +1,12 @@
-"""Both kinds of `ZooKeeperClient`: the one over a real ZooKeeper and the one in memory."""
+"""Both kinds of `ZooKeeperClient`, over a real ZooKeeper and in memory; and a Flight peer that breaks."""
+
+from collections.abc import Iterator
 
 import pytest
 
 from broker_runtime.zookeeper.client import KazooZooKeeper
 from broker_runtime.zookeeper.memory import MemoryZooKeeper
+from tests.contract.breaking_peer import Relay, Server
 
 
 @pytest.fixture(params=["memory", "real"])
@@ -31,3 +34,18 @@ def connect(request):
 @pytest.fixture
 def client(connect):
     return connect()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server()
+    server.speaks.set()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def relay(server: Server) -> Iterator[Relay]:
+    relay = Relay(server.port)
+    yield relay
+    relay.cut()

@@ -19,7 +19,8 @@ from broker_runtime.contract.errors import (
 from broker_runtime.contract.requests import FindCoordinatorRequest, FindCoordinatorResponse
 from broker_runtime.contract.settings import Address
 from broker_runtime.following.peers import Peers, broker_answers
-from tests.contract.test_link import ANSWER, LIMIT_S, Asking, Relay, Server
+from tests.contract.breaking_peer import ANSWER, LIMIT_S, Relay, Server
+from tests.contract.test_link import Asking
 from tests.unit.client.channels import FakeClock
 from tests.waiting import SOON_S, wait_until
 
@@ -36,21 +37,6 @@ class Call:
         return self._peers.call(
             self._address, "find_coordinator", request, FindCoordinatorResponse, timeout_s=timeout_s
         )
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    server = Server()
-    server.speaks.set()
-    yield server
-    server.stop()
-
-
-@pytest.fixture
-def relay(server: Server) -> Iterator[Relay]:
-    relay = Relay(server.port)
-    yield relay
-    relay.cut()
 
 
 @pytest.fixture
