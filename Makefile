@@ -12,11 +12,12 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export PYSPARK_PYTHON := $(CURDIR)/.venv/bin/python
 unexport PYSPARK_DRIVER_PYTHON PYSPARK_DRIVER_PYTHON_OPTS SPARK_HOME SPARK_CONF_DIR PYTHONPATH PYTHONHOME
 
-# Fast tests first; every folder of tests/ is in, so a new one cannot be forgotten. tests/wheel is wheel-test.
+# Fast tests first; every folder of tests/ is in, so a new one cannot be forgotten.
 FAST_TESTS := $(wildcard tests/unit tests/contract) $(wildcard tests/test_*.py)
-# Of the slow ones the simulation comes first: its files take longest, and each is run by one process.
-SLOW_TESTS := $(wildcard tests/simulation) $(filter-out tests/simulation tests/unit tests/contract tests/wheel \
-	tests/__pycache__, $(patsubst %/,%,$(wildcard tests/*/)))
+# Of the slow ones those come first whose files take longest: each file is run by one process.
+LONG_TESTS := $(wildcard tests/examples tests/simulation tests/wheel tests/chaos)
+SLOW_TESTS := $(LONG_TESTS) $(filter-out $(LONG_TESTS) tests/unit tests/contract tests/__pycache__, \
+	$(patsubst %/,%,$(wildcard tests/*/)))
 PYTEST_ARGS ?=
 
 # Most of the slow tests wait for processes most of the time. Each file is run by one of so many (tests/conftest.py).
@@ -34,7 +35,7 @@ help:  ## what can be made
 demo: $(READY)  ## real flights through three brokers and two Spark jobs; a job and a broker are killed (4 minutes)
 	@$(PY) -m examples.demo
 
-test: lint pytest wheel-test  ## everything that must hold: lint, all tests, the wheel in an empty venv, README (20 minutes)
+test: lint pytest  ## everything that must hold: lint, all tests, the wheel in an empty venv, README (25 minutes)
 
 lint: $(READY)  ## ruff, mypy --strict, import contracts
 	$(PY) -m ruff check .
