@@ -20,7 +20,7 @@ import threading
 import time
 import weakref
 from contextlib import AbstractContextManager
-from typing import Final, Protocol
+from typing import Final
 
 FORK_WAIT_S: Final = 3.0
 """How long a fork waits for calls that are under way."""
@@ -29,8 +29,8 @@ SETTLE_S: Final = 0.1
 """How long gRPC has for ending its threads after the last connection."""
 
 
-class Forkable(Protocol):
-    """Something that lives across a fork."""
+class Forkable:
+    """Something that lives across a fork, once it is registered. It overrides the hooks in which it does something."""
 
     def _interrupt_for_fork(self) -> None:
         """In the parent, before: makes threads that are inside Flight calls come out soon. Bounded."""

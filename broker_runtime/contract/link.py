@@ -96,7 +96,7 @@ class Connection:
             self.client = None
 
 
-class Link:
+class Link(forking.Forkable):
     """A connection to one peer. Thread-safe, but for `open`; `read` is for one thread at a time, as Flight demands."""
 
     def __init__(

@@ -17,7 +17,7 @@ _MANY = 2_000
 _FORKS = 200
 
 
-class Counting:
+class Counting(forking.Forkable):
     """Counts what it is told."""
 
     def __init__(self) -> None:
@@ -83,6 +83,24 @@ def test_fork_does_not_reach_a_client_that_was_closed() -> None:
     forking.unregister(client)
     fork_as_parent()
     assert (client.interrupted, client.dropped) == (0, 0)
+
+
+def test_what_lives_across_a_fork_has_only_the_hooks_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that only starts again in the child says nothing about the parent."""
+    began_again = threading.Event()
+
+    class StartingAgain(forking.Forkable):
+        def _after_fork_in_child(self) -> None:
+            began_again.set()
+
+    monkeypatch.setattr(forking, "_gate", forking._Gate())
+    monkeypatch.setattr(forking, "_live", weakref.WeakSet[forking.Forkable]())
+    client = StartingAgain()
+    forking.register(client)
+    fork_as_parent()
+    assert not began_again.is_set()
+    forking._after_fork_in_child()
+    assert began_again.is_set()
 
 
 def test_fork_waits_for_calls_under_way_and_holds_up_new_ones() -> None:
