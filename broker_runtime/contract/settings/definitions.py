@@ -312,15 +312,6 @@ def reference_table(scope: Scope) -> str:
     return "\n".join(rows) + "\n"
 
 
-def help_text(scope: Scope) -> str:
-    """The scope's settings for a terminal: a line with name, default and what is allowed, then the sentence."""
-    lines: list[str] = []
-    for setting in settings_of(scope).values():
-        default = "required" if setting.required else setting.show(setting.default) or "unset"
-        lines += [f"{setting.name}  (default: {default}; allowed: {setting.allowed})", f"    {setting.sentence}"]
-    return "\n".join(lines).replace("`", "")
-
-
 def _defined_in(settings_class: type[Settings]) -> dict[str, Setting]:
     """What the fields of the class say, by dotted name."""
     found: dict[str, Setting] = {}
