@@ -37,7 +37,8 @@ from broker_runtime.contract.events import event
 from broker_runtime.contract.model import GroupDescription
 from broker_runtime.contract.requests import GroupHeartbeatRequest, GroupHeartbeatResponse
 from broker_runtime.contract.waiting import CLOCK, Clock, Deadline, Worker
-from pyspark_log.client.consumer.membership import Membership, Phase, Sent, Signature, Stay
+from pyspark_log.client.connection.offsets import Signature
+from pyspark_log.client.consumer.membership import Membership, Phase, Sent, Stay
 
 SESSION_TIMEOUT_MS = 10_000
 """How long a query keeps its group after its last heartbeat, where the brokers allow it."""

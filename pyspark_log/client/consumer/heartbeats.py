@@ -18,7 +18,8 @@ from broker_runtime.contract.settings import ConsumerSettings
 from broker_runtime.contract.waiting import Worker
 from pyspark_log.client.connection.cluster import Cluster
 from pyspark_log.client.connection.coordinator import Coordinator
-from pyspark_log.client.consumer.membership import Membership, Phase, Signature, Stay, Told
+from pyspark_log.client.connection.offsets import Signature
+from pyspark_log.client.consumer.membership import Membership, Phase, Stay, Told
 
 _JOIN_LIMIT_S = 6.0
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)

@@ -47,6 +47,7 @@ from broker_runtime.contract.requests import (
     MemberKind,
 )
 from broker_runtime.contract.waiting import Backoff
+from pyspark_log.client.connection.offsets import Signature
 
 _LEAST_INTERVAL_S: Final = 0.05
 _REQUEST_LIMIT_S: Final = 5.0
@@ -82,14 +83,6 @@ class Sent(NamedTuple):
     serial: int
     request: GroupHeartbeatRequest
     sent_s: float
-
-
-class Signature(NamedTuple):
-    """Which member makes a commit, in which epoch; the sequence counts its commits."""
-
-    member_id: str
-    member_epoch: int
-    sequence: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
