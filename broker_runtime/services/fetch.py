@@ -76,7 +76,7 @@ class FetchService:
     ) -> FetchAnswer:
         """Answers as soon as ``min_bytes`` are there or a partition has an error, else after ``max_wait_ms``.
 
-        A `BrokerCaller` is a follower, any other caller a consumer. ``rotation`` says which of the partitions is read
+        For consumers: a follower fetches in its `follower_session`. ``rotation`` says which of the partitions is read
         first; raise it by one per request so that a byte limit starves none. ``still_waiting`` is called every
         `HEARTBEAT_INTERVAL_S` of a wait; what it raises ends the fetch. The first partition that has data gives at
         least one frame, however large.
@@ -101,10 +101,9 @@ class FetchService:
         request: FetchRequest,
         wanted: Sequence[FetchPartition],
         *,
-        is_first_read: bool = True,
-        reported: Collection[TopicPartition] | None = None,
+        reported: Collection[TopicPartition] = (),
     ) -> list[PartitionRead]:
-        """``reported``: of which of them the request reports something; None: of all, when they are first read."""
+        """``reported``: of which of them a follower has just reported something."""
         reads: list[PartitionRead] = []
         left_bytes = min(request.max_bytes, self._max_bytes)
         is_first = True
@@ -117,7 +116,7 @@ class FetchService:
                 room_bytes = min(each.max_bytes, max(left_bytes, 0))
                 if isinstance(caller, BrokerCaller):
                     now_ms = int(self._clock.now_s() * 1000)
-                    is_report = is_first_read if reported is None else (each.topic, each.partition) in reported
+                    is_report = (each.topic, each.partition) in reported
                     read_for_follower(read, room_bytes, caller, now_ms, is_first=is_first, is_report=is_report)
                 else:
                     read_for_consumer(read, room_bytes, is_first=is_first)
@@ -144,12 +143,12 @@ class FetchService:
                 # Also those that were hosted during the wait.
                 fresh = {read.partition for read in reads if read.partition is not None} - watched
                 for partition in fresh:
-                    partition.add_waiter(waiter, at_append=isinstance(caller, BrokerCaller))
+                    partition.add_waiter(waiter)
                 watched |= fresh
                 if not fresh:
                     wait.until(waiter.wait)
                 # Read again after the waiter was added: what came in between is seen here, what comes later wakes it.
-                reads = self._read(caller, request, wanted, is_first_read=False)
+                reads = self._read(caller, request, wanted)
             return reads
         finally:
             for partition in watched:
