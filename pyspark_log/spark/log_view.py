@@ -172,14 +172,14 @@ class BrokerLogView:
     def session_limits_ms(self) -> tuple[int, int]:
         """See `query_member.GroupCalls`. Thread-safe."""
         broker_id = min(self._cluster.describe(timeout_s=_GROUP_LIMIT_S).brokers)
-        told = self._cluster.call(
+        response = self._cluster.call(
             "describe_config",
             DescribeConfigRequest(broker_id=broker_id),
             DescribeConfigResponse,
             to=broker_id,
             timeout_s=_GROUP_LIMIT_S,
         )
-        least, most = (told.entries[f"group.{which}.session.timeout.ms"].value for which in ("min", "max"))
+        least, most = (response.entries[f"group.{which}.session.timeout.ms"].value for which in ("min", "max"))
         return parse_duration(least), parse_duration(most)
 
     def close(self) -> None:

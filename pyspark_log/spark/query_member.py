@@ -283,11 +283,11 @@ class QueryMember:
         return machine.wait_s(self._clock.now_s())
 
     def _look_at_holder(self, error: GroupInUseError) -> float:
-        """Is the other member alive? The machine is not told: it is still joining, under the same member id."""
+        """Is the other member alive? The machine does not learn it: it is still joining, under the same member id."""
         asked_s = self._clock.now_s()
         try:
             group = self._calls.describe_group()
-        except PylogError:  # the coordinator moved, or the other member is gone; the next heartbeat tells
+        except PylogError:  # the coordinator moved, or the other member is gone; the next heartbeat shows it
             group = None
         answered_s = self._clock.now_s()
         if group is not None:

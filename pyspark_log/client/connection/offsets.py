@@ -249,7 +249,7 @@ def _ask_leaders(
     def find_leaders(found: Mapping[TopicPartition, OffsetAnswer]) -> dict[TopicPartition, int | None]:
         left = [at for at in wanted if at not in found]
         for name in dict.fromkeys(at.topic for at in left):
-            # Whatever the round before was told is out of date, or everything would have been answered.
+            # What the previous round knew is out of date, or everything would have been answered.
             topics[name] = cluster.topic(name, max_age=topics.get(name), timeout_s=deadline.remaining_s())
         return {at: topics[at.topic].partition(at.partition).leader for at in left}
 
