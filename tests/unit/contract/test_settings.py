@@ -245,10 +245,10 @@ def test_bootstrap_servers_come_from_the_environment_when_not_given(monkeypatch)
 def test_broker_file_takes_quoted_bare_and_nested_names(tmp_path, text):
     path = tmp_path / "broker.toml"
     path.write_text(text)
-    settings = load_broker_settings(path, {"num.partitions": 4})
+    settings = load_broker_settings(path)
     assert (settings.broker_id, settings.log_dirs) == (3, (Path("/a"), Path("/b")))
     assert settings.listeners == Address("h", 1)
-    assert settings.num_partitions == 4
+    assert settings.num_partitions == 1
 
 
 @pytest.mark.parametrize(
