@@ -7,7 +7,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-_RUNS = {"cluster": "tests.simulation.pool", "groups": "tests.simulation.groups.run"}
+_RUNS = {"cluster": "tests.simulation.simulator.pool", "groups": "tests.simulation.groups.run"}
 
 
 def main(workload: str, count: int) -> int:

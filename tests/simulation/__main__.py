@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from tests.simulation import situations, variants
-from tests.simulation.pool import run_limited, run_seeds
-from tests.simulation.run import Outcome, run_seed
-from tests.simulation.situations import PREFIX
+from tests.simulation.partitions import situations, variants
+from tests.simulation.partitions.run import Outcome, run_seed
+from tests.simulation.partitions.situations import PREFIX
+from tests.simulation.simulator.pool import run_limited, run_seeds
 
 _SHOWN_FAILURES = 3
 

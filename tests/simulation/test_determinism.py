@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation import run as of_the_cluster
 from tests.simulation.groups import run as of_groups
-from tests.simulation.run import Outcome
+from tests.simulation.partitions import run as of_the_cluster
+from tests.simulation.partitions.run import Outcome
 
 ROOT = Path(__file__).parents[2]
 Runner = Callable[[int], Outcome]

@@ -16,15 +16,15 @@ from broker_runtime.log import LogDirectory
 from broker_runtime.replication import Partition
 from broker_runtime.replication.registry import KnownTopic
 from broker_runtime.zookeeper.session import NodeExistsError, SessionState
-from tests.simulation.committed import Committed, ViolationError
-from tests.simulation.disk import SimFiles
-from tests.simulation.life import SimRegistry
-from tests.simulation.log_view import DiskView, StoredFrame
-from tests.simulation.network import Weather
-from tests.simulation.scheduler import MS, SECOND, Crashed, DefectError, Scheduler
-from tests.simulation.sim_zookeeper import LOST_AFTER, LOST_BEFORE, SimZooKeeper, ZooKeeperWeather
-from tests.simulation.trace import Trace
-from tests.simulation.world import World, told_to
+from tests.simulation.partitions.broker.disk import SimFiles
+from tests.simulation.partitions.broker.life import SimRegistry
+from tests.simulation.partitions.committed import Committed, ViolationError
+from tests.simulation.partitions.log_view import DiskView, StoredFrame
+from tests.simulation.partitions.world import World, told_to
+from tests.simulation.simulator.network import Weather
+from tests.simulation.simulator.scheduler import MS, SECOND, Crashed, DefectError, Scheduler
+from tests.simulation.simulator.trace import Trace
+from tests.simulation.simulator.zookeeper import LOST_AFTER, LOST_BEFORE, SimZooKeeper, ZooKeeperWeather
 from tests.topic_settings import topic_settings
 from tests.unit.replication.partitions import RoomyDisk, frame, leadership
 

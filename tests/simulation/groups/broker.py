@@ -35,8 +35,8 @@ from broker_runtime.zookeeper.membership import BrokerIdentity, Membership, dere
 from broker_runtime.zookeeper.session import SessionState, ZNodeError
 from tests.callers import CLIENT
 from tests.simulation.groups.ensemble import Client, Ensemble
-from tests.simulation.scheduler import MS, Crashed, Event, Scheduler
-from tests.simulation.trace import Trace
+from tests.simulation.simulator.scheduler import MS, Crashed, Event, Scheduler
+from tests.simulation.simulator.trace import Trace
 
 _LIMITS = Limits(min_session_ms=1_000, max_session_ms=60_000, max_members=20)
 _LOOK_US = 250 * MS

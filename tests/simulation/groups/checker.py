@@ -20,7 +20,7 @@ from typing import Protocol
 from broker_runtime.groups.member import Partition
 from broker_runtime.zookeeper.session import Create, Operation, Set
 from broker_runtime.zookeeper.znodes import CONSUMERS, GroupMembers, GroupOffsets, from_json, members_from_bytes
-from tests.simulation.committed import ViolationError
+from tests.simulation.partitions.committed import ViolationError
 
 
 class Holder(Protocol):

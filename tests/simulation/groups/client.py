@@ -23,8 +23,8 @@ from tests.simulation.groups.checker import Checker, listed, told
 from tests.simulation.groups.heartbeat_thread import HeartbeatThread
 from tests.simulation.groups.positions import Positions
 from tests.simulation.groups.topics import Topics
-from tests.simulation.scheduler import MS, SECOND
-from tests.simulation.trace import Trace
+from tests.simulation.simulator.scheduler import MS, SECOND
+from tests.simulation.simulator.trace import Trace
 
 POLL = "poll"
 _BATCH = 4

@@ -1,4 +1,4 @@
-"""The simulated ZooKeeper as coordinators of groups meet it at its worst, on top of `sim_zookeeper`:
+"""The simulated ZooKeeper as coordinators of groups meet it at its worst, on top of `zookeeper`:
 
 - a client is connected to one server, which may lag: its reads show the tree as it was a while ago, never older than
   what the client has read before or than its own last write (so a write of checks alone brings it up to date);
@@ -17,10 +17,10 @@ from typing import TypeVar
 from broker_runtime.zookeeper.memory import MemoryClient
 from broker_runtime.zookeeper.session import BadVersionError, Operation, SessionState, Watch, ZNode
 from tests.simulation.groups import situations
-from tests.simulation.recording_tree import RecordingTree
-from tests.simulation.scheduler import MAX_NESTING, MS, Scheduler
-from tests.simulation.sim_zookeeper import SimClient, SimZooKeeper, ZooKeeperWeather
-from tests.simulation.trace import Trace
+from tests.simulation.simulator.recording_tree import RecordingTree
+from tests.simulation.simulator.scheduler import MAX_NESTING, MS, Scheduler
+from tests.simulation.simulator.trace import Trace
+from tests.simulation.simulator.zookeeper import SimClient, SimZooKeeper, ZooKeeperWeather
 
 _T = TypeVar("_T")
 _LOOK_US = 20 * MS

@@ -27,8 +27,8 @@ from tests.simulation.groups.ensemble import Hold
 from tests.simulation.groups.positions import LIMIT_US
 from tests.simulation.groups.situations import HELD_BACK, RESET_WITH_CHANGE, is_commit
 from tests.simulation.groups.world import World
-from tests.simulation.scheduler import MS, SECOND
-from tests.simulation.sim_zookeeper import LOST_AFTER, LOST_BEFORE
+from tests.simulation.simulator.scheduler import MS, SECOND
+from tests.simulation.simulator.zookeeper import LOST_AFTER, LOST_BEFORE
 
 _MOST_CLIENTS = 9
 _MOST_PARTITIONS = 10

@@ -11,7 +11,7 @@ from broker_runtime.contract.errors import NetworkError, PylogError, error_from_
 from broker_runtime.contract.requests import GroupHeartbeatResponse
 from pyspark_log.client.consumer.membership import Membership, Sent
 from tests.simulation.groups.calls import Coordination
-from tests.simulation.scheduler import SECOND, Event, Scheduler
+from tests.simulation.simulator.scheduler import SECOND, Event, Scheduler
 
 THREAD = "heartbeat"
 _LEAST_US = 1_000

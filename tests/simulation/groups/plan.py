@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from tests.simulation.network import Weather
-from tests.simulation.scheduler import MS, SECOND
-from tests.simulation.sim_zookeeper import ZooKeeperWeather
+from tests.simulation.simulator.network import Weather
+from tests.simulation.simulator.scheduler import MS, SECOND
+from tests.simulation.simulator.zookeeper import ZooKeeperWeather
 
 _KINDS = (
     "broker killed", "broker stopped", "broker paused", "cut from zookeeper", "session expiry", "zookeeper down",

@@ -22,7 +22,7 @@ from broker_runtime.groups.member import Partition
 from pyspark_log.client.consumer.membership import Membership
 from tests.simulation.groups.calls import RETRIABLE, Coordination
 from tests.simulation.groups.checker import told
-from tests.simulation.scheduler import SECOND
+from tests.simulation.simulator.scheduler import SECOND
 
 if TYPE_CHECKING:
     from tests.simulation.groups.client import Client

@@ -10,15 +10,15 @@ from __future__ import annotations
 import dataclasses
 import itertools
 
-from tests.simulation.committed import ViolationError
 from tests.simulation.groups.checker import told
 from tests.simulation.groups.client import Client, Habits
 from tests.simulation.groups.faults import Faults
 from tests.simulation.groups.plan import Plan, plan_of
 from tests.simulation.groups.world import World, told_to
-from tests.simulation.pool import SEED_LIMIT_S, limit
-from tests.simulation.run import Outcome, carry_out
-from tests.simulation.scheduler import MS, SECOND
+from tests.simulation.partitions.committed import ViolationError
+from tests.simulation.partitions.run import Outcome, carry_out
+from tests.simulation.simulator.pool import SEED_LIMIT_S, limit
+from tests.simulation.simulator.scheduler import MS, SECOND
 
 _HEAL_LIMIT_US = 90 * SECOND
 _QUIET_US = 4 * SECOND

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.simulation.groups import situations
 from tests.simulation.groups.run import run_limited
-from tests.simulation.pool import run_seeds
+from tests.simulation.simulator.pool import run_seeds
 
 FIRST, COUNT = 1, 300
 FAULTS_AT_LEAST = 2_000

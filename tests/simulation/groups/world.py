@@ -24,10 +24,10 @@ from tests.simulation.groups.client import Client, Habits
 from tests.simulation.groups.ensemble import Ensemble
 from tests.simulation.groups.situations import Situations, noticing_superseded
 from tests.simulation.groups.topics import Topics
-from tests.simulation.network import Call, Network, Weather
-from tests.simulation.scheduler import SECOND, Event, Scheduler
-from tests.simulation.sim_zookeeper import ZooKeeperWeather
-from tests.simulation.trace import LogLines, Trace
+from tests.simulation.simulator.network import Call, Network, Weather
+from tests.simulation.simulator.scheduler import SECOND, Event, Scheduler
+from tests.simulation.simulator.trace import LogLines, Trace
+from tests.simulation.simulator.zookeeper import ZooKeeperWeather
 
 
 class World:
