@@ -4,17 +4,19 @@ does not hold. Ends with 1 there, and says what it was.
 
 from __future__ import annotations
 
-import importlib
 import sys
 
-_RUNS = {"cluster": "tests.simulation.simulator.pool", "groups": "tests.simulation.groups.run"}
+from tests.simulation.groups.run import GROUPS
+from tests.simulation.partitions.run import PARTITIONS
+from tests.simulation.simulator.pool import run_limited
+
+_WORKLOADS = {"cluster": PARTITIONS, "groups": GROUPS}
 
 
 def main(workload: str, count: int) -> int:
     """The exit status."""
-    run = importlib.import_module(_RUNS[workload]).run_limited
     for seed in range(1, count + 1):
-        failure = run(seed).failure
+        failure = run_limited(_WORKLOADS[workload], seed).failure
         if failure is not None:
             print(f"seed {seed}: {failure.splitlines()[0]}")
             return 1

@@ -21,7 +21,7 @@ from broker_runtime.zookeeper.session import Create, Operation, Set
 from broker_runtime.zookeeper.znodes import group_members_path
 from tests.simulation.groups.broker import Broker
 from tests.simulation.groups.calls import Coordination
-from tests.simulation.groups.checker import told
+from tests.simulation.groups.checker import name_of
 from tests.simulation.groups.client import Client, Process
 from tests.simulation.groups.ensemble import Hold
 from tests.simulation.groups.positions import LIMIT_US
@@ -77,7 +77,7 @@ class Faults:
         others: dict[str, Callable[[], None]] = {
             "join": self._join,
             "partitions added": self._add_partitions,
-            "topic recreated": self._make_anew,
+            "topic recreated": self._recreate_topic,
             "offsets reset": self._reset_offsets,
             "reset held back": self._hold_a_reset_back,
             "join held back": self._hold_a_join_back,
@@ -94,17 +94,10 @@ class Faults:
         self._is_over = True
         world = self._world
         world.trace.line("sim", "healed")
-        world.network.heal()
-        world.network.weather.lost = world.network.weather.repeated = world.network.weather.late = 0.0
-        world.zookeeper.weather.lost_before = world.zookeeper.weather.lost_after = 0.0
-        world.scheduler.resume_all()
-        world.zookeeper.come_back()
+        world.heal()
         for broker in world.brokers.values():
-            world.zookeeper.reconnect(broker.actor)
-            world.zookeeper.awake(broker.actor)
+            world.zookeeper.heal(broker.actor)
             broker.refuses_connections = False
-            if broker.life is not None:
-                broker.life.client.stop_lagging()
             broker.start()
         for client in world.clients:
             client.slow_us = client.dawdles_until_us = 0
@@ -228,7 +221,7 @@ class Faults:
         self._later(self._between(300 * MS, 12 * SECOND), mend)
 
     def _refuse_connections(self, broker: Broker, duration_us: int = 0) -> None:
-        """Its port refuses who connects anew; others take it for dead, while it goes on with whom it has."""
+        """Its port refuses new connections; others take it for dead, while it goes on with whom it has."""
         self._fault("port refuses", broker.actor)
         broker.refuses_connections = True
 
@@ -239,10 +232,9 @@ class Faults:
 
     def _lag(self, broker: Broker) -> None:
         """The server of ZooKeeper that it is connected to is behind the others."""
-        assert broker.life is not None
         lag_us, duration_us = self._between(50 * MS, 4 * SECOND), self._between(SECOND, 15 * SECOND)
         self._fault("zookeeper lags", broker.actor, f"{lag_us / 1e6:.1f} s")
-        broker.life.client.lag(lag_us, duration_us)
+        self._world.zookeeper.lag(broker.actor, lag_us, duration_us)
 
     def _stand_still_in_a_call(self, broker: Broker) -> None:
         """The process stands still between two lines: before one of its next writes, and goes on from there; mostly for
@@ -348,7 +340,8 @@ class Faults:
 
             def is_over() -> bool:
                 has_begun = self._has_begun(written, [])
-                world.trace.counts[RESET_WITH_CHANGE] += has_begun
+                if has_begun:
+                    world.trace.situation(RESET_WITH_CHANGE)
                 return self._is_over or has_begun
 
             limit_us = self._between(4 * SECOND, 9 * SECOND)
@@ -442,7 +435,8 @@ class Faults:
         begun = [client for each in written for client in self._holders(*each) if client not in before]
         for client in dict.fromkeys(begun):
             self._later(self._between(50 * MS, 500 * MS), client.leave)
-        self._world.trace.counts[HELD_BACK] += bool(begun)
+        if begun:
+            self._world.trace.situation(HELD_BACK)
         return bool(begun)
 
     def _kill_for_long(self, process: Process) -> None:
@@ -617,7 +611,7 @@ class Faults:
         partition = self._rng.choice(found)
         offset = self._rng.randrange(world.checker.committed(group_id, partition))
         at = PartitionKey(topic=partition.topic, partition=partition.number, topic_id=partition.topic_id)
-        self._fault("offsets reset", "adm", f"{told(partition)} of {group_id} to {offset}")
+        self._fault("offsets reset", "adm", f"{name_of(partition)} of {group_id} to {offset}")
         world.checker.resets(group_id, partition, offset)
 
         def answered(answer: object) -> None:
@@ -654,7 +648,7 @@ class Faults:
             self._fault("partitions added", name)
             topics.add_partitions(name, self._rng.randint(1, 3))
 
-    def _make_anew(self) -> None:
+    def _recreate_topic(self) -> None:
         topics = self._world.topics
         name = self._rng.choice(["t", "u"])
         if name in topics.ids:

@@ -40,7 +40,7 @@ class HeartbeatThread:
         self._next: Event | None = None
 
     def wake(self) -> None:
-        """Something has changed that it may have to tell."""
+        """Something has changed that it may have to send."""
         self._after(0)
 
     def _after(self, delay_us: int) -> None:

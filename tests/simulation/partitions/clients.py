@@ -1,4 +1,4 @@
-"""Producers and consumers as a broker meets them: they believe what metadata told them, ask again, and time out.
+"""Producers and consumers as a broker meets them: they believe what metadata says, ask again, and time out.
 
 The models keep the rules that the real clients keep: at most five frames in flight per partition, retried in order and
 unchanged; positions only go on; an answer of an older leader epoch than one that was seen is not believed. Rule: what
@@ -58,7 +58,7 @@ class Client:
             return
         self._is_asking = True
 
-        def told(answer: object) -> None:
+        def answered(answer: object) -> None:
             assert isinstance(answer, Metadata)
             self._is_asking = False
             self.metadata = self.metadata.newer(answer)
@@ -73,7 +73,7 @@ class Client:
             self.name,
             broker_id,
             lambda life, reply: reply(Metadata.of(life)),
-            on_answer=told,
+            on_answer=answered,
             on_failure=failed,
             timeout_us=SECOND,
         )
@@ -98,7 +98,7 @@ class Queued:
 
 
 @dataclass(slots=True)
-class Lane:
+class ProducerPartition:
     """One partition of a producer. ``producer_id`` -1: it is not idempotent."""
 
     producer_id: int
@@ -127,7 +127,7 @@ class Producer(Client):
         interval_us: int = 150 * MS,
     ) -> None:
         super().__init__(world, name)
-        self.lanes = {at: Lane(-1 if producer_id is None else producer_id) for at in partitions}
+        self.partitions = {at: ProducerPartition(-1 if producer_id is None else producer_id) for at in partitions}
         self._batches = batches
         self._is_idempotent = producer_id is not None
         self._acks = acks
@@ -137,34 +137,34 @@ class Producer(Client):
     @property
     def is_done(self) -> bool:
         """Whether everything was made and acknowledged (or given up, where it is sent once)."""
-        return all(lane.made >= self._batches and not lane.queue for lane in self.lanes.values())
+        return all(state.made >= self._batches and not state.queue for state in self.partitions.values())
 
     def stop_making(self) -> None:
         """No further batches."""
         self._batches = 0
 
     def make(self, at: TopicPartition, values: tuple[str, ...] = ()) -> Batch:
-        """A new batch for the partition, of these values or some; it is sent when the lane gets to it."""
-        lane = self.lanes[at]
+        """A new batch for the partition, of these values or some; it is sent when it is its turn."""
+        state = self.partitions[at]
         count = len(values) or self.world.rng.randint(1, 3)
-        values = values or tuple(f"{self.name}/{at.partition}/{lane.made}.{row}" for row in range(count))
-        batch = self._encoded(at, lane, lane.made, values)
-        lane.made += 1
-        lane.queue.append(Queued(batch))
+        values = values or tuple(f"{self.name}/{at.partition}/{state.made}.{row}" for row in range(count))
+        batch = self._encoded(at, state, state.made, values)
+        state.made += 1
+        state.queue.append(Queued(batch))
         return batch
 
-    def _encoded(self, at: TopicPartition, lane: Lane, number: int, values: tuple[str, ...]) -> Batch:
-        """A batch with the lane's next sequence."""
-        base_sequence = lane.next_sequence if self._is_idempotent else -1
+    def _encoded(self, at: TopicPartition, state: ProducerPartition, number: int, values: tuple[str, ...]) -> Batch:
+        """A batch with the next sequence."""
+        base_sequence = state.next_sequence if self._is_idempotent else -1
         frame = encode_frame(
             pa.record_batch({"value": pa.array([value.encode() + self._filler for value in values], pa.binary())}),
             _UNTYPED,
             timestamps=EPOCH_MS,
-            producer_id=lane.producer_id,
+            producer_id=state.producer_id,
             producer_epoch=0 if self._is_idempotent else -1,
             base_sequence=base_sequence,
         )
-        lane.next_sequence += len(values)
+        state.next_sequence += len(values)
         batch = Batch(
             producer=self.name,
             at=at,
@@ -179,25 +179,27 @@ class Producer(Client):
         return batch
 
     def _work(self) -> None:
-        for at, lane in self.lanes.items():
-            if lane.made < self._batches and len(lane.queue) < IN_FLIGHT and self.world.rng.random() < 0.7:
+        for at, state in self.partitions.items():
+            if state.made < self._batches and len(state.queue) < IN_FLIGHT and self.world.rng.random() < 0.7:
                 self.make(at)
-            self._pump(at, lane)
+            self._pump(at, state)
 
-    def _pump(self, at: TopicPartition, lane: Lane) -> None:
-        if self.world.scheduler.now_us < lane.wait_until_us:
+    def _pump(self, at: TopicPartition, state: ProducerPartition) -> None:
+        if self.world.scheduler.now_us < state.wait_until_us:
             return
         leader = self.metadata.leaders.get(at)
         if leader is None or leader.broker_id is None:
             self.refresh()
             return
-        for position, queued in enumerate(lane.queue[:IN_FLIGHT]):
+        for position, queued in enumerate(state.queue[:IN_FLIGHT]):
             # Never further ahead than a broker remembers, as a producer whose answers come in order.
-            if not queued.is_in_flight and queued.batch.number < lane.queue[0].batch.number + IN_FLIGHT:
+            if not queued.is_in_flight and queued.batch.number < state.queue[0].batch.number + IN_FLIGHT:
                 queued.was_first = position == 0
-                self._send(at, lane, queued, leader.broker_id, leader.leader_epoch)
+                self._send(at, state, queued, leader.broker_id, leader.leader_epoch)
 
-    def _send(self, at: TopicPartition, lane: Lane, queued: Queued, broker_id: int, leader_epoch: int) -> None:
+    def _send(
+        self, at: TopicPartition, state: ProducerPartition, queued: Queued, broker_id: int, leader_epoch: int
+    ) -> None:
         queued.is_in_flight = True
         queued.attempt += 1
         attempt, batch = queued.attempt, queued.batch
@@ -211,31 +213,31 @@ class Producer(Client):
             timeout_ms=2_000,
         )
 
-        def told(answer: object) -> None:
+        def answered(answer: object) -> None:
             assert isinstance(answer, ProduceResponse)
-            if queued.attempt == attempt and queued in lane.queue:
-                self._told(at, lane, queued, answer)
+            if queued.attempt == attempt and queued in state.queue:
+                self._answered(at, state, queued, answer)
 
         def failed(reason: str) -> None:
-            if queued.attempt == attempt and queued in lane.queue:
+            if queued.attempt == attempt and queued in state.queue:
                 queued.is_doubtful |= reason != "refused"
-                self._failed(at, lane, queued, reason)
+                self._failed(at, state, queued, reason)
 
         self.world.call(
             self.name,
             broker_id,
             lambda life, reply: life.serving.produce(request, batch.frame, reply),
-            on_answer=told,
+            on_answer=answered,
             on_failure=failed,
             timeout_us=3 * SECOND,
             may_repeat=self._is_idempotent,
             what=str(batch),
         )
 
-    def _told(self, at: TopicPartition, lane: Lane, queued: Queued, answer: ProduceResponse) -> None:
+    def _answered(self, at: TopicPartition, state: ProducerPartition, queued: Queued, answer: ProduceResponse) -> None:
         if answer.error is None:
-            lane.queue.remove(queued)
-            self._pump(at, lane)
+            state.queue.remove(queued)
+            self._pump(at, state)
             return
         code = answer.error.code
         if code == "NOT_ENOUGH_REPLICAS":
@@ -243,35 +245,35 @@ class Producer(Client):
         elif code == "NOT_ENOUGH_REPLICAS_AFTER_APPEND":
             self.world.trace.situation("produce appended, then too few in sync")
         if queued.was_first and code in {"OUT_OF_ORDER_SEQUENCE_NUMBER", "UNKNOWN_PRODUCER_ID"}:
-            self.world.invariants.refused_first(queued.batch, lane.producer_id, answer.error)
-            self._begin_anew(at, lane)
+            self.world.invariants.refused_first(queued.batch, state.producer_id, answer.error)
+            self._start_again(at, state)
         queued.is_doubtful |= code not in _NEVER_APPENDED
-        self._failed(at, lane, queued, code)
+        self._failed(at, state, queued, code)
 
-    def _begin_anew(self, at: TopicPartition, lane: Lane) -> None:
+    def _start_again(self, at: TopicPartition, state: ProducerPartition) -> None:
         """Nothing that the leader has knows this producer any more: what is surely nowhere goes again under another
         id; what may be in the log, or may have been, is given up."""
         self.world.trace.situation("producer begins anew")
-        lane.producer_id, lane.next_sequence = lane.producer_id + 1_000, 0
-        for queued in list(lane.queue):
+        state.producer_id, state.next_sequence = state.producer_id + 1_000, 0
+        for queued in list(state.queue):
             if queued.is_doubtful:
                 self.world.trace.line(self.name, f"{queued.batch} of {at} is given up: it may be there")
-                lane.queue.remove(queued)
+                state.queue.remove(queued)
             else:
-                queued.batch = self._encoded(at, lane, queued.batch.number, queued.batch.values)
+                queued.batch = self._encoded(at, state, queued.batch.number, queued.batch.values)
 
-    def _failed(self, at: TopicPartition, lane: Lane, queued: Queued, reason: str) -> None:
+    def _failed(self, at: TopicPartition, state: ProducerPartition, queued: Queued, reason: str) -> None:
         self.world.trace.line(self.name, f"{queued.batch} of {at} failed: {reason}")
         if not self._is_idempotent:
-            lane.queue.remove(queued)
+            state.queue.remove(queued)
         else:
             # All behind it are sent again too, in order.
-            first = lane.queue.index(queued) if queued in lane.queue else 0
-            for later in lane.queue[first:]:
+            first = state.queue.index(queued) if queued in state.queue else 0
+            for later in state.queue[first:]:
                 later.is_doubtful |= later.is_in_flight and later is not queued
                 later.is_in_flight = False
                 later.attempt += 1
-        lane.wait_until_us = self.world.scheduler.now_us + self.world.scheduler.between(50 * MS, 250 * MS)
+        state.wait_until_us = self.world.scheduler.now_us + self.world.scheduler.between(50 * MS, 250 * MS)
         self.refresh()
 
 
@@ -318,7 +320,7 @@ class Consumer(Client):
             max_wait_ms=1_000,
         )
 
-        def told(answer: object) -> None:
+        def answered(answer: object) -> None:
             assert isinstance(answer, Fetched)
             self._fetching.discard(broker_id)
             for each in answer.response.partitions:
@@ -334,7 +336,7 @@ class Consumer(Client):
             self.name,
             broker_id,
             lambda life, reply: life.serving.fetch(request, reply, rotation=self._rotation),
-            on_answer=told,
+            on_answer=answered,
             on_failure=failed,
             timeout_us=3 * SECOND,
         )

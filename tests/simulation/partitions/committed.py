@@ -11,17 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from broker_runtime.contract.model import TopicPartition
 from tests.simulation.partitions.log_view import StoredFrame
-
-
-class ViolationError(BaseException):
-    """An invariant does not hold. ``number``: which; 0 liveness, -1 a defect that showed itself otherwise.
-
-    No `Exception`: it is found in the middle of a broker's code, which must not take it for its own.
-    """
-
-    def __init__(self, number: int, message: str) -> None:
-        super().__init__(f"invariant {number}: {message}")
-        self.number = number
+from tests.simulation.simulator.outcome import ViolationError
 
 
 class Committed:

@@ -143,7 +143,7 @@ class Directed:
         self._later(5 * SECOND, mend)
 
     def _there_and_back(self, at: TopicPartition, first: int, second: int, rest: list[int], tries: int) -> None:
-        """The second's log is to end where the first's does, as its epochs alone tell."""
+        """The second's log is to end where the first's does, as only its epochs show."""
         world = self._world
         shared, wanted = self._log(second, at).end, self._rng.randint(3, 8)
 
@@ -212,8 +212,8 @@ class Directed:
     # --- in-sync sets -----------------------------------------------------------------------------------------------
 
     def lose_outcome(self, node: Node, *, change: Literal["join", "leave"] | None = None) -> None:
-        """A leader's change of an in-sync set is carried out, and for seconds the leader does not hear of it. Who joins
-        is cut off at that moment; who leaves is back at that moment. ``change``: which; None: either."""
+        """A leader's change of an in-sync set is carried out, and the leader does not learn of it for seconds. A broker
+        that joins is cut off at that moment; one that leaves is back. ``change``: which; None: either."""
         world, zookeeper = self._world, self._world.zookeeper
         leader, follower = self._about_to_change(change)
         if leader is None or follower is None:

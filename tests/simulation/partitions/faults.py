@@ -93,16 +93,9 @@ class Faults:
         world.trace.line("sim", "healed")
         self._directed.end()
         self._lost_disks.heal()
-        world.network.heal()
-        world.network.weather.lost = world.network.weather.repeated = world.network.weather.late = 0.0
-        weather = world.zookeeper.weather
-        weather.lost_before = weather.lost_after = weather.late_watch = 0.0
-        world.scheduler.resume_all()
-        world.zookeeper.come_back()
+        world.heal()
         for node in world.nodes.values():
-            world.zookeeper.reconnect(node.actor)
-            world.zookeeper.awake(node.actor)
-            world.zookeeper.lag(node.actor, 0, 0)
+            world.zookeeper.heal(node.actor)
             node.files.crash_in = None
             node.files.faults.clear()
             node.sync_us = node.usual_sync_us
@@ -192,7 +185,8 @@ class Faults:
         node.start(self._between(4 * SECOND, 9 * SECOND))
 
     def _lose_disk(self, node: Node) -> None:
-        """Often after records were deleted: what is fetched anew begins, and rolls, elsewhere than its leader's log."""
+        """Often after records were deleted: what is fetched again begins, and rolls, elsewhere than
+        its leader's log."""
         if self._rng.random() < 0.4:
             self._lost_disks.empty(node)
             return
@@ -201,7 +195,7 @@ class Faults:
 
     def _forget_producers(self, node: Node) -> None:
         """Producers stand still, and everything they sent is deleted; a follower that lost its disk fetches what is
-        left, nothing, and leads: it has never heard of them."""
+        left, nothing, and leads: it has never known of them."""
         world = self._world
         chosen = [
             (at, world.nodes[each])
@@ -267,7 +261,7 @@ class Faults:
         self._later(self._between(0, SECOND), look)
 
     def _fail_fsync(self, node: Node) -> None:
-        """Of a log; the process is started anew, and later the power fails: what was never written is gone by then."""
+        """Of a log; the process is restarted, and later the power fails: what was never written is gone by then."""
         self._fault("failed fsync", node)
         node.files.faults.append(
             Fault(

@@ -1,4 +1,4 @@
-"""What producers sent and were told, and what consumers saw: what a checker needs to know beside the logs.
+"""What producers sent and how they were answered, and what consumers saw: what a checker needs to know beside the logs.
 
 Rule: a history only grows. A frame is known by a checksum over the producer's part of it (`body_of`), which no broker
 changes; every frame that a producer makes is different from all others.
@@ -61,8 +61,8 @@ class History:
         assert batch.body not in self.batches, f"two batches with the same content: {batch}"
         self.batches[batch.body] = batch
 
-    def acknowledge(self, told: Acknowledgement) -> None:
+    def acknowledge(self, acknowledgement: Acknowledgement) -> None:
         """A broker said that the batch counts."""
-        if told.batch.body not in self.acknowledged:
-            self.acknowledged[told.batch.body] = told
-            self.records_acknowledged += len(told.batch.values)
+        if acknowledgement.batch.body not in self.acknowledged:
+            self.acknowledged[acknowledgement.batch.body] = acknowledgement
+            self.records_acknowledged += len(acknowledgement.batch.values)

@@ -46,12 +46,12 @@ from broker_runtime.replication import Partition
 from tests.simulation.partitions.broker.disk import LOG_SUFFIX
 from tests.simulation.partitions.broker.node import Node
 from tests.simulation.partitions.broker.serving import Fetched
-from tests.simulation.partitions.committed import Committed, ViolationError, missing
+from tests.simulation.partitions.committed import Committed, missing
+from tests.simulation.partitions.derived import disagreement_in_memory, disagreements_on_disk, is_locked
 from tests.simulation.partitions.history import Acknowledgement, Batch, History, body_of
-from tests.simulation.partitions.loaded_log import disagreement, is_locked
 from tests.simulation.partitions.log_view import LogView, StoredFrame
-from tests.simulation.partitions.saved import disagreements
 from tests.simulation.partitions.states import StateChange
+from tests.simulation.simulator.outcome import ViolationError
 
 Key = tuple[bytes, int]
 _NEWS_LIMIT_US = 3_000_000  # by then a controller knows who has registered
@@ -67,8 +67,8 @@ class Invariants:
         looking: Callable[[], AbstractContextManager[None]] = nullcontext,
         situation: Callable[[str], None] = lambda name: None,
     ) -> None:
-        """``looking``: inside of what it gives, looking at a broker waits for none of its locks. ``situation`` is told
-        what arises (situations.py)."""
+        """``looking``: inside of what it gives, looking at a broker waits for none of its locks. ``situation``
+        counts one that arises."""
         self._looking = looking
         self._situation = situation
         self._loaded: dict[tuple[int, TopicPartition], tuple[int, int]] = {}  # (life, changes) when last compared
@@ -113,7 +113,7 @@ class Invariants:
         self._cut: dict[tuple[int, TopicPartition], tuple[int, int]] = {}  # (life, changes) when its end was cut off
         self._last_epochs: dict[tuple[int, TopicPartition], int] = {}
         self._deleted: dict[Key, dict[int, int]] = {}  # by epoch: everything below was deleted for good
-        self._told: dict[tuple[Key, int], dict[int, int]] = {}  # (partition, earliest or latest) → by epoch
+        self._listed_offsets: dict[tuple[Key, int], dict[int, int]] = {}  # (partition, earliest or latest) → by epoch
 
     # --- after every step -----------------------------------------------------------------------------------------
 
@@ -190,7 +190,7 @@ class Invariants:
                 self._require(5, node, at, key, 0, self.of(key, at).end)
 
     def _look_at_saved(self, node: Node) -> None:
-        for at, lack in disagreements(node.files, node.disk):
+        for at, lack in disagreements_on_disk(node.files, node.disk):
             if (node.broker_id, at) not in self.damaged:
                 raise ViolationError(12, f"{at}: broker {node.broker_id}: {lack}")
 
@@ -231,7 +231,7 @@ class Invariants:
             )  # fmt: skip
         if (node.broker_id, at) not in self.damaged and view.is_whole:
             was_cut = before[0] == node.lives and self._cut.get((node.broker_id, at)) == now  # and not by its recovery
-            lack = disagreement(state, view.frames, was_cut=was_cut)
+            lack = disagreement_in_memory(state, view.frames, was_cut=was_cut)
             if lack is not None:
                 raise ViolationError(12, f"{at}: broker {node.broker_id}: {lack}")
 
@@ -314,8 +314,8 @@ class Invariants:
             self._require_eligible_chosen(change, after.leader)
             self._lost_rightly(key, committed, self._on_the_device(self._nodes[after.leader], at))
         self._look_at_first_after_power_loss(change, committed)
-        # As the controller a broker does not tell itself, as a leader, sooner than others; and one that gave its
-        # leadership up hears of that as others do.
+        # As the controller a broker does not inform itself, as a leader, sooner than others; and one that gave its
+        # leadership up learns of that as others do.
         self._written_by[key] = "" if change.is_decision or after.leader is None else change.writer
         self._require_right_writer(change)
         if before is not None and after.leader != before.leader and before.leader is not None:
@@ -342,7 +342,7 @@ class Invariants:
                 )
             if self._takes_part(broker_id):
                 self.without_log.discard((broker_id, at))
-                self.may_lack.discard((broker_id, at))  # else it is taken in for what it told before it lost its power
+                self.may_lack.discard((broker_id, at))  # else it joins by what it reported before it lost its power
             self._require(5, self._nodes[broker_id], at, key, 0, committed.end)
         if after.leader is not None and (before is None or after.leader_epoch > before.leader_epoch):
             is_there = self._takes_part(after.leader)
@@ -382,8 +382,8 @@ class Invariants:
         lost = committed.count_as(frames)
         acknowledged = [frame for frame in lost if frame.body in self._history.acknowledged]
         self._cut_short.update((key, frame.header.producer_id) for frame in acknowledged)
-        by_epoch = self._told.get((key, LATEST), {})
-        by_epoch.update({epoch: min(told, committed.end) for epoch, told in by_epoch.items()})
+        by_epoch = self._listed_offsets.get((key, LATEST), {})
+        by_epoch.update({epoch: min(offset, committed.end) for epoch, offset in by_epoch.items()})
         if acknowledged:
             self._situation("acknowledged records lost, rightly")
 
@@ -533,26 +533,25 @@ class Invariants:
         """See `Observer`."""
         self.observe(self._nodes[broker_id])
         batch = self._history.batches[body_of(frame)]
-        told = Acknowledgement(
+        acknowledgement = Acknowledgement(
             batch=batch, base_offset=answer.base_offset, broker_id=broker_id, leader_epoch=answer.leader_epoch
         )
         if batch.acks == -1:
             assert request.topic_id is not None
-            self._require_committed(told, self.of((request.topic_id, request.partition), batch.at))
-        self._history.acknowledge(told)
+            self._require_committed(acknowledgement, self.of((request.topic_id, request.partition), batch.at))
+        self._history.acknowledge(acknowledgement)
 
-    def _require_committed(self, told: Acknowledgement, committed: Committed) -> None:
-        where = committed.offset_of(told.batch.body)
+    def _require_committed(self, acknowledged: Acknowledgement, committed: Committed) -> None:
+        batch, offset = acknowledged.batch, acknowledged.base_offset
+        where = committed.offset_of(batch.body)
         if where is None:
             raise ViolationError(
                 1,
-                f"{committed.at}: broker {told.broker_id} acknowledged {told.batch} at offset {told.base_offset}, "
+                f"{committed.at}: broker {acknowledged.broker_id} acknowledged {batch} at offset {offset}, "
                 f"committed is only what is below {committed.end}",
             )
-        if told.base_offset not in {where, -1}:
-            raise ViolationError(
-                1, f"{committed.at}: {told.batch} was acknowledged at offset {told.base_offset}, it is at {where}"
-            )
+        if offset not in {where, -1}:
+            raise ViolationError(1, f"{committed.at}: {batch} was acknowledged at offset {offset}, it is at {where}")
 
     def served(self, broker_id: int, request: FetchRequest, answer: Fetched) -> None:
         """See `Observer`."""
@@ -567,27 +566,27 @@ class Invariants:
                     f"{at}: broker {broker_id} served up to {each.next_offset}, committed is only what is below {end}",
                 )
 
-    def offsets_told(self, broker_id: int, request: ListOffsetsRequest, answer: ListOffsetsResponse) -> None:
+    def offsets_listed(self, broker_id: int, request: ListOffsetsRequest, answer: ListOffsetsResponse) -> None:
         """See `Observer`."""
-        for query, told in zip(request.queries, answer.answers, strict=True):
-            if told.error is not None or query.timestamp not in {EARLIEST, LATEST}:
+        for query, listed in zip(request.queries, answer.answers, strict=True):
+            if listed.error is not None or query.timestamp not in {EARLIEST, LATEST}:
                 continue
             assert query.at.topic_id is not None
             key = (query.at.topic_id, query.at.partition)
-            by_epoch = self._told.setdefault((key, query.timestamp), {})
+            by_epoch = self._listed_offsets.setdefault((key, query.timestamp), {})
             if query.timestamp == EARLIEST:
                 # Another replica may have kept more; but not what was deleted for good.
-                what, known = "log start", by_epoch.get(told.leader_epoch, 0)
-                known = max(known, _highest(self._deleted.get(key, {}), told.leader_epoch))
+                what, known = "log start", by_epoch.get(listed.leader_epoch, 0)
+                known = max(known, _highest(self._deleted.get(key, {}), listed.leader_epoch))
             else:
-                what, known = "latest", _highest(by_epoch, told.leader_epoch)
-            if told.offset < known:
+                what, known = "latest", _highest(by_epoch, listed.leader_epoch)
+            if listed.offset < known:
                 raise ViolationError(
                     8,
-                    f"{query.at.topic}-{query.at.partition}: {what} {told.offset} told by broker {broker_id} in epoch "
-                    f"{told.leader_epoch}, {known} was told before",
+                    f"{query.at.topic}-{query.at.partition}: {what} {listed.offset} told by broker {broker_id} "
+                    f"in epoch {listed.leader_epoch}, {known} was told before",
                 )
-            by_epoch[told.leader_epoch] = max(told.offset, by_epoch.get(told.leader_epoch, 0))
+            by_epoch[listed.leader_epoch] = max(listed.offset, by_epoch.get(listed.leader_epoch, 0))
 
     def deleted(self, topic_id: bytes, at: TopicPartition, log_start: int, epoch: int) -> None:
         """The leader of that epoch answered a deletion of records: they are gone, whoever leads from then on."""
@@ -662,7 +661,7 @@ class Invariants:
         hit = next((f for f in view.frames if f.segment == path and f.end_position > position), None)
         behind = [] if hit is None else [f for f in view.frames if f.base_offset > hit.base_offset]
         shown = max((frame.header.high_watermark for frame in behind), default=0)
-        if hit is not None and shown > hit.base_offset > 0:  # a log that is set aside is begun anew at 0
+        if hit is not None and shown > hit.base_offset > 0:  # a log that is set aside starts again at 0
             self._situation("bit flip that frames behind it bear witness of")
             self._shown[node.broker_id, at] = (hit.base_offset, shown)
 
@@ -685,7 +684,7 @@ class Invariants:
         self.may_lack -= same
 
     def is_recovering(self) -> bool:
-        """Whether some log lacks what it once had: lost with the power, or damaged and not fetched anew yet."""
+        """Whether some log lacks what it once had: lost with the power, or damaged and not fetched again yet."""
         for broker_id, at in sorted(self.damaged):
             node = self._nodes[broker_id]
             self.observe(node)
@@ -769,5 +768,5 @@ class Invariants:
 
 
 def _highest(by_epoch: Mapping[int, int], epoch: int) -> int:
-    """Of what was told in that epoch or before it. A leader of an older one may not know what came later."""
+    """Of what was listed in that epoch or before it. A leader of an older one may not know what came later."""
     return max((offset for each, offset in by_epoch.items() if each <= epoch), default=0)

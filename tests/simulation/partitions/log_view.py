@@ -101,7 +101,7 @@ class DiskView:
         return sorted(changed)
 
     def refresh_all(self) -> None:
-        """Every log is looked at anew by the next `refresh`: what is on the device may have changed."""
+        """Every log is looked at again by the next `refresh`: what is on the device may have changed."""
         for path in self._files.paths():
             if path.suffix == LOG_SUFFIX:
                 self._files.written_from[path] = 0

@@ -15,8 +15,8 @@ from tests.callers import CLIENT
 from tests.simulation.partitions.broker.disk import Copy
 from tests.simulation.partitions.broker.life import DATA
 from tests.simulation.partitions.broker.node import Node
-from tests.simulation.partitions.committed import ViolationError
 from tests.simulation.partitions.world import World
+from tests.simulation.simulator.outcome import ViolationError
 from tests.simulation.simulator.scheduler import MS, SECOND
 
 _LEADS_WITHIN_US = 15 * SECOND

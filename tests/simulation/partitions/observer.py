@@ -1,4 +1,4 @@
-"""Who sees everything that happens: tells it to the trace first, then to the checker."""
+"""Observes everything that happens: puts it into the trace first, then shows it to the checker."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.simulation.partitions.states import StateChange
 from tests.simulation.simulator.trace import Trace
 
 
-class Witness:
-    """Keeps `NodeObserver`, and hears of every write to ZooKeeper."""
+class TracingObserver:
+    """A `NodeObserver` that observes the states of partitions in ZooKeeper too."""
 
     def __init__(self, trace: Trace, invariants: Invariants, history: History) -> None:
         self._trace = trace
@@ -48,9 +48,9 @@ class Witness:
                 self._trace.line(f"b{broker_id}", f"serves {upto}")
         self._invariants.served(broker_id, request, answer)
 
-    def offsets_told(self, broker_id: int, request: ListOffsetsRequest, answer: ListOffsetsResponse) -> None:
+    def offsets_listed(self, broker_id: int, request: ListOffsetsRequest, answer: ListOffsetsResponse) -> None:
         """See `Observer`."""
-        self._invariants.offsets_told(broker_id, request, answer)
+        self._invariants.offsets_listed(broker_id, request, answer)
 
     def state_changed(self, change: StateChange) -> None:
         """A partition's state was written."""

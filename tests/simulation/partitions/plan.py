@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from tests.simulation.simulator.network import Weather
 from tests.simulation.simulator.scheduler import MS, SECOND
+from tests.simulation.simulator.weather import PlannedWeather, draw_weather
 from tests.simulation.simulator.zookeeper import ZooKeeperWeather
 
 _KINDS = (
@@ -55,7 +55,7 @@ _STEERED = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(PlannedWeather):
     """See the module."""
 
     brokers: int
@@ -79,13 +79,8 @@ class Plan:
     late_watches: float
     sync_us: tuple[int, int]
 
-    def weather(self) -> Weather:
-        """The network's."""
-        return Weather(lost=self.loss, repeated=self.repeats, late=self.lateness)
-
     def zookeeper_weather(self) -> ZooKeeperWeather:
-        """ZooKeeper's."""
-        return ZooKeeperWeather(late_watch=self.late_watches, lost_before=self.ambiguity, lost_after=self.ambiguity)
+        return replace(PlannedWeather.zookeeper_weather(self), late_watch=self.late_watches)
 
     def topic_config(self) -> dict[str, str]:
         """The topic's settings."""
@@ -130,10 +125,7 @@ def plan_of(seed: int) -> Plan:
         duration_us=rng.randint(12, 30) * SECOND + steered.longer_us,
         faults=tuple(kinds),
         fault_interval_us=(500 * MS, rng.choice([3, 6, 10]) * SECOND),
-        loss=rng.choice([0.0, 0.01, 0.05]) if is_stormy else 0.0,
-        repeats=rng.choice([0.0, 0.02, 0.1]) if is_stormy else 0.0,
-        lateness=rng.choice([0.0, 0.02, 0.1]) if is_stormy else 0.0,
-        ambiguity=rng.choice([0.0, 0.01, 0.05, 0.15]) if is_stormy else 0.0,
+        **draw_weather(rng, is_stormy=is_stormy),
         sync_us=rng.choice([(100, 600), (MS, 12 * MS), (10 * MS, 80 * MS)]),
         late_watches=rng.choice([0.0, 0.05, 0.3]) if is_stormy else 0.0,
     )

@@ -7,84 +7,19 @@ Rule: a run depends on its seed and on nothing else. It raises what it found, wi
 
 from __future__ import annotations
 
-import traceback
-from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
-
 from broker_runtime.contract.model import TopicPartition
 from tests.simulation.partitions.clients import Consumer, Producer
-from tests.simulation.partitions.committed import ViolationError
 from tests.simulation.partitions.faults import Faults
 from tests.simulation.partitions.plan import Plan, plan_of
-from tests.simulation.partitions.world import World, told_to
-from tests.simulation.simulator.scheduler import MS, SECOND, DefectError, Scheduler
-from tests.simulation.simulator.trace import Trace
+from tests.simulation.partitions.situations import SITUATIONS
+from tests.simulation.partitions.variants import VARIANTS
+from tests.simulation.partitions.world import World
+from tests.simulation.simulator.outcome import ViolationError
+from tests.simulation.simulator.scheduler import MS, SECOND
+from tests.simulation.simulator.workload import Workload
 
 TOPIC = "t"
 _HEAL_LIMIT_US = 90 * SECOND
-
-
-class HungError(BaseException):
-    """A run took too long, in real time."""
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What became of a run. ``failure`` None: every invariant held."""
-
-    seed: int
-    digest: str = ""
-    events: int = 0
-    lines: int = 0
-    simulated_s: float = 0.0
-    counts: Counter[str] = field(default_factory=Counter)
-    failure: str | None = None
-    invariant: int | None = None
-    trace: str = ""
-
-
-def carry_out(run: Callable[[], None], seed: int, trace: Trace, scheduler: Scheduler, *, keep_trace: bool) -> Outcome:
-    """Runs to the end or to the first thing that is wrong, and says which."""
-    outcome = Outcome(seed)
-    try:
-        run()
-    except ViolationError as violation:
-        outcome.failure = str(violation)
-        outcome.invariant = violation.number
-    except (DefectError, HungError) as defect:
-        error = defect.__cause__ or defect
-        where = "".join(traceback.format_exception(error))
-        outcome.failure = f"{type(error).__name__}: {error}\n{where}"
-        outcome.invariant = -1
-    if outcome.failure is not None:
-        trace.line("sim", f"FAILED {outcome.failure.splitlines()[0]}")
-    if outcome.failure is not None or keep_trace:
-        outcome.trace = trace.tail()
-    outcome.digest = trace.digest
-    outcome.events = scheduler.events_run
-    outcome.lines = trace.count
-    outcome.simulated_s = scheduler.now_us / 1e6
-    return outcome
-
-
-def run_seed(seed: int, *, keep_lines: int = 400, keep_trace: bool = False) -> Outcome:
-    """Runs a seed to its end or to the first thing that is wrong. Raises nothing but what ends the process."""
-    plan = plan_of(seed)
-    world = World(
-        seed,
-        brokers=plan.brokers,
-        weather=plan.weather(),
-        zookeeper_weather=plan.zookeeper_weather(),
-        keep_lines=keep_lines,
-    )
-    world.trace.line("sim", f"seed {seed}: {plan}")
-    with told_to(world):
-        outcome = carry_out(Run(world, plan).run, seed, world.trace, world.scheduler, keep_trace=keep_trace)
-    outcome.counts = world.trace.counts
-    outcome.counts["records acknowledged"] = world.history.records_acknowledged
-    outcome.counts["records consumed"] = world.history.records_consumed
-    return outcome
 
 
 class Run:
@@ -185,11 +120,22 @@ class Run:
     def _check_end(self) -> None:
         history, invariants = self.world.history, self.world.invariants
         record = self.world.states.topics[TOPIC]
-        for told in history.acknowledged.values():
-            if told.batch.acks != -1:
+        for batch in (each.batch for each in history.acknowledged.values()):
+            if batch.acks != -1:
                 continue
-            committed = invariants.of((record.topic_id, told.batch.at.partition), told.batch.at)
-            if committed.offset_of(told.batch.body) is None and told.batch.body not in committed.given_up:
-                raise ViolationError(1, f"{told.batch} of {told.batch.at} was acknowledged and is gone")
+            committed = invariants.of((record.topic_id, batch.at.partition), batch.at)
+            if committed.offset_of(batch.body) is None and batch.body not in committed.given_up:
+                raise ViolationError(1, f"{batch} of {batch.at} was acknowledged and is gone")
         for node in self.world.nodes.values():
             invariants.require_everything(node)
+
+
+PARTITIONS = Workload(
+    name="partitions",
+    make_target="simulate",
+    situations=SITUATIONS,
+    variants=VARIANTS,
+    plan_of=plan_of,
+    make_world=World,
+    make_run=Run,
+)

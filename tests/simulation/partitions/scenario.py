@@ -1,8 +1,8 @@
 """Runs a scenario: a file that reads as prose, sentence by sentence, in a world where nothing happens by chance.
 
 A line is a heading (``=``), an explanation (``#``), empty, or one sentence that ends with a full stop. The sentences
-are the functions below that `says` marks; what they wait for comes within a minute of simulated time, or the story is
-not true. Everything that the checker looks at in random runs is looked at here too, after every step.
+are the functions below that `says` marks; what they wait for comes within a minute of simulated time, or the
+scenario is not true. Everything that the checker looks at in random runs is looked at here too, after every step.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from tests.simulation.partitions.broker.disk import Copy
 from tests.simulation.partitions.broker.life import DATA
 from tests.simulation.partitions.broker.node import Node
 from tests.simulation.partitions.clients import Consumer, Producer
-from tests.simulation.partitions.committed import ViolationError
-from tests.simulation.partitions.world import World, told_to
+from tests.simulation.partitions.world import World
 from tests.simulation.simulator.network import Weather
+from tests.simulation.simulator.outcome import ViolationError
 from tests.simulation.simulator.scheduler import MS, SECOND
 from tests.simulation.simulator.zookeeper import LOST_AFTER, LOST_BEFORE, ZooKeeperWeather
 
@@ -32,11 +32,11 @@ _SENTENCES: list[tuple[re.Pattern[str], Callable[..., None]]] = []
 
 
 class UntrueError(Exception):
-    """A story says something that does not happen."""
+    """A scenario says something that does not happen."""
 
 
 def says(pattern: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """The sentence that a method of `Story` carries out."""
+    """The sentence that a method of `Scenario` carries out."""
 
     def mark(method: Callable[..., None]) -> Callable[..., None]:
         _SENTENCES.append((re.compile(pattern + r"\."), method))
@@ -45,24 +45,24 @@ def says(pattern: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     return mark
 
 
-def tell(path: Path) -> Story:
+def run_scenario(path: Path) -> Scenario:
     """Runs the scenario in a file. Raises `UntrueError` with the line, `ViolationError` with the trace."""
-    story = Story()
-    with told_to(story.world):
+    scenario = Scenario()
+    with scenario.world.environment():
         for number, line in enumerate(path.read_text().splitlines(), 1):
             text = line.strip()
             if not text or text[0] in "#=":
                 continue
             try:
-                story.hear(text)
+                scenario.carry_out(text)
             except (UntrueError, ViolationError) as error:
                 raise type(error)(
-                    *_told(error, f"{path.name}:{number}: {text}\n{story.world.trace.tail(60)}")
+                    *_arguments(error, f"{path.name}:{number}: {text}\n{scenario.world.trace.tail(60)}")
                 ) from error
-    return story
+    return scenario
 
 
-def _told(error: Exception, where: str) -> tuple[object, ...]:
+def _arguments(error: Exception, where: str) -> tuple[object, ...]:
     return (error.number, f"{error}\n{where}") if isinstance(error, ViolationError) else (f"{error}\n{where}",)
 
 
@@ -76,7 +76,7 @@ def words(text: str) -> list[str]:
     return [word for word in re.findall(r"\w+", text) if word != "and"]
 
 
-class Story:
+class Scenario:
     """One scenario under way."""
 
     def __init__(self) -> None:
@@ -85,8 +85,8 @@ class Story:
         self.consumers: dict[str, Consumer] = {}
         self._disks: dict[int, tuple[Copy, frozenset[tuple[int, TopicPartition]]]] = {}  # taken out; see `lost`
 
-    def hear(self, sentence: str) -> None:
-        """Carries one sentence out."""
+    def carry_out(self, sentence: str) -> None:
+        """Makes one sentence happen, or waits until it is so."""
         self.world.trace.line("sim", f"--- {sentence}")
         for pattern, method in _SENTENCES:
             match = pattern.fullmatch(sentence)
@@ -374,7 +374,7 @@ class Story:
         self.wait(lambda: holds() == wanted, lambda: f"but {holds()}")
 
     def _acknowledged(self) -> set[str]:
-        return {value for told in self.world.history.acknowledged.values() for value in told.batch.values}
+        return {value for each in self.world.history.acknowledged.values() for value in each.batch.values}
 
 
 def _known() -> str:

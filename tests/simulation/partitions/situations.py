@@ -1,13 +1,6 @@
-"""Situations that the seeds are to reach: each is counted when it arises, and what never did is told.
-
-A checker sees only what happens. Rule: whatever a promise is about, and no fault brings about for certain, is here.
-"""
+"""Situations that the seeds of the partitions' workload are to reach (see `tests.simulation.simulator.situations`)."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
-
-PREFIX = "situation: "
 
 SITUATIONS = (
     "append while an fsync is under way",
@@ -43,17 +36,3 @@ SITUATIONS = (
     "producer begins anew",
     "leader lost during a move",
 )
-
-KEYS = tuple(PREFIX + name for name in SITUATIONS)
-"""Under what they are counted."""
-
-
-def key(name: str) -> str:
-    """Under which it is counted."""
-    assert name in SITUATIONS, name
-    return PREFIX + name
-
-
-def never_happened(counts: Mapping[str, int]) -> list[str]:
-    """Those that no seed reached."""
-    return [name for name in SITUATIONS if not counts.get(PREFIX + name)]

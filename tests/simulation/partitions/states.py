@@ -44,7 +44,7 @@ class StateChange:
 
 
 class States:
-    """Follows all partitions' states. Tells of each change when it is made."""
+    """Follows all partitions' states, and reports each change when it is made."""
 
     def __init__(
         self,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from tests.simulation.partitions import situations
+from tests.simulation.partitions.run import PARTITIONS
 from tests.simulation.simulator.pool import run_seeds
+from tests.simulation.simulator.situations import never_happened
 
 FIRST, COUNT = 1, 300
 FAULTS_AT_LEAST = 1_000
@@ -11,7 +12,7 @@ FAULTS_AT_LEAST = 1_000
 
 def test_invariants_hold_in_three_hundred_seeds() -> None:
     """All invariants, and liveness: healed, everything is readable again; and no situation was missed."""
-    summary = run_seeds(range(FIRST, FIRST + COUNT), processes=2)
+    summary = run_seeds(PARTITIONS, range(FIRST, FIRST + COUNT), processes=2)
     failures = "\n\n".join(
         f"seed {each.seed} (make simulate SEED={each.seed}): {each.failure}\n{each.trace}"
         for each in summary.failures[:3]
@@ -20,4 +21,4 @@ def test_invariants_hold_in_three_hundred_seeds() -> None:
     assert summary.seeds == COUNT
     assert sum(count for what, count in summary.counts.items() if what.startswith("fault ")) >= FAULTS_AT_LEAST
     assert summary.counts["records acknowledged"] >= 20 * COUNT
-    assert situations.never_happened(summary.counts) == []
+    assert never_happened(PARTITIONS.situations, summary.counts) == []

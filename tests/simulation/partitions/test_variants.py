@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.partitions import variants
-from tests.simulation.simulator.pool import run_limited
+from tests.simulation.partitions.run import PARTITIONS
+from tests.simulation.simulator.pool import first_violation, run_limited
 
 SEEDS = 300
 TRIED_FIRST = {
@@ -33,16 +33,14 @@ TRIED_FIRST = {
 
 def test_seeds_are_tried_for_variants_that_there_are() -> None:
     """None of the names is that of a variant that is gone, and no seed is beyond those that all are tried with."""
-    assert set(variants.names()) >= set(TRIED_FIRST)
+    assert set(PARTITIONS.variants.names()) >= set(TRIED_FIRST)
     assert all(0 < seed <= SEEDS for seeds in TRIED_FIRST.values() for seed in seeds)
 
 
-@pytest.mark.parametrize("name", variants.names())
+@pytest.mark.parametrize("name", PARTITIONS.variants.names())
 def test_broken_variant_is_caught(name: str) -> None:
     """Each breaks an invariant, not just liveness, within 300 seeds; most within the first ten."""
-    with variants.broken(name):
-        outcomes = (run_limited(seed) for seed in [*TRIED_FIRST.get(name, ()), *range(1, SEEDS + 1)])
-        caught = next((outcome for outcome in outcomes if outcome.failure and outcome.invariant), None)
+    caught = first_violation(PARTITIONS, [*TRIED_FIRST.get(name, ()), *range(1, SEEDS + 1)], variant=name)
     assert caught is not None
     assert caught.invariant is not None
     assert caught.invariant > 0, f"a defect of the variant itself, not an invariant: {caught.failure}"
@@ -51,5 +49,5 @@ def test_broken_variant_is_caught(name: str) -> None:
 
 def test_seeds_that_catch_variants_are_clean_without_them() -> None:
     """What is caught is the variant, and no other thing that these seeds show."""
-    outcomes = [run_limited(seed) for seed in range(1, 4)]
+    outcomes = [run_limited(PARTITIONS, seed) for seed in range(1, 4)]
     assert [outcome.failure for outcome in outcomes] == [None, None, None]

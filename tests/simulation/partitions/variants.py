@@ -1,14 +1,12 @@
 """Brokers that are broken on purpose, each in one way that real systems were: the checker has to find every one.
 
-A variant replaces something of the real code inside a ``with``. Rule: it breaks one promise and nothing else, as
-somebody might by forgetting one line. ``python -m tests.simulation --variant NAME`` runs one over many seeds.
+``python -m tests.simulation --variant NAME`` runs one over many seeds. See `tests.simulation.simulator.variants`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
@@ -28,37 +26,11 @@ from broker_runtime.replication import InSyncSet, Leadership, Partition, partiti
 from broker_runtime.zookeeper import disks, membership, returning
 from broker_runtime.zookeeper.session import ANY_VERSION, Check
 from broker_runtime.zookeeper.znodes import CONTROLLER_EPOCH, TOPICS, broker_path
-from tests.simulation.partitions.run import Outcome
+from tests.simulation.simulator.variants import Patches, Variants
 from tests.simulation.simulator.zookeeper import SimClient
 
-Patches = Iterator[Any]
-_VARIANTS: dict[str, Callable[[], Patches]] = {}
-
-
-def variant(make: Callable[[], Patches]) -> Callable[[], Patches]:
-    """Registers a generator of patches under its name."""
-    _VARIANTS[make.__name__] = make
-    return make
-
-
-def names() -> list[str]:
-    """All variants."""
-    return list(_VARIANTS)
-
-
-@contextmanager
-def broken(name: str) -> Iterator[None]:
-    """Inside, all brokers are broken in that way."""
-    with ExitStack() as stack:
-        for patch in _VARIANTS[name]():
-            stack.enter_context(patch)
-        yield
-
-
-def run_broken(variant: str, run: Callable[..., Outcome], seed: int, **options: bool | int) -> Outcome:
-    """One seed, with brokers that are broken on purpose."""
-    with broken(variant):
-        return run(seed, **options)
+VARIANTS = Variants()
+variant = VARIANTS.variant
 
 
 @variant
@@ -101,7 +73,7 @@ def unclean_restart_stays_in_sync() -> Patches:
 
 @variant
 def in_sync_without_broker_epoch() -> Patches:
-    """A broker is taken into the in-sync set for what an earlier life of it had told."""
+    """A broker is taken into the in-sync set for what an earlier life of it had reported."""
     yield mock.patch.object(isr_updater._Write, "checks", return_value={})
 
 
@@ -168,9 +140,9 @@ def follows_beyond_what_is_durable() -> Patches:
     def adopt_marks(log: PartitionLog, high_watermark: int, log_start: int) -> None:
         extent = log.extent()
         known = extent.high_watermark
-        told = min(high_watermark, extent.log_end)
-        if told > known:
-            known = log.set_high_watermark(told)
+        adopted = min(high_watermark, extent.log_end)
+        if adopted > known:
+            known = log.set_high_watermark(adopted)
         start = min(log_start, known)
         if start > extent.log_start:
             log.delete_records(start)
@@ -247,7 +219,7 @@ def rolls_with_a_snapshot_of_before() -> Patches:
 
 @variant
 def looks_at_nothing_behind_a_bad_frame() -> Patches:
-    """A log is cut at its first bad frame, whatever the frames behind it bear witness of."""
+    """A log is cut at its first bad frame, whatever the frames behind it prove."""
     yield mock.patch.object(recovery, "watermark_behind", return_value=-1)
 
 

@@ -1,33 +1,30 @@
-"""The whole simulated world: brokers, ZooKeeper, the network between them and the clients, and who looks on."""
+"""The simulated world of partitions: brokers with disks, their clients, and the checker that looks on."""
 
 from __future__ import annotations
 
-import logging
-import random
-import types
-import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from unittest import mock
+from typing import Any
 
-from broker_runtime.contract import waiting
-from broker_runtime.contract.errors import PylogError
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import CreateTopicRequest
+from broker_runtime.zookeeper.session import Check, Operation, ZNodeError
+from broker_runtime.zookeeper.znodes import CONTROLLER_EPOCH
 from tests.callers import CLIENT
 from tests.simulation.partitions.broker.life import Life
 from tests.simulation.partitions.broker.node import Node
 from tests.simulation.partitions.history import History
 from tests.simulation.partitions.invariants import Invariants
-from tests.simulation.partitions.observer import Witness
+from tests.simulation.partitions.observer import TracingObserver
+from tests.simulation.partitions.situations import SITUATIONS
 from tests.simulation.partitions.states import States
-from tests.simulation.simulator.lagging import LaggingZooKeeper
-from tests.simulation.simulator.locks import simulated
-from tests.simulation.simulator.network import Call, Network, Weather
-from tests.simulation.simulator.scheduler import SECOND, Event
-from tests.simulation.simulator.stacks import OWN_THREAD, StackScheduler
-from tests.simulation.simulator.trace import LogLines, Trace
+from tests.simulation.simulator.locks import simulated_locks
+from tests.simulation.simulator.network import Reply, Weather
+from tests.simulation.simulator.scheduler import OWN_THREAD, SECOND
+from tests.simulation.simulator.stacks import StackScheduler
+from tests.simulation.simulator.world import SimulatedWorld
 from tests.simulation.simulator.zookeeper import ZooKeeperWeather
 
 
@@ -64,42 +61,60 @@ class Metadata:
         """``other``, but for partitions of which this knows a later epoch."""
         leaders = dict(other.leaders)
         for at, known in self.leaders.items():
-            told = leaders.get(at)
+            listed = leaders.get(at)
             if (
-                told is not None
-                and told.leader_epoch < known.leader_epoch
+                listed is not None
+                and listed.leader_epoch < known.leader_epoch
                 and self.topic_ids.get(at.topic) == other.topic_ids.get(at.topic)
             ):
                 leaders[at] = known
         return Metadata({**self.topic_ids, **other.topic_ids}, leaders, other.controller)
 
 
-class World:
-    """See the module. ``rng`` is the only source of anything random."""
+class World(SimulatedWorld):
+    """See the module."""
+
+    scheduler: StackScheduler
 
     def __init__(
         self, seed: int, *, brokers: int, weather: Weather, zookeeper_weather: ZooKeeperWeather, keep_lines: int = 400
     ) -> None:
-        self.seed = seed
-        self.rng = random.Random(seed)
-        self.scheduler = StackScheduler(self.rng)
-        self.trace = Trace(lambda: self.scheduler.now_us, keep_lines=keep_lines)
-        self.network = Network(self.scheduler, self.trace, weather)
-        self.zookeeper = LaggingZooKeeper(self.scheduler, self.trace, zookeeper_weather)
+        super().__init__(
+            seed,
+            StackScheduler,
+            weather=weather,
+            zookeeper_weather=zookeeper_weather,
+            situations=SITUATIONS,
+            keep_lines=keep_lines,
+        )
+        self.zookeeper.on_refusal = self._refused
+        self.zookeeper.on_ended_session = self._session_ended
+        self.zookeeper.on_stale_read = lambda: self.trace.situation("read of a server that lags")
         self.history = History()
         self.nodes: dict[int, Node] = {}
         self.clients: list[str] = []
         self.invariants = Invariants(self.nodes, self.history, self.scheduler.observing, self.trace.situation)
-        self.witness = Witness(self.trace, self.invariants, self.history)
+        self.observer = TracingObserver(self.trace, self.invariants, self.history)
         self.states = States(
-            self.zookeeper, self.witness.state_changed, self.witness.registered, self._controller_claimed
+            self.zookeeper, self.observer.state_changed, self.observer.registered, self._controller_claimed
         )
         self.quiet_until_us = 0  # no fault strikes before
-        self._by_actor: dict[str, Node] = {}
         for broker_id in range(1, brokers + 1):
             self.add_broker(broker_id)
-        self.scheduler.run_event = self._run_event
-        self.scheduler.after_event = self._after_event
+
+    def counts(self) -> Counter[str]:
+        acknowledged, consumed = self.history.records_acknowledged, self.history.records_consumed
+        return super().counts() + Counter({"records acknowledged": acknowledged, "records consumed": consumed})
+
+    def patches(self) -> Iterator[AbstractContextManager[Any]]:
+        yield from super().patches()
+        yield simulated_locks(self.scheduler)
+
+    def after_event(self, actor: str) -> None:
+        node = self.brokers_by_actor.get(actor)
+        if node is not None:
+            node.after_event()
+            self.invariants.observe(node)
 
     def add_broker(self, broker_id: int) -> Node:
         """A broker that was not there before; it is not started."""
@@ -108,13 +123,13 @@ class World:
             scheduler=self.scheduler,
             trace=self.trace,
             zookeeper=self.zookeeper,
-            observer=self.witness,
+            observer=self.observer,
             topic_ids=self.states.topic_ids,
             peers=self,
         )
         node.files.situation = self.trace.situation
         self.nodes[broker_id] = node
-        self._by_actor[node.actor] = node
+        self.brokers_by_actor[node.actor] = node
         return node
 
     def call(
@@ -131,47 +146,39 @@ class World:
         reply_thread: str = "serve",
         what: str = "",
     ) -> None:
-        """Asks a broker something over the network. ``on_failure`` gets "refused" where nobody listens, the code of an
-        error that was raised, and "no answer" for all else."""
+        """Asks a broker something, see `request`; it refuses where it does not serve."""
         node = self.nodes[broker_id]
-        call = Call(
-            self.scheduler,
+
+        def arrive(reply: Reply) -> None:
+            if node.life is None or not node.is_up:
+                reply.refuse()
+            else:
+                handle(node.life, reply.answer)
+
+        self.request(
             source,
-            timeout_us=timeout_us,
-            thread=reply_thread,
+            node.actor,
+            arrive,
             on_answer=on_answer,
             on_failure=on_failure,
+            timeout_us=timeout_us,
+            may_repeat=may_repeat,
+            thread=thread,
+            reply_thread=reply_thread,
+            what=what,
         )
-
-        asked_in_life = self.scheduler.life_of(source)
-
-        def send_back(deliver: Callable[[], None]) -> None:
-            if self.scheduler.life_of(source) == asked_in_life:  # else the connection ended with the process
-                self.network.send(node.actor, source, deliver, thread=reply_thread)
-
-        def arrive() -> None:
-            def handled(life: Life) -> None:
-                try:
-                    handle(life, lambda value: send_back(lambda: call.answer(value)))
-                except PylogError as error:
-                    code = error.code
-                    send_back(lambda: call.fail(code))
-
-            node.ask(handled, lambda: send_back(lambda: call.fail("refused")))
-
-        self.network.send(source, node.actor, arrive, may_repeat=may_repeat, thread=thread, what=what)
 
     def refuses(self, source: str, broker_id: int) -> bool:
         """Whether the broker's port refuses who connects; one that cannot be reached does not."""
         node = self.nodes[broker_id]
-        if self.network.is_cut(source, node.actor) or self.network.is_cut(node.actor, source):
+        if self.network.is_cut_between(source, node.actor):
             return False
         return not node.is_up or self.scheduler.now_us < node.refuses_until_us
 
     def answers(self, source: str, broker_id: int) -> bool:
         """Whether the broker serves whoever asks it from there."""
         node = self.nodes[broker_id]
-        is_cut = self.network.is_cut(source, node.actor) or self.network.is_cut(node.actor, source)
+        is_cut = self.network.is_cut_between(source, node.actor)
         return node.is_up and node.is_well and not is_cut and self.scheduler.now_us >= node.refuses_until_us
 
     def create_topic(
@@ -264,39 +271,10 @@ class World:
         if any(life is not None and life.member.controller.is_active for life in others):
             self.trace.situation("two controllers at once")
 
-    def _run_event(self, event: Event) -> None:
-        node = self._by_actor.get(event.actor)
-        if node is None:
-            event.action()
-        else:
-            node.run(event)
+    def _refused(self, operations: Sequence[Operation], refusal: ZNodeError) -> None:
+        if refusal.path == CONTROLLER_EPOCH and isinstance(operations[0], Check):
+            self.trace.situation("write of a deposed controller refused")
 
-    def _after_event(self, actor: str) -> None:
-        node = self._by_actor.get(actor)
-        if node is not None:
-            node.after_event()
-            self.invariants.observe(node)
-
-
-@contextmanager
-def told_to(world: World) -> Iterator[None]:
-    """Inside, what brokers log goes into the world's trace, new ids come from its generator, and locks and clocks are
-    those of its scheduler."""
-    logger = logging.getLogger("broker_runtime")
-    handler = LogLines(world.trace, lambda: world.scheduler.current)
-    level, propagates = logger.level, logger.propagate
-    logger.setLevel(logging.INFO)
-    logger.propagate = False
-    logger.addHandler(handler)
-    ids, pauses = random.Random(world.seed), random.Random(world.seed)
-    try:
-        with (
-            mock.patch.object(uuid, "uuid4", side_effect=lambda: uuid.UUID(int=ids.getrandbits(128), version=4)),
-            mock.patch.object(waiting, "random", types.SimpleNamespace(Random=lambda: pauses)),
-            simulated(world.scheduler),
-        ):
-            yield
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(level)
-        logger.propagate = propagates
+    def _session_ended(self, operations: Sequence[Operation]) -> None:
+        if any(each.path.endswith("/state") for each in operations):
+            self.trace.situation("in-sync write in a session that has ended")

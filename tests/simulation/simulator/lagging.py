@@ -1,34 +1,75 @@
 """The simulated ZooKeeper with servers that lag: a client's reads show what the tree was a while ago.
 
 As ZooKeeper promises: never older than what the client has read before, than its own last write (so a write of checks
-alone brings it up to date), or than the change that a watch told it of. The watches of such a server are late, too.
+alone brings it up to date), or than the change that a watch fired for. The watches of such a server are late, too.
 """
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from broker_runtime.zookeeper.memory import MemoryClient
-from broker_runtime.zookeeper.session import NoNodeError, SessionState, Watch, ZNode
-from tests.simulation.simulator.recording_tree import RecordingTree
-from tests.simulation.simulator.scheduler import Scheduler
+from broker_runtime.zookeeper.memory import MemoryClient, MemoryZooKeeper
+from broker_runtime.zookeeper.session import NoNodeError, Operation, SessionState, Watch, ZNode
+from tests.simulation.simulator.scheduler import SECOND, Scheduler
 from tests.simulation.simulator.trace import Trace
 from tests.simulation.simulator.zookeeper import SimClient, SimZooKeeper, ZooKeeperWeather
 
 _T = TypeVar("_T")
+_REMEMBERED_US = 10 * SECOND
+_PRUNED_EVERY = 500
+
+
+class RecordingTree(MemoryZooKeeper):
+    """The tree, with what it was lately. ``versions`` and ``times_us`` go together; the last one is the present."""
+
+    def __init__(self, now_us: Callable[[], int]) -> None:
+        super().__init__()
+        self._now_us = now_us
+        self.times_us = [0]
+        self.versions = [self._tree.nodes]
+        self.forgotten = 0  # versions that are not kept any more: the number of the first that is
+
+    @property
+    def newest(self) -> int:
+        """The number of the present version."""
+        return self.forgotten + len(self.versions) - 1
+
+    def number_at(self, time_us: int) -> int:
+        """The number of the version that was there then."""
+        return self.forgotten + max(0, bisect.bisect_right(self.times_us, time_us) - 1)
+
+    def as_it_was(self, number: int) -> MemoryZooKeeper:
+        """A tree to be read only."""
+        then = MemoryZooKeeper()
+        then._tree.nodes = self.versions[max(0, number - self.forgotten)]
+        return then
+
+    def _apply(self, operations: Sequence[Operation], session: int) -> list[int]:
+        results = super()._apply(operations, session)
+        self.times_us.append(self._now_us())
+        self.versions.append(self._tree.nodes)
+        if len(self.versions) >= 2 * _PRUNED_EVERY:
+            old = min(_PRUNED_EVERY, bisect.bisect_left(self.times_us, self._now_us() - _REMEMBERED_US))
+            del self.times_us[:old], self.versions[:old]
+            self.forgotten += old
+        return results
 
 
 class LaggingZooKeeper(SimZooKeeper):
-    """See the module."""
+    """See the module. ``on_stale_read`` is called whenever a client is shown what is no longer so."""
+
+    tree: RecordingTree
 
     def __init__(self, scheduler: Scheduler, trace: Trace, weather: ZooKeeperWeather) -> None:
         super().__init__(scheduler, trace, weather)
-        self.recorded = self.tree = RecordingTree(lambda: scheduler.now_us)
+        self.tree = RecordingTree(lambda: scheduler.now_us)
+        self.on_stale_read: Callable[[], None] = lambda: None
         self._reader = self.tree.client()
 
-    def connect(self, actor: str) -> SimClient:
-        client = LaggingClient(self, actor, self.recorded)
+    def connect(self, actor: str) -> LaggingClient:
+        client = LaggingClient(self, actor)
         self._clients.append(client)
         return client
 
@@ -38,16 +79,20 @@ class LaggingZooKeeper(SimZooKeeper):
             assert isinstance(client, LaggingClient)
             client.lag_us, client.lags_until_us = lag_us, self.scheduler.now_us + duration_us
 
+    def heal(self, actor: str) -> None:
+        super().heal(actor)
+        self.lag(actor, 0, 0)
+
 
 class LaggingClient(SimClient):
     """A `SimClient` of one server of the ensemble."""
 
-    def __init__(self, server: LaggingZooKeeper, actor: str, tree: RecordingTree) -> None:
+    def __init__(self, server: LaggingZooKeeper, actor: str) -> None:
         super().__init__(server, actor)
         self.lag_us = 0
         self.lags_until_us = 0
-        self._tree = tree
-        self._floor = tree.newest
+        self._ensemble = server
+        self._floor = server.tree.newest  # the number of the version that it has seen: it is shown none before
         self._session_seen = self.session_id
         self.listen(self._on_session)
 
@@ -81,7 +126,7 @@ class LaggingClient(SimClient):
                 has_changed = self._watched(kind, path, watch, lambda fired: read(raw, path, watch=fired)) != answer
             except NoNodeError:
                 has_changed = True
-            if has_changed:  # since what was read: its server will tell
+            if has_changed:  # since what was read: its server will fire the watch
                 self._deliver_later(watch, path)
             return answer
 
@@ -95,20 +140,20 @@ class LaggingClient(SimClient):
                 return apply(raw)
             finally:
                 if is_write:  # also one that was refused: its server knows why
-                    self._floor = self._tree.newest
+                    self._floor = self._ensemble.tree.newest
 
         return super()._call(path, applied, session=session, is_write=is_write)
 
     def _seen(self, raw: MemoryClient) -> MemoryClient:
         """What reads go to."""
-        tree, now_us = self._tree, self._scheduler.now_us
+        tree, now_us = self._ensemble.tree, self._scheduler.now_us
         if now_us >= self.lags_until_us:
             self._floor = tree.newest
             return raw
         self._floor = max(self._floor, tree.number_at(now_us - self.lag_us))
         if self._floor == tree.newest:
             return raw
-        self._server.trace.situation("read of a server that lags")
+        self._ensemble.on_stale_read()
         return tree.as_it_was(self._floor).client()
 
     def _deliver_later(self, watch: Watch, path: str) -> None:
@@ -119,10 +164,10 @@ class LaggingClient(SimClient):
             self._after(self.lag_us, lambda: later(watch, path))
 
     def _deliver(self, watch: Watch, path: str) -> None:
-        self._floor = self._tree.newest
+        self._floor = self._ensemble.tree.newest
         super()._deliver(watch, path)
 
     def _on_session(self, news: SessionState) -> None:
         if news is SessionState.CONNECTED and self._session_seen != self.session_id:
             self._session_seen = self.session_id  # a session is made by a write
-            self._floor = self._tree.newest
+            self._floor = self._ensemble.tree.newest

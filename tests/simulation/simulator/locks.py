@@ -1,8 +1,9 @@
-"""Locks, conditions and events of brokers in simulated time: who waits for one lets the rest of the world go on.
+"""Locks, conditions, events and the clock of brokers in simulated time: who waits for one lets the rest of the world
+go on.
 
-They stand in for those of `threading` while the simulation runs (`simulated`). Rule: the first who waits for a lock is
-the first who gets it; of those who wait for a condition anybody goes on first. An observer
-(`StackScheduler.observing`) never waits: it looks at things as they are, as nothing else runs.
+They stand in for those of `threading` and `time` while the simulation runs. Rule: the first who waits for a lock is the
+first who gets it; of those who wait for a condition anybody goes on first. An observer (`StackScheduler.observing`)
+never waits: it looks at things as they are, as nothing else runs.
 """
 
 from __future__ import annotations
@@ -17,15 +18,26 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
-from tests.simulation.simulator.scheduler import SECOND
+from tests.simulation.simulator.scheduler import SECOND, Scheduler
 from tests.simulation.simulator.stacks import Stack, StackScheduler
 
 _PACKAGES = ("broker_runtime", "pyspark_log")
 
 
 @contextmanager
-def simulated(scheduler: StackScheduler) -> Iterator[None]:
-    """Inside, what the product takes from `threading` and `time` is the scheduler's. Ends all that waits at its end."""
+def simulated_clock(scheduler: Scheduler) -> Iterator[None]:
+    """Inside, the product's steady clock is the scheduler's, and so is its sleep."""
+    clock = {
+        "monotonic": lambda: scheduler.now_us / SECOND,
+        "sleep": lambda pause_s: scheduler.block(int(pause_s * SECOND)),
+    }
+    with _replaced(time, clock):
+        yield
+
+
+@contextmanager
+def simulated_locks(scheduler: StackScheduler) -> Iterator[None]:
+    """Inside, what the product takes from `threading` is the scheduler's. Ends all that waits at its end."""
 
     class Lock(SimLock):
         def __init__(self) -> None:
@@ -43,26 +55,22 @@ def simulated(scheduler: StackScheduler) -> Iterator[None]:
         def __init__(self) -> None:
             super().__init__(scheduler)
 
-    locks = types.SimpleNamespace(
-        **{**vars(threading), "Lock": Lock, "RLock": RLock, "Condition": Condition, "Event": Event}
-    )
-    clock = types.SimpleNamespace(
-        **{
-            **vars(time),
-            "monotonic": lambda: scheduler.now_us / SECOND,
-            "sleep": lambda pause_s: scheduler.block(int(pause_s * SECOND)),
-        }
-    )
-    with ExitStack() as stack:
-        for name, module in sorted(sys.modules.items()):
-            if name.partition(".")[0] in _PACKAGES:
-                for real, replacement in ((threading, locks), (time, clock)):
-                    if vars(module).get(real.__name__) is real:
-                        stack.enter_context(mock.patch.object(module, real.__name__, replacement))
+    with _replaced(threading, {"Lock": Lock, "RLock": RLock, "Condition": Condition, "Event": Event}):
         try:
             yield
         finally:
             scheduler.close()
+
+
+@contextmanager
+def _replaced(real: types.ModuleType, names: dict[str, Any]) -> Iterator[None]:
+    """Inside, each module of the product that imports ``real`` has these names of it instead."""
+    replacement = types.SimpleNamespace(**{**vars(real), **names})
+    with ExitStack() as stack:
+        for name, module in sorted(sys.modules.items()):
+            if name.partition(".")[0] in _PACKAGES and vars(module).get(real.__name__) is real:
+                stack.enter_context(mock.patch.object(module, real.__name__, replacement))
+        yield
 
 
 class SimLock:

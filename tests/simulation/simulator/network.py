@@ -1,7 +1,7 @@
 """A network that delays, loses, repeats and reorders messages, and partitions that cut it in one or both directions.
 
 Rule: a message is delivered in the life its receiver had when it was sent, as a connection breaks with the process at
-its end. Whoever asks hears of a refusal only if nobody listens; of everything else that goes wrong, only by a time-out.
+its end. A caller learns of a refusal only if nobody listens; of everything else that goes wrong, only by a time-out.
 """
 
 from __future__ import annotations
@@ -33,6 +33,10 @@ class Network:
         self._trace = trace
         self._cut: set[tuple[str, str]] = set()
 
+    def life_of(self, actor: str) -> int:
+        """How often the actor died."""
+        return self._scheduler.life_of(actor)
+
     def cut(self, source: str, target: str) -> None:
         """Messages from ``source`` to ``target`` are lost from now on."""
         self._cut.add((source, target))
@@ -45,9 +49,17 @@ class Network:
         """All links carry everything again."""
         self._cut.clear()
 
+    def calm(self) -> None:
+        """Messages are neither lost nor repeated nor late from now on."""
+        self.weather.lost = self.weather.repeated = self.weather.late = 0.0
+
     def is_cut(self, source: str, target: str) -> bool:
         """Whether messages that way are lost."""
         return (source, target) in self._cut
+
+    def is_cut_between(self, one: str, other: str) -> bool:
+        """Whether messages are lost in one direction or both, so that no connection comes about."""
+        return self.is_cut(one, other) or self.is_cut(other, one)
 
     @property
     def is_cut_anywhere(self) -> bool:
@@ -122,3 +134,34 @@ class Call:
             self._is_over = True
             self._timeout.is_cancelled = True
             self._on_failure(reason)
+
+
+class Reply:
+    """How the ``source`` of a reply sends it, at any time, to whoever made the call. It gets lost where the process
+    that called has ended, as its connection has."""
+
+    __slots__ = ("_call", "_called_in_life", "_network", "_source", "_target", "_thread")
+
+    def __init__(self, network: Network, call: Call, *, source: str, target: str, thread: str) -> None:
+        self._network = network
+        self._call = call
+        self._source = source
+        self._target = target
+        self._thread = thread
+        self._called_in_life = network.life_of(target)
+
+    def answer(self, value: object) -> None:
+        """The call has this answer."""
+        self._send(lambda: self._call.answer(value))
+
+    def fail(self, code: str) -> None:
+        """The call has failed."""
+        self._send(lambda: self._call.fail(code))
+
+    def refuse(self) -> None:
+        """Nobody listens."""
+        self.fail("refused")
+
+    def _send(self, deliver: Callable[[], None]) -> None:
+        if self._network.life_of(self._target) == self._called_in_life:
+            self._network.send(self._source, self._target, deliver, thread=self._thread)

@@ -11,9 +11,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from types import FrameType
 
-from tests.simulation.partitions.run import HungError, Outcome, run_seed
+from tests.simulation.simulator.outcome import HungError, Outcome
+from tests.simulation.simulator.workload import Workload
 
 SEED_LIMIT_S = 60
 """Hundred times what a seed takes: only what hangs takes it."""
@@ -39,29 +41,41 @@ class Summary:
             self.failures.append(outcome)
 
 
-def run_limited(seed: int) -> Outcome:
-    """`run_seed`; a run that hangs is a failure, with the place where it does."""
+def run_limited(
+    workload: Workload, seed: int, *, variant: str | None = None, faults: tuple[str, ...] | None = None
+) -> Outcome:
+    """`Workload.run_seed`; a run that hangs is a failure, with the place where it does."""
     with limit(SEED_LIMIT_S):
-        return run_seed(seed)
+        return workload.run_seed(seed, variant=variant, faults=faults)
 
 
 def run_seeds(
+    workload: Workload,
     seeds: Iterable[int],
     *,
     processes: int,
+    variant: str | None = None,
     on_outcome: Callable[[Outcome], None] = lambda outcome: None,
-    run: Callable[[int], Outcome] = run_limited,
 ) -> Summary:
-    """Runs them all, in order of completion. ``run``: what runs one; a function of a module."""
+    """Runs them all, in order of completion."""
     summary = Summary()
-    for outcome in outcomes(seeds, processes=processes, run=run):
+    for outcome in outcomes(workload, seeds, processes=processes, variant=variant):
         summary.add(outcome)
         on_outcome(outcome)
     return summary
 
 
-def outcomes(seeds: Iterable[int], *, processes: int, run: Callable[[int], Outcome] = run_limited) -> Iterator[Outcome]:
+def first_violation(workload: Workload, seeds: Iterable[int], *, variant: str) -> Outcome | None:
+    """The first seed in which the variant breaks an invariant, not just liveness; None: none of them shows it."""
+    outcomes = (run_limited(workload, seed, variant=variant) for seed in seeds)
+    return next((outcome for outcome in outcomes if outcome.failure and outcome.invariant), None)
+
+
+def outcomes(
+    workload: Workload, seeds: Iterable[int], *, processes: int, variant: str | None = None
+) -> Iterator[Outcome]:
     """The outcome of each, as they end."""
+    run = partial(run_limited, workload, variant=variant)
     if processes == 1:
         yield from map(run, seeds)
         return

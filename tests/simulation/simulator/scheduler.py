@@ -2,7 +2,7 @@
 
 An event belongs to an actor (a broker, a client, ``zk``) and to one of its threads. Code that blocks, for ZooKeeper or
 for a disk, calls `block`: time passes, and other events run inside the call, as the rest of the world goes on while
-this thread waits. A thread is never entered twice; a disk holds up its whole broker, whose locks are held meanwhile.
+this thread waits. A thread is never entered twice; requests have a thread each (`OWN_THREAD`).
 
 Rules: everything random comes from the one generator; equal times run in the order they were asked for. Nothing sleeps.
 """
@@ -18,6 +18,8 @@ MAX_NESTING = 3
 MS = 1_000
 SECOND = 1_000_000
 ALL_THREADS = "*"
+OWN_THREAD = ""
+"""The event has a thread for itself, as each request that a server handles."""
 
 
 class Crashed(BaseException):
@@ -41,8 +43,8 @@ class Event:
 
 
 class Scheduler:
-    """See the module. ``run_event`` runs an event's action and deals with what it raises; ``after_event`` is told which
-    actor did something, for whoever wants to look at the world then."""
+    """See the module. ``run_event`` runs an event's action and deals with what it raises; ``after_event`` is called
+    with the actor that did something, for whoever wants to look at the world then."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
@@ -90,7 +92,7 @@ class Scheduler:
         self.now_us = max(self.now_us, until_us)
         return is_done()
 
-    def block(self, duration_us: int, *, whole_actor: bool) -> None:
+    def block(self, duration_us: int, *, whole_actor: bool = False) -> None:
         """The running event waits: others run. Raises `Crashed` if its actor died meanwhile.
 
         ``whole_actor``: no thread of the actor runs meanwhile; else only its own waits.
@@ -160,7 +162,7 @@ class Scheduler:
 
     def _is_held_up(self, event: Event) -> bool:
         for actor, thread in self._busy:
-            if actor == event.actor and (ALL_THREADS in (thread, event.thread) or thread == event.thread):
+            if actor == event.actor and (ALL_THREADS in (thread, event.thread) or OWN_THREAD != thread == event.thread):
                 return True
         return False
 

@@ -19,10 +19,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from tests.simulation.simulator.scheduler import ALL_THREADS, Crashed, DefectError, Event, Scheduler
+from tests.simulation.simulator.scheduler import ALL_THREADS, OWN_THREAD, Crashed, DefectError, Event, Scheduler
 
-OWN_THREAD = ""
-"""The event has a thread for itself, as each request that a server handles."""
 _SPINS = 20_000
 _END_OF_TIME = 1 << 62
 
@@ -284,7 +282,11 @@ class StackScheduler(Scheduler):
         threads = self._waiting_threads.get((event.actor, event.life))
         if not threads:
             return False
-        return event.thread == ALL_THREADS or ALL_THREADS in threads or (bool(event.thread) and event.thread in threads)
+        return (
+            event.thread == ALL_THREADS
+            or ALL_THREADS in threads
+            or (event.thread != OWN_THREAD and event.thread in threads)
+        )
 
     def _run_one(self, due_us: int, event: Event) -> bool:
         """Whether it was run."""

@@ -9,16 +9,18 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 
-from tests.simulation.partitions.situations import key
+from tests.simulation.simulator.situations import key
 
 
 class Trace:
-    """The lines of one run. ``now_us`` tells simulated time."""
+    """The lines of one run. ``now_us`` is simulated time; ``situations``: those that may be counted."""
 
-    def __init__(self, now_us: Callable[[], int], *, keep_lines: int = 400) -> None:
+    def __init__(self, now_us: Callable[[], int], *, keep_lines: int = 400, situations: Collection[str] = ()) -> None:
         self._now_us = now_us
+        self._situations = situations
         self._hash = hashlib.blake2b(digest_size=16)
         self._lines: deque[str] = deque(maxlen=keep_lines)
         self.count = 0
@@ -27,9 +29,9 @@ class Trace:
 
     def line(self, actor: str, text: str) -> None:
         """Adds a line."""
-        told = f"{self._now_us() / 1e6:10.6f} {actor:<4} {text}"
-        self._hash.update(told.encode())
-        self._lines.append(told)
+        line = f"{self._now_us() / 1e6:10.6f} {actor:<4} {text}"
+        self._hash.update(line.encode())
+        self._lines.append(line)
         self.count += 1
 
     def fault(self, kind: str, actor: str, text: str = "") -> None:
@@ -38,7 +40,8 @@ class Trace:
         self.line(actor, f"*** {kind}{' ' if text else ''}{text}")
 
     def situation(self, name: str) -> None:
-        """Counts a situation that arises (situations.py)."""
+        """Counts a situation that arises (`situations`)."""
+        assert name in self._situations, name
         self.counts[key(name)] += 1
 
     @property
@@ -63,3 +66,20 @@ class LogLines(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         level = "" if record.levelno <= logging.INFO else f"{record.levelname} "
         self._trace.line(self._actor(), f"{level}{record.getMessage()}")
+
+
+@contextmanager
+def logged_to(trace: Trace, actor: Callable[[], str]) -> Iterator[None]:
+    """Inside, what brokers log goes into the trace, and nowhere else."""
+    logger = logging.getLogger("broker_runtime")
+    handler = LogLines(trace, actor)
+    level, propagates = logger.level, logger.propagate
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        logger.propagate = propagates

@@ -3,7 +3,7 @@
 `SimZooKeeper` is the ensemble, `connect` gives a broker's process its client. The tree is the in-memory one that unit
 tests use; here are time, connections and what goes wrong. As with the real thing:
 
-- a session ends when nobody has heard of its client for the session time-out, and the client learns it only when it
+- a session ends when its client has sent nothing for the session time-out, and the client learns it only when it
   reaches ZooKeeper again: until then it believes what it believed;
 - a write may be carried out though its answer is lost;
 - a watch fires some time after the change, in order; those of a client that is cut off, when it is back.
@@ -21,7 +21,6 @@ from broker_runtime.contract.errors import ZooKeeperUnavailableError
 from broker_runtime.zookeeper.memory import MemoryClient, MemoryZooKeeper
 from broker_runtime.zookeeper.session import (
     ANY_VERSION,
-    Check,
     Create,
     Delete,
     Listener,
@@ -33,7 +32,6 @@ from broker_runtime.zookeeper.session import (
     ZNodeError,
     check_request_size,
 )
-from broker_runtime.zookeeper.znodes import CONTROLLER_EPOCH
 from tests.simulation.simulator.scheduler import MS, Scheduler
 from tests.simulation.simulator.trace import Trace
 
@@ -61,7 +59,9 @@ class ZooKeeperWeather:
 
 
 class SimZooKeeper:
-    """The ensemble. ``on_write(operations)`` is told of every change of the tree, when it is made."""
+    """The ensemble. Observers are called when something happens: ``on_write`` for every change of the tree,
+    ``on_refusal`` for a transaction that the tree refuses, ``on_ended_session`` for one that fails and was to be
+    written in another session than its client has now."""
 
     def __init__(self, scheduler: Scheduler, trace: Trace, weather: ZooKeeperWeather) -> None:
         self.scheduler = scheduler
@@ -69,6 +69,8 @@ class SimZooKeeper:
         self.weather = weather
         self.tree = MemoryZooKeeper()
         self.on_write: Callable[[Sequence[Operation]], None] = lambda operations: None
+        self.on_refusal: Callable[[Sequence[Operation], ZNodeError], None] = lambda operations, refusal: None
+        self.on_ended_session: Callable[[Sequence[Operation]], None] = lambda operations: None
         self.is_down = False
         self.before_transaction: dict[str, TransactionHook] = {}
         """Actor → what is called before its transactions, in its thread; may wait, and break its connection."""
@@ -133,6 +135,15 @@ class SimZooKeeper:
         for client in self._clients:
             client.mend()
 
+    def calm(self) -> None:
+        """No answer is lost from now on, and no watch is late."""
+        self.weather.lost_before = self.weather.lost_after = self.weather.late_watch = 0.0
+
+    def heal(self, actor: str) -> None:
+        """Nothing is wrong with the actor's connection any more."""
+        self.reconnect(actor)
+        self.awake(actor)
+
     def _of(self, actor: str) -> list[SimClient]:
         self._clients = [client for client in self._clients if not client.is_over]
         return [client for client in self._clients if client.actor == actor]
@@ -145,7 +156,7 @@ class SimClient:
         self.actor = actor
         self.is_over = False  # the process died, or the client was closed
         self.next_write: str | None = None  # what becomes of it: LOST_BEFORE or LOST_AFTER
-        self.on_news: Callable[[], None] = lambda: None  # after a watch or a listener was told something
+        self.on_news: Callable[[], None] = lambda: None  # after a watch or a listener was called
         self._server = server
         self._scheduler = server.scheduler
         self._listeners: list[Listener] = []
@@ -184,7 +195,7 @@ class SimClient:
         self._after(self._time_left_us(), self._end_session)
 
     def expire(self) -> None:
-        """The session ends; the client is told after it has reconnected."""
+        """The session ends; the client learns it after it has reconnected."""
         self._end_session()
         self._disconnect()
         if not self._is_cut:
@@ -264,8 +275,7 @@ class SimClient:
             try:
                 versions = raw.transaction(operations)
             except ZNodeError as error:
-                if error.path == CONTROLLER_EPOCH and isinstance(operations[0], Check):
-                    self._server.trace.situation("write of a deposed controller refused")
+                self._server.on_refusal(operations, error)
                 raise
             self._server.on_write(operations)
             after = self._server.after_transaction.get(self.actor)
@@ -276,8 +286,8 @@ class SimClient:
         try:
             return self._call(operations[0].path, apply, session=session, is_write=True)
         except ZooKeeperUnavailableError:
-            if session not in {None, self._session} and any(each.path.endswith("/state") for each in operations):
-                self._server.trace.situation("in-sync write in a session that has ended")
+            if session not in {None, self._session}:
+                self._server.on_ended_session(operations)
             raise
 
     def ensure_path(self, path: str) -> None:
@@ -304,7 +314,7 @@ class SimClient:
         self._wait_for_connection(path, session)
         begun_in = self._cuts
         half_us = self._scheduler.between(*weather.call_us) // 2
-        self._scheduler.block(half_us, whole_actor=False)
+        self._scheduler.block(half_us)
         if is_write and (self._is_next(LOST_BEFORE) or (weather.lost_before and rng.random() < weather.lost_before)):
             self._break(f"before the write of {path}")
         if self._cuts != begun_in or self._is_expired:
@@ -312,7 +322,7 @@ class SimClient:
         answer = apply(self._raw)
         if is_write and (self._is_next(LOST_AFTER) or (weather.lost_after and rng.random() < weather.lost_after)):
             self._break(f"after the write of {path}")
-        self._scheduler.block(half_us, whole_actor=False)
+        self._scheduler.block(half_us)
         if self._cuts != begun_in:
             raise ZooKeeperUnavailableError(f"{path}: ZooKeeper did not answer (ConnectionLoss)")
         return answer
@@ -320,7 +330,7 @@ class SimClient:
     def _wait_for_connection(self, path: str, session: int | None) -> None:
         give_up_at_us = self._scheduler.now_us + self._server.weather.give_up_us
         while not self._is_connected and not self.is_over and self._scheduler.now_us < give_up_at_us:
-            self._scheduler.block(self._server.weather.give_up_us // 4, whole_actor=False)
+            self._scheduler.block(self._server.weather.give_up_us // 4)
         if session is not None and session != self._session:
             raise ZooKeeperUnavailableError(f"{path}: the session it was to be written in has ended")
         if not self._is_connected:

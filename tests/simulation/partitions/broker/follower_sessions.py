@@ -92,10 +92,10 @@ class FollowerSessions:
         answer = session.session.maybe_answer(is_due=self._scheduler.now_us >= session.deadline_us)
         if answer is None:
             return
-        told = Fetched(answer.response, tuple(answer.cells))
+        fetched = Fetched(answer.response, tuple(answer.cells))
         answer.close()
         reply, session.reply = session.reply, None
-        reply(told)
+        reply(fetched)
 
     def _close(self, key: str) -> None:
         session = self._sessions.pop(key, None)

@@ -36,7 +36,7 @@ LAG_LIMIT_MS = 4_000
 
 
 class SimIsrUpdater(IsrUpdater):
-    """The real one; nobody waits in it, but ``on_wake`` hears when somebody should."""
+    """The real one; nobody waits in it; ``on_wake`` is called when somebody should."""
 
     on_wake: Callable[[], None] = staticmethod(lambda: None)
 
@@ -55,7 +55,7 @@ class SimIsrUpdater(IsrUpdater):
 
 
 class _Rises(FetchWaiter):
-    """Told under the partition's lock, so while the role is still that under which the high watermark rose."""
+    """Woken under the partition's lock, so while the role is still that under which the high watermark rose."""
 
     __slots__ = ("_high_watermark", "_on_rise", "_partition")
 
@@ -73,9 +73,9 @@ class _Rises(FetchWaiter):
 
 
 class SimRegistry(PartitionRegistry):
-    """The real one; ``on_rise`` hears of it when a leader here moves a high watermark.
+    """The real one; ``on_rise`` is called when a leader here moves a high watermark.
 
-    A leader whose disk holds it up may do so after it was told that its role ends: the end is left with the lock's
+    A leader whose disk holds it up may do so after it has learned that its role ends: the end is left with the lock's
     holder, and comes in the same step (`RoleLock`). Who looks after the step sees a follower alone.
     """
 
@@ -115,7 +115,7 @@ class Peers(Protocol):
 
 
 class NodeObserver(Observer, Protocol):
-    """Who also hears when a broker dies."""
+    """Is called with what a broker does, and when it dies."""
 
     def observe(self, node: Node) -> None:
         """It did something."""

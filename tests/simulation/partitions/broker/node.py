@@ -144,7 +144,7 @@ class Node:
 
     @property
     def has_offline_logs(self) -> bool:
-        """Whether it needs to be started anew, after an error of its disk."""
+        """Whether it needs to be restarted, after an error of its disk."""
         return self.life is not None and any(log.is_offline and not log.is_damaged for log in self.life.directory.logs)
 
     def look_at_disk(self) -> None:
@@ -158,15 +158,6 @@ class Node:
                 self.trace.situation("disk refuses records for want of room")
 
         self.scheduler.after(0, self.actor, look, thread="periodic")
-
-    # --- requests -------------------------------------------------------------------------------------------------
-
-    def ask(self, handle: Callable[[Life], None], refuse: Callable[[], None]) -> None:
-        """A request has arrived: handled by the life that serves; refused without one."""
-        if self.life is None or not self.is_up:
-            refuse()
-        else:
-            handle(self.life)
 
     # --- other brokers --------------------------------------------------------------------------------------------
 
@@ -201,12 +192,12 @@ class Node:
 
     def probe(self, host: str, port: int) -> bool:
         """Whether the other broker's port refuses."""
-        self.scheduler.block(self.scheduler.between(200, 2 * MS), whole_actor=False)
+        self.scheduler.block(self.scheduler.between(200, 2 * MS))
         return self.peers.refuses(self.actor, port)
 
     def answers(self, host: str, port: int) -> bool:
         """Whether the other broker serves."""
-        self.scheduler.block(self.scheduler.between(200, 2 * MS), whole_actor=False)
+        self.scheduler.block(self.scheduler.between(200, 2 * MS))
         if not self.peers.answers(self.actor, port):
             self.unanswered.add(port)
             return False
@@ -232,7 +223,7 @@ class Node:
             self._step_soon()
 
     def report(self, broker_id: int) -> None:
-        """Tells the controller of a broker whose port refuses."""
+        """Reports a broker whose port refuses to the controller."""
         controller = None if self.life is None else self.life.member.state.controller
         if controller is not None and controller.broker_id != self.broker_id:
             self.peers.call(
@@ -261,7 +252,7 @@ class Node:
         )
         deadline_us = self.scheduler.now_us + SECOND
         while not answers and self.scheduler.now_us < deadline_us:
-            self.scheduler.block(MS, whole_actor=False)
+            self.scheduler.block(MS)
         answer = answers[0] if answers else None
         assert answer is None or isinstance(answer, LogEndsResponse)
         return answer

@@ -37,7 +37,7 @@ class _Exchange:
 
 class ReplicaFetching:
     """Keeps `FollowerPlan` for one life of a broker. ``ask`` see `Node.ask_leader`: it
-    carries a request to the leader; ``on_broken`` hears of a leader that cannot be reached."""
+    carries a request to the leader; ``on_broken`` is called for a leader that cannot be reached."""
 
     def __init__(
         self,
@@ -126,10 +126,10 @@ class ReplicaFetching:
         def answered(answer: object) -> None:
             assert isinstance(answer, Fetched)
             exchange.is_out = False
-            for told in answer.response.partitions:
-                followed = fetcher._followed.get(TopicPartition(told.topic, told.partition))
-                if followed is not None and told.diverging_epoch >= 0 and followed.replica.log.is_loaded:
-                    self._on_diverging(told.diverging_end >= followed.replica.log.log_end_offset)
+            for each in answer.response.partitions:
+                followed = fetcher._followed.get(TopicPartition(each.topic, each.partition))
+                if followed is not None and each.diverging_epoch >= 0 and followed.replica.log.is_loaded:
+                    self._on_diverging(each.diverging_end >= followed.replica.log.log_end_offset)
             fetcher.handle(answer.response, answer.cells, self._now_ms())
             self._soon(leader, self._scheduler.between(0, MS))
 

@@ -1,7 +1,7 @@
 """What a simulated broker answers: the real services. A produce request waits in them, on a thread of its own; of
 fetches there is a list of who waits.
 
-Rule: a fetch that has to wait is looked at again when the partition rings its bell, and at its deadline. A produce
+Rule: a fetch that has to wait is looked at again when the partition wakes it, and at its deadline. A produce
 request is answered by its own time limit, or it is a defect. Every answer is noted in the history at the moment it
 leaves the broker.
 """
@@ -25,7 +25,7 @@ from broker_runtime.services.offsets import LogOffsetService
 from broker_runtime.services.produce import PendingProduce, ProduceService
 from tests.callers import CLIENT
 from tests.clocks import ReadClock
-from tests.simulation.partitions.committed import ViolationError
+from tests.simulation.simulator.outcome import ViolationError
 from tests.simulation.simulator.scheduler import MS, SECOND, Event, Scheduler
 from tests.simulation.simulator.stacks import OWN_THREAD, SpinError
 
@@ -62,7 +62,7 @@ class LookingFetchService(FetchService):
 
 
 class Observer(Protocol):
-    """Who hears what a broker answers."""
+    """Is called with what a broker answers."""
 
     def acknowledged(self, broker_id: int, request: ProduceRequest, frame: pa.Buffer, answer: ProduceResponse) -> None:
         """A produce request was answered without an error."""
@@ -73,23 +73,23 @@ class Observer(Protocol):
     def situation(self, name: str) -> None:
         """A situation arose."""
 
-    def offsets_told(self, broker_id: int, request: ListOffsetsRequest, answer: ListOffsetsResponse) -> None:
-        """Offsets were told."""
+    def offsets_listed(self, broker_id: int, request: ListOffsetsRequest, answer: ListOffsetsResponse) -> None:
+        """A request for offsets was answered."""
 
 
-class Bell(FetchWaiter):
+class RequestWaiter(FetchWaiter):
     """A waiter that says which request to look at again."""
 
-    __slots__ = ("number", "rung")
+    __slots__ = ("number", "woken")
 
-    def __init__(self, number: int, rung: list[Bell]) -> None:
+    def __init__(self, number: int, woken: list[RequestWaiter]) -> None:
         super().__init__()
         self.number = number
-        self.rung = rung
+        self.woken = woken
 
     def wake(self) -> None:
-        if self not in self.rung:
-            self.rung.append(self)
+        if self not in self.woken:
+            self.woken.append(self)
 
 
 @dataclass(slots=True, eq=False)
@@ -97,7 +97,7 @@ class Waiting:
     """A request that is not answered yet."""
 
     look_again: Callable[[], bool]  # whether it is answered now
-    bell: Bell
+    waiter: RequestWaiter
     deadline_us: int
     partitions: list[Partition] = field(default_factory=list)
     is_looked_at: bool = False  # by a thread that waits meanwhile
@@ -150,9 +150,9 @@ class Serving:
         self._syncing: set[Event] = set()  # of those that wait
         self._held_up_until_us: dict[str, int] = {}
         """Directory → when an fsync there ends that somebody else does than a request that waits for it."""
-        self._rung: list[Bell] = []
+        self._woken: list[RequestWaiter] = []
         self._waiting: dict[int, Waiting] = {}
-        self._bells = 0
+        self._waiters = 0
 
     # --- requests -------------------------------------------------------------------------------------------------
 
@@ -198,11 +198,11 @@ class Serving:
         deadline_us = self._scheduler.now_us + request.max_wait_ms * MS
 
         def look() -> bool:
-            told = self.fetch_service.look(request, rotation)
-            if not told.has_news and self._scheduler.now_us < deadline_us:
+            fetched = self.fetch_service.look(request, rotation)
+            if not fetched.has_news and self._scheduler.now_us < deadline_us:
                 return False
-            self._observer.served(self._broker_id, request, told)
-            reply(told)
+            self._observer.served(self._broker_id, request, fetched)
+            reply(fetched)
             return True
 
         if not look():
@@ -217,7 +217,7 @@ class Serving:
     def list_offsets(self, request: ListOffsetsRequest, reply: Callable[[ListOffsetsResponse], None]) -> None:
         """Answers now."""
         answer = self.offset_service.list_offsets(CLIENT, request)
-        self._observer.offsets_told(self._broker_id, request, answer)
+        self._observer.offsets_listed(self._broker_id, request, answer)
         reply(answer)
 
     # --- waiting --------------------------------------------------------------------------------------------------
@@ -238,20 +238,20 @@ class Serving:
             self._syncing.discard(event)
 
     def after_event(self) -> None:
-        """Lets those look again whose bell was rung by what just happened."""
+        """Lets those look again that were woken by what just happened."""
         for event, each in self._completing.items():
             if not each.is_deposed and not each.is_led:
                 each.is_deposed = True
                 self._look_soon(event, each, self._scheduler.now_us, 2)
-        if not self._rung:
+        if not self._woken:
             return
-        rung = sorted(self._rung, key=lambda bell: bell.number)
-        self._rung.clear()
-        for bell in rung:
+        woken = sorted(self._woken, key=lambda waiter: waiter.number)
+        self._woken.clear()
+        for waiter in woken:
             self._scheduler.after(
                 self._scheduler.between(0, MS),
                 self._actor,
-                lambda number=bell.number: self._look_again(number),
+                lambda number=waiter.number: self._look_again(number),
                 thread=OWN_THREAD,
             )
 
@@ -274,11 +274,11 @@ class Serving:
         self._scheduler.after(_AT_ONCE_US, self._actor, look, thread=OWN_THREAD)
 
     def _wait(self, look: Callable[[], bool], deadline_us: int, partitions: list[Partition]) -> None:
-        self._bells += 1
-        waiting = Waiting(look, Bell(self._bells, self._rung), deadline_us, partitions)
+        self._waiters += 1
+        waiting = Waiting(look, RequestWaiter(self._waiters, self._woken), deadline_us, partitions)
         for partition in partitions:
-            partition.add_waiter(waiting.bell)
-        number = waiting.bell.number
+            partition.add_waiter(waiting.waiter)
+        number = waiting.waiter.number
         self._waiting[number] = waiting
         self._scheduler.after(
             deadline_us - self._scheduler.now_us + 1,
@@ -300,7 +300,7 @@ class Serving:
             if is_answered:
                 del self._waiting[number]
                 for partition in waiting.partitions:
-                    partition.remove_waiter(waiting.bell)
+                    partition.remove_waiter(waiting.waiter)
                 return
 
     def _complete(
