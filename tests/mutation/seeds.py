@@ -1,4 +1,4 @@
-"""``python -m tests.mutation.seeds cluster|groups N``: seeds one after the other, up to the first in which something
+"""``python -m tests.mutation.seeds partitions|groups N``: seeds one after the other, up to the first in which something
 does not hold. Ends with 1 there, and says what it was.
 """
 
@@ -6,17 +6,14 @@ from __future__ import annotations
 
 import sys
 
-from tests.simulation.groups.run import GROUPS
-from tests.simulation.partitions.run import PARTITIONS
 from tests.simulation.simulator.pool import run_limited
-
-_WORKLOADS = {"cluster": PARTITIONS, "groups": GROUPS}
+from tests.simulation.workloads import WORKLOADS
 
 
 def main(workload: str, count: int) -> int:
     """The exit status."""
     for seed in range(1, count + 1):
-        failure = run_limited(_WORKLOADS[workload], seed).failure
+        failure = run_limited(WORKLOADS[workload], seed).failure
         if failure is not None:
             print(f"seed {seed}: {failure.splitlines()[0]}")
             return 1
