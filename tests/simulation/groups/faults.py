@@ -27,6 +27,7 @@ from tests.simulation.groups.ensemble import Hold
 from tests.simulation.groups.positions import LIMIT_US
 from tests.simulation.groups.situations import HELD_BACK, RESET_WITH_CHANGE, is_commit
 from tests.simulation.groups.world import World
+from tests.simulation.simulator.faults import FaultInjector
 from tests.simulation.simulator.scheduler import MS, SECOND
 from tests.simulation.simulator.zookeeper import LOST_AFTER, LOST_BEFORE
 
@@ -35,14 +36,12 @@ _MOST_PARTITIONS = 10
 _SUBSCRIPTIONS = (("t",), ("u",), ("t", "u"), ("t", "u"))
 
 
-class Faults:
-    """Breaks things, and does things, again and again until `heal`."""
+class Faults(FaultInjector):
+    """See the module."""
 
     def __init__(self, world: World, *, kinds: tuple[str, ...], interval_us: tuple[int, int]) -> None:
+        super().__init__(world, interval_us=interval_us)
         self._world = world
-        self._rng = world.rng
-        self._interval_us = interval_us
-        self._is_over = False
         self._cut_off_brokers = 0
         self._admins: dict[str, Coordination] = {}
         brokers: dict[str, Callable[[Broker], None]] = {
@@ -87,13 +86,12 @@ class Faults:
             *((lambda strike=clients[kind]: self._on_a_client(strike)) for kind in kinds if kind in clients),
             *(others[kind] for kind in kinds if kind in others),
         ]
-        self._next()
+        self.begin()
 
     def heal(self) -> None:
         """Nothing goes wrong any more, nobody comes or goes; all brokers run, and in each group at least one client."""
-        self._is_over = True
+        super().heal()
         world = self._world
-        world.trace.line("sim", "healed")
         world.heal()
         for broker in world.brokers.values():
             world.zookeeper.heal(broker.actor)
@@ -110,25 +108,11 @@ class Faults:
             if name not in world.topics.ids:
                 world.topics.create(name, 2)
 
+    def strike(self) -> None:
+        """One kind of fault, on one broker or client, or something that people do."""
+        self._rng.choice(self._strikes)()
+
     # --- within ---------------------------------------------------------------------------------------------------
-
-    def _next(self) -> None:
-        self._world.scheduler.after(self._between(*self._interval_us), "net", self._strike)
-
-    def _strike(self) -> None:
-        if not self._is_over:
-            self._rng.choice(self._strikes)()
-            self._next()
-
-    def _later(self, delay_us: int, action: Callable[[], None]) -> None:
-        def act() -> None:
-            if not self._is_over:
-                action()
-
-        self._world.scheduler.after(delay_us, "net", act)
-
-    def _between(self, least_us: int, most_us: int) -> int:
-        return self._world.scheduler.between(least_us, most_us)
 
     def _fault(self, kind: str, actor: str, text: str = "") -> None:
         self._world.trace.fault(kind, actor, text)
@@ -206,16 +190,12 @@ class Faults:
         others = [each.actor for each in self._world.brokers.values() if each is not broker]
         others += [client.name for client in self._world.clients]
         self._fault("broker isolated", broker.actor)
-        for other in others:
-            network.cut(broker.actor, other)
-            network.cut(other, broker.actor)
+        network.isolate(broker.actor, others)
         if self._rng.random() < 0.5:
             self._world.zookeeper.cut_off(broker.actor)
 
         def mend() -> None:
-            for other in others:
-                network.mend(broker.actor, other)
-                network.mend(other, broker.actor)
+            network.rejoin(broker.actor, others)
             self._world.zookeeper.reconnect(broker.actor)
 
         self._later(self._between(300 * MS, 12 * SECOND), mend)
@@ -408,16 +388,8 @@ class Faults:
     def _cut_off_from_all(self, client: Client) -> None:
         network, brokers = self._world.network, [broker.actor for broker in self._world.brokers.values()]
         self._fault("client cut off", client.name, "from all")
-        for broker in brokers:
-            network.cut(client.name, broker)
-            network.cut(broker, client.name)
-
-        def mend() -> None:
-            for broker in brokers:
-                network.mend(client.name, broker)
-                network.mend(broker, client.name)
-
-        self._later(self._between(3 * SECOND, 9 * SECOND), mend)
+        network.isolate(client.name, brokers)
+        self._later(self._between(3 * SECOND, 9 * SECOND), lambda: network.rejoin(client.name, brokers))
 
     def _hold(self, broker: Broker, hold: Hold) -> None:
         assert broker.life is not None
@@ -481,12 +453,7 @@ class Faults:
             if ways[1]:
                 network.cut(broker, name)
 
-        def mend() -> None:
-            for broker in brokers:
-                network.mend(name, broker)
-                network.mend(broker, name)
-
-        self._later(self._between(300 * MS, 9 * SECOND), mend)
+        self._later(self._between(300 * MS, 9 * SECOND), lambda: network.rejoin(name, brokers))
 
     def _join(self) -> None:
         """One, or some one after the other."""

@@ -27,14 +27,14 @@ _HELD_US = 4 * SECOND  # shorter than a session lasts without a sign of life
 class Directed:
     """Sets traps. One that nothing has sprung is taken away after a while."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, later: Callable[[int, Callable[[], None]], None]) -> None:
+        """``later``: carries a fault on after so long, unless everything has healed by then."""
         self._world = world
         self._rng = world.rng
-        self._is_over = False
+        self._later = later
 
     def end(self) -> None:
         """No trap springs any more, and none is set."""
-        self._is_over = True
         self._world.zookeeper.before_transaction.clear()
         self._world.zookeeper.after_transaction.clear()
         for node in self._world.nodes.values():
@@ -230,8 +230,7 @@ class Directed:
 
             def mend() -> None:
                 zookeeper.reconnect(leader.actor)
-                world.network.mend(leader.actor, follower.actor)
-                world.network.mend(follower.actor, leader.actor)
+                world.network.rejoin(leader.actor, [follower.actor])
 
             self._later(self._rng.randrange(3_300 * MS, 4_500 * MS), mend)
 
@@ -273,12 +272,10 @@ class Directed:
             follower.start(self._rng.randrange(100 * MS, SECOND))
         else:
             network = world.network
-            network.cut(leader.actor, follower.actor)
-            network.cut(follower.actor, leader.actor)
+            network.isolate(leader.actor, [follower.actor])
 
             def mend() -> None:
-                network.mend(leader.actor, follower.actor)
-                network.mend(follower.actor, leader.actor)
+                network.rejoin(leader.actor, [follower.actor])
 
             self._later(10 * SECOND, mend)
         return leader, follower
@@ -299,13 +296,6 @@ class Directed:
                 if state is not None and state.leader in running:
                     found.append((TopicPartition(name, number), state))
         return found
-
-    def _later(self, delay_us: int, action) -> None:
-        def act() -> None:
-            if not self._is_over:
-                action()
-
-        self._world.scheduler.after(delay_us, "net", act)
 
     def _at_state_write(
         self,

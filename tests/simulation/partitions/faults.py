@@ -21,21 +21,20 @@ from tests.simulation.partitions.log_view import StoredFrame
 from tests.simulation.partitions.lost_disks import LostDisks
 from tests.simulation.partitions.operations import Operations
 from tests.simulation.partitions.world import World
+from tests.simulation.simulator.faults import FaultInjector
 from tests.simulation.simulator.scheduler import MS, SECOND
 
 _RECOVERY_POINTS = "recovery-point-checkpoint"
 
 
-class Faults:
-    """Breaks things again and again until `heal`."""
+class Faults(FaultInjector):
+    """See the module."""
 
     def __init__(self, world: World, *, kinds: list[str], interval_us: tuple[int, int]) -> None:
+        super().__init__(world, interval_us=interval_us)
         self._world = world
-        self._rng = world.rng
-        self._interval_us = interval_us
-        self._is_over = False
         self._operations = operations = Operations(world)
-        self._directed = directed = Directed(world)
+        self._directed = directed = Directed(world, self._later)
         self._lost_disks = lost_disks = LostDisks(world, self._later)
         known: dict[str, Callable[[Node], None]] = {
             "kill": self._kill,
@@ -84,13 +83,12 @@ class Faults:
         }
         self._kinds = [(kind, known[kind]) for kind in kinds]
         if self._kinds:
-            self._next()
+            self.begin()
 
     def heal(self) -> None:
         """Nothing goes wrong any more; everything that was broken works, and all brokers run."""
-        self._is_over = True
+        super().heal()
         world = self._world
-        world.trace.line("sim", "healed")
         self._directed.end()
         self._lost_disks.heal()
         world.heal()
@@ -108,39 +106,21 @@ class Faults:
             if (node.life is None or not node.should_run) and not node.is_retired:
                 node.start()
 
-    # --- within ---------------------------------------------------------------------------------------------------
-
-    def _next(self) -> None:
-        self._world.scheduler.after(self._world.scheduler.between(*self._interval_us), "net", self._strike)
-
-    def _strike(self) -> None:
-        if self._is_over:
-            return
-        if (
-            self._world.is_recovering or self._world.scheduler.now_us < self._world.quiet_until_us
-        ):  # one at a time, where the disks promise nothing
-            self._next()
-            return
+    def strike(self) -> None:
+        """One kind of fault, on one broker."""
+        if self._world.is_recovering or self._world.scheduler.now_us < self._world.quiet_until_us:
+            return  # one at a time, where the disks promise nothing
         _, strike = self._rng.choice(self._kinds)
         nodes = [node for node in self._world.nodes.values() if node.should_run]
         controllers = [node for node in nodes if node.life is not None and node.life.member.controller.is_active]
         if nodes:
             # The controller more often: what it believes to be is what others may have become.
             strike(self._rng.choice(controllers if controllers and self._rng.random() < 0.3 else nodes))
-        self._next()
 
-    def _later(self, delay_us: int, action: Callable[[], None]) -> None:
-        def act() -> None:
-            if not self._is_over:
-                action()
-
-        self._world.scheduler.after(delay_us, "net", act)
+    # --- within ---------------------------------------------------------------------------------------------------
 
     def _fault(self, kind: str, node: Node, text: str = "") -> None:
         self._world.trace.fault(kind, node.actor, text)
-
-    def _between(self, least_us: int, most_us: int) -> int:
-        return self._world.scheduler.between(least_us, most_us)
 
     # --- brokers --------------------------------------------------------------------------------------------------
 
@@ -380,25 +360,17 @@ class Faults:
         if not is_one_way:
             network.cut(other.actor, node.actor)
 
-        def mend() -> None:
-            network.mend(node.actor, other.actor)
-            network.mend(other.actor, node.actor)
-
-        self._later(self._between(300 * MS, 12 * SECOND), mend)
+        self._later(self._between(300 * MS, 12 * SECOND), lambda: network.rejoin(node.actor, [other.actor]))
 
     def _isolate(self, node: Node) -> None:
         self._fault("isolation", node)
         network = self._world.network
         others = [each.actor for each in self._world.nodes.values() if each is not node]
-        for other in others:
-            network.cut(node.actor, other)
-            network.cut(other, node.actor)
+        network.isolate(node.actor, others)
         self._world.zookeeper.cut_off(node.actor)
 
         def mend() -> None:
-            for other in others:
-                network.mend(node.actor, other)
-                network.mend(other, node.actor)
+            network.rejoin(node.actor, others)
             self._world.zookeeper.reconnect(node.actor)
 
         self._later(self._between(300 * MS, 12 * SECOND), mend)

@@ -196,10 +196,8 @@ class Scenario:
 
     @says(r"Broker (\d+) is cut off from the other brokers")
     def cut_off(self, broker: str) -> None:
-        for other in self.world.nodes.values():
-            if other.broker_id != int(broker):
-                self.world.network.cut(f"b{broker}", other.actor)
-                self.world.network.cut(other.actor, f"b{broker}")
+        others = [node.actor for node in self.world.nodes.values() if node.broker_id != int(broker)]
+        self.world.network.isolate(f"b{broker}", others)
 
     @says(r"Broker (\d+) is cut off from ZooKeeper")
     def cut_off_zookeeper(self, broker: str) -> None:

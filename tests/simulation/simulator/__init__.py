@@ -17,6 +17,7 @@ Runs:
 
     workload     what a workload consists of; one seed of it
     weather      the part of a plan that says how bad network and ZooKeeper are
+    faults       when faults strike
     variants     the product broken on purpose, by name
     situations   what many seeds must reach
     trace        what happened, line by line, and a digest of it

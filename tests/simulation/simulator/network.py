@@ -6,7 +6,7 @@ its end. A caller learns of a refusal only if nobody listens; of everything else
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from tests.simulation.simulator.scheduler import MS, SECOND, Scheduler
@@ -44,6 +44,18 @@ class Network:
     def mend(self, source: str, target: str) -> None:
         """That link carries everything again."""
         self._cut.discard((source, target))
+
+    def isolate(self, actor: str, others: Iterable[str]) -> None:
+        """Messages between the actor and each of the others are lost, in both directions, from now on."""
+        for other in others:
+            self.cut(actor, other)
+            self.cut(other, actor)
+
+    def rejoin(self, actor: str, others: Iterable[str]) -> None:
+        """The links between the actor and the others carry everything again, in both directions."""
+        for other in others:
+            self.mend(actor, other)
+            self.mend(other, actor)
 
     def heal(self) -> None:
         """All links carry everything again."""
