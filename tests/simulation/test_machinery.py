@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,19 @@ from tests.simulation.simulator.scheduler import MS, SECOND, Crashed, DefectErro
 from tests.simulation.simulator.trace import Trace
 from tests.simulation.simulator.world import SimulatedWorld
 from tests.simulation.simulator.zookeeper import LOST_AFTER, LOST_BEFORE, SimZooKeeper, ZooKeeperWeather
+
+
+def test_simulator_knows_no_workload():
+    """What the workloads share depends on neither."""
+    files = sorted((Path(__file__).parent / "simulator").glob("*.py"))
+    found = [
+        f"{path.name}: {name}"
+        for path in files
+        for name in ("partitions", "groups")
+        if f"simulation.{name}" in path.read_text()
+    ]
+    assert len(files) > 10
+    assert found == []
 
 
 @pytest.fixture
