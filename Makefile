@@ -53,11 +53,13 @@ pytest: $(READY)  ## the tests alone; PYTEST_ARGS='-k topic -x' narrows them, JO
 wheel-test: $(READY)  ## the wheel in an empty venv: every block of README runs as printed, Spark included
 	$(PY) tests/wheel/check_wheel.py
 
+SIMULATED_SEEDS = $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000) $(if $(FIRST),--first $(FIRST)))
+
 simulate: $(READY)  ## the cluster in one thread under seeded faults, SEEDS=1000 of them (FIRST= the first, SEED= one alone)
-	$(PY) -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000) $(if $(FIRST),--first $(FIRST)))
+	$(PY) -m tests.simulation $(SIMULATED_SEEDS)
 
 simulate-groups: $(READY)  ## consumer groups alone, likewise
-	$(PY) -m tests.simulation.groups $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000) $(if $(FIRST),--first $(FIRST)))
+	$(PY) -m tests.simulation --workload groups $(SIMULATED_SEEDS)
 
 mutants: $(READY)  ## the product made wrong, one line at a time: do tests or 100 seeds find out? (MUTANT= names one)
 	$(PY) -m tests.mutation --jobs $(JOBS) $(if $(MUTANT),--only $(MUTANT))

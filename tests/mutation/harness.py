@@ -40,7 +40,7 @@ class Mutant:
     """One line of the product made wrong. ``old``, which stands in ``file`` exactly once, becomes ``new``.
 
     ``breaks``: the promise that it breaks, in a sentence. ``tests``: files or tests that should kill it.
-    ``simulation``: what else should, "cluster", "groups" or None. ``reason``: why it may survive; "" if it may not.
+    ``simulation``: what else should, "partitions", "groups" or None. ``reason``: why it may survive; "" if it may not.
     """
 
     name: str
