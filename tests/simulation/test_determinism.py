@@ -26,10 +26,12 @@ def test_seed_run_twice_gives_the_identical_trace(workload: Workload, seed: int)
 
 
 @EACH_WORKLOAD
-def test_trace_does_not_depend_on_the_process(workload: Workload) -> None:
+@pytest.mark.parametrize("seed", [9, 19])
+def test_trace_does_not_depend_on_the_process(workload: Workload, seed: int) -> None:
     """Another hash seed, so another order of sets: the same trace."""
-    here = workload.run_seed(9)
-    code = f"from tests.simulation.workloads import WORKLOADS; print(WORKLOADS[{workload.name!r}].run_seed(9).digest)"
+    here = workload.run_seed(seed)
+    run = f"WORKLOADS[{workload.name!r}].run_seed({seed})"
+    code = f"from tests.simulation.workloads import WORKLOADS; print({run}.digest)"
     for hash_seed in ("1", "2"):
         answer = subprocess.run(
             [sys.executable, "-c", code],
