@@ -40,3 +40,70 @@ def test_broken_thread_is_raised_once_by_the_next_poll(parts: Parts) -> None:
         parts.delivery.poll_records(Deadline(60.0), 500)
     parts.arrives(GOOD, b"a")
     assert len(parts.delivery.poll_records(Deadline(0.0), 500)) == 1
+
+
+def refuses_bad(value: bytes) -> bytes:
+    if value == b"bad":
+        raise ValueError("a bad value")
+    return value
+
+
+def deserializing() -> Parts:
+    made = Parts(
+        MemoryCluster(make_topic("t", partitions=2)),
+        group_id="g",
+        auto_offset_reset="earliest",
+        value_deserializer=refuses_bad,
+    )
+    made.subscribe("t")
+    made.cluster.commits.clear()
+    return made
+
+
+def test_record_that_a_deserializer_refuses_does_not_count_as_delivered() -> None:
+    """W18: neither it nor what was taken beside it is committed before the caller has got it; a seek goes on behind."""
+    parts = deserializing()
+    parts.arrives(GOOD, b"a", b"b")
+    parts.arrives(BAD, b"c", b"bad", b"d")
+    got: list[object] = []
+    refused = 0
+    for _ in range(6):
+        parts.committer.finish_all()
+        try:
+            got += [record.value for record in parts.delivery.poll_records(Deadline(0.0), 500)]
+        except ValueError:
+            refused += 1
+    assert (got, refused) == ([b"a", b"b", b"c"], 5)
+    parts.committer.commit_finished()
+    assert parts.cluster.commits == [{GOOD: 2, BAD: 1}]
+    assert parts.state(BAD).position == 1
+    parts.fetcher.move(parts.state(BAD), 2)
+    parts.arrives(BAD, b"d")
+    assert [record.value for record in parts.delivery.poll_records(Deadline(0.0), 500)] == [b"d"]
+
+
+def test_refused_record_holds_up_no_other_partition() -> None:
+    """W16: the caller is told each time, and gets the others' records."""
+    parts = deserializing()
+    parts.arrives(GOOD, b"bad")
+    with pytest.raises(ValueError, match="a bad value"):
+        parts.delivery.poll_records(Deadline(0.0), 500)
+    parts.arrives(BAD, b"a")
+    assert [record.value for record in parts.delivery.poll_records(Deadline(0.0), 500)] == [b"a"]
+    with pytest.raises(ValueError, match="a bad value"):
+        parts.delivery.poll_records(Deadline(0.0), 500)
+
+
+def test_loop_ends_at_a_record_that_a_deserializer_refuses() -> None:
+    """W18: what came before it was delivered, and no more than that is committed."""
+    parts = deserializing()
+    parts.arrives(BAD, b"c", b"bad", b"d")
+    got: list[object] = []
+    with pytest.raises(ValueError, match="a bad value"):  # noqa: PT012 - as `Consumer.__iter__` does
+        while (batch := parts.delivery.next_batch(Deadline(0.0))) is not None:
+            parts.committer.finish_all()
+            got += [record.value for record in parts.delivery.iterate_records(batch)]
+    assert got == [b"c"]
+    parts.committer.finish_all()
+    parts.committer.commit_finished()
+    assert parts.cluster.commits == [{BAD: 1}]
