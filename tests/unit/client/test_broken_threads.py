@@ -353,6 +353,9 @@ def test_stream_that_opens_while_the_producer_is_closed_is_ended(monkeypatch: py
         def take(self, broker_id: int, *, now_s: float) -> tuple[Any, float]:
             return (self.batches.pop() if self.batches else None), LIMIT_S
 
+        def is_first_in_flight(self, batch: Any) -> bool:
+            return True
+
         def retry(self, *_: Any, **__: Any) -> None:
             return
 
