@@ -265,8 +265,8 @@ class Sender:
         with self._lock:
             queues = self._topics.pop(name, None)
         if queues is not None:
-            self._on_forget(name)
             self._accumulator.give_up(queues.partitions, error)
+            self._on_forget(name)  # last: see `Producer._queues_of`
 
     def _set_leaders(self, queues: TopicQueues, described: Topic) -> None:
         """Moves each partition to its leader's outbox; starts broker senders. Under `_lock`."""
