@@ -170,6 +170,18 @@ def test_truncation_to_what_is_durable_syncs_no_old_file():
     assert log.truncate_to(2) == log.durable_end_offset == 2
 
 
+def test_cut_of_a_torn_tail_syncs_what_it_keeps_before_it_copies_it():
+    """Else the copy could be made of pages whose write-back has just failed."""
+    files = FaultyFiles()
+    fill(open_log(open_directory(files)), 3)
+    files.write(files.open(segment_path(0)), [b"torn" * 16], len(files.content(segment_path(0))))
+    files.kill()
+    files.calls.clear()
+    assert open_log(open_directory(files)).log_end_offset == 3
+    synced = [path for operation, path in files.calls if operation == "sync" and path.name.startswith("0" * 20)]
+    assert [path.suffix for path in synced if ".log" in path.name][:2] == [".log", ".tmp"]
+
+
 def test_checkpoint_whose_fsync_failed_is_not_put_in_the_place_of_the_last():
     """A name is changed only when what it means is on the device."""
     files = FaultyFiles()
