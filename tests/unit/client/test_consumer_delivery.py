@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pyarrow as pa
 import pytest
 
-from broker_runtime.contract.errors import CorruptRecordError
+from broker_runtime.contract.errors import CorruptRecordError, NetworkError, PylogError
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.waiting import Deadline
-from tests.unit.client.consumer_samples import MemoryCluster, Parts, make_topic
+from pyspark_log.client.consumer import delivery
+from pyspark_log.client.consumer.partition_state import CompletedFetch, PartitionState
+from pyspark_log.client.records import ConsumedBatch
+from tests.unit.client.consumer_samples import MemoryCluster, Parts, consumed, make_topic
 
 GOOD, BAD = TopicPartition("t", 0), TopicPartition("t", 1)
 DAMAGE = CorruptRecordError("t-1 is damaged at offset 0")
@@ -40,6 +46,25 @@ def test_broken_thread_is_raised_once_by_the_next_poll(parts: Parts) -> None:
         parts.delivery.poll_records(Deadline(60.0), 500)
     parts.arrives(GOOD, b"a")
     assert len(parts.delivery.poll_records(Deadline(0.0), 500)) == 1
+
+
+def test_what_cannot_be_decoded_yet_is_the_next_that_is_delivered(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W16: a broker that is away when a new schema is asked for costs no record, and no order."""
+    away: list[PylogError] = [NetworkError("away")]
+
+    def decode_later(cluster: object, state: PartitionState, fetched: CompletedFetch) -> Iterator[ConsumedBatch]:
+        if away:
+            raise away.pop()
+        yield consumed(GOOD, fetched.next_offset - 1, b"x")
+
+    monkeypatch.setattr(delivery, "decode", decode_later)
+    state = parts.state(GOOD)
+    state.completed_fetches += [CompletedFetch(state.generation, pa.py_buffer(b"x"), end) for end in (1, 2, 3)]
+    with pytest.raises(NetworkError):
+        parts.delivery.poll_records(Deadline(0.0), 500)
+    assert [record.offset for record in parts.delivery.poll_records(Deadline(0.0), 500)] == [0, 1, 2]
 
 
 def refuses_bad(value: bytes) -> bytes:
