@@ -137,8 +137,8 @@ class Controller:
             claim, self._claim = self._claim, None
         if claim is not None:
             try:
-                self._client.delete(CONTROLLER, session=claim.session)
-            except NoNodeError:
+                write(self._client, [Delete(CONTROLLER)], guard=claim.guard)
+            except (GuardFailedError, NoNodeError):  # another has it, or may have it now
                 return
             event(_logger, "release controller", epoch=claim.epoch)
 

@@ -181,6 +181,13 @@ class Segment:
         held, self._unsynced = self._unsynced, None
         return held
 
+    def sync_unsynced(self) -> None:
+        """Fsyncs the file if it was written to since the last fsync. Raises `OSError`."""
+        unsynced = self.take_unsynced()
+        if unsynced is not None:
+            with unsynced:
+                self._open_files.files.sync(unsynced.descriptor)
+
     def hold_indexes(self) -> list[HeldFile]:
         """The index files, to be fsynced and released. Raises `OSError`."""
         files = [self.offset_index.file, self.time_index.file]
@@ -422,7 +429,7 @@ class SegmentChain:
                 position = 0
             else:
                 position, _ = kept.locate(held, kept.extent, offset)
-            kept.release()
+            kept.sync_unsynced()  # only this file learns of a write-back that failed; its copy may lack those pages
             copy_prefix(self._open_files.files, held.descriptor, kept.path, position)
             self._open_files.forget(kept.path)
         shortened = Segment(

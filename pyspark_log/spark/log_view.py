@@ -135,11 +135,14 @@ class BrokerLogView:
             timeout_s=self._patience_s,
         )
 
-    def commit(self, offset: SourceOffset, only_forward: bool, signature: offsets.Signature) -> None:
+    def commit(
+        self, offset: SourceOffset, only_forward: bool, signature: offsets.Signature, topic_ids: Mapping[str, bytes]
+    ) -> None:
         """Makes ``offset`` the group's committed offsets, in ZooKeeper. ``signature``: the query's, as its one member.
+        ``topic_ids``: of the topics that ``offset`` is about, where they are known.
 
-        Blocks at most 10 s. Thread-safe. Partitions of topics that no longer exist are left out. Raises the first other
-        error: `FencedError` when the membership is over.
+        Blocks at most 10 s. Thread-safe. Partitions of topics that no longer exist, or were recreated, are left out.
+        Raises the first other error: `FencedError` when the membership is over.
         """
         assert self._group_id is not None
         offsets.commit(
@@ -147,7 +150,7 @@ class BrokerLogView:
             self._group_id,
             offset,
             only_forward=only_forward,
-            topic_ids=dict.fromkeys(offset, None),
+            topic_ids={at: topic_ids.get(at.topic) for at in offset},
             signature=signature,
             missing_ok=True,
             timeout_s=_COMMIT_LIMIT_S,

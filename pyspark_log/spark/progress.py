@@ -7,21 +7,25 @@ is tried again until it succeeds or a newer offset takes its place.
 
 The first offset of a query run is committed as it is, because the user chose it (a checkpoint, `startingOffsets`).
 Later ones only move the group forward, so that a request that arrives late cannot take it back.
+
+An offset is handed over with the ids of the topics that it is about, as far as the query knows them: it never counts
+for a topic that was recreated under the same name.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from broker_runtime.contract.errors import PylogError
 from broker_runtime.contract.events import event
 from broker_runtime.contract.waiting import Backoff, Deadline, Worker
 from pyspark_log.spark.offsets import SourceOffset
 
-CommitOffsets = Callable[[SourceOffset, bool], None]
-"""Commits the offsets; the flag says "only forward". Blocks for a bounded time. Raises `PylogError`."""
+CommitOffsets = Callable[[SourceOffset, bool, Mapping[str, bytes]], None]
+"""Commits the offsets; the flag says "only forward". The topics' ids by name, without those that are not known. Blocks
+for a bounded time. Raises `PylogError`."""
 
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 5.0
@@ -38,18 +42,20 @@ class ProgressPublisher:
         # Reentrant: a signal's handler runs in the thread that may hold it.
         self._changed = threading.Condition(threading.RLock())
         self._pending: SourceOffset | None = None
+        self._topic_ids: dict[str, bytes] = {}  # of what is pending
         self._published: SourceOffset | None = None
         self._is_first = True
         self._is_started = False
         self._backoff = Backoff(first_s=_FIRST_PAUSE_S, limit_s=_LONGEST_PAUSE_S)
         self._worker = Worker("pylog-progress", self._step)
 
-    def publish(self, offset: SourceOffset) -> None:
-        """Hands over the newest offset. Never blocks. An offset that is already published costs nothing."""
+    def publish(self, offset: SourceOffset, topic_ids: Mapping[str, bytes]) -> None:
+        """Hands over the newest offset, and the ids of its topics that are known. Never blocks. An offset that is
+        already published costs nothing."""
         with self._changed:
             if self._worker.is_stopping or not offset or offset == (self._pending or self._published):
                 return
-            self._pending = dict(offset)
+            self._pending, self._topic_ids = dict(offset), dict(topic_ids)
             if not self._is_started:
                 self._is_started = self._worker.may_start()  # False: the next offset tries again
         self._worker.wake()
@@ -70,11 +76,11 @@ class ProgressPublisher:
     def _step(self) -> float:
         """Commits the newest offset, if there is one that is not committed. Returns the pause in seconds."""
         with self._changed:
-            offset = self._pending
+            offset, topic_ids = self._pending, self._topic_ids
         if offset is None:
             return _IDLE_PAUSE_S
         try:
-            self._commit(offset, not self._is_first)
+            self._commit(offset, not self._is_first, topic_ids)
         except PylogError as error:
             pause_s = self._backoff.next_s()
             event(_logger, "publish progress", pause_s=pause_s, error=error, level=logging.WARNING)

@@ -133,7 +133,7 @@ class QueryOffsets:
 
         ``max_rows`` None: all there is. Raises `DataLossError`.
         """
-        start_ids = self._ids_at(start)
+        start_ids = self.topic_ids_at(start)
         snapshot, losses = self._snapshot_and_losses(start, start_ids)
         for loss in losses:
             self._lose(loss)
@@ -172,7 +172,7 @@ class QueryOffsets:
             for input_partition in coalesced
         ]
 
-    def _ids_at(self, start: SourceOffset) -> dict[str, bytes]:
+    def topic_ids_at(self, start: SourceOffset) -> dict[str, bytes]:
         """The ids of the topics that ``start`` is about, as far as this process has seen them."""
         step = self._step
         if step is None:

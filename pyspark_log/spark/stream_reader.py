@@ -61,7 +61,7 @@ class _Query:
 
     def publish(self, done: SourceOffset) -> None:
         if self.group is not None:
-            self.group.publisher.publish(done)
+            self.group.publisher.publish(done, self.offsets.topic_ids_at(done))
 
     def flush(self, timeout_s: float) -> None:
         if self.group is not None:
@@ -96,8 +96,8 @@ class _Group:
         self.publisher.flush(timeout_s - _LEAVE_LIMIT_S)
         self.member.leave(deadline.remaining_s())
 
-    def _commit(self, offset: SourceOffset, only_forward: bool) -> None:
-        self._view.commit(offset, only_forward, self.member.signature())
+    def _commit(self, offset: SourceOffset, only_forward: bool, topic_ids: Mapping[str, bytes]) -> None:
+        self._view.commit(offset, only_forward, self.member.signature(), topic_ids)
 
 
 class PylogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -170,8 +170,8 @@ CLIENT: Final = (
     Mutant(
         name="commit_overtakes_those_that_wait",
         file="pyspark_log/client/consumer/committer.py",
-        old="            self._queue.write(self._write)\n            self._write(next_offsets)\n",
-        new="            self._write(next_offsets)\n",
+        old="            self._queue.write(self._send)\n            self._send(next_offsets, topic_ids)\n",
+        new="            self._send(next_offsets, topic_ids)\n",
         breaks="An older commit in the background never undoes a newer one.",
         tests=("tests/unit/client/test_commits.py",),
     ),

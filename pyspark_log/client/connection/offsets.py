@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import NamedTuple, TypeAlias
 
 from broker_runtime.contract.errors import (
+    InconsistentTopicIdError,
     InvalidRequestError,
     PylogError,
     RetriableError,
@@ -44,6 +45,8 @@ from pyspark_log.client.records import timestamp_ms_of
 
 _ATTEMPT_LIMIT_S = 5.0
 _WORDS = {"earliest": EARLIEST, "latest": LATEST, "max_timestamp": MAX_TIMESTAMP}
+
+_MISSING = (UnknownTopicOrPartitionError, InconsistentTopicIdError)
 
 _Asked: TypeAlias = list[tuple[Topic, int, int]]  # a partition of a topic, and the number of the query
 
@@ -118,7 +121,8 @@ def commit(
     ``topic_ids``: the topics that the offsets belong to, if the caller knows them; else the present topics of these
     names. An offset of a deleted topic is refused, and never written for a later topic of the same name. (None as a
     topic's id: the topic that has the name when the offset is written.) A refusal for one partition does not affect the
-    others; the first one is raised at the end. ``missing_ok``: partitions that do not exist are left out, not refused.
+    others; the first one is raised at the end. ``missing_ok``: partitions that do not exist, or whose topic was
+    recreated, are left out, not refused.
     """
     known = topic_ids or {}
     signed = signature or _NO_MEMBER
@@ -149,7 +153,7 @@ def write_each(
     """Asks a group's coordinator until it has accepted or refused every partition.
 
     Raises the first refusal at the end, and a retriable error when the deadline has passed. ``missing_ok``: it is no
-    refusal that a partition does not exist.
+    refusal that a partition does not exist, or that its topic was recreated.
     """
     backoff = Backoff()
     left = list(partitions)
@@ -163,7 +167,7 @@ def write_each(
             if isinstance(error, RetriableError):
                 failure = failure or error
                 again.append(at)
-            elif not (missing_ok and isinstance(error, UnknownTopicOrPartitionError)):
+            elif not (missing_ok and isinstance(error, _MISSING)):
                 refused = refused or error
         left = again
         if failure is not None:

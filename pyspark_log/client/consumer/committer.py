@@ -41,6 +41,7 @@ _REVOKED_LIMIT_S: Final = 5.0  # others wait for the partitions
 _logger = logging.getLogger(__name__)
 
 Offsets = Mapping[TopicPartition, int]
+TopicIds = Mapping[TopicPartition, bytes]
 
 
 class Committer:
@@ -127,20 +128,21 @@ class Committer:
 
         Raises `InvalidGroupIdError` without a group, and as `offsets.commit`.
         """
+        topic_ids = self._topic_ids_of(next_offsets)
         with self._one_at_a_time():
-            self._queue.write(self._write)
-            self._write(next_offsets)
+            self._queue.write(self._send)
+            self._send(next_offsets, topic_ids)
 
     def commit_async(self, next_offsets: Mapping[TopicPartition, int]) -> Future[None]:
         """The same when somebody calls `write_queued`. Raises `ClientStateError` when too many wait."""
         assert self.group_id
-        return self._queue.add(next_offsets)
+        return self._queue.add(next_offsets, self._topic_ids_of(next_offsets))
 
     def write_queued(self) -> None:
         """Writes what `commit_async` took. Blocks as `commit`; raises nothing but `ClientTimeoutError`."""
         if len(self._queue):
             with self._one_at_a_time():
-                self._queue.write(self._write)
+                self._queue.write(self._send)
 
     def commit_finished(self) -> None:
         """Auto-commit, if it is on. Blocks and raises as `commit`."""
@@ -201,26 +203,22 @@ class Committer:
     ) -> None:
         """Commits what is finished in ``states``, which is called when no other commit is being sent any more."""
         with self._one_at_a_time(limit_s):
-            finished = {state.at: state.finished for state in states() if not isinstance(state.error, TOPIC_IS_GONE)}
+            there = [state for state in states() if not isinstance(state.error, TOPIC_IS_GONE)]
+            finished = {state.at: state.finished for state in there}
             changed = {at: offset for at, offset in finished.items() if self._committed.get(at) != offset}
             if not changed:
                 return
             try:
-                self._write(changed, limit_s)
+                self._send(changed, {state.at: state.topic.topic_id for state in there}, limit_s)
             except TOPIC_IS_GONE as error:  # the group's offsets went with the topic
                 event(_logger, "commit offsets", level=logging.WARNING, group=self.group_id, error=error)
 
-    def _write(self, next_offsets: Mapping[TopicPartition, int], timeout_s: float | None = None) -> None:
+    def _topic_ids_of(self, partitions: Iterable[TopicPartition]) -> TopicIds:
+        """Of the topics that are read now. When a commit is written, others of the same names may be."""
         states = self._fetcher.states
-        topic_ids = {at: states[at].topic.topic_id for at in next_offsets if at in states}
-        self._send(next_offsets, topic_ids, timeout_s)
+        return {at: states[at].topic.topic_id for at in partitions if at in states}
 
-    def _send(
-        self,
-        next_offsets: Mapping[TopicPartition, int],
-        topic_ids: Mapping[TopicPartition, bytes],
-        timeout_s: float | None,
-    ) -> None:
+    def _send(self, next_offsets: Offsets, topic_ids: TopicIds, timeout_s: float | None = None) -> None:
         offsets.commit(
             self._cluster,
             self.group_id,
@@ -244,6 +242,7 @@ class Committer:
 
 class _Waiting(NamedTuple):
     offsets: Offsets
+    topic_ids: TopicIds
     future: Future[None]
 
 
@@ -253,9 +252,9 @@ class CommitQueue:
     Thread-safe; one thread at a time may `write`.
 
     Rule: everything that waits goes out as one commit, a partition's newest offset over older ones, so however many
-    wait, they cost one write. Each has a future of its own, and the futures are finished in the order in which the
-    commits were asked for (as the callbacks of Kafka's commitAsync are called). Never blocks for anything but the one
-    commit that it is asked to make.
+    wait, they cost one write; one more for each topic that was recreated in between. Each has a future of its own, and
+    the futures are finished in the order in which the commits were asked for (as the callbacks of Kafka's commitAsync
+    are called). Never blocks for anything but the one commit that it is asked to make.
     """
 
     def __init__(self) -> None:
@@ -265,8 +264,9 @@ class CommitQueue:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, offsets: Offsets) -> Future[None]:
-        """Queues a commit. Raises `ClientStateError` when `MAX_WAITING` wait already."""
+    def add(self, offsets: Offsets, topic_ids: TopicIds | None = None) -> Future[None]:
+        """Queues a commit. ``topic_ids``: of the topics that the offsets are about, where they are known. Raises
+        `ClientStateError` when `MAX_WAITING` wait already."""
         future: Future[None] = Future()
         with self._lock:
             if len(self._waiting) >= MAX_WAITING:
@@ -274,10 +274,10 @@ class CommitQueue:
                     f"{len(self._waiting)} commits wait for the broker already, and no more may: wait for one's future "
                     "now and then, or commit less often"
                 )
-            self._waiting.append(_Waiting(dict(offsets), future))
+            self._waiting.append(_Waiting(dict(offsets), dict(topic_ids or {}), future))
         return future
 
-    def write(self, commit: Callable[[Offsets], None]) -> None:
+    def write(self, commit: Callable[[Offsets, TopicIds], None]) -> None:
         """Writes everything that waits now. Blocks as ``commit`` does; what that raises is in the futures.
 
         A commit that is refused for one of its partitions does not fail the others: then each is written by itself, in
@@ -289,7 +289,8 @@ class CommitQueue:
         if not waiting:
             return
         try:
-            _write_all(waiting, commit)
+            for some in _of_one_topic_each(waiting):
+                _write_all(some, commit)
         except Exception as error:  # a defect: whoever waits for a future has to learn of it, too
             for one in waiting:
                 if not one.future.done():
@@ -305,15 +306,30 @@ class CommitQueue:
                 one.future.set_exception(error)
 
 
-def _write_all(waiting: Sequence[_Waiting], commit: Callable[[Offsets], None]) -> None:
+def _of_one_topic_each(waiting: Sequence[_Waiting]) -> Iterator[list[_Waiting]]:
+    """In order, in runs in which no two commits mean different topics by the same name."""
+    run: list[_Waiting] = []
+    topic_ids: dict[TopicPartition, bytes] = {}
+    for one in waiting:
+        if any(topic_ids.get(at, topic_id) != topic_id for at, topic_id in one.topic_ids.items()):
+            yield run
+            run, topic_ids = [], {}
+        run.append(one)
+        topic_ids.update(one.topic_ids)
+    yield run
+
+
+def _write_all(waiting: Sequence[_Waiting], commit: Callable[[Offsets, TopicIds], None]) -> None:
     newest: dict[TopicPartition, int] = {}
+    topic_ids: dict[TopicPartition, bytes] = {}
     for one in waiting:
         newest.update(one.offsets)
-    error = _tried(commit, newest)
+        topic_ids.update(one.topic_ids)
+    error = _tried(commit, newest, topic_ids)
     alone = error is not None and not isinstance(error, RetriableError) and len(waiting) > 1
     for one in waiting:
         if alone:
-            error = _tried(commit, one.offsets)
+            error = _tried(commit, one.offsets, one.topic_ids)
             alone = not isinstance(error, RetriableError)  # if nobody answers, the others need not wait for that
         if error is None:
             one.future.set_result(None)
@@ -321,9 +337,9 @@ def _write_all(waiting: Sequence[_Waiting], commit: Callable[[Offsets], None]) -
             one.future.set_exception(error)
 
 
-def _tried(commit: Callable[[Offsets], None], offsets: Offsets) -> PylogError | None:
+def _tried(commit: Callable[[Offsets, TopicIds], None], offsets: Offsets, topic_ids: TopicIds) -> PylogError | None:
     try:
-        commit(offsets)
+        commit(offsets, topic_ids)
     except PylogError as error:
         return error
     return None

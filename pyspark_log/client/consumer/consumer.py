@@ -179,7 +179,8 @@ class Consumer(forking.Forkable):
         record of a recreated topic), `CorruptRecordError`, `ClientStateError` if nothing is subscribed to; a defect
         that ended a thread of the consumer's, which is then started again; what callbacks raise; and why a group does
         not have this consumer (any more): `FencedInstanceIdError` (another process took its ``group_instance_id``),
-        and as `subscribe`. What goes wrong after records were found is raised by the next call.
+        and as `subscribe`. What goes wrong after records were found is raised by the next call. What a deserializer
+        raises is raised each time its record's turn comes: `position` stays there, and `seek` goes on behind it.
         """
         limit = self._settings.max_poll_records if max_records is None else max_records
         self._begin_poll(limit)

@@ -2,8 +2,10 @@
 
 Rule: positions move when records are delivered, here and in `Assignment`, and nowhere else, in the caller's thread.
 What went wrong with a partition, and a defect in a thread of the consumer's, is raised here, but never instead of
-records that were taken already: they would be lost. A member of a group delivers nothing once its lease has ended: the
-lease is checked last, and what was already taken is then dropped with everything else.
+records that were taken already: they would be lost. A record that a deserializer refuses is not delivered: the
+position stays there, and each poll that comes to it raises, until the caller seeks. A member of a group delivers
+nothing once its lease has ended: the lease is checked last, and what was already taken is then dropped with everything
+else.
 """
 
 from __future__ import annotations
@@ -74,7 +76,12 @@ class Delivery:
                     batch = self._next_if_any(limit - len(records)) if records else self._next(deadline, limit)
                     if batch is None:
                         break
-                    records.extend(self.records(batch))
+                    try:
+                        records += self._records_that_convert(batch)
+                    except Exception:
+                        if not records:
+                            raise
+                        break  # the next call meets that record again
                 if not records or self._heartbeats.is_valid():
                     return records
 
@@ -120,7 +127,8 @@ class Delivery:
         """
         may_continue = self._heartbeats.goes_on if self._committer.has_group else _always
         state = self._fetcher.states[batch.topic_partition]
-        records = self.records(batch)
+        records = self._records_that_convert(batch)
+        batch = batch.slice(0, len(records))
         generation = state.generation
         state.position = batch.base_offset
         self._committer.looped = state
@@ -235,6 +243,28 @@ class Delivery:
             batch = batch.slice(0, max_rows)
         state.position = batch.next_offset
         return batch
+
+    def _records_that_convert(self, batch: ConsumedBatch) -> list[Record]:
+        """The batch's records up to the first that a deserializer refuses, which is the next to be delivered.
+
+        Raises what the deserializer raised if that is the first of all; the next call begins with another partition.
+        A record that the caller did not get must not count as delivered, or it would be committed.
+        """
+        try:
+            return self.records(batch)
+        except Exception:  # noqa: BLE001 - the user's deserializer: which record it refuses is found out below
+            good: list[Record] = []
+        try:
+            for row in range(len(batch)):
+                good += self.records(batch.slice(row, 1))
+        except Exception:
+            state = self._fetcher.states[batch.topic_partition]
+            state.position = batch.base_offset + len(good)
+            state.batches.appendleft(batch.slice(len(good)))
+            if not good:
+                self._next_index += 1
+                raise
+        return good
 
     def _recover(self, state: PartitionState, error: PylogError) -> None:
         """Continues after an error of a partition if that is possible; else raises it."""

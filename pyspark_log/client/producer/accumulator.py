@@ -153,6 +153,11 @@ class Accumulator:
             return batch, 0.0
         return None, wait_s
 
+    def is_first_in_flight(self, batch: ProducerBatch) -> bool:
+        """Whether no other batch of its partition is in flight, or came back and waits for ``batch`` to do so, too."""
+        with self.lock:
+            return batch.queue.in_flight == 1 and not batch.queue.to_retry
+
     def acknowledged(self, batch: ProducerBatch, *, base_offset: int, append_time_ms: int) -> None:
         """The batch was acknowledged."""
         with self.lock:

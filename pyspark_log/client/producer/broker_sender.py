@@ -153,8 +153,14 @@ class BrokerSender:
                 return None
             batch.builder = None
         batch.write_number()
+        with self._lock:
+            stream = self._stream
         try:
-            stream = self._open_stream()
+            if stream is None:
+                stream = self._open_stream()
+                if not self._accumulator.is_first_in_flight(batch):
+                    self._accumulator.retry([batch])  # behind those that come back from the stream before
+                    return None
         except PylogError as error:
             self._accumulator.retry([batch], error)
             self._stale(batch)
@@ -194,10 +200,7 @@ class BrokerSender:
             self._accumulator.acknowledged(batch, base_offset=-1, append_time_ms=-1)
 
     def _open_stream(self) -> ProduceStream:
-        """The stream, opened if there is none. Raises `PylogError`."""
-        with self._lock:
-            if self._stream is not None:
-                return self._stream
+        """A new stream: there is none. Raises `PylogError`."""
         stream = ProduceStream(
             self._address_of(self.broker_id),
             ProduceHello(client_id=self._client_id),

@@ -323,6 +323,8 @@ class Producer(forking.Forkable):
         settings = self._settings
         if topic not in self._plain_topics and queues.is_plain and settings.value_serializer is None:
             self._plain_topics[topic] = queues
+            if queues.is_given_up:  # just now: before this, or it is taken out after this
+                self._plain_topics.pop(topic, None)
         return queues
 
 

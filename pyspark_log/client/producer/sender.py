@@ -209,7 +209,7 @@ class Sender:
         for name in names:
             self._stale_topics.discard(name)
             try:
-                described = self._cluster.fetch_topics([name], timeout_s=_STEP_S)[0]
+                described = self._describe(name)
             except RetriableError:
                 self._stale_topics.add(name)
                 is_done = False
@@ -222,6 +222,14 @@ class Sender:
             else:
                 self._update(name, described)
         return is_done
+
+    def _describe(self, name: str) -> Topic:
+        """The topic now. Raises `UnknownTopicOrPartitionError` only if the controller says so: any other broker may not
+        have heard of it yet, or of nothing for a while."""
+        try:
+            return self._cluster.fetch_topics([name], timeout_s=_STEP_S)[0]
+        except UnknownTopicOrPartitionError:
+            return self._cluster.fetch_topics([name], timeout_s=_STEP_S, to="controller")[0]
 
     def _update(self, name: str, described: Topic) -> None:
         with self._lock:
@@ -265,8 +273,8 @@ class Sender:
         with self._lock:
             queues = self._topics.pop(name, None)
         if queues is not None:
-            self._on_forget(name)
             self._accumulator.give_up(queues.partitions, error)
+            self._on_forget(name)  # last: see `Producer._queues_of`
 
     def _set_leaders(self, queues: TopicQueues, described: Topic) -> None:
         """Moves each partition to its leader's outbox; starts broker senders. Under `_lock`."""

@@ -72,6 +72,11 @@ class TopicQueues:
         """Whether bytes without a key may be added to the next queue as they are."""
         return self.rows is None and self._partitioner == "round_robin"
 
+    @property
+    def is_given_up(self) -> bool:
+        """Whether the topic is gone: another object stands for one that is created again."""
+        return any(queue.given_up is not None for queue in self.partitions)
+
     def queue_of_new_batch(self, queue: PartitionQueue) -> PartitionQueue:
         """A batch of records without a key is about to be opened in ``queue``: the queue to open it in, which with
         sticky partitioning is that of the next partition."""

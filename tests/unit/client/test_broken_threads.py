@@ -10,7 +10,12 @@ from typing import Any, ClassVar
 
 import pytest
 
-from broker_runtime.contract.errors import BrokerUnavailableError, ClosedError, PylogError
+from broker_runtime.contract.errors import (
+    BrokerUnavailableError,
+    ClosedError,
+    PylogError,
+    UnknownTopicOrPartitionError,
+)
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import GroupHeartbeatResponse
 from broker_runtime.contract.settings import Address
@@ -353,6 +358,9 @@ def test_stream_that_opens_while_the_producer_is_closed_is_ended(monkeypatch: py
         def take(self, broker_id: int, *, now_s: float) -> tuple[Any, float]:
             return (self.batches.pop() if self.batches else None), LIMIT_S
 
+        def is_first_in_flight(self, batch: Any) -> bool:
+            return True
+
         def retry(self, *_: Any, **__: Any) -> None:
             return
 
@@ -374,3 +382,32 @@ def test_stream_that_opens_while_the_producer_is_closed_is_ended(monkeypatch: py
     sender.stop()
     assert len(made) == 1
     assert not any(reader.is_running for reader in sender._readers)
+
+
+def test_topic_that_goes_while_its_first_record_is_sent_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """W9: or every later record would be sent to the topic that is gone, and none to the one of its name."""
+    topic_ids = iter([1, 2])
+    written: list[bytes] = []
+
+    class NotingStream(AcknowledgingStream):
+        def write(self, request: ProduceRequest, frame: Any) -> None:
+            written.append(request.topic_id or b"")
+            super().write(request, frame)
+
+    monkeypatch.setattr(Cluster, "topic", lambda self, topic, **_: make_topic(topic, topic_id=next(topic_ids)))
+    monkeypatch.setattr(Cluster, "leader", lambda *_: None)
+    monkeypatch.setattr(Cluster, "address_of", lambda *_: None)
+    monkeypatch.setattr(broker_sender, "ProduceStream", NotingStream)
+    with Producer("127.0.0.1:1", enable_idempotence=False) as producer:
+        queues_with = producer._sender.queues_with
+
+        def and_it_goes(topic: str, partition: int | None) -> Any:
+            found = queues_with(topic, partition)
+            producer._sender._forget(topic, UnknownTopicOrPartitionError("no topic 't'"))
+            return found
+
+        monkeypatch.setattr(producer._sender, "queues_with", and_it_goes)
+        producer.partitions_for("t")
+        monkeypatch.setattr(producer._sender, "queues_with", queues_with)
+        producer.send("t", b"x").result(LIMIT_S)
+    assert written == [make_topic("t", topic_id=2).topic_id]

@@ -9,7 +9,7 @@ import pytest
 from broker_runtime.contract.errors import ClientStateError, ClosedError, NetworkError, UnknownTopicOrPartitionError
 from broker_runtime.contract.model import TopicPartition
 from pyspark_log.client.consumer import committer as commit_queue
-from pyspark_log.client.consumer.committer import CommitQueue, Offsets
+from pyspark_log.client.consumer.committer import CommitQueue, Offsets, TopicIds
 
 A, B, GONE = TopicPartition("a", 0), TopicPartition("b", 0), TopicPartition("gone", 0)
 
@@ -19,10 +19,12 @@ class Group:
 
     def __init__(self) -> None:
         self.commits: list[dict[TopicPartition, int]] = []
+        self.topic_ids: list[dict[TopicPartition, bytes]] = []
         self.away = False
 
-    def commit(self, offsets: Offsets) -> None:
+    def commit(self, offsets: Offsets, topic_ids: TopicIds) -> None:
         self.commits.append(dict(offsets))
+        self.topic_ids.append(dict(topic_ids))
         if self.away:
             raise NetworkError("away")
         if GONE in offsets:
@@ -57,6 +59,22 @@ def test_commit_goes_back_if_the_newer_one_says_so() -> None:
     queue.add({A: 4})
     queue.write(group.commit)
     assert group.commits == [{A: 4}]
+
+
+def test_commits_of_a_topic_and_of_the_recreated_one_go_out_apart() -> None:
+    """W18: an offset is one of the topic whose records were read, and each future has the outcome of its own."""
+    queue, group = CommitQueue(), Group()
+    futures = [
+        queue.add({A: 10, B: 1}, {A: b"old", B: b"b"}),
+        queue.add({A: 11}, {A: b"old"}),
+        queue.add({A: 2}, {A: b"new"}),
+        queue.add({A: 3, B: 4}, {A: b"new", B: b"b"}),
+    ]
+    order = told(futures)
+    queue.write(group.commit)
+    assert group.commits == [{A: 11, B: 1}, {A: 3, B: 4}]
+    assert group.topic_ids == [{A: b"old", B: b"b"}, {A: b"new", B: b"b"}]
+    assert order == [0, 1, 2, 3]
 
 
 def test_commit_that_is_refused_spoils_no_other() -> None:
@@ -118,7 +136,7 @@ def test_commits_whose_writing_met_a_defect_are_told() -> None:
     queue = CommitQueue()
     futures = [queue.add({A: 1}), queue.add({B: 1})]
 
-    def commit(offsets: Offsets) -> None:
+    def commit(offsets: Offsets, topic_ids: TopicIds) -> None:
         raise ZeroDivisionError("a defect")
 
     with pytest.raises(ZeroDivisionError):

@@ -50,6 +50,20 @@ def test_commit_never_becomes_one_of_a_recreated_topic() -> None:
     assert (AT, recreated.topic_id) not in parts.cluster.committed
 
 
+def test_commit_that_waits_never_becomes_one_of_a_recreated_topic() -> None:
+    """W18: what `commit_async` took is about the topic that was read then, whichever is read when it is written."""
+    parts = reading(group_id="g")
+    commit = parts.committer.commit_async({AT: 1000})
+    recreated = make_topic("t", topic_id=2, partitions=2)
+    parts.cluster.topics["t"] = recreated
+    parts.beat()
+    parts.assignment.apply_changes()
+    assert parts.state(AT).topic is recreated
+    parts.committer.write_queued()
+    assert isinstance(commit.exception(0), UnknownTopicOrPartitionError)
+    assert parts.cluster.committed[AT, recreated.topic_id] == 0
+
+
 def test_refusal_for_one_partition_does_not_hold_up_the_others() -> None:
     """W18: it is raised, and the rest is written."""
     parts = reading(group_id="g")

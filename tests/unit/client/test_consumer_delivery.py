@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pyarrow as pa
 import pytest
 
-from broker_runtime.contract.errors import CorruptRecordError
+from broker_runtime.contract.errors import CorruptRecordError, NetworkError, PylogError
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.waiting import Deadline
-from tests.unit.client.consumer_samples import MemoryCluster, Parts, make_topic
+from pyspark_log.client.consumer import delivery
+from pyspark_log.client.consumer.partition_state import CompletedFetch, PartitionState
+from pyspark_log.client.records import ConsumedBatch
+from tests.unit.client.consumer_samples import MemoryCluster, Parts, consumed, make_topic
 
 GOOD, BAD = TopicPartition("t", 0), TopicPartition("t", 1)
 DAMAGE = CorruptRecordError("t-1 is damaged at offset 0")
@@ -40,3 +46,89 @@ def test_broken_thread_is_raised_once_by_the_next_poll(parts: Parts) -> None:
         parts.delivery.poll_records(Deadline(60.0), 500)
     parts.arrives(GOOD, b"a")
     assert len(parts.delivery.poll_records(Deadline(0.0), 500)) == 1
+
+
+def test_what_cannot_be_decoded_yet_is_the_next_that_is_delivered(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W16: a broker that is away when a new schema is asked for costs no record, and no order."""
+    away: list[PylogError] = [NetworkError("away")]
+
+    def decode_later(cluster: object, state: PartitionState, fetched: CompletedFetch) -> Iterator[ConsumedBatch]:
+        if away:
+            raise away.pop()
+        yield consumed(GOOD, fetched.next_offset - 1, b"x")
+
+    monkeypatch.setattr(delivery, "decode", decode_later)
+    state = parts.state(GOOD)
+    state.completed_fetches += [CompletedFetch(state.generation, pa.py_buffer(b"x"), end) for end in (1, 2, 3)]
+    with pytest.raises(NetworkError):
+        parts.delivery.poll_records(Deadline(0.0), 500)
+    assert [record.offset for record in parts.delivery.poll_records(Deadline(0.0), 500)] == [0, 1, 2]
+
+
+def refuses_bad(value: bytes) -> bytes:
+    if value == b"bad":
+        raise ValueError("a bad value")
+    return value
+
+
+def deserializing() -> Parts:
+    made = Parts(
+        MemoryCluster(make_topic("t", partitions=2)),
+        group_id="g",
+        auto_offset_reset="earliest",
+        value_deserializer=refuses_bad,
+    )
+    made.subscribe("t")
+    made.cluster.commits.clear()
+    return made
+
+
+def test_record_that_a_deserializer_refuses_does_not_count_as_delivered() -> None:
+    """W18: neither it nor what was taken beside it is committed before the caller has got it; a seek goes on behind."""
+    parts = deserializing()
+    parts.arrives(GOOD, b"a", b"b")
+    parts.arrives(BAD, b"c", b"bad", b"d")
+    got: list[object] = []
+    refused = 0
+    for _ in range(6):
+        parts.committer.finish_all()
+        try:
+            got += [record.value for record in parts.delivery.poll_records(Deadline(0.0), 500)]
+        except ValueError:
+            refused += 1
+    assert (got, refused) == ([b"a", b"b", b"c"], 5)
+    parts.committer.commit_finished()
+    assert parts.cluster.commits == [{GOOD: 2, BAD: 1}]
+    assert parts.state(BAD).position == 1
+    parts.fetcher.move(parts.state(BAD), 2)
+    parts.arrives(BAD, b"d")
+    assert [record.value for record in parts.delivery.poll_records(Deadline(0.0), 500)] == [b"d"]
+
+
+def test_refused_record_holds_up_no_other_partition() -> None:
+    """W16: the caller is told each time, and gets the others' records."""
+    parts = deserializing()
+    parts.arrives(GOOD, b"bad")
+    with pytest.raises(ValueError, match="a bad value"):
+        parts.delivery.poll_records(Deadline(0.0), 500)
+    parts.arrives(BAD, b"a")
+    assert [record.value for record in parts.delivery.poll_records(Deadline(0.0), 500)] == [b"a"]
+    with pytest.raises(ValueError, match="a bad value"):
+        parts.delivery.poll_records(Deadline(0.0), 500)
+
+
+def test_loop_ends_at_a_record_that_a_deserializer_refuses() -> None:
+    """W18: what came before it was delivered, and no more than that is committed."""
+    parts = deserializing()
+    parts.arrives(BAD, b"c", b"bad", b"d")
+    got: list[object] = []
+    with pytest.raises(ValueError, match="a bad value"):  # noqa: PT012 - as `Consumer.__iter__` does
+        while (batch := parts.delivery.next_batch(Deadline(0.0))) is not None:
+            parts.committer.finish_all()
+            got += [record.value for record in parts.delivery.iterate_records(batch)]
+    assert got == [b"c"]
+    parts.committer.finish_all()
+    parts.committer.commit_finished()
+    assert parts.cluster.commits == [{BAD: 1}]

@@ -74,6 +74,17 @@ def test_fetcher_throws_answers_away_that_were_asked_for_by_an_earlier_assignmen
     assert asked(fetcher)[0] == {0: 0}
 
 
+def test_fetcher_throws_answers_away_that_were_asked_for_before_a_seek(fetcher: Fetcher) -> None:
+    """W20: else the records between the new position and that answer would be skipped."""
+    state = reading(0, position=100)
+    fetcher.set_assignment([state])
+    _, generations = asked(fetcher)
+    fetcher.move(state, 10)
+    answer(fetcher, generations, {0: 120})
+    assert not state.completed_fetches
+    assert asked(fetcher)[0] == {0: 10}
+
+
 def test_fetcher_asks_others_who_leads_while_a_broker_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     """W12: a frozen leader's successor is found when it is elected, not when its connection is given up."""
 

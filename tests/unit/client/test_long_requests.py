@@ -201,7 +201,7 @@ def test_spark_source_names_many_topics_and_partitions(broker: Broker, cluster: 
     view = BrokerLogView(parse_source_options(given), patience_s=30, cluster=cluster)
     assert len(view.snapshot().latest) == COUNT
     assert broker.sizes("metadata", "topics") == THREE
-    view.commit({at: at.partition for at in ALL}, False, offsets.Signature("member", 1, 0))
+    view.commit({at: at.partition for at in ALL}, False, offsets.Signature("member", 1, 0), {})
     assert broker.sizes("commit_offsets", "offsets") == THREE
     assert broker.committed == {at: (at.partition, 0) for at in ALL}
     assert view.committed(ALL) == {at: at.partition for at in ALL}

@@ -354,3 +354,15 @@ def test_frame_in_read_only_memory_is_numbered_in_a_copy() -> None:
     (again,) = sender.take_all()
     assert numbers([again]) == [(ID, 1, 0)]
     assert parse_header(sent).producer_epoch == 0
+
+
+def test_frames_go_to_a_recreated_topic_under_another_id() -> None:
+    """Whatever became of them in the old topic's log, none of them is in the new one's."""
+    sender = Sender(frames=2)
+    sender.break_off(*sender.take_all())
+    with sender.accumulator.lock:
+        sender.accumulator.recreate([sender.queue], b"n" * 16)
+    assert sender.take() is None  # it waits for the id
+    sender.accumulator.provide_id(ID + 1)
+    assert numbers(sender.take_all()) == [(ID + 1, 0, 0), (ID + 1, 0, 2)]
+    assert sender.queue.topic_id == b"n" * 16

@@ -131,6 +131,16 @@ def test_claim_raises_the_controller_epoch(server, node):
     assert server.client().get(CONTROLLER_EPOCH).data == b"2"
 
 
+def test_release_takes_no_claim_from_a_successor(server, node):
+    """A broker that stops does not know yet that it was deposed."""
+    other = Node(server, broker_id=2)
+    assert other.controller.try_claim(other.membership, suspects={1: node.membership.epoch})
+    node.controller.release()
+    claim = server.client().get(CONTROLLER)
+    assert b'"broker_id":2' in claim.data.replace(b" ", b"")
+    assert not node.controller.is_active
+
+
 def test_claiming_again_keeps_the_claim(server, node):
     assert node.controller.try_claim(node.membership)
     assert server.client().get(CONTROLLER_EPOCH).data == b"1"

@@ -1,5 +1,8 @@
 """Groups' acknowledged offsets: what is written, when, and when not."""
 
+import threading
+from functools import partial
+
 import pytest
 
 from broker_runtime.contract.errors import (
@@ -9,6 +12,7 @@ from broker_runtime.contract.errors import (
     UnknownTopicOrPartitionError,
     ZooKeeperUnavailableError,
 )
+from broker_runtime.groups import offsets
 from broker_runtime.groups.offsets import OffsetStore, _Commit, _Queue
 from broker_runtime.zookeeper.memory import MemoryZooKeeper
 from broker_runtime.zookeeper.session import BadVersionError
@@ -198,3 +202,24 @@ def test_commit_whose_reply_was_lost_is_read_back(client, store):
     losing.commit("g", "t", ID, {0: at(5)})
     assert committed(store) == {0: 5}
     assert client.get(group_offsets_path("g", "t")).version == 0
+
+
+def test_commit_that_is_being_written_when_its_time_is_over_is_waited_for(store, monkeypatch):
+    """Who is told that a commit failed relies on it never being applied later."""
+    queue = store._queues["g", "t"] = _Queue(is_writing=True)
+    taken = []
+
+    class TakenJustNow(threading.Event):
+        def wait(self, timeout=None):
+            if queue.waiting:
+                taken.extend(queue.waiting)
+                queue.waiting.clear()
+                return False
+            assert timeout == offsets._WRITE_END_S
+            for commit in taken:
+                commit.is_done = True
+            return True
+
+    monkeypatch.setattr(offsets, "_Commit", partial(_Commit, news=TakenJustNow()))
+    store.commit("g", "t", ID, {0: at(5)})
+    assert [commit.offsets for commit in taken] == [{0: at(5)}]

@@ -147,6 +147,41 @@ def test_stop_after_a_failed_fsync_is_not_marked_clean():
         assert open_log(open_directory(files)).log_end_offset == 4
 
 
+@pytest.mark.parametrize("unsynced", [2, 10])  # the kept records are in the active segment, in a closed one
+def test_truncation_takes_nothing_for_durable_whose_write_back_failed(unsynced):
+    """What is kept may not have reached the device: only an fsync of the old file says so, never one of its copy."""
+    files = FaultyFiles()
+    log = open_log(open_directory(files))
+    end = fill(log, 1, size=2000)
+    fill(log, unsynced, size=2000, commit=False, start=1)
+    assert (len(log.segment_base_offsets) > 1) == (unsynced > 2)
+    files.faults.append(Fault("sync", matches=lambda path: path == segment_path(0)))
+    with pytest.raises(LogStorageError, match="truncate failed"):
+        log.truncate_to(end + 1)
+    assert log.is_offline
+
+
+def test_truncation_to_what_is_durable_syncs_no_old_file():
+    """A truncation waits for the disk no longer than it must: its caller holds the partition's lock."""
+    files = FaultyFiles()
+    log = open_log(open_directory(files))
+    fill(log, 3, size=200)
+    files.faults.append(Fault("sync", matches=lambda path: path == segment_path(0)))
+    assert log.truncate_to(2) == log.durable_end_offset == 2
+
+
+def test_cut_of_a_torn_tail_syncs_what_it_keeps_before_it_copies_it():
+    """Else the copy could be made of pages whose write-back has just failed."""
+    files = FaultyFiles()
+    fill(open_log(open_directory(files)), 3)
+    files.write(files.open(segment_path(0)), [b"torn" * 16], len(files.content(segment_path(0))))
+    files.kill()
+    files.calls.clear()
+    assert open_log(open_directory(files)).log_end_offset == 3
+    synced = [path for operation, path in files.calls if operation == "sync" and path.name.startswith("0" * 20)]
+    assert [path.suffix for path in synced if ".log" in path.name][:2] == [".log", ".tmp"]
+
+
 def test_checkpoint_whose_fsync_failed_is_not_put_in_the_place_of_the_last():
     """A name is changed only when what it means is on the device."""
     files = FaultyFiles()

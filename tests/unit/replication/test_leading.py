@@ -57,6 +57,21 @@ def test_following_is_only_for_the_follower_of_that_epoch():
             pass
 
 
+def test_follower_gets_nothing_that_was_found_after_the_role_ended(monkeypatch):
+    """W12: what is in the log by then may be another leader's."""
+    partition = _led().only
+    _append(partition, b"a")
+    read = partition.log.read
+
+    def read_late(*args, **more):
+        partition.become_follower(leadership(3, leader=2, replicas=(1, 2), in_sync=(1, 2)))
+        return read(*args, **more)
+
+    monkeypatch.setattr(partition.log, "read", read_late)
+    with pytest.raises(errors.NotLeaderOrFollowerError, match="changed its leader during"):
+        tells(partition, 2, 0)
+
+
 def test_older_state_of_the_same_epoch_changes_nothing():
     """News may come in another order than they happened."""
     partition = Hosted().only

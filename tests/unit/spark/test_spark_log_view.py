@@ -157,9 +157,10 @@ PROGRESS = {TopicPartition("gone", 0): 1, TopicPartition("t", 0): 2}
 
 
 def test_commit_is_the_members_and_leaves_out_topics_that_are_gone() -> None:
-    """S5: progress is of whatever topic has the name now, and a deleted topic holds up no other."""
+    """S5: progress is of whatever topic has the name now, where the query knows no more; a deleted topic holds up no
+    other."""
     cluster = Coordinator(gone="UNKNOWN_TOPIC_OR_PARTITION")
-    view(cluster, subscribe="t", **{"pylog.group.id": "g"}).commit(PROGRESS, True, Signature("m", 3, 7))
+    view(cluster, subscribe="t", **{"pylog.group.id": "g"}).commit(PROGRESS, True, Signature("m", 3, 7), {})
     (commit,) = cluster.commits
     assert (commit.member_id, commit.member_epoch, commit.sequence, commit.only_forward) == ("m", 3, 7, True)
     assert [(entry.at.topic, entry.at.topic_id, entry.offset) for entry in commit.offsets] == [
@@ -168,11 +169,20 @@ def test_commit_is_the_members_and_leaves_out_topics_that_are_gone() -> None:
     ]
 
 
+def test_commit_is_never_one_of_a_recreated_topic() -> None:
+    """S5: progress is that of the topic which was read, and the recreated one holds up no other."""
+    cluster = Coordinator(gone="INCONSISTENT_TOPIC_ID")
+    progress = view(cluster, subscribe="t", **{"pylog.group.id": "g"})
+    progress.commit(PROGRESS, True, Signature("m", 3, 7), {"gone": b"old"})
+    (commit,) = cluster.commits
+    assert [(entry.at.topic, entry.at.topic_id) for entry in commit.offsets] == [("gone", b"old"), ("t", None)]
+
+
 def test_commit_raises_what_is_refused_beside_topics_that_are_gone() -> None:
     """S5: a query that lost its membership hears of it."""
     cluster = Coordinator(gone="UNKNOWN_TOPIC_OR_PARTITION", t="STALE_MEMBER_EPOCH")
     with pytest.raises(StaleMemberEpochError):
-        view(cluster, subscribe="t", **{"pylog.group.id": "g"}).commit(PROGRESS, True, Signature("m", 3, 7))
+        view(cluster, subscribe="t", **{"pylog.group.id": "g"}).commit(PROGRESS, True, Signature("m", 3, 7), {})
 
 
 @pytest.mark.parametrize(("given", "patience_s"), [({}, 30.0), ({"pylog.request.timeout.ms": "2s"}, 2.0)])

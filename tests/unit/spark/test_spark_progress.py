@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 
 from broker_runtime.contract.errors import BrokerUnavailableError
 from broker_runtime.contract.model import TopicPartition
@@ -18,18 +19,20 @@ class Group:
 
     def __init__(self, failures: int = 0) -> None:
         self.commits: list[tuple[int, bool]] = []
+        self.topic_ids: list[Mapping[str, bytes]] = []
         self.failures = failures
         self.gate = threading.Event()
         self.gate.set()
         self.entered = threading.Event()
 
-    def commit(self, offset: SourceOffset, only_forward: bool) -> None:
+    def commit(self, offset: SourceOffset, only_forward: bool, topic_ids: Mapping[str, bytes]) -> None:
         self.entered.set()
         assert self.gate.wait(LIMIT_S)
         if self.failures:
             self.failures -= 1
             raise BrokerUnavailableError("away")
         self.commits.append((offset[T0], only_forward))
+        self.topic_ids.append(topic_ids)
 
 
 def test_progress_is_published_as_given_first_and_then_only_forward() -> None:
@@ -37,7 +40,7 @@ def test_progress_is_published_as_given_first_and_then_only_forward() -> None:
     group = Group()
     publisher = ProgressPublisher(group.commit)
     for offset in (5, 5, 7):
-        publisher.publish({T0: offset})
+        publisher.publish({T0: offset}, {})
         assert publisher.flush(LIMIT_S)
     assert publisher.close(LIMIT_S)
     assert group.commits == [(5, False), (7, True)]
@@ -48,10 +51,10 @@ def test_progress_publishes_the_newest_offset_only() -> None:
     group = Group()
     group.gate.clear()
     publisher = ProgressPublisher(group.commit)
-    publisher.publish({T0: 1})
+    publisher.publish({T0: 1}, {})
     assert group.entered.wait(LIMIT_S)
     for offset in range(2, 50):
-        publisher.publish({T0: offset})
+        publisher.publish({T0: offset}, {})
     group.gate.set()
     assert publisher.close(LIMIT_S)
     assert group.commits == [(1, False), (49, True)]
@@ -61,9 +64,20 @@ def test_progress_is_published_after_commits_that_failed() -> None:
     """S5: transient errors are tried again."""
     group = Group(failures=2)
     publisher = ProgressPublisher(group.commit)
-    publisher.publish({T0: 3})
+    publisher.publish({T0: 3}, {})
     assert publisher.close(LIMIT_S)
     assert group.commits == [(3, False)]
+
+
+def test_progress_is_about_the_topics_that_were_read() -> None:
+    """S5: the ids are those that came with the offset that is committed."""
+    group = Group()
+    publisher = ProgressPublisher(group.commit)
+    publisher.publish({T0: 1}, {"t": b"old"})
+    assert publisher.flush(LIMIT_S)
+    publisher.publish({T0: 2}, {"t": b"new"})
+    assert publisher.close(LIMIT_S)
+    assert group.topic_ids == [{"t": b"old"}, {"t": b"new"}]
 
 
 def test_progress_flush_gives_up_in_time() -> None:
@@ -71,7 +85,7 @@ def test_progress_flush_gives_up_in_time() -> None:
     group = Group()
     group.gate.clear()
     publisher = ProgressPublisher(group.commit)
-    publisher.publish({T0: 3})
+    publisher.publish({T0: 3}, {})
     assert publisher.flush(0.01) is False
     group.gate.set()
     assert publisher.close(LIMIT_S)
@@ -82,6 +96,6 @@ def test_progress_leaves_no_thread_behind() -> None:
     before = threading.active_count()
     ProgressPublisher(Group().commit).close(LIMIT_S)
     publisher = ProgressPublisher(Group().commit)
-    publisher.publish({T0: 1})
+    publisher.publish({T0: 1}, {})
     publisher.close(LIMIT_S)
     assert threading.active_count() == before

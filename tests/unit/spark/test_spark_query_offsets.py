@@ -138,6 +138,19 @@ def test_empty_partition_map_is_never_recorded() -> None:
     assert offsets.latest({T0: 5}, None) == {T0: 5}
 
 
+def test_topics_of_an_offset_are_those_that_were_read() -> None:
+    """S5: what is done counts for the topic that was read, also when another has its name by now; nothing is known of
+    an offset from before the start."""
+    log = LogInMemory(p0=5)
+    offsets = query(log, failOnDataLoss="false")
+    assert offsets.topic_ids_at({T0: 0}) == {}
+    done = offsets.latest({T0: 0}, None)
+    old = dict(log.topic_ids)
+    log.make("t", 3)
+    assert offsets.topic_ids_at(done) == old
+    assert offsets.topic_ids_at(offsets.latest(done, None)) == log.topic_ids != old
+
+
 def test_deleted_topic_is_data_loss_or_left_out() -> None:
     """S4 PARTITIONS_DELETED: failOnDataLoss decides."""
     log = LogInMemory(p0=5)

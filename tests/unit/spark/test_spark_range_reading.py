@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -89,3 +90,22 @@ def test_range_that_stays_gone_is_lost(monkeypatch, waits, error) -> None:
     with pytest.raises(DataLossError, match="Some data may have been lost"):
         read(monkeypatch, [error] * 10, latest=3)
     assert len(waits) == 3
+
+
+def test_range_that_looks_gone_half_way_goes_on_where_it_was(monkeypatch, waits) -> None:
+    """S2: no row is read twice, however often a task has to look again."""
+    asked: list[int] = []
+
+    def read_range(cluster: Any, topic: Any, partition: int, start: int, end: int, **_: Any) -> Iterator[Any]:
+        asked.append(start)
+        yield SimpleNamespace(header=SimpleNamespace(next_offset=start + 2))
+        if len(asked) < 3:
+            raise OffsetOutOfRangeError("not here yet")
+
+    monkeypatch.setattr(range_reading.RowAssembler, "arrays", lambda *_: None)
+    monkeypatch.setattr(range_reading, "worker_cluster", lambda options: FakeCluster())
+    monkeypatch.setattr(range_reading, "read_range", read_range)
+    options = parse_source_options({"subscribe": "t"})
+    planned = PlannedRange(OffsetRange(AT, 0, 6), TOPIC_ID)
+    assert list(range_reading.read_ranges([planned], options, lay_out_rows({"t": UNTYPED}, options))) == []
+    assert asked == [0, 2, 4]
