@@ -1,5 +1,5 @@
-"""``python -m tests.mutation.seeds cluster|groups N``: seeds one after the other, up to the first in which something
-does not hold. Ends with 1 there, and says what it was.
+"""``python -m tests.mutation.seeds cluster|groups N``: runs seeds one after the other, up to the first that fails.
+Ends with 1 there, and prints the failure.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ _RUNS = {"cluster": "tests.simulation.pool", "groups": "tests.simulation.groups.
 
 
 def main(workload: str, count: int) -> int:
-    """The exit status."""
+    """Returns the exit status."""
     run = importlib.import_module(_RUNS[workload]).run_limited
     for seed in range(1, count + 1):
         failure = run(seed).failure
