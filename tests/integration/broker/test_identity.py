@@ -43,13 +43,13 @@ def test_directory_of_another_broker_number_is_refused(broker, new_broker):
 def test_directory_of_another_cluster_is_refused(broker, new_broker, own_zookeeper: BundledZooKeeper, broker_id):
     """W25: the cluster's id is in ZooKeeper and in every data directory of its brokers."""
     assert broker.stop() == 0
-    stranger = new_broker(
-        "stranger",
+    foreign = new_broker(
+        "foreign",
         f"{own_zookeeper.address}/pylog",
         **{"log.dirs": str(broker.directory / "log"), "broker.id": broker_id},
     )
-    stranger.launch()
-    assert stranger.exit_code() == 1
-    assert "[DIRECTORY_LOCKED]" in stranger.output
-    assert f"; this is broker {broker_id} of cluster" in stranger.output
-    assert "Traceback" not in stranger.output
+    foreign.launch()
+    assert foreign.exit_code() == 1
+    assert "[DIRECTORY_LOCKED]" in foreign.output
+    assert f"; this is broker {broker_id} of cluster" in foreign.output
+    assert "Traceback" not in foreign.output

@@ -134,8 +134,8 @@ ANSWERS = ["OK", "OK", "UNKNOWN_TOPIC_OR_PARTITION"]
 
 
 def test_requests_of_the_largest_allowed_size_stay_below_the_limit(cluster: LocalCluster) -> None:
-    """Memory stays bounded while forty large requests of each kind arrive at once, some far too large, and a producer
-    is served.
+    """Memory stays bounded while forty large requests of each kind arrive at once, some far too large, and a
+    producer is served.
     """
     address = cluster.bootstrap_servers
     many_names = encode_action("metadata", MetadataRequest(topics=("none",) * 3_500_000))

@@ -26,8 +26,8 @@ def _find_it(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_clients_notice_a_killed_broker_only_as_delay(cluster: LocalCluster) -> None:
-    """W9, W19: after two kill -9 under load every acknowledged record is there in order, and the consumer gets all of
-    them.
+    """W9, W19: after two kill -9 under load every acknowledged record is there in order, and the consumer gets all
+    of them.
     """
     with Admin() as admin:
         admin.create_topic("killed", partitions=2)

@@ -161,8 +161,8 @@ def test_producers_write_to_one_topic_concurrently(new_topic: Callable[..., str]
 
 
 def test_producer_keeps_nulls_headers_and_timestamps(new_topic: Callable[..., str]) -> None:
-    """W2: null keys and values, repeated header names and millisecond timestamps survive, mixed with records that have
-    none.
+    """W2: null keys and values, repeated header names and millisecond timestamps survive, mixed with records that
+    have none.
     """
     name = new_topic(1)
     moment = datetime.now(UTC).replace(microsecond=123_000) - timedelta(days=400)

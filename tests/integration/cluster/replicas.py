@@ -16,8 +16,8 @@ _WHOLE_LIMIT_S = 20.0
 
 
 class SharedCluster:
-    """Three brokers that tests use one after the other, each without the others' topics. Each test leaves all brokers
-    running; if a failing test does not, the next one gets a new cluster.
+    """Three brokers that tests use one after the other, each without the others' topics. Each test leaves all
+    brokers running; if a failing test does not, the next one gets a new cluster.
     """
 
     def __init__(self) -> None:
@@ -81,8 +81,8 @@ def numbers_in(cluster: LocalCluster, topic: str) -> list[int]:
 
 
 def segments(cluster: LocalCluster, broker_id: int, topic: str) -> dict[str, bytes]:
-    """The content of a broker's segment files of the topic by partition directory and file name, without logs that were
-    set aside.
+    """The content of a broker's segment files of the topic by partition directory and file name, without logs that
+    were set aside.
     """
     found: dict[str, bytes] = {}
     for directory in cluster.log_dirs(broker_id):

@@ -76,8 +76,8 @@ def replicas_are_whole(cluster: LocalCluster, admin: Admin, topic: str, damaged:
 
 @pytest.mark.parametrize("is_killed", [False, True], ids=["stopped", "killed"])
 def test_damaged_follower_is_repaired_from_its_leader(cluster: LocalCluster, admin: Admin, is_killed: bool) -> None:
-    """A follower fetches frames below the high watermark of a closed segment again if their bits flipped while it was
-    away.
+    """A follower fetches frames below the high watermark of a closed segment again if their bits flipped while it
+    was away.
     """
     topic = f"follower-{is_killed}"
     partition = created(admin, topic)

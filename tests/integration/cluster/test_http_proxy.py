@@ -63,8 +63,8 @@ def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[RefusingProxy]:
 
 
 def test_proxy_in_the_environment_is_ignored_unless_a_setting_names_it(proxy: RefusingProxy) -> None:
-    """Three brokers replicate, and a producer, a consumer and `pylog` reach them; only a setting makes a client use the
-    proxy.
+    """Three brokers replicate, and a producer, a consumer and `pylog` reach them; only a setting makes a client use
+    the proxy.
     """
     with LocalCluster(brokers=3) as cluster:
         with Admin(cluster.bootstrap_servers) as admin:

@@ -19,8 +19,8 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 def test_producer_continues_with_the_next_leader_when_the_last_one_is_silent(cluster: LocalCluster) -> None:
-    """W12: frames that the silent leader did not acknowledge go to the next leader as soon as it is elected, whatever
-    `request.timeout.ms` is, and none is in the log twice.
+    """W12: frames that the silent leader did not acknowledge go to the next leader as soon as it is elected,
+    whatever `request.timeout.ms` is, and none is in the log twice.
     """
     with (
         Admin(cluster.bootstrap_servers) as admin,

@@ -22,8 +22,8 @@ def leaders(admin: Admin) -> list[int | None]:
 
 
 def test_broker_gives_up_its_leaderships_and_stays_when_its_disk_stalls(tmp_path: Path) -> None:
-    """S6: other brokers lead its partitions and accept records while the disk stalls; the broker stays registered, and
-    catches up and leads again when the disk recovers. Nothing is lost or duplicated.
+    """S6: other brokers lead its partitions and accept records while the disk stalls; the broker stays registered,
+    and catches up and leads again when the disk recovers. Nothing is lost or duplicated.
     """
     if not can_inject(tmp_path):
         return  # strace is missing here, or may not attach

@@ -20,8 +20,8 @@ from pyspark_log import Consumer, TopicPartition
 LIMIT_S = 60.0
 
 Event = tuple[str, list[list[int]]]
-"""``assign``, ``revoke``, ``lost`` with partitions; or ``records`` with partitions and offsets, preceded by ``handed``:
-when poll returned them (monotonic, in ns).
+"""``assign``, ``revoke``, ``lost`` with partitions; or ``records`` with partitions and offsets, preceded by
+``handed``: when poll returned them (monotonic, in ns).
 """
 
 

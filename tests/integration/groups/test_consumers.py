@@ -109,8 +109,8 @@ def counted(*readers: Reader | ReaderProcess) -> Counter[tuple[int, int]]:
 def test_members_share_one_partition_each_and_a_waiting_member_takes_over(
     cluster: LocalCluster, topic: str, reader: Callable[..., Reader]
 ) -> None:
-    """W21, W22, W23, W24: one member has all, two share, a third waits; a member that leaves in order skips and repeats
-    no record.
+    """W21, W22, W23, W24: one member has all, two share, a third waits; a member that leaves in order skips and
+    repeats no record.
     """
     with Writing(cluster.bootstrap_servers, topic) as writing:
         first = reader(topic, session_timeout_ms=LONG_SESSION_MS)
@@ -167,8 +167,8 @@ def test_callbacks_come_in_order_with_exactly_what_changes(topic: str, reader: C
 def test_member_begins_at_the_current_offset_of_its_partitions(
     cluster: LocalCluster, admin: Admin, topic: str, group: str
 ) -> None:
-    """W17: the offset is saved when subscribe returns; a second member in the same thread need not wait for the first's
-    polls.
+    """W17: the offset is saved when subscribe returns; a second member in the same thread need not wait for the
+    first's polls.
     """
     with Producer(cluster.bootstrap_servers) as producer:
         for partition in (0, 1):

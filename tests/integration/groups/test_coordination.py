@@ -102,7 +102,7 @@ def test_member_that_died_with_its_coordinator_loses_its_partitions_after_its_se
     brokers.kill(coordinator)
     started_s = time.monotonic()
     try:
-        settle(members[:1], lambda: members[0].held == ALL, "the one that lives has all")
+        settle(members[:1], lambda: members[0].held == ALL, "the live one has all")
         assert 3 < time.monotonic() - started_s < 20
         assert refused(members[1].heartbeat) == "UNKNOWN_MEMBER_ID"
         members[0].leave()

@@ -39,8 +39,8 @@ def small_disk(tmp_path):
 
 
 def test_full_disk_takes_the_log_offline_and_a_restart_with_space_finds_everything(small_disk):
-    """Appends fail with a storage error, other partitions continue, and no acknowledged record is missing once there is
-    space.
+    """Appends fail with a storage error, other partitions continue, and no acknowledged record is missing once there
+    is space.
     """
     path, how = small_disk
     report = run(str(path), how)

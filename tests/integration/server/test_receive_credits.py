@@ -90,8 +90,8 @@ def wait_until_refused(client: socket.socket, times: int = 1) -> None:
 
 
 def read_until_nothing_comes(server: socket.socket) -> bytes:
-    """Reads until nothing more arrives: a client whose segment was dropped sends it again after 0.2 s, 0.4 s, 0.8 s…,
-    so one with credit has done so by then.
+    """Reads until nothing more arrives: a client whose segment was dropped sends it again after 0.2 s, 0.4 s, 0.8
+    s…, so one with credit has done so by then.
     """
     received = bytearray()
     while select.select([server], [], [], 1.0)[0]:

@@ -128,5 +128,5 @@ def test_dead_controller_is_replaced_before_its_session_times_out(brokers):
         return brokers[3].leaders("t") and 1 not in brokers[3].leaders("t")
 
     wait_until(has_moved, "another controller has elected other leaders")
-    assert brokers[2].client.find(broker_path(1)) is not None, "its session lives"
+    assert brokers[2].client.find(broker_path(1)) is not None, "its session is alive"
     wait_until(lambda: not brokers[1].member.controller.is_active, "it knows that it is not the controller")

@@ -1,7 +1,7 @@
 """Clients without a network: a function answers their channels, and waiting moves their clock.
 
-`FakeChannel` keeps the contract of the real one (tests/contract/test_channel.py) except for time limits: for an
-answer that does not come in time the function raises `RequestTimedOutError` and moves the clock.
+`FakeChannel` keeps the contract of the real one (tests/contract/test_channel.py) except for time limits: for an answer
+that does not come in time the function raises `RequestTimedOutError` and moves the clock.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class FakeChannel:
 
 
 class FakeNetwork(Network):
-    """``answer`` answers every call, or raises what a broker would. ``peers``: the service at each address without
-    a broker.
+    """``answer`` answers every call, or raises what a broker would. ``peers``: the service at each address without a
+    broker.
     """
 
     def __init__(self, answer: Answer) -> None:

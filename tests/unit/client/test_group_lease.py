@@ -20,8 +20,8 @@ def lease_ends(parts: Parts) -> None:
 
 @pytest.mark.parametrize("kind", ["records", "batches"])
 def test_poll_delivers_nothing_after_the_lease_has_ended(kind: str) -> None:
-    """W24: others may own the partitions: on_lost is called instead of on_revoke, nothing is committed, and it
-    joins as a new member.
+    """W24: others may own the partitions: on_lost is called instead of on_revoke, nothing is committed, and it joins
+    as a new member.
     """
     parts, callbacks = made()
     parts.arrives(A, b"a0")

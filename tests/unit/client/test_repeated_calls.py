@@ -33,8 +33,8 @@ from tests.unit.membership.members import Broker
 
 
 class Controller:
-    """One broker's services; ``lost``: raised instead of its next answer to a change, whether the change was made
-    or not.
+    """One broker's services; ``lost``: raised instead of its next answer to a change, whether the change was made or
+    not.
     """
 
     def __init__(self) -> None:

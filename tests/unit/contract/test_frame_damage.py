@@ -264,7 +264,7 @@ def test_decompression_bomb_is_refused_before_arrow_allocates(codec: str, claime
 
 
 def test_values_that_point_outside_the_buffer_are_refused() -> None:
-    """String offsets that point outside crash whoever reads them, so no reader gets them."""
+    """String offsets that point outside would crash a reader, so no reader gets them."""
     schema = TopicSchema(schema_id=0, arrow=pa.schema([("text", pa.string())]))
     frame = encode_frame(pa.record_batch({"text": ["abc", "defg"]}), schema, timestamps=0).to_pybytes()
     offsets = struct.pack("<iii", 0, 3, 7)

@@ -1,5 +1,5 @@
-"""Pinned frame bytes: every later version reads what an earlier one wrote, and writes the same bytes where nothing
-is compressed.
+"""Pinned frame bytes: every later version reads what an earlier one wrote, and writes the same bytes where nothing is
+compressed.
 
 ``python tests/unit/contract/test_frame_golden.py`` writes the files again; if they change, the format has changed.
 """

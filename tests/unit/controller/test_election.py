@@ -47,7 +47,7 @@ def test_eligible_replica_leads_when_the_last_in_sync_one_is_gone():
 @pytest.mark.parametrize(
     ("case", "current", "brokers"),
     [
-        ("it lives", state(1, 4, (1,), 7, eligible=(3,)), Electorate({1: 7, 3: 9})),
+        ("it is alive", state(1, 4, (1,), 7, eligible=(3,)), Electorate({1: 7, 3: 9})),
         ("it may live", state(1, 4, (1,), 7, eligible=(3,)), Electorate({1: 7, 3: 9}, suspects=frozenset({1}))),
         ("another may live", state(None, 4, (1, 2), eligible=(3,)), Electorate({2: 8, 3: 9}, suspects=frozenset({2}))),
         ("its log is gone", state(None, 4, (1,), lost=(1,), eligible=(3,)), Electorate({3: 9})),
@@ -108,14 +108,14 @@ def test_unclean_election_prefers_a_replica_with_a_log_to_one_without():
             (2, 0, (2, 1), 8),
         ),
         ("new: the first live replica leads", None, (2, 1), {1: 7}, (1, 0, (1,), 7)),
-        ("new: nobody lives", None, (2, 1), {3: 1}, None),
+        ("new: nobody is alive", None, (2, 1), {3: 1}, None),
         ("led: stays", state(1, 4, (1, 2), 7), (1, 2), {1: 7, 2: 8}, None),
         ("led by another than the preferred: stays", state(2, 4, (1, 2), 8), (1, 2), {1: 7, 2: 8}, None),
         ("registered again: elected again", state(1, 4, (1,), 7), (1,), {1: 9}, (1, 5, (1,), 9)),
         ("dead leader: the next in sync", state(1, 4, (1, 2, 3), 7), (1, 2, 3), {2: 8, 3: 1}, (2, 5, (2, 3), 8)),
         ("dead leader: in assignment order", state(1, 4, (3, 2, 1), 7), (1, 3, 2), {2: 8, 3: 1}, (3, 5, (3, 2), 1)),
         (
-            "nobody in sync lives: no leader, in-sync set kept",
+            "nobody in sync is alive: no leader, in-sync set kept",
             state(1, 4, (1,), 7),
             (1, 2),
             {2: 8},

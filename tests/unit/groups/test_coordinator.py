@@ -1,5 +1,5 @@
-"""A broker's groups: claimed, restored, persisted before they are announced, given up; and what deposed
-coordinators do.
+"""A broker's groups: claimed, restored, persisted before they are announced, given up; and what deposed coordinators
+do.
 """
 
 import os

@@ -51,8 +51,8 @@ def append(log: PartitionLog, *frames: bytes, now_ms: int = 1000, leader_epoch: 
 
 
 def fill(log: PartitionLog, frames: int, *, start: int = 0, rows: int = 1, commit: bool = True, size: int = 20) -> int:
-    """Appends ``frames`` frames of ``rows`` records, with seeds and timestamps that rise from ``start``; returns
-    the end.
+    """Appends ``frames`` frames of ``rows`` records, with seeds and timestamps that rise from ``start``; returns the
+    end.
     """
     end = 0
     for seed in range(start, start + frames):

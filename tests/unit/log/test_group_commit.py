@@ -22,14 +22,14 @@ class Meanwhile(threading.Condition):
         self._act: Callable[[], object] | None = act
 
     def wait(self, timeout: float | None = None) -> bool:
-        assert self._act is not None, "it goes on waiting"
+        assert self._act is not None, "it continues to wait"
         act, self._act = self._act, None
         act()
         return True
 
 
 def behind_an_fsync(meanwhile: Callable[[GroupCommit], object], wait: Callable[[GroupCommit], object]) -> object:
-    """What ``wait`` comes to, begun while an fsync is under way; ``meanwhile`` happens while it waits."""
+    """The outcome of ``wait``, begun during an fsync; ``meanwhile`` runs while it waits."""
     results: list[object] = []
 
     def sync(timeout_s: float, is_over: Callable[[], bool]) -> int:

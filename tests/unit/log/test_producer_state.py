@@ -187,7 +187,7 @@ def test_snapshot_of_an_earlier_version_is_read():
     state.add(header(24, producer=8, now_ms=2000 + EXPIRY_MS))
     assert state.check(header(0, 2, producer=7)) == RepeatedFrame(0, 2, 2000)
     state.add(header(25, producer=8, now_ms=2001 + EXPIRY_MS))
-    assert state.check(header(0, 2, producer=7)) is None, "forgotten: it may begin anew"
+    assert state.check(header(0, 2, producer=7)) is None, "forgotten: it may begin again"
 
 
 def test_idle_log_forgets_nobody_and_its_producers_continue():

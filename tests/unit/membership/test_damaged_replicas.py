@@ -373,8 +373,8 @@ def test_log_that_cannot_be_set_aside_is_set_aside_later(brokers, clock):
 
 
 def test_partition_whose_only_in_sync_replica_is_damaged_can_be_restored_from_another_by_hand(brokers, clock):
-    """The last broker to stop in order is alone in sync. The others hold what was acknowledged before they left:
-    the damaged one is stopped, one of them is elected uncleanly and repairs it.
+    """The last broker to stop in order is alone in sync. The others hold what was acknowledged before they left: the
+    damaged one is stopped, one of them is elected uncleanly and repairs it.
     """
     put_in_sync(brokers[1], "t", (1,))
     for each in brokers.values():

@@ -245,7 +245,7 @@ def test_undurable_record_is_not_acknowledged_by_a_role_that_ended_and_began_aga
 
 
 def test_acknowledgement_writes_no_checkpoint() -> None:
-    """All logs of the directory share it, and whoever writes it: a request would wait for each of their disks."""
+    """All logs of the directory share the file and its writer: a request would wait for all of them."""
     files = FaultyFiles()
     broker = Hosted(files=files, segment_bytes=len(frame(b"in the next segment")) + 8)
     partition, path = broker.only, Path("/data") / RECOVERY_POINT_NAME
@@ -268,7 +268,7 @@ def test_deletion_of_records_ends_at_its_time_limit_whoever_holds_the_log() -> N
 
 
 def test_deletion_of_records_ends_at_its_time_limit_whoever_holds_the_partition() -> None:
-    """They are deleted here; that the others have done so is told later."""
+    """They are deleted here; the deletion on other replicas is confirmed later."""
     _, partition = hosted()
     partition.become_leader(leadership(2, replicas=(1, 2), in_sync=(1,), eligible=(2,)))
     delete_records = partition.log.delete_records

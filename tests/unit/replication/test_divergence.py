@@ -93,9 +93,7 @@ def _epochs(log):
 
 @given(_HISTORIES, _HISTORIES, st.lists(st.integers(0, 6), max_size=6))
 def test_repeated_truncation_ends_at_the_longest_common_prefix(first, second, common):
-    """Whoever wrote what, the follower ends with the common beginning, each step shortens it, and none cuts records
-    that both have.
-    """
+    """The follower ends with the common beginning, each step shortens it, and none cuts records that both have."""
     shared = sorted(common)
     top = max(shared, default=0)
     leader = shared + [top + 2 * step + 1 for step, (rows, _) in enumerate(first) for _ in range(rows)]

@@ -89,7 +89,7 @@ def test_high_watermark_stays_while_others_are_eligible():
     change = led.propose(min_in_sync=1)
     assert (change.in_sync, change.eligible) == ((1,), ())
     assert led.advance() == 40
-    assert not led.machine.has_some_to_rule_out(1), "it is under way"
+    assert not led.machine.has_some_to_rule_out(1), "a change is pending"
     led.machine.outcome_unknown(change)
     assert led.advance() == 40
     led.machine.written(change, 8)

@@ -1,5 +1,5 @@
-"""Random walks of three replicas through appends, fetches, lost and late answers, elections, power failures and
-lost writes, each given by its seed.
+"""Random walks of three replicas through appends, fetches, lost and late answers, elections, power failures and lost
+writes, each given by its seed.
 
 The state in ZooKeeper is one value here; which broker learns what, and when, is up to the walk. After each step no
 acknowledged record may be missing from a replica that could be elected. tests/simulation does the same with whole

@@ -61,8 +61,8 @@ def test_role_lock_loses_no_change_between_threads():
 
 
 def test_role_changes_return_while_the_disk_is_stalled():
-    """While a follower's log is being truncated on a stalled disk, each change of its role returns, and the last
-    one counts when the disk recovers.
+    """While a follower's log is being truncated on a stalled disk, each change of its role returns, and the last one
+    counts when the disk recovers.
     """
     hosted = Hosted(files=StandingFiles())
     partition, files = hosted.only, hosted.files

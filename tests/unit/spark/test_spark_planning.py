@@ -205,7 +205,7 @@ def test_plan_ranges_starts_new_partitions_at_earliest() -> None:
 
 
 @pytest.mark.parametrize(
-    ("start", "end", "earliest", "anew", "says", "kept"),
+    ("start", "end", "earliest", "recreated", "says", "kept"),
     [
         ({TP1: 3, TP2: 1}, {TP1: 5}, {}, (), "t2-1 were deleted", [(TP1, 3, 5)]),
         ({}, {TP1: 9}, {TP1: 4}, (), "starts at offset 4 instead of 0", [(TP1, 4, 9)]),
@@ -217,10 +217,10 @@ def test_plan_ranges_starts_new_partitions_at_earliest() -> None:
          "PARTITION_OFFSET_CHANGED", "topic recreated"],
 )  # fmt: skip
 def test_plan_ranges_names_lost_ranges_and_keeps_existing_ones(
-    start: dict, end: dict, earliest: dict, anew: tuple, says: str, kept: Spans
+    start: dict, end: dict, earliest: dict, recreated: tuple, says: str, kept: Spans
 ) -> None:
     """S4: each sub-class of Kafka's data loss is found; existing records are read, and none twice."""
-    plan = plan_ranges(start, end, earliest, anew)
+    plan = plan_ranges(start, end, earliest, recreated)
     assert len(plan.losses) == 1
     assert says in plan.losses[0]
     assert list(plan.ranges) == ranges_of(kept)

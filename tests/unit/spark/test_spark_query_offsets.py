@@ -217,7 +217,7 @@ def test_bounded_query_stops_at_the_logs_end_of_the_first_call() -> None:
 
 
 @pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
-@pytest.mark.parametrize("change", ["delete", "shorter", "anew"])
+@pytest.mark.parametrize("change", ["delete", "shorter", "recreated"])
 def test_bounded_query_fails_when_its_planned_records_are_gone(change: str, fail_on_data_loss: str) -> None:
     """LOST_TOPIC_PARTITIONS_IN_END_OFFSET_WITH_TRIGGER_AVAILABLENOW and its siblings, whatever failOnDataLoss says."""
     log = LogInMemory(p0=15)
@@ -227,7 +227,7 @@ def test_bounded_query_fails_when_its_planned_records_are_gone(change: str, fail
     if change == "delete":
         log.delete("t")
     else:
-        log.make("t", 15 if change == "anew" else 12)
+        log.make("t", 15 if change == "recreated" else 12)
     with pytest.raises(DataLossError):
         offsets.latest(end, 5)
 

@@ -394,8 +394,8 @@ def test_log_that_was_never_used_is_not_missed(broker):
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("earlier_starts", [0, 2])
 def test_absent_log_is_missed_when_the_checkpoints_are_gone_too(broker, earlier_starts, clean):
-    """A registered directory has checkpoints: without them it does not know which logs it had, nor does a start
-    that ends before it registers change that.
+    """A registered directory has checkpoints: without them it does not know which logs it had, nor does a start that
+    ends before it registers change that.
     """
     broker.stop(clean=False)
     broker.files.remove_tree(ROOT / "t-0")
