@@ -110,7 +110,7 @@ def test_non_member_commits_only_while_there_are_no_members():
     assert world.commit_without_membership(0) == [None]
     a = world.client("a")
     world.settle(a)
-    assert a.held == set(), "another member's commit is in flight"
+    assert a.held == set(), "a non-member's commit is in flight"
     world.group.end_commit("", partitions(0))
     world.settle(a)
     assert a.held == {0, 1, 2, 3}
