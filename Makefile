@@ -12,11 +12,12 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export PYSPARK_PYTHON := $(CURDIR)/.venv/bin/python
 unexport PYSPARK_DRIVER_PYTHON PYSPARK_DRIVER_PYTHON_OPTS SPARK_HOME SPARK_CONF_DIR PYTHONPATH PYTHONHOME
 
-# Fast tests first; every folder of tests/ is in, so a new one cannot be forgotten. tests/wheel is wheel-test.
+# Fast tests first; every folder of tests/ is in, so a new one cannot be forgotten.
 FAST_TESTS := $(wildcard tests/unit tests/contract) $(wildcard tests/test_*.py)
-# Of the slow ones the simulation comes first: its files take longest, and each is run by one process.
-SLOW_TESTS := $(wildcard tests/simulation) $(filter-out tests/simulation tests/unit tests/contract tests/wheel \
-	tests/__pycache__, $(patsubst %/,%,$(wildcard tests/*/)))
+# Of the slow ones those come first whose files take longest: each file is run by one process.
+LONG_TESTS := $(wildcard tests/examples tests/simulation tests/wheel tests/chaos)
+SLOW_TESTS := $(LONG_TESTS) $(filter-out $(LONG_TESTS) tests/unit tests/contract tests/__pycache__, \
+	$(patsubst %/,%,$(wildcard tests/*/)))
 PYTEST_ARGS ?=
 
 # Most of the slow tests wait for processes most of the time. Each file is run by one of so many (tests/conftest.py).
@@ -34,7 +35,7 @@ help:  ## what can be made
 demo: $(READY)  ## real flights through three brokers and two Spark jobs; a job and a broker are killed (4 minutes)
 	@$(PY) -m examples.demo
 
-test: lint pytest wheel-test  ## everything that must hold: lint, all tests, the wheel in an empty venv, README (20 minutes)
+test: lint pytest  ## everything that must hold: lint, all tests, the wheel in an empty venv, README (25 minutes)
 
 lint: $(READY)  ## ruff, mypy --strict, import contracts
 	$(PY) -m ruff check .
@@ -52,11 +53,13 @@ pytest: $(READY)  ## the tests alone; PYTEST_ARGS='-k topic -x' narrows them, JO
 wheel-test: $(READY)  ## the wheel in an empty venv: every block of README runs as printed, Spark included
 	$(PY) tests/wheel/check_wheel.py
 
+SIMULATED_SEEDS = $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000) $(if $(FIRST),--first $(FIRST)))
+
 simulate: $(READY)  ## the cluster in one thread under seeded faults, SEEDS=1000 of them (FIRST= the first, SEED= one alone)
-	$(PY) -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000) $(if $(FIRST),--first $(FIRST)))
+	$(PY) -m tests.simulation $(SIMULATED_SEEDS)
 
 simulate-groups: $(READY)  ## consumer groups alone, likewise
-	$(PY) -m tests.simulation.groups $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000) $(if $(FIRST),--first $(FIRST)))
+	$(PY) -m tests.simulation --workload groups $(SIMULATED_SEEDS)
 
 mutants: $(READY)  ## the product made wrong, one line at a time: do tests or 100 seeds find out? (MUTANT= names one)
 	$(PY) -m tests.mutation --jobs $(JOBS) $(if $(MUTANT),--only $(MUTANT))

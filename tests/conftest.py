@@ -31,7 +31,7 @@ hypothesis.settings.register_profile("without-deadline", deadline=None)
 hypothesis.settings.load_profile("without-deadline")
 
 _FAST = {"contract", "unit"}
-_BUSY = {"examples", "simulation", "spark"}  # they use a processor all the time; the others wait for processes
+_BUSY = {"examples", "simulation", "spark", "wheel"}  # they use a processor all the time; the others wait for processes
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -504,10 +504,7 @@ class NotAPylogBrokerError(SetupError):
 
 
 class VersionMismatchError(SetupError):
-    """Driver and executors, or client and broker, have versions that cannot work together.
-
-    Nothing raises it yet: `pylog doctor` reports such executors with this code.
-    """
+    """Driver and executors have different versions of pylog. `pylog doctor` prints it; nothing raises it."""
 
     code = "VERSION_MISMATCH"
 

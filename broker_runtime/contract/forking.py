@@ -19,9 +19,8 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Final, Protocol
+from contextlib import AbstractContextManager
+from typing import Final
 
 FORK_WAIT_S: Final = 3.0
 """How long a fork waits for calls that are under way."""
@@ -30,8 +29,8 @@ SETTLE_S: Final = 0.1
 """How long gRPC has for ending its threads after the last connection."""
 
 
-class Forkable(Protocol):
-    """Something that lives across a fork."""
+class Forkable:
+    """Something that lives across a fork, once it is registered. It overrides the hooks in which it does something."""
 
     def _interrupt_for_fork(self) -> None:
         """In the parent, before: makes threads that are inside Flight calls come out soon. Bounded."""
@@ -51,6 +50,32 @@ class _Gate:
         self.inside = 0
         self.shut_by: int | None = None  # the thread that forks
         self.used = False  # whether gRPC was used since the last fork
+
+
+class _FlightUse:
+    """One use: see `flight_use`. Ends at the gate where it began: a child has another one, and counts from 0."""
+
+    __slots__ = ("_gate",)
+
+    def __init__(self, gate: _Gate) -> None:
+        self._gate = gate
+
+    def __enter__(self) -> None:
+        gate = self._gate
+        with gate.condition:
+            while gate.shut_by is not None and gate.shut_by != threading.get_ident():
+                gate.condition.wait(FORK_WAIT_S)
+            gate.inside += 1
+            gate.used = True
+
+    def __exit__(self, *raised: object) -> None:
+        gate = self._gate
+        with gate.condition:
+            gate.inside -= 1
+            # Only a fork waits for this. It shuts the gate under this lock before it counts who is inside: if it came
+            # after this use began, it is seen here; if it comes after this, it counts one fewer.
+            if gate.shut_by is not None:
+                gate.condition.notify_all()
 
 
 _gate = _Gate()
@@ -76,20 +101,9 @@ def abandon(parents: object) -> None:
         _abandoned.append(parents)
 
 
-@contextmanager
-def flight_use() -> Iterator[None]:
+def flight_use() -> AbstractContextManager[None]:
     """Around every use of a Flight object, once. Blocks while another thread forks, which the fork's hooks bound."""
-    with _gate.condition:
-        while _gate.shut_by is not None and _gate.shut_by != threading.get_ident():
-            _gate.condition.wait(FORK_WAIT_S)
-        _gate.inside += 1
-        _gate.used = True
-    try:
-        yield
-    finally:
-        with _gate.condition:
-            _gate.inside -= 1
-            _gate.condition.notify_all()
+    return _FlightUse(_gate)
 
 
 def _all_live() -> list[Forkable]:

@@ -88,7 +88,7 @@ class Connection:
         """Lets the Flight objects go. Called once, by the last user."""
         try:
             if self.writer is not None:
-                with suppress(*_FLIGHT_ERRORS):  # whoever used the stream was told why it broke
+                with suppress(*_FLIGHT_ERRORS):  # its user has learned already why it broke
                     self.writer.close()  # or its destructor complains on stderr
         finally:
             self.writer = self.reader = None
@@ -96,7 +96,7 @@ class Connection:
             self.client = None
 
 
-class Link:
+class Link(forking.Forkable):
     """A connection to one peer. Thread-safe, but for `open`; `read` is for one thread at a time, as Flight demands."""
 
     def __init__(
@@ -201,7 +201,7 @@ class Link:
         """Ends the stream from this side. Any thread. Idempotent.
 
         Reads and exchanges are cancelled: a call that is blocked in the stream raises, at once. Flight cannot cancel
-        a DoPut: its peer is told that nothing more comes, answers what it has and ends the stream. Only that blocks:
+        a DoPut: it says that nothing more comes, the peer answers what it has and ends the stream. Only that blocks:
         for a write that is under way, at most ``limit_s`` (negative: as long as it takes).
         """
         with self._lock:
@@ -308,7 +308,7 @@ class Link:
     def _done_writing(self, connection: Connection) -> None:
         if not connection.has_done_writing:
             connection.has_done_writing = True
-            with suppress(*_FLIGHT_ERRORS):  # it broke already: whoever reads learns why
+            with suppress(*_FLIGHT_ERRORS):  # it broke already: the reader learns why
                 connection.writer.done_writing()
 
     def _reason(self, connection: Connection) -> PylogError | None:

@@ -6,6 +6,7 @@ change with it are one transaction, so no reader ever sees a leader or an in-syn
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from typing import TypeVar
@@ -77,11 +78,8 @@ class MovementWriter:
         path = draining_path(broker_id)
         change: Operation = Create(path, to_json(DrainingBroker(since_ms=since_ms))) if is_draining else Delete(path)
         operations = [change, announcing(())]
-        try:
+        with contextlib.suppress(NodeExistsError, NoNodeError):  # already so
             self._controller.write(operations)
-        except (NodeExistsError, NoNodeError):
-            return  # already so
-        event(_logger, "drain broker", broker=broker_id, draining=is_draining)
 
 
 def _step_writes(topic: TopicState, step: ReassignmentStep) -> list[Operation]:

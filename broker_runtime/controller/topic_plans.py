@@ -158,7 +158,9 @@ def _assignment(
             ("replication_factor", request.replication_factor, len(given[0])),
         ):
             if asked is not None and asked != has:
-                raise InvalidRequestError(f"{what}={asked}, but the replica assignment has {has}: give one of both")
+                raise InvalidRequestError(
+                    f"{what}={asked}, but the replica assignment has {has}: give only one of the two"
+                )
         _check_partitions(len(given))
         return given
     partitions = default_partitions if request.partitions is None else request.partitions

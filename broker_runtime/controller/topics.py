@@ -97,16 +97,12 @@ class TopicWriter:
             raise TopicAlreadyExistsError(
                 f"topic {plan.name!r} already exists; to accept that, use --if-not-exists (exist_ok=True)"
             ) from None
-        event(_logger, "create topic", topic=plan.name, partitions=len(plan.record.assignment))
 
     def mark_for_deletion(self, topic: TopicState) -> None:
         """Decides that the topic is deleted. Raises as `Controller.write`."""
         operation = Create(topic_deletion_path(topic.name), to_json(DeletionRecord(topic_id=topic.record.topic_id)))
-        try:
+        with contextlib.suppress(NodeExistsError):  # decided earlier and not finished: the caller continues it
             self._write([operation], topic.name)
-        except NodeExistsError:
-            return  # decided earlier and not finished: the caller continues it
-        event(_logger, "delete topic", topic=topic.name, topic_id=topic.record.topic_id.hex())
 
     def finish_deletion(self, name: str) -> None:
         """Finishes a deletion that was decided; the logs are left to the brokers that have them.

@@ -70,7 +70,8 @@ class UnprovenReplicas:
             for at, present in found.items()
             if (decision := self._decide(at, present, cluster, brokers, answers, controller_epoch, now_ms))
         ]
-        waiting = found.keys() - {TopicPartition(each.topic, each.partition) for each in decided}
+        settled = {TopicPartition(each.topic, each.partition) for each in decided}
+        waiting = [at for at in found if at not in settled]
         for at in waiting:
             if self._since_ms[at] == now_ms and not brokers.is_led(found[at].state):
                 event(

@@ -489,10 +489,10 @@ class PartitionLog:
             committed = state.high_watermark
             if offset >= end or (offset >= committed and offset > start):
                 return
-        told = f"of them at least those below {committed}" if committed > offset else "perhaps some of them"
+        which = f"of them at least those below {committed}" if committed > offset else "perhaps some of them"
         refusal = CorruptRecordError(
             f"{state.name}: its leader, in epoch {leader_epoch}, does not have offsets {max(offset, start)} to "
-            f"{end - 1}, and {told} were committed. Nothing is deleted: {state.directory} is set aside, and the "
+            f"{end - 1}, and {which} were committed. Nothing is deleted: {state.directory} is set aside, and the "
             "leader's log is fetched"
         )
         state.is_diverged = True

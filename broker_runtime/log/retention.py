@@ -60,14 +60,14 @@ class BelievedClock:
     """The wall clock, but no more time than has passed since this process began.
 
     The clock is believed as it is at the start, unless `compare` finds it wrong. If it is later set ahead by more than
-    `LARGEST_STEP_MS`, time goes on here as if it had not been set, and a warning says so: records stay that much
+    `LARGEST_STEP_MS`, time continues here as if it had not been set, and a warning says so: records stay that much
     longer, until the broker restarts. If it is set back, it is followed at once, which deletes nothing. Smaller steps,
     as those of a synchronized clock, are followed: altogether by no more than `LARGEST_STEP_MS` plus one part in
     `DRIFT_PARTS` of the time that passes, however often and by whichever thread the clock is read. Thread-safe.
     """
 
     def __init__(self, *, wall_ms: int, uptime_ms: int) -> None:
-        """``uptime_ms``: of a clock that is never set, and that goes on while the machine sleeps."""
+        """``uptime_ms``: of a clock that is never set, and that runs on while the machine sleeps."""
         self._started_ms = wall_ms - uptime_ms
         self._earned_at_ms = uptime_ms  # the uptime at which time enough has passed for all steps that were followed
         self._is_ahead = False
@@ -113,7 +113,7 @@ class BelievedClock:
 
 
 def uptime_ms() -> int:
-    """Milliseconds of a clock that is never set and, where the system has such a one, goes on while the machine
+    """Milliseconds of a clock that is never set and, where the system has such a one, runs on while the machine
     sleeps."""
     if hasattr(time, "CLOCK_BOOTTIME"):
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000

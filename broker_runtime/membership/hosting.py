@@ -248,11 +248,6 @@ class Hosting:
         self._registry.step_down_all()
         self._applied.clear()
 
-    def look_at_disks(self) -> None:
-        """Checks whether the directories still have room. Raises `OSError`."""
-        for directory in self._directories:
-            self.look_at_disk(directory)
-
     def look_at_disk(self, directory: LogDirectory) -> None:
         """Checks whether the directory still has room. Waits for that disk, and no other. Raises `OSError`."""
         had_room = self._rooms[directory.path].takes_appends

@@ -372,21 +372,17 @@ class InSyncSet:
                 known.is_close, known.log_end_then, known.end = False, -1, _UNKNOWN_END
 
 
-def advanced_high_watermark(
-    current: int, replicated_ends: Mapping[int, int], in_sync: Collection[int], *, min_in_sync: int = 1
-) -> int:
+def advanced_high_watermark(current: int, replicated_ends: Mapping[int, int], in_sync: Collection[int]) -> int:
     """The high watermark after what is now known; ``current`` where nothing lets it advance.
 
     ``replicated_ends``: broker id → the offset up to which that replica holds the log (its durable end under
     ``flush.mode=ack``, else its log end), the leader included. A replica of ``in_sync`` without a reported end keeps
-    the high watermark where it is; so does an in-sync set smaller than ``min_in_sync``.
+    the high watermark where it is. (``min.insync.replicas`` is `InSyncSet.advanced`'s matter.)
 
     Kafka's rule (`Partition.maybeIncrementLeaderHW`), over durable ends instead of log ends where ``flush.mode=ack``:
     the high watermark is the minimum over the maximal in-sync set, and never goes back within one leadership.
     """
-    if not in_sync or len(in_sync) < min_in_sync:
-        return current
-    if any(broker_id not in replicated_ends for broker_id in in_sync):
+    if not in_sync or any(broker_id not in replicated_ends for broker_id in in_sync):
         return current
     return max(current, min(replicated_ends[broker_id] for broker_id in in_sync))
 

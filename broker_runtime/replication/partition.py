@@ -724,7 +724,7 @@ class Partition:
     def _learn(self, leadership: Leadership) -> None:
         if leadership.leader_epoch < self._known_epoch:
             raise FencedLeaderEpochError(
-                f"{self}: told of leader epoch {leadership.leader_epoch}, already in {self._known_epoch}"
+                f"{self}: leader epoch {leadership.leader_epoch} is over, the present one is {self._known_epoch}"
             )
         is_new_epoch = leadership.leader_epoch > self._known_epoch
         self._known_epoch = leadership.leader_epoch

@@ -2,6 +2,7 @@
 
     produce, fetch, read, plain       records: frames in, frames out, and rows for any Flight client
     follower_session, partition_read  a follower's fetch session; what one partition has for a fetch
+    fetch_wait                        the wait of a fetch for which there is not enough yet
     topics, configs, metadata         which topics and brokers there are, and their settings
     movement                          moves of partitions, elections, brokers that are being emptied
     offsets, groups                   where logs begin and end; consumer groups and their commits

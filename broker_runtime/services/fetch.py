@@ -16,12 +16,13 @@ import pyarrow as pa
 from broker_runtime.contract.errors import PylogError
 from broker_runtime.contract.events import event
 from broker_runtime.contract.model import TopicPartition
-from broker_runtime.contract.requests import HEARTBEAT_INTERVAL_S, MAX_SERVER_WAIT_S
+from broker_runtime.contract.requests import HEARTBEAT_INTERVAL_S
 from broker_runtime.contract.streams import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
 from broker_runtime.contract.waiting import CLOCK, Clock, Deadline
 from broker_runtime.replication import FetchWaiter, Partition, PartitionRegistry
 from broker_runtime.services.byte_budget import ByteBudget
 from broker_runtime.services.caller import BrokerCaller, Caller
+from broker_runtime.services.fetch_wait import FetchWait
 from broker_runtime.services.follower_session import FollowerSession
 from broker_runtime.services.partition_read import (
     FetchAnswer,
@@ -75,18 +76,17 @@ class FetchService:
     ) -> FetchAnswer:
         """Answers as soon as ``min_bytes`` are there or a partition has an error, else after ``max_wait_ms``.
 
-        A `BrokerCaller` is a follower, any other caller a consumer. ``rotation`` says which of the partitions is read
+        For consumers: a follower fetches in its `follower_session`. ``rotation`` says which of the partitions is read
         first; raise it by one per request so that a byte limit starves none. ``still_waiting`` is called every
         `HEARTBEAT_INTERVAL_S` of a wait; what it raises ends the fetch. The first partition that has data gives at
         least one frame, however large.
         """
-        deadline = Deadline(min(request.max_wait_ms / 1000, MAX_SERVER_WAIT_S), clock=self._clock)
+        wait = FetchWait(request.max_wait_ms, still_waiting, self._clock)
         start = rotation % len(request.partitions) if request.partitions else 0
         wanted = request.partitions[start:] + request.partitions[:start]
         reads = self._read(caller, request, wanted)
         try:
-            if not is_enough(reads, request.min_bytes) and not deadline.expired:
-                reads = self._wait(caller, request, wanted, reads, deadline, still_waiting)
+            reads = self._wait(caller, request, wanted, reads, wait)
             return self._load(caller, request, reads, still_waiting)
         finally:
             close_reads(reads)
@@ -101,10 +101,9 @@ class FetchService:
         request: FetchRequest,
         wanted: Sequence[FetchPartition],
         *,
-        is_first_read: bool = True,
-        reported: Collection[TopicPartition] | None = None,
+        reported: Collection[TopicPartition] = (),
     ) -> list[PartitionRead]:
-        """``reported``: of which of them the request reports something; None: of all, when they are first read."""
+        """``reported``: of which of them a follower has just reported something."""
         reads: list[PartitionRead] = []
         left_bytes = min(request.max_bytes, self._max_bytes)
         is_first = True
@@ -117,7 +116,7 @@ class FetchService:
                 room_bytes = min(each.max_bytes, max(left_bytes, 0))
                 if isinstance(caller, BrokerCaller):
                     now_ms = int(self._clock.now_s() * 1000)
-                    is_report = is_first_read if reported is None else (each.topic, each.partition) in reported
+                    is_report = (each.topic, each.partition) in reported
                     read_for_follower(read, room_bytes, caller, now_ms, is_first=is_first, is_report=is_report)
                 else:
                     read_for_consumer(read, room_bytes, is_first=is_first)
@@ -134,30 +133,23 @@ class FetchService:
         request: FetchRequest,
         wanted: Sequence[FetchPartition],
         reads: list[PartitionRead],
-        deadline: Deadline,
-        still_waiting: Callable[[], None],
+        wait: FetchWait,
     ) -> list[PartitionRead]:
         waiter = FetchWaiter()
         watched: set[Partition] = set()
         try:
-            heartbeat = Deadline(HEARTBEAT_INTERVAL_S, clock=self._clock)
-            while True:
-                if is_enough(reads, request.min_bytes) or deadline.expired:
-                    return reads
+            while not is_enough(reads, request.min_bytes) and not wait.is_over:
                 close_reads(reads)
                 # Also those that were hosted during the wait.
                 fresh = {read.partition for read in reads if read.partition is not None} - watched
                 for partition in fresh:
-                    partition.add_waiter(waiter, at_append=isinstance(caller, BrokerCaller))
+                    partition.add_waiter(waiter)
                 watched |= fresh
-                while not fresh and not waiter.wait(deadline.remaining_s(heartbeat.remaining_s())):
-                    if deadline.remaining_s() <= 0.0:
-                        break
-                    if heartbeat.expired:
-                        still_waiting()
-                        heartbeat = Deadline(HEARTBEAT_INTERVAL_S, clock=self._clock)
+                if not fresh:
+                    wait.until(waiter.wait)
                 # Read again after the waiter was added: what came in between is seen here, what comes later wakes it.
-                reads = self._read(caller, request, wanted, is_first_read=False)
+                reads = self._read(caller, request, wanted)
+            return reads
         finally:
             for partition in watched:
                 partition.remove_waiter(waiter)

@@ -22,11 +22,11 @@ from typing import Protocol, TypeAlias
 
 from broker_runtime.contract.errors import PylogError
 from broker_runtime.contract.model import TopicPartition
-from broker_runtime.contract.requests import HEARTBEAT_INTERVAL_S, MAX_SERVER_WAIT_S
 from broker_runtime.contract.streams import FetchPartition, FetchRequest
-from broker_runtime.contract.waiting import CLOCK, Clock, Deadline, Signal
+from broker_runtime.contract.waiting import CLOCK, Clock, Signal
 from broker_runtime.replication import FetchWaiter, Partition, PartitionRegistry
 from broker_runtime.services.caller import BrokerCaller, Caller
+from broker_runtime.services.fetch_wait import FetchWait
 from broker_runtime.services.partition_read import FetchAnswer, PartitionRead, close_reads, is_enough
 
 _Reads: TypeAlias = list[PartitionRead]
@@ -87,14 +87,10 @@ class FollowerSession:
 
     def fetch(self, request: FetchRequest, still_waiting: Callable[[], None] = lambda: None) -> FetchAnswer:
         """As `FetchService.fetch` for a follower, with all partitions that it wants by now."""
-        deadline = Deadline(min(request.max_wait_ms / 1000, MAX_SERVER_WAIT_S), clock=self._clock)
-        heartbeat = Deadline(HEARTBEAT_INTERVAL_S, clock=self._clock)
+        wait = FetchWait(request.max_wait_ms, still_waiting, self._clock)
         self.begin(request)
-        while (answer := self.maybe_answer(is_due=deadline.expired, still_waiting=still_waiting)) is None:
-            self._signal.wait(deadline.remaining_s(heartbeat.remaining_s()))
-            if heartbeat.expired:
-                still_waiting()
-                heartbeat = Deadline(HEARTBEAT_INTERVAL_S, clock=self._clock)
+        while (answer := self.maybe_answer(is_due=wait.is_over, still_waiting=still_waiting)) is None:
+            wait.until(self._signal.wait)
         return answer
 
     def begin(self, request: FetchRequest) -> None:

@@ -126,6 +126,7 @@ def _pyarrow() -> Finding:
 
 
 def _workers() -> Finding:
+    from broker_runtime.contract.errors import VersionMismatchError
     from pyspark_log import __version__
     from pyspark_log.cli.worker_python import worker_python
 
@@ -139,8 +140,8 @@ def _workers() -> Finding:
         return Finding(check="spark workers", status="bad", found=f"{chosen}: {worker.problem}", mend=mend)
     found = f"{chosen}: Python {worker.python}, pylog {worker.pylog} ({worker.executable})"
     if worker.pylog is not None and worker.pylog != __version__:
-        text = f"[VERSION_MISMATCH] pyspark-log is {__version__} here and {worker.pylog} there. {mend}"
-        return Finding(check="spark workers", status="bad", found=found, mend=text)
+        mismatch = VersionMismatchError(f"pyspark-log is {__version__} here and {worker.pylog} there. {mend}")
+        return Finding(check="spark workers", status="bad", found=found, mend=str(mismatch))
     return Finding(check="spark workers", status="ok", found=found)
 
 

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 DEFAULT_ADDRESS = "localhost:9192"
 DEFAULT_TIMEOUT_S = 10.0
 _BOOTSTRAP = "bootstrap.servers"
-_BOOTSTRAP_VARIABLE = "PYLOG_BOOTSTRAP_SERVERS"
 _REQUEST_TIMEOUT = "request.timeout.ms"
 
 
@@ -168,6 +167,8 @@ def _first(name: str, flag: str | None, in_file: Any, file: ConfigFile) -> tuple
 
 def _bootstrap_servers(flag: str | None, setting: str | None, file: ConfigFile) -> str | None:
     """The brokers' addresses as text, checked; None: none were given."""
+    from broker_runtime.contract.settings import BOOTSTRAP_VARIABLE
+
     if flag and setting and _addresses(flag, "-b: ") != _addresses(setting, "-X: "):
         raise InvalidConfigError(
             f"-b {flag} and -X {_BOOTSTRAP}={setting} name different brokers: give only one of them"
@@ -175,7 +176,7 @@ def _bootstrap_servers(flag: str | None, setting: str | None, file: ConfigFile) 
     for value, place in (
         (flag, "-b: "),
         (setting, "-X: "),
-        (os.environ.get(_BOOTSTRAP_VARIABLE), f"${_BOOTSTRAP_VARIABLE}: "),
+        (os.environ.get(BOOTSTRAP_VARIABLE), f"${BOOTSTRAP_VARIABLE}: "),
         (file.settings.get(_BOOTSTRAP), f"{file.path}: "),
     ):
         if value:

@@ -36,7 +36,6 @@ from pyspark_log.client.connection.cluster import Cluster
 from pyspark_log.client.connection.coordinator import Coordinator
 from pyspark_log.client.connection.leaders import ask_leaders
 from pyspark_log.client.connection.topics import as_one, portions_of_names
-from pyspark_log.client.consumer.membership import Signature
 from pyspark_log.spark.offsets import SourceOffset
 from pyspark_log.spark.options import SourceOptions
 from pyspark_log.spark.query_offsets import LogSnapshot
@@ -136,7 +135,7 @@ class BrokerLogView:
             timeout_s=self._patience_s,
         )
 
-    def commit(self, offset: SourceOffset, only_forward: bool, signature: Signature) -> None:
+    def commit(self, offset: SourceOffset, only_forward: bool, signature: offsets.Signature) -> None:
         """Makes ``offset`` the group's committed offsets, in ZooKeeper. ``signature``: the query's, as its one member.
 
         Blocks at most 10 s. Thread-safe. Partitions of topics that no longer exist are left out. Raises the first other
@@ -173,14 +172,14 @@ class BrokerLogView:
     def session_limits_ms(self) -> tuple[int, int]:
         """See `query_member.GroupCalls`. Thread-safe."""
         broker_id = min(self._cluster.describe(timeout_s=_GROUP_LIMIT_S).brokers)
-        told = self._cluster.call(
+        response = self._cluster.call(
             "describe_config",
             DescribeConfigRequest(broker_id=broker_id),
             DescribeConfigResponse,
             to=broker_id,
             timeout_s=_GROUP_LIMIT_S,
         )
-        least, most = (told.entries[f"group.{which}.session.timeout.ms"].value for which in ("min", "max"))
+        least, most = (response.entries[f"group.{which}.session.timeout.ms"].value for which in ("min", "max"))
         return parse_duration(least), parse_duration(most)
 
     def close(self) -> None:

@@ -37,7 +37,8 @@ from broker_runtime.contract.events import event
 from broker_runtime.contract.model import GroupDescription
 from broker_runtime.contract.requests import GroupHeartbeatRequest, GroupHeartbeatResponse
 from broker_runtime.contract.waiting import CLOCK, Clock, Deadline, Worker
-from pyspark_log.client.consumer.membership import Membership, Phase, Sent, Signature, Stay
+from pyspark_log.client.connection.offsets import Signature
+from pyspark_log.client.consumer.membership import Membership, Phase, Sent, Stay
 
 SESSION_TIMEOUT_MS = 10_000
 """How long a query keeps its group after its last heartbeat, where the brokers allow it."""
@@ -282,11 +283,11 @@ class QueryMember:
         return machine.wait_s(self._clock.now_s())
 
     def _look_at_holder(self, error: GroupInUseError) -> float:
-        """Is the other member alive? The machine is not told: it is still joining, under the same member id."""
+        """Is the other member alive? The machine does not learn it: it is still joining, under the same member id."""
         asked_s = self._clock.now_s()
         try:
             group = self._calls.describe_group()
-        except PylogError:  # the coordinator moved, or the other member is gone; the next heartbeat tells
+        except PylogError:  # the coordinator moved, or the other member is gone; the next heartbeat shows it
             group = None
         answered_s = self._clock.now_s()
         if group is not None:

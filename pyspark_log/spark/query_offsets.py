@@ -76,7 +76,7 @@ class _Step:
 class SecondLooks:
     """How often, and after which pauses, what looks lost is looked at again before it counts as lost.
 
-    A broker that was just told of a change, or has not been told of it yet, knows less than the one that answered
+    A broker that has not learned of a change yet, or has only just learned of it, knows less than the one that answered
     before.
     """
 

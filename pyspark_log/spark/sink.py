@@ -36,7 +36,7 @@ _SEND_BYTES = 4 << 20  # Spark's batches, of 10,000 rows at most, are joined unt
 
 @dataclass
 class RowsWritten(WriterCommitMessage):
-    """What a task tells the driver."""
+    """What a task reports to the driver."""
 
     rows: int
 

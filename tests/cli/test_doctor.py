@@ -14,6 +14,7 @@ import pytest
 from pylog_command import COMMAND, LIMIT_S, Pylog, clean_environment
 
 import pyspark_log
+from broker_runtime.contract.errors import VersionMismatchError
 from broker_runtime.ports import choose_port
 from pyspark_log.cli.doctor import Finding, ports
 from pyspark_log.testing import LocalCluster
@@ -56,6 +57,19 @@ def test_doctor_finds_a_command_that_is_no_python(run_pylog: Pylog) -> None:
     done = run_pylog("doctor", "-o", "json", environment={**with_this_python(), "PYSPARK_DRIVER_PYTHON": "true"})
     assert findings(done.stdout)["spark workers"]["status"] == "bad"
     assert done.returncode == 5
+
+
+def test_doctor_finds_another_version_of_pylog(run_pylog: Pylog, tmp_path: Path) -> None:
+    """The finding has the code and the text of the error, and says how to mend it."""
+    other = tmp_path / "python3"
+    said = {"python": "3.11.0", "executable": str(other), "error": None, "pylog": "0.0.1", "pyspark": "4.2.0"}
+    other.write_text(f"#!/bin/sh\necho '{json.dumps(said)}'\n")
+    other.chmod(0o755)
+    done = run_pylog("doctor", "-o", "json", environment={**with_this_python(), "PYSPARK_PYTHON": str(other)})
+    finding = findings(done.stdout)["spark workers"]
+    assert (done.returncode, finding["status"]) == (5, "bad")
+    expected = VersionMismatchError(f"pyspark-log is {pyspark_log.__version__} here and 0.0.1 there. ")
+    assert finding["mend"].startswith(f"{expected}Set PYSPARK_PYTHON=")
 
 
 def test_doctor_finds_java_missing(run_pylog: Pylog, tmp_path: Path) -> None:

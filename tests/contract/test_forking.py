@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -15,7 +17,7 @@ _MANY = 2_000
 _FORKS = 200
 
 
-class Counting:
+class Counting(forking.Forkable):
     """Counts the calls of its hooks."""
 
     def __init__(self) -> None:
@@ -83,6 +85,24 @@ def test_fork_does_not_reach_a_client_that_was_closed() -> None:
     assert (client.interrupted, client.dropped) == (0, 0)
 
 
+def test_forkable_has_only_the_hooks_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that only starts again in the child needs no hook for the parent."""
+    began_again = threading.Event()
+
+    class StartingAgain(forking.Forkable):
+        def _after_fork_in_child(self) -> None:
+            began_again.set()
+
+    monkeypatch.setattr(forking, "_gate", forking._Gate())
+    monkeypatch.setattr(forking, "_live", weakref.WeakSet[forking.Forkable]())
+    client = StartingAgain()
+    forking.register(client)
+    fork_as_parent()
+    assert not began_again.is_set()
+    forking._after_fork_in_child()
+    assert began_again.is_set()
+
+
 def test_fork_waits_for_current_calls_and_delays_new_ones() -> None:
     """At the moment of the fork no Flight client is being created or used."""
     inside, may_leave, has_left, was_let_in = (threading.Event() for _ in range(4))
@@ -120,3 +140,39 @@ def test_fork_waits_for_current_calls_and_delays_new_ones() -> None:
     for thread in (under_way, later):
         thread.join(LIMIT_S)
     forking.unregister(client)
+
+
+def test_fork_continues_as_soon_as_the_last_call_is_over() -> None:
+    """A fork that comes while a call is under way waits for the call's end, and no longer."""
+    inside, may_leave = threading.Event(), threading.Event()
+
+    def call() -> None:
+        with forking.flight_use():
+            inside.set()
+            may_leave.wait(LIMIT_S)
+
+    class Leaving(Counting):
+        def _interrupt_for_fork(self) -> None:
+            threading.Timer(0.05, may_leave.set).start()
+
+    client = Leaving()
+    forking.register(client)
+    under_way = threading.Thread(target=call, daemon=True)
+    under_way.start()
+    assert inside.wait(LIMIT_S)
+    began_s = time.monotonic()
+    fork_as_parent()
+    assert time.monotonic() - began_s < forking.FORK_WAIT_S / 2
+    under_way.join(LIMIT_S)
+    forking.unregister(client)
+
+
+def test_call_inside_which_a_process_was_forked_counts_for_the_parent_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The child's count begins at 0 and stays right when that call ends there."""
+    monkeypatch.setattr(forking, "_gate", forking._Gate())
+    monkeypatch.setattr(forking, "_live", weakref.WeakSet[forking.Forkable]())
+    with forking.flight_use():
+        forking._after_fork_in_child()
+    with forking.flight_use():
+        assert forking._gate.inside == 1
+    assert forking._gate.inside == 0

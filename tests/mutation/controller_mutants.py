@@ -14,7 +14,7 @@ CONTROLLER: Final = (
         new="for check in (Check(broker_path(broker_id), 0),)",
         breaks="A broker joins the in-sync set only in the registration in which it fetched.",
         tests=("tests/unit/membership/test_isr_updater.py",),
-        simulation="cluster",
+        simulation="partitions",
     ),
     Mutant(
         name="in_sync_sets_written_in_any_session",
@@ -23,7 +23,7 @@ CONTROLLER: Final = (
         new="[*checks, *sets, announcement])",
         breaks="A leader changes in-sync sets only in the session of its registration.",
         tests=("tests/unit/membership/test_isr_updater.py",),
-        simulation="cluster",
+        simulation="partitions",
     ),
     Mutant(
         name="doubt_ends_without_a_barrier",
@@ -82,7 +82,7 @@ CONTROLLER: Final = (
         new="Check(CONTROLLER_EPOCH, ANY_VERSION)",
         breaks="A controller that was deposed changes nothing.",
         tests=("tests/unit/controller/test_controller.py",),
-        simulation="cluster",
+        simulation="partitions",
     ),
     Mutant(
         name="anybody_is_elected",
@@ -91,7 +91,7 @@ CONTROLLER: Final = (
         new="brokers.of(proven)",
         breaks="Nobody outside the in-sync set leads, unless the topic allows it.",
         tests=("tests/unit/controller/test_election.py",),
-        simulation="cluster",
+        simulation="partitions",
     ),
     Mutant(
         name="set_is_left_to_doubtful_members",
@@ -100,7 +100,7 @@ CONTROLLER: Final = (
         new="False",
         breaks="No replica leaves a set to members of which none has answered yet.",
         tests=("tests/unit/controller/test_election.py",),
-        simulation="cluster",
+        simulation="partitions",
     ),
     Mutant(
         name="new_controller_probes_nobody",
@@ -109,7 +109,7 @@ CONTROLLER: Final = (
         new="if False:",
         breaks="Brokers that died together leave in-sync sets together.",
         tests=("tests/unit/controller/test_dead_brokers.py",),
-        simulation="cluster",
+        simulation="partitions",
     ),
     Mutant(
         name="election_keeps_the_leader_epoch",
@@ -118,7 +118,7 @@ CONTROLLER: Final = (
         new=("        leader=leader,\n        leader_epoch=current.leader_epoch,"),
         breaks="Each election has a higher leader epoch.",
         tests=("tests/unit/controller/test_election.py",),
-        simulation="cluster",
+        simulation="partitions",
     ),
     Mutant(
         name="unclean_restart_stays_in_sync",
@@ -127,7 +127,7 @@ CONTROLLER: Final = (
         new="if True:",
         breaks="A broker that was not stopped in order leaves the in-sync sets before it registers.",
         tests=("tests/unit/zookeeper/test_membership.py",),
-        simulation="cluster",
+        simulation="partitions",
     ),
     Mutant(
         name="registers_under_a_past_epoch",
@@ -136,7 +136,7 @@ CONTROLLER: Final = (
         new="operations = [*operations, Create(path",
         breaks="A registration is made under its own epoch, or not at all.",
         tests=("tests/unit/zookeeper/test_membership.py",),
-        simulation="cluster",
+        simulation="partitions",
     ),
     Mutant(
         name="block_of_producer_ids_is_taken_twice",
@@ -212,7 +212,7 @@ CONTROLLER: Final = (
         new="with_log = list(replicas)",
         breaks="No replica that has lost its log is elected.",
         tests=("tests/unit/controller/test_election.py",),
-        simulation="cluster",
+        simulation="partitions",
     ),
     Mutant(
         name="set_is_left_though_nobody_else_is_there",
@@ -221,7 +221,7 @@ CONTROLLER: Final = (
         new="[broker.epoch, *(change.write for change in changes), announcement]",
         breaks="An in-sync set is left only while another member of it is registered.",
         tests=("tests/unit/zookeeper/test_membership.py",),
-        simulation="cluster",
+        simulation="partitions",
     ),
     Mutant(
         name="set_is_kept_after_lost_power",
@@ -230,7 +230,7 @@ CONTROLLER: Final = (
         new="may_lack = False",
         breaks="After a power loss a replica without fsyncs that stays in sync is marked as unproven.",
         tests=("tests/unit/zookeeper/test_returning.py", "tests/unit/zookeeper/test_returning_without_power.py"),
-        simulation="cluster",
+        simulation="partitions",
     ),
     Mutant(
         name="unproven_member_is_elected_like_any",
@@ -255,7 +255,7 @@ CONTROLLER: Final = (
         new="return True",
         breaks="A broker counts as in sync only with the log with which it was in sync.",
         tests=("tests/unit/zookeeper/test_returning.py", "tests/unit/zookeeper/test_returning_without_power.py"),
-        simulation="cluster",
+        simulation="partitions",
     ),
     Mutant(
         name="older_generation_counts_as_the_disk",
@@ -264,7 +264,7 @@ CONTROLLER: Final = (
         new="there.epoch < known[each]",
         breaks="A copy made while the broker was running is older than its writes before a kill.",
         tests=("tests/unit/zookeeper/test_returning.py", "tests/unit/zookeeper/test_returning_without_power.py"),
-        simulation="cluster",
+        simulation="partitions",
     ),
     Mutant(
         name="full_disk_keeps_its_leaderships",
@@ -276,7 +276,7 @@ CONTROLLER: Final = (
             "tests/unit/membership/test_isr_updater.py",
             "tests/unit/membership/test_disk_trouble.py",
         ),
-        simulation="cluster",
+        simulation="partitions",
     ),
     Mutant(
         name="commits_past_the_eligible",
@@ -285,7 +285,7 @@ CONTROLLER: Final = (
         new=":\n",
         breaks="A leader commits nothing while replicas outside the in-sync set are eligible.",
         tests=("tests/unit/replication/test_in_sync.py", "tests/unit/membership/test_damaged_replicas.py"),
-        simulation="cluster",
+        simulation="partitions",
     ),
     Mutant(
         name="eligible_though_two_are_in_sync",
@@ -294,7 +294,7 @@ CONTROLLER: Final = (
         new="is_kept = True",
         breaks="No replica is eligible if enough stay in sync to commit at once.",
         tests=("tests/unit/controller/test_election.py",),
-        simulation="cluster",
+        simulation="partitions",
     ),
     Mutant(
         name="damaged_stays_eligible",
@@ -303,7 +303,7 @@ CONTROLLER: Final = (
         new="if member not in self.lost)",
         breaks="A replica with a damaged log stops being eligible before the log is set aside.",
         tests=("tests/unit/membership/test_damaged_replicas.py",),
-        simulation="cluster",
+        simulation="partitions",
     ),
     Mutant(
         name="eligible_log_is_set_aside",
@@ -312,7 +312,7 @@ CONTROLLER: Final = (
         new="self._broker_id in state.isr",
         breaks="A damaged log is set aside only when nothing relies on it.",
         tests=("tests/unit/membership/test_damaged_replicas.py",),
-        simulation="cluster",
+        simulation="partitions",
     ),
     Mutant(
         name="eligible_after_power_loss",
@@ -321,7 +321,7 @@ CONTROLLER: Final = (
         new="if True:",
         breaks="A replica whose machine lost unflushed records is not eligible.",
         tests=("tests/unit/zookeeper/test_returning.py", "tests/unit/zookeeper/test_returning_without_power.py"),
-        simulation="cluster",
+        simulation="partitions",
     ),
     Mutant(
         name="eligible_leads_beside_one_in_sync",
@@ -330,7 +330,7 @@ CONTROLLER: Final = (
         new="doubtful = {*current.lost, *current.unproven}",
         breaks="An in-sync replica that may be alive keeps its partition, even if others are eligible.",
         tests=("tests/unit/controller/test_election.py",),
-        simulation="cluster",
+        simulation="partitions",
     ),
     Mutant(
         name="unclean_election_ignores_the_eligible",
@@ -339,6 +339,6 @@ CONTROLLER: Final = (
         new="candidates = brokers.of(with_log)[:1]",
         breaks="An unclean election chooses a replica with everything committed, if there is one.",
         tests=("tests/unit/controller/test_election.py",),
-        simulation="cluster",
+        simulation="partitions",
     ),
 )

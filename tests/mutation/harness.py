@@ -40,8 +40,7 @@ class Mutant:
     """One line of the product made wrong. ``old``, which is in ``file`` exactly once, becomes ``new``.
 
     ``breaks``: the promise that it breaks, in a sentence. ``tests``: files or tests that should kill it.
-    ``simulation``: which simulation should, "cluster", "groups" or None. ``reason``: why it may survive; "" if it may
-    not.
+    ``simulation``: which workload should, "partitions", "groups" or None. ``reason``: why it may survive, or "".
     """
 
     name: str

@@ -17,7 +17,7 @@ LOG: Final = (
             "tests/unit/log/test_log_faults.py",
             "tests/unit/log/test_log_recovery.py",
         ),
-        simulation="cluster",
+        simulation="partitions",
     ),
     Mutant(
         name="truncation_keeps_producer_state",
@@ -29,7 +29,7 @@ LOG: Final = (
             "tests/unit/log/test_log_producers.py",
             "tests/unit/log/test_log_shortening.py",
         ),
-        simulation="cluster",
+        simulation="partitions",
     ),
     Mutant(
         name="truncation_keeps_leader_epochs",
@@ -41,7 +41,7 @@ LOG: Final = (
             "tests/unit/log/test_log_shortening.py",
             "tests/unit/log/test_log_following.py",
         ),
-        simulation="cluster",
+        simulation="partitions",
     ),
     Mutant(
         name="truncation_before_its_checkpoint",
@@ -53,7 +53,7 @@ LOG: Final = (
             "tests/unit/log/test_log_shortening.py",
             "tests/unit/log/test_log_faults.py",
         ),
-        simulation="cluster",
+        simulation="partitions",
     ),
     Mutant(
         name="snapshots_behind_a_truncation_stay",
@@ -62,7 +62,7 @@ LOG: Final = (
         new="",
         breaks="A snapshot of producers that covers removed records is removed.",
         tests=("tests/unit/log/test_log_producers.py",),
-        simulation="cluster",
+        simulation="partitions",
     ),
     Mutant(
         name="name_of_a_new_segment_is_not_durable",
@@ -74,7 +74,7 @@ LOG: Final = (
             "tests/unit/log/test_log_faults.py",
             "tests/unit/log/test_log_making.py",
         ),
-        simulation="cluster",
+        simulation="partitions",
     ),
     Mutant(
         name="small_files_are_renamed_without_fsync",
@@ -86,7 +86,7 @@ LOG: Final = (
             "tests/unit/log/test_log_small_files.py",
             "tests/unit/log/test_log_faults.py",
         ),
-        simulation="cluster",
+        simulation="partitions",
     ),
     Mutant(
         name="names_of_small_files_are_not_durable",
@@ -98,7 +98,7 @@ LOG: Final = (
             "tests/unit/log/test_log_small_files.py",
             "tests/unit/log/test_log_faults.py",
         ),
-        simulation="cluster",
+        simulation="partitions",
     ),
     Mutant(
         name="shortened_segment_is_renamed_without_fsync",
@@ -110,7 +110,7 @@ LOG: Final = (
             "tests/unit/log/test_log_shortening.py",
             "tests/unit/log/test_log_faults.py",
         ),
-        simulation="cluster",
+        simulation="partitions",
     ),
     Mutant(
         name="stamp_has_an_undurable_high_watermark",
@@ -122,7 +122,7 @@ LOG: Final = (
             "tests/unit/log/test_partition_log.py",
             "tests/unit/log/test_log_faults.py",
         ),
-        simulation="cluster",
+        simulation="partitions",
     ),
     Mutant(
         name="snapshot_at_a_roll_lacks_the_same_append",
@@ -131,7 +131,7 @@ LOG: Final = (
         new="while False:",
         breaks="A snapshot of producers knows all frames before it, those of the same append included.",
         tests=("tests/unit/log/test_log_producers.py",),
-        simulation="cluster",
+        simulation="partitions",
     ),
     Mutant(
         name="recovery_looks_for_no_later_frames",
@@ -143,7 +143,7 @@ LOG: Final = (
             "tests/unit/log/test_log_recovery.py",
             "tests/unit/log/test_log_damage.py",
         ),
-        simulation="cluster",
+        simulation="partitions",
     ),
     Mutant(
         name="high_watermark_saved_above_the_durable_end",
@@ -155,7 +155,7 @@ LOG: Final = (
             "tests/unit/log/test_log_following.py",
             "tests/unit/log/test_log_shortening.py",
         ),
-        simulation="cluster",
+        simulation="partitions",
     ),
     Mutant(
         name="failed_fsync_is_forgotten",
@@ -164,7 +164,7 @@ LOG: Final = (
         new="            pass\n",
         breaks="A log whose fsync failed acknowledges nothing any more.",
         tests=("tests/unit/log/test_log_faults.py",),
-        simulation="cluster",
+        simulation="partitions",
     ),
     Mutant(
         name="fsync_counts_for_what_came_during_it",
@@ -173,7 +173,7 @@ LOG: Final = (
         new=("                held.release()\n        return self.segments.end_offset\n"),
         breaks="An fsync counts only for what was appended before it began.",
         tests=("tests/unit/replication/test_partition.py",),
-        simulation="cluster",
+        simulation="partitions",
     ),
     Mutant(
         name="retention_passes_the_high_watermark",
@@ -194,7 +194,7 @@ LOG: Final = (
             "tests/unit/log/test_log_shortening.py",
             "tests/unit/log/test_log_retention.py",
         ),
-        simulation="cluster",
+        simulation="partitions",
     ),
     Mutant(
         name="recovery_verifies_no_checksums",
@@ -206,7 +206,7 @@ LOG: Final = (
             "tests/unit/log/test_log_recovery.py",
             "tests/unit/log/test_log_damage.py",
         ),
-        simulation="cluster",
+        simulation="partitions",
     ),
     Mutant(
         name="chunks_are_not_verified",
@@ -242,7 +242,7 @@ LOG: Final = (
         new="entry.batches[2 - BATCHES_REMEMBERED :]",
         breaks="The last five batches of a producer are recognised when they are repeated.",
         tests=("tests/unit/log/test_producer_state.py",),
-        simulation="cluster",
+        simulation="partitions",
     ),
     Mutant(
         name="gap_in_the_sequence_is_accepted",
@@ -254,7 +254,7 @@ LOG: Final = (
             "tests/unit/log/test_producer_state.py",
             "tests/unit/log/test_log_producers.py",
         ),
-        simulation="cluster",
+        simulation="partitions",
     ),
     Mutant(
         name="older_producer_epoch_is_accepted",
@@ -271,7 +271,7 @@ LOG: Final = (
         new="(",
         breaks="Leader epochs never fall along a log.",
         tests=("tests/unit/log/test_log_following.py",),
-        simulation="cluster",
+        simulation="partitions",
     ),
     Mutant(
         name="recovery_trusts_what_it_has_read",
@@ -280,7 +280,7 @@ LOG: Final = (
         new="                    pass\n",
         breaks="The next start never takes bytes of a failed fsync for durable.",
         tests=("tests/unit/log/test_log_failed_sync.py",),
-        simulation="cluster",
+        simulation="partitions",
     ),
     Mutant(
         name="wait_for_truncated_records_continues",
@@ -292,7 +292,7 @@ LOG: Final = (
             "tests/unit/log/test_group_commit.py",
             "tests/unit/replication/test_acknowledging.py",
         ),
-        simulation="cluster",
+        simulation="partitions",
     ),
     Mutant(
         name="expired_producers_are_kept_by_some",
@@ -304,7 +304,7 @@ LOG: Final = (
             "tests/unit/log/test_producer_state.py",
             "tests/unit/log/test_log_producers.py",
         ),
-        simulation="cluster",
+        simulation="partitions",
     ),
     Mutant(
         name="a_clock_that_jumps_makes_producers_forgotten",

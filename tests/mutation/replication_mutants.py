@@ -17,7 +17,7 @@ REPLICATION: Final = (
             "tests/unit/replication/test_leading.py",
             "tests/unit/replication/test_partition.py",
         ),
-        simulation="cluster",
+        simulation="partitions",
     ),
     Mutant(
         name="acknowledged_before_the_fsync",
@@ -29,7 +29,7 @@ REPLICATION: Final = (
             "tests/unit/replication/test_partition.py",
             "tests/unit/replication/test_leading.py",
         ),
-        simulation="cluster",
+        simulation="partitions",
     ),
     Mutant(
         name="append_under_any_leader_epoch",
@@ -66,7 +66,7 @@ REPLICATION: Final = (
             "tests/unit/replication/test_leading.py",
             "tests/unit/services/test_produce_and_fetch.py",
         ),
-        simulation="cluster",
+        simulation="partitions",
     ),
     Mutant(
         name="append_with_too_few_in_sync",
@@ -86,7 +86,7 @@ REPLICATION: Final = (
         new="        if False:\n",
         breaks="A new leader reports the latest offset only when its epoch's start is committed (KIP-207).",
         tests=("tests/unit/replication/test_leading.py",),
-        simulation="cluster",
+        simulation="partitions",
     ),
     Mutant(
         name="leader_counts_its_log_end",
@@ -98,7 +98,7 @@ REPLICATION: Final = (
             "tests/unit/replication/test_leading.py",
             "tests/unit/replication/test_partition.py",
         ),
-        simulation="cluster",
+        simulation="partitions",
     ),
     Mutant(
         name="follower_reports_its_log_end_as_durable",
@@ -110,7 +110,7 @@ REPLICATION: Final = (
             "tests/unit/following/test_follower.py",
             "tests/unit/following/test_follower_failures.py",
         ),
-        simulation="cluster",
+        simulation="partitions",
     ),
     Mutant(
         name="follower_is_committed_beyond_its_device",
@@ -122,7 +122,7 @@ REPLICATION: Final = (
             "tests/unit/replication/test_partition.py",
             "tests/unit/following/test_follower.py",
         ),
-        simulation="cluster",
+        simulation="partitions",
     ),
     Mutant(
         name="follower_cuts_what_is_committed",
@@ -134,7 +134,7 @@ REPLICATION: Final = (
             "tests/unit/following/test_follower.py",
             "tests/unit/following/test_follower_failures.py",
         ),
-        simulation="cluster",
+        simulation="partitions",
     ),
     Mutant(
         name="logs_are_compared_by_offsets_alone",
@@ -143,7 +143,7 @@ REPLICATION: Final = (
         new="return None if offset <= end else (epoch, end)",
         breaks="Two logs are compared by the epoch of their last records, not by offsets alone (KIP-279).",
         tests=("tests/unit/replication/test_divergence.py",),
-        simulation="cluster",
+        simulation="partitions",
     ),
     Mutant(
         name="in_sync_set_counts_as_written",
@@ -152,7 +152,7 @@ REPLICATION: Final = (
         new="ends, self.leadership.in_sync | self._joining_soon()",
         breaks="While a change of the in-sync set is pending, every possible member counts.",
         tests=("tests/unit/replication/test_in_sync.py",),
-        simulation="cluster",
+        simulation="partitions",
     ),
     Mutant(
         name="min_in_sync_counts_who_may_be_in",
@@ -161,7 +161,7 @@ REPLICATION: Final = (
         new="if len(self.maximal) < min_in_sync or",
         breaks="min.insync.replicas counts only certain members of the in-sync set.",
         tests=("tests/unit/replication/test_in_sync.py",),
-        simulation="cluster",
+        simulation="partitions",
     ),
     Mutant(
         name="joins_before_the_epoch_begins",
@@ -170,7 +170,7 @@ REPLICATION: Final = (
         new="known.end >= marks.high_watermark",
         breaks="A follower joins the in-sync set when it has reached the start of the leader's epoch.",
         tests=("tests/unit/replication/test_in_sync.py",),
-        simulation="cluster",
+        simulation="partitions",
     ),
     Mutant(
         name="fetch_of_an_earlier_life_counts",
@@ -179,6 +179,6 @@ REPLICATION: Final = (
         new="if False:",
         breaks="A broker's reports from before its current registration do not count.",
         tests=("tests/unit/replication/test_in_sync.py",),
-        simulation="cluster",
+        simulation="partitions",
     ),
 )

@@ -1,20 +1,19 @@
-"""``python -m tests.mutation.seeds cluster|groups N``: runs seeds one after the other, up to the first that fails.
-Ends with 1 there, and prints the failure.
+"""``python -m tests.mutation.seeds partitions|groups N``: runs seeds one after the other, up to the first that
+fails. Ends with 1 there, and prints the failure.
 """
 
 from __future__ import annotations
 
-import importlib
 import sys
 
-_RUNS = {"cluster": "tests.simulation.pool", "groups": "tests.simulation.groups.run"}
+from tests.simulation.simulator.pool import run_limited
+from tests.simulation.workloads import WORKLOADS
 
 
 def main(workload: str, count: int) -> int:
     """Returns the exit status."""
-    run = importlib.import_module(_RUNS[workload]).run_limited
     for seed in range(1, count + 1):
-        failure = run(seed).failure
+        failure = run_limited(WORKLOADS[workload], seed).failure
         if failure is not None:
             print(f"seed {seed}: {failure.splitlines()[0]}")
             return 1

@@ -1,4 +1,6 @@
-"""``python -m tests.simulation [--seeds N] [--first F] [--processes P]``: many seeds, and what they came to.
+"""Runs the simulator: many seeds of a workload, and what they came to.
+
+    python -m tests.simulation [--workload partitions|groups] [--seeds N] [--first F] [--processes P] [--variant NAME]
 
 With ``--seed S`` one seed alone, with its whole trace. Ends with 1 if an invariant did not hold anywhere.
 """
@@ -9,55 +11,52 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 
-from tests.simulation import situations, variants
-from tests.simulation.pool import run_limited, run_seeds
-from tests.simulation.run import Outcome, run_seed
-from tests.simulation.situations import PREFIX
+from tests.simulation.simulator.outcome import Outcome
+from tests.simulation.simulator.pool import run_seeds
+from tests.simulation.simulator.situations import never_happened
+from tests.simulation.simulator.workload import Workload
+from tests.simulation.workloads import WORKLOADS
 
 _SHOWN_FAILURES = 3
 
 
-def main(
-    program: str = "python -m tests.simulation",
-    target: str = "simulate",
-    run: Callable[..., Outcome] = run_seed,
-    run_in_pool: Callable[[int], Outcome] = run_limited,
-    expected: Sequence[str] = situations.KEYS,
-) -> int:
-    """The exit status. ``target``: of make, for one seed; ``run``, ``run_in_pool``: what runs one. ``expected``: the
-    situations that the seeds are to reach; those that never arose are told."""
-    parser = argparse.ArgumentParser(prog=program, description=__doc__)
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--workload", choices=WORKLOADS, default="partitions")
     parser.add_argument("--seeds", type=int, default=300)
     parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--processes", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--seed", type=int, help="run this one, and print its trace")
-    parser.add_argument("--variant", help="with brokers broken in this way, by its name in variants.py")
-    options = parser.parse_args()
-    if options.variant is not None:
-        run, run_in_pool = (partial(variants.run_broken, options.variant, each) for each in (run, run_in_pool))
+    parser.add_argument("--variant", help="with the product broken in this way, by its name in variants.py")
+    options = parser.parse_args(arguments)
+    workload = WORKLOADS[options.workload]
+    if options.variant is not None and options.variant not in workload.variants.names():
+        parser.error(f"no variant {options.variant}; known are {', '.join(workload.variants.names())}")
     if options.seed is not None:
-        return run_one(options.seed, run)
+        return run_one(workload, options.seed, variant=options.variant)
+    seeds = range(options.first, options.first + options.seeds)
+    return run_many(workload, seeds, processes=options.processes, variant=options.variant)
+
+
+def run_many(workload: Workload, seeds: Sequence[int], *, processes: int, variant: str | None) -> int:
+    """All of them, with the traces of the first failures, the counts, and the situations that never happened."""
     began_s = time.monotonic()
     shown = 0
 
-    def told(outcome: Outcome) -> None:
+    def show(outcome: Outcome) -> None:
         nonlocal shown
         if outcome.failure is None:
             return
         print(f"\nseed {outcome.seed} FAILED: {outcome.failure}", flush=True)
         if shown < _SHOWN_FAILURES:
             shown += 1
-            print(f"the end of its trace (all of it: make {target} SEED={outcome.seed}):\n{outcome.trace}", flush=True)
+            command = f"make {workload.make_target} SEED={outcome.seed}"
+            print(f"the end of its trace (all of it: {command}):\n{outcome.trace}", flush=True)
 
-    summary = run_seeds(
-        range(options.first, options.first + options.seeds),
-        processes=options.processes,
-        on_outcome=told,
-        run=run_in_pool,
-    )
+    summary = run_seeds(workload, seeds, processes=processes, variant=variant, on_outcome=show)
     took_s = time.monotonic() - began_s
     events, simulated_s = summary.events / summary.seeds, summary.simulated_s / summary.seeds
     print(
@@ -66,7 +65,7 @@ def main(
     )
     for what, count in sorted(summary.counts.items()):
         print(f"  {what:<72} {count:>10,}")
-    never = [what.removeprefix(PREFIX) for what in expected if not summary.counts[what]]
+    never = never_happened(workload.situations, summary.counts)
     print("never happened: " + ("; ".join(never) or "nothing of what the seeds are to reach"))
     if summary.failures:
         print(f"FAILED: {len(summary.failures)} seeds: {sorted(outcome.seed for outcome in summary.failures)}")
@@ -75,9 +74,9 @@ def main(
     return 0
 
 
-def run_one(seed: int, run: Callable[..., Outcome]) -> int:
+def run_one(workload: Workload, seed: int, *, variant: str | None) -> int:
     """One seed, with everything that happened."""
-    outcome = run(seed, keep_lines=1 << 20, keep_trace=True)
+    outcome = workload.run_seed(seed, variant=variant, keep_lines=1 << 20, keep_trace=True)
     print(outcome.trace)
     print(f"seed {seed}: {outcome.events} events, trace {outcome.digest}")
     if outcome.failure is not None:

@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # it is run as a program, by its
 from readme import Block, blocks, shell_lines
 
 ROOT = Path(__file__).parent.parent.parent
-LIMIT_S = 300
+LIMIT_S = 600
 STRANGERS = ("PYTHONPATH", "PYTHONHOME", "SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON")
 
 # What replaces a word of a printed command here.

@@ -62,7 +62,6 @@ DEFAULT_FRAME_TARGET_BYTES = 1 << 20
 STATISTICS_MIN_ROWS = 32
 """Frames with fewer rows state only null counts: min and max would cost more than skipping such a frame saves."""
 
-_SEQUENCES = 1 << 31
 _LOOSE_BYTES = 4096
 
 
@@ -159,17 +158,13 @@ def split_into_frames(
     timestamps: int | pa.Array,
     headers: pa.Array | None = None,
     codec: str = "none",
-    producer_id: int = -1,
-    producer_epoch: int = -1,
-    base_sequence: int = -1,
-    is_transactional: bool = False,
     target_bytes: int = DEFAULT_FRAME_TARGET_BYTES,
     max_bytes: int = MAX_FRAME_BYTES,
 ) -> list[pa.Buffer]:
     """Frames of contiguous slices of ``batch``, in order: about ``target_bytes`` uncompressed, at most ``max_bytes``.
 
-    Sequence numbers continue from frame to frame as Kafka's do (0 follows 2**31 - 1). Otherwise as `encode_frame`.
-    Raises `RecordTooLargeError` if a single record is too large.
+    Otherwise as `encode_frame`, without a producer's numbers. Raises `RecordTooLargeError` if a single record is too
+    large.
     """
     frames: list[pa.Buffer] = []
     # Invariant: the slices on the stack are disjoint and cover the rows that are not in frames; the first are on top.
@@ -186,10 +181,6 @@ def split_into_frames(
             timestamps=timestamps if isinstance(timestamps, int) else timestamps.slice(start, rows),
             headers=None if headers is None else headers.slice(start, rows),
             codec=codec,
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
-            base_sequence=-1 if base_sequence == -1 else (base_sequence + start) % _SEQUENCES,
-            is_transactional=is_transactional,
         )
         if frame.size <= max_bytes:
             frames.append(frame)

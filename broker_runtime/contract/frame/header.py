@@ -158,7 +158,7 @@ def parse_header(buffer: Buffer, position: int = 0) -> FrameHeader:
     """The header at ``position``. Magic, version, feature bits, bounds and lengths are checked, checksums are not.
 
     The rest of the frame need not be in the buffer. Raises `CorruptRecordError` for anything wrong, an unknown version
-    or feature included: without the checksum, a newer frame cannot be told from a damaged one. `verify_frame` can.
+    or feature included: without the checksum, a newer frame looks like a damaged one; `verify_frame` tells which.
     """
     return _header(_unpack(buffer, position), CorruptRecordError)
 

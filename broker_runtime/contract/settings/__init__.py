@@ -7,6 +7,7 @@ resolution   `resolve(scope, config, keywords)` → the scope's frozen dataclass
 """
 
 from broker_runtime.contract.settings.definitions import (
+    BOOTSTRAP_VARIABLE,
     SCOPES,
     AdminKeywords,
     AdminSettings,
@@ -18,7 +19,6 @@ from broker_runtime.contract.settings.definitions import (
     Scope,
     TopicSettings,
     find_setting,
-    help_text,
     reference_table,
     settings_of,
 )
@@ -30,6 +30,6 @@ __all__ = [
     "resolve", "parse_given", "load_broker_settings", "flatten",
     "BrokerSettings", "TopicSettings", "ProducerSettings", "ConsumerSettings", "AdminSettings",
     "ProducerKeywords", "ConsumerKeywords", "AdminKeywords",
-    "Scope", "SCOPES", "Setting", "find_setting", "settings_of", "reference_table", "help_text",
+    "Scope", "SCOPES", "Setting", "find_setting", "settings_of", "reference_table", "BOOTSTRAP_VARIABLE",
     "Address", "parse_address", "parse_addresses", "parse_duration", "parse_size",
 ]  # fmt: skip

@@ -80,7 +80,7 @@ class BrokerSettings:
     # None: `memory.limit_bytes` says how much.
     memory_max_bytes: Annotated[int | None, Setting(Kind.SIZE, minimum=832 * _MIB, maximum=1 << 40, kafka="none",
         doc="The resident memory that a broker keeps to: it cuts connections that send more than fits. What may pass "
-            "it for a moment is told in Guarantees and limits. A large `fetch.max.bytes` or `replica.fetch.max.bytes` "
+            "it for a moment stands in Guarantees and limits. A large `fetch.max.bytes` or `replica.fetch.max.bytes` "
             "needs more; the broker says how much. Without it a quarter of the machine's, from 1 GiB to 4 GiB.")]
     fetch_max_bytes: Annotated[int, Setting(Kind.SIZE, 55 * _MIB, minimum=_MIB, maximum=_GIB,
         doc="The most that one fetch is answered with.")]
@@ -310,15 +310,6 @@ def reference_table(scope: Scope) -> str:
         default = "required" if setting.required else f"`{shown}`" if shown else ""
         rows.append(f"| `{setting.name}` | {default} | {setting.allowed} | {setting.sentence} |")
     return "\n".join(rows) + "\n"
-
-
-def help_text(scope: Scope) -> str:
-    """The scope's settings for a terminal: a line with name, default and what is allowed, then the sentence."""
-    lines: list[str] = []
-    for setting in settings_of(scope).values():
-        default = "required" if setting.required else setting.show(setting.default) or "unset"
-        lines += [f"{setting.name}  (default: {default}; allowed: {setting.allowed})", f"    {setting.sentence}"]
-    return "\n".join(lines).replace("`", "")
 
 
 def _defined_in(settings_class: type[Settings]) -> dict[str, Setting]:

@@ -92,8 +92,8 @@ def parse_given(scope: Scope, config: _Given = None, keywords: _Given = None) ->
     return parsed
 
 
-def load_broker_settings(path: Path, overrides: Mapping[str, object] | None = None) -> BrokerSettings:
-    """The broker's settings in ``path``; ``overrides`` (dotted names) win.
+def load_broker_settings(path: Path) -> BrokerSettings:
+    """The broker's settings in ``path``.
 
     Raises `InvalidConfigError` that names the file and the cause: the file cannot be read, is not TOML, or has settings
     that `resolve` refuses.
@@ -110,7 +110,7 @@ def load_broker_settings(path: Path, overrides: Mapping[str, object] | None = No
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidConfigError(f"{path}: not TOML: {error}") from None
     try:
-        return resolve("broker", {**flatten(tree), **(overrides or {})})
+        return resolve("broker", flatten(tree))
     except InvalidConfigError as error:
         raise InvalidConfigError(f"{path}: {error.message}") from None
 

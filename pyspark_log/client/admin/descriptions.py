@@ -33,7 +33,7 @@ _Place: TypeAlias = tuple[bytes, int]  # a partition: the id of its topic, which
 
 
 def topics_with_offsets(cluster: Cluster, names: Iterable[str] | None = None) -> list[Topic]:
-    """The topics (None: all) with the log start and high watermark of each partition, as its leader tells them.
+    """The topics (None: all) with the log start and high watermark of each partition, as its leader gives them.
 
     A partition that has no leader, or whose leader does not answer within seconds, has -1 for both. Raises as
     `Cluster.fetch_topics`.

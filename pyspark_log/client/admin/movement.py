@@ -120,12 +120,12 @@ def _progress(cluster: Cluster, partitions: Collection[TopicPartition]) -> dict[
                 partitions=tuple(cluster.topic(at.topic).partition_key(at.partition) for at in some)
             )
             try:
-                told = cluster.call(
+                response = cluster.call(
                     "describe_replicas", request, DescribeReplicasResponse, to=leader, timeout_s=_PROGRESS_LIMIT_S
                 )
             except PylogError:
                 return  # a description without its progress is better than none
-            yield from ((TopicPartition(each.topic, each.partition), each) for each in told.partitions)
+            yield from ((TopicPartition(each.topic, each.partition), each) for each in response.partitions)
 
     found, _ = ask_leaders(find_leaders, ask, cluster.deadline(0.0))
     return found

@@ -76,7 +76,7 @@ NETWORK = Network()
 """What a `Cluster` uses unless it is given another."""
 
 
-class Cluster:
+class Cluster(forking.Forkable):
     """Metadata and routing for one client."""
 
     def __init__(
@@ -306,14 +306,8 @@ class Cluster:
             channel.close()
         forking.unregister(self)
 
-    def _interrupt_for_fork(self) -> None:
-        """See `forking`."""
-
-    def _drop_for_fork(self) -> None:
-        """See `forking`: channels do it."""
-
     def _after_fork_in_child(self) -> None:
-        """See `forking`."""
+        """See `forking`. Channels let their connections go themselves."""
         self._lock = threading.Lock()
 
     # --- private ----------------------------------------------------------------------------------------------

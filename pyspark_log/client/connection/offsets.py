@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from broker_runtime.contract.errors import (
     InvalidRequestError,
@@ -40,15 +40,23 @@ from pyspark_log.client.connection.cluster import Cluster
 from pyspark_log.client.connection.coordinator import Coordinator
 from pyspark_log.client.connection.leaders import ask_leaders
 from pyspark_log.client.connection.topics import Topic
-from pyspark_log.client.consumer.membership import Signature
 from pyspark_log.client.records import timestamp_ms_of
 
 _ATTEMPT_LIMIT_S = 5.0
 _WORDS = {"earliest": EARLIEST, "latest": LATEST, "max_timestamp": MAX_TIMESTAMP}
 
-_NO_MEMBER = Signature("", -1, -1)
-
 _Asked: TypeAlias = list[tuple[Topic, int, int]]  # a partition of a topic, and the number of the query
+
+
+class Signature(NamedTuple):
+    """Which member makes a commit, in which epoch; the sequence counts its commits."""
+
+    member_id: str
+    member_epoch: int
+    sequence: int
+
+
+_NO_MEMBER = Signature("", -1, -1)
 
 
 def wire_timestamp(moment: str | datetime | int) -> int:
@@ -241,7 +249,7 @@ def _ask_leaders(
     def find_leaders(found: Mapping[TopicPartition, OffsetAnswer]) -> dict[TopicPartition, int | None]:
         left = [at for at in wanted if at not in found]
         for name in dict.fromkeys(at.topic for at in left):
-            # Whatever the round before was told is out of date, or everything would have been answered.
+            # What the previous round knew is out of date, or everything would have been answered.
             topics[name] = cluster.topic(name, max_age=topics.get(name), timeout_s=deadline.remaining_s())
         return {at: topics[at.topic].partition(at.partition).leader for at in left}
 

@@ -50,7 +50,7 @@ _POLL_BYTES = 8 << 20
 Committable = Record | ConsumedBatch | Mapping[TopicPartition, int]
 
 
-class Consumer:
+class Consumer(forking.Forkable):
     """Reads topics. ``Consumer("flights", group_id="g")`` subscribes at once; see `subscribe` and `assign`.
 
     Settings by keyword (``auto_offset_reset="earliest"``) or by dotted name in ``config``: README lists them. As a
@@ -332,14 +332,6 @@ class Consumer:
             if error is None:
                 raise
             error.add_note(f"the consumer also failed to commit: {commit_error}")
-
-    # --- forks (see `forking`) --------------------------------------------------------------------------------
-
-    def _interrupt_for_fork(self) -> None:
-        """See `forking`: the fetch sessions do this."""
-
-    def _drop_for_fork(self) -> None:
-        """See `forking`."""
 
     def _after_fork_in_child(self) -> None:
         """See `forking`: the child continues from the same positions, independently of the parent.

@@ -52,7 +52,7 @@ class Fetcher:
         self._threads: dict[int, _BrokerThread] = {}
         self._is_stopped = False
         self._stale_pause = Deadline(0.0)  # until it is over, no silent broker makes leaders be asked for again
-        self._defect: BaseException | None = None  # what ended a thread, until the caller has been told
+        self._defect: BaseException | None = None  # what ended a thread, until it is raised to the caller
 
     def set_assignment(self, states: Iterable[PartitionState]) -> None:
         """From now on these and no others are fetched. Those that were fetched before keep what has arrived."""
@@ -133,7 +133,7 @@ class Fetcher:
     def thread_ended(self, error: BaseException, broker_id: int | None = None) -> None:
         """A thread of the consumer was ended by a defect; if it fetched, from which broker. Any thread.
 
-        `raise_defect` tells the caller; `start_threads` starts another, which continues where this one was.
+        `raise_defect` raises it to the caller; `start_threads` starts another, which continues where this one was.
         """
         with self.condition:
             self._defect = error
@@ -260,7 +260,7 @@ class Fetcher:
             self.condition.notify_all()
 
     def failed(self, broker_id: int, generations: Iterable[TopicPartition], error: PylogError) -> None:
-        """A broker could not be asked. Retriable: after a pause, with fresh metadata; else the caller is told."""
+        """A broker could not be asked. Retriable: after a pause, with fresh metadata; else it is the caller's error."""
         with self.condition:
             if isinstance(error, RetriableError):
                 backoff = self._pauses[broker_id][0] if broker_id in self._pauses else Backoff()

@@ -114,10 +114,10 @@ class GroupAssignment(Assignment):
             if reason is not None:
                 self._lose(reason)
                 continue
-            told = self._heartbeats.pending()
-            if told is None:
+            target = self._heartbeats.pending()
+            if target is None:
                 break
-            self._carry_out(told)
+            self._carry_out(target)
         if self._granted and self._pause.expired:
             self._begin_granted(POLL_CALL_LIMIT_S)
 
@@ -140,14 +140,14 @@ class GroupAssignment(Assignment):
         finally:
             self._heartbeats.join_anew()
 
-    def _carry_out(self, told: Told) -> None:
-        wanted = {granted.at: granted.topic_id for granted in sorted(told.partitions)}
+    def _carry_out(self, target: Told) -> None:
+        wanted = {granted.at: granted.topic_id for granted in sorted(target.partitions)}
         revoked = [at for at, state in self.states.items() if wanted.get(at) != state.topic.topic_id]
         event(
             _logger,
             "change assignment",
             group=self._committer.group_id,
-            epoch=told.epoch,
+            epoch=target.epoch,
             partitions=len(wanted),
             revoked=len(revoked),
         )
@@ -155,7 +155,7 @@ class GroupAssignment(Assignment):
         try:
             self._revoke(revoked)
         finally:
-            if self._heartbeats.carried_out(told):
+            if self._heartbeats.carried_out(target):
                 self._granted = {at: topic_id for at, topic_id in wanted.items() if at not in self.states}
                 self._pause = Deadline(0.0, clock=self._clock)
                 self._backoff.reset()
@@ -208,7 +208,7 @@ class GroupAssignment(Assignment):
                     is_settled=machine.is_settled,
                 )
                 return
-            if machine.has_been_told and not self._granted and next_check.expired:
+            if machine.has_assignment and not self._granted and next_check.expired:
                 if self._is_committed(topics):
                     return
                 next_check = Deadline(_CHECK_INTERVAL_S, clock=self._clock)

@@ -18,7 +18,8 @@ from broker_runtime.contract.settings import ConsumerSettings
 from broker_runtime.contract.waiting import Worker
 from pyspark_log.client.connection.cluster import Cluster
 from pyspark_log.client.connection.coordinator import Coordinator
-from pyspark_log.client.consumer.membership import Membership, Phase, Signature, Stay, Told
+from pyspark_log.client.connection.offsets import Signature
+from pyspark_log.client.consumer.membership import Membership, Phase, Stay, Told
 
 _JOIN_LIMIT_S = 6.0
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -75,10 +76,10 @@ class Heartbeats:
             self._machine.subscribe_to(topics, self._clock())
             self._nudge()
 
-    def carried_out(self, told: Told) -> bool:
+    def carried_out(self, target: Told) -> bool:
         """See `Membership.carried_out`."""
         with self._condition:
-            is_newest = self._machine.carried_out(told, self._clock())
+            is_newest = self._machine.carried_out(target, self._clock())
             self._nudge()
             return is_newest
 
@@ -102,7 +103,7 @@ class Heartbeats:
             return self._machine.signature()
 
     def identity(self) -> tuple[str, int]:
-        """Member id and the epoch that was told last; empty and -1 for a consumer that is no member at present."""
+        """Member id and the epoch of the last assignment; empty and -1 for a consumer that is no member at present."""
         with self._condition:
             return self._machine.identity
 

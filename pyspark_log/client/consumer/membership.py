@@ -5,13 +5,13 @@ Pure: no thread, no lock, no clock. Every time is an argument, in seconds of one
 
     phase      what it means                                          next phases
     out        no member                                              joining (`join`)
-    joining    has not been told an assignment yet                    member, refused, lost (idle), leaving
-    member     holds what it was told                                 lost, refused, leaving
+    joining    has no assignment yet                                  member, refused, lost (idle), leaving
+    member     holds what it was assigned                             lost, refused, leaving
     lost       the lease ended, the group forgot the member, or the   joining, as a new member (`join_anew`), leaving
                caller did not poll for too long: no record may be
                delivered, and the caller does not know yet
     refused    the group does not accept it: the caller learns why    leaving
-    leaving    tells the coordinator so until that answers            out
+    leaving    says so to the coordinator until that answers          out
 
 Rules. The caller gives up partitions only by its own word (`carried_out`), and an epoch is acknowledged only when
 everything that the caller may hold is part of that epoch's assignment. A lease counts from the moment when the
@@ -47,6 +47,7 @@ from broker_runtime.contract.requests import (
     MemberKind,
 )
 from broker_runtime.contract.waiting import Backoff
+from pyspark_log.client.connection.offsets import Signature
 
 _LEAST_INTERVAL_S: Final = 0.05
 _REQUEST_LIMIT_S: Final = 5.0
@@ -70,7 +71,7 @@ class Granted(NamedTuple):
 
 
 class Told(NamedTuple):
-    """An assignment: everything that the member is to hold in an epoch."""
+    """Everything that the member is to hold in an epoch; KIP-848 calls it so."""
 
     epoch: int
     partitions: frozenset[Granted]
@@ -82,14 +83,6 @@ class Sent(NamedTuple):
     serial: int
     request: GroupHeartbeatRequest
     sent_s: float
-
-
-class Signature(NamedTuple):
-    """Which member makes a commit, in which epoch; the sequence counts its commits."""
-
-    member_id: str
-    member_epoch: int
-    sequence: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +114,7 @@ class Membership:
     refusal: PylogError | None
     failure: PylogError | None  # of the last heartbeat
     why: str  # why it is no member at present
-    _told: Told
+    _target: Told
     _held: frozenset[Granted]  # Invariant: contains everything that the caller holds or may begin
     _first_sent_s: float | None
 
@@ -161,28 +154,28 @@ class Membership:
     @property
     def pending(self) -> Told | None:
         """The assignment that the caller has to carry out, if there is one."""
-        is_pending = self.phase is Phase.MEMBER and self._told.epoch != self._carried_epoch
-        return self._told if is_pending else None
+        is_pending = self.phase is Phase.MEMBER and self._target.epoch != self._carried_epoch
+        return self._target if is_pending else None
 
     @property
     def is_settled(self) -> bool:
-        """Whether the coordinator plans no further change, and everything that it told is carried out."""
-        return self._is_settled and self.phase is Phase.MEMBER and self._told.epoch == self._carried_epoch
+        """Whether the coordinator plans no further change, and all that it assigned is carried out."""
+        return self._is_settled and self.phase is Phase.MEMBER and self._target.epoch == self._carried_epoch
 
     @property
-    def has_been_told(self) -> bool:
+    def has_assignment(self) -> bool:
         """Whether the member has its first assignment, which may be empty."""
         return self.phase is Phase.MEMBER
 
     @property
     def was_answered(self) -> bool:
-        """Whether the coordinator has accepted the member, even if it has not told it an assignment yet."""
+        """Whether the coordinator has accepted the member, even if it has not sent an assignment yet."""
         return self._answered_serial > 0
 
     @property
     def identity(self) -> tuple[str, int]:
-        """Member id and the epoch that was told last; empty and -1 for a consumer that is no member at present."""
-        return (self.member_id, self._told.epoch) if self.phase is Phase.MEMBER else ("", -1)
+        """Member id and the epoch of the last assignment; empty and -1 for a consumer that is no member at present."""
+        return (self.member_id, self._target.epoch) if self.phase is Phase.MEMBER else ("", -1)
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -210,17 +203,17 @@ class Membership:
             self._topics = wanted
             self._due_s = now_s
 
-    def carried_out(self, told: Told, now_s: float) -> bool:
-        """The caller no longer holds anything that is not in ``told``. Returns whether it may begin what is in it.
+    def carried_out(self, target: Told, now_s: float) -> bool:
+        """The caller no longer holds anything that is not in ``target``. Returns whether it may begin what is in it.
 
-        It may not if a newer assignment was told. What it may begin it may begin at any time, until it carries out the
+        It may not if a newer assignment has come. What it may begin it may begin at any time, until it carries out the
         next assignment.
         """
         if self.phase is not Phase.MEMBER:
             return False
-        is_newest = told.epoch == self._told.epoch
-        self._carried_epoch = told.epoch
-        self._held = told.partitions if is_newest else self._held & told.partitions
+        is_newest = target.epoch == self._target.epoch
+        self._carried_epoch = target.epoch
+        self._held = target.partitions if is_newest else self._held & target.partitions
         self._acknowledge(now_s)
         self._enter(Phase.MEMBER, self.lease_until_s)
         return is_newest
@@ -233,7 +226,7 @@ class Membership:
         self._enter(Phase.LEAVING if self._farewell is not None else Phase.OUT, inf)
 
     def give_up_leaving(self) -> None:
-        """Stops telling the coordinator, which does not answer: the session ends by itself."""
+        """Says no more to the coordinator, which does not answer: the session ends by itself."""
         if self.phase is Phase.LEAVING:
             self._farewell = None
             self._enter(Phase.OUT, inf)
@@ -252,7 +245,7 @@ class Membership:
             group_id = self._stay.group_id
             raise UnknownMemberIdError(f"this consumer is not a member of group {group_id!r} at present: {self.why}")
         self._sequence += 1
-        return Signature(self.member_id, self._told.epoch, self._sequence)
+        return Signature(self.member_id, self._target.epoch, self._sequence)
 
     # --- time -------------------------------------------------------------------------------------------------
 
@@ -304,7 +297,7 @@ class Membership:
             return True
         if not self._is_awaited(sent):
             return True
-        if response.member_epoch < self._told.epoch:
+        if response.member_epoch < self._target.epoch:
             # Assignments are persisted before they are announced, so the coordinator knows this epoch. (And it may
             # already have given what we released to others.)
             self._due_s = now_s + self._backoff.next_s()
@@ -317,9 +310,9 @@ class Membership:
         self._due_s = max(sent.sent_s + interval_s, now_s + _LEAST_INTERVAL_S)
         if sent.request.topics != self._topics:
             self._due_s = now_s
-        if response.member_epoch > self._told.epoch and response.assignment is not None:
-            self._told = Told(response.member_epoch, _granted(response.assignment))
-        if self._told.epoch == JOINS:
+        if response.member_epoch > self._target.epoch and response.assignment is not None:
+            self._target = Told(response.member_epoch, _granted(response.assignment))
+        if self._target.epoch == JOINS:
             return True
         lease_until_s = sent.sent_s + response.session_timeout_ms / 1000
         if self.phase is Phase.MEMBER:
@@ -366,7 +359,7 @@ class Membership:
         self.refusal = None
         self.failure = None
         self.why = "it has not joined"
-        self._told = Told(JOINS, _NOTHING)
+        self._target = Told(JOINS, _NOTHING)
         self._held = _NOTHING
         self._carried_epoch = JOINS
         self._is_settled = False
@@ -388,8 +381,8 @@ class Membership:
 
     def _acknowledge(self, now_s: float) -> None:
         """Acknowledges the epoch if the caller holds nothing outside of it. (Mere additions need no caller.)"""
-        if self.member_epoch != self._told.epoch and self._held <= self._told.partitions:
-            self.member_epoch = self._told.epoch
+        if self.member_epoch != self._target.epoch and self._held <= self._target.partitions:
+            self.member_epoch = self._target.epoch
             self._due_s = now_s
 
     def _say_farewell(self, *, for_good: bool, now_s: float) -> None:

@@ -48,7 +48,7 @@ _FUTURE_LIMIT_MS = 3_600_000
 _new_future = tuple.__new__
 
 
-class Producer:
+class Producer(forking.Forkable):
     """Sends records and batches. One for a whole program is enough; any number may write to a topic at once.
 
     Settings by keyword (``linger_ms=5``) or by dotted name in ``config``: README lists them. Nothing is connected
@@ -215,14 +215,6 @@ class Producer:
             if error is None:
                 raise
             error.add_note(f"the producer also failed to deliver: {delivery_error}")
-
-    # --- forks (see `forking`) --------------------------------------------------------------------------------
-
-    def _interrupt_for_fork(self) -> None:
-        """See `forking`: the producer's streams do it."""
-
-    def _drop_for_fork(self) -> None:
-        """See `forking`."""
 
     def _after_fork_in_child(self) -> None:
         """See `forking`: starts again, empty."""

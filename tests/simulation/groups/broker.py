@@ -35,8 +35,8 @@ from broker_runtime.zookeeper.membership import BrokerIdentity, Membership, dere
 from broker_runtime.zookeeper.session import SessionState, ZNodeError
 from tests.callers import CLIENT
 from tests.simulation.groups.ensemble import Client, Ensemble
-from tests.simulation.scheduler import MS, Crashed, Event, Scheduler
-from tests.simulation.trace import Trace
+from tests.simulation.simulator.scheduler import MS, Crashed, Event, Scheduler
+from tests.simulation.simulator.trace import Trace
 
 _LIMITS = Limits(min_session_ms=1_000, max_session_ms=60_000, max_members=20)
 _LOOK_US = 250 * MS
@@ -55,7 +55,7 @@ EPOCH_MS = 1_700_000_000_000
 
 
 class LoopCoordinator(GroupCoordinator):
-    """The real one; nobody waits in it, but ``on_wake`` hears when somebody should."""
+    """The real one; nobody waits in it; ``on_wake`` is called when somebody should."""
 
     on_wake: Callable[[], None] = staticmethod(lambda: None)
 
@@ -200,7 +200,7 @@ class Broker:
 
     def probe(self, host: str, port: int) -> bool:
         """Whether the other broker's port refuses."""
-        self._scheduler.block(self._scheduler.between(200, 2 * MS), whole_actor=False)
+        self._scheduler.block(self._scheduler.between(200, 2 * MS))
         return self._refuses(self.actor, port)
 
     def step_soon(self) -> None:
@@ -217,7 +217,7 @@ class Broker:
         return self.life is not None and self.life.groups.find(group_id) is not None
 
     def waits_for_release(self, group_id: str, partition: Partition) -> bool:
-        """Whether it has told a member of the group to release the partition, and the member has not said so yet."""
+        """Whether it wants a member of the group to release the partition, and the member has not done so yet."""
         groups = [each.group for each in self.hosted if each.group_id == group_id]
         return any(partition in member.releasing for group in groups for member in group._members.values())
 

@@ -11,7 +11,7 @@ from typing import Protocol
 import msgspec
 
 from broker_runtime.contract.requests import FindCoordinatorRequest, FindCoordinatorResponse
-from tests.simulation.scheduler import MS, SECOND, Scheduler
+from tests.simulation.simulator.scheduler import MS, SECOND, Scheduler
 
 LOOK_AGAIN = frozenset({"NOT_COORDINATOR", "COORDINATOR_NOT_AVAILABLE", "refused", "no answer"})
 RETRIABLE = LOOK_AGAIN | {"ZOOKEEPER_UNAVAILABLE", "UNKNOWN_SERVER_ERROR"}

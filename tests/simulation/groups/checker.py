@@ -4,7 +4,7 @@
     2  a group's committed offset of a partition goes back only when a client rewound it, and then once, or an
        administrator reset it, while no member held it, as ZooKeeper has it
     3  a commit passes only records that some client of the group has finished
-    4  who begins with a partition begins at what was committed when it was told to hold it, or behind
+    4  who begins with a partition begins at what was committed when it was assigned, or behind
     5  what is acknowledged was in ZooKeeper
 
 At the end every partition of the topics has one owner, as evenly as can be (W22), and every record was finished and is
@@ -20,7 +20,7 @@ from typing import Protocol
 from broker_runtime.groups.member import Partition
 from broker_runtime.zookeeper.session import Create, Operation, Set
 from broker_runtime.zookeeper.znodes import CONSUMERS, GroupMembers, GroupOffsets, from_json, members_from_bytes
-from tests.simulation.committed import ViolationError
+from tests.simulation.simulator.outcome import ViolationError
 
 
 class Holder(Protocol):
@@ -59,14 +59,14 @@ class Checker:
                 for partition in other.handing_out():
                     if partition in mine:
                         raise ViolationError(
-                            1, f"{told(partition)} is held by {holder.name} and by {other.name} at the same time"
+                            1, f"{name_of(partition)} is held by {holder.name} and by {other.name} at the same time"
                         )
 
     def began(self, holder: Holder, partition: Partition, offset: int, committed_then: int) -> None:
-        """The client begins with the partition; that much was committed when it was told of it. Raises for 4."""
+        """The client begins with the partition; that much was committed when it was assigned. Raises for 4."""
         if offset < committed_then:
             raise ViolationError(
-                4, f"{holder.name} begins with {told(partition)} at {offset}, committed was {committed_then}"
+                4, f"{holder.name} begins with {name_of(partition)} at {offset}, committed was {committed_then}"
             )
 
     def finished(self, holder: Holder, partition: Partition, start: int, end: int) -> None:
@@ -101,7 +101,7 @@ class Checker:
         key = (group_id, partition)
         if offset not in self._ever.get(key, ()):
             raise ViolationError(
-                5, f"{group_id} was told that {offset} of {told(partition)} is committed, it never was"
+                5, f"{group_id} was told that {offset} of {name_of(partition)} is committed, it never was"
             )
         self._rewound.pop(key, None)
 
@@ -153,7 +153,7 @@ class Checker:
                 if holder is not None and stored.offset < before and (rewound is None or stored.offset < rewound):
                     raise ViolationError(
                         2,
-                        f"an administrator took {group_id} in {told(partition)} from {before} back to "
+                        f"an administrator took {group_id} in {name_of(partition)} from {before} back to "
                         f"{stored.offset} while {holder} held it",
                     )
                 self._rewound.pop(key, None)
@@ -161,13 +161,13 @@ class Checker:
                 self._rewound.pop(key, None)
                 if rewound is None or stored.offset < rewound:
                     raise ViolationError(
-                        2, f"{group_id} had committed {before} of {told(partition)}, now it is {stored.offset}"
+                        2, f"{group_id} had committed {before} of {name_of(partition)}, now it is {stored.offset}"
                     )
                 self.counts["offsets rewound"] += 1
             elif stored.offset > self.finished_below(key):
                 raise ViolationError(
                     3,
-                    f"{group_id} commits {stored.offset} of {told(partition)}, "
+                    f"{group_id} commits {stored.offset} of {name_of(partition)}, "
                     f"finished is what is below {self.finished_below(key)}",
                 )
             self.counts["offsets committed"] += 1
@@ -195,9 +195,9 @@ def _held(record: GroupMembers) -> dict[Partition, str]:
 
 def listed(partitions: Iterable[Partition]) -> str:
     """As traces have them."""
-    return ", ".join(map(told, sorted(partitions))) or "nothing"
+    return ", ".join(map(name_of, sorted(partitions))) or "nothing"
 
 
-def told(partition: Partition) -> str:
+def name_of(partition: Partition) -> str:
     """As traces have it."""
     return f"{partition.topic}-{partition.number}({partition.topic_id[:2].hex()})"

@@ -1,7 +1,7 @@
 """A consumer in the simulation: one process after the other that takes part in a group, reads, and commits.
 
 Two threads, as a real consumer's: heartbeats go on while the caller's thread polls, is busy, or waits; the machine of
-the membership is the real one. What it is told is carried out by the caller's thread, in its next poll:
+the membership is the real one. What the coordinator wants is carried out by the caller's thread, in its next poll:
 
     lost?  →  release (slowly, if it is slow) and commit  →  acknowledge  →  positions of what is new  →  hand out
 
@@ -19,12 +19,12 @@ from broker_runtime.contract.waiting import Backoff
 from broker_runtime.groups.member import Partition
 from pyspark_log.client.consumer.membership import Membership, Phase, Stay, Told
 from tests.simulation.groups.calls import Brokers, Coordination
-from tests.simulation.groups.checker import Checker, listed, told
+from tests.simulation.groups.checker import Checker, listed, name_of
 from tests.simulation.groups.heartbeat_thread import HeartbeatThread
 from tests.simulation.groups.positions import Positions
 from tests.simulation.groups.topics import Topics
-from tests.simulation.scheduler import MS, SECOND
-from tests.simulation.trace import Trace
+from tests.simulation.simulator.scheduler import MS, SECOND
+from tests.simulation.simulator.trace import Trace
 
 POLL = "poll"
 _BATCH = 4
@@ -121,7 +121,7 @@ class Process:
             client.scheduler, client.name, self.membership, coordination, now_s=client.now_s, on_news=self._was_answered
         )
         self._handed: dict[Partition, int] = {}  # what the caller has, and where it ends
-        self._told: Told | None = None
+        self._pending: Told | None = None
         self._granted: list[Partition] = []  # not begun yet
         self._is_busy = False
         self.is_leaving = False
@@ -140,7 +140,7 @@ class Process:
 
     @property
     def is_calm(self) -> bool:
-        """Whether it holds all that it was told, and waits for nothing."""
+        """Whether it holds all that it should, and waits for nothing."""
         return self.membership.is_settled and not self._granted
 
     @property
@@ -167,7 +167,7 @@ class Process:
         if found:
             partition = self.client.scheduler.rng.choice(found)
             held[partition] = self.client.scheduler.rng.randrange(held[partition])
-            self.client.trace.fault("rewind", self.client.name, f"{told(partition)} to {held[partition]}")
+            self.client.trace.fault("rewind", self.client.name, f"{name_of(partition)} to {held[partition]}")
             self.client.checker.rewinds(self.client.group_id, partition, held[partition])
             self._is_busy = True
             self.positions.commit([partition], self._free)
@@ -184,10 +184,10 @@ class Process:
         if membership.phase is Phase.REFUSED:
             self.client.says(f"is refused: {code}")
         pending = membership.pending
-        if pending is not None and pending != self._told:
-            self._told = pending
+        if pending is not None and pending != self._pending:
+            self._pending = pending
             partitions = {Partition(each.at.topic, each.topic_id, each.at.partition) for each in pending.partitions}
-            self.positions.told(partitions)
+            self.positions.assign(partitions)
             self.client.says(f"is told epoch {pending.epoch}: {listed(partitions)}")
 
     # --- the caller's thread --------------------------------------------------------------------------------------

@@ -21,28 +21,27 @@ from broker_runtime.zookeeper.session import Create, Operation, Set
 from broker_runtime.zookeeper.znodes import group_members_path
 from tests.simulation.groups.broker import Broker
 from tests.simulation.groups.calls import Coordination
-from tests.simulation.groups.checker import told
+from tests.simulation.groups.checker import name_of
 from tests.simulation.groups.client import Client, Process
 from tests.simulation.groups.ensemble import Hold
 from tests.simulation.groups.positions import LIMIT_US
 from tests.simulation.groups.situations import HELD_BACK, RESET_WITH_CHANGE, is_commit
 from tests.simulation.groups.world import World
-from tests.simulation.scheduler import MS, SECOND
-from tests.simulation.sim_zookeeper import LOST_AFTER, LOST_BEFORE
+from tests.simulation.simulator.faults import FaultInjector
+from tests.simulation.simulator.scheduler import MS, SECOND
+from tests.simulation.simulator.zookeeper import LOST_AFTER, LOST_BEFORE
 
 _MOST_CLIENTS = 9
 _MOST_PARTITIONS = 10
 _SUBSCRIPTIONS = (("t",), ("u",), ("t", "u"), ("t", "u"))
 
 
-class Faults:
-    """Breaks things, and does things, again and again until `heal`."""
+class Faults(FaultInjector):
+    """See the module."""
 
     def __init__(self, world: World, *, kinds: tuple[str, ...], interval_us: tuple[int, int]) -> None:
+        super().__init__(world, interval_us=interval_us)
         self._world = world
-        self._rng = world.rng
-        self._interval_us = interval_us
-        self._is_over = False
         self._cut_off_brokers = 0
         self._admins: dict[str, Coordination] = {}
         brokers: dict[str, Callable[[Broker], None]] = {
@@ -77,7 +76,7 @@ class Faults:
         others: dict[str, Callable[[], None]] = {
             "join": self._join,
             "partitions added": self._add_partitions,
-            "topic recreated": self._make_anew,
+            "topic recreated": self._recreate_topic,
             "offsets reset": self._reset_offsets,
             "reset held back": self._hold_a_reset_back,
             "join held back": self._hold_a_join_back,
@@ -87,24 +86,16 @@ class Faults:
             *((lambda strike=clients[kind]: self._on_a_client(strike)) for kind in kinds if kind in clients),
             *(others[kind] for kind in kinds if kind in others),
         ]
-        self._next()
+        self.begin()
 
     def heal(self) -> None:
         """Nothing goes wrong any more, nobody comes or goes; all brokers run, and in each group at least one client."""
-        self._is_over = True
+        super().heal()
         world = self._world
-        world.trace.line("sim", "healed")
-        world.network.heal()
-        world.network.weather.lost = world.network.weather.repeated = world.network.weather.late = 0.0
-        world.zookeeper.weather.lost_before = world.zookeeper.weather.lost_after = 0.0
-        world.scheduler.resume_all()
-        world.zookeeper.come_back()
+        world.heal()
         for broker in world.brokers.values():
-            world.zookeeper.reconnect(broker.actor)
-            world.zookeeper.awake(broker.actor)
+            world.zookeeper.heal(broker.actor)
             broker.refuses_connections = False
-            if broker.life is not None:
-                broker.life.client.stop_lagging()
             broker.start()
         for client in world.clients:
             client.slow_us = client.dawdles_until_us = 0
@@ -117,25 +108,11 @@ class Faults:
             if name not in world.topics.ids:
                 world.topics.create(name, 2)
 
+    def strike(self) -> None:
+        """One kind of fault, on one broker or client, or something that people do."""
+        self._rng.choice(self._strikes)()
+
     # --- within ---------------------------------------------------------------------------------------------------
-
-    def _next(self) -> None:
-        self._world.scheduler.after(self._between(*self._interval_us), "net", self._strike)
-
-    def _strike(self) -> None:
-        if not self._is_over:
-            self._rng.choice(self._strikes)()
-            self._next()
-
-    def _later(self, delay_us: int, action: Callable[[], None]) -> None:
-        def act() -> None:
-            if not self._is_over:
-                action()
-
-        self._world.scheduler.after(delay_us, "net", act)
-
-    def _between(self, least_us: int, most_us: int) -> int:
-        return self._world.scheduler.between(least_us, most_us)
 
     def _fault(self, kind: str, actor: str, text: str = "") -> None:
         self._world.trace.fault(kind, actor, text)
@@ -213,22 +190,18 @@ class Faults:
         others = [each.actor for each in self._world.brokers.values() if each is not broker]
         others += [client.name for client in self._world.clients]
         self._fault("broker isolated", broker.actor)
-        for other in others:
-            network.cut(broker.actor, other)
-            network.cut(other, broker.actor)
+        network.isolate(broker.actor, others)
         if self._rng.random() < 0.5:
             self._world.zookeeper.cut_off(broker.actor)
 
         def mend() -> None:
-            for other in others:
-                network.mend(broker.actor, other)
-                network.mend(other, broker.actor)
+            network.rejoin(broker.actor, others)
             self._world.zookeeper.reconnect(broker.actor)
 
         self._later(self._between(300 * MS, 12 * SECOND), mend)
 
     def _refuse_connections(self, broker: Broker, duration_us: int = 0) -> None:
-        """Its port refuses who connects anew; others take it for dead, while it goes on with whom it has."""
+        """Its port refuses new connections; others take it for dead, while it goes on with whom it has."""
         self._fault("port refuses", broker.actor)
         broker.refuses_connections = True
 
@@ -239,10 +212,9 @@ class Faults:
 
     def _lag(self, broker: Broker) -> None:
         """The server of ZooKeeper that it is connected to is behind the others."""
-        assert broker.life is not None
         lag_us, duration_us = self._between(50 * MS, 4 * SECOND), self._between(SECOND, 15 * SECOND)
         self._fault("zookeeper lags", broker.actor, f"{lag_us / 1e6:.1f} s")
-        broker.life.client.lag(lag_us, duration_us)
+        self._world.zookeeper.lag(broker.actor, lag_us, duration_us)
 
     def _stand_still_in_a_call(self, broker: Broker) -> None:
         """The process stands still between two lines: before one of its next writes, and goes on from there; mostly for
@@ -348,7 +320,8 @@ class Faults:
 
             def is_over() -> bool:
                 has_begun = self._has_begun(written, [])
-                world.trace.counts[RESET_WITH_CHANGE] += has_begun
+                if has_begun:
+                    world.trace.situation(RESET_WITH_CHANGE)
                 return self._is_over or has_begun
 
             limit_us = self._between(4 * SECOND, 9 * SECOND)
@@ -415,16 +388,8 @@ class Faults:
     def _cut_off_from_all(self, client: Client) -> None:
         network, brokers = self._world.network, [broker.actor for broker in self._world.brokers.values()]
         self._fault("client cut off", client.name, "from all")
-        for broker in brokers:
-            network.cut(client.name, broker)
-            network.cut(broker, client.name)
-
-        def mend() -> None:
-            for broker in brokers:
-                network.mend(client.name, broker)
-                network.mend(broker, client.name)
-
-        self._later(self._between(3 * SECOND, 9 * SECOND), mend)
+        network.isolate(client.name, brokers)
+        self._later(self._between(3 * SECOND, 9 * SECOND), lambda: network.rejoin(client.name, brokers))
 
     def _hold(self, broker: Broker, hold: Hold) -> None:
         assert broker.life is not None
@@ -442,7 +407,8 @@ class Faults:
         begun = [client for each in written for client in self._holders(*each) if client not in before]
         for client in dict.fromkeys(begun):
             self._later(self._between(50 * MS, 500 * MS), client.leave)
-        self._world.trace.counts[HELD_BACK] += bool(begun)
+        if begun:
+            self._world.trace.situation(HELD_BACK)
         return bool(begun)
 
     def _kill_for_long(self, process: Process) -> None:
@@ -487,12 +453,7 @@ class Faults:
             if ways[1]:
                 network.cut(broker, name)
 
-        def mend() -> None:
-            for broker in brokers:
-                network.mend(name, broker)
-                network.mend(broker, name)
-
-        self._later(self._between(300 * MS, 9 * SECOND), mend)
+        self._later(self._between(300 * MS, 9 * SECOND), lambda: network.rejoin(name, brokers))
 
     def _join(self) -> None:
         """One, or some one after the other."""
@@ -617,7 +578,7 @@ class Faults:
         partition = self._rng.choice(found)
         offset = self._rng.randrange(world.checker.committed(group_id, partition))
         at = PartitionKey(topic=partition.topic, partition=partition.number, topic_id=partition.topic_id)
-        self._fault("offsets reset", "adm", f"{told(partition)} of {group_id} to {offset}")
+        self._fault("offsets reset", "adm", f"{name_of(partition)} of {group_id} to {offset}")
         world.checker.resets(group_id, partition, offset)
 
         def answered(answer: object) -> None:
@@ -654,7 +615,7 @@ class Faults:
             self._fault("partitions added", name)
             topics.add_partitions(name, self._rng.randint(1, 3))
 
-    def _make_anew(self) -> None:
+    def _recreate_topic(self) -> None:
         topics = self._world.topics
         name = self._rng.choice(["t", "u"])
         if name in topics.ids:

@@ -11,7 +11,7 @@ from broker_runtime.contract.errors import NetworkError, PylogError, error_from_
 from broker_runtime.contract.requests import GroupHeartbeatResponse
 from pyspark_log.client.consumer.membership import Membership, Sent
 from tests.simulation.groups.calls import Coordination
-from tests.simulation.scheduler import SECOND, Event, Scheduler
+from tests.simulation.simulator.scheduler import SECOND, Event, Scheduler
 
 THREAD = "heartbeat"
 _LEAST_US = 1_000
@@ -40,7 +40,7 @@ class HeartbeatThread:
         self._next: Event | None = None
 
     def wake(self) -> None:
-        """Something has changed that it may have to tell."""
+        """Something has changed that it may have to send."""
         self._after(0)
 
     def _after(self, delay_us: int) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from tests.simulation.network import Weather
-from tests.simulation.scheduler import MS, SECOND
-from tests.simulation.sim_zookeeper import ZooKeeperWeather
+from tests.simulation.simulator.scheduler import MS, SECOND
+from tests.simulation.simulator.weather import PlannedWeather, draw_weather
+from tests.simulation.simulator.zookeeper import ZooKeeperWeather
 
 _KINDS = (
     "broker killed", "broker stopped", "broker paused", "cut from zookeeper", "session expiry", "zookeeper down",
@@ -19,7 +19,7 @@ _KINDS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(PlannedWeather):
     """See the module. ``partitions``: by topic."""
 
     brokers: int
@@ -38,17 +38,9 @@ class Plan:
     lateness: float
     ambiguity: float
 
-    def weather(self) -> Weather:
-        """The network's."""
-        return Weather(lost=self.loss, repeated=self.repeats, late=self.lateness)
-
     def zookeeper_weather(self) -> ZooKeeperWeather:
-        """ZooKeeper's."""
-        return ZooKeeperWeather(
-            lost_before=self.ambiguity,
-            lost_after=self.ambiguity,
-            session_timeout_us=self.zookeeper_session_timeout_us,
-        )
+        weather = PlannedWeather.zookeeper_weather(self)
+        return replace(weather, session_timeout_us=self.zookeeper_session_timeout_us)
 
 
 def plan_of(seed: int) -> Plan:
@@ -68,8 +60,5 @@ def plan_of(seed: int) -> Plan:
         # Few kinds or many: what takes several of one kind in a row is not drowned by the others.
         faults=tuple(rng.sample(_KINDS, rng.choice([2, 4, 9, 9]))),
         fault_interval_us=(300 * MS, rng.choice([2, 4, 8]) * SECOND),
-        loss=rng.choice([0.0, 0.01, 0.05]) if is_stormy else 0.0,
-        repeats=rng.choice([0.0, 0.02, 0.1]) if is_stormy else 0.0,
-        lateness=rng.choice([0.0, 0.02, 0.1]) if is_stormy else 0.0,
-        ambiguity=rng.choice([0.0, 0.01, 0.05, 0.15]) if is_stormy else 0.0,
+        **draw_weather(rng, is_stormy=is_stormy),
     )

@@ -21,8 +21,8 @@ from broker_runtime.contract.requests import (
 from broker_runtime.groups.member import Partition
 from pyspark_log.client.consumer.membership import Membership
 from tests.simulation.groups.calls import RETRIABLE, Coordination
-from tests.simulation.groups.checker import told
-from tests.simulation.scheduler import SECOND
+from tests.simulation.groups.checker import name_of
+from tests.simulation.simulator.scheduler import SECOND
 
 if TYPE_CHECKING:
     from tests.simulation.groups.client import Client
@@ -42,10 +42,10 @@ class Positions:
         self._membership = membership
         self._coordination = coordination
         self._committed: dict[Partition, int] = {}
-        self._committed_then: dict[Partition, int] = {}  # when it was first told of the partition
+        self._committed_then: dict[Partition, int] = {}  # when the partition was first assigned
 
-    def told(self, partitions: Collection[Partition]) -> None:
-        """It was told to hold these."""
+    def assign(self, partitions: Collection[Partition]) -> None:
+        """The coordinator wants it to hold these."""
         client, before = self._client, self._committed_then
         self._committed_then = {
             partition: before.get(partition, client.checker.committed(client.group_id, partition))
@@ -144,7 +144,7 @@ class Positions:
                     written[partition] = offset
                 else:
                     client.trace.counts[f"commit: {error.code}"] += 1
-                    client.says(f"cannot commit {offset} of {told(partition)}: {error.code}")
+                    client.says(f"cannot commit {offset} of {name_of(partition)}: {error.code}")
             then(written if self._membership.member_id == signature.member_id else {})
 
         def failed(code: str) -> None:

@@ -7,52 +7,22 @@ Rule: a run depends on its seed and on nothing else.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 
-from tests.simulation.committed import ViolationError
-from tests.simulation.groups.checker import told
+from tests.simulation.groups.checker import name_of
 from tests.simulation.groups.client import Client, Habits
 from tests.simulation.groups.faults import Faults
 from tests.simulation.groups.plan import Plan, plan_of
-from tests.simulation.groups.world import World, told_to
-from tests.simulation.pool import SEED_LIMIT_S, limit
-from tests.simulation.run import Outcome, carry_out
-from tests.simulation.scheduler import MS, SECOND
+from tests.simulation.groups.situations import SITUATIONS
+from tests.simulation.groups.variants import VARIANTS
+from tests.simulation.groups.world import World
+from tests.simulation.simulator.outcome import ViolationError
+from tests.simulation.simulator.scheduler import MS, SECOND
+from tests.simulation.simulator.workload import Workload
 
 _HEAL_LIMIT_US = 90 * SECOND
 _QUIET_US = 4 * SECOND
 _LOOK_US = 200 * MS
-
-
-def run_seed(
-    seed: int, *, keep_lines: int = 400, keep_trace: bool = False, faults: tuple[str, ...] | None = None
-) -> Outcome:
-    """Runs a seed to its end or to the first thing that is wrong. Raises nothing but what ends the process.
-
-    ``faults``: these kinds instead of those that the seed says.
-    """
-    plan = plan_of(seed)
-    if faults is not None:
-        plan = dataclasses.replace(plan, faults=faults)
-    world = World(
-        seed,
-        brokers=plan.brokers,
-        weather=plan.weather(),
-        zookeeper_weather=plan.zookeeper_weather(),
-        keep_lines=keep_lines,
-    )
-    world.trace.line("sim", f"seed {seed}: {plan}")
-    with told_to(world):
-        outcome = carry_out(Run(world, plan).run, seed, world.trace, world.scheduler, keep_trace=keep_trace)
-    outcome.counts = world.trace.counts + world.checker.counts
-    return outcome
-
-
-def run_limited(seed: int, faults: tuple[str, ...] | None = None) -> Outcome:
-    """`run_seed`; a run that hangs is a failure, with the place where it does."""
-    with limit(SEED_LIMIT_S):
-        return run_seed(seed, faults=faults)
 
 
 class Run:
@@ -136,11 +106,11 @@ class Run:
             owners = holders.pop(partition, [])
             end = topics.end(partition)
             if len(owners) != 1:
-                lacks.append(f"{told(partition)} is held by {owners}")
+                lacks.append(f"{name_of(partition)} is held by {owners}")
             if checker.finished_below((group_id, partition)) != end:
-                lacks.append(f"{told(partition)} is not read to {end}")
+                lacks.append(f"{name_of(partition)} is not read to {end}")
             if checker.committed(group_id, partition) != end:
-                lacks.append(f"{told(partition)}: {checker.committed(group_id, partition)} of {end} is committed")
+                lacks.append(f"{name_of(partition)}: {checker.committed(group_id, partition)} of {end} is committed")
         lacks += [f"{partition} is held by {owners}" for partition, owners in holders.items()]
         return lacks
 
@@ -160,3 +130,14 @@ def _uneven(living: list[Client]) -> list[str]:
         if len(shares[giver.name]) > len(shares[taker.name]) + 1
         and any(partition.topic in taker.subscription for partition in shares[giver.name])
     ]
+
+
+GROUPS = Workload(
+    name="groups",
+    make_target="simulate-groups",
+    situations=SITUATIONS,
+    variants=VARIANTS,
+    plan_of=plan_of,
+    make_world=World,
+    make_run=Run,
+)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.groups import variants
-from tests.simulation.groups.run import run_limited
+from tests.simulation.groups.run import GROUPS
+from tests.simulation.simulator.pool import first_violation, run_limited
 
 SEEDS = 300
 
 
-@pytest.mark.parametrize("name", variants.names())
+@pytest.mark.parametrize("name", GROUPS.variants.names())
 def test_broken_variant_is_caught(name: str) -> None:
     """Each breaks an invariant, not just liveness, within 300 seeds; most within the first ten."""
-    with variants.broken(name):
-        outcomes = (run_limited(seed, variants.faults(name)) for seed in range(1, SEEDS + 1))
-        caught = next((outcome for outcome in outcomes if outcome.failure and outcome.invariant), None)
+    caught = first_violation(GROUPS, range(1, SEEDS + 1), variant=name)
     assert caught is not None
     assert caught.invariant is not None
     assert caught.invariant > 0, f"a defect of the variant itself, not an invariant: {caught.failure}"
@@ -23,5 +21,5 @@ def test_broken_variant_is_caught(name: str) -> None:
 
 def test_what_catches_the_deposed_coordinator_finds_nothing_without_it() -> None:
     """What is caught is the variant, and no other thing that its faults show."""
-    kinds = variants.faults("deposed_coordinator_goes_on")
-    assert [run_limited(seed, kinds).failure for seed in range(75, 85)] == [None] * 10
+    faults = GROUPS.variants.faults("deposed_coordinator_goes_on")
+    assert [run_limited(GROUPS, seed, faults=faults).failure for seed in range(75, 85)] == [None] * 10

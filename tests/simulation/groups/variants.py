@@ -1,13 +1,12 @@
 """Coordinators and clients that are broken on purpose, each in one way: the checker has to find every one.
 
-A variant replaces something of the real code inside a ``with``. Rule: it breaks one promise and nothing else, as
-somebody might by forgetting one line.
+``python -m tests.simulation --workload groups --variant NAME`` runs one over many seeds. See
+`tests.simulation.simulator.variants`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from math import inf
 from typing import Any
 from unittest import mock
@@ -17,48 +16,12 @@ from broker_runtime.groups.group import Group
 from broker_runtime.groups.member import Member, MemberState, Partition
 from broker_runtime.zookeeper.session import Operation
 from pyspark_log.client.consumer.membership import Membership, Phase
-from tests.simulation.groups import ensemble, situations
+from tests.simulation.groups.situations import CLAIM, is_commit
+from tests.simulation.simulator.variants import Patches, Variants
+from tests.simulation.simulator.zookeeper import SimClient
 
-Patches = Iterator[Any]
-_VARIANTS: dict[str, Callable[[], Patches]] = {}
-
-
-def variant(make: Callable[[], Patches]) -> Callable[[], Patches]:
-    """Registers a generator of patches under its name."""
-    _VARIANTS[make.__name__] = make
-    return make
-
-
-_FAULTS = {
-    "commits_without_the_guard_of_the_claim": ("reset held back", "commit held back"),
-    "member_is_gone_though_its_commit_is_under_way": ("commit held back",),
-    "released_though_a_commit_is_under_way": ("release held back",),
-    "resets_before_it_is_written_that_members_have_left": ("offsets reset",),
-    "accepts_commits_that_come_late": ("commit arrives again",),
-    "successor_adds_no_grace": ("succeeded unawares",),
-    "deposed_coordinator_goes_on": ("cut from zookeeper", "join"),
-    "lease_counts_from_the_answer": ("freeze", "client cut off"),
-    "tells_before_it_is_written": ("join held back",),
-}
-
-
-def faults(name: str) -> tuple[str, ...] | None:
-    """The kinds of faults that find it soonest; None: any."""
-    return _FAULTS.get(name)
-
-
-def names() -> list[str]:
-    """All variants."""
-    return list(_VARIANTS)
-
-
-@contextmanager
-def broken(name: str) -> Iterator[None]:
-    """Inside, all brokers and clients are broken in that way."""
-    with ExitStack() as stack:
-        for patch in _VARIANTS[name]():
-            stack.enter_context(patch)
-        yield
+VARIANTS = Variants()
+variant = VARIANTS.variant
 
 
 # --- coordinators -----------------------------------------------------------------------------------------------------
@@ -66,7 +29,7 @@ def broken(name: str) -> Iterator[None]:
 
 @variant
 def gives_a_partition_before_its_release() -> Patches:
-    """What a member was told to release is given to the next at once."""
+    """What a member is to release is given to the next at once."""
     real = Group._next_assignment
 
     def news(self: Group, member: Member, share: frozenset[Partition], taken: set[Partition], epoch: int) -> Any:
@@ -86,26 +49,26 @@ def gives_what_a_removed_member_holds() -> Patches:
     yield mock.patch.object(Member, "has_ended", has_ended)
 
 
-@variant
+@variant(faults=("commit arrives again",))
 def accepts_commits_that_come_late() -> Patches:
     """A member's commits count in the order in which they reach ZooKeeper, not of their numbers."""
     yield mock.patch.object(offsets, "_is_superseded", return_value=False)
 
 
-@variant
+@variant(faults=("reset held back", "commit held back"))
 def commits_without_the_guard_of_the_claim() -> Patches:
     """A commit is written whoever has claimed the group meanwhile."""
-    real = ensemble.Client.transaction
+    real = SimClient.transaction
 
-    def transaction(self: ensemble.Client, operations: Sequence[Operation], *, session: int | None = None) -> list[int]:
-        if situations.is_commit(operations):
-            operations = [each for each in operations if not each.path.endswith(situations.CLAIM)]
+    def transaction(self: SimClient, operations: Sequence[Operation], *, session: int | None = None) -> list[int]:
+        if is_commit(operations):
+            operations = [each for each in operations if not each.path.endswith(CLAIM)]
         return real(self, operations, session=session)
 
-    yield mock.patch.object(ensemble.Client, "transaction", transaction)
+    yield mock.patch.object(SimClient, "transaction", transaction)
 
 
-@variant
+@variant(faults=("commit held back",))
 def member_is_gone_though_its_commit_is_under_way() -> Patches:
     """What a member held is given on while a commit of it may still be written."""
 
@@ -115,13 +78,13 @@ def member_is_gone_though_its_commit_is_under_way() -> Patches:
     yield mock.patch.object(Member, "has_ended", has_ended)
 
 
-@variant
+@variant(faults=("release held back",))
 def released_though_a_commit_is_under_way() -> Patches:
     """What a member says that it has released is given on while a commit of it may still be written."""
     yield mock.patch.object(Member, "still_writes", new=False)
 
 
-@variant
+@variant(faults=("offsets reset",))
 def resets_before_it_is_written_that_members_have_left() -> Patches:
     """Members that have left hold up no reset, though a successor would still take them for members."""
     real = Group.begin_commit
@@ -134,7 +97,7 @@ def resets_before_it_is_written_that_members_have_left() -> Patches:
     yield mock.patch.object(Group, "begin_commit", begin_commit)
 
 
-@variant
+@variant(faults=("succeeded unawares",))
 def successor_adds_no_grace() -> Patches:
     """A new coordinator forgets that a deposed one may have gone on for a while."""
     yield mock.patch.object(hosted, "GRACE_MS", 0)
@@ -142,7 +105,7 @@ def successor_adds_no_grace() -> Patches:
 
 @variant
 def successor_does_not_wait() -> Patches:
-    """A new coordinator takes members it has not heard of for gone."""
+    """A new coordinator takes members that have not sent a heartbeat to it for gone."""
     real = Member.restored.__func__
 
     def restored(cls: type[Member], record: Any, now_ms: int, grace_ms: int) -> Member:
@@ -153,15 +116,15 @@ def successor_does_not_wait() -> Patches:
     yield mock.patch.object(Member, "restored", classmethod(restored))
 
 
-@variant
+@variant(faults=("cut from zookeeper", "join"))
 def deposed_coordinator_goes_on() -> Patches:
     """A coordinator that does not know whether its claim stands extends leases all the same."""
     yield mock.patch.object(hosted, "STANDS_MS", 10**9)
 
 
-@variant
+@variant(faults=("join held back",))
 def tells_before_it_is_written() -> Patches:
-    """Members are told what was planned, whether ZooKeeper has it or not."""
+    """Members learn what was planned, whether ZooKeeper has it or not."""
     real = Group.plan
 
     def plan(self: Group, topics: Any, now_ms: int) -> Any:
@@ -190,7 +153,7 @@ def member_ignores_its_lease() -> Patches:
     yield mock.patch.object(Membership, "answered", answered)
 
 
-@variant
+@variant(faults=("freeze", "client cut off"))
 def lease_counts_from_the_answer() -> Patches:
     """The lease begins when a heartbeat is answered, not when it was sent."""
     real = Membership.answered
@@ -203,7 +166,7 @@ def lease_counts_from_the_answer() -> Patches:
 
 @variant
 def acknowledges_at_once() -> Patches:
-    """A member says that it holds what it was told as soon as it hears of it, released or not."""
+    """A member acknowledges an assignment as soon as it gets it, released or not."""
 
     def acknowledge(self: Membership, now_s: float) -> None:
         if self.member_epoch != self._told.epoch:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import random
-import types
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 from unittest import mock
 
 import msgspec
 
-from broker_runtime.contract import waiting
 from broker_runtime.contract.errors import PylogError
 from broker_runtime.contract.requests import CommitOffsetsResponse, GroupHeartbeatRequest
 from broker_runtime.groups import offsets
@@ -22,45 +20,52 @@ from tests.simulation.groups.broker import Broker, NestedEvent
 from tests.simulation.groups.checker import Checker
 from tests.simulation.groups.client import Client, Habits
 from tests.simulation.groups.ensemble import Ensemble
-from tests.simulation.groups.situations import Situations, noticing_superseded
+from tests.simulation.groups.situations import READ_BEHIND, SITUATIONS, Situations, counting_superseded
 from tests.simulation.groups.topics import Topics
-from tests.simulation.network import Call, Network, Weather
-from tests.simulation.scheduler import SECOND, Event, Scheduler
-from tests.simulation.sim_zookeeper import ZooKeeperWeather
-from tests.simulation.trace import LogLines, Trace
+from tests.simulation.simulator.network import Reply, Weather
+from tests.simulation.simulator.scheduler import Event, Scheduler
+from tests.simulation.simulator.world import SimulatedWorld
+from tests.simulation.simulator.zookeeper import ZooKeeperWeather
 
 
-class World:
-    """See the module. ``rng`` is the only source of anything random."""
+class World(SimulatedWorld):
+    """See the module."""
+
+    zookeeper: Ensemble
 
     def __init__(
         self, seed: int, *, brokers: int, weather: Weather, zookeeper_weather: ZooKeeperWeather, keep_lines: int = 400
     ) -> None:
-        self.rng = random.Random(seed)
-        self.scheduler = Scheduler(self.rng)
-        self.trace = Trace(lambda: self.scheduler.now_us, keep_lines=keep_lines)
-        self.network = Network(self.scheduler, self.trace, weather)
-        self.zookeeper = Ensemble(self.scheduler, self.trace, zookeeper_weather)
+        super().__init__(
+            seed,
+            Scheduler,
+            weather=weather,
+            zookeeper_weather=zookeeper_weather,
+            make_zookeeper=Ensemble,
+            situations=SITUATIONS,
+            keep_lines=keep_lines,
+        )
+        self.jitter = self.rng
         admin = self.zookeeper.tree.client()
         for path in PERMANENT:
             admin.ensure_path(path)
         self.topics = Topics(admin, self.rng)
         self.checker = Checker()
-        self.situations = Situations(self.trace.counts, self.zookeeper.find)
+        self.situations = Situations(self.trace.situation, self.zookeeper.find)
         self.zookeeper.on_write = self._wrote
+        self.zookeeper.on_refusal = self.situations.refused
+        self.zookeeper.on_stale_read = lambda: self.trace.situation(READ_BEHIND)
         self.brokers = {
             number: Broker(number, self.scheduler, self.trace, self.zookeeper, self.refuses)
             for number in range(1, brokers + 1)
         }
         self.clients: list[Client] = []
-        # Is told of what a broker has answered: by whom, to whom, what.
         self.on_request: Callable[[str, Broker, msgspec.Struct], None] = lambda source, broker, request: None
+        """Called when a broker has answered a request: who asked, which broker, what."""
         self._requests = 0
         self._connections: set[tuple[str, int, str, int]] = set()  # who asked whom, in which life of each
-        self._brokers_by_actor = {broker.actor: broker for broker in self.brokers.values()}
+        self.brokers_by_actor.update((broker.actor, broker) for broker in self.brokers.values())
         self._clients_by_actor: dict[str, Client] = {}
-        self.scheduler.run_event = self._run_event
-        self.scheduler.after_event = self._after_event
 
     def add_client(self, habits: Habits) -> Client:
         """One more consumer; it is not started."""
@@ -87,38 +92,25 @@ class World:
     ) -> None:
         """See `calls.Brokers`."""
         broker = self.brokers[broker_id]
-        call = Call(
-            self.scheduler, source, timeout_us=timeout_us, thread=thread, on_answer=on_answer, on_failure=on_failure
-        )
         asked_in_life = self.scheduler.life_of(source)
 
-        def send_back(deliver: Callable[[], None]) -> None:
-            if self.scheduler.life_of(source) == asked_in_life:  # else the connection ended with the process
-                self.network.send(broker.actor, source, deliver, thread=thread)
-
-        def arrive() -> None:
+        def arrive(reply: Reply) -> None:
             connection = (source, asked_in_life, broker.actor, self.scheduler.life_of(broker.actor))
             if broker.life is None or (broker.refuses_connections and connection not in self._connections):
-                send_back(lambda: call.fail("refused"))
+                reply.refuse()
                 return
             self._connections.add(connection)
-            try:
-                answer = broker.answer(request)
-            except PylogError as error:
-                code = error.code
-                send_back(lambda: call.fail(code))
-            else:
-                if isinstance(request, GroupHeartbeatRequest):
-                    self.situations.answered_heartbeat(broker_id, request.group_id)
-                elif isinstance(answer, CommitOffsetsResponse):
-                    self.situations.answered_commit(answer)
-                self.on_request(source, broker, request)
-                send_back(lambda: call.answer(answer))
+            answer = broker.answer(request)
+            if isinstance(request, GroupHeartbeatRequest):
+                self.situations.answered_heartbeat(broker_id, request.group_id)
+            elif isinstance(answer, CommitOffsetsResponse):
+                self.situations.answered_commit(answer)
+            self.on_request(source, broker, request)
+            reply.answer(answer)
 
-        self._requests += 1
-        self.network.send(
-            source, broker.actor, arrive, may_repeat=True, thread=f"request {self._requests}",
-            what=type(request).__name__,
+        self.request(
+            source, broker.actor, arrive, on_answer=on_answer, on_failure=on_failure, timeout_us=timeout_us,
+            may_repeat=True, thread=self._request_thread(), reply_thread=thread, what=type(request).__name__,
         )  # fmt: skip
 
     def deliver(self, broker: Broker, request: msgspec.Struct) -> None:
@@ -128,65 +120,40 @@ class World:
             with suppress(PylogError):
                 broker.answer(request)
 
-        self._requests += 1
-        self.scheduler.after(0, broker.actor, arrive, thread=f"request {self._requests}")
+        self.scheduler.after(0, broker.actor, arrive, thread=self._request_thread())
 
     def refuses(self, source: str, broker_id: int) -> bool:
         """Whether the broker's port refuses who connects; one that cannot be reached does not. Also of a broker that
         lives: a firewall may, or a queue of connections that is full."""
         broker = self.brokers[broker_id]
-        if self.network.is_cut(source, broker.actor) or self.network.is_cut(broker.actor, source):
+        if self.network.is_cut_between(source, broker.actor):
             return False
         return broker.life is None or broker.refuses_connections
 
-    def _wrote(self, operations: Sequence[Operation]) -> None:
-        self.situations.wrote(operations)
-        self.checker.wrote(operations)
+    def counts(self) -> Counter[str]:
+        return super().counts() + self.checker.counts
 
-    def _run_event(self, event: Event) -> None:
-        broker = self._brokers_by_actor.get(event.actor)
-        if broker is None:
-            event.action()
-        else:
-            broker.run(event)
-            self.situations.coordinates([each for other in self.brokers.values() for each in other.hosted])
+    def run_event(self, event: Event) -> None:
+        super().run_event(event)
+        if event.actor in self.brokers_by_actor:
+            self.situations.coordinates([each for broker in self.brokers.values() for each in broker.hosted])
 
-    def _after_event(self, actor: str) -> None:
+    def after_event(self, actor: str) -> None:
         client = self._clients_by_actor.get(actor)
         if client is not None:
             self.checker.observe(client)
 
+    def patches(self) -> Iterator[AbstractContextManager[Any]]:
+        make_commit = offsets._Commit
+        yield from super().patches()
+        yield mock.patch.object(offsets, "_Commit", lambda **fields: make_commit(**fields, news=NestedEvent()))
+        yield counting_superseded(self.trace.situation)
 
-_Commit = offsets._Commit
+    def _request_thread(self) -> str:
+        """A thread for one request: a repeated one waits until the first is answered."""
+        self._requests += 1
+        return f"request {self._requests}"
 
-
-@contextmanager
-def told_to(world: World) -> Iterator[None]:
-    """Inside, what brokers log goes into the world's trace, and their pauses and chances are the world's."""
-    logger = logging.getLogger("broker_runtime")
-    handler = LogLines(world.trace, lambda: world.scheduler.current)
-    level, propagates = logger.level, logger.propagate
-    logger.setLevel(logging.INFO)
-    logger.propagate = False
-    logger.addHandler(handler)
-    scheduler = world.scheduler
-
-    def make_commit(**fields: Any) -> offsets._Commit:
-        return _Commit(**fields, news=NestedEvent())
-
-    clock = types.SimpleNamespace(
-        monotonic=lambda: scheduler.now_us / SECOND,
-        sleep=lambda pause_s: scheduler.block(int(pause_s * SECOND), whole_actor=False),
-    )
-    try:
-        with (
-            mock.patch.object(waiting, "time", clock),
-            mock.patch.object(waiting, "random", types.SimpleNamespace(Random=lambda: world.rng)),
-            mock.patch.object(offsets, "_Commit", make_commit),
-            noticing_superseded(world.trace.counts),
-        ):
-            yield
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(level)
-        logger.propagate = propagates
+    def _wrote(self, operations: Sequence[Operation]) -> None:
+        self.situations.wrote(operations)
+        self.checker.wrote(operations)

@@ -105,7 +105,7 @@ def test_member_joins_gets_an_assignment_and_acknowledges() -> None:
     first = sent(machine, 0.0)
     assert (first.request.member_epoch, first.request.member_id, first.request.topics) == (0, "m1", ("t", "u"))
     machine.answered(first, answer(0, same=True, settled=False, interval_ms=200), 0.01)
-    assert (machine.phase, machine.was_answered, machine.has_been_told) == (Phase.JOINING, True, False)
+    assert (machine.phase, machine.was_answered, machine.has_assignment) == (Phase.JOINING, True, False)
     assert machine.next_request(0.1) is None
     second = sent(machine, 0.2)
     assert (second.request.member_epoch, second.request.member_id) == (0, "m1")

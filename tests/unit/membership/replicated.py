@@ -17,7 +17,7 @@ from broker_runtime.replication import PartitionRegistry
 from broker_runtime.services.byte_budget import ByteBudget
 from broker_runtime.services.fetch import FetchService
 from broker_runtime.zookeeper.membership import BrokerIdentity
-from tests.callers import follower
+from tests.callers import fetch_once, follower
 from tests.clocks import ReadClock
 from tests.unit.log.log_samples import flip
 from tests.unit.membership.members import Broker, CountingClient
@@ -42,7 +42,7 @@ class ReplicatedBroker(Broker):
         self.directory = LogDirectory.open(DATA, cluster_id="c", broker_id=self.broker_id, files=self.files)
         self.registry = PartitionRegistry()
         self.fetchers = {}
-        self.rung = []
+        self.wakeups = []
         self.hosting = Hosting(
             self.registry,
             [self.directory],
@@ -50,7 +50,7 @@ class ReplicatedBroker(Broker):
             min_free_bytes=self.min_free_bytes,
             followers=self,
             now_ms=lambda: self.clock[0],
-            on_in_sync_news=lambda: self.rung.append(1),
+            on_in_sync_news=lambda: self.wakeups.append(1),
             on_damage=lambda: self.member.wake(),
         )
         identity = BrokerIdentity(
@@ -107,9 +107,7 @@ class ReplicatedBroker(Broker):
         return self.fetchers[leader_id].next_request(caller.broker_epoch, self.clock[0]), caller
 
     def answer(self, request, caller):
-        answer = self.service.fetch(caller, request)
-        answer.close()
-        return answer
+        return fetch_once(self.service, caller, request)
 
     # --- its partition t-0 ---
 

@@ -89,9 +89,9 @@ def test_damage_is_reported_to_the_cluster_until_the_log_is_set_aside(brokers, c
     (info,) = topic_info(brokers[1].member.state.topics["t"], brokers[1].member.state.disks).partitions
     assert info.damaged == (3,)
     brokers[3].member.step(0)  # leaves the in-sync set
-    brokers[3].rung.clear()
+    brokers[3].wakeups.clear()
     brokers[3].member.step(0)
-    assert (len(brokers[3].set_aside()), bool(brokers[3].rung)) == (1, True)
+    assert (len(brokers[3].set_aside()), bool(brokers[3].wakeups)) == (1, True)
     brokers[3].updater.step(clock[0])
     brokers[1].member.step(0)
     assert not brokers[1].member.state.disks
@@ -105,9 +105,9 @@ def test_damage_of_a_deleted_topic_is_no_longer_reported(brokers, clock):
     with pytest.raises(CorruptRecordError):
         brokers[3].log.log_end_offset  # noqa: B018
     assert len(brokers[3].hosting.damaged_logs()) == 1
-    brokers[3].rung.clear()
+    brokers[3].wakeups.clear()
     brokers[3].hosting.forget_topic("t")
-    assert (brokers[3].hosting.damaged_logs(), bool(brokers[3].rung)) == ([], True)
+    assert (brokers[3].hosting.damaged_logs(), bool(brokers[3].wakeups)) == ([], True)
 
 
 def test_damaged_follower_leaves_the_in_sync_set_before_its_log_is_set_aside(brokers, clock):

@@ -39,12 +39,12 @@ def in_sync_of(brokers):
 
 def fill(broker):
     broker.files.capacity_bytes = broker.files._used_bytes() + LEAST // 2
-    broker.hosting.look_at_disks()
+    broker.hosting.look_at_disk(broker.directory)
 
 
 def make_room(broker):
     broker.files.capacity_bytes = PLENTY
-    broker.hosting.look_at_disks()
+    broker.hosting.look_at_disk(broker.directory)
 
 
 def test_full_disk_gives_up_its_leadership_and_gets_it_back_when_there_is_room(brokers, clock):

@@ -262,7 +262,8 @@ def test_directory_without_room_refuses_appends_until_there_is_room(registry, di
     with pytest.raises(LogStorageError, match=r"has 100 bytes left, log\.dir\.min\.free\.bytes is 1MiB"):
         partition.append([], acks=-1, leader_epoch=-1, now_ms=0)
     usable[0] = 2 << 20
-    hosting.look_at_disks()
+    for directory in directories:
+        hosting.look_at_disk(directory)
     with pytest.raises(AssertionError, match="at least one frame"):
         partition.append([], acks=-1, leader_epoch=-1, now_ms=0)
 

@@ -80,12 +80,12 @@ def directory():
 
 
 @pytest.fixture
-def rung():
+def wakeups():
     return []
 
 
 @pytest.fixture
-def hosting(registry, plan, directory, rung):
+def hosting(registry, plan, directory, wakeups):
     return Hosting(
         registry,
         [directory],
@@ -93,7 +93,7 @@ def hosting(registry, plan, directory, rung):
         min_free_bytes=0,
         followers=plan,
         now_ms=lambda: 1_000,
-        on_in_sync_news=lambda: rung.append(1),
+        on_in_sync_news=lambda: wakeups.append(1),
     )
 
 
@@ -220,10 +220,10 @@ def test_partition_knows_how_many_replicas_must_be_in_sync(hosting, registry, ca
     assert registry.find("t", 0).min_in_sync_replicas == least, case
 
 
-def test_partition_wakes_the_in_sync_set_updater(hosting, registry, rung):
+def test_partition_wakes_the_in_sync_set_updater(hosting, registry, wakeups):
     apply(hosting, topic(1))
     registry.find("t", 0).on_in_sync_news()
-    assert rung == [1]
+    assert wakeups == [1]
 
 
 def test_damaged_log_is_set_aside_and_fetched_again_once_nothing_relies_on_it(registry, plan):

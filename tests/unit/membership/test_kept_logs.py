@@ -15,7 +15,7 @@ def test_kept_log_is_reported_until_it_is_deleted():
 
     def reported():
         broker.hosting.look_at_kept(broker.directory)
-        rings, broker.rung[:] = len(broker.rung), []
+        rings, broker.wakeups[:] = len(broker.wakeups), []
         broker.updater.step(0)
         broker.member.step(0)
         disks = broker.member.state.disks.get(1)

@@ -22,6 +22,7 @@ from tests.mutation.harness import (
     table,
 )
 from tests.mutation.mutants import ALL
+from tests.simulation.workloads import WORKLOADS
 
 ROOT = Path(__file__).parents[3]
 FILE = "broker_runtime/a.py"
@@ -101,6 +102,7 @@ def test_list_has_at_least_forty_distinct_mutants() -> None:
     assert len(ALL) >= 40
     assert [name for name, count in Counter(each.name for each in ALL).items() if count > 1] == []
     assert [each.name for each in ALL if not each.breaks.endswith(".") or not each.tests] == []
+    assert [each.name for each in ALL if each.simulation not in {None, *WORKLOADS}] == []
     missing = [test for each in ALL for test in each.tests if not (ROOT / test.partition("::")[0]).exists()]
     assert missing == []
 

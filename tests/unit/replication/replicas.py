@@ -18,7 +18,7 @@ from broker_runtime.replication import Leadership, Partition, PartitionRegistry
 from broker_runtime.replication.registry import KnownTopic
 from broker_runtime.services.byte_budget import ByteBudget
 from broker_runtime.services.fetch import FetchService
-from tests.callers import follower
+from tests.callers import fetch_once, follower
 from tests.clocks import ReadClock
 from tests.topic_settings import topic_settings
 from tests.unit.replication.partitions import NOW_MS, TOPIC_ID, RoomyDisk, frame
@@ -102,8 +102,7 @@ class Replica:
         self, request: FetchRequest, broker_id: int, broker_epoch: int
     ) -> tuple[FetchResponse, Sequence[pa.Buffer]]:
         """This broker's answer to a follower's request."""
-        answer = self.service.fetch(follower(broker_id, broker_epoch), request)
-        answer.close()
+        answer = fetch_once(self.service, follower(broker_id, broker_epoch), request)
         return answer.response, answer.cells
 
     def fetch_from(self, leader: Replica) -> FetchResponse | None:

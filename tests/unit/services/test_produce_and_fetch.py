@@ -161,6 +161,26 @@ def test_fetch_that_fails_while_it_waits_leaves_no_waiter_and_no_open_file() -> 
     assert not hosted.only._waiters
 
 
+def test_fetch_shows_signs_of_life_while_it_is_woken_all_the_time() -> None:
+    """A consumer takes a broker for dead that says nothing for some seconds, also one whose partitions are busy."""
+    hosted = Hosted()
+    hosted.append(b"a")
+    partition, now_s, said_s = hosted.only, [0.0], []
+    real = partition.read
+
+    def read_of_a_busy_partition(*args: object, **fields: object) -> object:
+        now_s[0] += 0.25
+        for waiter in partition._waiters:
+            waiter.wake()
+        return real(*args, **fields)  # type: ignore[arg-type]
+
+    partition.read = read_of_a_busy_partition  # type: ignore[method-assign, assignment]
+    service = FetchService(hosted.registry, max_bytes=1 << 20, budget=ByteBudget(1), clock=ReadClock(lambda: now_s[0]))
+    request = FetchRequest(request_id=1, partitions=(_want(1),), max_wait_ms=4_500)
+    service.fetch(CLIENT, request, still_waiting=lambda: said_s.append(now_s[0]))
+    assert said_s == [1.0, 2.0, 3.0, 4.0]
+
+
 # --- read -----------------------------------------------------------------------------------------------------
 
 

@@ -18,11 +18,11 @@ from broker_runtime.contract.streams import FetchPartition, FetchRequest, ReadRe
 from broker_runtime.log.faulty_files import Fault
 from broker_runtime.replication import Partition
 from broker_runtime.services.byte_budget import ByteBudget
-from broker_runtime.services.caller import Caller
+from broker_runtime.services.caller import BrokerCaller, Caller
 from broker_runtime.services.fetch import FetchAnswer, FetchService
 from broker_runtime.services.offsets import LogOffsetService
 from broker_runtime.services.read import ReadService
-from tests.callers import CLIENT, follower
+from tests.callers import CLIENT, fetch_once, follower
 from tests.clocks import ReadClock
 from tests.unit.replication.partitions import NOW_MS, TOPIC_ID, Hosted, frame, leadership
 
@@ -50,7 +50,7 @@ def _want(offset: int = 0, partition: int = 0, **fields: object) -> FetchPartiti
 def _fetch(hosted: Hosted, *wanted: FetchPartition, caller: Caller = FOLLOWER, **fields: object) -> FetchAnswer:
     service = FetchService(hosted.registry, max_bytes=1 << 20, budget=ByteBudget(1 << 20), clock=ReadClock(lambda: 0.0))
     request = FetchRequest(request_id=1, partitions=wanted, max_wait_ms=0, **fields)  # type: ignore[arg-type]
-    return service.fetch(caller, request)
+    return fetch_once(service, caller, request) if isinstance(caller, BrokerCaller) else service.fetch(caller, request)
 
 
 def test_follower_gets_what_consumers_do_not_see_yet():
@@ -118,14 +118,15 @@ def test_waiting_follower_counts_once_and_is_woken_by_an_append():
 
     def counted(*args, **fields):
         looks.append(fields["is_first_look"])
-        if len(looks) == 2:  # as another thread would, between two looks
+        found = real(*args, **fields)
+        if len(looks) == 1:  # as another thread would, between two looks
             _append(hosted, b"a")
-        return real(*args, **fields)
+        return found
 
     partition.follower_fetch = counted  # type: ignore[method-assign]
     service = FetchService(hosted.registry, max_bytes=1 << 20, budget=ByteBudget(1), clock=ReadClock(lambda: 0.0))
-    answer = service.fetch(FOLLOWER, FetchRequest(request_id=1, partitions=(_want(),), max_wait_ms=60_000))
-    assert (looks, len(answer.cells)) == ([True, False], 1)
+    answer = fetch_once(service, FOLLOWER, FetchRequest(request_id=1, partitions=(_want(),), max_wait_ms=60_000))
+    assert (looks[0], looks.count(True), len(answer.cells)) == (True, 1, 1)
     assert not partition._append_waiters
 
 
@@ -136,9 +137,8 @@ def test_consumers_do_not_use_up_the_room_for_answers_to_followers():
     budget = ByteBudget(1)
     budget.acquire(1, 0)
     service = FetchService(hosted.registry, max_bytes=1 << 20, budget=budget, clock=ReadClock(lambda: 0.0))
-    answer = service.fetch(FOLLOWER, FetchRequest(request_id=1, partitions=(_want(),), max_wait_ms=0))
+    answer = fetch_once(service, FOLLOWER, FetchRequest(request_id=1, partitions=(_want(),), max_wait_ms=0))
     assert len(answer.cells) == 1
-    answer.close()
 
 
 def test_answer_without_room_is_empty_and_returns_nothing_to_the_budget():
@@ -206,7 +206,7 @@ def test_waiting_follower_learns_of_deleted_records_at_once():
     hosted.only.log.delete_records(1)
     service = FetchService(hosted.registry, max_bytes=1 << 20, budget=ByteBudget(1), clock=ReadClock(lambda: 0.0))
     request = FetchRequest(request_id=1, partitions=(_want(1, log_start=0),), max_wait_ms=60_000)
-    (fetched,) = service.fetch(FOLLOWER, request).response.partitions
+    (fetched,) = fetch_once(service, FOLLOWER, request).response.partitions
     assert fetched.log_start == 1
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from broker_runtime.contract.errors import LeaderNotAvailableError, UnknownTopicOrPartitionError
-from broker_runtime.contract.requests import CreatePartitionsRequest, CreateTopicRequest
+from broker_runtime.contract.requests import CreatePartitionsRequest, CreateTopicRequest, DeleteTopicRequest
 from broker_runtime.contract.settings import resolve
 from broker_runtime.log import LogDirectory
 from broker_runtime.membership.cluster_member import ClusterMember
@@ -57,6 +57,18 @@ def test_topic_whose_partitions_cannot_be_opened_is_an_error_until_they_can(
     member.step(0)
     assert [partition.is_leader for partition in registry.hosted()] == [True, True]
     assert topics.create_topic(CLIENT, CreateTopicRequest(name="u", partitions=2)).topic.name == "u"
+
+
+def test_creation_and_deletion_are_each_one_line_of_the_log_which_names_the_client(topics, caplog):
+    """The request is the event: the controller's write of it is not a second one."""
+    with caplog.at_level("INFO"):
+        topics.create_topic(CLIENT, CreateTopicRequest(name="t", partitions=2))
+        topics.delete_topic(CLIENT, DeleteTopicRequest(name="t"))
+    lines = [record.getMessage() for record in caplog.records]
+    assert [line for line in lines if line.startswith(("create topic", "delete topic"))] == [
+        "create topic topic=t client_id=test address=127.0.0.1:4711",
+        "delete topic topic=t client_id=test address=127.0.0.1:4711",
+    ]
 
 
 def overtaken(member, monkeypatch, change):

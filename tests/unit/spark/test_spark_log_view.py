@@ -18,7 +18,7 @@ from broker_runtime.contract.requests import (
 )
 from broker_runtime.contract.waiting import Deadline
 from pyspark_log.client.connection.coordinator import Coordinator as GroupCoordinator
-from pyspark_log.client.consumer.membership import Signature
+from pyspark_log.client.connection.offsets import Signature
 from pyspark_log.spark.log_view import BrokerLogView, load_patience_s
 from pyspark_log.spark.options import parse_source_options
 from tests.unit.client.channels import FakeClock

@@ -1,0 +1,101 @@
+"""Many seeds, on some processes: each run has a limit, so that one that hangs is reported like one that fails.
+
+Rule: an outcome depends on its seed alone, not on which process ran it or what ran there before.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from types import FrameType
+
+from tests.simulation.simulator.outcome import HungError, Outcome
+from tests.simulation.simulator.workload import Workload
+
+SEED_LIMIT_S = 60
+"""Hundred times what a seed takes: only what hangs takes it."""
+
+
+@dataclass(slots=True)
+class Summary:
+    """What many runs came to."""
+
+    seeds: int = 0
+    events: int = 0
+    simulated_s: float = 0.0
+    counts: Counter[str] = field(default_factory=Counter)
+    failures: list[Outcome] = field(default_factory=list)
+
+    def add(self, outcome: Outcome) -> None:
+        """One more."""
+        self.seeds += 1
+        self.events += outcome.events
+        self.simulated_s += outcome.simulated_s
+        self.counts += outcome.counts
+        if outcome.failure is not None:
+            self.failures.append(outcome)
+
+
+def run_limited(
+    workload: Workload, seed: int, *, variant: str | None = None, faults: tuple[str, ...] | None = None
+) -> Outcome:
+    """`Workload.run_seed`; a run that hangs is a failure, with the place where it does."""
+    with limit(SEED_LIMIT_S):
+        return workload.run_seed(seed, variant=variant, faults=faults)
+
+
+def run_seeds(
+    workload: Workload,
+    seeds: Iterable[int],
+    *,
+    processes: int,
+    variant: str | None = None,
+    on_outcome: Callable[[Outcome], None] = lambda outcome: None,
+) -> Summary:
+    """Runs them all, in order of completion."""
+    summary = Summary()
+    for outcome in outcomes(workload, seeds, processes=processes, variant=variant):
+        summary.add(outcome)
+        on_outcome(outcome)
+    return summary
+
+
+def first_violation(workload: Workload, seeds: Iterable[int], *, variant: str) -> Outcome | None:
+    """The first seed in which the variant breaks an invariant, not just liveness; None: none of them shows it."""
+    outcomes = (run_limited(workload, seed, variant=variant) for seed in seeds)
+    return next((outcome for outcome in outcomes if outcome.failure and outcome.invariant), None)
+
+
+def outcomes(
+    workload: Workload, seeds: Iterable[int], *, processes: int, variant: str | None = None
+) -> Iterator[Outcome]:
+    """The outcome of each, as they end."""
+    run = partial(run_limited, workload, variant=variant)
+    if processes == 1:
+        yield from map(run, seeds)
+        return
+    # Spawned: the simulation is single-threaded, whoever starts it may not be.
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        yield from pool.imap_unordered(run, seeds, chunksize=4)
+
+
+@contextmanager
+def limit(seconds: int) -> Iterator[None]:
+    """Inside, `HungError` is raised in the main thread after so many seconds of this process's own time."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise HungError(f"no end within {seconds} s")
+
+    # The processor's time: a machine that is busy, or a process that stands still, is no hang.
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)

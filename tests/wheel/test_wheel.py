@@ -1,0 +1,26 @@
+"""The wheel in an empty virtual environment, and README as printed; `check_wheel` says what is checked."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+_PROGRAM = Path(__file__).parent / "check_wheel.py"
+_LIMIT_S = 900
+
+
+def test_wheel_and_every_block_of_readme_work_in_an_empty_environment() -> None:
+    """S1, and what README prints; in a process of its own, as `make wheel-test` runs it."""
+    done = subprocess.run(
+        [sys.executable, str(_PROGRAM)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=_LIMIT_S,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    print(done.stdout)
+    assert done.returncode == 0, done.stdout
