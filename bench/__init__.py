@@ -1,4 +1,4 @@
-"""How fast and how small pylog is, each figure beside the best the machine can do: ``make bench``, ``python -m bench``.
+"""How fast and small pylog is, each figure beside the best the machine can do: ``make bench``, ``python -m bench``.
 
 Absolute speeds say more about the machine and its neighbours than about the code, so every comparison runs pylog and
 a peer (a ceiling: the same work without a log behind it) in turns, in one run, and states the ratio. One module per

@@ -1,6 +1,6 @@
 """``python -m bench [names…] [--quick] [--rounds N] [--json FILE]``: runs comparisons, prints a table, writes JSON.
 
-Exit: 0 all promises kept, 1 one is not or a comparison broke, 2 usage. ``--quick`` takes a tenth of the rows: to see
+Exit: 0 all promises kept, 1 one is not or a comparison failed, 2 usage. ``--quick`` takes a tenth of the rows: to see
 that everything runs, not to judge by.
 """
 
@@ -37,7 +37,7 @@ COMPARISONS = {
     "catch_up": "a follower fetches 2 GB, beside a plain DoGet of the same bytes, while a producer sends",
     "failover": "how long nobody acknowledges when a leader is killed, silent or stopped",
 }
-"""In the order in which they run: the name is also the module's."""
+"""In the order in which they run; the name is also the module's."""
 
 
 def main() -> int:
@@ -59,7 +59,7 @@ def main() -> int:
     figures: list[Figure] = []
     failures: list[tuple[str, str]] = []
     rounds = options.rounds or (2 if options.quick else 5)
-    # Ended from outside, everything that was started still ends and the directory goes.
+    # When ended from outside, everything that was started still ends and the directory is removed.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with Workspace(quick=options.quick, rounds=rounds) as workspace:
         for name in options.names or COMPARISONS:

@@ -136,7 +136,7 @@ class BareFlight:
         return RoundTrips(self.client)
 
     def get(self, count: int, size: int) -> int:
-        """Reads ``count`` cells of ``size`` bytes; the bytes read."""
+        """Reads ``count`` cells of ``size`` bytes; returns the bytes read."""
         total = 0
         for chunk in self.client.do_get(flight.Ticket(f"{count} {size}".encode())):
             total += chunk.data.nbytes

@@ -43,7 +43,7 @@ _prepared: dict[tuple[str, int], pa.RecordBatch] = {}
 
 
 class _Rows(InputPartition):
-    """How many rows one task yields."""
+    """The number of rows that one task yields."""
 
     def __init__(self, rows: int) -> None:
         super().__init__(rows)
@@ -107,7 +107,7 @@ class _BareStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self.rows_per_trigger) if self.rows_per_trigger else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """What is there is all there will ever be."""
+        """No more data will ever arrive."""
 
     def latestOffset(self, start: dict, limit: ReadLimit) -> dict:  # noqa: N802
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else self.rows

@@ -1,15 +1,16 @@
-"""A follower that is 2 GB behind catches up, beside a plain ``DoGet`` of the same bytes; what producers notice of it.
+"""A follower that is 2 GB behind catches up, compared with a plain ``DoGet`` of the same bytes; and its effect on
+producers.
 
 Two brokers, a topic of two partitions that broker 1 leads and broker 2 follows. Broker 2 is stopped, 2 GB are written,
-broker 2 starts. Its speed is what its log files grow by from the first byte until they have all. The peer reads the
-same frames from the same broker over ``DoGet`` and drops them. All the time a producer sends to a topic that broker 1
-alone has, as fast as it can, so both have the same company; its throughput then is compared with that by itself.
+broker 2 starts. Its speed is the growth of its log files from the first byte until they are complete. The peer reads
+the same frames from the same broker over ``DoGet`` and drops them. Meanwhile a producer sends as fast as it can to a
+topic that only broker 1 has, so both run under the same load; its throughput then is compared with that by itself.
 
-The ceiling that is promised against is that plain ``DoGet``: same bytes, same files in the page cache, one process to
-another, nothing written. The follower has to verify, write and fsync besides. What that alone costs shows beside it,
-for the eye and no promise: a second peer writes what it gets to a file and, as the follower, each 10 MiB fdatasyncs and
-lets go of the memory. Memory that a virtual machine has not touched lately can cost ten times as much to fill as other
-memory, so both who write find the memory of a file that was removed just then.
+The promised ceiling is that plain ``DoGet``: same bytes, same files in the page cache, one process to another, nothing
+written. The follower has to verify, write and fsync besides. The cost of that alone is shown beside it, without a
+promise: a second peer writes what it gets to a file and, like the follower, calls fdatasync every 10 MiB and releases
+the memory. Memory that a virtual machine has not touched lately can cost ten times as much to fill as other memory, so
+both writers find the memory of a file that was removed just then.
 
 Promised: half the speed of ``DoGet``; 70 % of the producer's throughput.
 """
@@ -94,7 +95,7 @@ def _figure(name: str, pairs: list[tuple[float, float]], peer_is: str, *promises
 
 
 def _get(cluster: Any, topic: str, take: Callable[[Any], None] = lambda buffer: None) -> float:
-    """Reads the topic's frames from their leader and gives each batch's to ``take``; the seconds that took."""
+    """Reads the topic's frames from their leader and passes each batch's to ``take``; returns the seconds that took."""
     started_s = time.monotonic()
     client = flight.connect(f"grpc://{cluster.bootstrap_servers.split(',')[0]}", generic_options=CONNECTION_OPTIONS)
     try:
@@ -107,7 +108,7 @@ def _get(cluster: Any, topic: str, take: Callable[[Any], None] = lambda buffer: 
 
 
 def _get_and_write(cluster: Any, topic: str, directory: Path) -> float:
-    """As `_get`, into a file."""
+    """Like `_get`, into a file."""
     touched = _touch(directory, _log_bytes(cluster, LEADER, topic))
     path = directory / "got"
     with path.open("wb", buffering=0) as file:
@@ -130,7 +131,7 @@ def _get_and_write(cluster: Any, topic: str, directory: Path) -> float:
 
 
 def _catch_up(cluster: Any, topic: str, directory: Path) -> float:
-    """Starts the follower; the seconds from the first byte it fetched until it has all."""
+    """Starts the follower; returns the seconds from its first fetched byte until it has all."""
     size_bytes = _log_bytes(cluster, LEADER, topic)
     before_bytes = _log_bytes(cluster, FOLLOWER, topic)
     touched = _touch(directory, size_bytes)
@@ -146,12 +147,12 @@ def _catch_up(cluster: Any, topic: str, directory: Path) -> float:
         time.sleep(_LOOK_S)
     seconds = time.monotonic() - began_s
     starting.join(_LIMIT_S)
-    # Those that were there at the first look count as not fetched.
+    # Bytes that were there at the first look count as not fetched.
     return seconds * size_bytes / (size_bytes - began_bytes)
 
 
 def _touch(directory: Path, size_bytes: int) -> Path:
-    """A file of that size, in memory and on the disk."""
+    """Writes a file of that size, in memory and on disk."""
     path = directory / "touched"
     block = bytes(_SYNC_BYTES)
     with path.open("wb", buffering=0) as file:
@@ -167,7 +168,7 @@ def _log_bytes(cluster: Any, broker_id: int, topic: str) -> int:
 
 
 class Sending:
-    """A producer that sends the same batch again and again; a context manager."""
+    """A producer that sends the same batch repeatedly; a context manager."""
 
     def __init__(self, cluster: Any, topic: str, batch: pa.RecordBatch) -> None:
         self._servers = cluster.bootstrap_servers
@@ -187,7 +188,7 @@ class Sending:
         self._thread.join(_LIMIT_S)
 
     def during(self, work: Any) -> tuple[float, float]:
-        """Does ``work``; the MB/s that were acknowledged meanwhile, and the seconds that ``work`` returned."""
+        """Calls ``work``; returns the MB/s acknowledged meanwhile, and the seconds that ``work`` returned."""
         started_s, before = time.monotonic(), self._acknowledged_bytes
         result = work()
         megabytes = (self._acknowledged_bytes - before) / 1e6
@@ -203,7 +204,7 @@ class Sending:
                 while not self._is_over:
                     future = producer.send_batch(self._topic, self._batch)
                     future.add_done_callback(self._count)
-        except Exception as error:  # noqa: BLE001 - a thread of ours: who measures is told
+        except Exception as error:  # noqa: BLE001 - raised again in the measuring thread
             self._error = error
 
     def _count(self, future: Any) -> None:

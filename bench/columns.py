@@ -1,8 +1,8 @@
-"""The option ``columns``: 4 M rows of 20 eight-byte columns, one column asked for, beside all of them.
+"""The option ``columns``: 4 M rows of 20 eight-byte columns, one column selected, compared with all of them.
 
-Promised: at least 5 times as fast. The peer is pylog itself; what is shown is that columns nobody asked for stay at
-the broker. How much Spark alone makes of fewer columns is the second figure: a bare source of the one column beside
-a bare source of the twenty.
+Promised: at least 5 times as fast. The peer is pylog itself; the comparison shows that unselected columns stay at the
+broker. What Spark alone gains from fewer columns is the second figure: a bare source of the one column beside a bare
+source of the twenty.
 """
 
 from __future__ import annotations

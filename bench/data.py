@@ -47,7 +47,7 @@ def fixed_binary(rows: int, width: int = VALUE_BYTES, seed: int = 1) -> pa.Array
 
 
 def values_batch(rows: int) -> pa.RecordBatch:
-    """One column ``value``: what a topic without a schema is given."""
+    """One column ``value``, as for a topic without a schema."""
     return pa.RecordBatch.from_arrays([fixed_binary(rows)], names=["value"])
 
 
@@ -91,5 +91,5 @@ def wide_batch(rows: int) -> pa.RecordBatch:
 
 
 def one_column_batch(rows: int) -> pa.RecordBatch:
-    """One of the twenty, by itself."""
+    """One of the twenty columns, by itself."""
     return wide_batch(rows).select([WIDE_COLUMN])

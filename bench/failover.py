@@ -1,9 +1,9 @@
-"""How long nobody acknowledges when a partition's leader goes: killed, silent, or stopped in order.
+"""How long acknowledgements stop when a partition's leader is killed, goes silent, or is stopped in order.
 
 Three brokers, three replicas of every partition, ``acks=all``. A producer sends one record after the other to the
-partition whose leader goes, each when the one before was acknowledged; a try's time is the longest between two
+partition whose leader goes, each when the last was acknowledged; an attempt's time is the longest between two
 acknowledgements from the moment the leader goes until the others have served a while. Every third leader is the
-cluster's controller as well. Then the broker comes back, and leads again, before the next try.
+cluster's controller as well. Then the broker comes back, and leads again, before the next attempt.
 
 Promised, as p99: killed (SIGKILL) 2 s, silent (SIGSTOP) the session timeout and 1 s, stopped (SIGTERM) 1 s.
 """
@@ -64,7 +64,7 @@ def _figure(name: str, tries: list[tuple[float, bool]], limit_s: float, note: st
 
 
 class Failover:
-    """One way to go, tried again and again on the same cluster."""
+    """One way to go, repeated on the same cluster."""
 
     def __init__(
         self, cluster: Any, admin: Any, topic: str, end: Callable[[int], None], begin: Callable[[int], None]
@@ -76,7 +76,7 @@ class Failover:
         self._begin = begin
 
     def once(self, name: str, number: int, tries: int) -> tuple[float, bool]:
-        """The seconds without acknowledgements, and whether it was the controller that went."""
+        """Returns the seconds without acknowledgements, and whether the leader was the controller as well."""
         self._prepare()
         controller = self._admin.describe_cluster().controller_id
         victim = controller if number % 3 == 0 else next(b for b in _from(number) if b != controller)
@@ -93,7 +93,7 @@ class Failover:
         return seconds, victim == controller
 
     def _prepare(self) -> None:
-        """Every partition is led by its first replica, and all are in sync."""
+        """Every partition is led by its first replica, and all replicas are in sync."""
         from pyspark_log import errors
 
         deadline_s = time.monotonic() + _LIMIT_S
@@ -104,12 +104,12 @@ class Failover:
                 return
             if time.monotonic() > deadline_s:
                 raise TimeoutError(f"{self._topic} is not led by its first replicas after {_LIMIT_S:g} s")
-            with contextlib.suppress(errors.PylogError):  # it goes back by itself too
+            with contextlib.suppress(errors.PylogError):  # leadership also returns by itself
                 self._admin.elect_leaders([(self._topic, each.partition) for each in partitions])
 
 
 class Acknowledgements:
-    """A thread that sends a record, waits for its acknowledgement, and again; a context manager."""
+    """A thread that sends a record, waits for its acknowledgement, and repeats; a context manager."""
 
     def __init__(self, cluster: Any, topic: str, *, partition: int) -> None:
         self._servers = cluster.bootstrap_servers
@@ -130,7 +130,7 @@ class Acknowledgements:
         self._thread.join(_LIMIT_S)
 
     def wait_after(self, moment_s: float) -> None:
-        """Returns when something was acknowledged after ``moment_s``. Raises what sending raised, `TimeoutError`."""
+        """Returns when something was acknowledged after ``moment_s``. Raises the sender's error, or `TimeoutError`."""
         with self._news:
             if not self._news.wait_for(lambda: self._error is not None or self._last_s > moment_s, _LIMIT_S):
                 raise TimeoutError(f"{self._topic}-{self._partition}: no acknowledgement within {_LIMIT_S:g} s")
@@ -138,7 +138,7 @@ class Acknowledgements:
                 raise self._error
 
     def longest_pause_s(self, since_s: float) -> float:
-        """Between two acknowledgements, the later one after ``since_s``."""
+        """The longest time between two acknowledgements, the later one after ``since_s``."""
         times = self._times_s
         return max(after - before for before, after in itertools.pairwise(times) if after > since_s)
 
@@ -158,7 +158,7 @@ class Acknowledgements:
                         self._times_s.append(time.monotonic())
                         self._news.notify_all()
                     time.sleep(_PAUSE_S)
-        except Exception as error:  # noqa: BLE001 - a thread of ours: who waits is told
+        except Exception as error:  # noqa: BLE001 - raised again in the waiting thread
             with self._news:
                 self._error = error
                 self._news.notify_all()

@@ -1,11 +1,12 @@
 """``python -m bench.frame_size``: from which size a frame gets a chunk per column, and how large frames should be.
 
-Two tables of ratios, each taken in turns within one run and in processor time, so that a busy machine moves both sides:
+Two tables of ratios, each measured alternately within one run and in processor time, so that a busy machine affects
+both sides:
 
 * a chunk per column against one chunk, by the frame's size: what producer, broker and reader of all columns pay for it,
   how many bytes it adds, and what a reader of one column saves;
-* frames of a size against the best size: what a record costs from batch to batch (encode, verify, check the schema,
-  decode), and how long one frame keeps a thread, which is what a long poll waits for.
+* frames of a size against the best size: the cost of a record from batch to batch (encode, verify, check the schema,
+  decode), and how long one frame occupies a thread, which is what a long poll waits for.
 
 The figures are quoted in `broker_runtime.contract.frame.encode`, which sets its constants by them.
 """
@@ -39,7 +40,7 @@ TARGETS = (64 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20, 8 << 20)
 
 
 def typed(columns: int, rows: int) -> tuple[pa.RecordBatch, TopicSchema]:
-    """``columns`` columns, in turn int64, double, a short string, int32."""
+    """``columns`` columns, alternately int64, double, a short string, int32."""
     numbers = np.random.default_rng(7)
     arrays: list[pa.Array] = []
     for i in range(columns):
@@ -57,7 +58,7 @@ def typed(columns: int, rows: int) -> tuple[pa.RecordBatch, TopicSchema]:
 
 
 def answer_to_one_column(frame: pa.Buffer) -> pa.Buffer:
-    """What a reader of the third column gets."""
+    """The answer to a reader of the third column."""
     projection = plan_projection(frame, (2,))
     view = memoryview(frame).cast("B")
     return pa.py_buffer(b"".join([projection.prefix, *(view[start:end] for start, end in projection.ranges)]))
@@ -68,8 +69,8 @@ def untyped(rows: int) -> pa.RecordBatch:
     return pa.record_batch({"value": pa.array([random.randbytes(100) for _ in range(rows)], pa.binary())})
 
 
-def in_turns(rounds: int, *jobs: Callable[[], object]) -> list[float]:
-    """Median processor seconds of each job; every round runs each once, from the first on or from the last."""
+def alternately(rounds: int, *jobs: Callable[[], object]) -> list[float]:
+    """Median processor seconds of each job; every round runs each once, alternately forwards and backwards."""
     taken: list[list[float]] = [[] for _ in jobs]
     for turn in range(rounds + 1):
         for i in range(len(jobs)) if turn % 2 else reversed(range(len(jobs))):
@@ -105,18 +106,20 @@ def chunks(columns: int, rounds: int, codec: str, console: Console) -> None:
         ]
         pruned = [answer_to_one_column(frame) for frame in made]
         split, one = made
-        encode = in_turns(
+        encode = alternately(
             rounds,
             lambda part=part: encode_frame(part, schema, timestamps=0, codec=codec, chunk_per_column_bytes=0),
             lambda part=part: encode_frame(part, schema, timestamps=0, codec=codec, chunk_per_column_bytes=NEVER),
         )
-        verify = in_turns(
+        verify = alternately(
             rounds,
             lambda split=split: (verify_frame(split), check_frame_schema(split, schema)),
             lambda one=one: (verify_frame(one), check_frame_schema(one, schema)),
         )
-        everything = in_turns(rounds, *(lambda frame=frame: decode_frame(frame, history) for frame in made))
-        single = in_turns(rounds, *(lambda frame=frame: decode_frame(frame, history, columns=(2,)) for frame in pruned))
+        everything = alternately(rounds, *(lambda frame=frame: decode_frame(frame, history) for frame in made))
+        single = alternately(
+            rounds, *(lambda frame=frame: decode_frame(frame, history, columns=(2,)) for frame in pruned)
+        )
         table.add_row(
             f"{size >> 10} KiB",
             str(rows),
@@ -147,7 +150,7 @@ def targets(rounds: int, codec: str, console: Console) -> None:
 
     columns = []
     for batch, schema in sources:
-        taken = in_turns(rounds, *(lambda b=batch, s=schema, t=target: path(b, s, t) for target in TARGETS))
+        taken = alternately(rounds, *(lambda b=batch, s=schema, t=target: path(b, s, t) for target in TARGETS))
         counts = [path(batch, schema, target) for target in TARGETS]
         columns.append([f"{seconds / min(taken):.2f}" for seconds in taken])
         columns.append([f"{1000 * seconds / count:.2f}" for seconds, count in zip(taken, counts, strict=True)])
@@ -157,7 +160,7 @@ def targets(rounds: int, codec: str, console: Console) -> None:
 
 
 def main() -> None:
-    """Print the tables."""
+    """Prints the tables."""
     parser = argparse.ArgumentParser(prog="python -m bench.frame_size")
     parser.add_argument("--rounds", type=int, default=15, help="pairs per figure")
     options = parser.parse_args()

@@ -1,7 +1,7 @@
-"""What a group costs: a join, many commits, and members that have nothing to do.
+"""What a group costs: a join, many commits, and members without partitions.
 
 - A member joins a stable group of ten that shares 100 partitions, all of which have records to read: for each partition
-  that moves, how long nobody was handed a record of it (promised: p99 under 1 s); and whether the others went on.
+  that moves, how long no member got a record of it (promised: p99 under 1 s); and whether the others continued.
 - 100 groups of 50 partitions commit each second, as one member each: how long a commit takes (p99 under 1 s), and how
   many writes reach ZooKeeper (under 500 a second).
 - 1,000 members without partitions on one broker: its processor time (under 2 % of a core for each 100) and memory
@@ -26,7 +26,7 @@ from bench.workspace import Workspace
 PARTITIONS, MEMBERS, JOINS = 100, 10, 10
 GROUPS, OF_EACH, COMMIT_S = 100, 50, 20.0
 IDLE, IDLE_S = 1_000, 30.0
-_OF_A_PROCESS = 100  # a thousand clients in one would measure its threads
+_OF_A_PROCESS = 100  # a thousand clients in one process would measure its threads
 
 
 def run(workspace: Workspace) -> list[Figure]:
@@ -34,11 +34,11 @@ def run(workspace: Workspace) -> list[Figure]:
 
 
 class _Member:
-    """A consumer in a thread, which notes when it was last handed a record of each partition, and first."""
+    """A consumer in a thread, which records when it got its records of each partition."""
 
     def __init__(self, servers: str, topic: str, group: str) -> None:
         self._arguments = (servers, topic, group)
-        self.handed: dict[int, list[float]] = {}
+        self.received: dict[int, list[float]] = {}
         self.stopping = threading.Event()
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
@@ -50,7 +50,7 @@ class _Member:
         with Consumer(topic, bootstrap_servers=servers, group_id=group, auto_offset_reset="latest") as consumer:
             while not self.stopping.is_set():
                 for batch in consumer.poll_batches(0.05):
-                    self.handed.setdefault(batch.partition, []).append(time.monotonic())
+                    self.received.setdefault(batch.partition, []).append(time.monotonic())
 
     def stop(self) -> None:
         self.stopping.set()
@@ -58,7 +58,9 @@ class _Member:
 
 
 def _joins(workspace: Workspace) -> list[Figure]:
-    """A member more, ``JOINS`` times: the longest silence of each partition that moved, from one owner to the next."""
+    """One member joins, ``JOINS`` times: the longest silence of each partition that moved, from one owner to the
+    next.
+    """
     import pyarrow as pa
 
     from pyspark_log import Producer
@@ -85,8 +87,8 @@ def _joins(workspace: Workspace) -> list[Figure]:
             time.sleep(6)
             times: dict[int, list[tuple[float, int]]] = {}
             for position, member in enumerate(members):
-                for number, handed in list(member.handed.items()):
-                    times.setdefault(number, []).extend((at, position) for at in list(handed) if at >= began - 1)
+                for number, received in list(member.received.items()):
+                    times.setdefault(number, []).extend((at, position) for at in list(received) if at >= began - 1)
             for noted in times.values():
                 noted.sort()
                 silence = max((b[0] - a[0] for a, b in itertools.pairwise(noted)), default=0.0)
@@ -104,7 +106,7 @@ def _joins(workspace: Workspace) -> list[Figure]:
 
 
 def _commits(workspace: Workspace) -> list[Figure]:
-    """Each group's one member commits 50 new offsets each second, all groups at once."""
+    """The only member of each group commits 50 new offsets each second, all groups concurrently."""
     from pyspark_log import Consumer, TopicPartition
 
     servers = workspace.cluster.bootstrap_servers
@@ -149,7 +151,7 @@ def _commits(workspace: Workspace) -> list[Figure]:
 
 
 def _idle(workspace: Workspace) -> list[Figure]:
-    """Members beyond the partitions: they wait, and send heartbeats."""
+    """Members without partitions wait and send heartbeats."""
     cluster = workspace.new_cluster("idle-members")
     from pyspark_log import Admin
 
@@ -187,7 +189,7 @@ def _p99(values: list[float]) -> float:
 
 
 def _zookeeper_writes(cluster: Any) -> int:
-    """How many transactions the server has carried out: the counter in its last zxid."""
+    """The number of transactions that the server has carried out: the counter in its last zxid."""
     from kazoo.client import KazooClient
 
     client = KazooClient(hosts=cluster.zookeeper_connect.partition("/")[0])

@@ -1,7 +1,7 @@
-"""Turns, figures, promises: how two things are measured against each other.
+"""Alternation, figures, promises: how two things are measured against each other.
 
 Rule: a ratio is the median of the ratios of neighbours in time, never of two medians taken apart, so that a machine
-that slows down for a minute moves both sides. The order within a pair alternates (peer, pylog, pylog, peer, …),
+that slows down for a minute affects both sides. The order within a pair alternates (peer, pylog, pylog, peer, …),
 because the second of two runs finds warmer caches.
 """
 
@@ -70,7 +70,7 @@ def below(value: float, unit: str) -> Promise:
 
 
 def bound(name: str, value: float, limit: float, unit: str, *, note: str = "") -> Figure:
-    """A figure without a peer: ``value`` has to stay below ``limit``."""
+    """A figure without a peer: ``value`` must stay below ``limit``."""
     return Figure(name=name, unit=unit, ours=value, judged=value, promises=(below(limit, unit),), note=note)
 
 
@@ -86,9 +86,9 @@ def paired(
     promises: Sequence[Promise] = (),
     note: str = "",
 ) -> Figure:
-    """Runs ``ours`` and ``peer`` in turns and compares what they return (both in ``unit``).
+    """Runs ``ours`` and ``peer`` alternately and compares what they return (both in ``unit``).
 
-    ``warmups`` pairs are thrown away first: JVM compilation, workers that fork, connections.
+    ``warmups`` pairs are discarded first: JVM compilation, workers that fork, connections.
     """
     for _ in range(warmups):
         peer()
@@ -119,7 +119,7 @@ def paired(
 
 
 def show(figures: Sequence[Figure], failures: Sequence[tuple[str, str]], console: Console) -> None:
-    """The table, and below it the notes and the comparisons that broke."""
+    """Prints the table, and below it the notes and the comparisons that failed."""
     table = Table(title="pylog beside the machine's own limits", header_style="bold", title_justify="left")
     for heading in ("what", "pylog", "peer", "unit"):
         table.add_column(heading, justify="left" if heading in {"what", "unit"} else "right")
@@ -152,7 +152,7 @@ def show(figures: Sequence[Figure], failures: Sequence[tuple[str, str]], console
 
 
 def write_json(path: Path, figures: Sequence[Figure], failures: Sequence[tuple[str, str]], *, quick: bool) -> None:
-    """Everything the table says and every pair, for a program."""
+    """Writes everything in the table and every pair, for a program."""
     document = {
         "quick": quick,
         "machine": {

@@ -1,6 +1,6 @@
 """A process full of members that wait for a partition: ``python -m bench.idle_members BOOTSTRAP TOPIC COUNT``.
 
-Prints ``ready`` when all have joined, and ends when its standard input does. Half of what they cost here is their own
+Prints ``ready`` when all have joined, and ends when its standard input does. Half of their cost here are their own
 clients' threads; what counts is the broker's part.
 """
 

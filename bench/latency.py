@@ -1,7 +1,7 @@
-"""One record, ``send`` to its acknowledgement, beside a bare ``DoPut`` round trip with a write and an fdatasync.
+"""One record, from ``send`` to its acknowledgement, beside a bare ``DoPut`` round trip with a write and an fdatasync.
 
-Both on an open stream, one at a time, medians of 400. ``linger.ms=0``, so that what is measured is the path and not
-the time a producer is told to wait for company. Promised: at most 2.5 times the bare one.
+Both on an open stream, one at a time, medians of 400. ``linger.ms=0``, so that the path is measured and not the time in
+which a producer waits for more records. Promised: at most 2.5 times the bare one.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Brokers that lead 250, 500 and 1,000 partitions: how long they take to hand them over, to come back, to be replaced.
 
-Three brokers; broker 1 leads all the partitions, each has a second replica on one of the others and holds a record.
+Three brokers; broker 1 leads all the partitions, each has a second replica on one of the others and contains a record.
 
-    hand over    SIGTERM to broker 1 until the others lead everything and tell their latest offsets
-    come back    its start until it serves, everything has a leader that serves, and it is in sync in everything
-    take over    SIGKILL to broker 1 until the others lead everything and tell their latest offsets
+    hand over    SIGTERM to broker 1 until the others lead everything and report their latest offsets
+    come back    its start until it serves, everything has a leader that serves, and it is in sync everywhere
+    take over    SIGKILL to broker 1 until the others lead everything and report their latest offsets
 
-Promised: hand over and come back within 10 s, four times the partitions in at most five times the time (in a straight
-line it would be four); 1,000 leaders moved by the controller within 5 s.
+Promised: hand over and come back within 10 s, four times the partitions in at most five times the time (linear would be
+four); 1,000 leaders moved by the controller within 5 s.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def run(workspace: Workspace) -> Iterator[Figure]:
         for size in map(workspace.scaled, SIZES):
             many.grow_to(size)
             for _ in range(turns):
-                # In this order: from each the broker has to come back.
+                # In this order: after each of them the broker must come back.
                 for what, measure in (
                     ("hand over", lambda: many.others_lead_after(cluster.stop)),
                     ("come back", many.comes_back),
@@ -94,7 +94,7 @@ class ManyPartitions:
         self._topics: dict[str, int] = {}
 
     def grow_to(self, total: int) -> None:
-        """One more topic, with so many partitions that there are ``total``."""
+        """Adds one more topic, with as many partitions as are missing to ``total``."""
         from pyspark_log import Producer
 
         partitions = total - sum(self._topics.values())
@@ -110,7 +110,9 @@ class ManyPartitions:
         self._cluster.wait_until_ready()
 
     def others_lead_after(self, end: Callable[[int], None]) -> float:
-        """Ends broker 1 by ``end``; the seconds until the others lead everything and know their latest offsets."""
+        """Ends broker 1 by ``end``; returns the seconds until the others lead everything and know their latest
+        offsets.
+        """
         started_s = time.monotonic()
         ending = threading.Thread(target=end, args=(LEADER,))
         ending.start()
@@ -122,7 +124,7 @@ class ManyPartitions:
         return seconds
 
     def comes_back(self) -> float:
-        """Starts broker 1; the seconds until it is in sync in everything. Returns when it leads again, too."""
+        """Starts broker 1; returns the seconds until it is in sync everywhere. Returns when it leads again, too."""
         from pyspark_log import errors
 
         started_s = time.monotonic()

@@ -4,8 +4,8 @@
     consumers  growth of its own memory with 200 consumers in a long poll, none of which gets anything
     serving    growth of its own memory, sampled 20 times a second, while one reader takes 4 GB of log
 
-"Own" memory is anonymous memory (``RssAnon``): what is not the page cache's copy of a file. The broker is restarted
-before serving, so that nothing it kept from taking the 4 GB in is there to be reused. Linux only: it reads ``/proc``.
+"Own" memory is anonymous memory (``RssAnon``): everything but the page cache's copies of files. The broker is restarted
+before serving, so that it cannot reuse memory from receiving the 4 GB. Linux only: it reads ``/proc``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def run(workspace: Workspace) -> Iterator[Figure]:
 def _idle(workspace: Workspace, cluster: Any) -> Iterator[Figure]:
     pid = cluster.pid(1)
     seconds = 5.0 if workspace.quick else IDLE_S
-    time.sleep(2)  # registration and the first look at ZooKeeper are not idleness
+    time.sleep(2)  # registration and the first look at ZooKeeper are not idling
     used = processor_s(pid)
     time.sleep(seconds)
     percent = (processor_s(pid) - used) / seconds * 100

@@ -1,8 +1,8 @@
 """A micro-batch of one row: Spark's own median ``triggerExecution`` over 40 of them, beside a bare Python source's.
 
-Both limited to one row per trigger over 40 rows (`availableNow`), so each micro-batch plans, runs one task of one row
-and writes its checkpoint. Nothing is promised but that the figure is stated; Kafka's connector needs 640–706 ms where
-a bare Python source needs 93.
+Both are limited to one row per trigger over 40 rows (`availableNow`), so each micro-batch plans, runs one task of one
+row and writes its checkpoint. The only promise is that the figure is stated; Kafka's connector needs 640–706 ms where a
+bare Python source needs 93.
 """
 
 from __future__ import annotations

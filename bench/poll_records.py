@@ -1,9 +1,9 @@
 """``Consumer.poll``, records as Python objects, beside confluent-kafka's ``consume`` of the same records from Kafka.
 
 Each reads 2 M records of 100 bytes of one partition and touches every value; both brokers run on this machine, each
-filled by its own producer before. The logs are in the page cache, and the time runs from the first records on: how fast
-disks are and how long a client takes to begin are other questions. Promised: as fast; ``poll_batches`` of the same
-records ten times as fast.
+filled by its own producer before. The logs are in the page cache, and the time begins with the first records: the speed
+of disks and the start of a client are other questions. Promised: as fast; ``poll_batches`` of the same records ten
+times as fast.
 """
 
 from __future__ import annotations

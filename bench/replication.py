@@ -1,8 +1,8 @@
 """What replication costs: a topic of three replicas beside one of a single replica, in one cluster of three brokers.
 
 All on one machine, so every byte is written and fdatasynced three times by the same disk and passes the same processors
-thrice. ``acks=all`` in both. Batches of 10,000 rows of 100 bytes into one partition; single records one at a time,
-``linger.ms=0``, medians of 300. Promised: a quarter of the throughput at least, five times the latency at most.
+three times. ``acks=all`` in both. Batches of 10,000 rows of 100 bytes into one partition; single records one at a time,
+``linger.ms=0``, medians of 300. Promised: at least a quarter of the throughput, at most five times the latency.
 """
 
 from __future__ import annotations

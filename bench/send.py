@@ -1,8 +1,8 @@
-"""``Producer.send`` of 100-byte records, beside a bare loop that appends to lists and makes Arrow arrays of them.
+"""``Producer.send`` of 100-byte records, beside a bare loop that appends to lists and builds Arrow arrays of them.
 
-The loop is what any Python producer has to do at least: a call per record would already be more. Promised to be
-stated beside it; aimed at: a third of the loop, and 0.7 M records/s. pylog's time ends when every record is
-acknowledged and fdatasynced.
+The loop is the minimum for any Python producer: a call per record would already be more. The ratio is promised to be
+stated; the aim is a third of the loop, and 0.7 M records/s. pylog's time ends when every record is acknowledged and
+fdatasynced.
 """
 
 from __future__ import annotations

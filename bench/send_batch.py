@@ -1,7 +1,7 @@
 """``Producer.send_batch``, beside a bare Flight ``DoPut`` of the same batches into a file with the same fsyncs.
 
-The bare server (in its own process) writes what arrives and has one thread that fdatasyncs whatever was written since
-its last time, which is a log's group commit without the log. Both ends count until everything is safe. One partition,
+The bare server (in its own process) writes what arrives and has one thread that fdatasyncs everything written since its
+last time, which is a log's group commit without the log. Both sides count until everything is safe. One partition,
 batches of 10,000 rows of 100 bytes. Promised: 60 %.
 """
 

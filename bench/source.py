@@ -77,7 +77,7 @@ def micro_batch_speed(workspace: Workspace, source: str, options: dict[str, str]
 
 
 def micro_batches(workspace: Workspace, source: str, options: dict[str, str], rows: int) -> list[tuple[int, int]]:
-    """Runs a query to the end of what is there; (milliseconds, rows) of each micro-batch that had any."""
+    """Runs a query to the current end; returns (milliseconds, rows) of each micro-batch with rows."""
     workspace.warm_logs()
     checkpoint = workspace.directory / f"checkpoint-{uuid.uuid4().hex}"
     query = (

@@ -39,7 +39,7 @@ def run(workspace: Workspace) -> Iterator[Figure]:
 def _start_s(cluster: Any) -> float:
     cluster.stop(1)
     started = time.perf_counter()
-    cluster.start(1)  # returns when it serves, and leads what it has to
+    cluster.start(1)  # returns when it serves and leads its partitions
     return time.perf_counter() - started
 
 

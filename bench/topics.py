@@ -1,4 +1,4 @@
-"""Topics filled for reading: the rows of `data`, in batches of a size, equally in every partition."""
+"""Topics filled for reading: the rows of `data`, in batches of a given size, equally in every partition."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 import pyarrow as pa
 
 BATCH_ROWS = 10_000
-"""Rows per batch given to ``send_batch``; what Spark's own Arrow writer makes, too."""
+"""Rows per batch given to ``send_batch``; Spark's own Arrow writer makes as many."""
 
 
 @contextmanager
 def temporary_topic(admin: Any, *, prefix: str, **how: Any) -> Iterator[str]:
-    """A topic made as `Admin.create_topic` is told, deleted afterwards so that disk use stays bounded."""
+    """A topic with the arguments of `Admin.create_topic`, deleted afterwards so that disk use stays bounded."""
     name = f"{prefix}-{uuid.uuid4().hex[:8]}"
     admin.create_topic(name, **how)
     try:
@@ -36,7 +36,7 @@ def fill(cluster: Any, topic: str, batch: pa.RecordBatch, *, rows: int, partitio
 
 
 def rows_per_batch(cluster: Any, topic: str) -> int:
-    """The median size of the batches that readers of ``topic`` are given: a fair peer yields the same."""
+    """The median size of the batches that readers of ``topic`` get: a fair peer yields the same."""
     from pyspark_log import TopicPartition
 
     consumer = earliest_consumer(cluster, topic)

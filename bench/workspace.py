@@ -1,7 +1,7 @@
 """What comparisons share, and what ends with them: a directory, a Spark session, a cluster, bare peers.
 
-Rule: each is made when first asked for and ended when the run ends, however it ends; nothing stays on disk. Child
-processes watch their standard input or are `LocalCluster`'s, which sees to its own.
+Rule: each is created on first use and ended when the run ends, however it ends; nothing stays on disk. Child processes
+watch their standard input or belong to `LocalCluster`, which ends its own.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FULL_ROWS = 40_000_000
-"""Of 100 bytes: 4 GB of log."""
+"""Rows of 100 bytes: 4 GB of log."""
 SESSION_TIMEOUT_MS = 4_000
-"""``zookeeper.session.timeout.ms`` of clusters whose brokers go; the default, 18 s, would only take longer."""
+"""``zookeeper.session.timeout.ms`` of clusters whose brokers fail; the default, 18 s, would only take longer."""
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -55,17 +55,20 @@ class Workspace:
         return self._stack.enter_context(resource)
 
     def warm_logs(self) -> None:
-        """Reads all logs, so that they are in the page cache: a machine may take out what was not read for a while, and
-        how fast its disks are is no question here."""
+        """Reads all logs, so that they are in the page cache: a machine may evict what was not read for a while, and
+        the speed of its disks is not the question here.
+        """
         for path in self.directory.rglob("*.log"):
             with path.open("rb") as file:
                 while file.read(1 << 20):
                     pass
 
     def warm_memory(self, megabytes: int = 700) -> None:
-        """Touches and frees that much, before what fills the page cache is timed: a virtual machine gives memory that
-        it has not used lately back to its host, and getting it anew costs several times as much as writing to it. Who
-        empties a file and fills it again finds its pages warm, who begins a new file does not."""
+        """Touches and frees that much memory before a measurement that fills the page cache: a virtual machine
+        returns memory that it has not used lately to its host, and getting it back costs several times as much as
+        writing to it. A writer that empties a file and fills it again finds its pages warm, one that begins a new
+        file does not.
+        """
         touched = bytearray(b"\1") * (megabytes << 20)
         del touched
 
@@ -83,14 +86,14 @@ class Workspace:
         return self.hold(self.cluster_of(name, brokers=brokers, settings=settings))
 
     def cluster_of(self, name: str, *, brokers: int = 1, settings: Mapping[str, str] | None = None) -> Any:
-        """A cluster for the caller to open and to close: as a context manager."""
+        """A cluster that the caller opens and closes, as a context manager."""
         from pyspark_log.testing import LocalCluster
 
         return LocalCluster(brokers=brokers, zookeepers=1, directory=self.directory / name, settings=settings)
 
     @cached_property
     def three_brokers(self) -> tuple[Any, Any]:
-        """Three brokers that count as gone after `SESSION_TIMEOUT_MS` of silence, and an `Admin` of theirs."""
+        """Three brokers that count as dead after `SESSION_TIMEOUT_MS` of silence, and an `Admin` of theirs."""
         from pyspark_log import Admin
 
         settings = {"zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS)}

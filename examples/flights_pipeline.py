@@ -32,7 +32,7 @@ def carrier_stats(flights: DataFrame) -> DataFrame:
 
 
 def start(spark: SparkSession, bootstrap_servers: str, checkpoint: str) -> StreamingQuery:
-    """Starts the job on what is in `flights` now; it ends when that is read."""
+    """Starts the job on the current content of `flights`; it ends when that is read."""
     flights = (
         spark.readStream.format("pylog")
         .option("pylog.bootstrap.servers", bootstrap_servers)
@@ -56,7 +56,7 @@ def start(spark: SparkSession, bootstrap_servers: str, checkpoint: str) -> Strea
 
 
 def main(bootstrap_servers: str, checkpoint: str) -> None:
-    """Runs to the end of what is there, saying after each micro-batch how many flights it read."""
+    """Runs to the end of the current data, printing after each micro-batch how many flights it read."""
     spark = SparkSession.builder.appName("flights-pipeline").getOrCreate()
     query = start(spark, bootstrap_servers, checkpoint)
     last_batch_id = -1

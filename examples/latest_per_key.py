@@ -20,7 +20,7 @@ def latest_per_carrier(stats: DataFrame) -> DataFrame:
 
 
 def main(bootstrap_servers: str, output: str) -> None:
-    """Reads what is in the topic now and writes the newest figures as JSON."""
+    """Reads the topic's current content and writes the newest figures as JSON."""
     spark = SparkSession.builder.appName("latest-per-key").getOrCreate()
     stats = (
         spark.readStream.format("pylog")

@@ -41,7 +41,7 @@ def main(bootstrap_servers: str) -> None:
             for record in consumer.poll(timeout=1.0):
                 print(f"{record.topic}-{record.partition}@{record.offset}: {record.key!r} {record.value!r}")
                 seen += 1
-        consumer.commit()  # the next consumer of this group starts behind these
+        consumer.commit()  # the next consumer of this group starts after these
 
     # A bounded read in one line.
     table = read("temperatures", bootstrap_servers=bootstrap_servers).read_all()

@@ -1,4 +1,4 @@
-"""How to test a program that uses pylog: the fixture `pylog_cluster` is there wherever pyspark-log is installed.
+"""How to test a program that uses pylog: the fixture `pylog_cluster` is available wherever pyspark-log is installed.
 
 pytest examples/test_with_fixture.py
 """
@@ -8,7 +8,7 @@ from pyspark_log.testing import LocalCluster
 
 
 def program_under_test(bootstrap_servers: str, topic: str) -> None:
-    """Something that writes three records."""
+    """A program that writes three records."""
     with Producer(bootstrap_servers) as producer:
         for number in range(3):
             producer.send(topic, f"order {number}".encode(), key=b"orders")

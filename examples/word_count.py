@@ -31,7 +31,7 @@ def start(spark: SparkSession, bootstrap_servers: str, topic: str, table: str) -
 
 
 def main(bootstrap_servers: str, topic: str) -> None:
-    """Counts what is there now and prints the most frequent words."""
+    """Counts the current records and prints the most frequent words."""
     spark = SparkSession.builder.appName("word-count").getOrCreate()
     query = start(spark, bootstrap_servers, topic, "words")
     query.processAllAvailable()

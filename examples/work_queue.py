@@ -14,7 +14,7 @@ import time
 from pyspark_log import Admin, Consumer, Producer
 from pyspark_log.errors import FencedError
 
-PARTITIONS = 4  # at most so many workers have something to do at a time
+PARTITIONS = 4  # at most this many workers have something to do at a time
 IDLE_S = 5.0  # longer than a partition takes to move to a worker that joined: 3 s at most
 
 
@@ -29,7 +29,7 @@ def work(name: str, bootstrap_servers: str, all_are_there: "multiprocessing.sync
         enable_auto_commit=False,
     ) as consumer:
         all_are_there.wait(60)
-        # One job at a time: what is not handed out yet can go to a worker that joins.
+        # One job at a time: jobs that were not returned yet can go to a worker that joins.
         while records := consumer.poll(timeout=IDLE_S, max_records=1):
             for job in records:
                 time.sleep(0.2)  # the work
@@ -39,16 +39,16 @@ def work(name: str, bootstrap_servers: str, all_are_there: "multiprocessing.sync
                     said = f"{name} was late with {job.value.decode()}; another does it again"
                 else:
                     said = f"{name} did {job.value.decode()}"
-                print(said + "\n", end="", flush=True)  # in one piece, as all workers write to one place
+                print(said + "\n", end="", flush=True)  # in one piece, as all workers write to the same output
 
 
 def main(bootstrap_servers: str, workers: str = "3", jobs: str = "30") -> None:
-    """Fills the queue, and has it worked off."""
+    """Fills the queue, and has the workers empty it."""
     with Admin(bootstrap_servers) as admin:
         admin.create_topic("jobs", partitions=PARTITIONS, exist_ok=True)
     with Producer(bootstrap_servers) as producer:
         for number in range(int(jobs)):
-            producer.send("jobs", f"job {number}".encode())  # without a key: shared equally by the partitions
+            producer.send("jobs", f"job {number}".encode())  # without a key: spread evenly over the partitions
 
     spawning = multiprocessing.get_context("spawn")
     all_are_there = spawning.Barrier(int(workers))

@@ -1,4 +1,4 @@
-"""Callers for tests, the simulation and whoever calls services without a network in between."""
+"""Callers for tests, the simulation and everything else that calls services without a network."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def client(client_id: str = "test") -> Caller:
 
 
 def follower(broker_id: int, broker_epoch: int = 1) -> BrokerCaller:
-    """A broker that has proved who it is."""
+    """A broker that has proved its identity."""
     return BrokerCaller(
         client_id=f"broker-{broker_id}", address=f"b{broker_id}:9192", broker_id=broker_id, broker_epoch=broker_epoch
     )

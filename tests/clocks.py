@@ -1,4 +1,4 @@
-"""Clocks of tests, for whatever takes a `Clock`."""
+"""Clocks of tests, for everything that takes a `Clock`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from broker_runtime.contract.waiting import Clock
 
 
 class ReadClock(Clock):
-    """Shows what a function of the test says. Nobody sleeps by it."""
+    """Shows the time that a test's function returns. Nobody can sleep by it."""
 
     __slots__ = ("_read_s",)
 

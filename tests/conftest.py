@@ -17,16 +17,16 @@ from broker_runtime.zookeeper.bundled import BundledZooKeeper
 _chroots = itertools.count(1)
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # A shell starts what runs in the background with SIGINT ignored, and so would be all processes of the tests.
+    # A shell starts background commands with SIGINT ignored, and so would be all processes of the tests.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if (_worker := os.environ.get("PYTEST_XDIST_WORKER", "")).startswith("gw"):
-    # A worker takes no port that another's broker has while it is down for a moment.
+    # A worker takes no port of another worker's broker that is down for a moment.
     _share = len(ports._RANGE) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
     ports._RANGE = ports._RANGE[int(_worker[2:]) * _share :][:_share]
 
 
-# How long one example takes says how busy the machine is; what must be quick says so itself.
+# The duration of one example depends on how busy the machine is; tests of speed say so themselves.
 hypothesis.settings.register_profile("without-deadline", deadline=None)
 hypothesis.settings.load_profile("without-deadline")
 
@@ -35,8 +35,9 @@ _BUSY = {"examples", "simulation", "spark", "wheel"}  # they use a processor all
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where several files run side by side, a busy one and those that wait: the fast tests first, then one of each in
-    turn. Within a file nothing changes."""
+    """Where several files run side by side, a busy one runs beside waiting ones: the fast tests come first, then one
+    of each alternately. Within a file nothing changes.
+    """
     if not _worker:
         return
     files: dict[Path, list[pytest.Item]] = {}
@@ -53,14 +54,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _in_turn(first: Sequence[Path], second: Sequence[Path]) -> list[Path]:
-    """Both, spread evenly over each other."""
+    """Interleaves both evenly."""
     places = [(index / len(each), path) for each in (first, second) for index, path in enumerate(each)]
     return [path for _, path in sorted(places, key=lambda place: place[0])]
 
 
 @pytest.fixture(scope="session")
 def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BundledZooKeeper]:
-    """A running server. Whoever stops or pauses it starts one of his own instead."""
+    """A running server. A test that stops or pauses one starts its own instead."""
     with BundledZooKeeper(tmp_path_factory.mktemp("zookeeper")) as server:
         yield server
 

@@ -29,9 +29,9 @@ SMALL_FILES_WITH_A_REASON = {
     "pyspark_log.cli.zookeeper": _COMMAND,
     "pyspark_log.errors": "what users import",
 }
-"""Files of fewer lines with one importer: why they are not a part of it."""
+"""Files of fewer lines with one importer, and why they are not a part of it."""
 FORBIDDEN_NAMES = {"util", "utils", "helper", "helpers", "manager", "managers", "common", "misc"}
-# What a light module may not pull in: each costs a tenth of a second or more, or belongs to one side only.
+# What a light module must not import: each costs a tenth of a second or more, or belongs to one side only.
 HEAVY = ("pyarrow", "numpy", "pyspark", "kazoo", "pandas")
 
 
@@ -41,7 +41,7 @@ def sources(*folders: str) -> list[Path]:
 
 
 def test_files_are_short_enough_to_have_one_subject() -> None:
-    """Small files with one subject."""
+    """No file is longer than one subject."""
     everything = sources(*PACKAGES, "tests", "examples", "bench")
     assert everything
     too_long = {
@@ -52,8 +52,8 @@ def test_files_are_short_enough_to_have_one_subject() -> None:
     assert too_long == {}
 
 
-def test_no_folder_is_a_crowd() -> None:
-    """A folder whose parts can be named at a glance: at most 25 siblings."""
+def test_no_folder_is_crowded() -> None:
+    """A folder has at most 25 siblings, so that its parts can be named at a glance."""
     folders = {path.parent for path in sources(*PACKAGES)}
     crowded = {
         str(folder.relative_to(ROOT)): count
@@ -64,7 +64,7 @@ def test_no_folder_is_a_crowd() -> None:
 
 
 def test_small_files_with_one_importer_have_a_reason() -> None:
-    """A short file that one other file needs is a section of that one, unless it has a reason to stand alone."""
+    """A short file with one importer is a section of that file, unless it has a reason to stand alone."""
     lines = {module_of(path): len(path.read_text().splitlines()) for path in sources(*PACKAGES)}
     importers: dict[str, set[str]] = {name: set() for name in lines}
     for path in sources(*PACKAGES):
@@ -80,7 +80,7 @@ def test_small_files_with_one_importer_have_a_reason() -> None:
 
 
 def module_of(path: Path) -> str:
-    """Its dotted name."""
+    """The file's dotted module name."""
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
@@ -96,12 +96,12 @@ def imported(path: Path) -> set[str]:
     return names
 
 
-def test_no_module_is_a_drawer_for_anything() -> None:
-    """No util, helper, manager, common."""
+def test_no_module_is_a_catch_all() -> None:
+    """There is no util, helper, manager or common."""
     assert [path for path in sources(*PACKAGES) if set(path.stem.split("_")) & FORBIDDEN_NAMES] == []
 
 
-def test_every_module_says_what_it_is() -> None:
+def test_every_module_has_a_docstring() -> None:
     """Each module has a docstring."""
     silent = [
         str(path.relative_to(ROOT))
@@ -112,7 +112,7 @@ def test_every_module_says_what_it_is() -> None:
 
 
 def test_packages_leave_nothing_unfinished_or_swallowed() -> None:
-    """No TODO, no NotImplementedError, no bare or silent `except Exception`."""
+    """There is no TODO, no NotImplementedError, no bare or silent `except Exception`."""
     found = [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
         for path in sources(*PACKAGES)
@@ -139,7 +139,7 @@ OTHER_NAMES_OF_FIELDS = {"peer", "client", "host", "broker_id", "group_id", "par
 
 
 def test_log_lines_are_events() -> None:
-    """One logger by one name in each module, one function for all lines, one name for each field."""
+    """Each module has one logger of the same name, one function writes all lines, and each field has one name."""
     found, events = [], 0
     for path in sources(*PACKAGES):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -173,7 +173,7 @@ def test_import_is_light(module: str) -> None:
 
 
 def test_readme_names_paths_that_exist() -> None:
-    """README's map of the code is true: each path in backticks is there."""
+    """README's map of the code is true: each path in backticks exists."""
     text = (ROOT / "README.md").read_text()
     named = {name for name in re.findall(r"`([\w./-]+/[\w./-]*|[\w-]+\.(?:py|md|toml))`", text) if is_path(name)}
     missing = sorted(name for name in named if not (ROOT / name).exists())
@@ -181,7 +181,7 @@ def test_readme_names_paths_that_exist() -> None:
 
 
 def test_life_of_a_record_names_symbols_that_exist() -> None:
-    """README's table of one record's life is true: each `path.py` `Class.method` is there."""
+    """README's table of one record's life is true: each `path.py` `Class.method` exists."""
     text = (ROOT / "README.md").read_text()
     named = re.findall(r"`((?:broker_runtime|pyspark_log)/[\w/]+\.py)` `(\w+)(?:\.(\w+))?`", text)
     assert len(named) >= 8
@@ -195,7 +195,7 @@ def test_life_of_a_record_names_symbols_that_exist() -> None:
 
 
 def is_path(name: str) -> bool:
-    """Whether a name in README means a path of this repository."""
+    """Whether a name in README is a path of this repository."""
     return name.split("/")[0] in {*PACKAGES, "tests", "examples", "bench", ".ci", "Makefile", "pyproject.toml"}
 
 
@@ -217,8 +217,8 @@ def test_makefile_targets_named_in_readme_exist() -> None:
     assert named <= targets
 
 
-def test_packages_name_the_modules_that_there_are() -> None:
-    """A package's docstring that lists its modules is true: none is left out, and none is gone."""
+def test_packages_name_their_modules() -> None:
+    """A package's docstring that lists its modules is true: none is missing, and none is gone."""
     wrong: dict[str, list[str]] = {}
     for path in (path for path in sources(*PACKAGES) if path.stem == "__init__"):
         lines = (ast.get_docstring(ast.parse(path.read_text())) or "").splitlines()

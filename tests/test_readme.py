@@ -1,4 +1,4 @@
-"""README's blocks and commands are of kinds that are checked: nothing in it is neither run nor excused.
+"""README's blocks and commands are of kinds that are checked: each is run or excused.
 
 `tests/wheel/run_readme.py` runs the blocks, in an empty virtual environment.
 """
@@ -26,7 +26,7 @@ def whole_command() -> object:
 
 
 def problem_of(named: NamedCommand) -> str | None:
-    """What is wrong with a command that README names; None: it exists, with each option that stands beside it."""
+    """What is wrong with a command that README names; None: it exists, with each of its options."""
     places: list[object] = [whole_command()]
     for alternatives in named.words:
         if not all(isinstance(place, TyperGroup) for place in places):
@@ -41,7 +41,7 @@ def problem_of(named: NamedCommand) -> str | None:
 
 
 def prompt_problem_of(program: str) -> str | None:
-    """What Python's prompt says against the lines, entered one by one and Enter behind them; None: it takes them."""
+    """The error of Python's prompt when the lines are entered one by one, followed by Enter; None: it accepts them."""
     take = codeop.CommandCompiler()
     entered: list[str] = []
     for line in [*program.splitlines(), ""]:
@@ -56,7 +56,7 @@ def prompt_problem_of(program: str) -> str | None:
 
 
 @pytest.mark.parametrize("block", blocks(README), ids=lambda block: f"line-{block.line}")
-def test_block_says_what_it_is(block: Block) -> None:
+def test_block_names_its_language(block: Block) -> None:
     """A block without a language would not be run."""
     assert block.language in LANGUAGES
     assert block.text.strip()
@@ -66,7 +66,7 @@ def test_block_says_what_it_is(block: Block) -> None:
     "block", [each for each in blocks(README) if each.language == "python"], ids=lambda block: f"line-{block.line}"
 )
 def test_python_block_can_be_pasted_at_the_prompt(block: Block) -> None:
-    """There an indented block ends with an empty line, and only there."""
+    """At the prompt an indented block ends with an empty line, and only there."""
     assert prompt_problem_of(block.text) is None
 
 
@@ -75,18 +75,18 @@ def test_python_block_can_be_pasted_at_the_prompt(block: Block) -> None:
     ["with a:\n    b\nc = 1", "def a():\n    b = 1\n\n    return b", "if a:\n    b\n\nelse:\n    c", "a = ("],
 )
 def test_block_that_cannot_be_pasted_would_be_noticed(wrong: str) -> None:
-    """Also where it is a whole program, or lacks its end."""
+    """This also works for a whole program, and for one without its end."""
     assert prompt_problem_of(wrong) is not None
 
 
-def test_blocks_that_are_not_run_are_there() -> None:
-    """No excuse outlives what it excused."""
+def test_excused_blocks_exist() -> None:
+    """No excuse outlives its block."""
     for begin in NOT_RUN:
         assert [block.first_line for block in blocks(README) if block.first_line.startswith(begin)], begin
 
 
 @pytest.mark.parametrize("named", named_commands(README), ids=lambda named: named.text[:50])
-def test_command_that_readme_names_exists_with_its_options(named: NamedCommand) -> None:
+def test_commands_in_readme_exist_with_their_options(named: NamedCommand) -> None:
     """Synopses and the commands in the running text are true."""
     assert problem_of(named) is None
 

@@ -1,4 +1,4 @@
-"""Topic settings for tests: the defaults, and what a test changes, within no limits but those between settings."""
+"""Topic settings for tests: the defaults with a test's changes, limited only by relations between settings."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ _DEFAULTS = resolve("topic", {})
 
 
 def topic_settings(**changes: Any) -> TopicSettings:
-    """The defaults with ``changes``; ``max.message.bytes`` is never above ``segment.bytes``, as `resolve` has it."""
+    """The defaults with ``changes``; ``max.message.bytes`` is never above ``segment.bytes``, as in `resolve`."""
     settings = dataclasses.replace(_DEFAULTS, **changes)
     return dataclasses.replace(settings, max_message_bytes=min(settings.max_message_bytes, settings.segment_bytes))

@@ -1,6 +1,6 @@
-"""Waiting in tests: the one way to look again and again until something is so, or time is up.
+"""Waiting in tests: the one way to look again and again until a condition holds, or time is up.
 
-Rule: every wait has a limit, and a wait that fails says what it waited for and what was last seen.
+Rule: every wait has a limit, and a failed wait reports what it waited for and what it last saw.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from pyspark_log import Consumer, Record
 
 LIMIT_S = 60.0
-"""Of what should take a second, on a machine that does much else."""
+"""For what should take a second, on a busy machine."""
 SOON_S = 20.0
-"""Of what a peer or another process does at once."""
+"""For what a peer or another process does at once."""
 
 _FIRST_PAUSE_S = 0.005
 _LONGEST_PAUSE_S = 0.2
-_PAUSE_SHARE = 0.1  # a pause makes a wait at most so much longer, and a long wait costs no processor
+_PAUSE_SHARE = 0.1  # a pause lengthens a wait by at most this share, and a long wait costs no processor time
 
 _T = TypeVar("_T")
 
@@ -37,8 +37,8 @@ def wait_until(
 ) -> _T:
     """Looks until the answer is true, and returns it.
 
-    ``what``: for the message of the failure after ``limit_s``. ``pause_s``: between two looks; None: as suits the time
-    that was waited, 0 where a look itself waits. A look that raises one of ``ignoring`` is taken again.
+    ``what``: for the message of the failure after ``limit_s``. ``pause_s``: between two looks; None: grows with the
+    time waited, 0 if a look itself waits. A look that raises one of ``ignoring`` is repeated.
     """
     last: object = None
     for _ in _tries(limit_s, pause_s):
@@ -55,7 +55,7 @@ def wait_until(
 
 
 def comes_true(look: Callable[[], object], limit_s: float = LIMIT_S, *, pause_s: float | None = None) -> bool:
-    """The same for what may also not come: whether an answer was true within the time."""
+    """The same for a condition that may not come true: returns whether it did in time."""
     return any(look() for _ in _tries(limit_s, pause_s))
 
 
@@ -69,7 +69,7 @@ def take(consumer: Consumer, count: int, limit_s: float = LIMIT_S) -> list[Recor
 
 
 def _tries(limit_s: float, pause_s: float | None) -> Iterator[None]:
-    """One turn for each look, the last when time is up."""
+    """One iteration for each look, the last when time is up."""
     began_s = time.monotonic()
     while (waited_s := time.monotonic() - began_s) < limit_s:
         yield
@@ -81,7 +81,7 @@ def _tries(limit_s: float, pause_s: float | None) -> Iterator[None]:
 
 
 def _seen(look: Callable[[], object], answer: object) -> str:
-    """What a look compares, looked at once more: `False` alone says nothing."""
+    """What a look compares, evaluated once more: `False` alone explains nothing."""
     if not isinstance(answer, bool) and answer is not None:
         return repr(answer)
     with contextlib.suppress(Exception):
@@ -95,7 +95,7 @@ def _seen(look: Callable[[], object], answer: object) -> str:
 
 
 def _body(look: Any) -> ast.expr:
-    """The expression of a lambda, from its source: where the code that returns it says that it stands."""
+    """The expression of a lambda, from the source lines of its code."""
     code = look.__code__
     places = [place for place in code.co_positions() if None not in place and place[1:] != (place[0], 0, 0)]
     first, _, start, _ = min(places, key=lambda place: (place[0], place[2]))
@@ -107,7 +107,7 @@ def _body(look: Any) -> ast.expr:
 
 
 def _names(look: Any) -> dict[str, object]:
-    """All that the lambda's expression can name."""
+    """All names that the lambda's expression can use."""
     code = look.__code__
     enclosed = {name: cell.cell_contents for name, cell in zip(code.co_freevars, look.__closure__ or (), strict=True)}
     return {**look.__globals__, **enclosed, **dict(zip(code.co_varnames, look.__defaults__ or (), strict=False))}

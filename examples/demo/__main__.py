@@ -29,8 +29,8 @@ started_at = time.monotonic()
 
 
 def main() -> int:
-    """Runs the demo; the exit status."""
-    tell("[bold]pylog[/]: a partitioned log that Spark reads and writes. This takes one to three minutes.")
+    """Runs the demo; returns the exit status."""
+    print_whole("[bold]pylog[/]: a partitioned log that Spark reads and writes. This takes one to three minutes.")
     with tempfile.TemporaryDirectory(prefix="pylog-demo-") as directory, terminable():
         return run(Path(directory))
 
@@ -71,7 +71,7 @@ def run(directory: Path) -> int:
 
 
 def produce(servers: str) -> None:
-    """Makes both topics and sends the flights as one Arrow table."""
+    """Creates both topics and sends the flights as one Arrow table."""
     with Admin(servers) as admin:
         admin.create_topic("flights", partitions=3, replication_factor=3, schema=SCHEMA, key="carrier")
         admin.create_topic("carrier_stats", replication_factor=3, schema=STATS_SCHEMA, key="carrier")
@@ -107,7 +107,7 @@ def run_until_half_way(cluster: LocalCluster, checkpoint: Path, output: Path) ->
 
 
 def kill_a_leader(cluster: LocalCluster) -> int:
-    """SIGKILL to the broker that leads most partitions of flights; returns its id when others lead them."""
+    """Sends SIGKILL to the broker that leads most partitions of flights; returns its id when others lead them."""
     with Admin(cluster.bootstrap_servers) as admin:
         leaders = [partition.leader for partition in admin.describe_topic("flights").partitions]
         victim = max(cluster.broker_ids, key=leaders.count)
@@ -116,7 +116,7 @@ def kill_a_leader(cluster: LocalCluster) -> int:
         killed_at = time.monotonic()
         say(f"[bold red]SIGKILL to broker {victim}[/], the leader of partition {listed(led)} of flights")
         while True:
-            # Offsets are told by leaders only, so who tells them leads.
+            # Only leaders report offsets, so the brokers that report them lead.
             partitions = admin.describe_topic("flights").partitions
             if all(partitions[number].high_watermark >= 0 and partitions[number].leader != victim for number in led):
                 break
@@ -146,18 +146,18 @@ def run_to_the_end(cluster: LocalCluster, killed_broker: int, checkpoint: Path, 
 
 
 def pipeline(cluster: LocalCluster, checkpoint: Path, output: Path) -> SparkJob:
-    """`flights_pipeline.py`, started."""
+    """Starts `flights_pipeline.py`."""
     return SparkJob(EXAMPLES / "flights_pipeline.py", cluster.bootstrap_servers, str(checkpoint), output=output)
 
 
 def listed(numbers: Iterable[int]) -> str:
-    """As a text: "0", "0 and 2"."""
+    """The numbers as text: "0", "0 and 2"."""
     return " and ".join(map(str, numbers))
 
 
 @contextmanager
 def running(job: SparkJob) -> Iterator[SparkJob]:
-    """Sees to it that nothing of the job is left, whatever happens."""
+    """Makes sure that nothing of the job is left, whatever happens."""
     try:
         yield job
     finally:
@@ -165,17 +165,17 @@ def running(job: SparkJob) -> Iterator[SparkJob]:
 
 
 def step(number: int, text: str) -> None:
-    """A heading."""
-    tell(f"\n[bold cyan]{number}/{STEPS}[/] [bold]{text}[/]")
+    """Prints a heading."""
+    print_whole(f"\n[bold cyan]{number}/{STEPS}[/] [bold]{text}[/]")
 
 
 def say(text: str) -> None:
-    """A line below a heading, with the seconds since the start."""
-    tell(f"  [dim]{time.monotonic() - started_at:5.1f} s[/]  {text}")
+    """Prints a line below a heading, with the seconds since the start."""
+    print_whole(f"  [dim]{time.monotonic() - started_at:5.1f} s[/]  {text}")
 
 
-def tell(text: str) -> None:
-    """A line, left whole also where nobody knows how wide the terminal is."""
+def print_whole(text: str) -> None:
+    """Prints a line without breaking it, even where the width of the terminal is unknown."""
     console.print(text, soft_wrap=True)
 
 

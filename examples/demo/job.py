@@ -1,4 +1,4 @@
-"""A Spark job as a process of its own, started by `spark-submit`: watched, and killed as by a power cut."""
+"""A Spark job as a process of its own, started by `spark-submit`: watched, and killed as by a power failure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",
     "spark.python.unix.domain.socket.enabled": "true",
-    # A job of a minute spends half of its processor time on compiling itself well; two cores have none to give away.
+    # A job of a minute spends half of its processor time on optimising itself; two cores have none to spare.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 _LIMIT_S = 600.0
@@ -36,7 +36,7 @@ class SparkJob:
     def __init__(self, program: Path, *arguments: str, output: Path) -> None:
         settings = [part for name, value in _SETTINGS.items() for part in ("--conf", f"{name}={value}")]
         submit = Path(sys.executable).parent / "spark-submit"
-        # Spark's workers are to be this Python; another Spark on this machine is to stay out of it.
+        # Spark's workers must be this Python; another Spark on this machine must not interfere.
         environment = {name: value for name, value in os.environ.items() if name not in _OTHER_SPARKS}
         environment["PYSPARK_PYTHON"] = sys.executable
         self._output = output
@@ -46,12 +46,12 @@ class SparkJob:
 
     def micro_batches(self) -> Iterator[tuple[int, int]]:
         """(batch id, flights) of each micro-batch as the job reports it, until the job ends."""
-        told, deadline = 0, time.monotonic() + _LIMIT_S
+        shown, deadline = 0, time.monotonic() + _LIMIT_S
         while time.monotonic() < deadline:
             has_ended = self._process.poll() is not None
             found = _BATCH_LINE.findall(self._output.read_text(errors="replace"))
-            for batch_id, flights in found[told:]:
-                told += 1
+            for batch_id, flights in found[shown:]:
+                shown += 1
                 yield int(batch_id), int(flights)
             if has_ended:
                 self._check_end()
@@ -60,12 +60,12 @@ class SparkJob:
         raise JobFailedError(f"not done after {_LIMIT_S:g} s. {self._last_words()}")
 
     def wait(self) -> None:
-        """Returns when it has ended well; raises `JobFailedError` otherwise."""
+        """Returns when it has succeeded; raises `JobFailedError` otherwise."""
         for _ in self.micro_batches():
             continue
 
     def kill(self) -> None:
-        """SIGKILL, to Spark's JVM and its Python driver alike. Nothing happens if they have ended."""
+        """Sends SIGKILL to Spark's JVM and its Python driver alike. Nothing happens if they have ended."""
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait(30.0)

@@ -1,4 +1,4 @@
-"""Faults by what comes from beside: processes that send a broker what it must refuse, and what that may cost it."""
+"""Faults from outside: processes that send a broker what it must refuse, and how much that may cost it."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from tests.waiting import comes_true
 
 log = logging.getLogger(__name__)
 
-# Calls beside streams, and gRPC's own; a burst of calls that are refused has threads for a moment, and none afterwards.
+# Calls beside streams, and gRPC's own; a burst of refused calls holds threads for a moment, and none afterwards.
 MOST_THREADS: Final = 1_000
 _SETTLED_S: Final = 5.0
 _LIMIT_S: Final = 10.0
-_FIRST_LIMIT_S: Final = 60.0  # a process that starts beside many others
+_FIRST_LIMIT_S: Final = 60.0  # for a process that starts beside many others
 _POLL_S: Final = 0.1
 
 
-def stranger(faults: Faults, broker_id: int, kind: str) -> Undo:
-    """A process of `strangers` plagues the broker. In the end it must be the process it was, within its bounds."""
+def hostile_client(faults: Faults, broker_id: int, kind: str) -> Undo:
+    """A process of `hostile_clients` attacks the broker, which must survive it within its bounds."""
     cluster = faults.cluster
     pid = cluster.pid(broker_id)
-    output = cluster.directory / f"stranger-{broker_id}.out"
-    command = [sys.executable, "-m", "tests.chaos.strangers", kind, cluster.address(broker_id)]
+    output = cluster.directory / f"hostile-{broker_id}.out"
+    command = [sys.executable, "-m", "tests.chaos.hostile_clients", kind, cluster.address(broker_id)]
     output.unlink(missing_ok=True)
     process = GuardedProcess(command, output=output)
     comes_true(lambda: output.read_text().strip() or process.poll() is not None, _FIRST_LIMIT_S)
@@ -37,13 +37,13 @@ def stranger(faults: Faults, broker_id: int, kind: str) -> Undo:
         ended_early = process.poll()
         if ended_early is None:
             if not output.read_text().strip():
-                faults.wrong.append(f"stranger: {kind} has not begun, see {output}")
+                faults.wrong.append(f"hostile client: {kind} has not begun, see {output}")
             process.stop(_LIMIT_S)
-            time.sleep(_SETTLED_S)  # what it has left behind may still cost memory, so all that time counts
+            time.sleep(_SETTLED_S)  # what it left behind may still cost memory, so all that time counts
         else:
-            faults.wrong.append(f"stranger: {kind} ended by itself with {ended_early}, see {output}")
+            faults.wrong.append(f"hostile client: {kind} ended by itself with {ended_early}, see {output}")
         if not cluster.is_running(broker_id) or cluster.pid(broker_id) != pid:
-            faults.wrong.append(f"stranger: broker {broker_id} did not survive {kind}")
+            faults.wrong.append(f"hostile client: broker {broker_id} did not survive {kind}")
             return
         memory_bytes, threads = peak_bytes(pid), thread_count(pid)
         log.info("survived kind=%s broker=%d peak_mb=%d threads=%d", kind, broker_id, memory_bytes >> 20, threads)
@@ -53,9 +53,9 @@ def stranger(faults: Faults, broker_id: int, kind: str) -> Undo:
 
 
 def over_bounds(kind: str, broker_id: int, *, memory_bytes: int, threads: int) -> list[str]:
-    """What a stranger cost the broker beyond what its settings allow."""
+    """What a hostile client cost the broker beyond its settings."""
     return [
-        f"stranger: {kind} cost broker {broker_id} {found:,} {what}, more than {most:,}"
+        f"hostile client: {kind} cost broker {broker_id} {found:,} {what}, more than {most:,}"
         for what, found, most in (
             ("bytes of memory", memory_bytes, MEMORY_BYTES),
             ("threads", threads, MOST_THREADS),
@@ -65,12 +65,12 @@ def over_bounds(kind: str, broker_id: int, *, memory_bytes: int, threads: int) -
 
 
 def peak_bytes(pid: int) -> int:
-    """The most memory that the process ever had."""
+    """The peak memory of the process."""
     return 1024 * _status(pid, "VmHWM:")
 
 
 def thread_count(pid: int) -> int:
-    """How many threads the process has."""
+    """The number of threads of the process."""
     return _status(pid, "Threads:")
 
 

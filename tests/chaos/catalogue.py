@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.chaos import faults as f
-from tests.chaos.bad_peers import stranger
+from tests.chaos.bad_peers import hostile_client
 from tests.chaos.disks import can_mount
 from tests.chaos.faults import Fault, Faults, Undo, hold
 from tests.chaos.lost_disks import all_killed, disk_emptied, partition_lost
@@ -30,14 +30,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What this machine lets a run break."""
+    """What a run can break on this machine."""
 
     has_small_disks: bool
     has_strace: bool
 
     @classmethod
     def find(cls) -> Machine:
-        """By trying."""
+        """Finds out by trying."""
         directory = Path(tempfile.mkdtemp(prefix="pylog-chaos-strace-"))
         try:
             return cls(has_small_disks=can_mount(), has_strace=can_inject(directory))
@@ -91,8 +91,8 @@ def catalogue(machine: Machine) -> list[Fault]:
         Fault(name="move partitions", longest_s=5, begin=f.partitions_moved),
         Fault(name="add a broker", longest_s=5, begin=f.broker_added),
         Fault(name="topic comes and goes", longest_s=5, begin=f.topic_comes_and_goes),
-        _on_broker("decompression bombs", lambda faults, b: stranger(faults, b, "bombs"), 10),
-        _on_broker("silent calls", lambda faults, b: stranger(faults, b, "silence"), 15),
+        _on_broker("decompression bombs", lambda faults, b: hostile_client(faults, b, "bombs"), 10),
+        _on_broker("silent calls", lambda faults, b: hostile_client(faults, b, "silence"), 15),
     ]
     if machine.has_small_disks:
         faults.append(_on_broker("fill a disk", f.disk_full, 8))
@@ -108,7 +108,7 @@ def catalogue(machine: Machine) -> list[Fault]:
 
 
 def named(kinds: Sequence[Fault], part: str | None) -> list[Fault]:
-    """Those whose name holds ``part``; None: all. Raises `ValueError` that names what is allowed."""
+    """The faults whose names contain ``part``; None: all. Raises `ValueError` that names what is allowed."""
     found = [fault for fault in kinds if part is None or part in fault.name]
     if not found:
         raise ValueError(f"FAULT={part!r}: allowed is any part of: {', '.join(fault.name for fault in kinds)}")
@@ -128,8 +128,9 @@ def _stall_s(faults: Faults) -> float:
 
 
 def _calls(faults: Faults, broker_id: int, fault: CallFault, *, breaks_logs: bool = False) -> Undo | None:
-    """System calls of a broker fail or stall. ``breaks_logs``: logs that met it are offline until their broker starts
-    anew, which it does in order or not: what an fsync failed to write is in the page cache still."""
+    """System calls of a broker fail or stall. ``breaks_logs``: affected logs are offline until their broker
+    restarts, which it does in order or not: bytes whose fsync failed are still in the page cache.
+    """
     cluster = faults.cluster
     try:
         calls = CallFaults(cluster.pid(broker_id), fault, cluster.directory / f"strace-{broker_id}.out")

@@ -29,7 +29,7 @@ _SESSION = struct.Struct(">12xq4x16s")
 
 
 def broker_name(broker_id: int) -> str:
-    """What a broker is called in the network."""
+    """The broker's name in the network."""
     return f"broker-{broker_id}"
 
 
@@ -44,14 +44,16 @@ class ChaosCluster(LocalCluster):
         directory: Path,
         disks: SmallDisks | None = None,
     ) -> None:
-        """``disks``: each broker keeps its data on one of its own; the caller closes them. None: in ``directory``."""
+        """``disks``: each broker keeps its data on a disk of its own; the caller closes them. None: in
+        ``directory``.
+        """
         super().__init__(brokers=brokers, zookeepers=zookeepers, directory=directory, settings=SETTINGS)
         self.network = Network(self._processes)
         self._disks = disks
         self._proxies: dict[int, int] = {}
 
     def close(self) -> None:
-        """Also ends the proxies. Once."""
+        """Ends the cluster and the proxies. Call it once."""
         try:
             super().close()
         finally:
@@ -64,7 +66,7 @@ class ChaosCluster(LocalCluster):
 
     @property
     def directory(self) -> Path:
-        """Where everything of it is."""
+        """The directory of everything that the cluster writes."""
         assert self._directory is not None
         return self._directory
 
@@ -78,11 +80,11 @@ class ChaosCluster(LocalCluster):
         return sorted(self._zookeepers().servers)
 
     def pause_zookeeper(self, server_id: int) -> None:
-        """SIGSTOP."""
+        """Sends SIGSTOP."""
         os.kill(self._zookeeper(server_id).pid, signal.SIGSTOP)
 
     def resume_zookeeper(self, server_id: int) -> None:
-        """SIGCONT."""
+        """Sends SIGCONT."""
         os.kill(self._zookeeper(server_id).pid, signal.SIGCONT)
 
     def is_running(self, broker_id: int) -> bool:
@@ -90,11 +92,11 @@ class ChaosCluster(LocalCluster):
         return self._broker(broker_id).is_running
 
     def serving(self) -> list[int]:
-        """The brokers whose process runs and does not stand still. May be called by any thread."""
+        """The brokers whose process runs and is not frozen. May be called by any thread."""
         return [each for each, broker in list(self._brokers.items()) if broker.is_running and not broker.is_paused]
 
     def zookeeper_session(self, broker_id: int) -> tuple[int, bytes] | None:
-        """Id and password of a broker's last ZooKeeper session, as its proxy saw them; None: none was given."""
+        """Id and password of a broker's last ZooKeeper session, as its proxy saw them; None: it had none."""
         answer = self.network.first_answers.get((broker_name(broker_id), "zookeeper"), b"")
         if len(answer) < _SESSION.size:
             return None
@@ -102,22 +104,22 @@ class ChaosCluster(LocalCluster):
         return (session_id, password) if session_id else None
 
     def kill(self, broker_id: int) -> None:
-        """SIGKILL; its proxy refuses connections from then on, as the port of a dead process does."""
+        """Sends SIGKILL; the proxy refuses connections from then on, like the port of a dead process."""
         super().kill(broker_id)
         self.network.refuse(broker_name(broker_id), True)
 
     def stop(self, broker_id: int) -> None:
-        """SIGTERM; likewise."""
+        """Sends SIGTERM; the proxy refuses connections as well."""
         super().stop(broker_id)
         self.network.refuse(broker_name(broker_id), True)
 
     def start(self, broker_id: int) -> None:
-        """Starts it, and its proxy accepts again."""
+        """Starts the broker, and its proxy accepts again."""
         self.network.refuse(broker_name(broker_id), False)
         super().start(broker_id)
 
     def start_all(self) -> None:
-        """Starts all brokers at the same time."""
+        """Starts all brokers concurrently."""
         for broker_id in self.broker_ids:
             self.network.refuse(broker_name(broker_id), False)
         start_together([self._broker(broker_id) for broker_id in self.broker_ids])
@@ -141,7 +143,7 @@ class ChaosCluster(LocalCluster):
         return broker
 
     def _proxied_zookeeper(self, broker_id: int) -> str:
-        """Each broker has proxies of its own for it."""
+        """Each broker has its own proxies for it."""
         ports = [int(server.connect_string.rpartition(":")[2]) for server in self._zookeepers().servers.values()]
         proxies = [self.network.add("zookeeper", port, source=broker_name(broker_id)) for port in ports]
         return ",".join(f"127.0.0.1:{proxy}" for proxy in proxies) + "/pylog"

@@ -1,8 +1,8 @@
 """Small disks: a tmpfs for each broker's data, so that one can be filled without harm to the machine.
 
-Rule: none outlives its process. `SmallDisks.close` unmounts; a shell that waits for the end of a pipe does it for a
-process that was killed; what even that could not do, the next run sweeps. Linux, and only for root: where `mount` is
-refused there are no small disks, and nothing is ever filled.
+Rule: none outlives its process. `SmallDisks.close` unmounts; if the process was killed, a shell that waits for the end
+of a pipe does it; what even that could not do, the next run sweeps. Linux, and only for root: where `mount` is refused
+there are no small disks, and nothing is ever filled.
 """
 
 from __future__ import annotations
@@ -27,14 +27,16 @@ class SmallDisks:
         self._watched: dict[Path, subprocess.Popen[bytes]] = {}
 
     def make(self, directory: Path) -> None:
-        """A disk of `DISK_BYTES` at the directory, which is made. Raises `OSError` where that is not allowed."""
+        """Mounts a disk of `DISK_BYTES` at the directory, which is created. Raises `OSError` where that is not
+        allowed.
+        """
         directory.mkdir(parents=True, exist_ok=True)
         source = f"{_SOURCE}{os.getpid()}"
         options = f"size={DISK_BYTES},mode=700"
         found = _run("mount", "-t", "tmpfs", "-o", options, source, str(directory))
         if found is None or found.returncode:
             raise OSError(f"no tmpfs at {directory}: {'no mount here' if found is None else found.stderr.strip()}")
-        # It reads till the pipe ends, which this process's death does too.
+        # It reads until the end of the pipe, which the death of this process causes as well.
         self._watched[directory] = subprocess.Popen(
             ["/bin/sh", "-c", 'cat >/dev/null; umount -l "$1" 2>/dev/null', "small-disk", str(directory)],
             stdin=subprocess.PIPE,
@@ -42,7 +44,7 @@ class SmallDisks:
         )
 
     def close(self) -> None:
-        """Unmounts all; what was on them is gone. May be called twice."""
+        """Unmounts all; their content is gone. Idempotent."""
         for directory, watcher in self._watched.items():
             _run("umount", "-l", str(directory))
             assert watcher.stdin is not None
@@ -56,7 +58,7 @@ class SmallDisks:
 
 
 def can_mount() -> bool:
-    """Whether small disks can be had here: by trying."""
+    """Whether small disks are possible here, found out by trying."""
     directory = Path(tempfile.mkdtemp(prefix="pylog-chaos-disk-"))
     disks = SmallDisks()
     try:
@@ -70,7 +72,7 @@ def can_mount() -> bool:
 
 
 def sweep() -> list[Path]:
-    """Unmounts what owners that no longer live have left; returns where that was."""
+    """Unmounts what dead owners have left; returns the directories."""
     swept = []
     with contextlib.suppress(OSError):  # no such table: no Linux, no small disks
         for line in Path("/proc/self/mounts").read_text().splitlines():
@@ -83,7 +85,7 @@ def sweep() -> list[Path]:
 
 
 def _run(*command: str) -> subprocess.CompletedProcess[str] | None:
-    """None: there is no such command."""
+    """Returns None if there is no such command."""
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S, check=False)
     except FileNotFoundError:

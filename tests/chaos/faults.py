@@ -1,4 +1,6 @@
-"""The faults, each a pair: do it, and undo it after a while. Which, to whom and for how long comes from a seed."""
+"""The faults, each a pair: break something, and repair it after a while. A seed decides which, where and for how
+long.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ _SESSION_TIMEOUT_S: Final = 6.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """``begin`` breaks something and returns what mends it; None: it could not be done just now."""
+    """``begin`` breaks something and returns the function that repairs it; None: it could not be done just now."""
 
     name: str
     begin: Callable[[Faults], Undo | None]
@@ -39,7 +41,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flip:
-    """A bit that was flipped in a file of a broker: which, where, and what its byte is since."""
+    """A bit that was flipped in a broker's file: which file, where, and the new byte."""
 
     broker_id: int
     partition: int
@@ -49,7 +51,7 @@ class Flip:
     value: int
 
     def is_there(self) -> bool:
-        """Whether the damage is still in the log, that is: has not been found yet."""
+        """Whether the damage is still in the log, that is, has not been found yet."""
         try:
             with self.path.open("rb") as file:
                 file.seek(self.position)
@@ -59,26 +61,26 @@ class Flip:
 
 
 class Faults:
-    """What can be broken in one cluster. Not thread-safe."""
+    """Everything that can be broken in one cluster. Not thread-safe."""
 
     def __init__(self, cluster: ChaosCluster, topic: str, partitions: int, rng: random.Random) -> None:
         self.cluster = cluster
         self.topic = topic
         self.partitions = partitions
         self.rng = rng
-        self.busy: set[int] = set()  # brokers that a fault holds down
+        self.busy: set[int] = set()  # brokers that a fault keeps down
         self.flips: list[Flip] = []
-        self.wrong: list[str] = []  # what a fault saw that must not be
-        self.others_are_under_way = False  # while a fault begins: whether another one has, and is not mended
+        self.wrong: list[str] = []  # what a fault observed that must not be
+        self.others_are_under_way = False  # while a fault begins: whether another one has begun and is not repaired
         self._orders: list[tuple[int, ...]] = []
 
     def pick(self) -> int | None:
-        """A broker that runs and is not held down; None if there is none."""
+        """A broker that runs and is not kept down; None if there is none."""
         free = [b for b in self.cluster.broker_ids if b not in self.busy and self.cluster.is_running(b)]
         return self.rng.choice(free) if free else None
 
     def next_order(self) -> tuple[int, ...]:
-        """An order of all brokers; none comes again before all others did."""
+        """An order of all brokers; none is repeated before all others were used."""
         brokers = set(self.cluster.broker_ids)
         self._orders = [order for order in self._orders if set(order) == brokers]
         if not self._orders:
@@ -87,7 +89,7 @@ class Faults:
         return self._orders.pop()
 
     def controller(self) -> int | None:
-        """The controller, as a broker says."""
+        """The controller, as a broker reports it."""
         try:
             with Admin(self.cluster.proxied_servers, request_timeout_ms=3_000) as admin:
                 return admin.describe_cluster().controller_id
@@ -172,7 +174,7 @@ def zookeeper_paused(faults: Faults) -> Undo:
 
 
 def session_expired(faults: Faults, broker_id: int) -> Undo | None:
-    """Its ZooKeeper session is closed by somebody else who knows its password: for the broker that is an expiry."""
+    """Somebody else who knows the password of its ZooKeeper session closes it: for the broker that is an expiry."""
     session = faults.cluster.zookeeper_session(broker_id)
     if session is None:
         return None
@@ -192,7 +194,7 @@ def session_expired(faults: Faults, broker_id: int) -> Undo | None:
 
 
 def disk_full(faults: Faults, broker_id: int) -> Undo:
-    """Only on a data directory of limited size: what is free is taken."""
+    """The free space of a data directory is used up; only on a disk of limited size."""
     ballast = faults.cluster.log_dirs(broker_id)[0].parent / "ballast"
     try:
         with ballast.open("wb") as file:
@@ -204,7 +206,7 @@ def disk_full(faults: Faults, broker_id: int) -> Undo:
 
     def mend() -> None:
         ballast.unlink(missing_ok=True)
-        # A log that met a full disk is offline until its broker starts anew.
+        # A log on a full disk is offline until its broker restarts.
         faults.cluster.stop(broker_id)
         faults.cluster.start(broker_id)
 
@@ -212,9 +214,9 @@ def disk_full(faults: Faults, broker_id: int) -> Undo:
 
 
 def bit_flipped(faults: Faults) -> Undo | None:
-    """One bit of a closed segment of a follower, while it is down, as a bad disk would do it.
+    """Flips one bit of a closed segment of a follower while it is down, as a bad disk would.
 
-    Only one replica of a partition is ever damaged: what all of them have lost is nobody's to mend.
+    Only one replica of a partition is ever damaged: nobody can repair what all of them have lost.
     """
     broker_id = faults.pick()
     if broker_id is None:

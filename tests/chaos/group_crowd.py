@@ -1,4 +1,4 @@
-"""The workers of a group as processes, and what happens to them: they join, leave, are killed and frozen."""
+"""The workers of a group as processes that join, leave, are killed and frozen."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LEAVE_LIMIT_S: Final = 60.0
 
 @dataclass(slots=True)
 class Worker:
-    """One process. ``resumed_ns``: when it went on after it was frozen."""
+    """One process. ``resumed_ns``: when it was resumed after it was frozen."""
 
     name: str
     process: subprocess.Popen[bytes]
@@ -37,7 +37,7 @@ class Worker:
 
     @property
     def ended_in_order(self) -> bool:
-        """Whether it left when it was told to. Told before it has begun to work, the signal itself ends it."""
+        """Whether it left when it was asked to. The signal itself ends a worker that has not begun to work yet."""
         status = self.process.poll()
         has_begun = self.diary.exists() and self.diary.stat().st_size > 0
         return status == 0 or (status == -signal.SIGTERM and not has_begun)
@@ -64,7 +64,7 @@ class Crowd:
             worker.process.wait()
 
     def join(self) -> None:
-        """One more."""
+        """Starts one more."""
         name = f"w{len(self.workers)}"
         diary = self._directory / f"{name}.diary"
         command = [sys.executable, "-X", "faulthandler", "-m", "tests.chaos.group_member", *self._arguments]
@@ -73,7 +73,7 @@ class Crowd:
         self.workers.append(Worker(name, process, diary))
 
     def step(self) -> None:
-        """Something happens to somebody, or nobody. Quick."""
+        """Something happens to one worker, or to none. Quick."""
         self._thaw()
         running = [w for w in self.workers if w.is_running and w.frozen_until_s is None]
         if len(running) < self._size // 2:
@@ -96,14 +96,14 @@ class Crowd:
                 worker.process.send_signal(signal.SIGKILL if what == "kill" else signal.SIGTERM)
 
     def calm(self, size: int) -> None:
-        """Nobody is frozen any more, and ``size`` of them work."""
+        """No worker is frozen any more, and ``size`` of them work."""
         self._thaw(everybody=True)
         running = [worker for worker in self.workers if worker.is_running]
         for _ in range(size - len(running)):
             self.join()
 
     def leave(self) -> list[str]:
-        """All end in order; who does not, a line each."""
+        """Ends all in order; returns a line for each that did not."""
         running = [worker for worker in self.workers if worker.is_running]
         for worker in running:
             worker.process.send_signal(signal.SIGTERM)
@@ -128,7 +128,7 @@ class Crowd:
         ]
 
     def diaries(self) -> Diaries:
-        """What all of them wrote."""
+        """What all workers wrote."""
         diaries = Diaries()
         for worker in self.workers:
             diaries.read(worker.name, worker.diary, worker.resumed_ns)

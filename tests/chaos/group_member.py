@@ -1,7 +1,7 @@
 """``python -m tests.chaos.group_member``: one worker of a group, as a process that can be killed and frozen.
 
-It commits after each record, and writes a line for all that happens to it, at once and straight to the file, so that a
-kill takes no line back: ``<monotonic ns> <what> …``, the clock being the same for all processes of the machine.
+It commits after each record, and writes a line for each event at once and straight to the file, so that a kill loses no
+line: ``<monotonic ns> <what> …``. All processes of the machine share that clock.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class Diary:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def line(self, *words: object) -> None:
-        """One event, now."""
+        """Writes one event, now."""
         os.write(self._file, " ".join(map(str, (time.monotonic_ns(), *words))).encode() + b"\n")
 
     def of(self, what: str) -> Callable[[list[TopicPartition]], None]:
-        """A callback that notes the partitions."""
+        """A callback that records the partitions."""
         return lambda partitions: self.line(what, *(at.partition for at in partitions))
 
 
@@ -86,13 +86,13 @@ def main() -> None:
 
 
 def work(consumer: Consumer, diary: Diary) -> None:
-    """Processes records for ever, each once it is committed. Raises what the consumer raises."""
+    """Processes records forever, each once it is committed. Raises what the consumer raises."""
     for record in consumer:
         diary.line("got", record.partition, record.offset, (record.value or b"").decode())
         try:
             consumer.commit(record)
         except (FencedError, RetriableError) as error:
-            # It may be somebody else's now, or whether it was written is not known: what comes next tells.
+            # The partition may be another member's now, or the commit's outcome is unknown: later events show it.
             diary.line("doubt", record.partition, record.offset, type(error).__name__)
         else:
             diary.line("done", record.partition, record.offset)

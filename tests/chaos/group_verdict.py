@@ -1,10 +1,10 @@
-"""What the diaries of a group's workers must say together.
+"""What the diaries of a group's workers must prove together.
 
-1. Every acknowledged record was handed to somebody.
-2. A record whose commit was acknowledged is handed to nobody afterwards: it is processed exactly once by workers that
-   commit after each record and are not killed in between.
-3. While a worker goes on with a partition, nobody else is handed records of it: between two records that one worker
-   got without losing the partition there is none of another's.
+1. Every acknowledged record was delivered to a worker.
+2. A record whose commit was acknowledged is not delivered afterwards: workers that commit after each record and are not
+   killed in between process it exactly once.
+3. While a worker keeps a partition, no other worker gets its records: between two records that one worker got without
+   losing the partition there is none of another's.
 4. A worker gets a partition's records in order, without a gap, from one assignment to its end.
 """
 
@@ -16,12 +16,12 @@ from pathlib import Path
 
 _UNKNOWN = -1
 AFTER_A_FREEZE_NS = 200_000_000
-"""A process that was frozen writes the line of what it did before a moment after it goes on."""
+"""A process that was frozen writes the line of its last action a moment after it is resumed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Got:
-    """A record that was handed out; ``at_ns`` -1: when is not known. ``stay`` rises with all it is given and loses."""
+    """A delivered record; ``at_ns`` -1: the time is unknown. ``stay`` rises with each assignment and loss."""
 
     at_ns: int
     worker: str
@@ -40,10 +40,12 @@ class Diaries:
     counts: dict[str, int] = field(default_factory=dict)
 
     def read(self, worker: str, path: Path, resumed_ns: Iterable[int] = ()) -> None:
-        """One worker's file. ``resumed_ns``: when it went on after it was frozen; what it says right then is older."""
+        """Reads one worker's file. ``resumed_ns``: when it was resumed after it was frozen; its first events then
+        are older.
+        """
         resumed, stay = sorted(resumed_ns), 0
         text = path.read_bytes() if path.exists() else b""
-        for line in text.decode().split("\n")[:-1]:  # a last line without an end was being written when it was killed
+        for line in text.decode().split("\n")[:-1]:  # a last line without an end was being written at the kill
             at, what, *rest = line.split(" ")
             self.counts[what] = self.counts.get(what, 0) + 1
             at_ns = int(at)
@@ -62,23 +64,23 @@ class Diaries:
 
 
 def judge(diaries: Diaries, acknowledged: Mapping[str, tuple[int, int]]) -> list[str]:
-    """What is wrong, a line each. ``acknowledged``: by value its partition and offset."""
+    """What is wrong, a line each. ``acknowledged``: partition and offset by value."""
     wrong: list[str] = []
-    handed = {got.value for got in diaries.got}
-    missing = sorted(value for value in acknowledged if value not in handed)
+    delivered = {got.value for got in diaries.got}
+    missing = sorted(value for value in acknowledged if value not in delivered)
     if missing:
-        wrong.append(f"{len(missing)} acknowledged records were handed to nobody, the first is {missing[0]}")
+        wrong.append(f"{len(missing)} acknowledged records were delivered to nobody, the first is {missing[0]}")
     for got in diaries.got:
         done_ns = diaries.done.get((got.partition, got.offset))
         if done_ns is not None and got.at_ns > done_ns:
             late_ms = (got.at_ns - done_ns) / 1e6
             wrong.append(
-                f"{got.partition}@{got.offset} was handed to {got.worker} {late_ms:.1f} ms after its commit was "
+                f"{got.partition}@{got.offset} was delivered to {got.worker} {late_ms:.1f} ms after its commit was "
                 "acknowledged"
             )
         where = acknowledged.get(got.value)
         if where is not None and where != (got.partition, got.offset):
-            wrong.append(f"{got.value} is at {where} and was handed to {got.worker} as {got.partition}@{got.offset}")
+            wrong.append(f"{got.value} is at {where} and was delivered to {got.worker} as {got.partition}@{got.offset}")
     by_partition: dict[int, list[Got]] = {}
     for got in diaries.got:
         by_partition.setdefault(got.partition, []).append(got)
@@ -98,7 +100,7 @@ def _interleaved(partition: int, all_got: list[Got]) -> list[str]:
         for first_ns, last_ns, (worker, stay) in spans:
             if worker != got.worker and first_ns < got.at_ns < last_ns:
                 found.append(
-                    f"{partition}@{got.offset} was handed to {got.worker} while {worker} went on with it (stay {stay})"
+                    f"{partition}@{got.offset} was delivered to {got.worker} while {worker} kept it (stay {stay})"
                 )
     return found[:3]
 

@@ -1,7 +1,7 @@
 """What producers and consumers saw, and what of it must be true of the log at the end. Pure, but for a lock.
 
 Every record is unique: its value is ``<producer>/<partition>/<number>``, numbers rising from 0 within a producer's
-partition. So the log itself tells who wrote a record, and as which of its records.
+partition. So the log itself shows who wrote a record, and which of its records it is.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class History:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def acknowledge(self, at: Partition, offset: int, value: bytes) -> None:
-        """A producer was told that its record is at this offset (-1: a duplicate whose offset nobody knows)."""
+        """A producer got the acknowledgement that its record is at this offset (-1: a duplicate of unknown offset)."""
         with self._lock:
             known = self.acknowledged[at].get(offset)
             if offset >= 0 and known is not None and known != value:
@@ -49,7 +49,7 @@ class History:
     def consume(
         self, at: Partition, offsets: Sequence[int], values: Sequence[bytes], *, expected: int | None = None
     ) -> None:
-        """A consumer was given these, the first of which should be at ``expected`` (None: anywhere)."""
+        """A consumer got these records, the first of which should be at ``expected`` (None: anywhere)."""
         with self._lock:
             for offset in offsets:
                 if expected is not None and offset != expected:
@@ -76,9 +76,9 @@ class History:
 def check(history: History, final: Mapping[Partition, Mapping[int, bytes]]) -> list[str]:
     """What is wrong, a line each. ``final``: every record of the log at the end, by offset.
 
-    skipped     a consumer was not given the next offset
-    lost        acknowledged, and not at its offset (or nowhere, if that was not told)
-    doubled     one record at two offsets
+    skipped     a consumer did not get the next offset
+    lost        acknowledged, and not at its offset (or nowhere, if that is unknown)
+    duplicated  one record at two offsets
     misplaced   a record of another partition
     reordered   a producer's later record before an earlier one in a partition
     gap         offsets that are not dense
@@ -123,7 +123,7 @@ def _order(at: Partition, there: Mapping[int, bytes]) -> list[str]:
             wrong.append(f"gap: {at} has no offset {expected}, the next is {offset}")
         expected = offset + 1
         if value in where:
-            wrong.append(f"doubled: {at} has {value!r} at {where[value]} and at {offset}")
+            wrong.append(f"duplicated: {at} has {value!r} at {where[value]} and at {offset}")
             continue
         where[value] = offset
         producer, _, number = value.rpartition(b"/")

@@ -1,8 +1,8 @@
-"""How long partitions were without a leader, from their states in ZooKeeper and from which processes run.
+"""How long partitions were without a leader, according to their states in ZooKeeper and to the running processes.
 
-A partition has a leader while the state that ZooKeeper has names a broker whose process runs and does not stand still.
-So the time a dead broker is still named counts; one that is merely cut off counts as a leader. While ZooKeeper does not
-answer, the last known states count.
+A partition has a leader while its state in ZooKeeper names a broker whose process runs and is not frozen. So the time
+in which a dead broker is still named counts; a broker that is merely cut off counts as a leader. While ZooKeeper does
+not answer, the last known states count.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _END_LIMIT_S: Final = 30.0
 
 
 class LeaderGaps:
-    """The longest times without a leader. Pure. ``longest_s``: of each partition that was ever without one."""
+    """The longest times without a leader. Pure. ``longest_s``: for each partition that was ever without one."""
 
     def __init__(self) -> None:
         self.longest_s: dict[Partition, float] = {}
         self._since_s: dict[Partition, float] = {}
 
     def observe(self, now_s: float, leaders: Mapping[Partition, int | None], serving: Collection[int]) -> None:
-        """At this moment these lead, and these brokers can serve."""
+        """Records that at this moment these lead, and these brokers can serve."""
         for at, leader in leaders.items():
             since_s = self._since_s.setdefault(at, now_s)
             if since_s < now_s:
@@ -49,7 +49,7 @@ class LeaderWatch:
     def __init__(
         self, zookeeper_connect: str, topic: str, partitions: int, serving: Callable[[], Collection[int]]
     ) -> None:
-        """``serving``: the brokers that run and do not stand still; called on the thread."""
+        """``serving``: the brokers that run and are not frozen; called on the thread."""
         self.gaps = LeaderGaps()
         self._connect = zookeeper_connect
         self._paths = {(topic, number): partition_state_path(topic, number) for number in range(partitions)}
@@ -62,7 +62,7 @@ class LeaderWatch:
         self._thread.start()
 
     def stop(self) -> None:
-        """Returns when it looks no more."""
+        """Returns when the thread has ended."""
         self._ended.set()
         self._thread.join(_END_LIMIT_S)
 

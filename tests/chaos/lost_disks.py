@@ -1,8 +1,8 @@
-"""Faults that take a disk away, or all brokers at once: what comes back, in which order, and with what on its disk.
+"""Faults that take a disk, or all brokers at once: which come back, in which order, and with what on their disks.
 
-Rule: a disk is taken only while every replica is in sync and no other one is damaged. What all have lost is nobody's to
-give back; but as long as one in-sync replica has its disk, nothing that was acknowledged may be lost, whoever comes
-back first and with nothing.
+Rule: a disk is taken only while every replica is in sync and no other one is damaged. Nobody can restore what all have
+lost; but while one in-sync replica has its disk, no acknowledged record may be lost, whichever broker comes back first,
+with or without its data.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SESSION_MS: Final = 10_000
 
 
 def partition_states(faults: Faults) -> dict[int, PartitionState] | None:
-    """What ZooKeeper says of each of the topic's partitions; None: it does not answer, or not of all."""
+    """ZooKeeper's state of each of the topic's partitions; None: it does not answer, or not for all."""
     paths = {number: partition_state_path(faults.topic, number) for number in range(faults.partitions)}
     try:
         client = KazooZooKeeper.connect(
@@ -53,7 +53,7 @@ def partition_states(faults: Faults) -> dict[int, PartitionState] | None:
 
 
 def is_whole(faults: Faults, replicas: int = 3) -> bool:
-    """Whether every replica is in sync and none has damage that was not found yet."""
+    """Whether every replica is in sync and none has undetected damage."""
     if any(flip.is_there() for flip in faults.flips):
         return False
     states = partition_states(faults)
@@ -63,7 +63,7 @@ def is_whole(faults: Faults, replicas: int = 3) -> bool:
 
 
 def empty(directories: Sequence[Path]) -> None:
-    """What a new disk has: nothing."""
+    """Empties the disk, as a new one is."""
     for directory in directories:
         for entry in directory.iterdir():
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
@@ -92,8 +92,8 @@ def partition_lost(faults: Faults, broker_id: int) -> Undo | None:
 
 
 def all_killed(faults: Faults, *, is_one_emptied: bool = False) -> Undo | None:
-    """All brokers are killed and come back one after the other, in an order that no earlier time had, until all had
-    been; the last of them not before everything else is mended. One may come back with an empty disk.
+    """All brokers are killed and come back one after the other, in an order that is not repeated until all orders were
+    used; the last of them not before everything else is repaired. One may come back with an empty disk.
 
     As soon as one is back that was in sync and has its disk, there must be a leader.
     """
@@ -112,7 +112,7 @@ def all_killed(faults: Faults, *, is_one_emptied: bool = False) -> Undo | None:
     log.info("killed all order=%s emptied=%s", order, emptied)
     started: list[int] = []
     for broker_id in order[:-1]:
-        with suppress(PylogError):  # ZooKeeper may be away as well; it starts when all is mended
+        with suppress(PylogError):  # ZooKeeper may be away as well; it starts when everything is repaired
             cluster.start(broker_id)
             started.append(broker_id)
         if states is not None and not faults.others_are_under_way:
@@ -128,12 +128,12 @@ def all_killed(faults: Faults, *, is_one_emptied: bool = False) -> Undo | None:
 
 
 def _end(faults: Faults, broker_id: int) -> None:
-    """In order, or not."""
+    """Ends the brokers, in order or not."""
     faults.rng.choice((faults.cluster.kill, faults.cluster.stop))(broker_id)
 
 
 def _leaderless(faults: Faults, before: Mapping[int, PartitionState], with_logs: Sequence[int]) -> list[str]:
-    """Partitions that have no leader though one of these brokers was in sync with them."""
+    """Partitions without a leader although one of these brokers was in sync."""
     due = {number for number, state in before.items() if set(state.isr) & set(with_logs)}
     deadline_s = time.monotonic() + LEADER_LIMIT_S
     while due:

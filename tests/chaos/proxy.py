@@ -1,8 +1,8 @@
 """A forwarding proxy that can cut and slow down the network between processes of this machine.
 
 Every broker advertises the address of a proxy, and reaches ZooKeeper through one; so every connection of the cluster
-goes through here. Who connects is found by the owner of the connection's socket (``/proc``, so Linux only). A cut is
-what a lost network is: bytes stop, nothing is reset, and new connections hang; when it heals, they go on.
+passes here. The source of a connection is found by the owner of its socket (``/proc``, so Linux only). A cut behaves
+like a lost network: bytes stop, nothing is reset, and new connections hang; when it heals, they continue.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 
 @dataclass(eq=False)
 class _Direction:
-    """One way of one link: open or cut, and how late its bytes come."""
+    """One direction of one link: open or cut, and how much its bytes are delayed."""
 
     is_open: asyncio.Event = field(default_factory=asyncio.Event)
     delay_s: float = 0.0
@@ -45,12 +45,12 @@ class _Link:
 
 @dataclass(eq=False)
 class _Proxy:
-    """One listening port, in front of one of the target's."""
+    """One listening port, in front of one port of the target."""
 
     target: str
     target_port: int
     port: int
-    source: str | None  # None: whoever connects
+    source: str | None  # None: any source
     server: asyncio.Server | None = None
 
 
@@ -58,7 +58,7 @@ class Network:
     """All proxies, on one thread of their own. Thread-safe. Close it at the end."""
 
     def __init__(self, processes: Callable[[], Mapping[str, int]]) -> None:
-        """``processes``: the pids of those that have a name of their own; all others are ``"client"``."""
+        """``processes``: the pids of the named processes; all others are ``"client"``."""
         self._processes = processes
         self.first_answers: dict[tuple[str, str], bytes] = {}  # of the last connection from a source to a target
         self._links: dict[tuple[str, str], _Link] = {}
@@ -78,19 +78,19 @@ class Network:
         return self._call(self._add(target, port, source))
 
     def cut(self, source: str, target: str, *, one_way: bool = False) -> None:
-        """From now on nothing comes through from ``source`` to ``target`` (``one_way``), and neither back."""
+        """From now on nothing passes from ``source`` to ``target`` (``one_way``), nor back."""
         self._call(self._set(source, target, is_open=False, one_way=one_way))
 
     def heal(self, source: str, target: str) -> None:
-        """Everything comes through again, what was held back first."""
+        """Everything passes again, held-back bytes first."""
         self._call(self._set(source, target, is_open=True, one_way=False))
 
     def delay(self, source: str, target: str, delay_s: float) -> None:
-        """Bytes come so much later, both ways."""
+        """Delays bytes by that much, both ways."""
         self._call(self._slow(source, target, delay_s))
 
     def refuse(self, target: str, is_refusing: bool) -> None:
-        """``target``'s proxies no longer listen, as the port of a dead process does not; or they do again."""
+        """``target``'s proxies stop listening, like the port of a dead process, or listen again."""
         self._call(self._refuse(target, is_refusing))
 
     def heal_all(self) -> None:
@@ -124,7 +124,7 @@ class Network:
             assert task is not None
             self._tasks.add(task)
             try:
-                # Ended by `close` alone: that is no error of the connection's.
+                # Only `close` cancels it: that is no error of the connection's.
                 with contextlib.suppress(asyncio.CancelledError):
                     await self._forward(proxy, reader, writer)
             finally:
@@ -204,7 +204,7 @@ class Network:
                     way.cancel()
                 await asyncio.gather(*ways, return_exceptions=True)
         except OSError:
-            pass  # a refused port: this end is closed too, as the source would have found
+            pass  # a refused port: this end is closed too, as the source would have seen
         finally:
             for each in (writer, onward):
                 if each is not None:

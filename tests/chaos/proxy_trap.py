@@ -1,4 +1,4 @@
-"""A proxy in the environment that nobody may use: it counts who comes, and serves nobody."""
+"""A proxy in the environment that nobody may use: it counts connections, and serves none."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _END_LIMIT_S: Final = 10.0
 
 
 class ProxyTrap:
-    """While it is entered, the environment of this process and of those it starts names it as every kind of proxy.
+    """While entered, the environment of this process and its children names it as every kind of proxy.
 
-    ``visitors``: how many connections came. Not to be entered twice.
+    ``visitors``: the number of connections. Enter it once.
     """
 
     def __init__(self) -> None:

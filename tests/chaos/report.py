@@ -1,4 +1,4 @@
-"""What a chaos run did, measured and found, in lines for people."""
+"""The actions, measurements and findings of a chaos run, in lines for people."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SHOWN_FAILURES: Final = 8
 
 @dataclass
 class Report:
-    """Of all rounds of a run. ``wrong``: a line for each thing that must not be."""
+    """Covers all rounds of a run. ``wrong``: a line for each violation."""
 
     alone: Counter[str] = field(default_factory=Counter)
     paired: Counter[str] = field(default_factory=Counter)
@@ -27,20 +27,20 @@ class Report:
     longest_silence_of_one: tuple[float, Partition | None] = (0.0, None)
     longest_without_leader: tuple[float, Partition | None] = (0.0, None)
     rounds: int = 0
-    never: list[str] = field(default_factory=list)  # faults that there was no time or no moment for
+    never: list[str] = field(default_factory=list)  # faults for which there was no time or opportunity
     wrong: list[str] = field(default_factory=list)
 
     def note_faults(self, names: Sequence[str]) -> None:
-        """These were there at the same time: one alone, or a pair."""
+        """Records faults that were active together: one alone, or a pair."""
         (self.paired if len(names) > 1 else self.alone).update(names)
 
     @property
     def faults(self) -> int:
-        """How many there were."""
+        """The number of faults."""
         return self.alone.total() + self.paired.total()
 
     def lines(self) -> list[str]:
-        """For people."""
+        """The report for people."""
         width = max(map(len, (*self.alone, *self.paired)), default=0)
         ensembles = ", ".join(f"{count} with {servers}" for servers, count in sorted(self.ensembles.items()))
         failed = "".join(f"\n    {count} x {text}" for text, count in self.failed.most_common(_SHOWN_FAILURES))
@@ -56,7 +56,7 @@ class Report:
             f"longest time without a leader {_time_of(self.longest_without_leader)}",
             f"longest time without an acknowledgement {self.longest_silence_s:.1f} s; "
             f"of one partition {_time_of(self.longest_silence_of_one)}",
-            *(self.wrong or ["nothing lost, doubled, reordered, skipped or made up; replicas identical"]),
+            *(self.wrong or ["nothing lost, duplicated, reordered, skipped or made up; replicas identical"]),
         ]
 
 

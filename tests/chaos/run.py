@@ -1,9 +1,9 @@
 """``python -m tests.chaos.run --minutes 3``: real brokers, a real ZooKeeper, producers, consumers and faults.
 
-One round is one cluster, with one ZooKeeper server or an ensemble of three in turn: the workload runs, faults come
-alone and in pairs, everything is mended, and then the whole log is read and the files of the brokers are compared. A
-run is as many rounds as its time with faults needs. What was found is said in a line each, with the seed and the
-directory, which stays. Rule: nothing that it started or mounted is left, however it ends.
+One round is one cluster, alternately with one ZooKeeper server and an ensemble of three: the workload runs, faults
+occur alone and in pairs, everything is repaired, and then the whole log is read and the brokers' files are compared. A
+run has as many rounds as its time with faults needs. Each finding is one line, with the seed and the directory, which
+stays. Rule: however a run ends, nothing that it started or mounted is left.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def main() -> int:
     seed = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(1 << 32)
     log.info("seed=%d", seed)
     report = Report()
-    # Two at the least: with one ZooKeeper server, and with three. What counts is the time with faults.
+    # At least two: with one ZooKeeper server, and with three. What counts is the time with faults.
     rounds = max(2, math.ceil(arguments.minutes * 60 / _ROUND_S))
     while report.rounds < rounds and not report.wrong:
         one_round(
@@ -96,7 +96,7 @@ def one_round(
     only: str | None = None,
     is_alone: bool = False,
 ) -> None:
-    """One cluster from its start to the comparison of its files; adds to ``report``. ``is_alone``: no pairs."""
+    """Runs one cluster from its start to the comparison of its files; adds to ``report``. ``is_alone``: no pairs."""
     for left in sweep():
         log.info("swept disk=%s", left)
     directory = Path(tempfile.mkdtemp(prefix="pylog-chaos-"))
@@ -181,7 +181,9 @@ def _measure(report: Report, workload: Workload, watch: LeaderWatch) -> None:
 def _break_things(
     faults: Faults, kinds: list[Fault], report: Report, *, until_s: float, is_alone: bool = False
 ) -> None:
-    """One fault, or two that overlap, then a little calm; again and again. None comes anew before all others did."""
+    """Causes one fault, or two that overlap, then a little calm, repeatedly. No fault is repeated before all others
+    occurred.
+    """
     deck: list[Fault] = []
     while time.monotonic() < until_s:
         undos: list[tuple[str, Undo]] = []
@@ -203,7 +205,9 @@ def _break_things(
 
 
 def mend(undos: list[tuple[str, Undo]]) -> None:
-    """All of them; one that needs another to be mended first (a broker's start: ZooKeeper) comes again behind it."""
+    """Repairs all; a fault that needs another to be repaired first (a broker's start needs ZooKeeper) is retried
+    after it.
+    """
     left, deadline_s = deque(undos), time.monotonic() + _MENDING_LIMIT_S
     while left:
         name, undo = left.popleft()
@@ -219,7 +223,7 @@ def mend(undos: list[tuple[str, Undo]]) -> None:
 
 
 def _keep(directory: Path) -> None:
-    """What is on small disks, beside them: they go away."""
+    """Copies the content of small disks beside them: they disappear."""
     for disk in directory.glob("disk-*"):
         shutil.copytree(disk, directory / f"kept-{disk.name}", ignore=shutil.ignore_patterns("ballast"))
 
@@ -230,7 +234,7 @@ def _unmount(disks: SmallDisks | None) -> None:
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    """SIGTERM ends it as an exception does, so everything that is open is closed."""
+    """SIGTERM ends the run like an exception, so that everything open is closed."""
     raise SystemExit(128 + number)
 
 

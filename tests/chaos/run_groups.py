@@ -1,8 +1,8 @@
 """``python -m tests.chaos.run_groups --minutes 3``: a group of twelve workers over brokers that fail.
 
-Workers join, leave, are killed and frozen, while brokers and ZooKeeper are killed, paused and cut off. Then all is
-mended, everything that was acknowledged must have been processed, and the workers' diaries must agree (see
-`group_verdict`). Rule: nothing that it started is left, however it ends.
+Workers join, leave, are killed and frozen, while brokers and ZooKeeper are killed, paused and cut off. Then everything
+is repaired, every acknowledged record must have been processed, and the workers' diaries must agree (see
+`group_verdict`). Rule: however it ends, nothing that it started is left.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ _CALM_LIMIT_S: Final = 180.0
 
 @dataclass(slots=True)
 class Outcome:
-    """What a round came to."""
+    """The outcome of a round."""
 
     wrong: list[str] = field(default_factory=list)
     acknowledged: int = 0
-    handed: int = 0
+    delivered: int = 0
     faults: dict[str, int] = field(default_factory=dict)
     events: dict[str, int] = field(default_factory=dict)
 
     def lines(self) -> list[str]:
-        """For people."""
+        """The outcome for people."""
         return [
-            f"acknowledged {self.acknowledged:,} records, handed out {self.handed:,}",
+            f"acknowledged {self.acknowledged:,} records, delivered {self.delivered:,}",
             "faults: " + ", ".join(f"{name} {count}" for name, count in sorted(self.faults.items())),
             "diaries: " + ", ".join(f"{name} {count:,}" for name, count in sorted(self.events.items())),
             *(self.wrong or ["every acknowledged record was processed, and once where its worker lived"]),
@@ -80,8 +80,8 @@ class Source(threading.Thread):
                 futures.append((f"v{number}", producer.send(TOPIC, f"v{number}".encode())))
                 number += 1
             for value, future in futures:
-                told = future.result(300)
-                self.acknowledged[value] = (told.partition, told.offset)
+                metadata = future.result(300)
+                self.acknowledged[value] = (metadata.partition, metadata.offset)
 
     def stop(self) -> None:
         """Returns when everything is acknowledged. Raises `TimeoutError`."""
@@ -94,7 +94,7 @@ class Source(threading.Thread):
 def one_round(
     rng: random.Random, *, duration_s: float, zookeepers: int, rate: int = 60, only: str | None = None
 ) -> Outcome:
-    """One cluster and one group, from start to verdict. What went wrong keeps its directory."""
+    """Runs one cluster and one group, from start to verdict. A failed round keeps its directory."""
     directory = Path(tempfile.mkdtemp(prefix="pylog-chaos-groups-"))
     outcome = Outcome()
     cluster = ChaosCluster(brokers=3, zookeepers=zookeepers, directory=directory)
@@ -126,7 +126,7 @@ def one_round(
             diaries = crowd.diaries()
             outcome.faults |= {f"worker: {what}": count for what, count in crowd.counts.items() if what != "nothing"}
     outcome.wrong += judge(diaries, source.acknowledged)
-    outcome.acknowledged, outcome.handed, outcome.events = len(source.acknowledged), len(diaries.got), diaries.counts
+    outcome.acknowledged, outcome.delivered, outcome.events = len(source.acknowledged), len(diaries.got), diaries.counts
     if outcome.wrong:
         outcome.wrong.append(f"kept: {directory}")
     else:
@@ -180,7 +180,7 @@ def main() -> int:
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    """SIGTERM ends it as an exception does, so everything that is open is closed."""
+    """SIGTERM ends the run like an exception, so that everything open is closed."""
     raise SystemExit(128 + number)
 
 

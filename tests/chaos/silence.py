@@ -1,4 +1,4 @@
-"""The longest times without an acknowledgement: of any record, and of one partition's.
+"""The longest times without an acknowledgement: of any record, and for each partition.
 
 A producer waits for all its records now and then, so a partition may also be silent because another one is.
 """
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 
 class Silence:
-    """Thread-safe. Times are of one clock, in seconds; ``partition_s`` is of each partition, ``all_s`` of all."""
+    """Thread-safe. Times are of one clock, in seconds; ``partition_s`` is by partition, ``all_s`` of all."""
 
     def __init__(self) -> None:
         self.all_s = 0.0
@@ -20,7 +20,7 @@ class Silence:
         self._lock = threading.Lock()
 
     def begin(self, now_s: float, partitions: Iterable[int]) -> None:
-        """From now on acknowledgements are awaited."""
+        """From now on acknowledgements are expected."""
         self._last_s = now_s
         self._last_of_s = dict.fromkeys(partitions, now_s)
         self.partition_s = dict.fromkeys(self._last_of_s, 0.0)

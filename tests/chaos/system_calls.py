@@ -1,10 +1,10 @@
 """System calls of a real broker that fail or stall: strace stands between its process and the kernel.
 
-What the disk does is therefore what a disk does: an fsync that failed has failed for good, the next one succeeds
-without writing anything, and a call that stalls holds up the thread that made it and no other.
+So the disk behaves as disks do: a failed fsync has failed for good, the next one succeeds without writing anything, and
+a stalled call holds up its own thread and no other.
 
-Rule: none outlives its process, nor `CallFaults.end`; a broker goes on by itself when strace has left. Linux, and only
-where strace is installed and may attach; elsewhere `can_inject` says so.
+Rule: no fault outlives its process, nor `CallFaults.end`; a broker continues by itself when strace has left. Linux, and
+only where strace is installed and may attach; elsewhere `can_inject` says so.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _WRITES: Final = "pwritev,pwritev2,pwrite64"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallFault:
-    """What happens to which calls, in strace's words."""
+    """Which calls are affected and how, in strace's notation."""
 
     calls: str
     what: str
 
     @property
     def expression(self) -> str:
-        """What strace's option ``-e`` takes."""
+        """The argument of strace's option ``-e``."""
         return f"inject={self.calls}:{self.what}"
 
 
@@ -44,12 +44,12 @@ NO_ROOM: Final = CallFault(calls=_WRITES, what="error=ENOSPC")
 
 
 def stalled_sync(stall_s: float) -> CallFault:
-    """Each fsync takes so long."""
+    """Each fsync takes that long."""
     return CallFault(calls=_SYNCS, what=f"delay_enter={int(stall_s * 1e6)}")
 
 
 def stalled_write(stall_s: float) -> CallFault:
-    """Each write takes so long."""
+    """Each write takes that long."""
     return CallFault(calls=_WRITES, what=f"delay_enter={int(stall_s * 1e6)}")
 
 
@@ -57,7 +57,7 @@ class CallFaults:
     """One fault of one process, from here to `end`. Raises `OSError` where strace cannot attach."""
 
     def __init__(self, pid: int, fault: CallFault, output: Path) -> None:
-        """``output``: where what strace itself has to say goes."""
+        """``output``: where strace's own messages go."""
         self._pid = pid
         command = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={fault.calls}", "-e", fault.expression]
         self._strace = GuardedProcess([*command, "-p", str(pid)], output=output)
@@ -67,13 +67,13 @@ class CallFaults:
             raise OSError(f"strace cannot attach to process {pid}: {output.read_text()[-500:].strip()}")
 
     def end(self) -> None:
-        """The process's calls are its own again when this returns. May be called twice."""
+        """The process's calls are its own again when this returns. Idempotent."""
         if self._strace.poll() is None:
             self._strace.stop(_LIMIT_S)
 
 
 def can_inject(directory: Path) -> bool:
-    """Whether calls of a process can be made to fail here: by trying. ``directory``: for what strace says."""
+    """Whether system calls can be made to fail here, found out by trying. ``directory``: for strace's messages."""
     if shutil.which("strace") is None or not sys.platform.startswith("linux"):
         return False
     victim = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])

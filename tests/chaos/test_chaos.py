@@ -1,6 +1,6 @@
-"""Real brokers under real faults, for three minutes; ``make chaos MINUTES=60`` is the same at length.
+"""Real brokers under real faults, for three minutes; ``make chaos MINUTES=60`` runs the same for longer.
 
-``PYLOG_CHAOS_MINUTES`` sets how long, ``PYLOG_CHAOS_SEED`` repeats a run's choice of faults.
+``PYLOG_CHAOS_MINUTES`` sets the duration, ``PYLOG_CHAOS_SEED`` repeats a run's choice of faults.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ SEED = int(os.environ.get("PYLOG_CHAOS_SEED", "0")) or random.SystemRandom().ran
 
 
 @pytest.mark.parametrize("zookeepers", [1, 3])
-def test_nothing_acknowledged_is_lost_doubled_or_reordered_whatever_breaks(zookeepers: int) -> None:
-    """W9, W11, W12, W13, W14, W19, W26: kill, stop, pause, cut off, slow down or fill anything, alone and in pairs."""
+def test_no_acknowledged_record_is_lost_duplicated_or_reordered_whatever_breaks(zookeepers: int) -> None:
+    """W9, W11, W12, W13, W14, W19, W26: anything may be killed, stopped, paused, cut off, slowed down or filled,
+    alone and in pairs.
+    """
     report = Report()
     one_round(
         random.Random(SEED + zookeepers),

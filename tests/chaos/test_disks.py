@@ -1,4 +1,4 @@
-"""Small disks come and go with the process that made them. Where mounts are not allowed, that is what is seen."""
+"""Small disks exist as long as the process that made them. Where mounts are not allowed, that is what is checked."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ time.sleep(600)
 
 
 def test_disk_is_small_and_gone_after_close(tmp_path: Path) -> None:
-    """What is filled is never the machine's own disk."""
+    """The machine's own disk is never filled."""
     disks, at = SmallDisks(), tmp_path / "disk"
     if not can_mount():
         with pytest.raises(OSError, match="no tmpfs"):
@@ -54,8 +54,8 @@ def test_disk_does_not_outlive_its_process_when_that_is_killed(tmp_path: Path) -
     wait_until(lambda: not os.path.ismount(at), "it is unmounted", _LIMIT_S)
 
 
-def test_sweep_takes_what_dead_owners_left_and_nothing_of_the_living(tmp_path: Path) -> None:
-    """A run's disks are not the next run's to unmount while it lives."""
+def test_sweep_unmounts_disks_of_dead_owners_only(tmp_path: Path) -> None:
+    """The disks of a running run are not the next run's to unmount."""
     if not can_mount():
         return
     ended = subprocess.Popen(["true"])

@@ -14,7 +14,7 @@ from tests.chaos.group_crowd import Crowd, Worker
 
 
 def crowd_of(directory: Path, program: str) -> Crowd:
-    """One worker that runs the program, and has begun: it wrote a line."""
+    """One worker that runs the program and has begun: it wrote a line."""
     crowd = Crowd(directory, "127.0.0.1:1", topic="t", group="g", size=1, rng=random.Random(1))
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
     assert process.stdout is not None
@@ -24,7 +24,7 @@ def crowd_of(directory: Path, program: str) -> Crowd:
     return crowd
 
 
-def test_worker_told_to_leave_before_it_had_begun_is_in_order(tmp_path: Path) -> None:
+def test_worker_signalled_before_it_had_begun_ends_in_order(tmp_path: Path) -> None:
     """It has no handler yet, so the signal ends it."""
     with crowd_of(tmp_path, "import time; print('here', flush=True); time.sleep(60)") as crowd:
         assert crowd.leave() == []
@@ -33,8 +33,8 @@ def test_worker_told_to_leave_before_it_had_begun_is_in_order(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("status", [1, 143])
-def test_worker_that_ends_by_a_defect_is_told(tmp_path: Path, status: int) -> None:
-    """Whatever it ends with but 0 and the signal itself."""
+def test_worker_that_ends_by_a_defect_is_reported(tmp_path: Path, status: int) -> None:
+    """Any exit status except 0 and the signal itself is a defect."""
     program = f"import signal, sys; signal.signal(15, lambda *_: sys.exit({status})); print('here', flush=True); "
     program += "signal.pause()"
     with crowd_of(tmp_path, program) as crowd:
@@ -42,7 +42,7 @@ def test_worker_that_ends_by_a_defect_is_told(tmp_path: Path, status: int) -> No
         assert crowd.broken()
 
 
-def test_worker_that_had_begun_and_is_ended_by_the_signal_is_told(tmp_path: Path) -> None:
+def test_worker_that_had_begun_and_is_ended_by_the_signal_is_reported(tmp_path: Path) -> None:
     """It has a handler by then, and leaves its group."""
     with crowd_of(tmp_path, "import time; print('here', flush=True); time.sleep(60)") as crowd:
         (tmp_path / "w0.diary").write_text("1 assign 0\n")

@@ -1,4 +1,4 @@
-"""The checker of the chaos runs: it sees each anomaly, and none where there is none."""
+"""The checker of the chaos runs finds each anomaly, and none in a sound history."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _acknowledged(log: dict[int, bytes]) -> History:
     return history
 
 
-def test_sound_history_has_nothing_wrong() -> None:
+def test_sound_history_has_no_anomaly() -> None:
     """Records that were given up may be there or not."""
     log = _log(0, 1, 3, 4)
     assert check(_acknowledged(log), {_AT: {**log, 4: value_of("p0", 0, 5)}}) == []
@@ -32,20 +32,20 @@ def test_sound_history_has_nothing_wrong() -> None:
     [
         (_log(0, 1), "lost"),
         (_log(0, 1, 3), "lost"),
-        (_log(0, 1, 2, 2), "doubled"),
+        (_log(0, 1, 2, 2), "duplicated"),
         ({**_log(0, 1, 2), 3: value_of("p0", 0, 7), 4: value_of("p0", 0, 5)}, "reordered"),
         ({**_log(0, 1, 2), 4: value_of("p0", 0, 5)}, "gap"),
         (_log(0, 1), "unreal"),
     ],
 )
-def test_anomaly_is_seen(final: dict[int, bytes], anomaly: str) -> None:
-    """Each has its name."""
+def test_anomaly_is_found(final: dict[int, bytes], anomaly: str) -> None:
+    """Each anomaly has its name."""
     found = check(_acknowledged(_log(0, 1, 2)), {_AT: final})
     assert any(line.startswith(anomaly) for line in found), found
 
 
-def test_two_contents_at_one_offset_are_seen_by_acknowledgements_and_by_readers() -> None:
-    """One offset, one content, for everybody and at all times."""
+def test_two_contents_at_one_offset_are_found_by_acknowledgements_and_by_readers() -> None:
+    """An offset has one content, for everybody and at all times."""
     history = _acknowledged(_log(0))
     history.acknowledge(_AT, 0, value_of("p1", 0, 0))
     history.consume(_AT, [0], [value_of("p1", 0, 0)])
@@ -53,8 +53,8 @@ def test_two_contents_at_one_offset_are_seen_by_acknowledgements_and_by_readers(
     assert [line.split(" ")[4] for line in found[:2]] == ["acknowledged", "read"]
 
 
-def test_consumer_that_leaves_an_offset_out_is_seen() -> None:
-    """Between two polls, and within one."""
+def test_consumer_that_skips_an_offset_is_found() -> None:
+    """The gap may be between two polls, or within one."""
     history, log = History(), _log(0, 1, 2, 3)
     history.consume(_AT, [0], [log[0]])
     history.consume(_AT, [2], [log[2]], expected=1)
@@ -64,7 +64,7 @@ def test_consumer_that_leaves_an_offset_out_is_seen() -> None:
 
 
 def test_acknowledged_record_without_an_offset_must_be_somewhere() -> None:
-    """A duplicate's offset may be unknown; the record is there all the same."""
+    """A duplicate's offset may be unknown, but the record is there."""
     history = History()
     history.acknowledge(_AT, -1, value_of("p0", 0, 1))
     assert check(history, {_AT: _log(0, 1)}) == []
@@ -72,7 +72,7 @@ def test_acknowledged_record_without_an_offset_must_be_somewhere() -> None:
     assert history.acknowledged_records == 1
 
 
-def test_record_of_one_partition_in_another_is_seen() -> None:
-    """A log holds its own partition's records only."""
+def test_record_of_one_partition_in_another_is_found() -> None:
+    """A log contains only its own partition's records."""
     found = check(History(), {("t", 1): _log(0)})
     assert found == ["misplaced: ('t', 1) has b'p0/0/0' at 0"]

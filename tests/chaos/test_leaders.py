@@ -10,8 +10,8 @@ _AT = ("t", 0)
 
 
 @pytest.mark.parametrize("leader", [None, 1])
-def test_time_without_a_leader_lasts_until_one_that_can_serve_is_seen(leader: int | None) -> None:
-    """Nobody is named, or a broker that does not run."""
+def test_time_without_a_leader_lasts_until_a_serving_one_is_observed(leader: int | None) -> None:
+    """No broker is named, or one that does not run."""
     gaps = LeaderGaps()
     gaps.observe(10.0, {_AT: 1}, {1, 2})
     gaps.observe(11.0, {_AT: leader}, {2})
@@ -21,7 +21,7 @@ def test_time_without_a_leader_lasts_until_one_that_can_serve_is_seen(leader: in
     assert gaps.longest_s == {_AT: 3.5}
 
 
-def test_gap_that_lasts_is_counted_and_the_longest_of_several_stays() -> None:
+def test_longest_of_several_gaps_is_kept() -> None:
     """Each partition has its own."""
     gaps, other = LeaderGaps(), ("t", 1)
     for now_s, leader in ((1.0, None), (4.0, 1), (5.0, None), (6.0, None)):

@@ -1,4 +1,4 @@
-"""The proxy between processes: what the chaos runs rest on."""
+"""The proxy between processes, on which the chaos runs rely."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SILENCE_S = 0.2
 
 @pytest.fixture
 def echo_port() -> Iterator[int]:
-    """A server that sends back what it gets."""
+    """A server that echoes what it receives."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
@@ -54,7 +54,7 @@ def _connect(port: int) -> socket.socket:
     return socket.create_connection(("127.0.0.1", port), timeout=_LIMIT_S)
 
 
-def test_cut_link_holds_bytes_back_and_gives_them_when_it_heals(network: Network, echo_port: int) -> None:
+def test_cut_link_holds_bytes_back_and_delivers_them_when_it_heals(network: Network, echo_port: int) -> None:
     """A lost network loses no connection."""
     with _connect(network.add("echo", echo_port)) as connection:
         connection.sendall(b"before")
@@ -78,7 +78,7 @@ def test_cut_concerns_only_the_source_it_names(network: Network, echo_port: int)
 
 
 def test_new_connection_over_a_cut_link_hangs_until_it_heals(network: Network, echo_port: int) -> None:
-    """As over a lost network."""
+    """It behaves like a lost network."""
     port = network.add("echo", echo_port)
     network.cut("me", "echo")
     with _connect(port) as connection:
@@ -92,7 +92,7 @@ def test_new_connection_over_a_cut_link_hangs_until_it_heals(network: Network, e
 
 
 def test_refusing_target_is_a_refused_port_until_it_listens_again(network: Network, echo_port: int) -> None:
-    """As the port of a dead process."""
+    """It behaves like the port of a dead process."""
     port = network.add("echo", echo_port)
     network.refuse("echo", True)
     with pytest.raises(ConnectionRefusedError):
@@ -103,8 +103,8 @@ def test_refusing_target_is_a_refused_port_until_it_listens_again(network: Netwo
         assert connection.recv(100) == b"again"
 
 
-def test_storm_of_connections_is_told_apart_and_comes_through(network: Network, echo_port: int) -> None:
-    """After a fault everybody connects at once: whose each is must not cost so much that nobody comes through."""
+def test_storm_of_connections_is_attributed_and_gets_through(network: Network, echo_port: int) -> None:
+    """After a fault everybody connects at once: finding the sources must not cost so much that nobody gets through."""
     network.cut("other", "echo")
     port = network.add("echo", echo_port)
     with contextlib.ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""The trap for whoever uses a proxy of the environment."""
+"""The trap for clients that use a proxy of the environment."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from tests.chaos.proxy_trap import VARIABLES, ProxyTrap
 
 
-def test_trap_counts_who_uses_the_environments_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A trap that counts nobody would prove nothing; and the environment is as before when it is left."""
+def test_trap_counts_users_of_the_environments_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trap that counts nobody would prove nothing; leaving it restores the environment."""
     monkeypatch.setenv("no_proxy", "localhost")
     monkeypatch.delenv("http_proxy", raising=False)
     before = dict(os.environ)

@@ -1,4 +1,4 @@
-"""What a chaos run says of itself."""
+"""What a chaos run reports."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from tests.chaos.report import Report
 from tests.chaos.silence import Silence
 
 
-def test_report_tells_faults_alone_and_paired_and_the_longest_times() -> None:
-    """Everything by which two runs are compared."""
+def test_report_has_faults_alone_and_paired_and_the_longest_times() -> None:
+    """The report has everything by which two runs are compared."""
     report = Report(acknowledged=1234, longest_silence_s=2.04, rounds=2)
     report.note_faults(["kill"])
     report.note_faults(["kill", "cut"])
@@ -26,18 +26,18 @@ def test_report_tells_faults_alone_and_paired_and_the_longest_times() -> None:
         "records acknowledged 1,234, read 0; given up: none",
         "longest time without a leader 1.5 s (t-3)",
         "longest time without an acknowledgement 2.0 s; of one partition 3.0 s (t-1)",
-        "nothing lost, doubled, reordered, skipped or made up; replicas identical",
+        "nothing lost, duplicated, reordered, skipped or made up; replicas identical",
     ]
 
 
-def test_faults_that_never_happened_are_told() -> None:
-    """A blind spot shows."""
+def test_faults_that_never_happened_are_reported() -> None:
+    """A blind spot is visible."""
     report = Report(never=["kill", "cut"])
     assert "never happened: kill, cut" in report.lines()
 
 
 def test_silence_is_measured_for_all_and_for_each_partition() -> None:
-    """From the beginning on."""
+    """The time from the beginning on counts."""
     silence = Silence()
     silence.begin(10.0, range(2))
     for now_s, partition in ((11.0, 0), (12.5, 0), (14.0, 1), (14.5, 0)):
@@ -46,7 +46,7 @@ def test_silence_is_measured_for_all_and_for_each_partition() -> None:
 
 
 def test_unknown_fault_is_refused_with_the_names_of_all() -> None:
-    """FAULT= that matches nothing must not pass as a run without faults."""
+    """A FAULT= that matches nothing must not pass as a run without faults."""
     kinds = catalogue(Machine(has_small_disks=True, has_strace=True))
     assert [fault.name for fault in named(kinds, "controller")] == ["kill the controller"]
     assert named(kinds, None) == kinds

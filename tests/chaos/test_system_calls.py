@@ -1,4 +1,4 @@
-"""The faults of system calls, each seen in a real process."""
+"""The faults of system calls, each observed in a real process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tests.chaos.system_calls import FAILED_SYNC, FAILED_WRITE, NO_ROOM, CallFault, CallFaults, can_inject, stalled_sync
 
 _LIMIT_S = 20.0
-# Writes and syncs each time it is told to; says what came of both and whether the sync took long.
+# Writes and syncs at each request; prints the outcome of both and whether the sync took long.
 _VICTIM = """
 import os, sys, time
 descriptor = os.open(sys.argv[1], os.O_CREAT | os.O_RDWR)
@@ -40,7 +40,7 @@ for line in sys.stdin:
     ids=["failed sync", "no room", "failed write", "stalled sync"],
 )
 def test_calls_fail_or_stall_until_the_fault_ends(tmp_path: Path, fault: CallFault, expected: list[str]) -> None:
-    """What a broker meets under these faults is what they say, and nothing is left of them afterwards."""
+    """A broker under a fault gets exactly the named failures, and nothing of them is left afterwards."""
     if not can_inject(tmp_path):
         return  # strace is missing here, or may not attach
     victim = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""What is looked at when a round is over: every record of the log, and the files of every replica."""
+"""What is checked at the end of a round: every record of the log, and the files of every replica."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _POLL_S: Final = 0.5
 
 
 def calm(cluster: ChaosCluster, limit_s: float = _LIMIT_S) -> list[str]:
-    """Waits until all replicas are in sync and nothing moves; what is stuck after ``limit_s``."""
+    """Waits until all replicas are in sync and nothing moves; returns what is stuck after ``limit_s``."""
     cluster.network.heal_all()
     deadline_s = time.monotonic() + limit_s
     try:
@@ -37,9 +37,9 @@ def calm(cluster: ChaosCluster, limit_s: float = _LIMIT_S) -> list[str]:
 
 
 def hidden_damage(cluster: ChaosCluster, topic: str, flips: Sequence[Flip]) -> list[str]:
-    """Lets brokers lead and serve what was damaged while they were down: then it must be found, and mended.
+    """Lets brokers lead and serve logs that were damaged while they were down: the damage must be found and repaired.
 
-    What is still there after `_LIMIT_S` is wrong. Other replicas are to be in sync.
+    Damage that remains after `_LIMIT_S` is an error. Other replicas must be in sync.
     """
     wrong = []
     for flip in flips:
@@ -48,7 +48,7 @@ def hidden_damage(cluster: ChaosCluster, topic: str, flips: Sequence[Flip]) -> l
             if time.monotonic() > deadline_s:
                 wrong.append(f"hidden: {flip} is not found, though its broker led and all was read")
                 break
-            # What is refused: it gives up leading just now, or does not lead yet; so again.
+            # A refusal: the broker is giving up its leadership just now, or does not lead yet; so retry.
             with contextlib.suppress(PylogError):
                 _lead_and_serve(cluster, topic, flip)
             time.sleep(_POLL_S)
@@ -81,7 +81,7 @@ def everything(cluster: ChaosCluster, topic: str, partitions: int) -> dict[Parti
 
 
 def replicas(cluster: ChaosCluster, topic: str) -> dict[Partition, list[Path]]:
-    """Where each partition's replicas are."""
+    """The directories of each partition's replicas."""
     with Admin(cluster.proxied_servers) as admin:
         partitions = admin.describe_topic(topic).partitions
     return {
@@ -93,7 +93,9 @@ def replicas(cluster: ChaosCluster, topic: str) -> dict[Partition, list[Path]]:
 
 
 def compare(directories: Mapping[Partition, Sequence[Path]], ends: Mapping[Partition, int]) -> list[str]:
-    """What differs between replicas, or is not in all of them. ``ends``: the offset behind what was read of each."""
+    """What differs between replicas, or is not in all of them. ``ends``: the offset after the last record read, by
+    partition.
+    """
     wrong = []
     for at, paths in directories.items():
         found = compare_replicas(paths)

@@ -1,4 +1,4 @@
-"""Producers and consumers that go on whatever happens to the cluster, and write down what they were told."""
+"""Producers and consumers that continue whatever happens to the cluster, and record the answers they get."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _END_LIMIT_S = 300.0
 
 
 class Workload:
-    """So many producers and consumers of one topic, each in a thread of its own. Started and stopped once."""
+    """That many producers and consumers of one topic, each in a thread of its own. Started and stopped once."""
 
     def __init__(
         self, bootstrap_servers: str, topic: str, partitions: int, *, producers: int, consumers: int, rate: int
@@ -41,17 +41,17 @@ class Workload:
         ]
 
     def start(self) -> None:
-        """Begins to produce and to consume."""
+        """Starts to produce and to consume."""
         self.silence.begin(time.monotonic(), range(self._partitions))
         for thread in (*self._producers, *self._consumers):
             thread.start()
 
     def send_no_more(self) -> None:
-        """Returns at once; what was sent is still to be acknowledged."""
+        """Returns at once; sent records may still be acknowledged."""
         self._stopping.set()
 
     def abandon(self) -> None:
-        """Returns at once; the threads end by themselves, nothing more is sent or read."""
+        """Returns at once; the threads end by themselves, and nothing more is sent or read."""
         self._stopping.set()
         self._ended.set()
 
@@ -61,7 +61,7 @@ class Workload:
         self._join(self._producers)
 
     def stop(self) -> None:
-        """Ends the consumers too."""
+        """Stops the consumers too."""
         self.stop_producing()
         self._ended.set()
         self._join(self._consumers)
@@ -92,7 +92,7 @@ class Workload:
         partition, count = number % self._partitions, number // self._partitions
         value = value_of(name, partition, count)
 
-        def told(metadata: Any, error: BaseException | None) -> None:
+        def on_delivery(metadata: Any, error: BaseException | None) -> None:
             if error is not None:
                 self.history.fail(error)
                 return
@@ -100,7 +100,7 @@ class Workload:
             self.silence.note(time.monotonic(), partition)
 
         try:
-            producer.send(self._topic, value, partition=partition, on_delivery=told)
+            producer.send(self._topic, value, partition=partition, on_delivery=on_delivery)
         except PylogError as error:
             self.history.fail(error)
             time.sleep(_PAUSE_S)
@@ -112,7 +112,9 @@ class Workload:
             self.history.fail(error)
 
     def _consume(self, number: int) -> None:
-        """Every other consumer begins anew now and then, so that everything is read more than once."""
+        """Every other consumer starts again from the beginning now and then, so that everything is read more than
+        once.
+        """
         partitions = [TopicPartition(self._topic, partition) for partition in range(self._partitions)]
         while not self._ended.is_set():
             try:

@@ -16,7 +16,7 @@ from pyspark_log.testing import LocalCluster
 
 @pytest.fixture(scope="session")
 def pylog_forks() -> Iterator[PylogForks]:
-    """The process that calls of `pylog` are forked from."""
+    """The process from which calls of `pylog` are forked."""
     forks = PylogForks()
     yield forks
     forks.close()
@@ -24,7 +24,7 @@ def pylog_forks() -> Iterator[PylogForks]:
 
 @pytest.fixture
 def run_pylog(pylog_forks: PylogForks, tmp_path: Path) -> Pylog:
-    """`run_pylog("topic", "list", stdin="…", environment={…})`; what it did, whatever that was."""
+    """`run_pylog("topic", "list", stdin="…", environment={…})` returns the outcome, whatever it is."""
 
     def run(
         *arguments: str, stdin: str | bytes = b"", environment: dict[str, str] | None = None
@@ -44,7 +44,7 @@ def run_pylog(pylog_forks: PylogForks, tmp_path: Path) -> Pylog:
 
 @pytest.fixture
 def pylog(run_pylog: Pylog, pylog_cluster: LocalCluster) -> Pylog:
-    """The same against the session's cluster; fails the test if the command did, unless ``status`` expects it."""
+    """The same against the session's cluster; fails the test if the command failed, unless ``status`` expects it."""
 
     def run(*arguments: str, status: int = 0, **keywords: object) -> subprocess.CompletedProcess[str]:
         done = run_pylog(*arguments, "-b", pylog_cluster.bootstrap_servers, **keywords)
@@ -56,7 +56,7 @@ def pylog(run_pylog: Pylog, pylog_cluster: LocalCluster) -> Pylog:
 
 @pytest.fixture
 def topic(pylog_cluster: LocalCluster, request: pytest.FixtureRequest) -> str:
-    """A topic of the test's own: untyped, two partitions."""
+    """An untyped topic of the test's own, with two partitions."""
     name = topic_name(request)
     with Admin(pylog_cluster.bootstrap_servers) as admin:
         admin.create_topic(name, partitions=2)
@@ -65,7 +65,7 @@ def topic(pylog_cluster: LocalCluster, request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def typed_topic(pylog_cluster: LocalCluster, request: pytest.FixtureRequest) -> str:
-    """A topic of the test's own with columns carrier (its key) and delay; one partition."""
+    """A topic of the test's own with columns carrier (its key) and delay, and one partition."""
     name = topic_name(request) + "-typed"
     with Admin(pylog_cluster.bootstrap_servers) as admin:
         admin.create_topic(name, schema="carrier string, delay int32", key="carrier")
@@ -73,5 +73,5 @@ def typed_topic(pylog_cluster: LocalCluster, request: pytest.FixtureRequest) -> 
 
 
 def topic_name(request: pytest.FixtureRequest) -> str:
-    """The test's name as a topic may be called."""
+    """The test's name as a valid topic name."""
     return "".join(c if c.isalnum() else "-" for c in request.node.name)[:200]

@@ -1,4 +1,4 @@
-"""Which processes there are: for tests that hold that none is left. Reads /proc where there is one, else asks `ps`."""
+"""The process table, for tests that prove that no process is left. Reads /proc where there is one, else asks `ps`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def process_table() -> dict[int, ProcessEntry]:
 
 
 def children_of(pid: int) -> set[int]:
-    """All processes below ``pid``, however deep."""
+    """All descendants of ``pid``."""
     table = process_table().values()
     found = {pid}
     while more := {entry.pid for entry in table if entry.parent in found} - found:
@@ -48,7 +48,7 @@ def is_alive(pid: int) -> bool:
 
 
 def wait_until_gone(pids: set[int], limit_s: float = 20.0) -> None:
-    """Fails unless all processes are gone in time."""
+    """Fails unless all processes have ended in time."""
     wait_until(lambda: {pid for pid in pids if is_alive(pid)} == set(), "all are gone", limit_s)
 
 
@@ -57,6 +57,6 @@ def _from_proc(directory: Path) -> ProcessEntry | None:
         text = (directory / "stat").read_text()
     except OSError:
         return None  # it ended while we looked
-    # pid (name) state ppid …; the name may hold anything, so count from its last bracket
+    # pid (name) state ppid …; the name may contain anything, so count from its last bracket
     state, parent = text.rpartition(")")[2].split()[:2]
     return ProcessEntry(int(directory.name), int(parent), state)

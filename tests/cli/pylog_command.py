@@ -14,6 +14,6 @@ COMMAND = [sys.executable, "-m", "pyspark_log.cli"]
 
 
 def clean_environment(home: Path, **more: str) -> dict[str, str]:
-    """Without settings of whoever runs the tests; ``home`` has none either."""
+    """An environment without settings of the user who runs the tests; ``home`` has none either."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYLOG_", "XDG_", "PYSPARK_"))}
     return {**kept, "HOME": str(home), "COLUMNS": "200", "NO_COLOR": "1", **more}

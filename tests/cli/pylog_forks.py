@@ -1,8 +1,8 @@
 """`pylog` as a process, a hundred times in a test run: forked from one that has imported everything already.
 
-A call of the real script costs a second of importing. Here a server process imports once and forks a child per call,
-with the caller's descriptors, environment and directory; from `main()` on the child is what the script is. Tests of
-starting and ending (pipes that break, signals, help's speed) start the real thing.
+A call of the real script spends a second on imports. Here a server process imports once and forks a child per call,
+with the caller's descriptors, environment and directory; from `main()` on the child behaves like the script. Tests of
+start and end (broken pipes, signals, the speed of help) start the real script.
 
     python pylog_forks.py <socket>        the server; it ends when its standard input does
 """
@@ -39,7 +39,7 @@ class PylogForks:
     def run(
         self, arguments: list[str], *, stdin: bytes, environment: dict[str, str], directory: Path, limit_s: float
     ) -> tuple[int, bytes, bytes]:
-        """Status, standard output and standard error of `pylog arguments…`."""
+        """Returns status, standard output and standard error of `pylog arguments…`."""
         with (
             tempfile.TemporaryFile() as given,
             tempfile.TemporaryFile() as out,
@@ -71,7 +71,7 @@ class PylogForks:
 
 
 def serve(address: str) -> None:
-    """Forks a child per connection, each followed by a waiting one, until standard input ends."""
+    """Forks a child per connection, with a process that waits for it, until standard input ends."""
 
     import pyspark_log
     import pyspark_log.cli.app

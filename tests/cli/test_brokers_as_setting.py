@@ -9,10 +9,10 @@ from pylog_command import Pylog
 from pyspark_log.testing import LocalCluster
 
 
-def test_every_command_takes_the_brokers_as_a_setting(
+def test_every_command_accepts_the_brokers_as_a_setting(
     run_pylog: Pylog, pylog_cluster: LocalCluster, topic: str
 ) -> None:
-    """An option wins over the environment, which names nobody here."""
+    """An option wins over the environment, which names no live broker here."""
     setting = ("-X", f"bootstrap.servers={pylog_cluster.bootstrap_servers}")
     nobody = {"PYLOG_BOOTSTRAP_SERVERS": "127.0.0.1:1"}
     for command in (
@@ -29,10 +29,10 @@ def test_every_command_takes_the_brokers_as_a_setting(
         assert done.returncode == 0, f"{command}: {done.stderr}"
 
 
-def test_brokers_of_the_file_are_asked(
+def test_brokers_of_the_file_are_used(
     run_pylog: Pylog, pylog_cluster: LocalCluster, topic: str, tmp_path: Path
 ) -> None:
-    """`~/.config/pylog/config.toml` with Kafka's name."""
+    """`~/.config/pylog/config.toml` has Kafka's name of the setting."""
     file = tmp_path / ".config" / "pylog" / "config.toml"
     file.parent.mkdir(parents=True)
     file.write_text(f'bootstrap.servers = "{pylog_cluster.bootstrap_servers}"\nlinger.ms = 1\noutput = "name"\n')

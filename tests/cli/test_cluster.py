@@ -1,4 +1,4 @@
-"""`pylog cluster describe|health|decommission` and what they say of several brokers."""
+"""`pylog cluster describe|health|decommission` and their output for several brokers."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ def two_brokers() -> Iterator[LocalCluster]:
         yield cluster
 
 
-def test_describe_shows_who_leads_and_holds_what(run_pylog: Pylog, two_brokers: LocalCluster) -> None:
-    """`cluster describe`."""
+def test_describe_shows_leaders_and_replicas(run_pylog: Pylog, two_brokers: LocalCluster) -> None:
+    """`cluster describe` lists leaders and replicas."""
     address = two_brokers.bootstrap_servers
     shown = run_pylog("cluster", "describe", "-b", address)
     assert shown.returncode == 0, shown.stderr
     assert shown.stdout.splitlines()[0].split() == [
         "BROKER", "ADDRESS", "CONTROLLER", "LEADERS", "REPLICAS", "IN", "SYNC",
     ]  # fmt: skip
-    told = json.loads(run_pylog("cluster", "describe", "-o", "json", "-b", address).stdout)
-    assert (told["topics"], told["partitions"]) == (1, 2)
-    rows = {row["broker"]: row for row in told["brokers"]}
+    described = json.loads(run_pylog("cluster", "describe", "-o", "json", "-b", address).stdout)
+    assert (described["topics"], described["partitions"]) == (1, 2)
+    rows = {row["broker"]: row for row in described["brokers"]}
     assert sorted(rows) == [1, 2]
     assert [row["address"] for row in rows.values()] == address.split(",")
     assert all((row["leaders"], row["replicas"], row["in_sync"]) == (1, 2, 2) for row in rows.values())
@@ -40,18 +40,18 @@ def test_describe_shows_who_leads_and_holds_what(run_pylog: Pylog, two_brokers: 
 
 
 def test_topic_describe_has_the_offsets_of_every_leader(run_pylog: Pylog, two_brokers: LocalCluster) -> None:
-    """Each broker knows only the offsets of what it leads: all are asked."""
+    """Each broker knows only the offsets of the partitions that it leads, so all are asked."""
     address = two_brokers.bootstrap_servers
     sent = run_pylog("produce", "t", "-b", address, stdin="".join(f"{number}\n" for number in range(10)))
     assert sent.returncode == 0, sent.stderr
-    told = json.loads(run_pylog("topic", "describe", "t", "-o", "json", "-b", address).stdout)
-    assert sorted(row["leader"] for row in told["partitions"]) == [1, 2]
-    assert sum(row["records"] for row in told["partitions"]) == 10
-    assert all(sorted(row["isr"]) == [1, 2] for row in told["partitions"])
+    described = json.loads(run_pylog("topic", "describe", "t", "-o", "json", "-b", address).stdout)
+    assert sorted(row["leader"] for row in described["partitions"]) == [1, 2]
+    assert sum(row["records"] for row in described["partitions"]) == 10
+    assert all(sorted(row["isr"]) == [1, 2] for row in described["partitions"])
 
 
-def test_health_says_what_is_wrong_and_exits_with_5(run_pylog: Pylog, two_brokers: LocalCluster) -> None:
-    """`cluster health`; exit 5 when unhealthy."""
+def test_health_names_problems_and_exits_with_5(run_pylog: Pylog, two_brokers: LocalCluster) -> None:
+    """`cluster health` exits with 5 when the cluster is unhealthy."""
     address = two_brokers.bootstrap_servers
     well = run_pylog("cluster", "health", "-b", address)
     assert (well.returncode, well.stdout) == (0, "")
@@ -65,30 +65,30 @@ def test_health_says_what_is_wrong_and_exits_with_5(run_pylog: Pylog, two_broker
         ["t:0", "under-replicated"],
         ["t:1", "under-replicated"],
     ]
-    told = json.loads(run_pylog("cluster", "health", "-o", "json", "-b", address).stdout)
-    assert (told["healthy"], len(told["problems"])) == (False, 2)
+    described = json.loads(run_pylog("cluster", "health", "-o", "json", "-b", address).stdout)
+    assert (described["healthy"], len(described["problems"])) == (False, 2)
     two_brokers.start(2)
     two_brokers.wait_until_ready()
     assert run_pylog("cluster", "health", "-b", address).returncode == 0
 
 
-def test_decommission_needs_others_that_can_take_it_all(run_pylog: Pylog, two_brokers: LocalCluster) -> None:
-    """Two replicas need two brokers: refused, and nothing changes."""
-    for broker, told in (
+def test_decommission_needs_other_brokers_with_room(run_pylog: Pylog, two_brokers: LocalCluster) -> None:
+    """Two replicas need two brokers: the request is refused, and nothing changes."""
+    for broker, message in (
         ("2", "broker 2 cannot be decommissioned: t:0 needs 2 brokers"),
         ("9", "there is no broker 9"),
     ):
         refused = run_pylog("cluster", "decommission", broker, "-b", two_brokers.bootstrap_servers)
         assert refused.returncode == 2
-        assert refused.stderr.startswith(f"[INVALID_REPLICA_ASSIGNMENT] {told}"), "before it asks for anything"
+        assert refused.stderr.startswith(f"[INVALID_REPLICA_ASSIGNMENT] {message}"), "before it asks for confirmation"
 
 
 def test_partition_moves_to_a_broker_and_back(run_pylog: Pylog, two_brokers: LocalCluster) -> None:
-    """W27: `partition move --watch`, `partition moves`."""
+    """W27: `partition move --watch` and `partition moves` work."""
     address = two_brokers.bootstrap_servers
     assert run_pylog("topic", "create", "moved", "-b", address).returncode == 0
-    told = json.loads(run_pylog("topic", "describe", "moved", "-o", "json", "-b", address).stdout)
-    (here,) = told["partitions"][0]["replicas"]
+    described = json.loads(run_pylog("topic", "describe", "moved", "-o", "json", "-b", address).stdout)
+    (here,) = described["partitions"][0]["replicas"]
     there = 3 - here
     moved = run_pylog("partition", "move", "moved:0", "--to", str(there), "--watch", "-b", address)
     assert moved.returncode == 0, moved.stderr
@@ -112,16 +112,16 @@ def test_partition_moves_to_a_broker_and_back(run_pylog: Pylog, two_brokers: Loc
         (("elect", "t:9"), 3, "t has no partition 9, only 0 to 1"),
     ],
 )
-def test_partition_commands_refuse_what_cannot_be(
+def test_partition_commands_refuse_impossible_requests(
     run_pylog: Pylog, two_brokers: LocalCluster, arguments: tuple[str, ...], status: int, message: str
 ) -> None:
-    """Bad input: one clear error that names the value and what is allowed."""
+    """Bad input: one clear error names the value and what is allowed."""
     refused = run_pylog("partition", *arguments, "-b", two_brokers.bootstrap_servers)
     assert (refused.returncode, refused.stdout) == (status, "")
     assert message in refused.stderr
 
 
-def test_elect_says_who_leads_now(run_pylog: Pylog, two_brokers: LocalCluster) -> None:
+def test_elect_names_the_new_leader(run_pylog: Pylog, two_brokers: LocalCluster) -> None:
     """W27: `partition elect`."""
     done = run_pylog("partition", "elect", "-b", two_brokers.bootstrap_servers)
     assert (done.returncode, done.stdout) == (0, "")

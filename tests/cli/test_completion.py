@@ -1,4 +1,4 @@
-"""Names that Tab completes, deleting several topics, and short ways to say things."""
+"""Names that Tab completes, deleting several topics, and shorthands."""
 
 from __future__ import annotations
 
@@ -20,24 +20,26 @@ from tests.waiting import wait_until
 
 
 def completed(run_pylog: Pylog, line: str, **environment: str) -> list[str]:
-    """What bash is told for the line's last word."""
-    told = {"_PYLOG_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1)}
-    return run_pylog(environment={**told, **environment}).stdout.split()
+    """The completions that bash gets for the line's last word."""
+    variables = {"_PYLOG_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1)}
+    return run_pylog(environment={**variables, **environment}).stdout.split()
 
 
 def test_tab_completes_topics(run_pylog: Pylog, pylog_cluster: LocalCluster, topic: str) -> None:
-    """From the cluster that the environment or the line names."""
+    """Topics come from the cluster that the environment or the line names."""
     servers = pylog_cluster.bootstrap_servers
     for line in (f"pylog topic describe {topic[:-1]}", f"pylog consume {topic[:-1]}"):
-        # Nothing is told where the broker takes longer than a second to answer, as on a busy machine.
-        told = wait_until(
-            lambda line=line: completed(run_pylog, line, PYLOG_BOOTSTRAP_SERVERS=servers), "something is told", LIMIT_S
+        # There are no completions if the broker takes longer than a second to answer, as on a busy machine.
+        completions = wait_until(
+            lambda line=line: completed(run_pylog, line, PYLOG_BOOTSTRAP_SERVERS=servers),
+            "there are completions",
+            LIMIT_S,
         )
-        assert told == [topic]
+        assert completions == [topic]
 
 
 def until_completed(run_pylog: Pylog, line: str, servers: str) -> list[str]:
-    """Asks until there is an answer: there is none where the broker needs longer than a second, on a busy machine."""
+    """Repeats the request until there is an answer: on a busy machine the broker may need longer than a second."""
     until_s = time.monotonic() + LIMIT_S
     while not (found := completed(run_pylog, line, PYLOG_BOOTSTRAP_SERVERS=servers)) and time.monotonic() < until_s:
         pass
@@ -45,7 +47,7 @@ def until_completed(run_pylog: Pylog, line: str, servers: str) -> list[str]:
 
 
 def test_tab_completes_partitions_groups_and_brokers(run_pylog: Pylog, pylog_cluster: LocalCluster, topic: str) -> None:
-    """TOPIC:PARTITION after the topic, more of them behind a comma; ids of groups and brokers."""
+    """TOPIC:PARTITION completes after the topic, further ones after a comma; ids of groups and brokers complete too."""
     servers, group = pylog_cluster.bootstrap_servers, f"{topic}-group"
     with Consumer(topic, bootstrap_servers=servers, group_id=group) as consumer:
         consumer.commit({TopicPartition(topic, 0): 0})
@@ -65,7 +67,7 @@ def test_tab_completes_partitions_groups_and_brokers(run_pylog: Pylog, pylog_clu
 
 
 def test_tab_completes_settings_without_a_broker(run_pylog: Pylog) -> None:
-    """-c and -d of a topic, -X of the command's client."""
+    """-c and -d complete a topic's settings, -X those of the command's client."""
     for line, found in (
         ("pylog topic create t -c retention.m", ["retention.ms="]),
         ("pylog topic alter t -d retention.m", ["retention.ms"]),
@@ -84,10 +86,10 @@ def test_tab_completes_settings_without_a_broker(run_pylog: Pylog) -> None:
         ("pylog topic desc", ["describe"]),
     ],
 )
-def test_bash_gets_what_is_behind_the_last_colon_or_equals_sign(
+def test_bash_gets_the_rest_after_the_last_colon_or_equals_sign(
     run_pylog: Pylog, tmp_path: Path, line: str, replies: list[str]
 ) -> None:
-    """Bash ends words at `:` and `=`, so it takes the rest of the word alone."""
+    """Bash splits words at `:` and `=`, so it gets only the rest of the word."""
     script = tmp_path / "completion.bash"
     script.write_text(run_pylog("completion", "bash").stdout)
     program = f"""
@@ -116,7 +118,7 @@ def test_tab_is_quick_and_quiet_without_a_broker(run_pylog: Pylog) -> None:
     [(["a"], ["a"]), (["test-*"], ["test-1", "test-2"]), (["b", "test-1", "test-?", "b"], ["b", "test-1", "test-2"])],
 )
 def test_topics_are_chosen_by_names_and_patterns(given: Sequence[str], chosen: list[str]) -> None:
-    """Each once; a name or pattern that means nothing is refused."""
+    """Each topic is deleted once; a name or pattern that matches nothing is refused."""
     existing = ["test-2", "a", "b", "test-1"]
     assert choose_topics(given, existing, if_exists=False) == chosen
     for missing in ("no", "no-*"):
@@ -126,7 +128,7 @@ def test_topics_are_chosen_by_names_and_patterns(given: Sequence[str], chosen: l
 
 
 def test_several_topics_are_deleted_at_once(pylog: Pylog, topic: str) -> None:
-    """They are shown, and their number is asked for."""
+    """They are listed, and the user must confirm their number."""
     names = [f"{topic}-{number}" for number in range(3)]
     for name in names:
         pylog("topic", "create", name)

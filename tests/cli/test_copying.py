@@ -1,4 +1,4 @@
-"""`pylog consume A | pylog produce B` copies any topic, and nothing that goes wrong is a traceback or a silent loss."""
+"""`pylog consume A | pylog produce B` copies any topic, and no failure is a traceback or a silent loss."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ EXTREMES: dict[str, Any] = {
 
 
 def columns(cluster: LocalCluster, topic: str) -> pa.Table:
-    """All a topic holds, with what its records are besides, but for the offsets of another topic."""
+    """All columns of a topic, with the records' metadata except the offsets, which differ between topics."""
     return read(topic, bootstrap_servers=cluster.bootstrap_servers).read_all()
 
 
@@ -88,7 +88,7 @@ def test_typed_topic_is_copied_whole(
     out: list[str],
     into: list[str],
 ) -> None:
-    """W27, S7: every type a topic can have, with nulls and values that Python has no objects for."""
+    """W27, S7: every type that a topic can have survives, with nulls and values that have no Python object."""
     a = "copy-" + "".join(c if c.isalnum() else "-" for c in request.node.name[-30:])
     for name in (a, f"{a}.b"):
         pylog("topic", "create", name, "--schema", EVERYTHING, "--if-not-exists")
@@ -108,7 +108,7 @@ def test_typed_topic_is_copied_whole(
 
 @pytest.mark.parametrize("form", ["table", "wide", "json", "jsonl", "yaml", "name"])
 def test_every_format_shows_every_type(pylog: Pylog, pylog_cluster: LocalCluster, form: str) -> None:
-    """No traceback, whatever a topic holds."""
+    """No format prints a traceback, whatever a topic holds."""
     pylog("topic", "create", "all-types", "--schema", EVERYTHING, "--if-not-exists")
     with Producer(pylog_cluster.bootstrap_servers) as producer:
         producer.send("all-types", EXTREMES)
@@ -117,15 +117,15 @@ def test_every_format_shows_every_type(pylog: Pylog, pylog_cluster: LocalCluster
     assert pylog("topic", "describe", "all-types", "-o", form, environment=latin).stdout
 
 
-def test_values_leave_as_they_are(pylog: Pylog, topic: str) -> None:
-    """-f '%v' writes bytes; nothing is added to them."""
+def test_values_are_written_unchanged(pylog: Pylog, topic: str) -> None:
+    """-f '%v' writes bytes, and adds nothing to them."""
     pylog("produce", f"{topic}:0", stdin=b"\xff\xfe\n")
     assert pylog("consume", topic, *ALL, "-f", "%v").stdout.encode(errors="surrogateescape") == b"\xff\xfe"
     assert pylog("consume", topic, *ALL).stdout.encode(errors="surrogateescape") == b"\xff\xfe\n"
 
 
-def test_lines_that_are_not_the_records_are_remarked_on(pylog: Pylog, untyped: str) -> None:
-    """Who pipes bare values is told what they cannot say."""
+def test_lossy_lines_are_warned_about(pylog: Pylog, untyped: str) -> None:
+    """A user who pipes bare values is warned of what they lose."""
     said = pylog("consume", untyped, *ALL).stderr
     assert "Lines and records do not match: 8 values with line breaks or null. Use --raw or -o jsonl.\n" in said
     assert "The lines do not show the keys or headers of 30 records. Use --raw or -o jsonl.\n" in said
@@ -133,8 +133,8 @@ def test_lines_that_are_not_the_records_are_remarked_on(pylog: Pylog, untyped: s
         assert pylog("consume", untyped, *ALL, *shown).stderr == ""
 
 
-def test_first_value_goes_through_a_pipe_as_it_is(pylog: Pylog, pylog_cluster: LocalCluster, tmp_path: Path) -> None:
-    """A byte order mark belongs to a file's beginning, and a pipe of lines has none."""
+def test_first_value_passes_a_pipe_unchanged(pylog: Pylog, pylog_cluster: LocalCluster, tmp_path: Path) -> None:
+    """A byte order mark belongs at a file's beginning; a pipe of lines has none."""
     servers = pylog_cluster.bootstrap_servers
     for number, value in enumerate([b"\xef\xbb\xbfa", b"\xff\xfeA\0"]):
         source, copy = f"marked-{number}", f"marked-{number}-copy"
@@ -151,13 +151,13 @@ def test_first_value_goes_through_a_pipe_as_it_is(pylog: Pylog, pylog_cluster: L
         assert [record[3] for record in records(pylog_cluster, copy)] == [value]
 
 
-# --- what fails half way ------------------------------------------------------------------------------------------
+# --- partial failures -----------------------------------------------------------------------------------------------
 
 
-def test_failing_produce_says_what_is_in_the_log_and_how_to_go_on(
+def test_failing_produce_reports_what_is_in_the_log_and_how_to_continue(
     pylog: Pylog, pylog_cluster: LocalCluster, topic: str
 ) -> None:
-    """The records before a bad line are in the log; with --skip the rest follows, and nothing is there twice."""
+    """The records before a bad line are in the log; with --skip the rest follows, and nothing is duplicated."""
     failed = pylog("produce", topic, "-f", r"%p|%v\n", stdin="0|a\n1|b\nx|c\n0|d\n", status=2)
     assert "line 3" in failed.stderr
     assert "The first 2 records of the input are in the log. To send the rest: --skip 2" in failed.stderr
@@ -166,7 +166,7 @@ def test_failing_produce_says_what_is_in_the_log_and_how_to_go_on(
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
-def test_failing_file_goes_on_with_skip(
+def test_failing_file_continues_with_skip(
     pylog: Pylog, pylog_cluster: LocalCluster, topic: str, tmp_path: Path, kind: str
 ) -> None:
     """Rows of files have numbers too."""
@@ -189,8 +189,8 @@ def test_failing_file_goes_on_with_skip(
     assert len({value for _, _, _, value, _ in records(pylog_cluster, topic)}) == 100 - skipped
 
 
-def test_produce_with_a_dead_leader_says_exactly_what_is_in_the_log(run_pylog: Pylog, tmp_path: Path) -> None:
-    """With several partitions and one that fails, --skip has ranges, or a file of them, and the rest follows once."""
+def test_produce_with_a_dead_leader_reports_exactly_what_is_in_the_log(run_pylog: Pylog, tmp_path: Path) -> None:
+    """With several partitions of which one fails, --skip takes ranges, or a file of them, and the rest follows once."""
     lines = [f"{n:05}" for n in range(300)]
     with LocalCluster(brokers=2) as cluster:
         at = ("-b", cluster.bootstrap_servers)
@@ -243,7 +243,7 @@ def test_produce_with_a_dead_leader_says_exactly_what_is_in_the_log(run_pylog: P
     ],
 )
 def test_bad_input_is_one_line(pylog: Pylog, tmp_path: Path, options: list[str], stdin: bytes) -> None:
-    """No traceback reaches a user, and nothing is stored of what does not fit."""
+    """No user sees a traceback, and no part of an invalid record is stored."""
     pylog(
         "topic",
         "create",
@@ -261,15 +261,15 @@ def test_bad_input_is_one_line(pylog: Pylog, tmp_path: Path, options: list[str],
 
 
 def run_failing(pylog: Pylog, *arguments: str, stdin: bytes) -> str:
-    """What a command said that failed or was refused."""
+    """The output of a command that failed or was refused."""
     try:
         return str(pylog(*arguments, stdin=stdin, status=1).stderr)
     except AssertionError:
         return str(pylog(*arguments, stdin=stdin, status=2).stderr)
 
 
-def test_csv_has_every_type_and_only_the_null_that_was_said(pylog: Pylog, pylog_cluster: LocalCluster) -> None:
-    """Nested columns and durations are JSON; NA and quoted nothing are text unless --null says otherwise."""
+def test_csv_has_every_type_and_only_the_specified_null(pylog: Pylog, pylog_cluster: LocalCluster) -> None:
+    """Nested columns and durations are JSON; NA and a quoted empty value are text unless --null says otherwise."""
     name = "csv-types"
     pylog("topic", "create", name, "--schema", "s string, n int, l array<int>, m map<string,int>, d duration, b binary")
     rows = 's,n,l,m,d,b\nNA,1,"[1,2]","{""k"":1}",PT1.5S,x\n"",,,,,""\n"a\nb",2,,,,\n'
@@ -286,7 +286,7 @@ def test_csv_has_every_type_and_only_the_null_that_was_said(pylog: Pylog, pylog_
     ("kind", "content"), [("jsonl", ""), ("jsonl", "\n\n"), ("csv", ""), ("csv", "a\n"), ("csv", "\n")]
 )
 def test_empty_file_is_no_records(pylog: Pylog, tmp_path: Path, kind: str, content: str) -> None:
-    """0 records, exit 0; of standard input likewise."""
+    """0 records, exit 0, for standard input as well."""
     pylog("topic", "create", "empty-files", "--schema", "a int", "--if-not-exists")
     file = tmp_path / f"empty.{kind}"
     file.write_text(content)
@@ -295,7 +295,7 @@ def test_empty_file_is_no_records(pylog: Pylog, tmp_path: Path, kind: str, conte
 
 
 def test_empty_parquet_file_is_no_records(pylog: Pylog, tmp_path: Path) -> None:
-    """Without a byte, as of the other kinds; one that is cut short is none."""
+    """A file without a byte is empty, as for the other kinds; a truncated one is an error."""
     pylog("topic", "create", "empty-files", "--schema", "a int", "--if-not-exists")
     file = tmp_path / "empty.parquet"
     file.touch()
@@ -305,8 +305,8 @@ def test_empty_parquet_file_is_no_records(pylog: Pylog, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["key,value\nk,v\n", '{"key":"k","value":"v"}\n', "v\n"])
-def test_text_is_utf8_with_or_without_its_mark(pylog: Pylog, topic: str, content: str) -> None:
-    """UTF-16, as editors on Windows save it, is refused by name; UTF-8's byte order mark is no part of the data."""
+def test_text_is_utf8_with_or_without_a_byte_order_mark(pylog: Pylog, topic: str, content: str) -> None:
+    """UTF-16, as Windows editors save it, is refused by name; UTF-8's byte order mark is no part of the data."""
     kind = {"k": ["--kind", "csv"], "{": ["--kind", "jsonl"], "v": []}[content[0]]
     refused = pylog("produce", topic, *kind, stdin=content.encode("utf-16"), status=2)
     assert refused.stderr.startswith("[INVALID_OPTION] the input must be UTF-8, but it is UTF-16 (it begins with FF FE")
@@ -324,15 +324,15 @@ def test_text_is_utf8_with_or_without_its_mark(pylog: Pylog, topic: str, content
     ],
     ids=["to the end", "beyond what a row may have", "closed too late"],
 )
-def test_csv_with_a_quote_that_is_not_closed_is_refused(pylog: Pylog, content: str, said: str) -> None:
-    """The rest of the file would be stored as one value; the error names the line where the quote opens."""
+def test_csv_with_an_unclosed_quote_is_refused(pylog: Pylog, content: str, said: str) -> None:
+    """Otherwise the rest of the file would be stored as one value; the error names the line of the opening quote."""
     pylog("topic", "create", "quotes", "-c", "max.message.bytes=64KiB", "--if-not-exists")
     refused = pylog("produce", "quotes", "--kind", "csv", stdin=content, status=1)
     assert refused.stderr.startswith(f"[SCHEMA_MISMATCH] standard input: {said}")
 
 
 def test_line_may_be_as_long_as_the_topics_records(pylog: Pylog) -> None:
-    """The limit is max.message.bytes, above and below the usual one."""
+    """The limit is max.message.bytes, whether above or below the default."""
     pylog("topic", "create", "large", "-c", "max.message.bytes=40MiB")
     pylog("topic", "create", "small", "-c", "max.message.bytes=64KiB")
     assert "1 record" in pylog("produce", "large", stdin=b"x" * (20 << 20)).stderr
@@ -354,7 +354,7 @@ def test_data_is_utf8_whatever_the_locale(
     environment: dict[str, str],
     options: tuple[str, ...],
 ) -> None:
-    """Data on standard output never depends on where it is printed: the real script, in its own interpreter."""
+    """Data on standard output never depends on the locale; this runs the real script, in its own interpreter."""
     pylog("produce", topic, stdin="日本\n")
     arguments = ("consume", topic, *ALL, *options, "-b", pylog_cluster.bootstrap_servers)
     done = alone(tmp_path, *arguments, **environment)
@@ -367,7 +367,7 @@ def test_data_is_utf8_whatever_the_locale(
 def test_output_that_cannot_be_written_is_one_line(
     pylog: Pylog, pylog_cluster: LocalCluster, tmp_path: Path, topic: str, redirection: str, options: str
 ) -> None:
-    """A closed standard output and a full disk: status 1 and a line, no traceback."""
+    """A closed standard output or a full disk ends with status 1 and one line, no traceback."""
     pylog("produce", topic, stdin="x\n")
     command = f"consume {topic} --from earliest --to end {options} -b {pylog_cluster.bootstrap_servers} {redirection}"
     script = " ".join(shlex.quote(part) for part in COMMAND) + " " + command
@@ -383,7 +383,7 @@ def test_output_that_cannot_be_written_is_one_line(
 @pytest.mark.parametrize("redirection", [">&-", "> /dev/full"])
 @pytest.mark.parametrize("arguments", ["--help", "topic --help", "--version"])
 def test_help_that_cannot_be_written_is_one_line(tmp_path: Path, arguments: str, redirection: str) -> None:
-    """What no command is there to report: a full disk is no defect of pylog either."""
+    """No command exists to report this: a full disk is no defect of pylog either."""
     script = f"{shlex.join(COMMAND)} {arguments} {redirection}"
     done = subprocess.run(
         ["sh", "-c", script], env=clean_environment(tmp_path), capture_output=True, timeout=LIMIT_S, check=False
@@ -394,7 +394,7 @@ def test_help_that_cannot_be_written_is_one_line(tmp_path: Path, arguments: str,
 
 
 def test_closed_input_is_one_line(pylog: Pylog, pylog_cluster: LocalCluster, tmp_path: Path, topic: str) -> None:
-    """`pylog produce` without a standard input."""
+    """`pylog produce` has no standard input."""
     script = f"{shlex.join(COMMAND)} produce {topic} -b {pylog_cluster.bootstrap_servers} <&-"
     done = subprocess.run(
         ["sh", "-c", script], env=clean_environment(tmp_path), capture_output=True, timeout=LIMIT_S, check=False
@@ -405,7 +405,7 @@ def test_closed_input_is_one_line(pylog: Pylog, pylog_cluster: LocalCluster, tmp
 
 
 def alone(directory: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
-    """`pylog` in an interpreter of its own."""
+    """Runs `pylog` in an interpreter of its own."""
     return subprocess.run(
         [*COMMAND, *arguments],
         env=clean_environment(directory, **environment),

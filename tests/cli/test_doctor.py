@@ -1,4 +1,4 @@
-"""`pylog doctor`, `version`, `completion`, and what all commands share."""
+"""`pylog doctor`, `version`, `completion`, and what all commands have in common."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ def with_this_python() -> dict[str, str]:
     return {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
 
 
-def test_doctor_finds_all_well(run_pylog: Pylog, pylog_cluster: LocalCluster) -> None:
+def test_doctor_finds_no_problem(run_pylog: Pylog, pylog_cluster: LocalCluster) -> None:
     """`pylog doctor` checks Java, PySpark, the workers' Python, versions, and the cluster."""
     done = run_pylog("doctor", "-b", pylog_cluster.bootstrap_servers, "-o", "json", environment=with_this_python())
     assert done.returncode == 0, done.stdout
     statuses = {name: finding["status"] for name, finding in findings(done.stdout).items()}
-    assert statuses.pop("ports") in {"ok", "note"}, "who has the default ports here is not the test's business"
+    assert statuses.pop("ports") in {"ok", "note"}, "the owner of the default ports here does not matter"
     assert statuses == dict.fromkeys(("python", "java", "pyspark", "pyarrow", "spark workers", "cluster"), "ok")
 
 
 def test_doctor_finds_a_worker_python_without_pylog(run_pylog: Pylog, tmp_path: Path) -> None:
-    """S1: Spark asks PYSPARK_DRIVER_PYTHON, else PYSPARK_PYTHON, else python3; doctor says how to mend."""
+    """S1: Spark uses PYSPARK_DRIVER_PYTHON, else PYSPARK_PYTHON, else python3; doctor says how to fix it."""
     venv.create(tmp_path / "bare", with_pip=False, symlinks=True)
     bare = str(tmp_path / "bare" / "bin" / "python3")
     for environment in ({"PYSPARK_PYTHON": bare}, {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": bare}):
@@ -73,7 +73,7 @@ def test_doctor_finds_another_version_of_pylog(run_pylog: Pylog, tmp_path: Path)
 
 
 def test_doctor_finds_java_missing(run_pylog: Pylog, tmp_path: Path) -> None:
-    """Each finding says how to mend it."""
+    """Each finding says how to fix it."""
     (tmp_path / "python3").symlink_to(sys.executable)
     done = run_pylog("doctor", environment={"PATH": str(tmp_path), "JAVA_HOME": ""})
     assert done.returncode == 5
@@ -81,7 +81,7 @@ def test_doctor_finds_java_missing(run_pylog: Pylog, tmp_path: Path) -> None:
 
 
 def test_doctor_names_a_java_home_without_java(run_pylog: Pylog) -> None:
-    """pylog finds another Java, Spark does not."""
+    """pylog finds another Java; Spark does not."""
     done = run_pylog("doctor", "-o", "json", environment={**with_this_python(), "JAVA_HOME": "/nonexistent"})
     finding = findings(done.stdout)["java"]
     assert (done.returncode, finding["status"]) == (5, "bad")
@@ -89,7 +89,7 @@ def test_doctor_names_a_java_home_without_java(run_pylog: Pylog) -> None:
 
 
 @pytest.mark.parametrize(
-    ("taken", "cluster_status", "status", "told"),
+    ("taken", "cluster_status", "status", "message"),
     [
         (set(), "note", "ok", ""),
         ({9192}, "ok", "ok", ""),
@@ -97,20 +97,20 @@ def test_doctor_names_a_java_home_without_java(run_pylog: Pylog) -> None:
         ({2181}, "note", "note", "pylog zookeeper start` needs --port"),
     ],
 )
-def test_doctor_checks_ports(taken: set[int], cluster_status: str, status: str, told: str) -> None:
-    """The broker's and ZooKeeper's, and who has them; a broker of ours on its port is no fault."""
+def test_doctor_checks_ports(taken: set[int], cluster_status: str, status: str, message: str) -> None:
+    """It checks the broker's port and ZooKeeper's, and names their owners; a broker of ours on its port is no fault."""
     finding = ports(
         Finding(check="cluster", status=cluster_status, found=""),  # type: ignore[arg-type]
         is_free=lambda host, port: port not in taken,
     )
     assert finding.status == status
-    assert told in finding.mend
+    assert message in finding.mend
     for port in (9192, 2181):
         assert re.search(rf"{port} \(\w+\) {'taken' if port in taken else 'free'}", finding.found)
 
 
-def test_doctor_takes_a_missing_cluster_for_a_fault_only_if_one_was_named(run_pylog: Pylog) -> None:
-    """Exit 5, unhealthy, when the cluster that was named does not answer."""
+def test_doctor_reports_a_missing_cluster_only_if_one_was_named(run_pylog: Pylog) -> None:
+    """The exit status is 5, unhealthy, when the named cluster does not answer."""
     address = f"127.0.0.1:{choose_port()}"
     done = run_pylog("doctor", "-b", address, "--timeout", "1", "-o", "json", environment=with_this_python())
     assert done.returncode == 5
@@ -118,15 +118,15 @@ def test_doctor_takes_a_missing_cluster_for_a_fault_only_if_one_was_named(run_py
     assert "pylog up" in findings(done.stdout)["cluster"]["mend"]
 
 
-def test_version_names_what_it_rests_on(run_pylog: Pylog) -> None:
-    """`pylog version`."""
+def test_version_names_its_dependencies(run_pylog: Pylog) -> None:
+    """`pylog version` lists them."""
     assert run_pylog("version").stdout.startswith(f"pylog {pyspark_log.__version__} protocol 1 python 3.")
     assert run_pylog("--version").stdout == run_pylog("version").stdout
     assert json.loads(run_pylog("version", "-o", "json").stdout)["pylog"] == pyspark_log.__version__
 
 
 def test_completion_prints_a_script_that_the_shell_accepts(run_pylog: Pylog) -> None:
-    """`pylog completion`."""
+    """`pylog completion` prints it."""
     script = run_pylog("completion", "bash").stdout
     assert "pylog" in script
     checked = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, timeout=LIMIT_S, check=False)
@@ -135,7 +135,7 @@ def test_completion_prints_a_script_that_the_shell_accepts(run_pylog: Pylog) -> 
 
 
 def test_usage_errors_end_with_2_and_print_nothing_on_stdout(run_pylog: Pylog) -> None:
-    """Exit 2, usage; data on stdout, all else on stderr."""
+    """The exit status is 2, usage; data goes to stdout, everything else to stderr."""
     for arguments in (
         ("nope",),
         ("topic", "create"),
@@ -148,8 +148,8 @@ def test_usage_errors_end_with_2_and_print_nothing_on_stdout(run_pylog: Pylog) -
         assert "Traceback" not in done.stderr
 
 
-def test_help_is_there_for_every_command(run_pylog: Pylog) -> None:
-    """Each command exists and explains itself; what later versions bring does not."""
+def test_every_command_has_help(run_pylog: Pylog) -> None:
+    """Each command exists and explains itself; commands of later versions do not exist."""
     everything = [
         "up", "doctor", "version", "completion", "broker start", "zookeeper start", "produce", "consume",
         "topic create", "topic list", "topic describe", "topic alter", "topic delete", "topic add-partitions",
@@ -167,15 +167,15 @@ def test_help_is_there_for_every_command(run_pylog: Pylog) -> None:
         assert run_pylog(command, "--help").returncode == 2
 
 
-def test_errors_have_no_colour_where_no_terminal_is(run_pylog: Pylog) -> None:
-    """Colour on a terminal only."""
+def test_errors_have_no_colour_without_a_terminal(run_pylog: Pylog) -> None:
+    """Colour appears on a terminal only."""
     done = run_pylog("topic", "list", "-b", "nowhere")
     assert done.returncode == 2
     assert "\033[" not in done.stderr + done.stdout
 
 
 def test_verbose_twice_shows_the_traceback_and_once_does_not(tmp_path: Path) -> None:
-    """An expected error is one line, unless more is asked for."""
+    """An expected error is one line unless more is requested."""
     address = f"127.0.0.1:{choose_port()}"
     for option, has_traceback in (("-v", False), ("-vv", True)):
         done = subprocess.run(
@@ -190,8 +190,8 @@ def test_verbose_twice_shows_the_traceback_and_once_does_not(tmp_path: Path) -> 
         assert done.returncode == 4
 
 
-def test_help_shows_words_that_a_reader_knows(run_pylog: Pylog) -> None:
-    """No names of types; a flag takes no value; the common options are listed once."""
+def test_help_has_no_technical_type_names(run_pylog: Pylog) -> None:
+    """Help has no names of types; a flag takes no value; the common options are listed once."""
     for command in ((), ("topic",), ("topic", "create"), ("topic", "delete"), ("consume",), ("group", "reset"),
                     ("completion",)):  # fmt: skip
         shown = run_pylog(*command, "--help").stdout

@@ -31,7 +31,7 @@ def members(pylog_cluster: LocalCluster) -> Iterator[ExitStack]:
 
 
 def join(members: ExitStack, cluster: LocalCluster, group: str, topic: str, client_id: str) -> Consumer:
-    """A consumer that takes part in the group when this returns; it is polled by nobody, which is well for minutes."""
+    """A consumer that is a member of the group when this returns; nobody polls it, which is accepted for minutes."""
     consumer = Consumer(
         topic, bootstrap_servers=cluster.bootstrap_servers, group_id=group, client_id=client_id,
         auto_offset_reset="earliest", enable_auto_commit=False,
@@ -39,8 +39,8 @@ def join(members: ExitStack, cluster: LocalCluster, group: str, topic: str, clie
     return members.enter_context(consumer)
 
 
-def until_given(cluster: LocalCluster, group: str, partitions: int) -> None:
-    """Waits until members have so many partitions: the first to join is given all, once that is written."""
+def until_assigned(cluster: LocalCluster, group: str, partitions: int) -> None:
+    """Waits until the members have that many partitions: the first to join gets all, once that is written."""
     with Admin(cluster.bootstrap_servers) as admin:
         wait_until(
             lambda: sum(len(member.partitions) for member in admin.describe_group(group).members) >= partitions,
@@ -55,10 +55,10 @@ def offsets_of(cluster: LocalCluster, group: str) -> dict[int, int]:
         return {at.partition: offset.committed for at, offset in admin.list_group_offsets(group).items()}
 
 
-def test_group_reset_shows_what_it_would_do_and_does_it_with_execute(
+def test_group_reset_shows_its_plan_and_carries_it_out_with_execute(
     pylog: Pylog, pylog_cluster: LocalCluster, topic: str, group: str
 ) -> None:
-    """W27: resetting a group's lag; nothing is changed without --execute."""
+    """W27: a group's lag is reset; nothing changes without --execute."""
     pylog("produce", f"{topic}:0", stdin="".join(f"{n}\n" for n in range(10)))
     shown = pylog("group", "reset", group, "-t", topic, "--to", "earliest")
     assert [line.split() for line in shown.stdout.splitlines()] == [
@@ -80,7 +80,7 @@ def test_group_reset_shows_what_it_would_do_and_does_it_with_execute(
 def test_group_reset_keeps_offsets_within_the_log(
     pylog: Pylog, pylog_cluster: LocalCluster, topic: str, group: str
 ) -> None:
-    """W27: an offset outside the log is moved into it, and said."""
+    """W27: an offset outside the log is moved into it, and that is reported."""
     pylog("produce", f"{topic}:0", stdin="a\nb\nc\n")
     pylog("topic", "trim", f"{topic}:0", "--before", "1", "-y")
     high = pylog("group", "reset", group, "-t", f"{topic}:0", "--to", "99", "--execute")
@@ -95,7 +95,7 @@ def test_group_reset_keeps_offsets_within_the_log(
 def test_group_reset_takes_offsets_from_a_file(
     pylog: Pylog, pylog_cluster: LocalCluster, topic: str, group: str, tmp_path: Path
 ) -> None:
-    """W27: as exported from another group or cluster."""
+    """W27: the file was exported from another group or cluster."""
     pylog("produce", f"{topic}:1", stdin="a\nb\nc\n")
     file = tmp_path / "offsets.csv"
     file.write_text(f"topic,partition,offset\n{topic},0,0\n{topic},1,2\n")
@@ -107,7 +107,7 @@ def test_group_reset_takes_offsets_from_a_file(
 
 
 def test_group_reset_refuses_wrong_arguments_by_name(pylog: Pylog, topic: str, group: str) -> None:
-    """Exit 2 for a call that says too little, too much, or nonsense; 3 for what does not exist."""
+    """Exit 2 is for missing, surplus or nonsensical arguments; 3 for what does not exist."""
     assert "--to" in pylog("group", "reset", group, "-t", topic, status=2).stderr
     assert "--all-topics" in pylog("group", "reset", group, "--to", "latest", status=2).stderr
     assert (
@@ -123,7 +123,7 @@ def test_group_reset_refuses_wrong_arguments_by_name(pylog: Pylog, topic: str, g
 
 
 def test_group_describe_shows_lag_of_each_partition(pylog: Pylog, topic: str, group: str) -> None:
-    """W27/S9: committed, end, lag in records and in seconds; exit 5 when it is over the limit."""
+    """W27/S9: committed offset, end, lag in records and in seconds are shown; exit 5 when the lag is over the limit."""
     pylog("produce", f"{topic}:0", stdin="a\nb\nc\n")
     pylog("group", "reset", group, "-t", topic, "--to", "1", "--execute")
     described = pylog("group", "describe", group)
@@ -142,10 +142,10 @@ def test_group_describe_shows_lag_of_each_partition(pylog: Pylog, topic: str, gr
 def test_group_describe_shows_members_with_and_without_partitions(
     pylog: Pylog, pylog_cluster: LocalCluster, topic: str, group: str, members: ExitStack
 ) -> None:
-    """W27/W23: who has which partition; who waits is shown, too."""
+    """W27/W23: each member is shown with its partitions, and waiting members, too."""
     for number in range(3):
         join(members, pylog_cluster, group, topic, f"worker-{number}")
-    until_given(pylog_cluster, group, 2)
+    until_assigned(pylog_cluster, group, 2)
     whole = yaml.safe_load(pylog("groups", "describe", group, "-o", "yaml").stdout)
     assert (whole["group_id"], whole["kind"], whole["coordinator"], len(whole["members"])) == (group, "consumer", 1, 3)
     shares = sorted(len(member["partitions"]) for member in whole["members"])
@@ -160,7 +160,7 @@ def test_group_describe_shows_members_with_and_without_partitions(
 def test_group_with_members_is_neither_reset_nor_deleted(
     pylog: Pylog, pylog_cluster: LocalCluster, topic: str, group: str, members: ExitStack
 ) -> None:
-    """W27: NON_EMPTY_GROUP names who is in it; when they have left, it goes."""
+    """W27: NON_EMPTY_GROUP names its members; when they have left, the group can be deleted."""
     consumer = join(members, pylog_cluster, group, topic, "nightly")
     for refused in (("reset", "-t", topic, "--to", "latest", "--execute"), ("reset", "-t", topic, "--to", "latest"),
                     ("delete", "-y")):  # fmt: skip
@@ -174,7 +174,7 @@ def test_group_with_members_is_neither_reset_nor_deleted(
 
 
 def test_group_delete_asks_for_the_id(pylog: Pylog, topic: str, group: str) -> None:
-    """`group delete` asks for the name unless -y; what is not there is exit 3."""
+    """`group delete` asks for the id unless -y; an unknown group is exit 3."""
     pylog("group", "reset", group, "-t", topic, "--to", "latest", "--execute")
     assert "[NOT_CONFIRMED]" in pylog("group", "delete", group, stdin="yes\n", status=1).stderr
     assert group in pylog("group", "list", "-o", "name").stdout.splitlines()
@@ -187,7 +187,7 @@ def test_group_delete_asks_for_the_id(pylog: Pylog, topic: str, group: str) -> N
 def test_group_list_shows_state_and_members(
     pylog: Pylog, pylog_cluster: LocalCluster, topic: str, group: str, members: ExitStack
 ) -> None:
-    """W27: all groups, those that only have offsets too."""
+    """W27: all groups are listed, including those with only offsets."""
     join(members, pylog_cluster, group, topic, "one")
     pylog("group", "reset", f"{group}-idle", "-t", topic, "--to", "latest", "--execute")
     found = {row["group_id"]: row for row in json.loads(pylog("group", "list", "-o", "json").stdout)}

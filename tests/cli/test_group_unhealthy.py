@@ -11,8 +11,9 @@ from pyspark_log.testing import LocalCluster
 
 
 def test_group_describe_shows_what_is_known_while_a_leader_is_away(run_pylog: Pylog) -> None:
-    """W27: of two partitions one has no leader: its end and lag are blank, the other's are there; with --max-lag it is
-    exit 5, as nobody knows how far behind it is."""
+    """W27: of two partitions one has no leader: its end and lag are blank, the other's are shown; with --max-lag the
+    exit status is 5, as nobody knows how far the group is behind.
+    """
     with LocalCluster(brokers=2) as cluster, Admin(cluster.bootstrap_servers) as admin:
         admin.create_topic("t", replica_assignment=[[1], [2]])
         with Producer(cluster.bootstrap_servers) as producer:

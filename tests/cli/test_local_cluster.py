@@ -1,4 +1,4 @@
-"""`LocalCluster` and the fixture: what users' tests rest on."""
+"""`LocalCluster` and the fixture, on which users' tests rely."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def values(cluster: LocalCluster) -> list[bytes]:
 
 
 def test_local_cluster_keeps_records_and_ports_over_kill_stop_and_start(tmp_path: Path) -> None:
-    """Kill, stop, start; a restart keeps the port; what was acknowledged is there (W19)."""
+    """A killed or stopped broker keeps its port when it restarts, and acknowledged records are there (W19)."""
     with LocalCluster(directory=tmp_path) as cluster:
         address = cluster.bootstrap_servers
         assert list(cluster.broker_ids) == [1]
@@ -55,8 +55,8 @@ def test_local_cluster_keeps_records_and_ports_over_kill_stop_and_start(tmp_path
         assert values(cluster) == [b"1", b"2"]
 
 
-def test_local_cluster_goes_on_when_zookeeper_comes_back(tmp_path: Path) -> None:
-    """`kill_zookeeper`, stop_zookeeper, start_zookeeper; the broker goes on afterwards (W26 for what exists)."""
+def test_local_cluster_continues_when_zookeeper_comes_back(tmp_path: Path) -> None:
+    """After `kill_zookeeper`, stop_zookeeper and start_zookeeper the broker continues (W26 for existing topics)."""
     with LocalCluster() as cluster:
         with Admin(cluster.bootstrap_servers) as admin:
             admin.create_topic("t")
@@ -86,7 +86,7 @@ def test_local_cluster_pauses_and_resumes_a_broker() -> None:
 
 
 def test_local_cluster_leaves_no_process_and_no_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Leaving the `with` statement, by an error too, ends all processes and removes the temporary directory."""
+    """Leaving the `with` statement, even by an error, ends all processes and removes the temporary directory."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     before = children_of(os.getpid())
     started: set[int] = set()
@@ -105,8 +105,10 @@ def test_local_cluster_leaves_no_process_and_no_file(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_local_cluster_ends_with_the_process_that_made_it(tmp_path: Path, number: signal.Signals) -> None:
-    """No process outlives the test that made it, even if that is killed; the broker's and the JVM's included."""
+def test_local_cluster_ends_with_the_process_that_started_it(tmp_path: Path, number: signal.Signals) -> None:
+    """No process outlives the test that started it, even if that is killed; this includes the broker's and the
+    JVM's.
+    """
     code = (
         "import os, time\nfrom pyspark_log.testing import LocalCluster\n"
         f"cluster = LocalCluster(directory={str(tmp_path)!r})\ncluster.open()\n"
@@ -129,8 +131,8 @@ def test_local_cluster_ends_with_the_process_that_made_it(tmp_path: Path, number
             owner.kill()
 
 
-def test_local_cluster_takes_broker_settings() -> None:
-    """Settings by dotted name reach the broker; wrong ones are its own errors."""
+def test_local_cluster_accepts_broker_settings() -> None:
+    """Settings by dotted name reach the broker; wrong ones are the broker's own errors."""
     with LocalCluster(settings={"num.partitions": "3"}) as cluster, Admin(cluster.bootstrap_servers) as admin:
         assert len(admin.create_topic("t").partitions) == 3
     with pytest.raises(InvalidConfigError, match=r"num\.partition"), LocalCluster(settings={"num.partition": "3"}):
@@ -138,7 +140,7 @@ def test_local_cluster_takes_broker_settings() -> None:
 
 
 def test_local_cluster_of_several_grows_and_loses_a_zookeeper() -> None:
-    """Brokers, zookeepers, add_broker, kill_zookeeper; one ZooKeeper of three may be gone (W26)."""
+    """Brokers and ZooKeepers can be added and killed; one ZooKeeper of three may be gone (W26)."""
     with LocalCluster(brokers=2, zookeepers=3) as cluster, Admin(cluster.bootstrap_servers) as admin:
         assert len(cluster.zookeeper_connect.split(",")) == 3
         cluster.kill_zookeeper(2)
@@ -151,8 +153,8 @@ def test_local_cluster_of_several_grows_and_loses_a_zookeeper() -> None:
         cluster.wait_until_ready()
 
 
-def test_local_cluster_refuses_what_cannot_be(tmp_path: Path, pylog_cluster: LocalCluster) -> None:
-    """None of something, numbers that are not there, data of another ensemble: said clearly."""
+def test_local_cluster_refuses_impossible_requests(tmp_path: Path, pylog_cluster: LocalCluster) -> None:
+    """Zero of something, unknown numbers, and data of another ensemble are refused clearly."""
     with pytest.raises(InvalidConfigError, match="brokers=0"):
         LocalCluster(brokers=0)
     with pytest.raises(BrokerUnavailableError, match="not open"):
@@ -167,6 +169,6 @@ def test_local_cluster_refuses_what_cannot_be(tmp_path: Path, pylog_cluster: Loc
 
 
 def test_fixture_is_one_cluster_per_session(pylog_cluster: LocalCluster, request: pytest.FixtureRequest) -> None:
-    """The pytest fixture `pylog_cluster`."""
+    """The pytest fixture is `pylog_cluster`."""
     assert isinstance(pylog_cluster, LocalCluster)
     assert request.getfixturevalue("pylog_cluster") is pylog_cluster

@@ -1,4 +1,4 @@
-"""`pylog log dump`, `verify` and `repair` on what a real broker wrote (W27)."""
+"""`pylog log dump`, `verify` and `repair` on the files of a real broker (W27)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RECORDS = 200
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data directory with the partitions t-0 and t-1, of a broker that was stopped."""
+    """A data directory of a stopped broker with the partitions t-0 and t-1."""
     with LocalCluster(directory=tmp_path_factory.mktemp("cluster")) as cluster:
         with Admin(cluster.bootstrap_servers) as admin:
             admin.create_topic("t", partitions=2)
@@ -63,7 +63,7 @@ def test_dump_shows_dense_frames_in_all_formats(run_pylog: Pylog, data: Path) ->
 
 
 def test_verify_finds_nothing_wrong_with_a_sound_log(run_pylog: Pylog, data: Path) -> None:
-    """Exit 0, each segment ok, the records counted."""
+    """The exit status is 0, each segment is ok, and the records are counted."""
     done = run_pylog("log", "verify", str(data), "-o", "json")
     assert done.returncode == 0, done.stderr
     reports = json.loads(done.stdout)
@@ -73,8 +73,8 @@ def test_verify_finds_nothing_wrong_with_a_sound_log(run_pylog: Pylog, data: Pat
     assert "200 records" in done.stderr
 
 
-def test_verify_exits_1_on_a_flipped_bit_and_names_the_place(run_pylog: Pylog, data: Path) -> None:
-    """Issue: `log verify` exits 1 on damage."""
+def test_verify_exits_1_on_a_flipped_bit_and_names_its_position(run_pylog: Pylog, data: Path) -> None:
+    """`log verify` exits 1 on damage."""
     frames = json.loads(run_pylog("log", "dump", str(segment(data)), "-o", "json").stdout)
     damaged = bytearray(segment(data).read_bytes())
     damaged[frames[3]["position"] + frames[3]["bytes"] - 70] ^= 0x40
@@ -98,7 +98,7 @@ def test_verify_exits_1_on_a_file_cut_short(run_pylog: Pylog, data: Path, suffix
     assert run_pylog("log", "verify", str(data / "t-1")).returncode == 0
 
 
-def test_log_commands_refuse_what_is_no_log(run_pylog: Pylog, tmp_path: Path) -> None:
+def test_log_commands_refuse_paths_that_are_no_log(run_pylog: Pylog, tmp_path: Path) -> None:
     """Wrong paths are usage errors that name them."""
     (tmp_path / "x.txt").write_text("x")
     for arguments in (("verify", "missing"), ("verify", str(tmp_path)), ("dump", str(tmp_path / "x.txt"))):
@@ -108,7 +108,7 @@ def test_log_commands_refuse_what_is_no_log(run_pylog: Pylog, tmp_path: Path) ->
 
 
 def damage(data: Path, frame: int = 3) -> tuple[Path, int]:
-    """Flips a bit in a frame of t-0; its partition, and the offset that the frame begins with."""
+    """Flips a bit in a frame of t-0; returns its partition and the frame's first offset."""
     file = segment(data)
     position = offset = 0
     content = bytearray(file.read_bytes())
@@ -121,8 +121,8 @@ def damage(data: Path, frame: int = 3) -> tuple[Path, int]:
     return file.parent, offset
 
 
-def test_repair_shows_what_is_lost_asks_and_cuts_there(run_pylog: Pylog, data: Path) -> None:
-    """A damaged log that nobody else has is served again up to the damage, once its operator says so."""
+def test_repair_shows_the_loss_asks_and_truncates(run_pylog: Pylog, data: Path) -> None:
+    """A damaged log without replicas is served again up to the damage, once its operator confirms."""
     partition, offset = damage(data)
     before = segment(data).read_bytes()
     refused = run_pylog("log", "repair", str(partition), stdin="no\n")
@@ -143,7 +143,7 @@ def test_repair_shows_what_is_lost_asks_and_cuts_there(run_pylog: Pylog, data: P
 
 
 def test_repaired_log_is_served_by_its_broker(run_pylog: Pylog, tmp_path: Path) -> None:
-    """Refused beside the broker; afterwards the rest is served, and written on."""
+    """Repair is refused beside the broker; afterwards the rest is served, and appended to."""
     with LocalCluster(directory=tmp_path) as cluster:
         with Admin(cluster.bootstrap_servers) as admin:
             admin.create_topic("t")
@@ -165,7 +165,7 @@ def test_repaired_log_is_served_by_its_broker(run_pylog: Pylog, tmp_path: Path) 
         assert values == [*(b"%d" % number for number in range(offset)), b"new"]
 
 
-def test_repair_refuses_what_is_no_partition_of_a_broker(run_pylog: Pylog, data: Path, tmp_path: Path) -> None:
+def test_repair_refuses_paths_that_are_no_partition_of_a_broker(run_pylog: Pylog, data: Path, tmp_path: Path) -> None:
     """Wrong paths are usage errors that name them."""
     (tmp_path / "u-0").mkdir()
     for path in ("missing-0", str(data), str(tmp_path / "u-0")):

@@ -26,18 +26,18 @@ from tests.waiting import wait_until
 ALL = ("--from", "earliest", "--to", "end")
 
 
-def test_lines_come_back_as_they_went(pylog: Pylog, topic: str) -> None:
-    """W27: a console producer and consumer; values that are no text and empty ones included."""
+def test_lines_survive_the_round_trip(pylog: Pylog, topic: str) -> None:
+    """W27: the console producer and consumer keep values that are no text, and empty ones."""
     produced = pylog("produce", f"{topic}:0", stdin="first\n\nhéllo\nno newline at the end".encode())
     assert produced.stdout == ""
     assert "4 records" in produced.stderr
     assert pylog("consume", topic, *ALL).stdout == "first\n\nhéllo\nno newline at the end\n"
 
 
-def test_lines_of_several_topics_say_which_on_a_terminal(
+def test_lines_of_several_topics_name_the_topic_on_a_terminal(
     pylog: Pylog, topic: str, tmp_path: Path, pylog_cluster: LocalCluster
 ) -> None:
-    """In a pipe the values alone are data; that they do not say it is said beside them."""
+    """In a pipe only the values are data; a remark says what they omit."""
     other = f"{topic}-other"
     pylog("topic", "create", other)
     pylog("produce", f"{topic}:0", stdin="a\n")
@@ -52,10 +52,10 @@ def test_lines_of_several_topics_say_which_on_a_terminal(
     assert _on_a_terminal(tmp_path, pylog_cluster, other) == ["b"]
 
 
-def test_keys_are_not_missed_on_a_terminal(
+def test_no_remark_about_keys_appears_on_a_terminal(
     pylog: Pylog, topic: str, tmp_path: Path, pylog_cluster: LocalCluster
 ) -> None:
-    """There somebody reads the values, and nothing goes on without the keys."""
+    """A person reads the values there, and no program needs the keys."""
     pylog("produce", topic, "-f", r"%k=%v\n", stdin="k=v\n")
     assert "the keys or headers of 1 record." in pylog("consume", topic, *ALL).stderr
     assert pylog("consume", topic, *ALL, "-q").stderr == ""
@@ -63,7 +63,7 @@ def test_keys_are_not_missed_on_a_terminal(
 
 
 def _on_a_terminal(home: Path, cluster: LocalCluster, *topics: str) -> list[str]:
-    """What `pylog consume` prints where standard output is a terminal."""
+    """What `pylog consume` prints when standard output is a terminal."""
     ours, its = pty.openpty()
     try:
         command = [*COMMAND, "consume", *topics, *ALL, "-b", cluster.bootstrap_servers]
@@ -112,10 +112,10 @@ def test_partition_and_time_come_from_the_line(pylog: Pylog, topic: str) -> None
         (("--from", "-100", "--to", "-8"), "01"),
     ],
 )
-def test_range_is_what_was_asked_for(
+def test_range_selects_the_requested_records(
     pylog: Pylog, run_pylog: Pylog, ten_records: str, options: tuple[str, ...], expected: str
 ) -> None:
-    """--from earliest|latest|N|-N|1h|ISO, --to, -n; W20: any offset or time."""
+    """W20: --from earliest|latest|N|-N|1h|ISO, --to and -n select any offset or time."""
     assert pylog("consume", ten_records, *options).stdout.split() == list(expected)
 
 
@@ -130,8 +130,8 @@ def ten_records(pylog_cluster: LocalCluster) -> str:
     return "ten-records"
 
 
-def test_typed_rows_go_in_and_out_as_json(pylog: Pylog, typed_topic: str) -> None:
-    """S7: a typed topic takes and gives its columns; what comes out goes in again."""
+def test_typed_rows_are_json_in_and_out(pylog: Pylog, typed_topic: str) -> None:
+    """S7: a typed topic takes and returns its columns, and the output can be input again."""
     pylog("produce", typed_topic, stdin='{"carrier": "UA", "delay": 2}\n{"carrier": "AA", "delay": null}\n')
     text = pylog("consume", typed_topic, *ALL).stdout
     assert [json.loads(line) for line in text.splitlines()] == [
@@ -145,7 +145,7 @@ def test_typed_rows_go_in_and_out_as_json(pylog: Pylog, typed_topic: str) -> Non
 
 
 def test_formats_of_results_show_the_same_records(pylog: Pylog, typed_topic: str, topic: str) -> None:
-    """-o table|wide|json|jsonl|yaml|name."""
+    """The formats are -o table|wide|json|jsonl|yaml|name."""
     pylog("produce", typed_topic, stdin='{"carrier": "UA", "delay": 2}\n')
     (row,) = json.loads(pylog("consume", typed_topic, *ALL, "-o", "json").stdout)
     assert (row["topic"], row["partition"], row["offset"]) == (typed_topic, 0, 0)
@@ -159,8 +159,8 @@ def test_formats_of_results_show_the_same_records(pylog: Pylog, typed_topic: str
     assert pylog("consume", topic, *ALL, "-o", "name").stdout == f"{topic}:1:0\n"
 
 
-def test_format_with_a_column_that_is_not_there_is_a_usage_error(pylog: Pylog, typed_topic: str, topic: str) -> None:
-    """Exit 2: it would show nothing at all."""
+def test_format_with_an_unknown_column_is_a_usage_error(pylog: Pylog, typed_topic: str, topic: str) -> None:
+    """The exit status is 2: it would show nothing at all."""
     refused = pylog("consume", typed_topic, *ALL, "-f", r"%{dely}\n", status=2)
     assert refused.stderr == "[INVALID_OPTION] -f %{dely}: there is no such column; did you mean 'delay'?\n"
     refused = pylog("consume", typed_topic, *ALL, "--columns", "carrier", "-f", "%{delay}", status=2)
@@ -171,9 +171,10 @@ def test_format_with_a_column_that_is_not_there_is_a_usage_error(pylog: Pylog, t
 
 
 @pytest.mark.parametrize(("argument", "status"), [("version", 0), ("nonsense", 2)])
-def test_process_ends_without_taking_python_down(argument: str, status: int, tmp_path: Path) -> None:
-    """A thread of Arrow that calls into Python while it is taken down aborts the process, whatever its status was; what
-    is registered for the end is still called."""
+def test_process_ends_without_crashing_python(argument: str, status: int, tmp_path: Path) -> None:
+    """A thread of Arrow that calls into Python during its shutdown aborts the process, whatever its status was; exit
+    handlers are still called.
+    """
     program = f"""
 import atexit, os, sys
 class Late:
@@ -204,9 +205,7 @@ main()
         ("ratio\n1_0\n", "column 'ratio': Failed to parse string: '1_0'"),
     ],
 )
-def test_csv_that_would_lose_something_is_refused(
-    pylog: Pylog, pylog_cluster: LocalCluster, topic: str, content: str, said: str
-) -> None:
+def test_lossy_csv_is_refused(pylog: Pylog, pylog_cluster: LocalCluster, topic: str, content: str, said: str) -> None:
     """Arrow reads numbers that are too large as infinity."""
     name = f"{topic}-floats"
     with Admin(pylog_cluster.bootstrap_servers) as admin:
@@ -220,10 +219,10 @@ def test_csv_that_would_lose_something_is_refused(
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
-def test_files_go_in_by_column_name(
+def test_files_are_read_by_column_name(
     pylog: Pylog, pylog_cluster: LocalCluster, typed_topic: str, tmp_path: Path, kind: str
 ) -> None:
-    """`produce --file` f.parquet|csv|jsonl."""
+    """`produce --file` takes f.parquet|csv|jsonl."""
     table = pa.table({"delay": pa.array([1, None, -3], pa.int64()), "carrier": ["UA", "AA", "UA"]})
     file = tmp_path / f"rows.{kind}"
     if kind == "parquet":
@@ -238,7 +237,7 @@ def test_files_go_in_by_column_name(
 
 
 def test_file_is_refused_by_column_name(pylog: Pylog, typed_topic: str, tmp_path: Path) -> None:
-    """Rows that do not fit are refused by the column's name, and none is sent."""
+    """The error for a row that does not fit names the column, and no row is sent."""
     file = tmp_path / "rows.parquet"
     pyarrow.parquet.write_table(pa.table({"carrier": ["UA"], "gate": ["A1"]}), file)
     assert "gate" in pylog("produce", typed_topic, "--file", str(file), status=1).stderr
@@ -256,22 +255,22 @@ def test_file_is_refused_by_column_name(pylog: Pylog, typed_topic: str, tmp_path
     ],
 )
 def test_bad_line_is_named_by_its_number(pylog: Pylog, typed_topic: str, lines: str, number: int) -> None:
-    """Reading standard input names bad lines by number."""
+    """Bad lines of standard input are reported by number."""
     refused = run_expecting_failure(pylog, "produce", typed_topic, stdin=lines)
     assert f"line {number}: " in refused.stderr
     assert "Traceback" not in refused.stderr
 
 
 def run_expecting_failure(pylog: Pylog, *arguments: str, stdin: str) -> subprocess.CompletedProcess[str]:
-    """A command that is to fail or to be refused; which of both is not the point."""
+    """Runs a command that must fail or be refused, no matter which."""
     try:
         return pylog(*arguments, stdin=stdin, status=1)
     except AssertionError:
         return pylog(*arguments, stdin=stdin, status=2)
 
 
-def test_group_goes_on_where_it_was(pylog: Pylog, ten_records: str) -> None:
-    """W17, W18: with -g the group's offset is kept, and what was shown is acknowledged."""
+def test_group_continues_at_its_offset(pylog: Pylog, ten_records: str) -> None:
+    """W17, W18: with -g the group's offset is kept, and shown records are acknowledged."""
     first = pylog("consume", ten_records, "-g", "cli", "--from", "earliest", "-n", "4")
     second = pylog("consume", ten_records, "-g", "cli", "--to", "end")
     third = pylog("consume", ten_records, "-g", "cli", "--to", "end")
@@ -281,9 +280,10 @@ def test_group_goes_on_where_it_was(pylog: Pylog, ten_records: str) -> None:
 def test_consumers_of_one_group_share_a_topic(
     pylog: Pylog, topic: str, tmp_path: Path, pylog_cluster: LocalCluster
 ) -> None:
-    """W21, W22: each `pylog consume -g` gets its partitions' records, acknowledged; when one ends, the other has all.
+    """W21, W22: each `pylog consume -g` gets and acknowledges its partitions' records; when one ends, the other has
+    all.
 
-    Interrupted between showing and acknowledging a record they would show it again: so that is waited for.
+    A process interrupted between showing and acknowledging a record would show it again, so the test waits for that.
     """
     servers = pylog_cluster.bootstrap_servers
     arguments = ("consume", topic, "-g", "shared", "--from", "earliest", "-f", r"%p %v\n", "-b", servers)
@@ -308,10 +308,12 @@ def test_consumers_of_one_group_share_a_topic(
         assert [offset.lag for offset in admin.list_group_offsets("shared").values()] == [0, 0]
 
 
-def test_what_was_shown_is_acknowledged_while_nothing_comes(
+def test_shown_records_are_acknowledged_while_idle(
     pylog: Pylog, topic: str, tmp_path: Path, pylog_cluster: LocalCluster
 ) -> None:
-    """W18, W27: a `pylog consume -g` that has shown all and waits has no lag, and a kill makes nothing come again."""
+    """W18, W27: a `pylog consume -g` that has shown everything has no lag while it waits, and a kill repeats
+    nothing.
+    """
     servers = pylog_cluster.bootstrap_servers
     pylog("produce", topic, stdin="one\ntwo\n")
     arguments = ("consume", topic, "-g", "waiting", "--from", "earliest", "-b", servers)
@@ -325,7 +327,7 @@ def test_what_was_shown_is_acknowledged_while_nothing_comes(
 def started(
     directory: Path, *arguments: str, stderr: int | None = None, **environment: str
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """`pylog` as a process of its own, with its output to be read; killed at the end if it still runs."""
+    """`pylog` as a process of its own whose output can be read; killed at the end if it still runs."""
     process = subprocess.Popen(
         [*COMMAND, *arguments],
         stdout=subprocess.PIPE,
@@ -341,7 +343,7 @@ def started(
 
 
 def wait_until_acknowledged(admin: Admin, group: str, records: int) -> None:
-    """Waits until the group has acknowledged so many records of its topic, which begins with offset 0."""
+    """Waits until the group has acknowledged that many records of its topic, which begins with offset 0."""
     wait_until(
         lambda: sum(offset.committed for offset in admin.list_group_offsets(group).values()) >= records,
         "what was shown is acknowledged",
@@ -350,7 +352,7 @@ def wait_until_acknowledged(admin: Admin, group: str, records: int) -> None:
 
 
 def wait_for_shares(admin: Admin, sizes: list[int]) -> None:
-    """Waits until the group's members have so many partitions each."""
+    """Waits until the group's members have that many partitions each."""
     wait_until(
         lambda: [len(member.partitions) for member in admin.describe_group("shared").members] == sizes,
         "each has its share",
@@ -360,7 +362,7 @@ def wait_for_shares(admin: Admin, sizes: list[int]) -> None:
 
 
 def test_unknown_topics_and_partitions_are_not_found(pylog: Pylog, topic: str) -> None:
-    """Exit 3, not found."""
+    """The exit status is 3, not found."""
     for arguments in (("consume", "nothing-here", *ALL), ("produce", "nothing-here")):
         refused = pylog(*arguments, status=3)
         assert refused.stderr.startswith("[UNKNOWN_TOPIC_OR_PARTITION]")
@@ -368,8 +370,8 @@ def test_unknown_topics_and_partitions_are_not_found(pylog: Pylog, topic: str) -
     assert "partitions 0 to 1" in pylog("consume", f"{topic}:2", *ALL, status=2).stderr
 
 
-def test_settings_of_the_client_are_taken(pylog: Pylog, topic: str, pylog_cluster: LocalCluster) -> None:
-    """W27: -X is for the producer or the consumer that the command is about; what it does not know is refused first."""
+def test_settings_of_the_client_are_accepted(pylog: Pylog, topic: str, pylog_cluster: LocalCluster) -> None:
+    """W27: -X is for the command's producer or consumer; unknown settings are refused first."""
     pylog("produce", topic, "-X", "linger.ms=0", "-X", "acks=1", "-X", "client.id=p", stdin="one\n")
     options = ("-g", "tuned", "--from", "earliest", "-n", "1")
     shown = pylog("consume", topic, *options, "-X", "session.timeout.ms=6s", "-X", "group.instance.id=i")
@@ -381,7 +383,7 @@ def test_settings_of_the_client_are_taken(pylog: Pylog, topic: str, pylog_cluste
 
 
 def test_contradictions_are_usage_errors(pylog: Pylog, topic: str) -> None:
-    """Exit 2, usage."""
+    """The exit status is 2, usage."""
     pylog("consume", topic, "--from", "1", "--from-beginning", status=2)
     pylog("consume", topic, "-f", "%v", "-o", "json", status=2)
     assert "--to end" in pylog("consume", topic, "-o", "table", status=2).stderr
@@ -390,10 +392,10 @@ def test_contradictions_are_usage_errors(pylog: Pylog, topic: str) -> None:
     assert "no.such" in pylog("produce", topic, "-X", "no.such=1", status=2).stderr
 
 
-def test_consume_ends_quietly_when_nobody_reads_on(
+def test_consume_ends_quietly_when_its_pipe_is_closed(
     pylog: Pylog, topic: str, tmp_path: Path, pylog_cluster: LocalCluster
 ) -> None:
-    """`pylog consume … | head -1` prints a line and nothing else; its status is that of a broken pipe."""
+    """`pylog consume … | head -1` prints one line and nothing else; its status is that of a broken pipe."""
     pylog("produce", topic, stdin="x" * 100 + "\n" + ("y" * 1000 + "\n") * 2000)
     arguments = ("consume", topic, "--from", "earliest", "-b", pylog_cluster.bootstrap_servers)
     with started(tmp_path, *arguments, stderr=subprocess.PIPE) as consumer:
@@ -409,7 +411,7 @@ def test_consume_ends_quietly_when_nobody_reads_on(
 def test_consume_waits_for_records_until_interrupted(
     pylog: Pylog, topic: str, tmp_path: Path, pylog_cluster: LocalCluster, number: int, status: int
 ) -> None:
-    """130 interrupted, 143 terminated; without --to it waits for what comes."""
+    """The status is 130 if interrupted and 143 if terminated; without --to it waits for new records."""
     arguments = ("consume", topic, "--from", "earliest", "-b", pylog_cluster.bootstrap_servers)
     with started(tmp_path, *arguments, stderr=subprocess.PIPE, PYTHONUNBUFFERED="1") as consumer:
         pylog("produce", topic, stdin="later\n")

@@ -1,4 +1,4 @@
-"""Bars on a terminal, and nothing of them anywhere else."""
+"""Progress bars appear on a terminal, and nowhere else."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def rows(tmp_path: Path) -> Path:
     return file
 
 
-def test_produce_and_consume_show_how_far_they_are(
+def test_produce_and_consume_show_progress(
     pylog: Pylog, pylog_cluster: LocalCluster, topic: str, rows: Path, tmp_path: Path
 ) -> None:
-    """Of files; the records themselves go where they were sent."""
+    """Files have a bar; the records themselves go where they were sent."""
     servers = ("-b", pylog_cluster.bootstrap_servers)
     shown = on_terminal(tmp_path, "produce", topic, "--file", str(rows), *servers)
     assert "Reading rows.jsonl" in shown
@@ -62,17 +62,17 @@ def test_produce_and_consume_show_how_far_they_are(
     assert on_terminal(tmp_path, "produce", topic, "--file", str(rows), "-q", *servers) == ""
 
 
-def test_there_is_no_bar_in_a_pipe(pylog: Pylog, topic: str, rows: Path) -> None:
-    """A program gets the same as ever."""
+def test_pipe_has_no_bar(pylog: Pylog, topic: str, rows: Path) -> None:
+    """A program gets the same output as ever."""
     forced = {"FORCE_COLOR": "1", "TTY_COMPATIBLE": "1"}
     done = pylog("produce", topic, "--file", str(rows), environment=forced)
     assert (done.stdout, done.stderr) == ("", f"Wrote {ROWS:,} records to topic {topic}.\n")
 
 
-def test_verify_shows_how_far_it_is(
+def test_verify_shows_progress(
     pylog: Pylog, pylog_cluster: LocalCluster, topic: str, rows: Path, tmp_path: Path
 ) -> None:
-    """With the partition at hand and the bytes read."""
+    """It shows the current partition and the bytes read."""
     pylog("produce", topic, "--file", str(rows))
     partition = pylog_cluster.log_dirs(1)[0] / f"{topic}-0"
     shown = on_terminal(tmp_path, "log", "verify", str(partition))

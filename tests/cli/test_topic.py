@@ -8,8 +8,8 @@ import yaml
 from pylog_command import Pylog
 
 
-def test_topic_lives_from_create_to_delete(pylog: Pylog) -> None:
-    """W27: create, list, describe, change and delete topics."""
+def test_topic_is_created_changed_and_deleted(pylog: Pylog) -> None:
+    """W27: topics are created, listed, described, changed and deleted."""
     created = pylog(
         "topic", "create", "life", "-p", "3", "-r", "1", "-c", "retention.ms=7d",
         "--schema", "carrier string, delay int32", "--key", "carrier",
@@ -41,8 +41,8 @@ def test_topic_describe_shows_a_table_of_partitions(pylog: Pylog, topic: str) ->
     assert table[1:] == [["0", "1", "0", "1", "1", "0", "0", "0"], ["1", "1", "0", "1", "1", "0", "2", "2"]]
 
 
-def test_topic_plurals_and_option_places_are_the_same_command(pylog: Pylog, run_pylog: Pylog, topic: str) -> None:
-    """Plurals are aliases; common options stand before or after the command."""
+def test_topic_plurals_and_option_positions_are_the_same_command(pylog: Pylog, run_pylog: Pylog, topic: str) -> None:
+    """Plurals are aliases, and common options may stand before or after the command."""
     after = pylog("topics", "list", "-o", "name").stdout
     before = run_pylog("-o", "name", "topic", "list", "-b", pylog_address(pylog))
     between = run_pylog("topics", "-o", "name", "-b", pylog_address(pylog), "list")
@@ -52,19 +52,19 @@ def test_topic_plurals_and_option_places_are_the_same_command(pylog: Pylog, run_
 
 
 def pylog_address(pylog: Pylog) -> str:
-    """The session's cluster, as the command was told."""
+    """The session's cluster, as the command gets it."""
     args = pylog("version").args
     return str(args[args.index("-b") + 1])
 
 
-def test_topic_create_refuses_what_exists_unless_told(pylog: Pylog, topic: str) -> None:
-    """--if-not-exists; without it, exit 1."""
+def test_topic_create_refuses_an_existing_topic_unless_allowed(pylog: Pylog, topic: str) -> None:
+    """--if-not-exists accepts it; without that, exit 1."""
     assert pylog("topic", "create", topic, status=1).stderr.startswith("[TOPIC_ALREADY_EXISTS]")
     pylog("topic", "create", topic, "--if-not-exists")
 
 
 def test_topic_create_refuses_wrong_arguments_by_name(pylog: Pylog) -> None:
-    """Unknown settings are refused with the nearest known one; wrong names, types and numbers too: exit 2."""
+    """Unknown settings are refused with the nearest known one, and wrong names, types and numbers as well: exit 2."""
     unknown = pylog("topic", "create", "wrong", "-c", "retention.sm=1", status=2)
     assert "retention.sm" in unknown.stderr
     assert "retention.ms" in unknown.stderr
@@ -75,8 +75,8 @@ def test_topic_create_refuses_wrong_arguments_by_name(pylog: Pylog) -> None:
     assert "wrong" not in pylog("topic", "list", "-o", "name").stdout.splitlines()
 
 
-def test_topic_create_dry_run_makes_nothing(pylog: Pylog) -> None:
-    """A dry run checks only."""
+def test_topic_create_dry_run_creates_nothing(pylog: Pylog) -> None:
+    """A dry run only checks."""
     pylog("topic", "create", "dry", "--dry-run")
     assert "dry" not in pylog("topic", "list", "-o", "name").stdout.splitlines()
 
@@ -93,7 +93,7 @@ def test_topic_delete_asks_for_the_name(pylog: Pylog, topic: str) -> None:
 
 
 def test_topic_grows_partitions_and_columns(pylog: Pylog, typed_topic: str) -> None:
-    """W27: add partitions; nullable columns are added to typed topics."""
+    """W27: partitions are added to any topic, nullable columns to typed ones."""
     pylog("topic", "add-partitions", typed_topic, "4")
     pylog("topic", "add-column", typed_topic, "gate string")
     described = yaml.safe_load(pylog("topic", "describe", typed_topic, "-o", "yaml").stdout)
@@ -103,7 +103,7 @@ def test_topic_grows_partitions_and_columns(pylog: Pylog, typed_topic: str) -> N
 
 
 def test_topic_trim_deletes_records_before_an_offset(pylog: Pylog, topic: str) -> None:
-    """W27: records before an offset are deleted, and say so in what is read."""
+    """W27: records before an offset are deleted, and readers skip them."""
     pylog("produce", f"{topic}:0", stdin="0\n1\n2\n3\n")
     pylog("topic", "trim", f"{topic}:0", "--before", "3", "-y")
     assert pylog("consume", topic, "--from", "earliest", "--to", "end").stdout == "3\n"
@@ -114,5 +114,5 @@ def test_topic_trim_deletes_records_before_an_offset(pylog: Pylog, topic: str) -
 
 
 def test_topic_alter_without_a_change_is_a_usage_error(pylog: Pylog, topic: str) -> None:
-    """Exit 2 for a call that asks for nothing."""
+    """A call without any change is exit 2."""
     assert "nothing to change: use -c NAME=VALUE or -d NAME" in pylog("topic", "alter", topic, status=2).stderr

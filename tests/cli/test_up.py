@@ -44,10 +44,10 @@ def foreground(home: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[s
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
-def test_up_serves_stops_in_order_and_goes_on_with_its_data(
+def test_up_serves_stops_in_order_and_keeps_its_data(
     run_pylog: Pylog, tmp_path: Path, number: signal.Signals, status: int
 ) -> None:
-    """`pylog up` runs a cluster until Ctrl-C or SIGTERM; started again on the same data, all is there."""
+    """`pylog up` runs a cluster until Ctrl-C or SIGTERM; when it starts again on the same data, everything is there."""
     arguments = ("up", "--data", str(tmp_path / "data"), "--port", "0")
     with foreground(tmp_path, *arguments) as (process, address):
         below = children_of(process.pid)
@@ -79,7 +79,7 @@ def test_up_uses_a_running_zookeeper(run_pylog: Pylog, tmp_path: Path, zookeeper
 
 
 def test_up_leaves_nothing_behind_when_it_is_killed(tmp_path: Path) -> None:
-    """No process outlives the one that started it, SIGKILL included."""
+    """No process outlives the one that started it, even after SIGKILL."""
     with foreground(tmp_path, "up", "--data", str(tmp_path / "data"), "--port", "0") as (process, _):
         below = children_of(process.pid)
         assert below
@@ -88,7 +88,7 @@ def test_up_leaves_nothing_behind_when_it_is_killed(tmp_path: Path) -> None:
         wait_until_gone(below)
 
 
-def test_up_says_who_holds_its_port(run_pylog: Pylog, tmp_path: Path) -> None:
+def test_up_names_the_owner_of_its_port(run_pylog: Pylog, tmp_path: Path) -> None:
     """`[PORT_IN_USE] 127.0.0.1:9192 is taken by pid 4711. Use: pylog up --port 9300`."""
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", choose_port()))
@@ -102,7 +102,7 @@ def test_up_says_who_holds_its_port(run_pylog: Pylog, tmp_path: Path) -> None:
     assert refused.stdout == ""
 
 
-def test_up_says_how_to_get_java(run_pylog: Pylog, tmp_path: Path) -> None:
+def test_up_explains_how_to_get_java(run_pylog: Pylog, tmp_path: Path) -> None:
     """`[JAVA_NOT_FOUND] The bundled ZooKeeper needs Java 17 or later; JAVA_HOME is unset …`."""
     refused = run_pylog(
         "up", "--data", str(tmp_path / "data"), "--port", "0", environment={"PATH": str(tmp_path), "JAVA_HOME": ""}
@@ -116,7 +116,7 @@ def test_up_says_how_to_get_java(run_pylog: Pylog, tmp_path: Path) -> None:
 
 
 def test_up_refuses_a_second_one_on_the_same_data(run_pylog: Pylog, tmp_path: Path) -> None:
-    """Two ZooKeepers on one directory would destroy it."""
+    """Two ZooKeepers on one directory would destroy its data."""
     with foreground(tmp_path, "up", "--data", str(tmp_path / "data"), "--port", "0"):
         refused = run_pylog("up", "--data", str(tmp_path / "data"), "--port", "0")
         assert refused.returncode == 1
@@ -124,8 +124,8 @@ def test_up_refuses_a_second_one_on_the_same_data(run_pylog: Pylog, tmp_path: Pa
 
 
 def test_up_runs_several_brokers_on_ports_in_a_row(run_pylog: Pylog, tmp_path: Path) -> None:
-    """`pylog up --brokers 3`; the cluster goes on without one, and is as large as before when started again."""
-    # Outside those from which all others take theirs: nobody is to take the second one meanwhile.
+    """`pylog up --brokers 3` continues without one broker, and has as many as before when it starts again."""
+    # Outside the range from which all others take theirs: nobody may take the second one meanwhile.
     port = next(first for first in range(13_000, 19_000, 3) if all(is_free("127.0.0.1", first + n) for n in range(3)))
     arguments = ("up", "--data", str(tmp_path / "data"))
     with foreground(tmp_path, *arguments, "--brokers", "3", "--port", str(port)) as (process, addresses):
@@ -149,12 +149,12 @@ def test_up_runs_several_brokers_on_ports_in_a_row(run_pylog: Pylog, tmp_path: P
 
 
 def wait_for_text(path: Path, text: str) -> None:
-    """Fails unless the file says it in time."""
+    """Fails unless the file contains the text in time."""
     wait_until(lambda: text in path.read_text(), f"{path.name} says {text!r}", LIMIT_S)
 
 
 def test_servers_start_one_by_one(run_pylog: Pylog, tmp_path: Path) -> None:
-    """`zookeeper start`, then `broker start --config broker.toml`; SIGTERM stops each cleanly."""
+    """`zookeeper start` is followed by `broker start --config broker.toml`; SIGTERM stops each cleanly."""
     with foreground(tmp_path, "zookeeper", "start", "--data", str(tmp_path / "zk"), "--port", "0") as (_, connect):
         port, ready = choose_port(), tmp_path / "ready.json"
         (tmp_path / "broker.toml").write_text(
@@ -201,7 +201,7 @@ def test_broker_start_refuses_settings_by_name(run_pylog: Pylog, tmp_path: Path,
     assert "Traceback" not in refused.stderr
 
 
-def test_unreachable_broker_is_said_with_what_to_do(run_pylog: Pylog) -> None:
+def test_unreachable_broker_is_reported_with_a_remedy(run_pylog: Pylog) -> None:
     """`[BROKER_UNAVAILABLE] localhost:9192 refused for 10 s. Start one: pylog up`; exit 4."""
     address = f"127.0.0.1:{choose_port()}"
     refused = run_pylog("topic", "list", "-b", address, "--timeout", "1")
@@ -210,20 +210,20 @@ def test_unreachable_broker_is_said_with_what_to_do(run_pylog: Pylog) -> None:
     assert refused.stdout == ""
 
 
-def test_foreign_server_is_not_taken_for_a_broker(run_pylog: Pylog) -> None:
-    """`[NOT_A_PYLOG_BROKER]` with what is there instead; exit 4."""
+def test_foreign_server_is_not_mistaken_for_a_broker(run_pylog: Pylog) -> None:
+    """`[NOT_A_PYLOG_BROKER]` names the service that is there; exit 4."""
     code = (
         "import socket, sys\n"
         "s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen(); print(s.getsockname()[1], flush=True)\n"
         "while True:\n"
         "    c, _ = s.accept(); c.recv(1024); c.sendall(b'HTTP/1.1 400 Bad Request\\r\\n\\r\\n'); c.close()\n"
     )
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as stranger:
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as foreign_server:
         try:
-            assert stranger.stdout is not None
-            address = f"127.0.0.1:{stranger.stdout.readline().strip()}"
+            assert foreign_server.stdout is not None
+            address = f"127.0.0.1:{foreign_server.stdout.readline().strip()}"
             refused = run_pylog("topic", "list", "-b", address, "--timeout", "5")
         finally:
-            stranger.kill()
+            foreign_server.kill()
     assert refused.returncode == 4
     assert refused.stderr == f"[NOT_A_PYLOG_BROKER] {address} is a web server, not a pylog broker\n"

@@ -1,4 +1,6 @@
-"""A Flight server in this process, which speaks or is silent, and a relay to it that may break what goes through it."""
+"""A Flight server in this process that answers or is silent, and a relay to it that can break the connections
+through it.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ _AT_ONCE = struct.pack("ii", 1, 0)  # SO_LINGER: closing resets the connection
 
 
 class Server(flight.FlightServerBase):
-    """Says one word on each stream and answers each action while it `speaks`; says nothing more when it does not."""
+    """Sends one message on each stream and answers each action while it `speaks`; otherwise it is silent."""
 
     def __init__(self, port: int = 0) -> None:
         super().__init__(f"grpc://127.0.0.1:{port}")
@@ -48,11 +50,11 @@ class Server(flight.FlightServerBase):
         self.is_over = threading.Event()
         self.refusal: PylogError | None = None
         self.asked = 0
-        self.client_ids: list[str] = []  # who asked for actions
-        self.reads = threading.Semaphore(0)  # how many words of a read are asked for
+        self.client_ids: list[str] = []  # the clients that sent actions
+        self.reads = threading.Semaphore(0)  # how many messages of a read were requested
 
     def fall_silent(self) -> None:
-        """The next words do not come until the server ends."""
+        """Holds back further messages until the server ends."""
         self.speaks.clear()
 
     def stop(self) -> None:
@@ -95,7 +97,7 @@ class Server(flight.FlightServerBase):
 
 
 class Relay:
-    """Passes bytes on to a port, as a peer that can die: `cut` resets all connections, and refuses others."""
+    """Forwards bytes to a port, as a peer that can die: `cut` resets all connections, and refuses new ones."""
 
     def __init__(self, port: int, own_port: int = 0) -> None:
         self._target = ("127.0.0.1", port)
@@ -108,7 +110,7 @@ class Relay:
 
     @property
     def open(self) -> int:
-        """How many connections there are at present."""
+        """The current number of connections."""
         with self._lock:
             return len(self._open)
 
@@ -120,7 +122,7 @@ class Relay:
         self.reset()
 
     def reset(self) -> None:
-        """The connections break; the peer takes others."""
+        """Breaks the connections; the peer accepts new ones."""
         with self._lock:
             pairs = list(self._open)
         for pair in pairs:

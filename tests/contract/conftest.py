@@ -11,7 +11,7 @@ from tests.contract.breaking_peer import Relay, Server
 
 @pytest.fixture(params=["memory", "real"])
 def connect(request):
-    """Makes clients of one tree; all are closed afterwards."""
+    """Creates clients of one tree; all are closed afterwards."""
     clients = []
     if request.param == "memory":
         server = MemoryZooKeeper()

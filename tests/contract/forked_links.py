@@ -1,6 +1,6 @@
 """A process that forks with every user of a `Link` open, one of them blocked in it: run by `test_link`.
 
-python -m tests.contract.forked_links <port>      exit status 0: child and parent go on as they should
+python -m tests.contract.forked_links <port>      exit status 0: child and parent continue as they should
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CHILD_LIMIT_S = 20
 
 
 def main(port: int) -> None:
-    """Forks some times, since a child that hangs may not hang each time."""
+    """Forks several times, since a child that hangs may not hang each time."""
     warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads: that is what is tested
     address = Address("127.0.0.1", port)
     for _ in range(_FORKS):
@@ -34,7 +34,7 @@ def main(port: int) -> None:
             os._exit(0)
         status = os.waitpid(child, 0)[1]
         assert status == 0, f"the child ended by {status}"
-        assert blocked.result() is None, "the produce stream was ended, with all answers given"
+        assert blocked.result() is None, "the produce stream has ended, with all answers delivered"
         check(users, address)
 
 

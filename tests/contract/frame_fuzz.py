@@ -1,11 +1,11 @@
-"""Mutants of frames, given to everything that reads frames. A program, run in a process of its own, so that a crash of
-the interpreter is seen as one.
+"""Gives mutated frames to every reader of frames. A program, run in a process of its own, so that a crash of the
+interpreter is noticed as one.
 
     python frame_fuzz.py SEED COUNT
 
 Each mutant is refused by an error of the contract, or decodes to a batch that passes full validation and can be used.
-Half of the mutants and more have their checksums made right again: those reach what the checksums protect. Ends with
-status 0 and one line of counts; any other status and its output name the seed and the mutant.
+More than half of the mutants get correct checksums again: those reach what the checksums protect. Ends with status 0
+and one line of counts; any other status and its output name the seed and the mutant.
 """
 
 from __future__ import annotations
@@ -68,13 +68,13 @@ INTERESTING = (
 
 
 def flip(data: bytearray, rng: random.Random, start: int, end: int) -> None:
-    """One to three bits."""
+    """Flips one to three bits."""
     for _ in range(rng.randint(1, 3)):
         data[rng.randrange(start, end)] ^= 1 << rng.randrange(8)
 
 
 def overwrite(data: bytearray, rng: random.Random, start: int, end: int) -> None:
-    """A number of 1, 2, 4 or 8 bytes by one that is often a bound."""
+    """Overwrites a number of 1, 2, 4 or 8 bytes by one that is often a bound."""
     width = rng.choice((1, 2, 4, 8))
     if end - start < width:
         return
@@ -86,7 +86,7 @@ def overwrite(data: bytearray, rng: random.Random, start: int, end: int) -> None
 
 
 def nudge(data: bytearray, rng: random.Random, start: int, end: int) -> None:
-    """A number a little larger or smaller."""
+    """Makes a number a little larger or smaller."""
     width = rng.choice((2, 4, 8))
     if end - start < width:
         return
@@ -98,7 +98,7 @@ def nudge(data: bytearray, rng: random.Random, start: int, end: int) -> None:
 
 
 def swap(data: bytearray, rng: random.Random, start: int, end: int) -> None:
-    """Two numbers of one width, lengths among them."""
+    """Swaps two numbers of one width, lengths among them."""
     width = rng.choice((2, 4, 8))
     if end - start < width:
         return
@@ -107,20 +107,20 @@ def swap(data: bytearray, rng: random.Random, start: int, end: int) -> None:
 
 
 def cut(data: bytearray, rng: random.Random, start: int, end: int) -> None:
-    """Bytes taken away, often a multiple of 8."""
+    """Removes bytes, often a multiple of 8."""
     count = rng.choice((1, 8, 16, 64, rng.randrange(1, max(2, end - start))))
     position = rng.randrange(start, end)
     del data[position : position + count]
 
 
 def insert(data: bytearray, rng: random.Random, start: int, end: int) -> None:
-    """Bytes added, often a multiple of 8."""
+    """Adds bytes, often a multiple of 8."""
     position = rng.randrange(start, end)
     data[position:position] = rng.randbytes(rng.choice((1, 8, 16, 64)))
 
 
 def copy(data: bytearray, rng: random.Random, start: int, end: int) -> None:
-    """A stretch over another one."""
+    """Copies a stretch over another one."""
     count = rng.choice((4, 8, 16, 24))
     source, target = rng.randrange(start, end), rng.randrange(start, end)
     piece = data[source : source + count]
@@ -132,7 +132,7 @@ KEEPS_LENGTH = (flip, overwrite, nudge, swap)
 
 
 def regions(frame: bytes) -> list[tuple[int, int]]:
-    """Where to mutate: leader's part, producer's part, directory, each chunk's metadata and body, all."""
+    """Where to mutate: leader's part, producer's part, directory, each chunk's metadata and body, everything."""
     header = parse_header(frame)
     start = header.head_bytes
     found = [(0, STAMP_BYTES), (STAMP_BYTES, HEADER_BYTES), (HEADER_BYTES, start), (0, len(frame))]
@@ -149,7 +149,7 @@ def regions(frame: bytes) -> list[tuple[int, int]]:
 
 
 def mend(data: bytearray, rng: random.Random) -> None:
-    """Make lengths and checksums right again, as far as the frame still says where they are."""
+    """Makes lengths and checksums correct again, as far as the frame still shows where they are."""
     if len(data) < HEADER_BYTES:
         return
     directory_bytes = int.from_bytes(data[108:112], "little")
@@ -181,7 +181,7 @@ def mend(data: bytearray, rng: random.Random) -> None:
 
 
 def use(batch: pa.RecordBatch, rng: random.Random) -> None:
-    """What readers do with a batch: none of it may crash."""
+    """Does what readers do with a batch: none of it may crash."""
     batch.validate(full=True)
     rows = batch.num_rows
     batch.take(pa.array([rng.randrange(rows) for _ in range(3)], pa.int64()))
@@ -196,7 +196,7 @@ def use(batch: pa.RecordBatch, rng: random.Random) -> None:
 
 
 def offer(sample: Sample, mutant: bytes, rng: random.Random, outcomes: Counter[str]) -> None:
-    """Give ``mutant`` to everything that reads frames."""
+    """Gives ``mutant`` to everything that reads frames."""
     accepted = False
     try:
         verify_frame(mutant)
@@ -255,11 +255,11 @@ def originals() -> list[Sample]:
 
 
 def main(seed: int, count: int) -> None:
-    """Offer ``count`` mutants; the same seed makes the same ones."""
+    """Tries ``count`` mutants; the same seed produces the same ones."""
     faulthandler.enable()
     rng = random.Random(seed)
     frames = [(sample, regions(sample.frame)) for sample in originals()]
-    # Frames of many chunks take long and show no more than those of a few: they come up less often.
+    # Frames of many chunks take long and prove no more than those of a few: they occur less often.
     weights = list(itertools.accumulate(4 / (4 + parse_header(sample.frame).chunk_count) for sample, _ in frames))
     outcomes: Counter[str] = Counter()
     for sample, _ in frames:

@@ -1,4 +1,4 @@
-"""What a client may rely on of a channel to a broker, checked of the real one and of the one that unit tests use."""
+"""What a client may rely on of a channel to a broker, checked for the real one and for the one in unit tests."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Real:
 
 
 class Fake:
-    """The channel of unit tests: who refuses or is silent is a function that raises."""
+    """The channel of unit tests: a function raises in place of a broker that refuses or is silent."""
 
     def __init__(self, ending: ExitStack) -> None:
         del ending
@@ -118,8 +118,8 @@ def ask(channel: Any, timeout_s: float = LIMIT_S) -> Message:
     return answer
 
 
-def test_call_brings_the_request_there_and_the_answer_back(channels: Real | Fake) -> None:
-    """The name and the whole request arrive, once."""
+def test_call_delivers_the_request_and_returns_the_answer(channels: Real | Fake) -> None:
+    """The name and the whole request arrive once."""
     arrived: list[tuple[str, Message]] = []
 
     def answer(_: Address, name: str, request: Message, timeout_s: float) -> Message:
@@ -133,8 +133,8 @@ def test_call_brings_the_request_there_and_the_answer_back(channels: Real | Fake
     assert arrived == [("find_coordinator", QUESTION), ("create_partitions", change)]
 
 
-def test_error_of_the_broker_is_raised_as_it_is_and_the_channel_stays(channels: Real | Fake) -> None:
-    """A refusal is an answer: its class and its words decide what the client does next."""
+def test_error_of_the_broker_is_raised_unchanged_and_the_channel_stays(channels: Real | Fake) -> None:
+    """A refusal is an answer: its class and text decide what the client does next."""
     answers = [_raises(NotControllerError("broker 2 is")), lambda *_: ANSWER]
     channel = channels.to(lambda *call: answers.pop(0)(*call))
     with pytest.raises(NotControllerError) as raised:
@@ -143,27 +143,27 @@ def test_error_of_the_broker_is_raised_as_it_is_and_the_channel_stays(channels: 
     assert ask(channel) == ANSWER
 
 
-def test_request_that_nobody_understands_is_not_sent(channels: Real | Fake) -> None:
-    """There is no action of that name."""
+def test_unknown_request_is_not_sent(channels: Real | Fake) -> None:
+    """No action has that name."""
     channel = channels.to(lambda *_: ANSWER)
     with pytest.raises(InvalidRequestError, match="no action 'fly'"):
         channel.call("fly", QUESTION, FindCoordinatorResponse, timeout_s=LIMIT_S)
 
 
-def test_address_where_nobody_is_refuses(channels: Real | Fake) -> None:
-    """Nothing was sent: the call may go elsewhere."""
+def test_address_without_a_broker_refuses(channels: Real | Fake) -> None:
+    """Nothing was sent, so the call may go elsewhere."""
     with pytest.raises(BrokerUnavailableError):
         ask(channels.to_nobody())
 
 
-def test_answer_that_does_not_come_in_time_is_an_error(channels: Real | Fake) -> None:
-    """Whether it was carried out is open."""
+def test_late_answer_is_an_error(channels: Real | Fake) -> None:
+    """It is unknown whether the request was carried out."""
     with pytest.raises(RequestTimedOutError):
         ask(channels.to_silence(), timeout_s=0.3)
 
 
-def test_closed_channel_says_that_the_client_was_closed(channels: Real | Fake) -> None:
-    """It may be closed twice, and asks nobody any more."""
+def test_closed_channel_reports_that_the_client_was_closed(channels: Real | Fake) -> None:
+    """It may be closed twice, and sends nothing any more."""
     asked: list[int] = []
     channel = channels.to(lambda *_: asked.append(1) or ANSWER)
     ask(channel)

@@ -1,4 +1,4 @@
-"""What happens around a fork: every link lets go of its connection, whatever other threads do meanwhile."""
+"""Around a fork every link releases its connection, whatever other threads do meanwhile."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FORKS = 200
 
 
 class Counting(forking.Forkable):
-    """Counts what it is told."""
+    """Counts the calls of its hooks."""
 
     def __init__(self) -> None:
         self.interrupted = self.dropped = 0
@@ -35,7 +35,7 @@ class Counting(forking.Forkable):
 
 @pytest.fixture
 def switching_often() -> Iterator[None]:
-    """Threads take turns often."""
+    """Switches threads often."""
     before_s = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     yield
@@ -43,7 +43,7 @@ def switching_often() -> Iterator[None]:
 
 
 def fork_as_parent() -> None:
-    """What a fork does in the parent."""
+    """Does what a fork does in the parent."""
     try:
         forking._before_fork()
     finally:
@@ -51,8 +51,8 @@ def fork_as_parent() -> None:
 
 
 @pytest.mark.usefixtures("switching_often")
-def test_fork_reaches_every_client_while_others_come_and_go() -> None:
-    """Streams are opened and closed by many threads, all the time."""
+def test_fork_reaches_every_client_while_others_open_and_close() -> None:
+    """Many threads open and close streams continuously."""
     clients = [Counting() for _ in range(_MANY)]
     for client in clients:
         forking.register(client)
@@ -85,8 +85,8 @@ def test_fork_does_not_reach_a_client_that_was_closed() -> None:
     assert (client.interrupted, client.dropped) == (0, 0)
 
 
-def test_what_lives_across_a_fork_has_only_the_hooks_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that only starts again in the child says nothing about the parent."""
+def test_forkable_has_only_the_hooks_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that only starts again in the child needs no hook for the parent."""
     began_again = threading.Event()
 
     class StartingAgain(forking.Forkable):
@@ -103,8 +103,8 @@ def test_what_lives_across_a_fork_has_only_the_hooks_that_it_needs(monkeypatch: 
     assert began_again.is_set()
 
 
-def test_fork_waits_for_calls_under_way_and_holds_up_new_ones() -> None:
-    """No Flight client is made, and none is in use, at the moment of the fork."""
+def test_fork_waits_for_current_calls_and_delays_new_ones() -> None:
+    """At the moment of the fork no Flight client is being created or used."""
     inside, may_leave, has_left, was_let_in = (threading.Event() for _ in range(4))
 
     def call() -> None:
@@ -124,9 +124,9 @@ def test_fork_waits_for_calls_under_way_and_holds_up_new_ones() -> None:
 
         def _drop_for_fork(self) -> None:
             super()._drop_for_fork()
-            assert has_left.is_set(), "the call under way came to its end"
+            assert has_left.is_set(), "the current call has ended"
             later.start()
-            assert not was_let_in.wait(0.05), "a new one waits until the fork is done"
+            assert not was_let_in.wait(0.05), "a new call waits until the fork is done"
 
     later = threading.Thread(target=call_later, daemon=True)
     client = Leaving()

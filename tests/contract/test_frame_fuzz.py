@@ -1,4 +1,4 @@
-"""Mutated frames against everything that reads frames, in a process whose death is noticed."""
+"""Gives mutated frames to every reader of frames, in a process whose death is noticed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SECONDS_PER_MUTANT = 0.003
 
 @pytest.mark.timeout(120 + MUTANTS * SECONDS_PER_MUTANT)
 def test_frame_mutants_are_refused_or_decode_to_valid_batches() -> None:
-    """A damaged frame, its checksums right or wrong, never crashes, hangs or fills the memory of who reads it."""
+    """A damaged frame, with correct checksums or not, never crashes or hangs its reader, or fills its memory."""
     done = subprocess.run(
         [sys.executable, str(PROGRAM), str(SEED), str(MUTANTS)],
         capture_output=True,

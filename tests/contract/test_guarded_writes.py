@@ -1,4 +1,4 @@
-"""One suite for writes that ZooKeeper may have done, over a real ZooKeeper and the one in memory."""
+"""One suite for ZooKeeper writes of unknown outcome, over a real ZooKeeper and the one in memory."""
 
 import threading
 
@@ -35,15 +35,16 @@ LOST_BEFORE, LOST_AFTER, LATE = "lost before", "lost after", "late"
 
 
 class Unreliable:
-    """Passes everything on. ``fates`` says of each transaction what becomes of it, first to last: None; its request is
-    lost, or its answer; it arrives only before this client's next one; or what happens before it, as a function."""
+    """Forwards everything. ``fates`` has the fate of each transaction, first to last: None; its request is lost, or
+    its answer; it arrives only before this client's next one; or a function runs before it.
+    """
 
     def __init__(self, client, *fates):
         self._client = client
         self.fates = list(fates)
         self.transactions = []
         self.is_connected = True
-        self.breaks = False  # the connection, with what is lost
+        self.breaks = False  # the connection breaks, with what is lost
         self._late = []
 
     def __getattr__(self, name):
@@ -69,7 +70,7 @@ class Unreliable:
 
 @pytest.fixture
 def tree(connect):
-    """A client to look with, and to be the other writer."""
+    """A client that checks the tree, and acts as the other writer."""
     client = connect()
     client.create(CHANGES)
     return client
@@ -77,12 +78,12 @@ def tree(connect):
 
 @pytest.fixture
 def unreliable(connect, tree):
-    """Makes clients whose transactions have these fates."""
+    """Creates clients whose transactions have these fates."""
     return lambda *fates: Unreliable(connect(), *fates)
 
 
 def expire(client):
-    """Ends the client's session, and returns when it has another."""
+    """Expires the client's session, and returns when it has another."""
     if hasattr(client, "expire"):
         client.expire()
         return
@@ -98,7 +99,7 @@ def expire(client):
 
 
 def adding(client, word, *, path="/words", is_done=None):
-    """A plan that adds a word to those in the znode, unless it is there; whether it had to."""
+    """A plan that adds a word to those in the znode, unless it is there; returns whether it had to."""
 
     def plan():
         node = client.find(path)
@@ -124,7 +125,7 @@ def add(client, word, **options):
 # --- change -----------------------------------------------------------------------------------------------------------
 
 
-def test_change_is_written_once_and_nothing_where_nothing_is_left_to_write(unreliable, tree):
+def test_change_is_written_once_and_not_again_when_nothing_is_left_to_write(unreliable, tree):
     client = unreliable()
     assert add(client, b"a") is True
     assert add(client, b"a") is False
@@ -132,18 +133,18 @@ def test_change_is_written_once_and_nothing_where_nothing_is_left_to_write(unrel
 
 
 @pytest.mark.parametrize("before", [None, "b"])
-def test_change_is_planned_anew_from_a_fresh_read_after_another_writers(unreliable, tree, before):
-    """Neither write is lost, whether the znode was there before or not."""
+def test_change_is_planned_again_from_a_fresh_read_after_another_writers(unreliable, tree, before):
+    """Neither write is lost, whether the znode existed before or not."""
     if before is not None:
         tree.create("/words", before.encode())
-    told = []
+    conflicts = []
     client = unreliable(lambda: add(tree, b"c"))
-    add(client, b"a", on_conflict=told.append)
+    add(client, b"a", on_conflict=conflicts.append)
     assert words(tree) == ("c a", 1) if before is None else ("b c a", 2)
-    assert [type(each) for each in told] == [NodeExistsError if before is None else BadVersionError]
+    assert [type(each) for each in conflicts] == [NodeExistsError if before is None else BadVersionError]
 
 
-def test_change_is_planned_anew_when_the_znode_went(unreliable, tree):
+def test_change_is_planned_again_when_the_znode_was_deleted(unreliable, tree):
     tree.create("/words", b"b")
     add(unreliable(lambda: tree.delete("/words")), b"a")
     assert words(tree) == ("a", 0)
@@ -151,7 +152,7 @@ def test_change_is_planned_anew_when_the_znode_went(unreliable, tree):
 
 @pytest.mark.parametrize("fate", [LOST_AFTER, LATE])
 def test_change_whose_answer_was_lost_is_found_written(unreliable, tree, fate):
-    """What a request under way does is seen after the barrier: it is not written twice."""
+    """The effect of a request in flight is visible after the barrier: it is not written twice."""
     client = unreliable(fate)
     assert add(client, b"a") is False
     assert words(tree) == ("a", 0)
@@ -159,7 +160,7 @@ def test_change_whose_answer_was_lost_is_found_written(unreliable, tree, fate):
 
 
 @pytest.mark.parametrize("fate", [LOST_AFTER, LATE])
-def test_change_whose_answer_was_lost_is_read_back_by_who_can(unreliable, tree, fate):
+def test_change_whose_answer_was_lost_is_read_back_when_possible(unreliable, tree, fate):
     client = unreliable(fate)
     assert change(client, adding(client, b"a", is_done=lambda: words(tree) == ("a", 0)), what="/words") is True
     assert words(tree) == ("a", 0)
@@ -172,20 +173,20 @@ def test_change_whose_request_was_lost_is_written_by_the_next_plan(unreliable, t
     assert words(tree) == ("a", 0)
 
 
-def test_own_write_that_was_under_way_is_found_where_the_next_one_meets_it(unreliable, tree):
-    """A refusal by one's own earlier write is no other writer's: what is there is taken for what was wanted."""
+def test_own_write_in_flight_is_recognised_by_the_next_one(unreliable, tree):
+    """A refusal caused by one's own earlier write is no other writer's: the existing content is the wanted one."""
     client = unreliable(LATE)
     client.breaks = True
     with pytest.raises(ZooKeeperUnavailableError):
         add(client, b"a")
-    told = []
-    assert add(client, b"a", on_conflict=told.append) is False
-    assert [type(each) for each in told] == [NodeExistsError]
+    conflicts = []
+    assert add(client, b"a", on_conflict=conflicts.append) is False
+    assert [type(each) for each in conflicts] == [NodeExistsError]
     assert words(tree) == ("a", 0)
 
 
-def test_change_plans_from_what_is_true_after_one_that_was_left_in_doubt(unreliable, tree):
-    """What an old read shows as done already may be undone by a write that is under way."""
+def test_change_plans_from_the_true_state_after_one_left_in_doubt(unreliable, tree):
+    """Content that a stale read shows as done may be undone by a write in flight."""
     client, doubts = unreliable(None, LATE), set()
 
     def plan(data):
@@ -206,8 +207,8 @@ def test_change_plans_from_what_is_true_after_one_that_was_left_in_doubt(unrelia
     assert doubts == set()
 
 
-def test_counter_raised_to_the_same_value_by_two_is_raised_by_both(unreliable, tree):
-    """A plan that cannot tell its own write from another's takes the next number: the one in doubt is nobody's."""
+def test_counter_raised_concurrently_is_raised_by_both(unreliable, tree):
+    """A plan that cannot tell its own write from another's takes the next number: the doubtful one is nobody's."""
 
     def take(client):
         def plan():
@@ -224,7 +225,7 @@ def test_counter_raised_to_the_same_value_by_two_is_raised_by_both(unreliable, t
     assert len(set(taken)) == len(taken)
 
 
-def test_change_gives_up_without_a_connection_and_says_so(unreliable, tree):
+def test_change_without_a_connection_fails(unreliable, tree):
     client = unreliable(LOST_BEFORE)
     client.breaks = True
     with pytest.raises(ZooKeeperUnavailableError, match="no answer"):
@@ -234,7 +235,7 @@ def test_change_gives_up_without_a_connection_and_says_so(unreliable, tree):
 
 
 @pytest.mark.parametrize("bounds", [{"attempts": 3}, {"limit_s": 0.0}])
-def test_change_that_always_meets_another_writers_ends(unreliable, tree, bounds):
+def test_change_that_always_conflicts_ends(unreliable, tree, bounds):
     client = unreliable(*(lambda number=number: add(tree, b"%d" % number) for number in range(50)))
     with pytest.raises(ZooKeeperUnavailableError, match=r"/words keeps changing\. Try again later"):
         add(client, b"a", **bounds)
@@ -249,7 +250,7 @@ def test_change_that_is_never_answered_ends(unreliable, tree, bounds):
     assert len(client.transactions) <= 3
 
 
-def test_refusal_that_no_other_plan_helps_against_is_raised(unreliable, tree):
+def test_refusal_that_no_plan_can_avoid_is_raised(unreliable, tree):
     tree.ensure_path("/full/child")
     client = unreliable()
     with pytest.raises(NotEmptyError):
@@ -257,7 +258,7 @@ def test_refusal_that_no_other_plan_helps_against_is_raised(unreliable, tree):
     assert len(client.transactions) == 1
 
 
-def test_conflict_ends_the_change_where_its_listener_raises(unreliable, tree):
+def test_conflict_ends_the_change_when_its_listener_raises(unreliable, tree):
     def end(conflict):
         raise LookupError(conflict.path)
 
@@ -277,7 +278,7 @@ def guard_of(tree):
     return lambda client: Guard(Check("/claim", tree.get("/claim").version), client.session_id)
 
 
-def test_change_under_a_guard_holds_while_that_stands(unreliable, tree, guard_of):
+def test_change_under_a_guard_succeeds_while_the_guard_is_valid(unreliable, tree, guard_of):
     client = unreliable(None, lambda: tree.set("/claim", b"another's", version=0))
     guard = guard_of(client)
     add(client, b"a", guard=guard)
@@ -294,14 +295,14 @@ def test_change_under_a_guard_holds_while_that_stands(unreliable, tree, guard_of
     assert tree.find("/other") is None
 
 
-def test_change_in_doubt_learns_from_the_barrier_that_its_guard_does_not_hold(unreliable, tree, guard_of):
+def test_change_in_doubt_learns_from_the_barrier_that_its_guard_is_invalid(unreliable, tree, guard_of):
     client = unreliable(LOST_BEFORE, lambda: tree.set("/claim", b"another's", version=0))
     with pytest.raises(GuardFailedError):
         add(client, b"a", guard=guard_of(client))
     assert words(tree) is None
 
 
-def test_change_for_a_session_that_has_ended_is_not_made_and_not_tried_again(unreliable, tree, guard_of):
+def test_change_for_an_ended_session_is_neither_made_nor_retried(unreliable, tree, guard_of):
     client = unreliable()
     session, guard = client.session_id, guard_of(client)
     expire(client._client)
@@ -315,7 +316,7 @@ def test_change_for_a_session_that_has_ended_is_not_made_and_not_tried_again(unr
 
 
 def test_change_whose_session_expired_before_the_answer_is_read_back_in_the_next(unreliable, tree):
-    """Nothing of a session that has ended is carried out later, so what is read then is final."""
+    """Nothing of an ended session is carried out later, so what is read then is final."""
     client = unreliable(LOST_AFTER)
     session = client.session_id
     real = client._client
@@ -343,15 +344,15 @@ def test_write_returns_versions_and_raises_the_refusal(unreliable, tree, guard_o
 
 
 @pytest.mark.parametrize("fate", [LOST_AFTER, LATE])
-def test_write_whose_answer_was_lost_is_read_back_behind_a_barrier(unreliable, tree, fate):
-    """A read may be older than a write that is under way, and would show that it never happened."""
+def test_write_whose_answer_was_lost_is_read_back_after_a_barrier(unreliable, tree, fate):
+    """A read may be older than a write in flight, and would show that it never happened."""
     client = unreliable(fate)
     operations = [Check(CHANGES, -1), Create("/a", b"1"), Set(CHANGES, b"", -1)]
     assert write(client, operations, is_done=lambda: has_happened(client, operations)) == [-1] * 3
     assert words(tree, "/a") == ("1", 0)
 
 
-def test_write_that_did_not_happen_or_that_nobody_can_read_back_is_an_error(unreliable, tree):
+def test_write_that_did_not_happen_or_cannot_be_read_back_is_an_error(unreliable, tree):
     with pytest.raises(ZooKeeperUnavailableError):
         write(unreliable(LOST_BEFORE), [Create("/a")], is_done=lambda: False)
     with pytest.raises(ZooKeeperUnavailableError):
@@ -360,7 +361,7 @@ def test_write_that_did_not_happen_or_that_nobody_can_read_back_is_an_error(unre
         write(unreliable(LOST_BEFORE), [Create("/b")])
 
 
-def test_what_happened_is_told_by_the_last_operation_that_leaves_a_trace(tree):
+def test_outcome_is_shown_by_the_last_operation_that_leaves_a_trace(tree):
     tree.create("/a", b"1")
     assert has_happened(tree, [Create("/a", b"1"), Check(CHANGES, 0), Set(CHANGES, b"", -1)])
     assert not has_happened(tree, [Create("/a", b"1"), Set("/a", b"2", 0)])
@@ -377,7 +378,7 @@ def write_all(client, names, left_out):
     )
 
 
-def test_what_other_writers_changed_is_left_out_and_holds_up_nothing_else(unreliable, tree):
+def test_items_changed_by_other_writers_are_omitted_and_delay_nothing_else(unreliable, tree):
     for name in "abc":
         tree.create(f"/{name}")
     tree.set("/a", b"2", version=0)
@@ -388,7 +389,7 @@ def test_what_other_writers_changed_is_left_out_and_holds_up_nothing_else(unreli
     assert [words(tree, f"/{name}") for name in "abc"] == [("2", 1), ("1", 1), None]
 
 
-def test_refusal_that_is_about_nothing_in_particular_leaves_out_all(unreliable, tree):
+def test_refusal_without_a_subject_omits_all_items(unreliable, tree):
     tree.create("/a")
     tree.delete(CHANGES)
     left_out = []
@@ -396,7 +397,7 @@ def test_refusal_that_is_about_nothing_in_particular_leaves_out_all(unreliable, 
     assert left_out == [(["a"], CHANGES)]
 
 
-def test_writes_of_many_end_where_the_guard_does_not_hold(unreliable, tree, guard_of):
+def test_writes_of_many_items_end_when_the_guard_is_invalid(unreliable, tree, guard_of):
     client = unreliable()
     guard = guard_of(client)
     tree.set("/claim", b"another's", version=0)
@@ -409,7 +410,7 @@ def test_writes_of_many_end_where_the_guard_does_not_hold(unreliable, tree, guar
         )
 
 
-def test_barrier_comes_after_what_was_under_way(unreliable, tree):
+def test_barrier_comes_after_writes_in_flight(unreliable, tree):
     client = unreliable(LATE)
     with pytest.raises(ZooKeeperUnavailableError):
         write(client, [Create("/a")])
@@ -423,7 +424,7 @@ def test_barrier_needs_no_znode(connect):
     barrier(connect())
 
 
-def test_items_go_in_parts_in_order():
+def test_items_are_written_in_parts_in_order():
     assert [list(part) for part in in_parts(range(7), 3)] == [[0, 1, 2], [3, 4, 5], [6]]
     assert list(in_parts([])) == []
     assert [len(part) for part in in_parts([0] * 201)] == [200, 1]
@@ -433,7 +434,7 @@ def test_items_go_in_parts_in_order():
 
 
 class TakenError(Exception):
-    """The claim is another's, that lives."""
+    """The claim belongs to another holder that is alive."""
 
 
 def acquire(client, holder, *, dead=(), beside=()):
@@ -452,7 +453,7 @@ def verify(client, claims):
     return Claim.verify(client, claims, guard=Guard(Check(CHANGES, 0), client.session_id))
 
 
-def test_claim_is_its_holders_until_another_takes_it_over_at_a_higher_version(unreliable, tree):
+def test_claim_belongs_to_its_holder_until_another_takes_it_over_at_a_higher_version(unreliable, tree):
     one, two = unreliable(), unreliable()
     first = acquire(one, b"one", beside=[Create("/mark")])
     assert (first.version, tree.find("/mark") is not None) == (0, True)
@@ -467,7 +468,7 @@ def test_claim_is_its_holders_until_another_takes_it_over_at_a_higher_version(un
 
 
 @pytest.mark.parametrize("is_there", [False, True])
-def test_of_two_that_acquire_at_once_one_has_the_claim(unreliable, tree, is_there):
+def test_one_of_two_concurrent_acquirers_has_the_claim(unreliable, tree, is_there):
     if is_there:
         tree.create("/claim", b"nobody")
     with pytest.raises(TakenError):
@@ -482,15 +483,15 @@ def test_claim_whose_answer_was_lost_is_read_back(unreliable, tree, fate):
     assert acquire(client, b"one").version == 1
 
 
-def test_claim_whose_answer_was_lost_and_that_another_took_is_not_had(unreliable, tree):
+def test_claim_taken_by_another_after_a_lost_answer_is_not_held(unreliable, tree):
     client = unreliable(LOST_AFTER, lambda: acquire(tree, b"two", dead=[b"one"]))
     with pytest.raises(TakenError):
         acquire(client, b"one")
     assert words(tree, "/claim") == ("two", 1)
 
 
-def test_claim_whose_session_ended_with_the_answer_is_not_had(unreliable, tree):
-    """It would be the guard of no write."""
+def test_claim_whose_session_ended_with_the_answer_is_not_held(unreliable, tree):
+    """It could guard no write."""
     client = unreliable(LOST_AFTER, lambda: expire(client._client))
     with pytest.raises(ZooKeeperUnavailableError):
         acquire(client, b"one")
@@ -507,11 +508,12 @@ def test_claims_are_released_at_a_higher_version_and_others_left_alone(unreliabl
     assert acquire(unreliable(), b"two").version == 2
 
 
-# --- what it is for ---------------------------------------------------------------------------------------------------
+# --- use
+# ---------------------------------------------------------------------------------------------------------------
 
 
 def decide(client, outcome, guard=None):
-    """Records the outcome of a transaction, unless one is recorded; the one that is."""
+    """Records the outcome of a transaction, unless one is recorded; returns the recorded one."""
 
     def plan():
         node = client.find("/transaction")
@@ -523,7 +525,7 @@ def decide(client, outcome, guard=None):
 
 
 def test_decision_is_made_once_and_everybody_learns_the_same(unreliable, tree, guard_of):
-    """As the module's docstring has it."""
+    """This is the example in the module's docstring."""
     tree.create("/transaction")
     lost, other = unreliable(LATE), unreliable(lambda: decide(lost, b"commit"))
     assert decide(other, b"abort") == decide(tree, b"abort") == b"commit"

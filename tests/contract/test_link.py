@@ -1,8 +1,8 @@
-"""What everybody who uses a `Link` may rely on, over real connections: to a server in this process, which speaks or is
-silent, through a relay that may break what goes through it.
+"""What every user of a `Link` may rely on, over real connections: to a server in this process, which answers or is
+silent, through a relay that may break the connections through it.
 
-Each user is asked the same: a port that refuses, a peer that dies in the middle of a call, silence, an end from this
-side, closing twice, use after closing, a fork.
+Each user passes the same checks: a port that refuses, a peer that dies in the middle of a call, silence, an end from
+this side, closing twice, use after closing, a fork.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class Asking:
 
 @pytest.fixture
 def using(relay: Relay, server: Server) -> Iterator[Callable[[type[User]], User]]:
-    """Makes users of a link to the relay, which are closed at the end."""
+    """Creates users of a link to the relay, which are closed at the end."""
     with ExitStack() as ending:
 
         def use(kind: type[User]) -> User:
@@ -163,7 +163,7 @@ def using(relay: Relay, server: Server) -> Iterator[Callable[[type[User]], User]
 
 
 def asking(user: User, server: Server) -> Asking:
-    """``user`` in the middle of a call to a peer that says nothing."""
+    """``user`` in the middle of a call to a silent peer."""
     server.fall_silent()
     asked = server.asked
     call = Asking(user)
@@ -173,15 +173,15 @@ def asking(user: User, server: Server) -> Asking:
 
 @pytest.mark.parametrize("kind", USERS)
 def test_port_that_refuses_is_an_unavailable_broker(kind: type[User], server: Server, relay: Relay) -> None:
-    """At the opening or at the first use: nothing was done, and it may be tried elsewhere."""
+    """This holds for the opening and for the first use: nothing was done, and it may be tried elsewhere."""
     relay.cut()
     with pytest.raises(BrokerUnavailableError, match=str(relay.address)):
         kind(relay.address, server).ask()
 
 
 @pytest.mark.parametrize("kind", USERS)
-def test_answer_comes_back(kind: type[User], using: Callable[[type[User]], User], relay: Relay) -> None:
-    """Over one connection, which is the user's own."""
+def test_answer_is_returned(kind: type[User], using: Callable[[type[User]], User], relay: Relay) -> None:
+    """The connection is the user's own."""
     user = using(kind)
     assert user.ask() is not None
     assert user.ask() is not None
@@ -189,10 +189,10 @@ def test_answer_comes_back(kind: type[User], using: Callable[[type[User]], User]
 
 
 @pytest.mark.parametrize("kind", USERS)
-def test_refusal_of_the_peer_is_raised_as_it_is(
+def test_refusal_of_the_peer_is_raised_unchanged(
     kind: type[User], using: Callable[[type[User]], User], server: Server
 ) -> None:
-    """Its class and its words decide what comes next. A stream has ended with it."""
+    """Its class and text decide what comes next. A stream has ended with it."""
     user = using(kind)
     server.refusal = NotControllerError("broker 2 is")
     with pytest.raises(NotControllerError, match="broker 2 is"):
@@ -210,10 +210,10 @@ def test_peer_that_dies_in_the_middle_of_a_call_is_a_network_error(
 
 
 @pytest.mark.parametrize("kind", STREAMS)
-def test_stream_that_broke_stays_broken(
+def test_broken_stream_stays_broken(
     kind: type[User], using: Callable[[type[User]], User], server: Server, relay: Relay
 ) -> None:
-    """Its user opens another one; none is opened behind its back."""
+    """Its user opens another one; none is opened implicitly."""
     user = using(kind)
     relay.reset()
     with pytest.raises(NetworkError):
@@ -223,10 +223,10 @@ def test_stream_that_broke_stays_broken(
     assert relay.accepted == 1
 
 
-def test_action_after_a_broken_connection_makes_another(
+def test_action_after_a_broken_connection_opens_another(
     using: Callable[[type[User]], User], server: Server, relay: Relay
 ) -> None:
-    """A broker that comes back is there for the next call."""
+    """The next call reaches a broker that came back."""
     user = using(Action)
     call = asking(user, server)
     relay.reset()
@@ -237,7 +237,7 @@ def test_action_after_a_broken_connection_makes_another(
     wait_until(lambda: relay.open == 1, "the broken connection was let go", SOON_S)
 
 
-def test_actions_at_the_same_time_share_a_connection(
+def test_concurrent_actions_share_a_connection(
     using: Callable[[type[User]], User], server: Server, relay: Relay
 ) -> None:
     user = using(Action)
@@ -248,10 +248,10 @@ def test_actions_at_the_same_time_share_a_connection(
 
 
 @pytest.mark.parametrize("kind", STREAMS)
-def test_stream_that_is_refused_lets_its_connection_go(
+def test_refused_stream_releases_its_connection(
     kind: type[User], server: Server, relay: Relay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However long whoever opened it holds the error, whose traceback holds the stream."""
+    """This holds however long the opener keeps the error, whose traceback holds the stream."""
 
     def refuse(*_: Any) -> None:
         raise to_flight_error(NotControllerError("broker 2 is"))
@@ -274,7 +274,7 @@ def test_stream_that_is_refused_lets_its_connection_go(
 def test_action_that_is_not_answered_ends_at_its_time_limit(
     using: Callable[[type[User]], User], server: Server, relay: Relay
 ) -> None:
-    """A connection without answers may lead nowhere: the next call makes another."""
+    """A connection without answers may lead nowhere: the next call opens another."""
     user = using(Action)
     user.limit_s = 0.2
     server.fall_silent()
@@ -289,7 +289,7 @@ def test_action_that_is_not_answered_ends_at_its_time_limit(
 def test_fetch_session_is_silent_while_the_broker_owes_an_answer(
     using: Callable[[type[User]], User], server: Server
 ) -> None:
-    """Whoever watches it looks at this; between requests nobody owes anything."""
+    """A watcher looks at this; between requests no answer is owed."""
     user = using(Fetch)
     user.ask()
     assert user.exchange.silent_for_s == 0.0
@@ -301,7 +301,7 @@ def test_fetch_session_is_silent_while_the_broker_owes_an_answer(
 
 
 def test_produce_stream_is_silent_since_the_last_answer(using: Callable[[type[User]], User]) -> None:
-    """Which the broker gives to heartbeats, too."""
+    """The broker also answers heartbeats."""
     user = using(Produce)
     user.link._clock = clock = FakeClock()
     user.link.heard()
@@ -311,7 +311,7 @@ def test_produce_stream_is_silent_since_the_last_answer(using: Callable[[type[Us
     assert user.stream.silent_for_s == 0.0
 
 
-def test_silence_counts_from_the_last_word() -> None:
+def test_silence_counts_from_the_last_message() -> None:
     """By the link's clock."""
     clock = FakeClock()
     link = Link(Address("127.0.0.1", 1), CONNECTION_OPTIONS, clock=clock)
@@ -327,7 +327,7 @@ def test_silence_counts_from_the_last_word() -> None:
 
 
 def test_fetch_that_is_cancelled_is_a_network_error(using: Callable[[type[User]], User], server: Server) -> None:
-    """Its thread comes out at once, and asks no more."""
+    """Its thread returns at once, and sends no more requests."""
     user = using(Fetch)
     call = asking(user, server)
     user.end()
@@ -338,7 +338,7 @@ def test_fetch_that_is_cancelled_is_a_network_error(using: Callable[[type[User]]
 
 
 def test_read_that_is_cancelled_has_ended(using: Callable[[type[User]], User], server: Server) -> None:
-    """That is no error: whoever cancelled it knows."""
+    """That is no error: the caller that cancelled it knows."""
     user = using(Read)
     user.ask()
     call = asking(user, server)
@@ -348,10 +348,10 @@ def test_read_that_is_cancelled_has_ended(using: Callable[[type[User]], User], s
     assert user.stream.read() is None
 
 
-def test_produce_stream_that_is_ended_gives_the_answers_that_it_owes(
+def test_ended_produce_stream_delivers_its_outstanding_answers(
     using: Callable[[type[User]], User], server: Server
 ) -> None:
-    """Nothing more may be written; the answers to what was come first, then the end."""
+    """Nothing more may be written; the answers to earlier writes come first, then the end."""
     user = using(Produce)
     call = asking(user, server)
     user.end()
@@ -369,7 +369,7 @@ def test_produce_stream_that_is_ended_gives_the_answers_that_it_owes(
 def test_stream_that_the_peer_ends_is_an_error(
     kind: type[User], using: Callable[[type[User]], User], server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However politely: nobody had asked it to."""
+    """It is an error however orderly the end is: nobody had requested it."""
     monkeypatch.setattr(Server, "do_put", lambda *_: None)
     monkeypatch.setattr(Server, "do_exchange", lambda *_: None)
     user = using(kind)
@@ -381,7 +381,7 @@ def test_stream_that_the_peer_ends_is_an_error(
 
 
 @pytest.mark.parametrize("kind", USERS)
-def test_close_lets_the_connection_go_and_may_come_twice(
+def test_close_releases_the_connection_and_may_be_repeated(
     kind: type[User], using: Callable[[type[User]], User], relay: Relay
 ) -> None:
     user = using(kind)
@@ -398,7 +398,7 @@ def test_close_lets_the_connection_go_and_may_come_twice(
 def test_use_after_close(
     kind: type[User], error: type[PylogError] | None, using: Callable[[type[User]], User], relay: Relay
 ) -> None:
-    """A typed error, or the end of what is read; never another connection."""
+    """It is a typed error, or the end of the read; never another connection."""
     user = using(kind)
     user.ask()
     user.close()
@@ -411,10 +411,10 @@ def test_use_after_close(
 
 
 @pytest.mark.parametrize("kind", USERS)
-def test_close_under_a_call_lets_the_connection_go_when_the_call_has_ended(
+def test_close_during_a_call_releases_the_connection_when_the_call_has_ended(
     kind: type[User], using: Callable[[type[User]], User], server: Server, relay: Relay
 ) -> None:
-    """A Flight client that is closed while another thread is in a call on it takes the process down."""
+    """Closing a Flight client during another thread's call crashes the process."""
     user = using(kind)
     call = asking(user, server)
     closing = threading.Thread(target=user.close, daemon=True)
@@ -434,7 +434,7 @@ def test_close_under_a_call_lets_the_connection_go_when_the_call_has_ended(
 def test_link_has_no_connection_while_the_process_forks(
     kind: type[User], using: Callable[[type[User]], User], relay: Relay
 ) -> None:
-    """A child hangs in gRPC if the parent had one. What the hooks do, without a fork."""
+    """A child hangs in gRPC if the parent had a connection. This checks the hooks, without a fork."""
     user = using(kind)
     user.ask()
     user.link._interrupt_for_fork()
@@ -451,10 +451,10 @@ def test_link_has_no_connection_while_the_process_forks(
 
 
 @pytest.mark.parametrize("kind", USERS)
-def test_fork_interrupts_whoever_is_in_a_stream(
+def test_fork_interrupts_callers_in_a_stream(
     kind: type[User], using: Callable[[type[User]], User], server: Server, relay: Relay
 ) -> None:
-    """As far as Flight can: answers to what was produced, and actions, are waited for."""
+    """It does so as far as Flight can: answers to produced frames, and actions, are waited for."""
     user = using(kind)
     call = asking(user, server)
     user.link._interrupt_for_fork()
@@ -466,10 +466,10 @@ def test_fork_interrupts_whoever_is_in_a_stream(
 
 
 @pytest.mark.parametrize("kind", USERS)
-def test_child_keeps_the_parents_connection_and_uses_it_no_more(
+def test_child_keeps_the_parents_connection_and_never_uses_it(
     kind: type[User], using: Callable[[type[User]], User], relay: Relay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ending it in the child would hang. (It is there only if a call did not end in time for the fork.)"""
+    """Closing it in the child would hang. (It exists only if a call did not end in time for the fork.)"""
     abandoned: list[Any] = []
     monkeypatch.setattr("broker_runtime.contract.forking._abandoned", abandoned)
     user = using(kind)
@@ -490,8 +490,8 @@ def test_child_keeps_the_parents_connection_and_uses_it_no_more(
     abandoned[0].close()
 
 
-def test_links_work_in_a_forked_child_and_on_in_the_parent(server: Server) -> None:
-    """Whatever was open when it forked, and though a thread was blocked in it."""
+def test_links_work_in_a_forked_child_and_in_its_parent(server: Server) -> None:
+    """This holds whatever was open at the fork, even with a thread blocked in it."""
     server.reads = threading.Semaphore(1 << 30)
     command = [sys.executable, "-m", "tests.contract.forked_links", str(server.port)]
     subprocess.run(command, check=True, timeout=LIMIT_S * 3)

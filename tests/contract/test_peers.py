@@ -1,5 +1,6 @@
-"""What a broker's calls of others may rely on, over real connections: they share one per peer, and a broken one is not
-used again."""
+"""What a broker's calls to others may rely on, over real connections: they share one per peer, and a broken one is
+not used again.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ from tests.waiting import SOON_S, wait_until
 
 
 class Call:
-    """A call of one peer."""
+    """A call to one peer."""
 
     def __init__(self, peers: Peers, address: Address) -> None:
         self._peers = peers
@@ -52,7 +53,7 @@ def peers(clock: FakeClock) -> Iterator[Peers]:
 
 
 def test_calls_of_a_peer_share_one_connection(peers: Peers, relay: Relay, server: Server) -> None:
-    """One after the other, and at the same time; another peer has its own."""
+    """This holds one after the other and concurrently; another peer has its own."""
     call = Call(peers, relay.address)
     assert [call.ask(), call.ask()] == [ANSWER, ANSWER]
     server.speaks.clear()
@@ -68,14 +69,14 @@ def test_calls_of_a_peer_share_one_connection(peers: Peers, relay: Relay, server
     other.cut()
 
 
-def test_call_says_who_asks(peers: Peers, relay: Relay, server: Server) -> None:
-    """For the other's log."""
+def test_call_names_its_caller(peers: Peers, relay: Relay, server: Server) -> None:
+    """The other broker's log names it."""
     Call(peers, relay.address).ask()
     assert server.client_ids == ["broker-1"]
 
 
 def test_refusal_keeps_the_connection(peers: Peers, relay: Relay, server: Server) -> None:
-    """It is an answer."""
+    """A refusal is an answer."""
     call = Call(peers, relay.address)
     server.refusal = NotControllerError("broker 2 is")
     with pytest.raises(NotControllerError):
@@ -85,7 +86,9 @@ def test_refusal_keeps_the_connection(peers: Peers, relay: Relay, server: Server
     assert relay.accepted == 1
 
 
-def test_connection_that_broke_under_a_call_is_replaced_by_the_next(peers: Peers, relay: Relay, server: Server) -> None:
+def test_connection_that_broke_during_a_call_is_replaced_by_the_next(
+    peers: Peers, relay: Relay, server: Server
+) -> None:
     call = Call(peers, relay.address)
     server.speaks.clear()
     asking = Asking(call)
@@ -110,7 +113,7 @@ def test_connection_without_answers_is_replaced_by_the_next(peers: Peers, relay:
 
 
 def test_peer_that_restarted_is_reached_by_the_next_call(peers: Peers, relay: Relay) -> None:
-    """The connection broke while nobody used it: no call is lost for it, noticed or not."""
+    """The connection broke while nobody used it: no call fails because of it, whether the break was noticed or not."""
     call = Call(peers, relay.address)
     call.ask()
     for _ in range(20):
@@ -119,7 +122,7 @@ def test_peer_that_restarted_is_reached_by_the_next_call(peers: Peers, relay: Re
 
 
 def test_peer_that_restarted_after_it_refused_is_reached_at_once(peers: Peers, server: Server) -> None:
-    """Nothing of its absence is kept: gRPC by itself would wait before it connects again."""
+    """Nothing of its absence is remembered: gRPC by itself would wait before it connects again."""
     down = Relay(server.port)
     down.cut()
     call = Call(peers, down.address)
@@ -131,7 +134,7 @@ def test_peer_that_restarted_after_it_refused_is_reached_at_once(peers: Peers, s
     up.cut()
 
 
-def test_idle_connection_is_let_go(peers: Peers, relay: Relay, server: Server, clock: FakeClock) -> None:
+def test_idle_connection_is_released(peers: Peers, relay: Relay, server: Server, clock: FakeClock) -> None:
     """Peers leave, and come back at other addresses."""
     Call(peers, relay.address).ask()
     clock.now += 9.0
@@ -149,10 +152,10 @@ def test_idle_connection_is_let_go(peers: Peers, relay: Relay, server: Server, c
 
 
 def test_close_ends_all_connections_and_calls(peers: Peers, relay: Relay) -> None:
-    """When the broker stops."""
+    """This happens when the broker stops."""
     call = Call(peers, relay.address)
     call.ask()
-    kept = list(peers._links.values())  # whoever else refers to one
+    kept = list(peers._links.values())  # even if something else refers to one
     peers.close()
     peers.close()
     with pytest.raises(ClosedError, match="this broker is stopping"):
@@ -161,7 +164,7 @@ def test_close_ends_all_connections_and_calls(peers: Peers, relay: Relay) -> Non
     assert len(kept) == 1
 
 
-def test_call_under_way_is_answered_though_peers_are_closed(peers: Peers, relay: Relay, server: Server) -> None:
+def test_current_call_is_answered_when_peers_are_closed(peers: Peers, relay: Relay, server: Server) -> None:
     call = Call(peers, relay.address)
     server.speaks.clear()
     asking = Asking(call)
@@ -172,8 +175,8 @@ def test_call_under_way_is_answered_though_peers_are_closed(peers: Peers, relay:
     wait_until(lambda: relay.open == 0, "the connection is gone", SOON_S)
 
 
-def test_broker_that_refuses_or_breaks_or_is_no_broker_does_not_answer(relay: Relay, server: Server) -> None:
-    """A probe has a connection of its own, which it lets go."""
+def test_refusing_breaking_or_foreign_peer_does_not_answer_a_probe(relay: Relay, server: Server) -> None:
+    """A probe has a connection of its own, which it releases."""
     assert not broker_answers(*relay.address), "a Flight server without this action"
     server.refusal = PylogError("broken")
     assert not broker_answers(*relay.address)
@@ -182,8 +185,8 @@ def test_broker_that_refuses_or_breaks_or_is_no_broker_does_not_answer(relay: Re
     assert not broker_answers(*relay.address)
 
 
-def test_broker_that_stands_still_does_not_answer(relay: Relay, server: Server) -> None:
-    """Though it accepts connections, and took calls before."""
+def test_frozen_broker_does_not_answer_a_probe(relay: Relay, server: Server) -> None:
+    """This holds although it accepts connections, and accepted calls before."""
     server.speaks.clear()
     outcome: list[bool] = []
     thread = threading.Thread(target=lambda: outcome.append(broker_answers(*relay.address)), daemon=True)

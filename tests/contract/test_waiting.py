@@ -1,4 +1,4 @@
-"""Deadlines end, pauses grow to a limit, a signal is never lost, a worker's thread ends and says why."""
+"""Deadlines end, pauses grow to a limit, a signal is never lost, a worker's thread ends and reports why."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def running(step: Callable[[], float | None], **arguments: Any) -> Iterator[Work
 
 
 def test_deadline_counts_down_to_zero() -> None:
-    """Remaining time never goes below zero nor above what is asked."""
+    """The remaining time is never below zero nor above the requested limit."""
     clock = FakeClock()
     deadline = Deadline(5.0, clock=clock)
     assert (deadline.remaining_s(), deadline.remaining_s(2.0), deadline.expired) == (5.0, 2.0, False)
@@ -40,7 +40,7 @@ def test_deadline_counts_down_to_zero() -> None:
 
 
 def test_deadline_ends_a_sleep() -> None:
-    """A pause between two tries is no reason to be late."""
+    """A pause between two attempts is no reason to be late."""
     clock = FakeClock()
     deadline = Deadline(5.0, clock=clock)
     slept = []
@@ -63,7 +63,7 @@ def test_backoff_doubles_with_jitter_up_to_its_limit() -> None:
 
 
 def test_signal_ends_one_wait_and_is_cleared_by_it() -> None:
-    """Also where it was set before the wait; once, however often it was set."""
+    """This also holds if it was set before the wait; it ends one wait, however often it was set."""
     signal = Signal()
     signal.set()
     signal.set()
@@ -74,7 +74,7 @@ def test_signal_ends_one_wait_and_is_cleared_by_it() -> None:
 
 
 def test_signal_is_not_lost_when_it_is_set_during_a_look() -> None:
-    """What changes while its reader looks at what changed before is looked at with the next wait."""
+    """A change during the reader's look is looked at after the next wait."""
     signal, seen = Signal(), []
     state = -1
 
@@ -110,7 +110,7 @@ def test_signal_that_is_set_as_a_wait_ends_is_for_the_next_one(monkeypatch: pyte
 
 
 def test_worker_steps_until_it_is_stopped() -> None:
-    """A step that asks for no pause is called again at once."""
+    """A step that requests no pause is called again at once."""
     steps = 0
     enough = threading.Event()
 
@@ -131,7 +131,7 @@ def test_worker_steps_until_it_is_stopped() -> None:
 
 
 def test_worker_pauses_until_it_is_woken_or_stopped() -> None:
-    """A wake during the step is not lost: the pause after it is none."""
+    """A wake-up during the step is not lost: no pause follows."""
     stepped, woken = threading.Semaphore(0), threading.Event()
 
     def step() -> float:
@@ -153,8 +153,8 @@ def test_worker_pauses_until_it_is_woken_or_stopped() -> None:
     assert not stepped.acquire(blocking=False)
 
 
-def test_worker_rests_whoever_wakes_it_but_not_when_it_is_to_stop() -> None:
-    """A least time between two steps holds where many wake it."""
+def test_worker_rests_when_woken_but_not_when_stopped() -> None:
+    """A least time between two steps holds even if many wake it."""
     rested = []
     in_step = threading.Event()
 
@@ -175,7 +175,7 @@ def test_worker_rests_whoever_wakes_it_but_not_when_it_is_to_stop() -> None:
 
 
 def test_worker_interrupts_a_step_that_blocks_elsewhere() -> None:
-    """What a step waits for outside is not the worker's to end."""
+    """The worker cannot end what a step waits for outside."""
     elsewhere = threading.Event()
     ended = []
     with running(
@@ -186,7 +186,7 @@ def test_worker_interrupts_a_step_that_blocks_elsewhere() -> None:
 
 
 def test_worker_reports_a_defect_with_its_traceback_and_ends(caplog: pytest.LogCaptureFixture) -> None:
-    """Nobody waits for a thread that has died unseen; what the step held is let go first."""
+    """Nobody waits for a thread that died unnoticed; the step's resources are released first."""
     order: list[object] = []
     defect = KeyError("x")
 
@@ -203,8 +203,8 @@ def test_worker_reports_a_defect_with_its_traceback_and_ends(caplog: pytest.LogC
 
 
 @pytest.mark.parametrize("raised", [SystemExit(3), ValueError("at the end")], ids=["exit", "while ending"])
-def test_worker_reports_whatever_ends_it(raised: BaseException, caplog: pytest.LogCaptureFixture) -> None:
-    """Also an exit, which Python would not print for a thread, and a defect of the ending itself."""
+def test_worker_reports_any_exception_that_ends_it(raised: BaseException, caplog: pytest.LogCaptureFixture) -> None:
+    """This includes an exit, which Python would not print for a thread, and a defect of the ending itself."""
     seen: list[BaseException] = []
 
     def fails() -> None:
@@ -226,8 +226,8 @@ def test_worker_reports_whatever_ends_it(raised: BaseException, caplog: pytest.L
 @pytest.mark.parametrize(
     "error", [OSError("no room"), RuntimeError("can't start new thread")], ids=["named", "no thread"]
 )
-def test_worker_goes_on_after_what_passes(error: Exception) -> None:
-    """What the system has not at present it may have soon; the pause keeps the log from filling."""
+def test_worker_continues_after_transient_errors(error: Exception) -> None:
+    """The system may soon have the missing resource again; the pause keeps the log from filling."""
     tries = 0
     again = threading.Event()
 
@@ -244,7 +244,7 @@ def test_worker_goes_on_after_what_passes(error: Exception) -> None:
 
 
 def test_worker_that_was_not_started_needs_no_end() -> None:
-    """Whoever failed half way through its own start stops all it has."""
+    """A caller that failed halfway through its own start stops everything it has."""
     worker = Worker("test-worker", lambda: None)
     worker.stop()
     assert worker.join(0.0)
@@ -267,7 +267,7 @@ def test_worker_may_be_started_later_when_the_system_has_no_thread(monkeypatch: 
 
 
 def test_worker_does_not_wait_for_itself() -> None:
-    """Whoever closes everything may be one of its threads."""
+    """The thread that closes everything may be one of the workers."""
     joined = []
 
     def step() -> None:

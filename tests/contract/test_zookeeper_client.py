@@ -45,7 +45,7 @@ def test_get_of_a_missing_znode_is_an_error_and_find_is_none(client):
     assert client.find("/none") is None
 
 
-def test_find_all_keeps_the_order_of_what_was_asked(client):
+def test_find_all_keeps_the_requested_order(client):
     for number in range(20):
         client.create(f"/n{number}", b"%d" % number)
     paths = [f"/n{number}" for number in reversed(range(30))]
@@ -54,7 +54,7 @@ def test_find_all_keeps_the_order_of_what_was_asked(client):
 
 
 @pytest.mark.parametrize("are_small", [True, False])
-def test_find_all_takes_more_than_one_request_can(client, are_small):
+def test_find_all_accepts_more_than_one_request_can(client, are_small):
     client.create("/n")
     for start in range(0, 1_200, 100):
         client.transaction([Create(f"/n/{number}", b"%d" % number * 3) for number in range(start, start + 100, 2)])
@@ -134,7 +134,7 @@ def test_transaction_does_all_and_returns_versions(client):
     ],
 )
 def test_transaction_raises_the_refusal_and_does_nothing(client, operations, error, path):
-    """Kazoo returns errors, the wrapper raises them."""
+    """Kazoo returns errors; the wrapper raises them."""
     client.create("/epoch")
     client.ensure_path("/full/child")
     with pytest.raises(error) as caught:
@@ -187,7 +187,7 @@ def test_data_watch_fires_once_on_change(connect):
     assert seen.empty()
 
 
-def test_children_watch_fires_when_a_child_comes_or_goes(connect):
+def test_children_watch_fires_when_a_child_is_created_or_deleted(connect):
     watcher, writer = connect(), connect()
     seen = queue.Queue()
     writer.create("/p")
@@ -200,14 +200,14 @@ def test_children_watch_fires_when_a_child_comes_or_goes(connect):
 
 
 def test_data_watch_fires_for_a_change_within_a_transaction(connect):
-    """What a broker is told of every change of topics goes this way."""
+    """A broker learns of every change of topics in this way."""
     watcher, writer = connect(), connect()
     seen = queue.Queue()
     writer.create("/news")
     watcher.get("/news", watch=seen.put)
     assert writer.transaction([Create("/a"), Set("/news", b"1", -1)]) == [0, 1]
     assert seen.get(timeout=10) == "/news"
-    assert watcher.get("/a").version == 0, "what was announced is seen by who was told"
+    assert watcher.get("/a").version == 0, "the woken client sees the announced change"
     assert writer.transaction([Set("/news", b"2", -1), Set("/news", b"3", -1)]) == [2, 3]
 
 
@@ -224,7 +224,7 @@ def test_watch_that_is_set_twice_fires_once(connect):
     assert seen.empty()
 
 
-def test_closed_client_refuses_and_has_told_that_its_session_ended(client):
+def test_closed_client_refuses_and_has_reported_that_its_session_ended(client):
     seen = queue.Queue()
     client.listen(seen.put)
     client.close()

@@ -1,4 +1,4 @@
-"""`make demo`, whole: it ends with `identical` and leaves nothing behind."""
+"""`make demo` as a whole: it ends with `identical` and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ ROOT = Path(__file__).parent.parent.parent
 
 @pytest.mark.slow
 def test_demo_ends_with_identical_figures(tmp_path: Path) -> None:
-    """A job and a broker are killed on the way and nothing is lost or counted twice; all files of the demo are gone
-    afterwards."""
+    """A job and a broker are killed on the way, and nothing is lost or counted twice; all files of the demo are gone
+    afterwards.
+    """
     done = subprocess.run(
         [sys.executable, "-m", "examples.demo"],
         cwd=ROOT,
@@ -40,7 +41,7 @@ def test_demo_ends_with_identical_figures(tmp_path: Path) -> None:
 
 
 def test_report_says_identical_only_if_every_figure_is() -> None:
-    """One figure that differs in its last bit, or a carrier too many, and the verdict is different."""
+    """If one figure differs in its last bit, or there is a carrier too many, the verdict is different."""
     expected = expected_stats()
     console = Console(file=io.StringIO(), width=160)
     assert report.show(console, expected_stats(), expected)
@@ -53,7 +54,7 @@ def test_report_says_identical_only_if_every_figure_is() -> None:
 
 
 def test_flights_are_all_there_with_their_gaps() -> None:
-    """336,776 flights; what pandas has as NaN is null, whole numbers are whole."""
+    """There are 336,776 flights; pandas' NaN is null, and whole numbers are whole."""
     table = flights_table()
     assert table.num_rows == 336_776
     assert table["dep_delay"].null_count == 8_255

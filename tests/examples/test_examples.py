@@ -25,7 +25,7 @@ SPARK_SETTINGS = (
 
 
 def run(*command: str | Path, directory: Path) -> str:
-    """Standard output of a program that must end well; run elsewhere, with this Python as Spark's."""
+    """Standard output of a program that must succeed; it runs elsewhere, with this Python as Spark's."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK_", "SPARK_"))}
     environment["PYSPARK_PYTHON"] = sys.executable
     done = subprocess.run(
@@ -57,7 +57,7 @@ def test_word_count_counts_words(pylog_cluster: LocalCluster, tmp_path: Path) ->
 
 
 def test_flights_pipeline_and_latest_per_key_agree_with_the_rows(pylog_cluster: LocalCluster, tmp_path: Path) -> None:
-    """S2, S7: typed topics are read and written as columns; a second run adds what came meanwhile."""
+    """S2, S7: typed topics are read and written as columns; a second run adds new rows."""
     servers = pylog_cluster.bootstrap_servers
     stats = (
         "carrier string, flights int64, departed int64, dep_delay_sum int64, mean_dep_delay double, "
@@ -77,7 +77,7 @@ def test_flights_pipeline_and_latest_per_key_agree_with_the_rows(pylog_cluster: 
             for carrier, delay in flights:
                 producer.send("flights", {"carrier": carrier, "origin": "JFK", "dep_delay": delay})
         shown = spark_submit("flights_pipeline.py", servers, str(tmp_path / "checkpoint"), directory=tmp_path)
-        # spark-submit mixes the warnings of Python's libraries in.
+        # spark-submit mixes warnings of Python libraries in.
         batches = [line for line in shown.splitlines() if line.startswith("micro-batch")]
         assert batches == [f"micro-batch {number}: {len(flights)} flights"]
     spark_submit("latest_per_key.py", servers, str(tmp_path / "figures.json"), directory=tmp_path)
@@ -100,7 +100,7 @@ def test_plain_python_produces_and_consumes(pylog_cluster: LocalCluster, tmp_pat
 
 
 def test_work_queue_gives_each_job_to_one_worker(pylog_cluster: LocalCluster, tmp_path: Path) -> None:
-    """W21, W24: processes with one group id share a topic; every job is done, once, by one of them."""
+    """W21, W24: processes with one group id share a topic, and each job is done once, by one of them."""
     shown = run(sys.executable, EXAMPLES / "work_queue.py", pylog_cluster.bootstrap_servers, "3", "30",
                 directory=tmp_path)  # fmt: skip
     *done, last = shown.splitlines()
@@ -110,7 +110,7 @@ def test_work_queue_gives_each_job_to_one_worker(pylog_cluster: LocalCluster, tm
 
 
 def test_pytest_example_passes_with_the_fixture(tmp_path: Path) -> None:
-    """The fixture is there wherever pyspark-log is installed."""
+    """The fixture is available wherever pyspark-log is installed."""
     shown = run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", tmp_path,
                 EXAMPLES / "test_with_fixture.py", directory=tmp_path)  # fmt: skip
     assert "2 passed" in shown

@@ -37,16 +37,18 @@ def znode(cluster: LocalCluster, path: str) -> dict[str, Any]:
 
 
 def test_life_of_a_record(pylog_cluster: LocalCluster) -> None:
-    """W1, W2, W15, W18, W25: memory → wire → log → reader → group offset, the same bytes all the way."""
+    """W1, W2, W15, W18, W25: the bytes are the same from memory over the wire, the log and the reader to the group's
+    offset.
+    """
     at = TopicPartition("life", 0)
     with Admin() as admin:
         described = admin.create_topic("life")
-        assert len(described.partitions) == 1  # one partition, as nothing was said
+        assert len(described.partitions) == 1  # one partition, by default
     topic = znode(pylog_cluster, "/topics/life")
     assert topic["topic_id"]
     assert znode(pylog_cluster, "/topics/life/partitions/0/state")["leader"] == 1
 
-    with Producer() as producer:  # rows 1 to 7: acknowledged, so on the disk
+    with Producer() as producer:  # rows 1 to 7: acknowledged, so on disk
         metadata = producer.send("life", b"value", key=b"key", headers=[("h", b"1"), ("h", b"2")]).result(30)
     assert (metadata.topic, metadata.partition, metadata.offset) == ("life", 0, 0)
 
@@ -62,7 +64,7 @@ def test_life_of_a_record(pylog_cluster: LocalCluster) -> None:
         assert record.headers == (("h", b"1"), ("h", b"2"))
         consumer.commit(record)
 
-    # The group's offset is in ZooKeeper, and nothing of the reader is anywhere else.
+    # The group's offset is in ZooKeeper, and no other state of the reader is anywhere.
     assert znode(pylog_cluster, "/consumers/life/offsets/life")["offsets"]["0"][0] == 1
     with Admin() as admin:
         assert admin.list_group_offsets("life")[at].committed == 1
@@ -70,7 +72,7 @@ def test_life_of_a_record(pylog_cluster: LocalCluster) -> None:
 
 
 def test_cluster_holds_the_disjoint_union_of_its_partitions(pylog_cluster: LocalCluster) -> None:
-    """W4: every record is in exactly one partition's files, and all of them together are what was produced."""
+    """W4: every record is in the files of exactly one partition, and together they are what was produced."""
     with Admin() as admin:
         admin.create_topic("union", partitions=3)
     sent = [b"%d" % number for number in range(3_000)]

@@ -1,7 +1,7 @@
 """``python -m tests.mutation [--only NAME] [--jobs N] [--seeds N]``: which mutants of the product do the tests kill?
 
-Each is applied in a copy of the tree; see `mutants` for what they are and `harness` for how they are judged. Ends with
-1 if one survives for which no reason is known, with 2 if one cannot be judged; the others are judged all the same.
+Each is applied in a copy of the tree; see `mutants` for the list and `harness` for how they are judged. Ends with 1 if
+one survives without a known reason, with 2 if one cannot be judged; the others are judged all the same.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def main() -> int:
-    """The exit status."""
+    """Returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
     parser.add_argument("--only", metavar="NAME", action="append", help="this mutant alone; may be repeated")
     parser.add_argument("--jobs", type=int, default=2, help="how many at a time: two at most")

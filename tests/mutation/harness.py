@@ -3,7 +3,7 @@
     copy the tree  →  replace one text  →  is the copy what is imported?  →  tests, to the first failure  →  seeds
 
 Rules: a mutant whose text is not there exactly once is undecided, no survivor, and so is one whose tests cannot run or
-fail without it; it is told with the reason, and the others are judged. The copy has no environment of its own: the
+fail without it; it is reported with the reason, and the others are judged. The copy has no environment of its own: the
 interpreter is the caller's, and finds the copy first.
 """
 
@@ -27,20 +27,20 @@ from typing import Protocol
 _COPIED = ("broker_runtime", "pyspark_log", "tests", "pyproject.toml", "README.md")
 _TESTS_LIMIT_S = 300
 _SEEDS_LIMIT_S = 900
-_TEST_LIMIT_S = 60  # of one test: a mutant that makes it wait for ever is killed by that
+_TEST_LIMIT_S = 60  # of one test: a mutant that makes it wait forever is killed by that
 _FAILED, _NO_TESTS = 1, 5  # exit statuses of pytest
 
 
 class MutantError(Exception):
-    """A mutant that cannot be judged: its text is not there, or its tests do not run or fail without it."""
+    """A mutant that cannot be judged: its text is missing, or its tests do not run or fail without it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
-    """One line of the product made wrong. ``old``, which stands in ``file`` exactly once, becomes ``new``.
+    """One line of the product made wrong. ``old``, which is in ``file`` exactly once, becomes ``new``.
 
     ``breaks``: the promise that it breaks, in a sentence. ``tests``: files or tests that should kill it.
-    ``simulation``: what else should, "partitions", "groups" or None. ``reason``: why it may survive; "" if it may not.
+    ``simulation``: which workload should, "partitions", "groups" or None. ``reason``: why it may survive, or "".
     """
 
     name: str
@@ -54,7 +54,7 @@ class Mutant:
 
 
 class Outcome(enum.Enum):
-    """What became of a mutant."""
+    """The outcome for a mutant."""
 
     KILLED = "killed"
     SURVIVED = "SURVIVED"
@@ -64,8 +64,9 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What became of a mutant, and by what; of one that lives, the reason why it may, if there is one; of one that
-    cannot be judged, why."""
+    """The outcome for a mutant, and what decided it; for a survivor the reason why it may survive, if there is one;
+    for one that cannot be judged, why.
+    """
 
     mutant: Mutant
     outcome: Outcome
@@ -74,7 +75,7 @@ class Verdict:
 
 
 class Runs(Protocol):
-    """What a copy of the tree is asked. Each returns what failed first, or None if nothing did."""
+    """The checks that a copy of the tree can run. Each returns what failed first, or None if nothing did."""
 
     def tests(self, tree: Path, tests: Sequence[str]) -> str | None:
         """Runs these tests. Raises `MutantError` if they cannot run."""
@@ -83,11 +84,11 @@ class Runs(Protocol):
         """Runs these seeds of the simulation."""
 
     def origin(self, tree: Path, module: str) -> Path:
-        """The file that the module is imported from. Raises `MutantError` if it cannot be."""
+        """The file from which the module is imported. Raises `MutantError` if it cannot be."""
 
 
 def apply(mutant: Mutant, tree: Path) -> None:
-    """Makes the change. Raises `MutantError` where its text does not stand exactly once."""
+    """Makes the change. Raises `MutantError` if its text is not there exactly once."""
     path = tree / mutant.file
     if not path.is_file():
         raise MutantError(f"{mutant.name}: there is no {mutant.file}")
@@ -106,7 +107,7 @@ def apply(mutant: Mutant, tree: Path) -> None:
 
 
 def judge(root: Path, mutant: Mutant, *, seeds: int, runs: Runs) -> Verdict:
-    """What becomes of one mutant of the tree at ``root``, which stays as it is. Raises `MutantError`."""
+    """Judges one mutant of the tree at ``root``, which stays unchanged. Raises `MutantError`."""
     began_s = time.monotonic()
     with copied(root) as tree:
         apply(mutant, tree)
@@ -138,8 +139,10 @@ def judge_all(
     on_verdict: Callable[[Verdict], None],
     runs: Runs | None = None,
 ) -> list[Verdict]:
-    """The verdicts, in the mutants' order; ``on_verdict`` gets each as soon as it is known. What cannot be judged is
-    undecided: told before anything is run, where a text is not there or tests fail without any mutant."""
+    """The verdicts, in the mutants' order; ``on_verdict`` gets each as soon as it is known. A mutant that cannot be
+    judged is undecided, which is reported before anything runs if its text is missing or its tests fail without any
+    mutant.
+    """
     runs = runs if runs is not None else Subprocesses()
     obstacles: dict[str, str] = {}  # by the mutant's name
     with copied(root) as tree:
@@ -154,7 +157,7 @@ def judge_all(
         sound = [mutant for mutant in mutants if mutant.name not in obstacles]
         if sound and _failure(runs, tree, {each for mutant in sound for each in mutant.tests}) is not None:
             known: dict[tuple[str, ...], str | None] = {}
-            for mutant in sound:  # whose are they?
+            for mutant in sound:  # whose tests are they?
                 if mutant.tests not in known:
                     known[mutant.tests] = _failure(runs, tree, mutant.tests)
                 failed = known[mutant.tests]
@@ -164,7 +167,7 @@ def judge_all(
     for verdict in undecided.values():
         on_verdict(verdict)
 
-    def told(mutant: Mutant) -> Verdict:
+    def judge_and_report(mutant: Mutant) -> Verdict:
         if mutant.name in undecided:
             return undecided[mutant.name]
         try:
@@ -175,7 +178,7 @@ def judge_all(
         return verdict
 
     with ThreadPoolExecutor(jobs) as threads:
-        return list(threads.map(told, mutants))
+        return list(threads.map(judge_and_report, mutants))
 
 
 def _failure(runs: Runs, tree: Path, tests: Iterable[str]) -> str | None:
@@ -202,7 +205,7 @@ def line_of(verdict: Verdict) -> str:
 
 
 def table(verdicts: Sequence[Verdict]) -> str:
-    """How many there were of each, and all that live, with what they break."""
+    """A table with the number of each outcome, and all survivors with what they break."""
     killed = sum(each.outcome is Outcome.KILLED for each in verdicts)
     undecided = sum(each.outcome is Outcome.UNDECIDED for each in verdicts)
     lines = [f"{killed} of {len(verdicts)} mutants are killed{f', {undecided} cannot be judged' * bool(undecided)}"]
@@ -226,8 +229,9 @@ def copied(root: Path) -> Iterator[Path]:
 
 
 class Subprocesses:
-    """`Runs` by processes of this interpreter. What is installed of the product is another copy, or the tree itself:
-    the copy comes before it on the path."""
+    """`Runs` by processes of this interpreter. The installed product is another copy, or the tree itself: the copy
+    comes before it on the path.
+    """
 
     def tests(self, tree: Path, tests: Sequence[str]) -> str | None:
         command = ["-m", "pytest", "-x", "-q", "--timeout", str(_TEST_LIMIT_S), *tests]

@@ -12,7 +12,7 @@ LOG: Final = (
         file="broker_runtime/log/segment.py",
         old="        self._closed_unsynced.append(closed)\n",
         new="",
-        breaks="What was appended to a segment before it was closed is made durable by the next fsync.",
+        breaks="The next fsync makes durable what was appended to a segment before it was closed.",
         tests=(
             "tests/unit/log/test_log_faults.py",
             "tests/unit/log/test_log_recovery.py",
@@ -24,7 +24,7 @@ LOG: Final = (
         file="broker_runtime/log/log_state.py",
         old="        state.reload_producers(offset)\n",
         new="",
-        breaks="A truncation takes the memory of producers back as well.",
+        breaks="A truncation reverts the memory of producers as well.",
         tests=(
             "tests/unit/log/test_log_producers.py",
             "tests/unit/log/test_log_shortening.py",
@@ -36,7 +36,7 @@ LOG: Final = (
         file="broker_runtime/log/log_state.py",
         old="        state.epochs.truncate_from_end(offset)\n",
         new="",
-        breaks="A truncation forgets the leader epochs that began behind it.",
+        breaks="A truncation forgets the leader epochs that began after it.",
         tests=(
             "tests/unit/log/test_log_shortening.py",
             "tests/unit/log/test_log_following.py",
@@ -60,7 +60,7 @@ LOG: Final = (
         file="broker_runtime/log/producer_state.py",
         old="    remove_snapshots(files, directory, stale)\n",
         new="",
-        breaks="A snapshot of producers that tells of records that are no more is removed.",
+        breaks="A snapshot of producers that covers removed records is removed.",
         tests=("tests/unit/log/test_log_producers.py",),
         simulation="partitions",
     ),
@@ -81,7 +81,7 @@ LOG: Final = (
         file="broker_runtime/log/files.py",
         old=("        if is_durable:\n            files.sync(descriptor)\n"),
         new="",
-        breaks="A small file is on the device before it takes the place of the old one.",
+        breaks="A small file is on the device before it replaces the old one.",
         tests=(
             "tests/unit/log/test_log_small_files.py",
             "tests/unit/log/test_log_faults.py",
@@ -93,7 +93,7 @@ LOG: Final = (
         file="broker_runtime/log/files.py",
         old=("    if is_durable:\n        files.sync_directory(path.parent)\n"),
         new="",
-        breaks="That a small file was replaced is durable when the call returns.",
+        breaks="The replacement of a small file is durable when the call returns.",
         tests=(
             "tests/unit/log/test_log_small_files.py",
             "tests/unit/log/test_log_faults.py",
@@ -105,7 +105,7 @@ LOG: Final = (
         file="broker_runtime/log/files.py",
         old=("            position += len(data)\n        files.sync(descriptor)\n"),
         new="            position += len(data)\n",
-        breaks="The kept part of a segment is on the device before it takes the place of the whole.",
+        breaks="The kept part of a segment is on the device before it replaces the whole.",
         tests=(
             "tests/unit/log/test_log_shortening.py",
             "tests/unit/log/test_log_faults.py",
@@ -113,11 +113,11 @@ LOG: Final = (
         simulation="partitions",
     ),
     Mutant(
-        name="stamp_tells_of_what_is_not_durable",
+        name="stamp_has_an_undurable_high_watermark",
         file="broker_runtime/log/partition_log.py",
         old="min(self._state.high_watermark, self._state.commit.durable_end_offset)",
         new="self._state.high_watermark",
-        breaks="A frame's stamp names no high watermark above what the device has.",
+        breaks="A frame's stamp has no high watermark above the durable end.",
         tests=(
             "tests/unit/log/test_partition_log.py",
             "tests/unit/log/test_log_faults.py",
@@ -138,7 +138,7 @@ LOG: Final = (
         file="broker_runtime/log/recovery.py",
         old="        if watermark <= bad.offset:\n",
         new="        if False:\n",
-        breaks="A bad frame before which more was committed is damage, not a torn tail.",
+        breaks="A bad frame below a known high watermark is damage, not a torn tail.",
         tests=(
             "tests/unit/log/test_log_recovery.py",
             "tests/unit/log/test_log_damage.py",
@@ -171,7 +171,7 @@ LOG: Final = (
         file="broker_runtime/log/log_state.py",
         old=("                held.release()\n        return end\n"),
         new=("                held.release()\n        return self.segments.end_offset\n"),
-        breaks="An fsync counts for what was appended before it began.",
+        breaks="An fsync counts only for what was appended before it began.",
         tests=("tests/unit/replication/test_partition.py",),
         simulation="partitions",
     ),
@@ -180,7 +180,7 @@ LOG: Final = (
         file="broker_runtime/log/log_state.py",
         old="bound=state.high_watermark",
         new="bound=state.segments.end_offset",
-        breaks="Retention removes nothing that is not committed.",
+        breaks="Retention removes only committed records.",
         tests=("tests/unit/log/test_log_shortening.py",),
     ),
     Mutant(
@@ -201,7 +201,7 @@ LOG: Final = (
         file="broker_runtime/log/recovery.py",
         old="verify_from=self._verify_from,",
         new="verify_from=1 << 62,",
-        breaks="Recovery verifies the checksums of all frames behind the recovery point.",
+        breaks="Recovery verifies the checksums of all frames above the recovery point.",
         tests=(
             "tests/unit/log/test_log_recovery.py",
             "tests/unit/log/test_log_damage.py",
@@ -240,7 +240,7 @@ LOG: Final = (
         file="broker_runtime/log/producer_state.py",
         old="entry.batches[1 - BATCHES_REMEMBERED :]",
         new="entry.batches[2 - BATCHES_REMEMBERED :]",
-        breaks="The last five batches of a producer are known again when they are repeated.",
+        breaks="The last five batches of a producer are recognised when they are repeated.",
         tests=("tests/unit/log/test_producer_state.py",),
         simulation="partitions",
     ),
@@ -249,7 +249,7 @@ LOG: Final = (
         file="broker_runtime/log/producer_state.py",
         old="        if base == expected:\n",
         new="        if base >= expected:\n",
-        breaks="A batch before which one of its producer is missing is refused.",
+        breaks="A batch after a gap in its producer's sequence is refused.",
         tests=(
             "tests/unit/log/test_producer_state.py",
             "tests/unit/log/test_log_producers.py",
@@ -278,16 +278,16 @@ LOG: Final = (
         file="broker_runtime/log/recovery.py",
         old="                    self._files.write(descriptor, [frame], position)\n",
         new="                    pass\n",
-        breaks="What an fsync failed to write is never taken for durable by the next start.",
+        breaks="The next start never takes bytes of a failed fsync for durable.",
         tests=("tests/unit/log/test_log_failed_sync.py",),
         simulation="partitions",
     ),
     Mutant(
-        name="wait_for_what_was_cut_goes_on",
+        name="wait_for_truncated_records_continues",
         file="broker_runtime/log/group_commit.py",
         old="wait.is_cut = wait.is_cut or wait.upto > end_offset",
         new="wait.is_cut = False",
-        breaks="Who waits for what was cut from the log is told so at once.",
+        breaks="A wait for truncated records ends at once.",
         tests=(
             "tests/unit/log/test_group_commit.py",
             "tests/unit/replication/test_acknowledging.py",
@@ -299,7 +299,7 @@ LOG: Final = (
         file="broker_runtime/log/producer_state.py",
         old="if not item[1].is_expired(self.log_time_ms)]",
         new="]",
-        breaks="All replicas forget producers alike, those that load a snapshot too.",
+        breaks="All replicas forget the same producers, including those that load a snapshot.",
         tests=(
             "tests/unit/log/test_producer_state.py",
             "tests/unit/log/test_log_producers.py",
@@ -311,7 +311,7 @@ LOG: Final = (
         file="broker_runtime/log/producer_state.py",
         old="min(max(header.append_time_ms - self._last_append_ms, 0), LARGEST_STEP_MS)",
         new="max(header.append_time_ms - self._last_append_ms, 0)",
-        breaks="One frame that is stamped a day ahead makes no producer forgotten whose retry is on its way.",
+        breaks="A frame stamped a day ahead lets no producer be forgotten whose retry is in flight.",
         tests=("tests/unit/log/test_producer_state.py",),
     ),
     Mutant(
@@ -319,7 +319,7 @@ LOG: Final = (
         file="broker_runtime/log/directory.py",
         old="if is_counted_on and state.start.was_found:",
         new="if False:",
-        breaks="No empty log takes the place of one that is counted on.",
+        breaks="No empty log replaces one that is relied on.",
         tests=("tests/unit/log/test_log_directory.py",),
     ),
     Mutant(
@@ -327,7 +327,7 @@ LOG: Final = (
         file="broker_runtime/log/directory.py",
         old="if log.is_anothers:",
         new="if False:",
-        breaks="The directory of another log is kept: what is in it may be nowhere else.",
+        breaks="The directory of another log is kept: its records may be nowhere else.",
         tests=("tests/unit/log/test_log_directory.py",),
     ),
     Mutant(
@@ -343,7 +343,7 @@ LOG: Final = (
         file="broker_runtime/log/directory.py",
         old="older = [] if log.is_diverged else kept_copies(self.files, self.path, [topic_partition], [DAMAGED])",
         new="older = kept_copies(self.files, self.path, [topic_partition], [suffix])",
-        breaks="Of what diverged twice neither may be anywhere else.",
+        breaks="Both logs that diverged are kept: the records of either may be nowhere else.",
         tests=("tests/unit/log/test_log_damage.py",),
     ),
 )

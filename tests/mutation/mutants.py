@@ -1,7 +1,7 @@
-"""Mutants of the product: each makes one line wrong, as somebody might by forgetting it. See `harness`.
+"""Mutants of the product: each makes one line wrong, as somebody might by an oversight. See `harness`.
 
-Rule: a text stands in its file exactly once (a test of the fast suite says which do not any more), and each breaks one
-promise, which its sentence states. Tests are the few files that should find out; what they let live goes through seeds.
+Rule: a text is in its file exactly once (a test of the fast suite names those that are not), and each mutant breaks one
+promise, which its sentence states. Its tests are the few files that should kill it; survivors go through seeds.
 """
 
 from __future__ import annotations

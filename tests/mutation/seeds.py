@@ -1,5 +1,5 @@
-"""``python -m tests.mutation.seeds partitions|groups N``: seeds one after the other, up to the first in which something
-does not hold. Ends with 1 there, and says what it was.
+"""``python -m tests.mutation.seeds partitions|groups N``: runs seeds one after the other, up to the first that
+fails. Ends with 1 there, and prints the failure.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from tests.simulation.workloads import WORKLOADS
 
 
 def main(workload: str, count: int) -> int:
-    """The exit status."""
+    """Returns the exit status."""
     for seed in range(1, count + 1):
         failure = run_limited(WORKLOADS[workload], seed).failure
         if failure is not None:

@@ -16,7 +16,7 @@ from pyspark_log import Admin, Producer
 from pyspark_log.testing import LocalCluster
 
 FRUGAL_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Halves the processor time of a JVM that lives for minutes."""
+"""Halves the processor time of a JVM that runs for minutes."""
 
 _WORKERS_PYTHON = """#!/bin/sh
 export PYTHONPATH="${PYTHONPATH##*pyspark.zip:}"
@@ -28,7 +28,7 @@ process, 0.55 s from the installed package. It waits 10 s for a process to start
 
 @pytest.fixture(scope="session", autouse=True)
 def workers_python(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """What the driver's JVM starts to look `pylog` up, and for its workers: this Python."""
+    """The Python that the driver's JVM starts to look `pylog` up, and for its workers: this one."""
     script = tmp_path_factory.mktemp("python") / "python3"
     script.write_text(_WORKERS_PYTHON % sys.executable)
     script.chmod(0o755)
@@ -44,7 +44,7 @@ def spark(workers_python: None, tmp_path_factory: pytest.TempPathFactory) -> Ite
         .config("spark.driver.extraJavaOptions", FRUGAL_JAVA)
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.python.unix.domain.socket.enabled", "true")
-        .config("spark.sql.session.timeZone", "America/New_York")  # so that a zone mixed up is seen
+        .config("spark.sql.session.timeZone", "America/New_York")  # so that a mixed-up time zone is noticed
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
         .getOrCreate()
     )
@@ -67,7 +67,7 @@ def producer(pylog_cluster: LocalCluster) -> Iterator[Producer]:
 
 @pytest.fixture
 def new_topic(admin: Admin) -> Iterator[Callable[..., str]]:
-    """Makes topics with names of their own, and deletes them after the test."""
+    """Creates topics with names of their own, and deletes them after the test."""
     made: list[str] = []
 
     def make(prefix: str = "t", **given: object) -> str:

@@ -1,4 +1,4 @@
-"""Streaming queries as the tests run them: their rows collected per micro-batch, everything with a time limit."""
+"""Streaming queries as the tests run them: rows are collected per micro-batch, everything has a time limit."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ LIMIT_S = 180.0
 
 @dataclass
 class Collected:
-    """What a query's sink was given: (micro-batch id, rows) in order, as dicts.
+    """What a query's sink received: (micro-batch id, rows) in order, as dicts.
 
-    A micro-batch that Spark runs again, because it was stopped before it noted the first run, counts once, and must
+    A micro-batch that Spark repeats, because it was stopped before it recorded the first run, counts once, and must
     bring the same rows.
     """
 
@@ -67,14 +67,14 @@ def running(
 
 
 def run_to_end(frame: DataFrame, checkpoint: str, **trigger: object) -> Collected:
-    """Runs `availableNow` (or another trigger that ends) and returns what came out; raises the query's error."""
+    """Runs `availableNow` (or another trigger that ends) and returns the rows; raises the query's error."""
     with running(frame, checkpoint, **(trigger or {"availableNow": True})) as (query, collected):
         assert query.awaitTermination(LIMIT_S), "the query did not end"
     return collected
 
 
 def wait_for_rows(query: StreamingQuery, collected: Collected, count: int) -> None:
-    """Waits until at least ``count`` rows came out of the running query."""
+    """Waits until the running query has output at least ``count`` rows."""
 
     def arrived() -> bool:
         assert query.isActive, f"the query ended: {query.exception()}"
@@ -84,12 +84,12 @@ def wait_for_rows(query: StreamingQuery, collected: Collected, count: int) -> No
 
 
 def wait_for_commit(checkpoint: str, batch_id: int) -> None:
-    """Waits until Spark has noted that a micro-batch is done; a query stopped before that runs it again."""
+    """Waits until Spark has recorded that a micro-batch is done; a query stopped before that repeats it."""
     wait_until((Path(checkpoint) / "commits" / str(batch_id)).exists, f"micro-batch {batch_id} is noted as done")
 
 
 def failure_of(query: StreamingQuery) -> str:
-    """The text of the error that ended the query, waiting for it."""
+    """Waits for the error that ends the query; returns its text."""
     wait_until(lambda: not query.isActive, "the query fails")
     error = query.exception()
     assert error is not None, "the query ended without an error"
@@ -110,7 +110,7 @@ def forget(checkpoint: str, kind: str, batch_id: int) -> None:
 
 
 def source_processes() -> list[int]:
-    """Pids of the sources' own processes of this test's Spark."""
+    """Pids of the source processes of this test's Spark."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

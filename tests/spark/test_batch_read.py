@@ -24,14 +24,16 @@ def values(frame: DataFrame) -> list[str]:
 
 
 def test_format_is_found_without_registration(spark, new_topic, options, send) -> None:
-    """S1: installed is enough; nothing was registered in this session."""
+    """S1: installation is enough; nothing was registered in this session."""
     topic = new_topic()
     send(topic, range(3))
     assert batch_of(spark, {**options, "subscribe": topic}).count() == 3
 
 
 def test_untyped_topic_has_kafkas_columns(spark, new_topic, options, producer) -> None:
-    """S7: Kafka column types, null keys and values (SPARK-27494), timestamps and offsets as they were produced."""
+    """S7: column types are Kafka's, keys and values may be null (SPARK-27494), timestamps and offsets are as
+    produced.
+    """
     topic = new_topic(partitions=2)
     at = dt.datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=dt.UTC)
     producer.send(topic, b"v0", b"k", partition=1, timestamp=at)
@@ -46,8 +48,8 @@ def test_untyped_topic_has_kafkas_columns(spark, new_topic, options, producer) -
     assert_df_equality(actual, expected)
 
 
-def test_headers_come_when_asked_for_and_are_null_without(spark, new_topic, options, producer) -> None:
-    """KafkaRelationSuite "default starting and ending offsets with headers": none is null, not an empty list."""
+def test_headers_are_returned_on_request_and_null_without(spark, new_topic, options, producer) -> None:
+    """KafkaRelationSuite "default starting and ending offsets with headers": no headers is null, not an empty list."""
     topic = new_topic()
     producer.send(topic, b"a", headers=[("h", b"1"), ("h", None)])
     producer.send(topic, b"b")
@@ -84,8 +86,8 @@ ALL_TYPES = pa.table(
 )
 
 
-def test_all_types_of_a_typed_topic_arrive_as_they_were_sent(spark, new_topic, options, send) -> None:
-    """S7: every type that a Spark schema can have, and nulls, without from_json."""
+def test_all_types_of_a_typed_topic_arrive_unchanged(spark, new_topic, options, send) -> None:
+    """S7: every type that a Spark schema can have, and nulls, arrive without from_json."""
     topic = new_topic(schema=ALL_TYPES.schema)
     send(topic, ALL_TYPES)
     frame = batch_of(spark, {**options, "subscribe": topic})
@@ -96,7 +98,7 @@ def test_all_types_of_a_typed_topic_arrive_as_they_were_sent(spark, new_topic, o
 
 
 def test_all_types_survive_writing_and_reading_by_spark(spark, new_topic, options, send) -> None:
-    """S2/S7: what Spark writes to a typed topic, it reads back equal, whatever the session's time zone."""
+    """S2/S7: Spark reads back what it wrote to a typed topic, whatever the session's time zone."""
     first, second = new_topic(schema=ALL_TYPES.schema), new_topic(schema=ALL_TYPES.schema)
     send(first, ALL_TYPES)
     source = batch_of(spark, {**options, "subscribe": first})
@@ -110,7 +112,7 @@ def test_all_types_survive_writing_and_reading_by_spark(spark, new_topic, option
     )
 
 
-def test_typed_rows_carry_metadata_when_asked_for(spark, new_topic, options, producer) -> None:
+def test_typed_rows_carry_metadata_on_request(spark, new_topic, options, producer) -> None:
     """S7: `_metadata` is a struct of topic, partition, offset, timestamp, timestampType, headers."""
     topic = new_topic(schema="n int", partitions=1)
     at = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
@@ -126,8 +128,8 @@ def test_typed_rows_carry_metadata_when_asked_for(spark, new_topic, options, pro
     assert frame.select("_metadata.offset").count() == 1
 
 
-def test_columns_chosen_are_all_that_comes(spark, new_topic, options, send) -> None:
-    """S8: `columns`, in the order given, of typed and untyped topics."""
+def test_only_chosen_columns_are_returned(spark, new_topic, options, send) -> None:
+    """S8: `columns` selects in the given order, for typed and untyped topics."""
     typed, untyped = new_topic(schema="a int, b string, c double"), new_topic()
     send(typed, pa.table({"a": pa.array([1], pa.int32()), "b": ["x"], "c": [0.5]}))
     send(untyped, ["v"])
@@ -137,7 +139,7 @@ def test_columns_chosen_are_all_that_comes(spark, new_topic, options, send) -> N
 
 
 def test_columns_added_to_the_topic_are_null_in_older_rows(spark, new_topic, options, admin, send) -> None:
-    """S7: a schema grows by nullable columns; a kept DataFrame keeps its own, a new one has them all."""
+    """S7: a schema grows by nullable columns; a DataFrame keeps the columns of its creation, a new one has them all."""
     topic = new_topic(schema="a int")
     send(topic, pa.table({"a": pa.array([1], pa.int32())}))
     before = batch_of(spark, {**options, "subscribe": topic})
@@ -168,8 +170,8 @@ def test_several_topics_are_read_by_list_and_by_pattern(spark, new_topic, option
     assert batch_of(spark, {**options, "subscribePattern": "nothing-is-called-this"}).count() == 0
 
 
-def test_dataframe_used_again_sees_what_came_since(spark, new_topic, options, send) -> None:
-    """KafkaRelationSuite "explicit earliest to latest offsets": late binding although Spark keeps the plan."""
+def test_reused_dataframe_sees_new_records(spark, new_topic, options, send) -> None:
+    """KafkaRelationSuite "explicit earliest to latest offsets": binding is late although Spark keeps the plan."""
     topic = new_topic(partitions=3)
     frame = batch_of(spark, {**options, "subscribe": topic, "startingOffsets": "earliest", "endingOffsets": "latest"})
     assert frame.count() == 0
@@ -180,8 +182,8 @@ def test_dataframe_used_again_sees_what_came_since(spark, new_topic, options, se
     assert frame.count() == 35
 
 
-def test_dataframe_used_again_starts_at_what_is_earliest_then(spark, new_topic, options, admin, send) -> None:
-    """KafkaRelationSuite "test late binding start offsets": records deleted since are not missed."""
+def test_reused_dataframe_starts_at_the_current_earliest_offset(spark, new_topic, options, admin, send) -> None:
+    """KafkaRelationSuite "test late binding start offsets": records deleted meanwhile are not missed."""
     topic = new_topic()
     send(topic, range(20))
     frame = batch_of(spark, {**options, "subscribe": topic, "minPartitions": "4"})
@@ -190,8 +192,8 @@ def test_dataframe_used_again_starts_at_what_is_earliest_then(spark, new_topic, 
     assert values(frame) == sorted(str(n) for n in range(12, 20))
 
 
-def test_dataframe_used_again_reads_the_topic_that_has_the_name_now(spark, new_topic, options, admin, send) -> None:
-    """KafkaRelationSuite "test late binding start offsets", for a topic recreated: all of it, however often."""
+def test_reused_dataframe_reads_a_recreated_topic(spark, new_topic, options, admin, send) -> None:
+    """KafkaRelationSuite "test late binding start offsets", for a recreated topic: all of it is read, however often."""
     topic = new_topic()
     send(topic, range(6))
     admin.delete_records({(topic, 0): 4})
@@ -200,13 +202,13 @@ def test_dataframe_used_again_reads_the_topic_that_has_the_name_now(spark, new_t
     for count in (3, 7):
         admin.delete_topic(topic)
         admin.create_topic(topic)
-        with Producer(options["pylog.bootstrap.servers"]) as producer:  # one that never saw the old topic
+        with Producer(options["pylog.bootstrap.servers"]) as producer:  # one that never knew the old topic
             producer.send_batch(topic, pa.table({"value": [b"new"] * count})).result(30)
         assert [frame.count() for _ in range(3)] == [count] * 3
 
 
-def test_written_start_of_a_topic_made_anew_is_a_loss(spark, new_topic, options, admin, send) -> None:
-    """A DataFrame used again whose start is a number of the old topic's does not mistake the new one for it."""
+def test_explicit_start_in_a_recreated_topic_is_data_loss(spark, new_topic, options, admin, send) -> None:
+    """A reused DataFrame whose start is an offset of the old topic does not mistake the new one for it."""
     topic = new_topic()
     send(topic, range(6))
     given = {**options, "subscribe": topic, "startingOffsets": f'{{"{topic}":{{"0":4}}}}'}
@@ -223,7 +225,7 @@ def test_written_start_of_a_topic_made_anew_is_a_loss(spark, new_topic, options,
 
 
 def test_dataframe_used_twice_in_one_query_is_complete_twice(spark, new_topic, options, send) -> None:
-    """KafkaRelationSuite "reuse same dataframe in query"; filtered in one use, whole in the other."""
+    """KafkaRelationSuite "reuse same dataframe in query": one use is filtered, the other complete."""
     topic = new_topic()
     send(topic, range(10))
     frame = batch_of(spark, {**options, "subscribe": topic})
@@ -232,7 +234,7 @@ def test_dataframe_used_twice_in_one_query_is_complete_twice(spark, new_topic, o
 
 
 def test_explicit_offsets_hold_while_minus_one_follows_the_end(spark, new_topic, options, send) -> None:
-    """KafkaRelationSuite "explicit offsets": a static end ignores new data, -1 sees it, -2 is the start."""
+    """KafkaRelationSuite "explicit offsets": a fixed end ignores new data, -1 sees it, -2 is the start."""
     topic = new_topic(partitions=2)
     for partition in (0, 1):
         send(topic, range(10), partition=partition)
@@ -245,8 +247,10 @@ def test_explicit_offsets_hold_while_minus_one_follows_the_end(spark, new_topic,
     assert (fixed.count(), moving.count()) == (5, 22)
 
 
-def test_min_partitions_and_sharing_decide_the_tasks(spark, new_topic, options, send) -> None:
-    """S3/SPARK-30656: one per partition, more with minPartitions, fewer for small ranges; nothing lost or doubled."""
+def test_min_partitions_and_sharing_determine_the_tasks(spark, new_topic, options, send) -> None:
+    """S3/SPARK-30656: one task per partition, more with minPartitions, fewer for small ranges; nothing is lost or
+    duplicated.
+    """
     topic = new_topic(partitions=3)
     for partition in range(3):
         send(topic, range(partition * 100, partition * 100 + 100), partition=partition)
@@ -268,8 +272,8 @@ def test_rows_of_a_partition_stay_in_order_within_a_shared_task(spark, new_topic
         assert [row.offset for row in rows if row.partition == partition] == list(range(30))
 
 
-def test_small_and_large_frames_come_whole(spark, new_topic, options, producer) -> None:
-    """Frames of one row are put together, one of 200,000 rows is handed on in slices; every row once, in order."""
+def test_small_and_large_frames_are_read_completely(spark, new_topic, options, producer) -> None:
+    """Frames of one row are joined, one of 200,000 rows is sliced; every row comes once, in order."""
     topic = new_topic(partitions=1)
     for n in range(50):
         producer.send(topic, b"small-%d" % n)
@@ -283,7 +287,7 @@ def test_small_and_large_frames_come_whole(spark, new_topic, options, producer) 
 
 
 def test_empty_topic_gives_no_rows(spark, new_topic, options) -> None:
-    """No records, no error."""
+    """No records are no error."""
     assert batch_of(spark, {**options, "subscribe": new_topic(partitions=3)}).count() == 0
 
 
@@ -307,15 +311,15 @@ def test_committed_offsets_bound_a_batch_read(spark, new_topic, options, admin, 
         ({"subscribe": "t", "startingOfset": "latest"}, "did you mean 'startingOffsets'?"),
     ],
 )
-def test_load_refuses_what_cannot_be_read(spark, options, given, says) -> None:
-    """S4: topic missing and bad options fail at load(), with the text that says what to do."""
+def test_load_refuses_invalid_options(spark, options, given, says) -> None:
+    """S4: a missing topic and bad options fail at load(), and the text says what to do."""
     with pytest.raises(PySparkException) as caught:
         batch_of(spark, {**options, **given})
     assert says in str(caught.value)
 
 
-def test_load_with_a_path_or_a_schema_says_what_to_do_instead(spark, new_topic, options) -> None:
-    """S4: pylog has no paths, and its schema is fixed as Kafka's is."""
+def test_load_with_a_path_or_a_schema_names_the_alternative(spark, new_topic, options) -> None:
+    """S4: pylog has no paths, and its schema is fixed like Kafka's."""
     topic = new_topic()
     with pytest.raises(PySparkException, match="Name the topic with"):
         spark.read.format("pylog").options(**options).load(topic)
@@ -323,7 +327,7 @@ def test_load_with_a_path_or_a_schema_says_what_to_do_instead(spark, new_topic, 
         spark.read.format("pylog").options(**options, subscribe=topic).schema("value string").load().count()
 
 
-def test_broker_that_is_not_there_is_an_error_that_says_so(spark) -> None:
-    """The address is named, and how a cluster is started."""
+def test_absent_broker_is_a_clear_error(spark) -> None:
+    """The error names the address, and how to start a cluster."""
     with pytest.raises(PySparkException, match=r"BROKER_UNAVAILABLE.*127\.0\.0\.1:1"):
         batch_of(spark, {"subscribe": "t", "pylog.bootstrap.servers": "127.0.0.1:1"})

@@ -1,4 +1,4 @@
-"""Records that are gone: an error by default, the rest without repeats on request (KafkaDontFailOnDataLossSuite)."""
+"""Lost records: an error by default, the rest without repeats on request (KafkaDontFailOnDataLossSuite)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def trimmed(new_topic, admin, send) -> str:
     return topic
 
 
-def test_batch_read_of_records_that_are_gone(spark, options, trimmed) -> None:
-    """S4: failOnDataLoss=true is an error; false should not return duplicated records."""
+def test_batch_read_of_deleted_records(spark, options, trimmed) -> None:
+    """S4: failOnDataLoss=true is an error; false must not return duplicates."""
     given = {**options, "subscribe": trimmed, "startingOffsets": f'{{"{trimmed}":{{"0":2}}}}'}
     with pytest.raises(PySparkException, match=r"DATA_LOSS.*gone"):
         batch_of(spark, given).count()
@@ -26,8 +26,8 @@ def test_batch_read_of_records_that_are_gone(spark, options, trimmed) -> None:
     assert rows.column("offset").to_pylist() == [5, 6, 7, 8, 9]
 
 
-def test_batch_read_up_to_an_end_that_does_not_exist(spark, options, trimmed) -> None:
-    """COULD_NOT_READ_OFFSET_RANGE: an explicit end behind the log's."""
+def test_batch_read_up_to_an_end_above_the_logs(spark, options, trimmed) -> None:
+    """COULD_NOT_READ_OFFSET_RANGE: an explicit end is above the log's."""
     given = {**options, "subscribe": trimmed, "endingOffsets": f'{{"{trimmed}":{{"0":20}}}}'}
     with pytest.raises(PySparkException, match=r"DATA_LOSS.*ends at 10"):
         batch_of(spark, given).count()
@@ -35,7 +35,7 @@ def test_batch_read_up_to_an_end_that_does_not_exist(spark, options, trimmed) ->
 
 
 @pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
-def test_stream_over_records_that_retention_took_while_it_was_stopped(
+def test_stream_over_records_that_retention_deleted_while_it_was_stopped(
     spark, new_topic, options, admin, send, checkpoint, fail_on_data_loss
 ) -> None:
     """KafkaDontFailOnDataLossSuite, micro-batch: the remaining records come once each, or the query fails."""
@@ -54,10 +54,10 @@ def test_stream_over_records_that_retention_took_while_it_was_stopped(
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_topic_made_anew_under_a_running_query_fails_it(
+def test_topic_recreated_under_a_running_query_fails_it(
     spark, new_topic, options, admin, send, checkpoint, count
 ) -> None:
-    """PARTITION_OFFSET_CHANGED, also when the new topic has as many records as the old one, or more."""
+    """PARTITION_OFFSET_CHANGED is raised even if the new topic has as many records as the old one, or more."""
     topic = new_topic()
     send(topic, ["a", "b"])
     frame = stream_of(spark, {**options, "subscribe": topic, "startingOffsets": "earliest"})
@@ -65,16 +65,16 @@ def test_topic_made_anew_under_a_running_query_fails_it(
         wait_for_rows(query, collected, 2)
         admin.delete_topic(topic)
         admin.create_topic(topic)
-        send_anew(options, topic, [f"new-{n}" for n in range(count)])
+        send_with_a_new_producer(options, topic, [f"new-{n}" for n in range(count)])
         text = failure_of(query)
     assert "DATA_LOSS" in text
     assert collected.values == ["a", "b"]
 
 
-def test_topic_made_anew_is_read_from_its_start_without_fail_on_data_loss(
+def test_recreated_topic_is_read_from_its_start_without_fail_on_data_loss(
     spark, new_topic, options, admin, send, checkpoint
 ) -> None:
-    """ "subscribing topic by pattern with topic deletions": the query goes on with the new topic."""
+    """ "subscribing topic by pattern with topic deletions": the query continues with the new topic."""
     topic = new_topic()
     send(topic, ["a", "b"])
     given = {**options, "subscribePattern": topic, "startingOffsets": "earliest", "failOnDataLoss": "false"}
@@ -82,13 +82,13 @@ def test_topic_made_anew_is_read_from_its_start_without_fail_on_data_loss(
         wait_for_rows(query, collected, 2)
         admin.delete_topic(topic)
         admin.create_topic(topic)
-        send_anew(options, topic, ["c", "d", "e"])
+        send_with_a_new_producer(options, topic, ["c", "d", "e"])
         wait_for_rows(query, collected, 5)
         query.processAllAvailable()
     assert collected.values == ["a", "b", "c", "d", "e"]
 
 
-def test_topic_made_anew_between_two_runs_fails_the_second(spark, new_topic, options, admin, send, checkpoint) -> None:
+def test_topic_recreated_between_two_runs_fails_the_second(spark, new_topic, options, admin, send, checkpoint) -> None:
     """ "subscribe topic by pattern with topic recreation between batches": "was changed from 2 to 1"."""
     topic = new_topic()
     send(topic, ["a", "b"])
@@ -96,13 +96,13 @@ def test_topic_made_anew_between_two_runs_fails_the_second(spark, new_topic, opt
     run_to_end(frame, checkpoint)
     admin.delete_topic(topic)
     admin.create_topic(topic)
-    send_anew(options, topic, ["c"])
+    send_with_a_new_producer(options, topic, ["c"])
     with running(frame, checkpoint, availableNow=True) as (query, _):
         assert "was changed from 2 to 1" in failure_of(query)
 
 
 def test_topic_deleted_under_a_running_query(spark, new_topic, options, admin, send, checkpoint) -> None:
-    """PARTITIONS_DELETED: the query fails with the partition's name."""
+    """PARTITIONS_DELETED: the query's error names the partition."""
     topic = new_topic()
     send(topic, ["a"])
     frame = stream_of(spark, {**options, "subscribe": topic, "startingOffsets": "earliest"})
@@ -115,7 +115,7 @@ def test_topic_deleted_under_a_running_query(spark, new_topic, options, admin, s
 def test_topic_deleted_under_a_running_query_without_fail_on_data_loss(
     spark, new_topic, options, admin, send, checkpoint
 ) -> None:
-    """ "delete a topic when a Spark job is running": no failure, the other topics go on."""
+    """ "delete a topic when a Spark job is running": nothing fails, and the other topics continue."""
     doomed, stays = new_topic("pair"), new_topic("pair")
     send(doomed, ["a"])
     given = {**options, "subscribe": f"{doomed},{stays}", "startingOffsets": "earliest", "failOnDataLoss": "false"}
@@ -127,7 +127,7 @@ def test_topic_deleted_under_a_running_query_without_fail_on_data_loss(
     assert sorted(collected.values) == ["a", "b"]
 
 
-def test_available_now_fails_when_its_topic_goes_away(spark, new_topic, options, admin, send, checkpoint) -> None:
+def test_available_now_fails_when_its_topic_is_deleted(spark, new_topic, options, admin, send, checkpoint) -> None:
     """LOST_TOPIC_PARTITIONS_IN_END_OFFSET_WITH_TRIGGER_AVAILABLENOW, whatever failOnDataLoss says."""
     topic = new_topic()
     send(topic, range(6))
@@ -149,8 +149,8 @@ def test_available_now_fails_when_its_topic_goes_away(spark, new_topic, options,
         query.stop()
 
 
-def send_anew(options: dict[str, str], topic: str, values: list[str]) -> None:
-    """With a producer that never saw the old topic."""
+def send_with_a_new_producer(options: dict[str, str], topic: str, values: list[str]) -> None:
+    """Sends with a producer that never knew the old topic."""
     from pyspark_log import Producer
 
     with Producer(options["pylog.bootstrap.servers"]) as producer:

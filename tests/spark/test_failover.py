@@ -1,4 +1,4 @@
-"""Queries whose brokers die: executors in processes of their own, three replicas, no task of Spark's tried twice."""
+"""Queries whose brokers die: executors in processes of their own, three replicas, and no task of Spark's retried."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.waiting import wait_until
 
 PARTITIONS = 3
 VALUES_PER_BATCH = 30
-"""Of the producer, ten times a second."""
+"""The producer does so ten times a second."""
 
 PROGRAM = """
 import json, sys
@@ -61,14 +61,15 @@ print("RESULT" + json.dumps(filed), flush=True)
 
 @pytest.fixture
 def cluster() -> Iterator[LocalCluster]:
-    """Three brokers of its own: they are killed."""
+    """A cluster of its own with three brokers, which are killed."""
     with LocalCluster(brokers=3) as made:
         yield made
 
 
 def test_query_runs_through_the_failover_of_every_broker(workers_python, cluster, tmp_path) -> None:
-    """S2, W11: kill -9 of each broker in turn, under load: no query and no task fails, the source brings every value
-    exactly once, the sink's topic has every acknowledged one at least once."""
+    """S2, W11: under load each broker is killed in turn: no query and no task fails, the source delivers every value
+    exactly once, and the sink's topic has every acknowledged one at least once.
+    """
     servers = cluster.bootstrap_servers
     with Admin(servers) as admin:
         for topic in ("source", "target"):
@@ -79,10 +80,10 @@ def test_query_runs_through_the_failover_of_every_broker(workers_python, cluster
             with load:
                 for broker in cluster.broker_ids:
                     cluster.kill(broker)
-                    wait_for_growth(admin, job, f"the query goes on without broker {broker}")
+                    wait_for_growth(admin, job, f"the query continues without broker {broker}")
                     cluster.start(broker)
                     cluster.wait_until_ready()
-                    wait_for_growth(admin, job, f"the query goes on with broker {broker} back")
+                    wait_for_growth(admin, job, f"the query continues with broker {broker} back")
             printed, _ = job.communicate("all is sent\n", timeout=LIMIT_S)
         finally:
             kill_group(job)
@@ -97,7 +98,7 @@ def test_query_runs_through_the_failover_of_every_broker(workers_python, cluster
 
 
 def start_job(servers: str, directory: Path) -> subprocess.Popen[str]:
-    """Both queries in a `local-cluster`; returns when they run. They end when a line comes in."""
+    """Both queries in a `local-cluster`; returns when they run. They end when a line arrives on their input."""
     program = directory / "job.py"
     program.write_text(PROGRAM)
     options = {"pylog.bootstrap.servers": servers}
@@ -125,7 +126,7 @@ def start_job(servers: str, directory: Path) -> subprocess.Popen[str]:
 
 
 def wait_for_growth(admin: Admin, job: subprocess.Popen[str], what: str) -> None:
-    """Waits until some seconds' values more than now have come through the query, and it runs."""
+    """Waits until the query has processed several seconds' worth of new values, and still runs."""
 
     def end() -> int:
         return sum(max(one.high_watermark, 0) for one in admin.describe_topic("target").partitions)
@@ -136,8 +137,9 @@ def wait_for_growth(admin: Admin, job: subprocess.Popen[str], what: str) -> None
 
 
 class Load:
-    """Values 0, 1, 2 … into the topic `source`: some at once, the others while the block runs; at its end all are
-    acknowledged."""
+    """Writes values 0, 1, 2 … to the topic `source`: some at once, the others while the block runs; at its end all
+    are acknowledged.
+    """
 
     def __init__(self, servers: str) -> None:
         self.sent = 0

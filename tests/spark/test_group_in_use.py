@@ -1,4 +1,4 @@
-"""S5: a streaming query is the one member of its group, with real brokers and a real Spark."""
+"""S5: a streaming query is the only member of its group, with real brokers and a real Spark."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def frame(spark, options, topic, group):
     return stream_of(spark, {**options, "subscribe": topic, "startingOffsets": "earliest", "pylog.group.id": group})
 
 
-def test_second_live_query_with_the_same_group_is_refused(frame, topic, group, admin, tmp_path) -> None:
-    """S5: two live queries with one id: the second fails with GROUP_IN_USE, the first goes on."""
+def test_second_running_query_with_the_same_group_is_refused(frame, topic, group, admin, tmp_path) -> None:
+    """S5: of two running queries with one id the second fails with GROUP_IN_USE, and the first continues."""
     with running(frame, str(tmp_path / "first")) as (first, collected):
         wait_for_rows(first, collected, 5)
         described = admin.describe_group(group)
@@ -60,7 +60,7 @@ def test_second_live_query_with_the_same_group_is_refused(frame, topic, group, a
 
 
 def test_stopped_query_frees_its_group_at_once(frame, group, admin, send, topic, checkpoint) -> None:
-    """S5: a stop that can be caught leaves the group, so the next start waits for nothing."""
+    """S5: an orderly stop leaves the group, so the next start waits for nothing."""
     with running(frame, checkpoint) as (query, collected):
         wait_for_rows(query, collected, 5)
         wait_for_commit(checkpoint, 0)
@@ -71,7 +71,7 @@ def test_stopped_query_frees_its_group_at_once(frame, group, admin, send, topic,
 
 
 def test_killed_query_can_be_started_again(frame, topic, group, admin, send, checkpoint) -> None:
-    """S5: nobody says goodbye for a process that is killed; its restart waits for the session, and does not fail."""
+    """S5: a killed process cannot leave the group; its restart waits for the session, and does not fail."""
     with running(frame, checkpoint) as (query, collected):
         wait_for_rows(query, collected, 5)
         wait_for_commit(checkpoint, 0)
@@ -90,7 +90,7 @@ def test_killed_query_can_be_started_again(frame, topic, group, admin, send, che
 
 
 def test_query_and_consumers_do_not_share_a_group(frame, topic, group, pylog_cluster, tmp_path) -> None:
-    """S5: a query takes all partitions by itself; a group has either one query or consumers."""
+    """S5: a query takes all partitions; a group has either one query or consumers."""
     given = {"bootstrap_servers": pylog_cluster.bootstrap_servers, "group_id": group, "client_id": "worker"}
     with running(frame, str(tmp_path / "first")) as (query, collected):
         wait_for_rows(query, collected, 5)

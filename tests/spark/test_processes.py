@@ -1,4 +1,4 @@
-"""Where the code runs: executors in processes of their own, workers that come and go, lookup and registration."""
+"""Where the code runs: executors in processes of their own, workers that start and end, lookup and registration."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ print("RESULT" + json.dumps({"counted": counted, "streamed": streamed, "executor
 
 
 def test_executors_in_other_processes_read_and_write(new_topic, options, send, tmp_path) -> None:
-    """S1: `local-cluster[2,1,1024]`: nothing on the data path depends on sharing a process with the driver."""
+    """S1: with `local-cluster[2,1,1024]` nothing on the data path relies on sharing a process with the driver."""
     source, target = new_topic(partitions=4), new_topic(partitions=2)
     for partition in range(4):
         send(source, range(1000), partition=partition)
@@ -69,7 +69,7 @@ def test_executors_in_other_processes_read_and_write(new_topic, options, send, t
 
 
 def test_registered_source_is_the_same(spark, new_topic, options, send) -> None:
-    """S1: `pyspark_log.register(spark)` for the places where Spark cannot look the source up."""
+    """S1: `pyspark_log.register(spark)` is for places where Spark cannot look the source up."""
     register(spark)
     topic = new_topic()
     send(topic, range(3))
@@ -77,7 +77,7 @@ def test_registered_source_is_the_same(spark, new_topic, options, send) -> None:
 
 
 @pytest.mark.slow
-def test_query_goes_on_after_an_idle_minute(spark, new_topic, options, send, checkpoint) -> None:
+def test_query_continues_after_an_idle_minute(spark, new_topic, options, send, checkpoint) -> None:
     """Spark ends all idle workers after a minute: the next micro-batch starts with new processes and empty caches."""
     topic = new_topic()
     frame = stream_of(spark, {**options, "subscribe": topic, "startingOffsets": "earliest"})

@@ -1,4 +1,4 @@
-"""S5: a query's progress as its group's committed offsets in ZooKeeper, for each trigger, each way to end."""
+"""S5: a query's progress as its group's committed offsets in ZooKeeper, for each trigger and each way to end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def group() -> str:
 
 @pytest.fixture
 def committed(admin, group):
-    """What the group has committed in partition 0 of a topic; None: nothing."""
+    """The group's committed offset of partition 0 of a topic; None: none."""
 
     def ask(topic: str) -> int | None:
         found = {
@@ -56,7 +56,7 @@ def frame(spark, options, topic, group):
 
 
 def test_default_trigger_publishes_within_moments(frame, topic, send, committed, checkpoint) -> None:
-    """S5: by default within a fraction of a second, without another batch to push it."""
+    """S5: the default is a fraction of a second, without another batch to trigger it."""
     with running(frame, checkpoint) as (query, collected):
         wait_for_rows(query, collected, 5)
         wait_until(lambda: committed(topic) == 5, "the first batch is published", 20)
@@ -66,21 +66,21 @@ def test_default_trigger_publishes_within_moments(frame, topic, send, committed,
 
 
 def test_processing_time_publishes_at_the_next_trigger(frame, topic, committed, checkpoint) -> None:
-    """S5: at the next trigger, data or not."""
+    """S5: it does so with or without new data."""
     with running(frame, checkpoint, processingTime="1 second") as (query, collected):
         wait_for_rows(query, collected, 5)
         wait_until(lambda: committed(topic) == 5, "the batch is published at the next trigger", 20)
 
 
 def test_available_now_publishes_at_its_end(spark, options, topic, group, committed, checkpoint) -> None:
-    """S5: always at the end of availableNow: when awaitTermination returns it is in ZooKeeper."""
+    """S5: when awaitTermination returns, the progress is in ZooKeeper."""
     given = {**options, "subscribe": topic, "startingOffsets": "earliest", "pylog.group.id": group}
     run_to_end(stream_of(spark, {**given, "maxOffsetsPerTrigger": "2"}), checkpoint)
     assert committed(topic) == 5
 
 
 def test_once_publishes_when_the_query_next_starts(frame, topic, committed, checkpoint) -> None:
-    """S5: after `once` Spark tells a source nothing more; the next start publishes what it did."""
+    """S5: after `once` Spark calls the source no more; the next start publishes the progress."""
     assert len(run_to_end(frame, checkpoint, once=True).rows) == 5
     assert committed(topic) in (0, 5)
     run_to_end(frame, checkpoint)
@@ -90,7 +90,7 @@ def test_once_publishes_when_the_query_next_starts(frame, topic, committed, chec
 def test_stopped_query_publishes_its_last_batch_at_the_latest_when_it_next_starts(
     frame, topic, committed, checkpoint
 ) -> None:
-    """S5: stopped before the next trigger, an hour away, the last batch is published by the next start."""
+    """S5: stopped an hour before its next trigger, the last batch is published by the next start."""
     with running(frame, checkpoint, processingTime="1 hour") as (query, collected):
         wait_for_rows(query, collected, 5)
         wait_for_commit(checkpoint, 0)
@@ -106,8 +106,8 @@ def test_new_query_publishes_where_it_starts(spark, options, topic, group, commi
         wait_until(lambda: committed(topic) == 5, "the start is published", LIMIT_S)
 
 
-def test_source_process_that_is_killed_loses_no_progress_for_good(frame, topic, send, committed, checkpoint) -> None:
-    """S5: SIGKILL of the source's process ends the query; its next start publishes and goes on without a gap."""
+def test_killed_source_process_loses_no_progress_for_good(frame, topic, send, committed, checkpoint) -> None:
+    """S5: SIGKILL of the source's process ends the query; its next start publishes and continues without a gap."""
     with running(frame, checkpoint) as (query, collected):
         wait_for_rows(query, collected, 5)
         wait_until(lambda: committed(topic) == 5, "published")
@@ -119,8 +119,8 @@ def test_source_process_that_is_killed_loses_no_progress_for_good(frame, topic, 
     assert committed(topic) == 7
 
 
-def test_terminated_source_process_publishes_what_it_knows(frame, topic, committed, checkpoint) -> None:
-    """S5: a stop that can still be caught (SIGTERM) publishes at once."""
+def test_terminated_source_process_publishes_its_progress(frame, topic, committed, checkpoint) -> None:
+    """S5: an orderly stop (SIGTERM) publishes at once."""
     with running(frame, checkpoint) as (query, collected):
         wait_for_rows(query, collected, 5)
         query.processAllAvailable()
@@ -128,8 +128,8 @@ def test_terminated_source_process_publishes_what_it_knows(frame, topic, committ
     wait_until(lambda: not source_processes(), "its process has ended", 20)
 
 
-def test_progress_tells_how_far_a_query_is_behind(spark, options, topic, checkpoint) -> None:
-    """S9: the figures of Kafka's source, from what Spark reports of a source in Python."""
+def test_progress_shows_how_far_a_query_is_behind(spark, options, topic, checkpoint) -> None:
+    """S9: the figures are those of Kafka's source, from what Spark reports of a source in Python."""
     given = {**options, "subscribe": topic, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "2"}
     with running(stream_of(spark, given), checkpoint) as (query, collected):
         wait_for_rows(query, collected, 5)
@@ -141,7 +141,7 @@ def test_progress_tells_how_far_a_query_is_behind(spark, options, topic, checkpo
 
 
 def test_no_group_commits_nothing(spark, options, topic, pylog_cluster, checkpoint) -> None:
-    """S5: no group id, nothing is committed: ZooKeeper has the same groups as before."""
+    """S5: without a group id nothing is committed: ZooKeeper has the same groups as before."""
     before = groups_in_zookeeper(pylog_cluster.zookeeper_connect)
     run_to_end(stream_of(spark, {**options, "subscribe": topic, "startingOffsets": "earliest"}), checkpoint)
     assert groups_in_zookeeper(pylog_cluster.zookeeper_connect) == before
@@ -157,18 +157,18 @@ def groups_in_zookeeper(connect: str) -> list[str]:
         client.close()
 
 
-def test_new_checkpoint_starts_from_what_the_group_committed(
+def test_new_checkpoint_starts_from_the_groups_offsets(
     spark, options, topic, group, send, frame, checkpoint, tmp_path
 ) -> None:
-    """S5: `startingOffsets=committed` goes on where another checkpoint's query of the group ended."""
+    """S5: `startingOffsets=committed` continues where the group's query with another checkpoint ended."""
     run_to_end(frame, checkpoint)
     send(topic, ["5", "6"])
     given = {**options, "subscribe": topic, "startingOffsets": "committed", "pylog.group.id": group}
     assert run_to_end(stream_of(spark, given), str(tmp_path / "other")).values == ["5", "6"]
 
 
-def test_query_goes_on_while_zookeeper_is_away_and_publishes_afterwards(spark, tmp_path) -> None:
-    """S5/W26: without ZooKeeper micro-batches run on, and their progress is published when it is back."""
+def test_query_continues_while_zookeeper_is_away_and_publishes_afterwards(spark, tmp_path) -> None:
+    """S5/W26: without ZooKeeper micro-batches continue, and their progress is published when it is back."""
     from pyspark_log import Admin, Producer
     from pyspark_log.testing import LocalCluster
 

@@ -1,4 +1,4 @@
-"""Restarts from checkpoints: killed at every stage of a micro-batch, a query goes on exactly where it was."""
+"""Restarts from checkpoints: killed at any stage of a micro-batch, a query continues exactly where it was."""
 
 from __future__ import annotations
 
@@ -35,8 +35,10 @@ def frame(spark, new_topic, options, send):
         ("before the batch was planned", ["commits", "offsets"]),
     ],
 )
-def test_query_killed_at_a_stage_goes_on_exactly_there(frame, checkpoint, stage, gone) -> None:
-    """S3: what the checkpoint says was done is not read again, what was under way is read again as it was."""
+def test_query_killed_at_a_stage_continues_exactly_there(frame, checkpoint, stage, gone) -> None:
+    """S3: micro-batches that the checkpoint records as done are not read again; the one in flight is read again
+    unchanged.
+    """
     before = run_to_end(frame, checkpoint)
     last_id, last_rows = before.batches[-1]
     for kind in gone:
@@ -66,8 +68,9 @@ query.awaitTermination()
 
 
 def test_driver_killed_under_load_loses_nothing(new_topic, options, send, admin, checkpoint, tmp_path) -> None:
-    """S2/S5: SIGKILL of the whole driver in the middle; started again it ends with every row in the sink, at least
-    once, and the group at the end."""
+    """S2/S5: after SIGKILL of the whole driver a restart ends with every row in the sink at least once, and the
+    group at the end.
+    """
     source, target = new_topic(partitions=2), new_topic()
     rows = 3_000
     send(source, range(rows))
@@ -90,7 +93,7 @@ def test_driver_killed_under_load_loses_nothing(new_topic, options, send, admin,
 
     job = start(processingTime="0 seconds")
     try:
-        wait_until(lambda: len(written()) >= 600, "the job is under way", 180)
+        wait_until(lambda: len(written()) >= 600, "the job is running", 180)
     finally:
         kill_group(job)
     assert len(set(written())) < rows
@@ -100,13 +103,13 @@ def test_driver_killed_under_load_loses_nothing(new_topic, options, send, admin,
     finally:
         kill_group(job)
     assert set(written()) == set(range(rows))
-    assert len(written()) <= rows + 2 * 200  # only the batch under way was written again
+    assert len(written()) <= rows + 2 * 200  # only the batch in flight was written again
     assert sum(offset.committed for offset in admin.list_group_offsets(f"g-{source}").values()) == rows
     assert (Path(checkpoint) / "commits").is_dir()
 
 
 def kill_group(job: subprocess.Popen) -> None:
-    """The driver, its JVM and all workers, without a warning."""
+    """Kills the driver, its JVM and all workers, without a warning."""
     import os
 
     try:

@@ -31,7 +31,7 @@ def start(frame, given: dict[str, str], checkpoint: str, mode: str = "append"):
 
 
 def test_batch_write_of_all_columns_comes_back(spark, new_topic, options) -> None:
-    """KafkaSinkSuite "batch - write to kafka": keys, values, headers; null headers round-trip null."""
+    """KafkaSinkSuite "batch - write to kafka": keys, values and headers come back; null headers stay null."""
     topic = new_topic()
     rows = [
         ("k1", "v1", topic, None, [("h", bytearray(b"1"))]),
@@ -53,7 +53,7 @@ def test_batch_write_of_all_columns_comes_back(spark, new_topic, options) -> Non
 
 
 def test_batch_write_by_topic_column_and_by_option(spark, new_topic, options) -> None:
-    """KafkaSinkSuite: with topic field, w/o topic field with option, option wins over the field."""
+    """KafkaSinkSuite: the topic comes from the field, or from the option, which wins over the field."""
     first, second, third = new_topic(), new_topic(), new_topic()
     frame = spark.createDataFrame([("a", first), ("b", second), ("c", first)], "value string, topic string").coalesce(1)
     write(frame, options)
@@ -74,7 +74,7 @@ def test_batch_write_partition_column_sets_the_partition(spark, new_topic, optio
 
 
 def test_batch_write_keeps_rows_of_a_key_together_and_in_order(spark, new_topic, options) -> None:
-    """W8: the same key, the same partition, in the DataFrame's order."""
+    """W8: rows with the same key go to the same partition, in the DataFrame's order."""
     topic = new_topic(partitions=4)
     frame = spark.range(1000, numPartitions=1).selectExpr("cast(id % 7 as string) key", "cast(id as string) value")
     write(frame, {**options, "topic": topic})
@@ -126,17 +126,17 @@ def test_batch_write_refuses_in_kafkas_words(spark, new_topic, options, expressi
 
 
 def test_overwrite_is_refused(spark, new_topic, options) -> None:
-    """KafkaSinkSuite "batch - unsupported save modes": a log only appends; the way out is in the error."""
+    """KafkaSinkSuite "batch - unsupported save modes": a log only appends; the error names the alternative."""
     topic = new_topic()
     frame = spark.range(1).selectExpr("'v' value")
     with pytest.raises(PySparkException, match=r'OVERWRITE_REFUSED.*Use \.mode\("append"\)'):
         write(frame, {**options, "topic": topic}, mode="overwrite")
-    with pytest.raises(PySparkException, match=r'"ErrorIfExists".*"Append"'):  # Spark's own words for a mode left out
+    with pytest.raises(PySparkException, match=r'"ErrorIfExists".*"Append"'):  # Spark's own text for an omitted mode
         write(frame, {**options, "topic": topic}, mode=None)
 
 
-def test_expressions_are_analyzed_before_they_are_written(spark, new_topic, options) -> None:
-    """SPARK-20496: a DataFrame built from expressions is no UnresolvedException."""
+def test_expressions_are_analysed_before_they_are_written(spark, new_topic, options) -> None:
+    """SPARK-20496: a DataFrame built from expressions causes no UnresolvedException."""
     topic = new_topic()
     frame = spark.createDataFrame([("a,b",)], "line string").select(sf.explode(sf.split("line", ",")).alias("value"))
     write(frame, {**options, "topic": topic})
@@ -160,7 +160,7 @@ def test_stream_write_copies_a_topic_and_reports_rows(spark, new_topic, options,
 
 
 def test_stream_write_of_a_complete_aggregate_appends_each_result(spark, new_topic, options, send, checkpoint) -> None:
-    """S4: complete mode is accepted, as with Kafka's sink: each result is appended."""
+    """S4: complete mode is accepted, as in Kafka's sink: each result is appended."""
     source, target = new_topic(), new_topic()
     send(source, ["a", "b", "a"])
     frame = stream_of(spark, {**options, "subscribe": source, "startingOffsets": "earliest"})
@@ -187,8 +187,8 @@ def test_stream_write_to_a_missing_topic_fails_the_query(spark, new_topic, optio
         query.stop()
 
 
-def test_typed_write_goes_by_name_in_any_order(spark, new_topic, options) -> None:
-    """S7/S2: columns by name, nullable ones may be missing, safe casts."""
+def test_typed_write_matches_columns_by_name(spark, new_topic, options) -> None:
+    """S7/S2: columns are matched by name, nullable ones may be missing, and casts are safe."""
     topic = new_topic(schema="carrier string not null, delay int, seen timestamp", key="carrier")
     frame = spark.range(3, numPartitions=1).selectExpr("cast(id as bigint) delay", "concat('C', id) carrier")
     write(frame, {**options, "topic": topic})
@@ -220,7 +220,7 @@ def test_typed_write_refuses_a_wrong_schema_by_column_before_a_row_is_sent(
 
 
 def test_typed_write_refuses_values_that_do_not_fit(spark, new_topic, options) -> None:
-    """S7: a number too large, a null where none is allowed: the column is named."""
+    """S7: the error for a number too large, or a null where none is allowed, names the column."""
     topic = new_topic(schema="n int not null")
     for expression in ("cast(3000000000 as bigint) n", "cast(null as int) n"):
         with pytest.raises(PySparkException, match="'n'"):
@@ -228,8 +228,8 @@ def test_typed_write_refuses_values_that_do_not_fit(spark, new_topic, options) -
     assert rows_of(options, topic).num_rows == 0
 
 
-def test_failed_task_fails_the_write_and_what_was_acknowledged_stays(spark, new_topic, options) -> None:
-    """At least once: a task that fails fails the job; acknowledged rows are in the log, no row is there in part."""
+def test_failed_task_fails_the_write_and_acknowledged_rows_stay(spark, new_topic, options) -> None:
+    """At least once: a failing task fails the job; acknowledged rows are in the log, and no row is there in part."""
     topic = new_topic()
     good = spark.range(10, numPartitions=1).selectExpr("cast(id as string) value")
     write(good, {**options, "topic": topic})
@@ -244,7 +244,7 @@ def test_failed_task_fails_the_write_and_what_was_acknowledged_stays(spark, new_
 
 
 def test_overwrite_error_does_not_depend_on_the_environment(options) -> None:
-    """The refusal comes before any broker is asked."""
+    """The refusal comes before any request to a broker."""
     from pyspark.sql.types import StructType
 
     from pyspark_log.errors import OverwriteRefusedError

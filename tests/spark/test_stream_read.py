@@ -31,8 +31,10 @@ SELECTIONS = {
 
 
 @pytest.mark.parametrize("kind", SELECTIONS)
-def test_query_from_latest_reads_what_comes_after_its_start(spark, new_topic, options, send, checkpoint, kind) -> None:
-    """KafkaSourceSuite "from latest offsets": not what was there before, all that comes, also while it is stopped."""
+def test_query_from_latest_reads_records_after_its_start(spark, new_topic, options, send, checkpoint, kind) -> None:
+    """KafkaSourceSuite "from latest offsets": earlier records are not read, all later ones are, also those sent
+    while it is stopped.
+    """
     topic = new_topic(partitions=5)
     send(topic, ["before"], partition=0)
     frame = stream_of(spark, {**options, **SELECTIONS[kind](topic)})
@@ -49,10 +51,10 @@ def test_query_from_latest_reads_what_comes_after_its_start(spark, new_topic, op
 
 
 @pytest.mark.parametrize("kind", ["subscribe", "pattern"])
-def test_query_from_earliest_picks_up_partitions_added_while_it_runs(
+def test_query_from_earliest_reads_partitions_added_while_it_runs(
     spark, new_topic, admin, options, send, checkpoint, kind
 ) -> None:
-    """KafkaSourceSuite "from earliest offsets", partitions 5 → 10 mid-query; no restart is needed."""
+    """KafkaSourceSuite "from earliest offsets", partitions 5 → 10 mid-query: no restart is needed."""
     topic = new_topic(partitions=5)
     send(topic, ["before"], partition=4)
     frame = stream_of(spark, {**options, **SELECTIONS[kind](topic), "startingOffsets": "earliest"})
@@ -78,7 +80,7 @@ def test_query_from_specific_offsets_reads_from_exactly_there(spark, new_topic, 
     assert sorted(collected.values) == expected
 
 
-def test_offsets_in_the_checkpoint_are_as_kafkas(spark, new_topic, options, send, checkpoint) -> None:
+def test_offsets_in_the_checkpoint_are_like_kafkas(spark, new_topic, options, send, checkpoint) -> None:
     """S3: ``{"topic": {"0": 12}}``."""
     topic = new_topic(partitions=2)
     send(topic, range(12), partition=0)
@@ -86,7 +88,7 @@ def test_offsets_in_the_checkpoint_are_as_kafkas(spark, new_topic, options, send
     assert offset_in_checkpoint(checkpoint, 0) == {topic: {"0": 12, "1": 0}}
 
 
-def test_available_now_takes_several_batches_and_leaves_later_data(spark, new_topic, options, send, checkpoint) -> None:
+def test_available_now_reads_several_batches_and_leaves_later_data(spark, new_topic, options, send, checkpoint) -> None:
     """KafkaMicroBatchSourceSuite "Trigger.AvailableNow": 15 records, at most 5 → 3 batches, then it stops."""
     topic = new_topic()
     send(topic, range(15))
@@ -119,8 +121,8 @@ def test_rate_limit_is_proportional_and_survives_a_restart(spark, new_topic, opt
     assert [len(rows) for _, rows in rest.batches] == [113 - 20]
 
 
-def test_progress_tells_offsets_and_rows(spark, new_topic, options, send, checkpoint) -> None:
-    """S9 and "input row metrics": startOffset, endOffset, latestOffset and numInputRows in the query's progress."""
+def test_progress_has_offsets_and_rows(spark, new_topic, options, send, checkpoint) -> None:
+    """S9 and "input row metrics": startOffset, endOffset, latestOffset and numInputRows are in the query's progress."""
     topic = new_topic()
     send(topic, range(8))
     frame = stream_of(
@@ -136,7 +138,7 @@ def test_progress_tells_offsets_and_rows(spark, new_topic, options, send, checkp
 
 
 def test_initial_offset_latest_is_frozen_at_the_start(spark, new_topic, options, send, checkpoint) -> None:
-    """ "(de)serialization of initial offsets": stopped before its first batch, a query has nothing to lose."""
+    """ "(de)serialization of initial offsets": a query stopped before its first batch loses nothing."""
     topic = new_topic()
     send(topic, ["old"])
     frame = stream_of(spark, {**options, "subscribe": topic})
@@ -150,7 +152,7 @@ def test_initial_offset_latest_is_frozen_at_the_start(spark, new_topic, options,
 
 
 def test_two_sources_in_one_query_of_which_one_is_idle(spark, new_topic, options, send, checkpoint) -> None:
-    """SPARK-22956: a union of two topics with a rate limit, one of them empty."""
+    """SPARK-22956: the query is a union of two topics with a rate limit, one of them empty."""
     busy, idle = new_topic(), new_topic()
     send(busy, range(6))
     limited = {**options, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "2"}
@@ -204,8 +206,8 @@ def test_stream_joined_with_itself_reads_its_topic_once_per_side(spark, new_topi
     assert sorted(run_to_end(joined, checkpoint).values) == ["1", "2", "3"]
 
 
-def test_two_queries_at_once_each_get_everything(spark, new_topic, options, send, tmp_path) -> None:
-    """Two queries over one topic do not take from each other."""
+def test_two_concurrent_queries_each_get_everything(spark, new_topic, options, send, tmp_path) -> None:
+    """Two queries over one topic do not take records from each other."""
     topic = new_topic(partitions=2)
     frame = stream_of(spark, {**options, "subscribe": topic, "startingOffsets": "earliest"})
     with (
@@ -220,7 +222,7 @@ def test_two_queries_at_once_each_get_everything(spark, new_topic, options, send
     assert sorted(of_first.values) == sorted(of_second.values) == expected
 
 
-def test_pattern_finds_topics_made_while_the_query_runs(spark, new_topic, options, send, checkpoint) -> None:
+def test_pattern_finds_topics_created_while_the_query_runs(spark, new_topic, options, send, checkpoint) -> None:
     """S4: a new topic that matches is read from its first record."""
     first = new_topic("grow")
     frame = stream_of(spark, {**options, "subscribePattern": "grow-.*"})
@@ -249,8 +251,8 @@ def test_stream_stops_while_it_waits(spark, new_topic, options, checkpoint) -> N
         ({"startingOffsets": '{"TOPIC":{"0":0}}'}, "you must specify all TopicPartitions"),
     ],
 )
-def test_stream_refuses_what_only_a_batch_read_has(spark, new_topic, options, checkpoint, given, says) -> None:
-    """S4: bad options of streams end the query with their text."""
+def test_stream_refuses_options_of_batch_reads(spark, new_topic, options, checkpoint, given, says) -> None:
+    """S4: bad options of streams end the query with their message."""
     topic = new_topic(partitions=2)
     given = {name: value.replace("TOPIC", topic) for name, value in given.items()}
     with running(stream_of(spark, {**options, "subscribe": topic, **given}), checkpoint) as (query, _):
@@ -258,7 +260,7 @@ def test_stream_refuses_what_only_a_batch_read_has(spark, new_topic, options, ch
 
 
 def test_broker_restart_is_only_a_delay_for_a_running_query(spark, checkpoint) -> None:
-    """Transient errors never end a query: the broker is killed and comes back, and the query goes on."""
+    """Transient errors never end a query: the broker is killed and comes back, and the query continues."""
     with LocalCluster() as cluster:
         with Admin(cluster.bootstrap_servers) as admin:
             admin.create_topic("t")

@@ -1,4 +1,4 @@
-"""A disk in memory that stands still on demand: calls of an operation wait until it goes on."""
+"""A disk in memory that stalls on demand: calls of an operation wait until it recovers."""
 
 import threading
 

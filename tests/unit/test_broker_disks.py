@@ -1,4 +1,4 @@
-"""What a broker does for a data directory on the thread that each has."""
+"""The work of a broker for a data directory, on that directory's own thread."""
 
 import types
 import uuid
@@ -30,7 +30,7 @@ def broker(tmp_path, monkeypatch):
 
 
 def test_recovery_point_is_saved_soon_after_a_segment_was_closed(broker, tmp_path):
-    """Without the checkpoint of each few seconds, and without anybody who waits for it."""
+    """It needs neither the periodic checkpoint nor anybody who waits for it."""
     directory = broker._open_directory(tmp_path / "a", "c")
     broker._run_disk(HOSTING, directory)
     log = directory.log("t", 0, uuid.uuid4(), topic_settings(segment_bytes=8 << 10))

@@ -1,4 +1,4 @@
-"""A broker's groups as it makes them: which of its clocks they are given."""
+"""A broker's groups as it composes them: which of its clocks they get."""
 
 import types
 
@@ -64,7 +64,7 @@ def broker():
 
 
 def test_clock_that_jumps_ahead_deletes_no_group(broker):
-    """Offsets go when they are old by the time that passed, whatever the broker's clock says."""
+    """Offsets expire by the time that passed, whatever the broker's clock says."""
     broker.commit("g")
     broker.set_by_ms = 8 * DAY_MS
     broker.passes(8 * ROUND_MS)
@@ -75,8 +75,8 @@ def test_clock_that_jumps_ahead_deletes_no_group(broker):
     assert broker.names() == ["h"]
 
 
-def test_clock_that_was_behind_when_the_broker_began_makes_no_commit_look_old(broker):
-    """Commits carry the clock as it is: another broker, or the next start, counts from there."""
+def test_clock_that_was_behind_at_the_brokers_start_makes_no_commit_look_old(broker):
+    """Commits carry the wall clock: another broker, or the next start, counts from there."""
     broker.set_by_ms = 8 * DAY_MS
     broker.commit("g")
     (topic,) = OffsetStore(broker.world.client).fetch("g", None).values()

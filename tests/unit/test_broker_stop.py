@@ -1,4 +1,6 @@
-"""What `Broker.stop` says of its data directories, that none takes another's time, and which loops end a broker."""
+"""What `Broker.stop` reports of its data directories, that none uses up another's time, and which loops end a
+broker.
+"""
 
 import logging
 import threading
@@ -27,13 +29,13 @@ def is_clean(directory):
 
 
 def test_stop_closes_all_directories_with_the_clean_mark(broker):
-    """A broker that has the time leaves every directory clean."""
+    """A broker with enough time leaves every directory clean."""
     assert broker.stop(LIMIT_S)
     assert [is_clean(each) for each in broker.opened] == [True] * 3
 
 
-def test_stop_says_that_a_directory_was_left_and_closes_the_others(broker, monkeypatch):
-    """One that stands still costs the others nothing, whichever it is, and the stop was not complete."""
+def test_stop_reports_an_abandoned_directory_and_closes_the_others(broker, monkeypatch):
+    """A stalled directory costs the others nothing, whichever it is, and the stop was not complete."""
     goes_on = threading.Event()
     monkeypatch.setattr(broker.opened[2], "close", lambda: goes_on.wait(LIMIT_S))
     try:
@@ -43,8 +45,8 @@ def test_stop_says_that_a_directory_was_left_and_closes_the_others(broker, monke
         goes_on.set()
 
 
-def test_stop_says_that_a_directory_could_not_be_closed(broker, monkeypatch, caplog):
-    """Its error is told, and the others are closed."""
+def test_stop_reports_a_directory_that_could_not_be_closed(broker, monkeypatch, caplog):
+    """Its error is reported, and the others are closed."""
 
     def fails():
         raise OSError("no such device")
@@ -55,8 +57,8 @@ def test_stop_says_that_a_directory_could_not_be_closed(broker, monkeypatch, cap
     assert "no such device" in caplog.text
 
 
-def test_stop_gives_a_directory_all_the_time_there_is(broker, monkeypatch):
-    """One that takes as long as others together is closed all the same: they are closed at once."""
+def test_stop_gives_each_directory_all_the_time(broker, monkeypatch):
+    """One that takes as long as several others is closed all the same: they are closed concurrently."""
     others = threading.Barrier(3)
     for directory in broker.opened:
         close = directory.close
@@ -72,7 +74,7 @@ def test_stop_gives_a_directory_all_the_time_there_is(broker, monkeypatch):
 
 @pytest.fixture
 def failures():
-    """What a broker whose loops a test runs has said of itself."""
+    """The failures reported by a broker whose loops a test runs."""
     return []
 
 
@@ -93,8 +95,8 @@ def loops(tmp_path, failures):
     ],
     ids=["another broker has the id", "a defect"],
 )
-def test_loop_that_cannot_continue_ends_the_broker_and_says_why_once(loops, failures, error, said, caplog):
-    """A broker without one of its loops would look alive and neglect what that did."""
+def test_loop_that_cannot_continue_ends_the_broker_and_reports_why_once(loops, failures, error, said, caplog):
+    """A broker without one of its loops would look alive and neglect that loop's work."""
     steps = []
 
     def step(_):
@@ -111,7 +113,7 @@ def test_loop_that_cannot_continue_ends_the_broker_and_says_why_once(loops, fail
 
 
 def test_loop_whose_step_fails_while_the_broker_stops_is_no_failure(loops, failures):
-    """What it uses is closed under it; the stop is under way already."""
+    """Resources are closed under it; the stop has begun already."""
     begun, goes_on = threading.Event(), threading.Event()
 
     def step(_):
@@ -125,8 +127,8 @@ def test_loop_whose_step_fails_while_the_broker_stops_is_no_failure(loops, failu
     assert failures == []
 
 
-def test_loop_for_which_the_system_has_no_thread_continues(loops, failures):
-    """There may be one in a second."""
+def test_loop_continues_when_the_system_has_no_thread(loops, failures):
+    """There may be a thread in a second."""
     steps = []
 
     def step(_):

@@ -1,4 +1,4 @@
-"""Decoders exist before anybody decodes: msgspec makes them piece by piece, where every thread sees the pieces."""
+"""Decoders exist before their first use: msgspec builds them step by step, visibly to every thread."""
 
 from __future__ import annotations
 
@@ -24,14 +24,16 @@ def _all_kinds(base: type[msgspec.Struct]) -> Iterator[type[msgspec.Struct]]:
 def test_every_kind_has_its_decoder_as_soon_as_it_is_imported(
     base: type[msgspec.Struct], decoders: dict[type, object]
 ) -> None:
-    """Two threads that decoded their first message at once crashed the broker (7 of 60 tries with eight threads)."""
+    """Two threads that decoded their first message concurrently crashed the broker (7 of 60 attempts with eight
+    threads).
+    """
     kinds = {kind for kind in _all_kinds(base) if kind.__module__.startswith("broker_runtime.")}
     assert len(kinds) > 10
     assert set(decoders) - {base} == kinds
 
 
-def test_decoding_makes_no_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is decoded first, and by whom."""
+def test_decoding_creates_no_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This holds for any first message, and any thread."""
     data = requests.encode(streams.FetchHello(client_id="c"))
     monkeypatch.setattr(msgspec.msgpack, "Decoder", None)
     assert requests.decode(data, streams.FetchHello) == streams.FetchHello(client_id="c")

@@ -1,4 +1,4 @@
-"""How much memory a broker may take, with which settings, on which machine."""
+"""How much memory a broker may use, by settings and by machine."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def settings(**given: str) -> BrokerSettings:
 
 @pytest.mark.parametrize(("machine_gib", "limit_gib"), [(0.5, 1), (2, 1), (8, 2), (16, 4), (512, 4)])
 def test_default_is_a_quarter_of_the_machine_within_bounds(machine_gib: float, limit_gib: int) -> None:
-    """Small machines leave a broker what it needs, large ones leave the rest to the page cache."""
+    """Small machines leave a broker what it needs, and large ones leave the rest to the page cache."""
     assert limit_bytes(settings(), int(machine_gib * _GIB)) == limit_gib * _GIB
 
 
-def test_least_limit_that_is_allowed_is_the_least_that_suffices() -> None:
-    """What the reference and the error say is what a broker starts with, with any of the other settings."""
+def test_smallest_allowed_limit_is_the_smallest_that_suffices() -> None:
+    """A broker starts with the minimum in the reference and the error, whatever the other settings are."""
     with pytest.raises(InvalidConfigError, match=r"memory\.max\.bytes='831MiB': must be 832MiB to 1TiB"):
         settings(memory_max_bytes="831MiB")
     for others in ({}, {"fetch_max_bytes": "1MiB", "replica_fetch_max_bytes": "1"}):
@@ -36,9 +36,9 @@ def test_least_limit_that_is_allowed_is_the_least_that_suffices() -> None:
 
 
 def test_limit_below_what_the_settings_need_is_refused_with_the_number() -> None:
-    """One clear error at the start."""
-    told = r"memory\.max\.bytes=1GiB is too little: with fetch\.max\.bytes=1GiB .*bytes=10MiB a broker needs 2324MiB"
-    with pytest.raises(InvalidConfigError, match=told):
+    """It is one clear error at the start."""
+    message = r"memory\.max\.bytes=1GiB is too little: with fetch\.max\.bytes=1GiB .*bytes=10MiB a broker needs 2324MiB"
+    with pytest.raises(InvalidConfigError, match=message):
         limit_bytes(settings(memory_max_bytes="1GiB", fetch_max_bytes="1GiB"))
 
 
@@ -49,7 +49,7 @@ def test_large_fetches_raise_the_default() -> None:
 
 
 def test_arrow_has_half_of_the_limit_and_fails_beyond() -> None:
-    """The arena is Arrow's only memory; what is freed is there again."""
+    """The arena is Arrow's only memory; freed memory is available again."""
     program = (
         "import os, pyarrow as pa\n"
         "held = []\n"

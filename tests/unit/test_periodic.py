@@ -1,10 +1,10 @@
-"""What a broker does again and again."""
+"""A broker's periodic tasks."""
 
 from broker_runtime.contract.errors import LogStorageError
 from broker_runtime.periodic import PeriodicTask, Schedule
 
 
-def test_tasks_run_when_they_are_due_and_the_next_is_told():
+def test_tasks_run_when_they_are_due_and_the_next_time_is_returned():
     ran = []
     tasks = [
         PeriodicTask(name="often", interval_s=1, run=lambda: ran.append("often")),
@@ -16,10 +16,10 @@ def test_tasks_run_when_they_are_due_and_the_next_is_told():
     assert schedule.step(101) == 102
     assert ran == ["often"]
     assert schedule.step(110) == 111
-    assert ran == ["often", "often", "seldom"], "what was missed is not made up for"
+    assert ran == ["often", "often", "seldom"], "a missed run is not made up for"
 
 
-def test_task_that_fails_is_due_again_and_stops_no_other():
+def test_failed_task_is_due_again_and_stops_no_other():
     ran = []
 
     def fails():

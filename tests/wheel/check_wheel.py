@@ -1,10 +1,10 @@
-"""The wheel works where it is all there is: built, installed into an empty venv as README says, used from another
-directory (S1); and what README prints works (`run_readme`).
+"""The wheel is complete: built, installed into an empty venv as README says, and used from another directory (S1); and
+README's blocks work (`run_readme`).
 
     python tests/wheel/check_wheel.py
 
-Run by `make wheel-test`, by a Python that has `build`. Everything it writes is in a temporary directory. What runs in
-the new venv is `use_wheel.py`, with none of this repository on its path and an environment of its own.
+Run by `make wheel-test`, with a Python that has `build`. Everything it writes is in a temporary directory. The new venv
+runs `use_wheel.py`, with none of this repository on its path and an environment of its own.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LIMIT_S = 900
 def main() -> None:
     """Builds, checks what is inside, installs, uses."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # A shell starts what runs in the background with SIGINT ignored, and so would be all that README starts.
+        # A shell starts background commands with SIGINT ignored, and so would be everything that README starts.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="pylog-wheel-") as name:
@@ -38,11 +38,11 @@ def main() -> None:
         run([sys.executable, "-m", "build", "--wheel", "--outdir", str(directory), str(ROOT)], cwd=directory)
         (wheel,) = directory.glob("pyspark_log-*.whl")
         check_contents(wheel)
-        tell(began, f"built {wheel.name}, {wheel.stat().st_size >> 10} KiB")
+        say(began, f"built {wheel.name}, {wheel.stat().st_size >> 10} KiB")
 
         try:
             readme = (ROOT / "README.md").read_text()
-            run_readme(readme, directory, wheel, lambda text: tell(began, text))
+            run_readme(readme, directory, wheel, lambda text: say(began, text))
         except ReadmeError as error:
             sys.exit(f"wheel-test: {error}")
         environment = directory / "venv"
@@ -51,11 +51,11 @@ def main() -> None:
         elsewhere.mkdir()
         shutil.copy(Path(__file__).parent / "use_wheel.py", elsewhere)
         variables = {key: value for key, value in os.environ.items() if key not in STRANGERS}
-        # As after `activate`: Spark finds pylog because python3 on PATH is the venv's. Nothing else tells it.
+        # As after `activate`: Spark finds pylog because python3 on PATH is the venv's, and in no other way.
         variables["PATH"] = f"{environment / 'bin'}{os.pathsep}{variables['PATH']}"
         variables["HOME"] = str(elsewhere)
         run(["python", "use_wheel.py"], cwd=elsewhere, environment=variables)
-        tell(began, "used from another directory, Spark included")
+        say(began, "used from another directory, Spark included")
 
 
 def check_contents(wheel: Path) -> None:
@@ -75,8 +75,8 @@ def run(command: list[str], *, cwd: Path, environment: dict[str, str] | None = N
         sys.exit(f"wheel-test: {' '.join(command)} ended with status {status.returncode}")
 
 
-def tell(began: float, text: str) -> None:
-    """A line of progress."""
+def say(began: float, text: str) -> None:
+    """Prints a line of progress."""
     print(f"wheel-test: {time.monotonic() - began:5.1f} s  {text}", flush=True)
 
 

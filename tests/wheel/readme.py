@@ -1,7 +1,7 @@
-"""README's code blocks, and the `pylog` commands that its text names. Pure: what is run is `run_readme`'s business.
+"""README's code blocks, and the `pylog` commands that its text names. Pure: `run_readme` runs them.
 
-Every block says what it is: ``sh`` and ``python`` are run as they stand, in order; ``toml`` is a file that a command
-reads; ``text`` is a drawing, a listing or a synopsis. What is not run is in `NOT_RUN`, with the reason.
+Every block has a kind: ``sh`` and ``python`` are run unchanged, in order; ``toml`` is a file that a command reads;
+``text`` is a drawing, a listing or a synopsis. Blocks that are not run are in `NOT_RUN`, with the reason.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NOT_RUN = {
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block. ``line``: of README, where it begins."""
+    """A fenced block. ``line``: where it begins in README."""
 
     line: int
     language: str
@@ -30,7 +30,7 @@ class Block:
 
     @property
     def first_line(self) -> str:
-        """What the block is known by."""
+        """The block's first line, by which it is identified."""
         return self.text.split("\n", 1)[0]
 
     @property
@@ -40,13 +40,13 @@ class Block:
 
     @property
     def reason_not_to_run(self) -> str | None:
-        """Why it is not run; None: it is."""
+        """Why the block is not run; None: it is."""
         return next((reason for begin, reason in NOT_RUN.items() if self.first_line.startswith(begin)), None)
 
 
 @dataclass(frozen=True)
 class NamedCommand:
-    """A call of `pylog` as the text shows it: alternatives for its words, and the options that stand beside it."""
+    """A call of `pylog` as the text shows it: alternatives for its words, and the options beside it."""
 
     text: str
     words: tuple[tuple[str, ...], ...]
@@ -54,7 +54,7 @@ class NamedCommand:
 
 
 def blocks(readme: str) -> list[Block]:
-    """All of them, in order, without the indentation of a list they stand in."""
+    """All blocks in order, without the indentation of a list around them."""
     found: list[Block] = []
     lines = iter(enumerate(readme.splitlines(), 1))
     for number, line in lines:
@@ -67,7 +67,7 @@ def blocks(readme: str) -> list[Block]:
 
 
 def named_commands(readme: str) -> list[NamedCommand]:
-    """Those of synopses and of the running text (`` `pylog …` ``)."""
+    """The commands of synopses and of the running text (`` `pylog …` ``)."""
     calls = [line for block in blocks(readme) if block.is_synopsis for line in _joined(block.text)]
     prose = re.sub(r"^ *```.*?^ *```", "", readme, flags=re.DOTALL | re.MULTILINE)
     calls += [" ".join(call.split()) for call in re.findall(r"`(pylog\s[^`]+)`", prose)]
@@ -90,5 +90,5 @@ def _named(call: str) -> NamedCommand:
 
 
 def shell_lines(block: Block) -> list[str]:
-    """The block's commands, without what is only said to the reader."""
+    """The block's commands, without remarks for the reader."""
     return [line for line in block.text.splitlines() if shlex.split(line, comments=True)]

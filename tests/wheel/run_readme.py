@@ -1,12 +1,12 @@
-"""Runs README's blocks as printed, in order, in an empty directory: what a newcomer types works.
+"""Runs README's blocks as printed, in order, in an empty directory: whatever a newcomer types works.
 
     python tests/wheel/run_readme.py dist/pyspark_log-0.1.0-py3-none-any.whl [README.md]
 
-The first block makes the virtual environment, and the wheel stands in for the clone there. All else that differs from
-what is printed is in `SUBSTITUTIONS` and `FILES`, below, or is said by the environment (`PYLOG_PORT`,
+The first block creates the virtual environment, where the wheel stands in for the clone. All other differences from the
+printed text are in `SUBSTITUTIONS` and `FILES`, below, or set by the environment (`PYLOG_PORT`,
 `PYLOG_BOOTSTRAP_SERVERS`, `HOME`), so that nothing meets another cluster on this machine. A `pylog up` runs in the
 background until the end, as in a reader's first terminal. A block that fails, or that nothing here knows how to run,
-fails the whole.
+fails the whole run.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ ROOT = Path(__file__).parent.parent.parent
 LIMIT_S = 600
 STRANGERS = ("PYTHONPATH", "PYTHONHOME", "SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON")
 
-# What stands for a word of a printed command here.
+# What replaces a word of a printed command here.
 SUBSTITUTIONS = {"pip install .": "pip install --quiet --disable-pip-version-check {wheel}"}
 
-# What a TOML block's values are here, and the command that reads it. Values that are not named stay as printed.
+# The values of a TOML block here, and the command that reads it. Values that are not named stay as printed.
 BROKER_FILE = '"broker.id" = 1'
 CONFIG_FILE = '"bootstrap.servers" = "log1.example.com:9192,log2.example.com:9192"'
 FILES = {
@@ -52,15 +52,15 @@ FILES = {
     CONFIG_FILE: {'"log1.example.com:9192,log2.example.com:9192"': '"{address}"'},
 }
 
-# A block that shows what is done with a session that a later block makes: it is run behind that.
+# A block that uses a session which a later block creates: it is run after that one.
 USES_SESSION = "flights = spark.readStream"
 MAKES_SESSION = "from pyspark.sql import SparkSession"
 
-# A program that goes on until Ctrl-C gets one when it has printed so many lines.
+# A program that runs until Ctrl-C gets one when it has printed this many lines.
 UNTIL_CTRL_C = "# until Ctrl-C"
 LINES_BEFORE_CTRL_C = 8
 
-# What must be seen of it, by a block's first line: a command that shows nothing has not done what README says.
+# The output that must appear, by a block's first line: a command that shows nothing has not done what README says.
 OUTPUT = {
     "pylog topic create flights": ['"carrier":"UA"', '"carrier":"AA"', "PARTITION"],
     MAKES_SESSION: ["|     UA|    1|", "|     AA|    1|", "carrier: string", "dep_delay: integer"],
@@ -74,7 +74,7 @@ class ReadmeError(Exception):
 
 
 class Newcomer:
-    """Somebody who types README from its top."""
+    """A user who types README from its top."""
 
     def __init__(self, directory: Path, wheel: Path) -> None:
         self.directory = directory
@@ -94,7 +94,7 @@ class Newcomer:
         self.deferred: list[Block] = []
 
     def run(self, block: Block) -> None:
-        """Does what the block says."""
+        """Runs the block."""
         if block.language == "sh":
             self._shell(block)
         elif block.language == "python":
@@ -105,12 +105,12 @@ class Newcomer:
             raise ReadmeError(f"line {block.line}: nobody knows how to run a block of {block.language!r}")
 
     def finish(self) -> None:
-        """Everything that was meant to be run has been; ends what runs."""
+        """Checks that every runnable block has been run; ends what still runs."""
         if self.deferred:
             raise ReadmeError(f"line {self.deferred[0].line}: no later block makes its session")
 
     def stop(self) -> None:
-        """Ctrl-C in the terminals of the background."""
+        """Presses Ctrl-C in the background terminals."""
         for process in self.background:
             process.send_signal(signal.SIGINT)
         for process in self.background:
@@ -149,7 +149,7 @@ class Newcomer:
         return ". venv/bin/activate; " if (self.directory / "venv").exists() else ""
 
     def _doctor(self, block: Block, line: str) -> None:
-        # Whoever has the default port on this machine is no fault of README's.
+        # README is not at fault if something else has the default port on this machine.
         done = self._call(["bash", "-c", f"{self._activate()}{line}"])
         rows = [row.split()[0] for row in done.stdout.splitlines() if re.search(r"\s(bad)\s", row)]
         check(block, done.returncode in {0, 5} and set(rows) <= {"cluster", "ports"}, done.stdout)
@@ -173,8 +173,8 @@ class Newcomer:
         reader = threading.Thread(target=lambda: said.extend(iter(process.stderr.readline, "")), daemon=True)
         reader.start()
         address = process.stdout.readline().strip()
-        check(block, address == self.address, f"pylog up told {address!r}\n{''.join(said)}")
-        # What README's reader has by default, everybody else has by name.
+        check(block, address == self.address, f"pylog up reported {address!r}\n{''.join(said)}")
+        # README's reader relies on a default port, here it is set by name.
         self.environment["PYLOG_BOOTSTRAP_SERVERS"] = self.address
         zookeeper = re.search(r"ZooKeeper +(\S+)", "".join(said))
         check(block, zookeeper is not None, "".join(said))
@@ -282,13 +282,13 @@ class Newcomer:
 
 
 def check(block: Block, holds: bool, shown: str) -> None:
-    """Raises with the block and what was seen."""
+    """Raises with the block and the observed output."""
     if not holds:
         raise ReadmeError(f"README line {block.line}: this did not work:\n{block.text}\n\n{shown}")
 
 
 def expect(block: Block, printed: str) -> None:
-    """The output that `OUTPUT` asks for is there."""
+    """Checks that the output required by `OUTPUT` is there."""
     for begin, wanted in OUTPUT.items():
         if block.text.startswith(begin):
             for text in wanted:
@@ -296,7 +296,7 @@ def expect(block: Block, printed: str) -> None:
 
 
 def free_port() -> int:
-    """Below the range that the kernel takes ports for clients from."""
+    """A free port below the range from which the kernel takes clients' ports."""
     while True:
         port = random.randrange(20_000, 32_000)
         with socket.socket() as probe:
@@ -310,7 +310,7 @@ def free_port() -> int:
 
 @contextmanager
 def newcomer(directory: Path, wheel: Path) -> Iterator[Newcomer]:
-    """One, with nothing left running behind."""
+    """A newcomer, with nothing left running afterwards."""
     somebody = Newcomer(directory, wheel)
     try:
         yield somebody
@@ -319,7 +319,7 @@ def newcomer(directory: Path, wheel: Path) -> Iterator[Newcomer]:
 
 
 def run_readme(readme: str, directory: Path, wheel: Path, tell: Callable[[str], None]) -> None:
-    """Runs all blocks; raises `ReadmeError` at the first that does not work. ``directory/venv`` is there afterwards."""
+    """Runs all blocks; raises `ReadmeError` at the first that does not work. ``directory/venv`` exists afterwards."""
     with newcomer(directory, wheel) as somebody:
         for block in blocks(readme):
             if block.reason_not_to_run is not None:

@@ -12,7 +12,7 @@ from pyspark_log.testing import LocalCluster
 
 
 def main() -> None:
-    """The package, the command, a cluster, and Spark both ways, none of it registered."""
+    """Uses the package, the command, a cluster, and Spark both ways, without registration."""
     assert Path(pyspark_log.__file__).is_relative_to(sys.prefix), pyspark_log.__file__
     command = Path(sys.executable).parent / "pylog"
     version = subprocess.run([command, "version"], capture_output=True, text=True, timeout=60, check=True).stdout
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def use_spark(servers: str) -> None:
-    """A batch read, and a stream from one topic to another."""
+    """Runs a batch read, and a stream from one topic to another."""
     from pyspark.sql import SparkSession
 
     spark = (

@@ -1,4 +1,4 @@
-"""Connections that send messages without an end as fast as gRPC takes them, and small actions between.
+"""Connections that send endless messages as fast as gRPC takes them, with small actions in between.
 
 By hand, as a client library would hold in its own memory what it sends.
 """
@@ -23,7 +23,7 @@ _SMALL_EVERY_S = 0.05
 
 
 class EndlessCall(Connection):
-    """A connection with one call whose message never ends, within the windows that the server gives."""
+    """A connection with one call whose message never ends, within the flow-control windows of the server."""
 
     def __init__(self, port: int) -> None:
         super().__init__(port)
@@ -42,7 +42,7 @@ class EndlessCall(Connection):
         self._window_bytes -= len(self._small) + 5
 
     def send_some(self) -> int:
-        """Sends what the windows allow, or waits until they allow more; returns how many bytes went."""
+        """Sends what the windows allow, or waits until they allow more; returns the number of bytes sent."""
         if time.monotonic() - self._acted_s > _SMALL_EVERY_S and self._window_bytes > len(self._small) + 5:
             self._act()
             self._acted_s = time.monotonic()
@@ -82,8 +82,9 @@ class EndlessCall(Connection):
 
 
 def flood(port: int, *, connections: int, total_bytes: int, limit_s: float) -> int:
-    """So many connections at a time, made again when they are cut, until so much was sent, or time is up. Returns how
-    many bytes went."""
+    """Keeps that many connections open, replacing those that are cut, until the given amount is sent or time is up.
+    Returns the number of bytes sent.
+    """
     until_s = time.monotonic() + limit_s
     sent = [0] * connections
 

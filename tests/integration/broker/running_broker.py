@@ -21,7 +21,7 @@ LIMIT_S = 60.0
 
 
 class RunningBroker:
-    """One broker process over restarts; keeps its port."""
+    """One broker process that can be restarted on the same port."""
 
     def __init__(self, directory: Path, zookeeper: str, **settings):
         self.directory = directory
@@ -37,7 +37,7 @@ class RunningBroker:
         return (self.directory / "broker.out").read_text()
 
     def launch(self):
-        """Starts the process and does not wait."""
+        """Starts the process without waiting until it serves."""
         self.directory.mkdir(parents=True, exist_ok=True)
         ready = self.directory / "ready.json"
         ready.unlink(missing_ok=True)
@@ -56,13 +56,13 @@ class RunningBroker:
         return ready
 
     def start(self):
-        """Returns when it serves."""
+        """Starts the process and returns when it serves."""
         ready = self.launch()
         wait_until(lambda: ready.exists() or self.process.poll() is not None, f"ready: {self.output}")
         assert self.process.poll() is None, self.output
-        told = json.loads(ready.read_text())
-        assert told["pid"] == self.process.pid
-        self.port = told["port"]
+        ready_info = json.loads(ready.read_text())
+        assert ready_info["pid"] == self.process.pid
+        self.port = ready_info["port"]
         return self
 
     def exit_code(self):
@@ -71,13 +71,13 @@ class RunningBroker:
         return code
 
     def stop(self):
-        """SIGTERM; returns the exit code."""
+        """Sends SIGTERM; returns the exit code."""
         self.close_client()
         self.process.signal(signal.SIGTERM)
         return self.exit_code()
 
     def kill(self):
-        """SIGKILL."""
+        """Sends SIGKILL."""
         self.close_client()
         self.process.signal(signal.SIGKILL)
         self.exit_code()
@@ -95,7 +95,7 @@ class RunningBroker:
             self.process.stop(20)
 
     def call(self, action, /, **fields):
-        """One action; raises pylog's own error."""
+        """Sends one action; raises pylog's own error."""
         kind = requests.ACTIONS[action].request
         options = flight.FlightCallOptions(timeout=LIMIT_S)
         with self._translating():

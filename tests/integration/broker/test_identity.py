@@ -1,4 +1,4 @@
-"""Whose a broker's number and its data directory are: each mistake is one clear error, and who runs is left alone."""
+"""Who owns a broker id and a data directory: each mistake is one clear error and leaves the running broker alone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from broker_runtime.zookeeper.bundled import BundledZooKeeper
 
 
 def test_copy_of_a_running_brokers_directory_is_refused(broker, new_broker):
-    """W11: a replica's id is its broker's id, so there is one of each: the copy does not take the original for dead."""
+    """W11: a broker on a copy of a running broker's directory does not take the original for dead."""
     second = new_broker("second")
     shutil.copytree(broker.directory / "log", second.directory / "log")
     second.launch()
@@ -21,7 +21,7 @@ def test_copy_of_a_running_brokers_directory_is_refused(broker, new_broker):
 
 
 def test_killed_broker_takes_its_own_registration_over_at_once(broker):
-    """W19: nobody waits until the session of the process that is dead has ended."""
+    """W19: the broker takes over its registration without waiting for the dead process's session to end."""
     broker.kill()
     broker.start()
     (registered,) = broker.call("metadata").brokers
@@ -29,7 +29,7 @@ def test_killed_broker_takes_its_own_registration_over_at_once(broker):
 
 
 def test_directory_of_another_broker_number_is_refused(broker, new_broker):
-    """W11: a broker.id that was changed on an existing directory is named, and whose directory it is."""
+    """W11: an error names the directory's owner when broker.id was changed on an existing directory."""
     assert broker.stop() == 0
     renamed = new_broker("renamed", **{"log.dirs": str(broker.directory / "log"), "broker.id": 7})
     renamed.launch()
@@ -41,15 +41,15 @@ def test_directory_of_another_broker_number_is_refused(broker, new_broker):
 
 @pytest.mark.parametrize("broker_id", [1, 2])
 def test_directory_of_another_cluster_is_refused(broker, new_broker, own_zookeeper: BundledZooKeeper, broker_id):
-    """W25: the cluster's id is in ZooKeeper, and in every data directory of its brokers."""
+    """W25: the cluster's id is in ZooKeeper and in every data directory of its brokers."""
     assert broker.stop() == 0
-    stranger = new_broker(
-        "stranger",
+    foreign = new_broker(
+        "foreign",
         f"{own_zookeeper.address}/pylog",
         **{"log.dirs": str(broker.directory / "log"), "broker.id": broker_id},
     )
-    stranger.launch()
-    assert stranger.exit_code() == 1
-    assert "[DIRECTORY_LOCKED]" in stranger.output
-    assert f"; this is broker {broker_id} of cluster" in stranger.output
-    assert "Traceback" not in stranger.output
+    foreign.launch()
+    assert foreign.exit_code() == 1
+    assert "[DIRECTORY_LOCKED]" in foreign.output
+    assert f"; this is broker {broker_id} of cluster" in foreign.output
+    assert "Traceback" not in foreign.output

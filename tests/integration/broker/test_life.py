@@ -1,4 +1,4 @@
-"""A broker's life: what keeps it from starting, how it ends, and what it does without ZooKeeper."""
+"""A broker's life: what prevents its start, how it ends, and what it does without ZooKeeper."""
 
 import contextlib
 import os
@@ -22,7 +22,7 @@ def watcher(connect):
 
 
 def test_killed_broker_is_back_at_once_under_a_higher_epoch(broker):
-    """Its predecessor's registration, and claim, last until the session ends: nobody waits for that."""
+    """The broker does not wait for its predecessor's registration and claim, which last until the session ends."""
     epoch = broker.call("metadata").brokers[0].epoch
     broker.kill()
     started = time.monotonic()
@@ -34,7 +34,7 @@ def test_killed_broker_is_back_at_once_under_a_higher_epoch(broker):
 
 
 def test_second_broker_on_the_port_names_the_first(broker, new_broker):
-    """Flight alone would let both listen without a word."""
+    """Without this check, Flight would silently let both brokers listen."""
     second = new_broker("second", **{"broker.id": 2, "listeners": f"127.0.0.1:{broker.port}"})
     second.launch()
     assert second.exit_code() == 1
@@ -59,7 +59,7 @@ def test_second_broker_on_the_directories_is_refused(broker, new_broker):
 
 
 @pytest.mark.parametrize("place", ["log/t-0", "log/t-0/deeper", "", "log2,{}/./log2", "log2,{}/log2/deeper"])
-def test_broker_with_directories_in_or_around_others_is_refused(broker, new_broker, place):
+def test_broker_with_nested_data_directories_is_refused(broker, new_broker, place):
     first = broker.directory
     second = new_broker("second", **{"broker.id": 2, "log.dirs": f"{first}/{place.format(first)}"})
     second.launch()
@@ -96,7 +96,7 @@ def test_start_without_zookeeper_is_one_bounded_error(new_broker):
     assert f"[ZOOKEEPER_UNAVAILABLE] No ZooKeeper answers at {address}" in broker.output
 
 
-def test_stopped_broker_takes_its_znodes_away(broker, zookeeper_connect):
+def test_stopped_broker_removes_its_znodes(broker, zookeeper_connect):
     assert broker.stop() == 0
     client = watcher(zookeeper_connect)
     assert client.children("/brokers/ids") == []
@@ -105,8 +105,8 @@ def test_stopped_broker_takes_its_znodes_away(broker, zookeeper_connect):
     assert (broker.directory / "log" / "clean-shutdown").exists()
 
 
-def test_broker_serves_on_without_zookeeper_and_changes_of_topics_wait(new_broker, own_zookeeper):
-    """W26: established leaders serve on, and when ZooKeeper is back, everything goes on."""
+def test_broker_serves_without_zookeeper_and_topic_changes_wait(new_broker, own_zookeeper):
+    """W26: established leaders continue to serve; when ZooKeeper is back, all operations work again."""
     broker = new_broker(zookeeper=f"{own_zookeeper.connect_string}/c").start()
     broker.call("create_topic", name="t")
     broker.produce("t", [b"before"])
@@ -132,7 +132,7 @@ def test_broker_serves_on_without_zookeeper_and_changes_of_topics_wait(new_broke
     assert broker.consume("t") == [b"before", b"during", b"after"]
 
 
-def test_broker_stops_in_bounds_without_zookeeper(new_broker, own_zookeeper):
+def test_broker_stops_in_bounded_time_without_zookeeper(new_broker, own_zookeeper):
     broker = new_broker(zookeeper=f"{own_zookeeper.connect_string}/c").start()
     broker.call("create_topic", name="t")
     broker.produce("t", [b"x"])
@@ -143,8 +143,8 @@ def test_broker_stops_in_bounds_without_zookeeper(new_broker, own_zookeeper):
     assert (broker.directory / "log" / "clean-shutdown").exists(), "the logs were closed in order"
 
 
-def test_broker_whose_session_expired_registers_anew_and_leads_again(new_broker, zookeeper_connect):
-    """The broker takes part only with fresh epochs."""
+def test_broker_registers_and_leads_again_when_its_session_expired(new_broker, zookeeper_connect):
+    """After its session expired, the broker serves only with fresh epochs."""
     broker = new_broker(**{"zookeeper.session.timeout.ms": "2s"}).start()
     broker.call("create_topic", name="t")
     broker.produce("t", [b"x"])
@@ -168,8 +168,8 @@ def test_broker_whose_session_expired_registers_anew_and_leads_again(new_broker,
     assert broker.call("metadata").brokers[0].epoch >= 2
 
 
-def test_broker_whose_id_was_taken_while_it_stood_still_ends_with_one_error(new_broker, zookeeper_connect):
-    """As a second broker of the id does when it starts."""
+def test_broker_ends_with_one_error_when_its_id_was_taken_while_it_was_frozen(new_broker, zookeeper_connect):
+    """A broker whose id was taken fails as a second broker with the same id does at its start."""
     broker = new_broker(**{"zookeeper.session.timeout.ms": "2s"}).start()
     os.kill(broker.process.pid, signal.SIGSTOP)
     with contextlib.closing(watcher(zookeeper_connect)) as client:
@@ -183,8 +183,8 @@ def test_broker_whose_id_was_taken_while_it_stood_still_ends_with_one_error(new_
 
 
 @pytest.mark.parametrize("numbers", [[signal.SIGTERM], [signal.SIGTERM, signal.SIGINT]])
-def test_broker_that_was_told_to_stop_while_it_stood_still_stops(broker, numbers):
-    """Bounded shutdown: the kernel may hand such a signal to any thread."""
+def test_broker_stops_when_it_was_signalled_while_frozen(broker, numbers):
+    """Shutdown is bounded although the kernel may deliver the signal to any thread."""
     os.kill(broker.process.pid, signal.SIGSTOP)
     for number in numbers:
         broker.process.signal(number)
@@ -194,7 +194,7 @@ def test_broker_that_was_told_to_stop_while_it_stood_still_stops(broker, numbers
 
 
 def test_start_loads_no_log(new_broker):
-    """Start is lazy: what a broker of many partitions does at its start does not grow with their records."""
+    """Start is lazy: its cost does not grow with the number of records in the broker's partitions."""
     broker = new_broker().start()
     broker.call("create_topic", name="t", partitions=50)
     broker.produce("t", [b"x"], partition=7)
@@ -210,7 +210,7 @@ def test_start_loads_no_log(new_broker):
 
 
 def test_clock_that_jumped_ahead_while_the_broker_was_stopped_deletes_nothing(new_broker):
-    """ZooKeeper's clock is believed where this one is ahead of it, and one line of the log names both times."""
+    """ZooKeeper's clock is trusted when the broker's clock is ahead of it, and one log line names both times."""
     broker = new_broker(**{"log.retention.check.interval.ms": 100}).start()
     broker.call("create_topic", name="t", config={"retention.ms": str(86_400_000)})
     broker.call("create_topic", name="u", config={"retention.ms": "1"})
@@ -222,8 +222,8 @@ def test_clock_that_jumped_ahead_while_the_broker_was_stopped_deletes_nothing(ne
     broker.produce("u", [b"y"])
     wait_until(lambda: broker.topic("u", with_offsets=True).partitions[0].log_start == 1, "retention was applied")
     assert broker.consume("t") == [b"x"]
-    (told,) = re.findall(r"follow zookeeper's clock here=(\S+) zookeeper=(\S+)", broker.output)
-    here_ms, zookeeper_ms = (round(datetime.fromisoformat(each).timestamp() * 1_000) for each in told)
+    (times,) = re.findall(r"follow zookeeper's clock here=(\S+) zookeeper=(\S+)", broker.output)
+    here_ms, zookeeper_ms = (round(datetime.fromisoformat(each).timestamp() * 1_000) for each in times)
     assert 0 <= zookeeper_ms - before_ms < 60_000
     assert 0 <= here_ms - before_ms - broker_ahead.AHEAD_MS < 60_000
     assert "ignore clock set ahead" not in broker.output

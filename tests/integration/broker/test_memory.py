@@ -1,4 +1,4 @@
-"""A broker's memory limit holds against what strangers send, and the broker goes on."""
+"""A broker's memory limit holds against arbitrary input, and the broker continues to serve."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 def peak_bytes(cluster: LocalCluster) -> int:
-    """The most that the broker's process ever had."""
+    """The peak memory of the broker's process."""
     lines = Path(f"/proc/{cluster.pid(1)}/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
 
@@ -87,7 +87,7 @@ def produce(client: Any, batch: pa.RecordBatch, options: Any) -> None:
 def test_decompression_bombs_are_refused_and_the_limit_holds(
     cluster: LocalCluster, call: Callable[[Any, pa.RecordBatch, Any], None], codec: str
 ) -> None:
-    """Four at a time of each kind: each is refused by a typed error; a producer beside them is served."""
+    """Four bombs of each kind at a time are each refused with a typed error while a producer is served."""
     batch, write_options = bomb(codec, 1000 * _MIB)
     options = flight.FlightCallOptions(timeout=60, write_options=write_options)
 
@@ -133,8 +133,10 @@ FULL = [
 ANSWERS = ["OK", "OK", "UNKNOWN_TOPIC_OR_PARTITION"]
 
 
-def test_requests_that_are_as_large_as_they_may_be_stay_below_the_limit(cluster: LocalCluster) -> None:
-    """Forty of each kind at once, and some far beyond: what is made of them is bounded, and a producer is served."""
+def test_requests_of_the_largest_allowed_size_stay_below_the_limit(cluster: LocalCluster) -> None:
+    """Memory stays bounded while forty large requests of each kind arrive at once, some far too large, and a
+    producer is served.
+    """
     address = cluster.bootstrap_servers
     many_names = encode_action("metadata", MetadataRequest(topics=("none",) * 3_500_000))
 
@@ -161,7 +163,7 @@ def test_requests_that_are_as_large_as_they_may_be_stay_below_the_limit(cluster:
 
 @pytest.mark.parametrize("kind", ["put", "exchange", "action"])
 def test_message_that_never_ends_is_cut_and_the_limit_holds(cluster: LocalCluster, kind: str) -> None:
-    """gRPC gathers what comes: three send 1.5 GiB each, and a producer beside them is served."""
+    """gRPC buffers what arrives; three senders of 1.5 GiB each are cut off, and a producer is served meanwhile."""
     address = cluster.bootstrap_servers
     body = pa.py_buffer(bytes(1500 * _MIB))
 
@@ -189,8 +191,9 @@ def test_message_that_never_ends_is_cut_and_the_limit_holds(cluster: LocalCluste
 
 
 def test_many_fast_connections_stay_below_the_limit_and_a_producer_is_served(cluster: LocalCluster) -> None:
-    """Forty at a time, each with a message that never ends and small actions between, made again when they are cut:
-    six gibibytes come."""
+    """Forty connections at a time send six gibibytes in endless messages, with small actions in between, and are
+    replaced when cut.
+    """
     address = cluster.bootstrap_servers
     command = [sys.executable, "-m", "tests.integration.broker.endless_calls", address.rpartition(":")[2]]
     flood = subprocess.Popen([*command, str(6144 * _MIB)], stdout=subprocess.PIPE, text=True)

@@ -38,7 +38,9 @@ def committed(broker, group):
 
 
 def test_topic_lives_from_its_creation_to_its_deletion_over_restarts(broker):
-    """W1–W5, W25, W27, S5's store: create, describe, produce, alter, extend, trim, commit, restart, delete."""
+    """W1–W5, W25, W27, S5's store: a topic is created, described, written, altered, extended, trimmed, committed,
+    restarted and deleted.
+    """
     created = broker.call("create_topic", name="t", partitions=2, config={"retention.ms": "1d"}).topic
     assert [(p.leader, p.leader_epoch, p.replicas, p.isr) for p in created.partitions] == [(1, 0, (1,), (1,))] * 2
     before_ms = int(time.time() * 1000)
@@ -85,14 +87,14 @@ def test_topic_lives_from_its_creation_to_its_deletion_over_restarts(broker):
         broker.call("delete_topic", name="t")
     assert committed(broker, "g") == {}
     assert not list((broker.directory / "log").glob("t-*"))
-    made_anew = broker.call("create_topic", name="t").topic
-    assert made_anew.topic_id != created.topic_id
+    recreated = broker.call("create_topic", name="t").topic
+    assert recreated.topic_id != created.topic_id
     assert broker.consume("t") == []
     assert committed(broker, "g") == {}
 
 
 def test_topic_with_a_schema_gets_columns_that_survive_a_restart(broker):
-    """S7: a topic with a schema; evolution by nullable columns."""
+    """S7: a topic with a schema can gain nullable columns."""
     broker.call("create_topic", name="f", schema=FLIGHTS.serialize().to_pybytes(), key="carrier")
     more = pa.schema([("tail", pa.string())]).serialize().to_pybytes()
     assert broker.call("add_columns", name="f", schema=more).schema_id == 1
@@ -125,7 +127,7 @@ def test_topic_with_a_schema_gets_columns_that_survive_a_restart(broker):
         ("commit_offsets", {"group_id": "g", "offsets": (), "member_id": "m"}, errors.UnknownMemberIdError),
     ],
 )
-def test_requests_that_cannot_be_are_typed_errors(refusing_broker, action, fields, error):
+def test_impossible_requests_are_typed_errors(refusing_broker, action, fields, error):
     with pytest.raises(error):
         refusing_broker.call(action, **fields)
     assert [topic.name for topic in refusing_broker.call("metadata").topics] == ["there"]
@@ -141,13 +143,13 @@ def refusing_broker(tmp_path_factory, zookeeper_server):
     broker.close()
 
 
-def test_topic_that_is_only_validated_is_not_made(refusing_broker):
+def test_topic_that_is_only_validated_is_not_created(refusing_broker):
     planned = refusing_broker.call("create_topic", name="planned", partitions=3, validate_only=True).topic
     assert [partition.leader for partition in planned.partitions] == [None] * 3
     assert [topic.name for topic in refusing_broker.call("metadata").topics] == ["there"]
 
 
-def test_offsets_of_unknown_things_are_refused_one_by_one(refusing_broker):
+def test_offsets_of_unknown_partitions_are_refused_one_by_one(refusing_broker):
     there = refusing_broker.topic("there").topic_id
     entries = (
         CommittedOffset(at=PartitionKey(topic="there", partition=0, topic_id=there), offset=1),
@@ -167,7 +169,7 @@ def test_offsets_of_unknown_things_are_refused_one_by_one(refusing_broker):
     assert committed(refusing_broker, "g") == {("there", 0): 1}
 
 
-def test_log_offsets_of_unknown_things_are_refused_one_by_one(refusing_broker):
+def test_log_offsets_of_unknown_partitions_are_refused_one_by_one(refusing_broker):
     queries = (
         OffsetQuery(at=PartitionKey(topic="there", partition=0), timestamp=-1),
         OffsetQuery(at=PartitionKey(topic="there", partition=1), timestamp=-1),
@@ -203,7 +205,7 @@ def test_partitions_are_spread_over_the_data_directories(new_broker, tmp_path):
     assert held[0] | held[1] == {"t-0", "t-1", "t-2", "t-3"}
 
 
-def test_directory_without_room_takes_no_appends_and_is_read_on(new_broker):
+def test_directory_without_room_takes_no_appends_and_can_still_be_read(new_broker):
     broker = new_broker().start()
     broker.call("create_topic", name="t")
     broker.produce("t", [b"x"])

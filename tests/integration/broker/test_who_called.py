@@ -1,4 +1,4 @@
-"""The log of a real broker names the clients, as they call themselves."""
+"""The log of a real broker names clients by their client id."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.integration.broker.running_broker import wait_until
 
 
 def test_log_names_the_clients_of_streams_and_the_administrators_of_changes(broker):
-    """Each with the address that its connection came from; what was refused, too."""
+    """Each line has the address that the client connected from; refused requests are logged, too."""
     servers = f"127.0.0.1:{broker.port}"
     with Admin(servers, client_id="console") as admin:
         admin.create_topic("t", partitions=1)
@@ -26,7 +26,7 @@ def test_log_names_the_clients_of_streams_and_the_administrators_of_changes(brok
         admin.create_partitions("t", 2)
         admin.delete_topic("t")
 
-    def told(line: str) -> bool:
+    def is_logged(line: str) -> bool:
         return re.search(rf" INFO broker_runtime\.[a-z_.]+ {line}", broker.output) is not None
 
     at = r"address=127\.0\.0\.1:\d+"
@@ -40,4 +40,4 @@ def test_log_names_the_clients_of_streams_and_the_administrators_of_changes(brok
         rf"add partitions topic=t total=2 client_id=console {at}\n",
         rf"delete topic topic=t client_id=console {at}\n",
     ):
-        wait_until(lambda line=line: told(line), line, 20)
+        wait_until(lambda line=line: is_logged(line), line, 20)

@@ -1,4 +1,4 @@
-"""Topics of their own for tests that share one cluster."""
+"""Each test that shares the cluster gets topics of its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _names = itertools.count(1)
 
 @pytest.fixture
 def bootstrap(pylog_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The shared cluster's address; clients made without one find it too."""
+    """The shared cluster's address; it is also the default of clients that name none."""
     monkeypatch.setenv("PYLOG_BOOTSTRAP_SERVERS", pylog_cluster.bootstrap_servers)
     return pylog_cluster.bootstrap_servers
 
@@ -29,7 +29,7 @@ def admin(bootstrap: str) -> Iterator[Admin]:
 
 @pytest.fixture
 def new_topic(admin: Admin) -> Callable[..., str]:
-    """Makes a topic and returns its name; settings as `Admin.create_topic`."""
+    """Creates a topic and returns its name; takes the settings of `Admin.create_topic`."""
 
     def make(partitions: int = 1, **settings: Any) -> str:
         name = f"client-{next(_names)}"

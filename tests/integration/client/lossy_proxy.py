@@ -1,4 +1,4 @@
-"""A TCP proxy that loses answers: what the broker says is dropped for a moment, then the connections are reset."""
+"""A TCP proxy that loses answers: it drops what the broker sends for a moment, then resets the connections."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LIMIT_S = 30.0
 
 
 class LossyProxy:
-    """Listens on a free port of 127.0.0.1 and passes connections on to ``target()``. ``close`` ends all threads."""
+    """Listens on a free port of 127.0.0.1 and forwards connections to ``target()``. ``close`` ends all threads."""
 
     def __init__(self, target: Callable[[], tuple[str, int]]) -> None:
         self._target = target
@@ -30,9 +30,9 @@ class LossyProxy:
         self._start(self._accept_all)
 
     def lose_answers(self) -> bool:
-        """Drops all that the broker says until something was dropped, then resets every connection.
+        """Drops what the broker sends until something was dropped, then resets every connection.
 
-        False: it said nothing (it is dead, or has nothing to answer).
+        Returns False if the broker sent nothing (it is dead, or has nothing to answer).
         """
         before = self.lost_bytes
         self._is_losing = True
@@ -42,7 +42,7 @@ class LossyProxy:
         return self.lost_bytes > before
 
     def reset(self) -> None:
-        """Breaks every connection, without a goodbye, on both sides."""
+        """Resets every connection on both sides."""
         with self._lock:
             pairs, self._pairs = self._pairs, []
         for pair in pairs:

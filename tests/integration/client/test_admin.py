@@ -10,7 +10,7 @@ from pyspark_log import Admin, Producer, TopicPartition, errors, read
 
 
 def test_admin_creates_describes_and_deletes_a_topic(admin: Admin) -> None:
-    """W1, W27: a topic has one partition unless told otherwise; what was made can be described and deleted."""
+    """W1, W27: a topic has one partition by default, and can be described and deleted."""
     made = admin.create_topic("admin-one")
     assert (made.name, len(made.partitions), made.schema, made.key) == ("admin-one", 1, None, None)
     assert (made.partitions[0].log_start, made.partitions[0].high_watermark) == (0, 0)
@@ -27,10 +27,10 @@ def test_admin_creates_describes_and_deletes_a_topic(admin: Admin) -> None:
     admin.delete_topic("admin-one", missing_ok=True)
 
 
-def test_admin_create_topic_refuses_what_exists_unless_told_otherwise(
+def test_admin_create_topic_refuses_an_existing_topic_unless_allowed(
     new_topic: Callable[..., str], admin: Admin
 ) -> None:
-    """W27: nothing is replaced by accident; validate_only makes nothing."""
+    """W27: an existing topic is never replaced by accident, and validate_only creates nothing."""
     name = new_topic(3)
     with pytest.raises(errors.TopicAlreadyExistsError, match=name):
         admin.create_topic(name)
@@ -52,15 +52,15 @@ def test_admin_create_topic_refuses_what_exists_unless_told_otherwise(
         ({"replication_factor": 3}, errors.InvalidReplicationFactorError),
     ],
 )
-def test_admin_create_topic_refuses_wrong_wishes_by_name(admin: Admin, wrong: dict, error: type[Exception]) -> None:
-    """W27: each wrong wish has its own error."""
+def test_admin_create_topic_refuses_wrong_arguments_by_name(admin: Admin, wrong: dict, error: type[Exception]) -> None:
+    """W27: each wrong argument has its own error."""
     with pytest.raises(error):
         admin.create_topic(**{"name": "admin-wrong", **wrong})
     assert "admin-wrong" not in admin.list_topics()
 
 
 def test_admin_keeps_a_typed_topics_schema_and_adds_columns(new_topic: Callable[..., str], admin: Admin) -> None:
-    """W27: a schema is kept as given; columns that allow nulls can be added, older records have nulls there."""
+    """W27: a schema is kept as given; nullable columns can be added and are null in older records."""
     name = new_topic(schema="carrier string not null, delay int32", key="carrier")
     with Producer() as producer:
         producer.send(name, {"carrier": "UA", "delay": 1})
@@ -80,7 +80,7 @@ def test_admin_keeps_a_typed_topics_schema_and_adds_columns(new_topic: Callable[
 
 
 def test_admin_alters_and_describes_settings(new_topic: Callable[..., str], admin: Admin) -> None:
-    """W27: a setting is changed and taken away again; wrong ones are refused."""
+    """W27: a setting can be changed and reset; wrong settings are refused."""
     name = new_topic(config={"retention.ms": "7d"})
     admin.alter_config(name, {"segment.bytes": "64MiB", "retention.ms": None})
     described = admin.describe_config(name)
@@ -92,7 +92,7 @@ def test_admin_alters_and_describes_settings(new_topic: Callable[..., str], admi
 
 
 def test_admin_adds_partitions_only(new_topic: Callable[..., str], admin: Admin) -> None:
-    """W27: a topic's partitions can become more, never fewer."""
+    """W27: partitions can be added, never removed."""
     name = new_topic(2)
     admin.create_partitions(name, 5)
     assert len(admin.describe_topic(name).partitions) == 5
@@ -100,8 +100,8 @@ def test_admin_adds_partitions_only(new_topic: Callable[..., str], admin: Admin)
         admin.create_partitions(name, 3)
 
 
-def test_admin_lists_offsets_by_place_and_time(new_topic: Callable[..., str], admin: Admin) -> None:
-    """W20: earliest, latest, the largest timestamp, and the first record at or after a time."""
+def test_admin_lists_offsets_by_position_and_time(new_topic: Callable[..., str], admin: Admin) -> None:
+    """W20: offsets are listed for earliest, latest, the largest timestamp, and the first record at or after a time."""
     name = new_topic()
     at = TopicPartition(name, 0)
     moment = datetime.now(UTC) - timedelta(hours=3)
@@ -122,7 +122,7 @@ def test_admin_lists_offsets_by_place_and_time(new_topic: Callable[..., str], ad
 
 
 def test_admin_deletes_records_up_to_an_offset(new_topic: Callable[..., str], admin: Admin) -> None:
-    """W5, W27: records below the offset are gone, the others stay; beyond the end is refused."""
+    """W5, W27: records below the offset are gone and the others stay; an offset beyond the end is refused."""
     name = new_topic()
     at = TopicPartition(name, 0)
     with Producer() as producer:
@@ -136,7 +136,7 @@ def test_admin_deletes_records_up_to_an_offset(new_topic: Callable[..., str], ad
 
 
 def test_admin_describes_the_cluster(admin: Admin, bootstrap: str) -> None:
-    """W25: brokers, their addresses, the controller; data directories."""
+    """W25: the description has the brokers, their addresses, their data directories and the controller."""
     cluster = admin.describe_cluster()
     assert cluster.controller_id == 1
     assert cluster.brokers[1].address == bootstrap
@@ -146,7 +146,7 @@ def test_admin_describes_the_cluster(admin: Admin, bootstrap: str) -> None:
 def test_admin_shows_and_alters_a_groups_offsets(
     new_topic: Callable[..., str], new_group: Callable[[], str], admin: Admin
 ) -> None:
-    """W18, W27: committed offset, end and lag of a group; an unknown group has none."""
+    """W18, W27: a group's committed offset, end and lag are shown; an unknown group has none."""
     name, group = new_topic(2), new_group()
     assert admin.list_group_offsets(group) == {}
     with Producer() as producer:

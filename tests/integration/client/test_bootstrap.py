@@ -1,4 +1,4 @@
-"""The first thing a newcomer meets: an address where no broker is, or something else."""
+"""What a newcomer meets first: an address with no broker, or with another service."""
 
 import socket
 import threading
@@ -19,7 +19,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def closing_port() -> Iterator[int]:
-    """Takes connections, and closes them without a word where it does not understand what is said, as Kafka does."""
+    """Accepts connections and closes them silently on input it does not understand, as Kafka does."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         stop = threading.Event()
 
@@ -42,7 +42,7 @@ def closing_port() -> Iterator[int]:
 
 @pytest.mark.usefixtures("short")
 def test_client_says_that_a_broker_refused_and_how_to_start_one(unused_port: int) -> None:
-    """A newcomer without a broker is told the address, the time, and the command."""
+    """The error names the address, the time spent and the command that starts a broker."""
     expected = rf"^\[BROKER_UNAVAILABLE\] 127\.0\.0\.1:{unused_port} refused for 1 s\. Start one: pylog up$"
     with Admin(f"127.0.0.1:{unused_port}") as admin, pytest.raises(errors.BrokerUnavailableError, match=expected):
         admin.list_topics()
@@ -53,7 +53,7 @@ def test_client_says_that_a_broker_refused_and_how_to_start_one(unused_port: int
 
 
 def test_client_says_that_the_address_is_not_pylog(closing_port: int) -> None:
-    """It is another service, whatever time there is to find a broker."""
+    """Another service at the address is named regardless of the time limit."""
     with (
         Admin(f"127.0.0.1:{closing_port}") as admin,
         pytest.raises(
@@ -65,7 +65,7 @@ def test_client_says_that_the_address_is_not_pylog(closing_port: int) -> None:
 
 
 def test_client_says_so_of_http_and_other_flight_servers() -> None:
-    """A web server and a foreign Flight server are told apart from a broker too."""
+    """A web server and a foreign Flight server are not mistaken for a broker."""
     with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as web:
         thread = threading.Thread(target=web.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()

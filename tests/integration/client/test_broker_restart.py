@@ -1,4 +1,4 @@
-"""A broker that dies, or stands still, under a producer and a consumer. Each test has a cluster of its own."""
+"""A broker dies or freezes under a producer and a consumer. Each test has a cluster of its own."""
 
 import itertools
 import threading
@@ -26,7 +26,9 @@ def _find_it(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_clients_notice_a_killed_broker_only_as_delay(cluster: LocalCluster) -> None:
-    """W9, W19: kill -9 twice under load: every acknowledged record is there, in order, and the consumer gets all."""
+    """W9, W19: after two kill -9 under load every acknowledged record is there in order, and the consumer gets all
+    of them.
+    """
     with Admin() as admin:
         admin.create_topic("killed", partitions=2)
     acknowledged: list[tuple[int, int, int]] = []
@@ -76,8 +78,8 @@ def test_clients_notice_a_killed_broker_only_as_delay(cluster: LocalCluster) -> 
     assert len(consumed) == len(log)
 
 
-def test_clients_go_on_after_a_broker_stood_still(cluster: LocalCluster) -> None:
-    """W19: SIGSTOP for longer than the silence limit: the clients' calls end in time, then they go on."""
+def test_clients_continue_after_a_broker_was_frozen(cluster: LocalCluster) -> None:
+    """W19: after SIGSTOP for longer than the silence limit the clients' calls end in time and the clients continue."""
     with Admin(request_timeout_ms=2_000) as admin, Producer() as producer, Consumer() as consumer:
         admin.create_topic("still")
         at = TopicPartition("still", 0)
@@ -104,7 +106,7 @@ def test_clients_go_on_after_a_broker_stood_still(cluster: LocalCluster) -> None
 
 
 def test_producer_bounds_memory_and_time_while_the_broker_is_away(cluster: LocalCluster) -> None:
-    """W9: a full buffer blocks, then fails by name; what is not acknowledged in time fails by name too."""
+    """W9: a full buffer blocks, then fails by name; records not acknowledged in time fail by name, too."""
     with Admin() as admin:
         admin.create_topic("away")
     producer = Producer(buffer_memory="64KiB", max_block_ms=1_000, delivery_timeout_ms=4_000, linger_ms=0)
@@ -126,7 +128,9 @@ def test_producer_bounds_memory_and_time_while_the_broker_is_away(cluster: Local
 
 
 def _offset_in_the_end(producer: Producer, topic: str) -> int:
-    """Of a record that is sent until one is acknowledged: a broker just started may need more time than a delivery."""
+    """The offset of a record that is sent until one is acknowledged: a newly started broker may take longer than the
+    delivery timeout.
+    """
     deadline_s = time.monotonic() + 30
     while True:
         try:
@@ -135,11 +139,11 @@ def _offset_in_the_end(producer: Producer, topic: str) -> int:
             if time.monotonic() > deadline_s:
                 raise
             with suppress(errors.DeliveryTimeoutError):
-                producer.flush(30)  # it has been told: `close` need not say it again
+                producer.flush(30)  # its error was raised already: `close` need not repeat it
 
 
 def test_producer_close_fails_what_it_cannot_deliver(cluster: LocalCluster) -> None:
-    """W9: closing while the broker is away ends in the time given, and no record's outcome stays open."""
+    """W9: closing while the broker is away ends in the given time and settles every record's future."""
     with Admin() as admin:
         admin.create_topic("closed")
     producer = Producer()

@@ -1,4 +1,4 @@
-"""Commits of a consumer, through a real broker into ZooKeeper."""
+"""Commits of a consumer through a real broker into ZooKeeper."""
 
 import re
 from collections.abc import Callable
@@ -16,30 +16,30 @@ def produce(topic: str, count: int, partition: int = 0) -> None:
 
 
 def poll(consumer: Consumer, count: int) -> None:
-    """Takes exactly so many records."""
+    """Polls until exactly that many records have come."""
     while count:
         count -= len(consumer.poll(20, max_records=count))
 
 
-def test_commits_in_the_background_all_end_in_order_with_the_last_one_in_force(
+def test_background_commits_end_in_order_and_the_last_one_wins(
     new_topic: Callable[..., str], new_group: Callable[[], str], admin: Admin
 ) -> None:
-    """W18: a commit per record costs no write per record; the callbacks come in order, before a later commit ends."""
+    """W18: a commit per record costs no write per record; callbacks come in order, before a later commit ends."""
     name, group = new_topic(1), new_group()
     at = TopicPartition(name, 0)
     produce(name, 2001)
-    told: list[int] = []
+    called_back: list[int] = []
     with Consumer(name, group_id=group, auto_offset_reset="earliest", enable_auto_commit=False) as consumer:
         futures = [consumer.commit_async({at: n}) for n in range(1, 2001)]
         for number, future in enumerate(futures):
-            future.add_done_callback(lambda _, number=number: told.append(number))  # type: ignore[misc]
+            future.add_done_callback(lambda _, number=number: called_back.append(number))  # type: ignore[misc]
         consumer.commit({at: 2001})
-        assert told == list(range(2000))
+        assert called_back == list(range(2000))
         assert all(future.exception(0) is None for future in futures)
         assert admin.list_group_offsets(group)[at].committed == 2001
 
 
-def test_commit_in_the_background_that_is_refused_spoils_no_other(
+def test_refused_background_commit_affects_no_other(
     new_topic: Callable[..., str], new_group: Callable[[], str], admin: Admin
 ) -> None:
     """W18: each future has the outcome of its own commit."""
@@ -54,7 +54,7 @@ def test_commit_in_the_background_that_is_refused_spoils_no_other(
 
 
 @pytest.mark.parametrize("offset", [-1, "5", True, 1 << 63, None])
-def test_what_is_no_offset_is_refused_by_name_and_changes_nothing(
+def test_invalid_offset_is_refused_by_name_and_changes_nothing(
     new_topic: Callable[..., str], new_group: Callable[[], str], offset: Any
 ) -> None:
     """W18, W20: `commit` and `seek` name the partition, the value and what is allowed."""
@@ -73,7 +73,7 @@ def test_what_is_no_offset_is_refused_by_name_and_changes_nothing(
 def test_partitions_that_are_given_up_are_committed(
     new_topic: Callable[..., str], new_group: Callable[[], str], admin: Admin
 ) -> None:
-    """W18: a new assignment acknowledges what was read of the partitions that are not in it."""
+    """W18: a new assignment acknowledges what was read from the partitions that it drops."""
     name, group = new_topic(2), new_group()
     first, second = TopicPartition(name, 0), TopicPartition(name, 1)
     for partition in (0, 1):
@@ -87,11 +87,11 @@ def test_partitions_that_are_given_up_are_committed(
     assert admin.list_group_offsets(group)[second].committed == 2
 
 
-@pytest.mark.parametrize("is_anew", [False, True])
-def test_consumer_of_a_topic_that_is_gone_commits_the_others_and_closes(
-    new_topic: Callable[..., str], new_group: Callable[[], str], admin: Admin, is_anew: bool
+@pytest.mark.parametrize("is_recreated", [False, True])
+def test_consumer_of_a_deleted_topic_commits_the_others_and_closes(
+    new_topic: Callable[..., str], new_group: Callable[[], str], admin: Admin, is_recreated: bool
 ) -> None:
-    """W18: an offset of the topic that was never becomes one of its successor."""
+    """W18: an offset of the old topic never becomes an offset of its successor."""
     name, other, group = new_topic(1), new_topic(1), new_group()
     at, gone = TopicPartition(name, 0), TopicPartition(other, 0)
     for topic in (name, other):
@@ -100,7 +100,7 @@ def test_consumer_of_a_topic_that_is_gone_commits_the_others_and_closes(
         consumer.assign([at, gone])
         poll(consumer, 6)
         admin.delete_topic(other)
-        if is_anew:
+        if is_recreated:
             admin.create_topic(other)
     committed = admin.list_group_offsets(group)
     assert committed[at].committed == 3

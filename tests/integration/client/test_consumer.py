@@ -1,4 +1,4 @@
-"""Records from the log of a real broker to `Consumer`."""
+"""`Consumer` reads records from the log of a real broker."""
 
 import threading
 from collections.abc import Callable
@@ -18,7 +18,7 @@ def produce(topic: str, *values: bytes, **options: object) -> None:
 
 
 def test_consumer_reads_several_topics_in_order(new_topic: Callable[..., str]) -> None:
-    """W2, W16: all records of all partitions, each partition's in order, long offsets without gaps."""
+    """W2, W16: all records of all partitions are read, each partition's in order and without gaps in its offsets."""
     first, second = new_topic(2), new_topic(1)
     with Consumer(first, second, auto_offset_reset="earliest") as consumer:
         produce(first, *(b"%d" % n for n in range(1000)))
@@ -36,7 +36,7 @@ def test_consumer_reads_several_topics_in_order(new_topic: Callable[..., str]) -
 def test_consumer_subscribing_begins_at_the_current_offset_and_saves_it(
     new_topic: Callable[..., str], new_group: Callable[[], str], admin: Admin
 ) -> None:
-    """W17: what was there before is not read, and the offset is in ZooKeeper as soon as subscribe returns."""
+    """W17: earlier records are not read, and the offset is in ZooKeeper as soon as subscribe returns."""
     name, group = new_topic(1), new_group()
     at = TopicPartition(name, 0)
     produce(name, b"before")
@@ -47,10 +47,10 @@ def test_consumer_subscribing_begins_at_the_current_offset_and_saves_it(
         assert consumer.position(at) == 2
 
 
-def test_consumer_goes_on_with_the_next_record_after_it_was_away(
+def test_consumer_continues_with_the_next_record_after_it_was_away(
     new_topic: Callable[..., str], new_group: Callable[[], str], admin: Admin
 ) -> None:
-    """W18, W19: what was acknowledged is not read again; acknowledging a record acknowledges all before it."""
+    """W18, W19: acknowledged records are not read again; acknowledging a record acknowledges all before it."""
     name, group = new_topic(1), new_group()
     at = TopicPartition(name, 0)
     produce(name, *(b"%d" % n for n in range(10)))
@@ -71,7 +71,7 @@ def test_consumer_goes_on_with_the_next_record_after_it_was_away(
 def test_consumer_loop_commits_what_its_body_finished_never_the_record_that_raised(
     new_topic: Callable[..., str], new_group: Callable[[], str], admin: Admin
 ) -> None:
-    """W18: after an exception in the loop's body the group goes on with that very record."""
+    """W18: after an exception in the loop's body the group continues with that very record."""
     name, group = new_topic(1), new_group()
     at = TopicPartition(name, 0)
     produce(name, *(b"%d" % n for n in range(5)))
@@ -96,10 +96,10 @@ def test_consumer_loop_commits_what_its_body_finished_never_the_record_that_rais
     assert admin.list_group_offsets(group)[at].committed == 4
 
 
-def test_consumer_commits_by_itself_in_the_background(
+def test_consumer_commits_automatically_in_the_background(
     new_topic: Callable[..., str], new_group: Callable[[], str], admin: Admin
 ) -> None:
-    """W18: each interval, what a later poll proved finished; not what is being worked on."""
+    """W18: each interval commits what a later poll proved finished, not what is being processed."""
     name, group = new_topic(1), new_group()
     at = TopicPartition(name, 0)
     produce(name, b"0", b"1", b"2")
@@ -111,7 +111,7 @@ def test_consumer_commits_by_itself_in_the_background(
 
 
 def test_consumer_rewinds_and_skips_to_offset_and_time(new_topic: Callable[..., str]) -> None:
-    """W20: to any offset, or to a time, at any moment, and everything after it is read."""
+    """W20: a consumer can seek to any offset or time at any moment and reads everything from there on."""
     name = new_topic(1)
     at = TopicPartition(name, 0)
     moment = datetime.now(UTC) - timedelta(hours=5)
@@ -138,7 +138,7 @@ def test_consumer_rewinds_and_skips_to_offset_and_time(new_topic: Callable[..., 
 
 
 def test_consumer_loop_follows_a_seek_in_its_body(new_topic: Callable[..., str]) -> None:
-    """W20: a loop goes on from where its body moved it."""
+    """W20: a loop continues from where its body sought to."""
     name = new_topic(1)
     produce(name, *(b"%d" % n for n in range(6)))
     seen = []
@@ -153,7 +153,7 @@ def test_consumer_loop_follows_a_seek_in_its_body(new_topic: Callable[..., str])
 
 
 def test_consumer_long_poll_answers_when_a_record_comes(new_topic: Callable[..., str]) -> None:
-    """W16: an idle poll ends with nothing after its time, a long one as soon as there is something."""
+    """W16: an idle poll ends empty after its timeout, a long poll as soon as there is a record."""
     name = new_topic(1)
     with Consumer(name) as consumer, Producer() as producer:
         assert consumer.poll() == []
@@ -164,7 +164,7 @@ def test_consumer_long_poll_answers_when_a_record_comes(new_topic: Callable[...,
 
 
 def test_consumer_pauses_and_resumes_partitions(new_topic: Callable[..., str]) -> None:
-    """W16: nothing of a paused partition is handed out, nothing of it is lost."""
+    """W16: nothing of a paused partition is returned, and nothing of it is lost."""
     name = new_topic(2)
     paused, other = TopicPartition(name, 0), TopicPartition(name, 1)
     with Consumer(auto_offset_reset="earliest") as consumer:
@@ -178,8 +178,8 @@ def test_consumer_pauses_and_resumes_partitions(new_topic: Callable[..., str]) -
         assert [r.offset for r in take(consumer, 2)] == [0, 1]
 
 
-def test_consumer_picks_up_new_partitions_and_topics(new_topic: Callable[..., str], admin: Admin) -> None:
-    """W16: partitions and topics that come later are read from their first record, even with ``latest``."""
+def test_consumer_reads_new_partitions_and_topics(new_topic: Callable[..., str], admin: Admin) -> None:
+    """W16: partitions and topics that are added later are read from their first record, even with ``latest``."""
     prefix = f"{new_topic(1)}-pattern"
     admin.create_topic(f"{prefix}-a")
     assigned: list[TopicPartition] = []
@@ -198,8 +198,8 @@ def test_consumer_picks_up_new_partitions_and_topics(new_topic: Callable[..., st
         assert consumer.assignment() == {TopicPartition(f"{prefix}-a", 0), TopicPartition(f"{prefix}-a", 1)}
 
 
-def test_consumer_says_when_its_topic_is_gone(new_topic: Callable[..., str], admin: Admin) -> None:
-    """W16: a topic deleted under a consumer is an error, not silence."""
+def test_consumer_fails_when_its_topic_is_deleted(new_topic: Callable[..., str], admin: Admin) -> None:
+    """W16: deleting a topic under a consumer is an error, not silence."""
     name = new_topic(1)
     with Consumer(name) as consumer:
         consumer.poll(0.1)
@@ -209,7 +209,7 @@ def test_consumer_says_when_its_topic_is_gone(new_topic: Callable[..., str], adm
 
 
 def test_consumer_resets_an_offset_that_is_gone(new_topic: Callable[..., str], admin: Admin) -> None:
-    """W20: below the log's start the reset rule decides; ``none`` raises."""
+    """W20: the reset rule decides about an offset below the log's start; ``none`` raises."""
     name = new_topic(1)
     at = TopicPartition(name, 0)
     produce(name, *(b"%d" % n for n in range(6)))
@@ -222,10 +222,10 @@ def test_consumer_resets_an_offset_that_is_gone(new_topic: Callable[..., str], a
         Consumer(name, auto_offset_reset="none")
 
 
-def test_consumer_refuses_to_commit_what_is_no_place(
+def test_consumer_refuses_to_commit_an_invalid_position(
     new_topic: Callable[..., str], new_group: Callable[[], str]
 ) -> None:
-    """W18: what it takes is said."""
+    """W18: the error says which positions are allowed."""
     with Consumer(new_topic(1), group_id=new_group()) as consumer:
         for wrong in (5, "x", []):
             with pytest.raises(errors.InvalidRequestError, match="commit takes"):
@@ -233,7 +233,7 @@ def test_consumer_refuses_to_commit_what_is_no_place(
 
 
 def test_consumer_without_group_cannot_commit(new_topic: Callable[..., str]) -> None:
-    """W18: committing needs a group; so does asking what was committed."""
+    """W18: committing needs a group, and so does asking for committed offsets."""
     name = new_topic(1)
     with Consumer(name) as consumer:
         for call in (consumer.commit, consumer.group_metadata, lambda: consumer.committed(TopicPartition(name, 0))):
@@ -242,7 +242,7 @@ def test_consumer_without_group_cannot_commit(new_topic: Callable[..., str]) -> 
 
 
 def test_consumer_wakeup_ends_a_poll_from_another_thread(new_topic: Callable[..., str]) -> None:
-    """W16: a waiting poll can be ended; the consumer works on."""
+    """W16: a waiting poll can be ended; the consumer remains usable."""
     name = new_topic(1)
     with Consumer(name) as consumer:
         timer = threading.Timer(0.2, consumer.wakeup)
@@ -255,7 +255,7 @@ def test_consumer_wakeup_ends_a_poll_from_another_thread(new_topic: Callable[...
 
 
 def test_consumer_refuses_calls_that_do_not_fit(new_topic: Callable[..., str]) -> None:
-    """W16: nothing subscribed, not assigned, both topics and pattern, closed, unknown topic: each is said."""
+    """W16: nothing subscribed, not assigned, both topics and pattern, closed, unknown topic: each has its own error."""
     name = new_topic(1)
     consumer = Consumer()
     with pytest.raises(errors.ClientStateError, match="subscribe"):
@@ -274,8 +274,10 @@ def test_consumer_refuses_calls_that_do_not_fit(new_topic: Callable[..., str]) -
         consumer.poll()
 
 
-def test_consumer_hands_out_batches_with_chosen_columns(new_topic: Callable[..., str]) -> None:
-    """W16: batches are the frames' columns; only those asked for come, and rows below the position are cut."""
+def test_consumer_returns_batches_with_chosen_columns(new_topic: Callable[..., str]) -> None:
+    """W16: batches have the frames' columns; only requested columns are fetched, and rows below the position are cut
+    off.
+    """
     name = new_topic(1, schema="a int64, b string, c binary")
     table = pa.table({"a": range(20_000), "b": ["x" * 30] * 20_000, "c": [b"y" * 50] * 20_000})
     with Producer() as producer:
@@ -300,7 +302,7 @@ def test_consumer_hands_out_batches_with_chosen_columns(new_topic: Callable[...,
 
 
 def test_consumer_deserializes_keys_and_values(new_topic: Callable[..., str]) -> None:
-    """W16: bytes become what the deserializers make of them; nulls stay nulls."""
+    """W16: the deserializers turn bytes into values; nulls stay nulls."""
     name = new_topic(1)
     produce(name, b"5", None, key="k")  # type: ignore[arg-type]
     with Consumer(
@@ -311,10 +313,10 @@ def test_consumer_deserializes_keys_and_values(new_topic: Callable[..., str]) ->
 
 @pytest.mark.parametrize("has_group", [True, False])
 @pytest.mark.parametrize("reset", ["earliest", "latest"])
-def test_consumer_goes_on_where_it_was_when_it_subscribes_to_more(
+def test_consumer_keeps_its_positions_when_it_subscribes_to_more(
     new_topic: Callable[..., str], new_group: Callable[[], str], has_group: bool, reset: str
 ) -> None:
-    """W20: nothing is read twice, and nothing skipped, of a topic that is in both subscriptions."""
+    """W20: nothing is read twice or skipped of a topic that is in both subscriptions."""
     first, second = new_topic(), new_topic()
     group = new_group() if has_group else None
     with Consumer(first, group_id=group, auto_offset_reset=reset) as consumer:
@@ -325,8 +327,8 @@ def test_consumer_goes_on_where_it_was_when_it_subscribes_to_more(
         assert [int(record.value) for record in got] == list(range(10))
 
 
-def test_consumer_that_is_assigned_a_topic_made_anew_reads_it(new_topic: Callable[..., str], admin: Admin) -> None:
-    """W20: after the error that its topic is gone, a new assignment begins with the new topic."""
+def test_consumer_that_is_assigned_a_recreated_topic_reads_it(new_topic: Callable[..., str], admin: Admin) -> None:
+    """W20: after the error about its deleted topic, a new assignment begins with the new topic."""
     name = new_topic()
     at = TopicPartition(name, 0)
     produce(name, b"old", b"older")

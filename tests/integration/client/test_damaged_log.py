@@ -1,4 +1,4 @@
-"""Readers of a log with a flipped bit: told where, never given the damaged rows."""
+"""Readers of a log with a flipped bit learn where it is and never get the damaged rows."""
 
 from pathlib import Path
 
@@ -16,8 +16,8 @@ def flip_a_bit_in_the_middle(segment: Path) -> None:
         file.write(bytes([byte ^ 1]))
 
 
-def test_reader_of_a_damaged_frame_is_told_where(pylog_cluster: LocalCluster, bootstrap: str) -> None:
-    """Damage is reported and never served; other partitions, and what is behind it, can be read."""
+def test_reader_of_a_damaged_frame_learns_its_position(pylog_cluster: LocalCluster, bootstrap: str) -> None:
+    """Damage is reported and never served; other partitions and later records can be read."""
     at = TopicPartition("damaged", 0)
     with Admin() as admin:
         admin.create_topic("damaged", partitions=2)

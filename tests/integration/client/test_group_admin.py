@@ -1,4 +1,4 @@
-"""Consumer groups through `Admin`, on a real broker: who is in them, how old what they lack is, taking members out."""
+"""Consumer groups through `Admin`, on a real broker: their members, the age of their lag, removing members."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ def at_hour(hours: int) -> datetime:
     return START + timedelta(hours=hours)
 
 
-def test_admin_tells_when_records_were_made(new_topic: Callable[..., str], admin: Admin) -> None:
-    """S9: the age of the oldest record that a group lacks: of frames with one time and with several, in typed topics
-    too, from the log's start where it begins later, and none where there is no record."""
+def test_admin_reports_when_records_were_created(new_topic: Callable[..., str], admin: Admin) -> None:
+    """S9: the age of a group's oldest unread record is reported: for frames with one or several timestamps, in typed
+    topics, from the log's start if it lies above the commit, and as none where there is no record.
+    """
     name, typed = new_topic(2), new_topic(1, schema="a int32")
     p0, p1, t0 = TopicPartition(name, 0), TopicPartition(name, 1), TopicPartition(typed, 0)
     with Producer(linger_ms=200) as producer:
@@ -41,10 +42,12 @@ def test_admin_tells_when_records_were_made(new_topic: Callable[..., str], admin
     assert admin.timestamps_at({}) == {}
 
 
-def test_admin_describes_a_group_and_takes_members_out(
+def test_admin_describes_a_group_and_removes_members(
     new_topic: Callable[..., str], new_group: Callable[[], str], admin: Admin
 ) -> None:
-    """W22, W27: members, what they hold, by static name too; one that is removed gives its partitions to the other."""
+    """W22, W27: members and their partitions are shown, static ones by name; a removed member's partitions go to the
+    other.
+    """
     name, group = new_topic(2), new_group()
     with (
         Consumer(name, group_id=group, client_id="one", group_instance_id="i-1", session_timeout_ms=6_000) as one,
@@ -72,7 +75,7 @@ def test_admin_describes_a_group_and_takes_members_out(
         with pytest.raises(errors.UnknownMemberIdError):
             admin.remove_group_members(group, ["i-1", "nobody"])
         admin.remove_group_members(group, ["i-1"])
-        # `one` is not polled, and so does not join anew.
+        # `one` is not polled, and so does not rejoin.
         wait_until(lambda: two.poll(0.1) or len(two.assignment()) == 2, "the other has both", LIMIT_S, pause_s=0)
     admin.delete_group(group)
     with pytest.raises(errors.GroupIdNotFoundError):

@@ -1,4 +1,4 @@
-"""An idempotent producer while the leaders of its partitions are killed, one after the other."""
+"""An idempotent producer writes while the leaders of its partitions are killed one after the other."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.integration.client.test_idempotent_producer import Load, assert_exact
 
 
 def test_every_record_is_there_once_though_its_leader_is_killed(monkeypatch) -> None:
-    """W9, W13: the next leader knows from the frames what its predecessor appended, and what not."""
+    """W9, W13: the next leader learns from the frames which ones its predecessor appended."""
     with LocalCluster(brokers=3) as cluster:
         monkeypatch.setenv("PYLOG_BOOTSTRAP_SERVERS", cluster.bootstrap_servers)
         with Admin() as admin:

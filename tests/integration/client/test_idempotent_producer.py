@@ -28,7 +28,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def proxy(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[LossyProxy]:
-    """What clients of this test send to a broker goes through it."""
+    """The proxy between this test's clients and the broker."""
     monkeypatch.setenv("PYLOG_BOOTSTRAP_SERVERS", cluster.bootstrap_servers)
     host, port = cluster.bootstrap_servers.split(",")[0].rsplit(":", 1)
     made = LossyProxy(lambda: (host, int(port)))
@@ -38,7 +38,7 @@ def proxy(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lo
 
 
 class Load:
-    """Numbered records from a thread of its own, round robin, until it is stopped."""
+    """Sends numbered records from a thread of its own, round robin, until it is stopped."""
 
     def __init__(self, topic: str, **settings: object) -> None:
         self.futures: list[RecordFuture] = []
@@ -57,7 +57,7 @@ class Load:
         wait_until(lambda: self.acknowledged >= goal, "the producer gets on", LIMIT_S)
 
     def finish(self) -> None:
-        """Stops, and waits until everything is acknowledged; raises the first delivery error."""
+        """Stops and waits until everything is acknowledged; raises the first delivery error."""
         self._stop.set()
         self._thread.join(LIMIT_S)
         try:
@@ -73,7 +73,7 @@ class Load:
 
 
 def assert_exactly_once(topic: str, count: int) -> None:
-    """Records 0 … count - 1 are in ``topic`` once each, in each partition in their order."""
+    """Each record 0 … count - 1 is in ``topic`` exactly once, in order within its partition."""
     rows = read(topic, columns=["partition", "offset", "value"]).read_all().sort_by("offset")
     values = rows["value"].cast(pa.string()).cast(pa.int64())
     doubled = {value: n for value, n in Counter(values.to_pylist()).items() if n > 1}
@@ -89,7 +89,7 @@ def assert_exactly_once(topic: str, count: int) -> None:
 
 
 def test_every_record_is_there_once_though_acknowledgements_get_lost(cluster: LocalCluster, proxy: LossyProxy) -> None:
-    """W9: the broker appended, its answer never arrived, the frame came again: it is in the log once, and in order."""
+    """W9: a frame that is appended, loses its answer and is sent again is in the log once and in order."""
     with Admin() as admin:
         admin.create_topic("lost-answers", partitions=3)
     load = Load("lost-answers")
@@ -106,7 +106,9 @@ def test_every_record_is_there_once_though_acknowledgements_get_lost(cluster: Lo
 
 
 def test_every_record_is_there_once_though_the_broker_is_killed(cluster: LocalCluster, proxy: LossyProxy) -> None:
-    """W9: kill -9 with five frames in flight and their answers lost; what the log knows of the producer comes back."""
+    """W9: after kill -9 with five frames in flight and their answers lost, the log recovers what it knew of the
+    producer.
+    """
     with Admin() as admin:
         admin.create_topic("killed-once", partitions=2, config={"segment.bytes": "64KiB"})
     load = Load("killed-once")
@@ -122,8 +124,8 @@ def test_every_record_is_there_once_though_the_broker_is_killed(cluster: LocalCl
     assert_exactly_once("killed-once", len(load.futures))
 
 
-def test_producer_goes_on_after_a_clean_stop_of_the_broker(cluster: LocalCluster, proxy: LossyProxy) -> None:
-    """W9: what it knew of producers is in the snapshot that a stop leaves."""
+def test_producer_continues_after_a_clean_stop_of_the_broker(cluster: LocalCluster, proxy: LossyProxy) -> None:
+    """W9: a clean stop leaves a snapshot of the producers' state."""
     with Admin() as admin:
         admin.create_topic("stopped")
     load = Load("stopped")
@@ -136,13 +138,13 @@ def test_producer_goes_on_after_a_clean_stop_of_the_broker(cluster: LocalCluster
 
 
 def test_frames_behind_a_refused_one_are_there_once_and_in_order(cluster: LocalCluster, proxy: LossyProxy) -> None:
-    """W9: one frame fails for good, the others in flight go on under numbers of a new epoch."""
+    """W9: one frame fails for good, and the others in flight continue with sequence numbers of a new epoch."""
     with Admin() as admin, Producer() as producer:
         admin.create_topic("refused")
         producer.send("refused", b"-1").result(20)
         admin.alter_config("refused", {"max.message.bytes": "16KiB"})
         futures = {}
-        for n in range(60):  # a frame each; the first ones leave before the producer knows of the smaller limit
+        for n in range(60):  # one frame each; the first ones are sent before the producer knows of the smaller limit
             value = b"%d" % n if n % 10 else b"%20000d" % n
             try:
                 futures[n] = producer.send_batch("refused", pa.table({"value": [value]}))

@@ -1,4 +1,4 @@
-"""Records from `Producer.send` to the log of a real broker."""
+"""`Producer.send` writes records to the log of a real broker."""
 
 import threading
 import time
@@ -19,8 +19,8 @@ def values(topic: str) -> list[bytes]:
     return read(topic).read_all()["value"].to_pylist()
 
 
-def test_producer_shares_records_without_key_exactly(new_topic: Callable[..., str]) -> None:
-    """W7: two records, two partitions, one record in each; and so on, whatever the number."""
+def test_producer_spreads_records_without_key_evenly(new_topic: Callable[..., str]) -> None:
+    """W7: two records go to two partitions, one each; any number is spread as evenly."""
     name = new_topic(2)
     with Producer() as producer:
         assert sorted(producer.send(name, b"x").result(10).partition for _ in range(2)) == [0, 1]
@@ -31,7 +31,7 @@ def test_producer_shares_records_without_key_exactly(new_topic: Callable[..., st
 
 
 def test_producer_sends_a_key_where_kafka_would(new_topic: Callable[..., str]) -> None:
-    """W8: bytes, strings and numbers; the same key always to the same partition, which is Kafka's."""
+    """W8: a key, be it bytes, a string or a number, always goes to the partition that Kafka would choose."""
     name = new_topic(5)
     with Producer() as producer:
         for key, as_bytes in ((b"21", b"21"), ("foobar", b"foobar"), (7, (7).to_bytes(8, "big"))):
@@ -42,8 +42,10 @@ def test_producer_sends_a_key_where_kafka_would(new_topic: Callable[..., str]) -
             producer.send(name, b"v", partition=5)
 
 
-def test_producer_sends_to_a_partition_added_since_it_looked(new_topic: Callable[..., str], admin: Admin) -> None:
-    """W8: a partition that is named is asked for before it is refused."""
+def test_producer_sends_to_a_partition_added_after_its_last_refresh(
+    new_topic: Callable[..., str], admin: Admin
+) -> None:
+    """W8: the producer refreshes its metadata before it refuses a named partition."""
     name = new_topic(1)
     with Producer() as producer:
         producer.send(name, b"x", partition=0).result(10)
@@ -55,7 +57,7 @@ def test_producer_sends_to_a_partition_added_since_it_looked(new_topic: Callable
 
 
 def test_producer_makes_frames_that_fit_into_small_segments(new_topic: Callable[..., str]) -> None:
-    """W3: no frame is above a segment, so none is made so; by records, by rows, and by batch."""
+    """W3: no frame is larger than a segment, whether made of records, rows or batches."""
     plain, typed = (new_topic(config={"segment.bytes": "16KiB"}, schema=schema) for schema in (None, "l array<string>"))
     with Producer(linger_ms=1000) as producer:
         for n in range(500):
@@ -67,8 +69,10 @@ def test_producer_makes_frames_that_fit_into_small_segments(new_topic: Callable[
     assert read(typed).read_all().num_rows == 500
 
 
-def test_text_that_is_no_unicode_is_refused_and_the_producer_goes_on(new_topic: Callable[..., str]) -> None:
-    """A lone surrogate has no UTF-8; it must not end the thread that makes the frame, and with it all other records."""
+def test_invalid_unicode_is_refused_and_the_producer_continues(new_topic: Callable[..., str]) -> None:
+    """A lone surrogate has no UTF-8 encoding; it must not end the thread that encodes frames, and all other records
+    with it.
+    """
     name = new_topic()
     with Producer() as producer:
         for wrong in ({"headers": [("\ud800", b"")]}, {"key": "\ud800"}, {"value": "\ud800"}):
@@ -79,7 +83,7 @@ def test_text_that_is_no_unicode_is_refused_and_the_producer_goes_on(new_topic: 
 
 
 def test_producer_counts_headers(new_topic: Callable[..., str]) -> None:
-    """Records with more in their headers than in their value make frames that the topic takes."""
+    """Records whose headers are larger than their values form frames that the topic accepts."""
     name = new_topic(config={"max.message.bytes": "64KiB"})
     with Producer(linger_ms=1000) as producer:
         for _ in range(200):
@@ -91,7 +95,7 @@ def test_producer_counts_headers(new_topic: Callable[..., str]) -> None:
 
 
 def test_producer_learns_a_smaller_limit_from_the_first_refusal(new_topic: Callable[..., str], admin: Admin) -> None:
-    """W27: settings change under a running producer."""
+    """W27: settings can change under a running producer."""
     name = new_topic()
     with Producer(linger_ms=1000) as producer:
         producer.send(name, b"x").result(10)
@@ -105,8 +109,8 @@ def test_producer_learns_a_smaller_limit_from_the_first_refusal(new_topic: Calla
             producer.flush()
 
 
-def test_producer_knows_a_column_added_since_it_looked(new_topic: Callable[..., str], admin: Admin) -> None:
-    """W27: it asks for the topic before it refuses a row."""
+def test_producer_knows_a_column_added_after_its_last_refresh(new_topic: Callable[..., str], admin: Admin) -> None:
+    """W27: the producer refreshes the topic before it refuses a row."""
     name = new_topic(schema="a int")
     with Producer() as producer:
         producer.send(name, {"a": 1}).result(10)
@@ -117,8 +121,8 @@ def test_producer_knows_a_column_added_since_it_looked(new_topic: Callable[..., 
     assert read(name).read_all().to_pylist() == [{"a": 1, "b": None}, {"a": 2, "b": 2}]
 
 
-def test_columns_are_added_while_rows_are_gathered(new_topic: Callable[..., str], admin: Admin) -> None:
-    """W27: rows from before and after lie in frames of their own; a row checked in between has nulls."""
+def test_columns_can_be_added_while_rows_are_buffered(new_topic: Callable[..., str], admin: Admin) -> None:
+    """W27: rows from before and after are in separate frames; a row checked in between has nulls."""
     name = new_topic(schema="a int")
     with Producer(linger_ms=60_000) as producer:
         producer.send(name, {"a": 1})
@@ -126,7 +130,7 @@ def test_columns_are_added_while_rows_are_gathered(new_topic: Callable[..., str]
         assert row_from_before is not None
         admin.add_columns(name, "b int")
         with pytest.raises(errors.InvalidPartitionsError):
-            producer.send(name, {"a": 0}, partition=9)  # asks for the topic anew
+            producer.send(name, {"a": 0}, partition=9)  # refreshes the topic
         producer.send(name, {"a": 2, "b": 2})
         queues = producer._queues_of(name)
         producer._append(queues, queues.partitions[0], row_from_before.row({"a": 3}), None, None, None, 100)
@@ -134,8 +138,8 @@ def test_columns_are_added_while_rows_are_gathered(new_topic: Callable[..., str]
     assert read(name).read_all().to_pylist() == [{"a": 1, "b": None}, {"a": 2, "b": 2}, {"a": 3, "b": None}]
 
 
-def test_producers_write_to_one_topic_at_once(new_topic: Callable[..., str]) -> None:
-    """W6: what several producers and threads send is all there, once each, each thread's in its order."""
+def test_producers_write_to_one_topic_concurrently(new_topic: Callable[..., str]) -> None:
+    """W6: the records of several producers and threads are all there, once each, each thread's in its order."""
     name = new_topic(1)
     producers = [Producer(linger_ms=1) for _ in range(2)]
 
@@ -157,7 +161,9 @@ def test_producers_write_to_one_topic_at_once(new_topic: Callable[..., str]) -> 
 
 
 def test_producer_keeps_nulls_headers_and_timestamps(new_topic: Callable[..., str]) -> None:
-    """W2: null keys and values, repeated header names, times to the millisecond, mixed with records without any."""
+    """W2: null keys and values, repeated header names and millisecond timestamps survive, mixed with records that
+    have none.
+    """
     name = new_topic(1)
     moment = datetime.now(UTC).replace(microsecond=123_000) - timedelta(days=400)
     with Producer() as producer:
@@ -175,7 +181,7 @@ def test_producer_keeps_nulls_headers_and_timestamps(new_topic: Callable[..., st
 
 
 def test_producer_refuses_bad_records_when_they_are_sent(new_topic: Callable[..., str]) -> None:
-    """W2: what cannot be a record is refused by name, and spoils no other."""
+    """W2: an invalid record is refused by name and affects no other."""
     name = new_topic(1, config={"max.message.bytes": "64KiB"})
     with Producer() as producer:
         with pytest.raises(errors.SchemaMismatchError, match="dict"):
@@ -195,7 +201,7 @@ def test_producer_refuses_bad_records_when_they_are_sent(new_topic: Callable[...
 
 
 def test_producer_checks_typed_records_by_name(new_topic: Callable[..., str]) -> None:
-    """W8: wrong, unknown and missing fields are refused where they are sent; the key column chooses the partition."""
+    """W8: wrong, unknown and missing fields are refused by `send`; the key column chooses the partition."""
     name = new_topic(4, schema="carrier string not null, delay int32, at timestamp", key="carrier")
     with Producer() as producer:
         for row, column in (
@@ -218,7 +224,7 @@ def test_producer_checks_typed_records_by_name(new_topic: Callable[..., str]) ->
 @pytest.mark.parametrize("acks", ["all", "1", "0"])
 @pytest.mark.parametrize("codec", ["none", "lz4", "zstd"])
 def test_producer_delivers_with_any_acks_and_codec(new_topic: Callable[..., str], acks: str, codec: str) -> None:
-    """W9: every record is there, whatever was acknowledged and how it was compressed."""
+    """W9: every record is there, whatever ``acks`` and compression are."""
     name = new_topic(2)
     with Producer(acks=acks, compression_type=codec, batch_size="4KiB") as producer:  # type: ignore[arg-type]
         futures = [producer.send(name, b"%d" % n, key=str(n % 7)) for n in range(2000)]
@@ -233,23 +239,23 @@ def test_producer_delivers_with_any_acks_and_codec(new_topic: Callable[..., str]
 def test_producer_calls_back_and_flush_raises_the_first_error(new_topic: Callable[..., str], admin: object) -> None:
     """W9: each record's outcome reaches its callback; flush raises the first error once."""
     name = new_topic(1)
-    told: list[tuple[RecordMetadata | None, Exception | None]] = []
+    called_back: list[tuple[RecordMetadata | None, Exception | None]] = []
     with Producer(linger_ms=60_000) as producer:
-        producer.send(name, b"1", on_delivery=lambda metadata, error: told.append((metadata, error)))
+        producer.send(name, b"1", on_delivery=lambda metadata, error: called_back.append((metadata, error)))
         producer.flush(10)
-        assert told[0][0] is not None
-        assert told[0][0].offset == 0
-        future = producer.send(name, b"2", on_delivery=lambda metadata, error: told.append((metadata, error)))
+        assert called_back[0][0] is not None
+        assert called_back[0][0].offset == 0
+        future = producer.send(name, b"2", on_delivery=lambda metadata, error: called_back.append((metadata, error)))
         admin.delete_topic(name)  # type: ignore[attr-defined]
         with pytest.raises(errors.PylogError) as raised:
             producer.flush(20)
-        assert told[1] == (None, raised.value)
+        assert called_back[1] == (None, raised.value)
         assert future.exception(1) is raised.value
         producer.flush(10)
 
 
 def test_producer_uses_serializers_and_own_partitioners(new_topic: Callable[..., str]) -> None:
-    """W8: a callable chooses partitions; serializers make bytes; sticky fills one frame before the next partition."""
+    """W8: a callable chooses partitions; serializers make bytes; the sticky partition changes once a frame is full."""
     name = new_topic(3)
     with Producer(
         partitioner=lambda topic, key, count: 2, key_serializer=str.encode, value_serializer=lambda n: b"%d" % n
@@ -266,7 +272,7 @@ def test_producer_uses_serializers_and_own_partitioners(new_topic: Callable[...,
 
 
 def test_producer_refuses_calls_after_close(new_topic: Callable[..., str]) -> None:
-    """W9: closing delivers what was sent; afterwards nothing is taken."""
+    """W9: closing delivers what was sent; afterwards nothing is accepted."""
     name = new_topic(1)
     producer = Producer(linger_ms=60_000)
     producer.send(name, b"last")
@@ -280,7 +286,7 @@ def test_producer_refuses_calls_after_close(new_topic: Callable[..., str]) -> No
 
 
 def test_producer_continues_with_a_recreated_topic(new_topic: Callable[..., str], admin: Admin) -> None:
-    """W27: as Kafka's does: what no log has yet goes to the new topic, in its order, and nothing fails."""
+    """W27: records in no log yet go to the new topic in order, without an error, as with Kafka's producer."""
     name, other = new_topic(1), new_topic(1)
     with Producer() as producer:
         producer.send(name, b"old").result(10)
@@ -294,10 +300,10 @@ def test_producer_continues_with_a_recreated_topic(new_topic: Callable[..., str]
     assert values(name) == [*[b"%d" % n for n in range(500)], b"last"]
 
 
-def test_producer_sends_records_it_held_when_the_topic_was_recreated(
+def test_producer_sends_buffered_records_when_the_topic_was_recreated(
     new_topic: Callable[..., str], admin: Admin
 ) -> None:
-    """W27: records gathered before, and rows of the same schema, likewise."""
+    """W27: the same holds for records buffered before, and for rows of the same schema."""
     name = new_topic(1, schema="a int")
     with Producer(linger_ms=60_000) as producer:
         producer.send(name, {"a": 0}).result(10)
@@ -310,10 +316,10 @@ def test_producer_sends_records_it_held_when_the_topic_was_recreated(
 
 
 @pytest.mark.parametrize(("before", "after"), [({"schema": "a int"}, {"schema": "a string"}), ({"partitions": 2}, {})])
-def test_producer_fails_what_does_not_fit_a_recreated_topic(
+def test_producer_fails_records_that_do_not_fit_a_recreated_topic(
     new_topic: Callable[..., str], admin: Admin, before: dict[str, Any], after: dict[str, Any]
 ) -> None:
-    """W27: another schema or fewer partitions: what was sent fails by that name, what is sent next goes on."""
+    """W27: records that do not fit another schema or fewer partitions fail by that name; later ones are sent."""
     name = new_topic(**before)
     first, then = ({"a": 1}, {"a": "x"}) if "schema" in before else (b"1", b"2")
     with Producer(linger_ms=60_000) as producer:
@@ -328,7 +334,7 @@ def test_producer_fails_what_does_not_fit_a_recreated_topic(
 
 
 class SlowLock:
-    """A lock after which its holder stands still for a moment, as on a busy machine."""
+    """A lock whose holder pauses after acquiring it, as on a busy machine."""
 
     def __init__(self, lock: threading.Lock) -> None:
         self.acquire = lock.acquire
@@ -346,8 +352,7 @@ class SlowLock:
 
 
 def test_batch_is_never_sealed_before_its_first_record(new_topic: Callable[..., str]) -> None:
-    """A thread that flushes while another sends never seals a batch that has no record yet: its frame would have no
-    records, which fails."""
+    """A thread that flushes while another sends never seals an empty batch, whose frame would be refused."""
     name = new_topic()
     with Producer(linger_ms=1000) as producer:
         producer._lock = SlowLock(producer._lock)  # type: ignore[assignment]

@@ -55,7 +55,7 @@ def test_read_gives_columns_and_metadata_of_a_typed_topic(new_topic: Callable[..
 
 
 def test_read_takes_ranges_by_offset_and_time(new_topic: Callable[..., str], admin: Admin) -> None:
-    """W20: any range of offsets, within frames too; from a time on."""
+    """W20: any range of offsets can be read, within frames too, and from a time on."""
     name = new_topic(1)
     fill(name, 200)
     assert numbers(read(name)) == list(range(200))
@@ -71,8 +71,8 @@ def test_read_takes_ranges_by_offset_and_time(new_topic: Callable[..., str], adm
         read(name, start=3)
 
 
-def test_read_refuses_what_it_cannot_do_at_once(new_topic: Callable[..., str]) -> None:
-    """S8: unknown topics, partitions and columns by name; ``where`` comes later."""
+def test_read_refuses_wrong_arguments_at_once(new_topic: Callable[..., str]) -> None:
+    """S8: unknown topics, partitions and columns are refused by name; ``where`` is not supported yet."""
     name = new_topic(1)
     for call, error in (
         (lambda: read("no-such-topic"), errors.UnknownTopicOrPartitionError),
@@ -85,10 +85,10 @@ def test_read_refuses_what_it_cannot_do_at_once(new_topic: Callable[..., str]) -
             call()
 
 
-def test_read_range_goes_on_where_a_broken_stream_ended(
+def test_read_range_continues_where_a_broken_stream_ended(
     new_topic: Callable[..., str], bootstrap: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """W19: streams that end early, again and again, lose and repeat nothing."""
+    """W19: streams that end early again and again lose and repeat nothing."""
     name = new_topic(1)
     fill(name, 3000)
     opened = []
@@ -108,8 +108,8 @@ def test_read_range_goes_on_where_a_broken_stream_ended(
     assert (frames[0].header.base_offset, frames[-1].header.next_offset) == (0, 3000)
 
 
-def test_read_range_says_when_the_log_ends_before_the_range(new_topic: Callable[..., str], bootstrap: str) -> None:
-    """S2: records that were promised and are not there are an error."""
+def test_read_range_fails_when_the_log_ends_before_the_range(new_topic: Callable[..., str], bootstrap: str) -> None:
+    """S2: missing records of a requested range are an error."""
     name = new_topic(1)
     fill(name, 10)
     cluster = Cluster.at(bootstrap)

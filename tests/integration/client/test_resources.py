@@ -1,4 +1,4 @@
-"""What clients leave behind: nothing. And what a fork leaves them: everything that works."""
+"""Clients leave no threads or sockets behind, and work after a fork."""
 
 import gc
 import os
@@ -25,7 +25,7 @@ def use_everything(topic: str) -> None:
 
 
 def sockets() -> int:
-    """How many this process has open; 0 where there is no /proc."""
+    """The number of open sockets of this process; 0 where there is no /proc."""
     count = 0
     for link in Path("/proc/self/fd").glob("*"):
         try:
@@ -36,14 +36,14 @@ def sockets() -> int:
 
 
 def test_clients_leave_no_thread_and_no_socket_after_close(new_topic: Callable[..., str]) -> None:
-    """W15: threads and sockets are as many as before, however often clients come and go."""
+    """W15: the number of threads and sockets returns to what it was, however many clients are opened and closed."""
     name = new_topic(1)
     use_everything(name)
     gc.collect()
     threads, open_sockets = set(threading.enumerate()), sockets()
     for _ in range(3):
         use_everything(name)
-    wait_until(  # what was there before may have ended
+    wait_until(  # some of the threads from before may have ended
         lambda: gc.collect() is not None and set(threading.enumerate()) <= threads and sockets() <= open_sockets,
         "no thread and no socket is left",
         SOON_S,
@@ -51,8 +51,8 @@ def test_clients_leave_no_thread_and_no_socket_after_close(new_topic: Callable[.
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_clients_work_in_a_forked_child_and_on_in_the_parent(new_topic: Callable[..., str]) -> None:
-    """W6: with live clients in the parent, the parent's and new ones work in the child; the parent loses nothing."""
+def test_clients_work_in_a_forked_child_and_in_its_parent(new_topic: Callable[..., str]) -> None:
+    """W6: with live clients in the parent, the child can use those and new ones; the parent loses nothing."""
     name = new_topic(1)
     with Admin() as admin, Producer() as producer, Consumer(name, auto_offset_reset="earliest") as consumer:
         for n in range(20):

@@ -1,4 +1,4 @@
-"""Columns from `Producer.send_batch` to the log, whatever library they come from."""
+"""`Producer.send_batch` writes columns of any Arrow library to the log."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ from pyspark_log.client.producer.partitioner import partitions_for_keys
 DELAYS = pa.table({"carrier": ["UA", "AA", "DL"] * 100, "delay": list(range(300))})
 
 
-# Made when the test runs: what DuckDB makes must not outlive the session.
+# Made when the test runs: DuckDB's objects must not outlive the session.
 KINDS: dict[str, Callable[[], object]] = {
     "table": lambda: DELAYS,
     "batch": lambda: DELAYS.combine_chunks().to_batches()[0],
@@ -30,8 +30,8 @@ KINDS: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_send_batch_takes_what_speaks_arrow(new_topic: Callable[..., str], kind: str) -> None:
-    """W8: rows of any library arrive as the topic's columns, in the partitions of their keys, in order."""
+def test_send_batch_takes_any_arrow_object(new_topic: Callable[..., str], kind: str) -> None:
+    """W8: rows of any library arrive as the topic's columns, in order, in the partitions of their keys."""
     name = new_topic(3, schema="carrier string, delay int32", key="carrier")
     with Producer() as producer:
         parts = producer.send_batch(name, KINDS[kind]()).result(20)
@@ -42,8 +42,8 @@ def test_send_batch_takes_what_speaks_arrow(new_topic: Callable[..., str], kind:
         assert found.to_pylist() == DELAYS.take(pa.array(np.flatnonzero(expected == partition))).to_pylist()
 
 
-def test_send_batch_shares_rows_without_key_evenly(new_topic: Callable[..., str]) -> None:
-    """W7: contiguous slices, sizes that differ by one at most, the next batch going on where the last ended."""
+def test_send_batch_spreads_rows_without_key_evenly(new_topic: Callable[..., str]) -> None:
+    """W7: slices are contiguous and differ by at most one row, and the next batch continues where the last ended."""
     name = new_topic(3)
     with Producer() as producer:
         first = producer.send_batch(name, pa.table({"value": [str(n) for n in range(10)]})).result(20)
@@ -56,7 +56,7 @@ def test_send_batch_shares_rows_without_key_evenly(new_topic: Callable[..., str]
 
 
 def test_send_batch_honours_partition_and_kafkas_columns(new_topic: Callable[..., str]) -> None:
-    """W8: an explicit partition; key, headers and timestamp columns of a topic without a schema."""
+    """W8: an explicit partition is used; a topic without a schema takes key, headers and timestamp columns."""
     name = new_topic(2)
     table = pa.table(
         {
@@ -87,8 +87,8 @@ def test_send_batch_honours_partition_and_kafkas_columns(new_topic: Callable[...
         ([{"carrier": "UA"}], "list"),
     ],
 )
-def test_send_batch_refuses_what_does_not_fit_by_name(new_topic: Callable[..., str], data: object, named: str) -> None:
-    """W8: the column that does not fit is named, and no row is sent."""
+def test_send_batch_refuses_a_wrong_column_by_name(new_topic: Callable[..., str], data: object, named: str) -> None:
+    """W8: the error names the column that does not fit, and no row is sent."""
     name = new_topic(1, schema="carrier string not null, delay int32")
     with Producer() as producer, pytest.raises(errors.SchemaMismatchError, match=named):
         producer.send_batch(name, data)
@@ -96,7 +96,7 @@ def test_send_batch_refuses_what_does_not_fit_by_name(new_topic: Callable[..., s
 
 
 def test_send_batch_splits_large_batches_and_keeps_order(new_topic: Callable[..., str]) -> None:
-    """W2: 40 MB through a 4 MB buffer, in frames, in order, behind what was sent before."""
+    """W2: 40 MB pass through a 4 MB buffer in frames, in order, after what was sent before."""
     name = new_topic(1)
     values = [b"%08d" % n + b"x" * 92 for n in range(400_000)]
     with Producer(buffer_memory="4MiB", linger_ms=60_000) as producer:
@@ -109,7 +109,7 @@ def test_send_batch_splits_large_batches_and_keeps_order(new_topic: Callable[...
 
 
 def test_send_batch_takes_an_empty_one(new_topic: Callable[..., str]) -> None:
-    """W2: nothing to send is done at once."""
+    """W2: an empty batch is done at once."""
     name = new_topic(1)
     with Producer() as producer:
         assert producer.send_batch(name, pd.DataFrame({"value": pd.Series([], dtype=object)})).result(1) == []

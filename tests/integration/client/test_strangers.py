@@ -1,4 +1,4 @@
-"""Other services at the address that a client was given: named where they can be, and within a second or so."""
+"""Other services at the address that a client was given are named where possible, within about a second."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ SETTINGS = b"\0\0\x06\x04\0\0\0\0\0\0\x03\0\0\0\x64"
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    """Starts a server that greets, and answers the first words of each connection; None: it says nothing and keeps it
-    open."""
+    """Starts a server that greets and answers the first bytes of each connection; None: it is silent and keeps the
+    connection open.
+    """
     servers: list[socket.socket] = []
     kept: list[socket.socket] = []
 
@@ -64,32 +65,32 @@ def serve() -> Iterator[Serve]:
 
 
 def kafka(words: bytes) -> bytes:
-    """Answers ApiVersions; closes at what it does not understand."""
+    """Answers ApiVersions; closes on anything it does not understand."""
     return b"\0\0\0\x06" + words[8:12] + b"\0\0" if words[4:6] == b"\0\x12" else b""
 
 
 def tls(words: bytes) -> bytes:
-    """An alert (handshake failure, or unexpected message)."""
+    """Answers with an alert (handshake failure, or unexpected message)."""
     return b"\x15\x03\x03\0\x02\x02\x28" if words.startswith(b"\x16\x03") else b"\x15\x03\x01\0\x02\x02\x0a"
 
 
 def postgresql(words: bytes) -> bytes:
-    """Answers who asks for TLS; closes what is too long for a beginning."""
+    """Answers a request for TLS; closes if the first message is too long."""
     return b"N" if words == b"\0\0\0\x08\x04\xd2\x16\x2f" else b""
 
 
 def old_postgresql(words: bytes) -> bytes:
-    """Takes other words for a version that it does not have."""
+    """Takes other bytes for an unsupported protocol version."""
     return b"E\0\0\0\x26SFATAL\0C0A000\0Munsupported\0\0" if words[4:6] == b"\0\x12" else b""
 
 
 def nothing(_: bytes) -> bytes:
-    """Closes, whatever it is told."""
+    """Closes, whatever it receives."""
     return b""
 
 
 @pytest.mark.parametrize(
-    ("answer", "greeting", "peer", "told"),
+    ("answer", "greeting", "peer", "message"),
     [
         (kafka, b"", Peer.KAFKA, "is Kafka"),
         (tls, b"", Peer.TLS, "expects TLS"),
@@ -107,27 +108,27 @@ def nothing(_: bytes) -> bytes:
         (nothing, b"", Peer.CLOSED_TO_HTTP2, "is another service, not a pylog broker"),
     ],
 )
-def test_stranger_is_named_within_a_second(
-    serve: Serve, answer: Answer, greeting: bytes, peer: Peer, told: str
+def test_foreign_service_is_named_within_a_second(
+    serve: Serve, answer: Answer, greeting: bytes, peer: Peer, message: str
 ) -> None:
-    """What greets, or answers in its own words, is called by its name, and what only closes is another service."""
+    """A service that greets or answers in its own protocol is named; one that only closes is "another service"."""
     address = serve(answer, greeting)
     assert who_is_at(address) is peer
     began_s = time.monotonic()
-    with Admin(str(address)) as admin, pytest.raises(errors.NotAPylogBrokerError, match=told):
+    with Admin(str(address)) as admin, pytest.raises(errors.NotAPylogBrokerError, match=message):
         admin.list_topics()
     assert time.monotonic() - began_s < 8, "of which all but one are for a busy machine"
 
 
 @pytest.mark.parametrize("greeting", [SETTINGS, SETTINGS[:9], SETTINGS[:4], SETTINGS[:2]])
-def test_what_begins_as_a_broker_does_may_be_one(serve: Serve, greeting: bytes) -> None:
-    """Also where it has not come to the connection that speaks HTTP/2, and says the same to other words."""
+def test_peer_that_begins_as_a_broker_may_be_one(serve: Serve, greeting: bytes) -> None:
+    """A broker is recognised even before it speaks HTTP/2, and when it answers other bytes in the same way."""
     assert who_is_at(serve(lambda words: None if words.startswith(b"PRI") else greeting)) is Peer.GRPC
     assert who_is_at(serve(nothing, greeting)) is Peer.GRPC
 
 
 class Proxy:
-    """In front of a broker. ``is_open``: what connects is closed until it is set, as where there is no broker."""
+    """A proxy in front of a broker. Until ``is_open`` is set it closes each connection, as if there were no broker."""
 
     def __init__(self, broker: Address) -> None:
         self.is_open = threading.Event()
@@ -137,7 +138,7 @@ class Proxy:
         threading.Thread(target=self._run, daemon=True).start()
 
     def close(self) -> None:
-        """Takes nothing more."""
+        """Accepts no more connections."""
         self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
 
@@ -162,7 +163,7 @@ class Proxy:
 
 
 def test_broker_that_starts_behind_a_proxy_is_waited_for(pylog_cluster: LocalCluster) -> None:
-    """Such a port closes at once what connects, until the broker is there: no proof that there is none."""
+    """A port that closes each connection until the broker is up does not prove that there is none."""
     proxy = Proxy(parse_address(pylog_cluster.bootstrap_servers.split(",")[0]))
     assert who_is_at(proxy.address) is Peer.CLOSED
     timer = threading.Timer(1.5, proxy.is_open.set)
@@ -173,27 +174,27 @@ def test_broker_that_starts_behind_a_proxy_is_waited_for(pylog_cluster: LocalClu
     proxy.close()
 
 
-def test_port_that_closes_what_connects_may_be_a_broker(
+def test_port_that_closes_each_connection_may_be_a_broker(
     pylog_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At the end it is said what was seen."""
+    """The final error says what was observed."""
     monkeypatch.setattr(module, "BOOTSTRAP_LIMIT_S", 1.0)
     proxy = Proxy(parse_address(pylog_cluster.bootstrap_servers.split(",")[0]))
-    told = "closed each connection for 1 s: a proxy without a broker, or another service"
-    with Admin(str(proxy.address)) as admin, pytest.raises(errors.BrokerUnavailableError, match=told):
+    message = "closed each connection for 1 s: a proxy without a broker, or another service"
+    with Admin(str(proxy.address)) as admin, pytest.raises(errors.BrokerUnavailableError, match=message):
         admin.list_topics()
     proxy.close()
 
 
 @pytest.fixture(scope="module")
 def own_cluster() -> Iterator[LocalCluster]:
-    """Whose broker tests may stop; each leaves it running."""
+    """A cluster whose broker tests may stop; each leaves it running."""
     with LocalCluster() as cluster:
         yield cluster
 
 
-def test_broker_that_starts_ends_or_is_killed_is_no_stranger(own_cluster: LocalCluster) -> None:
-    """Whenever somebody looks."""
+def test_broker_that_starts_ends_or_is_killed_is_recognised(own_cluster: LocalCluster) -> None:
+    """A broker that starts, ends or is killed is recognised at any moment."""
     seen: set[Peer] = set()
     is_over = threading.Event()
     address = parse_address(own_cluster.bootstrap_servers)
@@ -215,7 +216,7 @@ def test_broker_that_starts_ends_or_is_killed_is_no_stranger(own_cluster: LocalC
 
 
 def test_web_server_is_named() -> None:
-    """A real one, which waits for more where it does not understand."""
+    """A real web server waits for more when it does not understand the first bytes."""
     with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as web:
         thread = threading.Thread(target=web.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
@@ -226,8 +227,8 @@ def test_web_server_is_named() -> None:
         thread.join(5)
 
 
-def test_name_that_does_not_resolve_is_said_at_once() -> None:
-    """Not after ten seconds of trying."""
+def test_name_that_does_not_resolve_fails_at_once() -> None:
+    """The error is raised at once and not after ten seconds of retries."""
     began_s = time.monotonic()
     with (
         Admin("nosuchhost.invalid:9192") as admin,
@@ -237,10 +238,8 @@ def test_name_that_does_not_resolve_is_said_at_once() -> None:
     assert time.monotonic() - began_s < 8
 
 
-def test_port_that_takes_connections_and_says_nothing_may_be_a_broker(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nobody can tell it from a broker that hangs, so it is not called another service."""
+def test_silent_port_may_be_a_broker(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A silent port may be a hanging broker, so it is not called another service."""
     monkeypatch.setattr(module, "BOOTSTRAP_LIMIT_S", 1.0)
     address = serve(lambda _: None)
     with (
@@ -250,8 +249,8 @@ def test_port_that_takes_connections_and_says_nothing_may_be_a_broker(
         admin.list_topics()
 
 
-def test_real_brokers_and_a_real_zookeeper_are_told_apart(pylog_cluster: LocalCluster) -> None:
-    """A broker that serves is never a stranger."""
+def test_real_brokers_and_a_real_zookeeper_are_distinguished(pylog_cluster: LocalCluster) -> None:
+    """A serving broker is never taken for another service."""
     broker = parse_address(pylog_cluster.bootstrap_servers.split(",")[0])
     zookeeper = parse_address(pylog_cluster.zookeeper_connect.split("/")[0].split(",")[0])
     assert (who_is_at(broker), who_is_at(zookeeper)) == (Peer.GRPC, Peer.ZOOKEEPER)
@@ -259,10 +258,10 @@ def test_real_brokers_and_a_real_zookeeper_are_told_apart(pylog_cluster: LocalCl
         admin.list_topics()
 
 
-def test_wrong_address_beside_a_right_one_is_only_warned_of(
+def test_wrong_address_beside_a_right_one_is_only_a_warning(
     pylog_cluster: LocalCluster, serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A list of brokers may have a name that is gone, or a port that is another's."""
+    """A list of brokers may contain a name that is gone, or a port of another service."""
     stranger = serve(kafka)
     servers = f"nosuchhost.invalid:9192,{stranger},{pylog_cluster.bootstrap_servers}"
     with Admin(servers) as admin:
@@ -273,7 +272,7 @@ def test_wrong_address_beside_a_right_one_is_only_warned_of(
 def test_frozen_broker_is_not_called_another_service(
     own_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It takes connections, as its kernel does that, and is back when it goes on."""
+    """A frozen broker's kernel still accepts connections, and the broker is back when it resumes."""
     monkeypatch.setattr(module, "BOOTSTRAP_LIMIT_S", 1.0)
     own_cluster.pause(1)
     try:

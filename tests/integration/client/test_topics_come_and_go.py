@@ -1,4 +1,4 @@
-"""Topics and partitions that come, go, and come again while a consumer reads and a producer writes."""
+"""Topics and partitions are created, deleted and recreated while a consumer reads and a producer writes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,8 +20,8 @@ def produce(topic: str, *values: bytes, partition: int = 0) -> None:
 
 
 @pytest.mark.parametrize("reset", ["earliest", "latest"])
-def test_consumer_goes_on_with_a_topic_made_anew(new_topic: Callable[..., str], admin: Admin, reset: str) -> None:
-    """W16: a subscription by name goes on by itself, at the first record of the new topic."""
+def test_consumer_continues_with_a_recreated_topic(new_topic: Callable[..., str], admin: Admin, reset: str) -> None:
+    """W16: a subscription by name continues by itself with the first record of the new topic."""
     name = new_topic(1)
     revoked: list[TopicPartition] = []
     with Consumer(auto_offset_reset=reset) as consumer:
@@ -38,10 +38,10 @@ def test_consumer_goes_on_with_a_topic_made_anew(new_topic: Callable[..., str], 
         assert consumer.subscription() == {name}
 
 
-def test_consumer_is_told_that_its_topic_is_gone_and_goes_on_when_it_is_there_again(
+def test_consumer_fails_while_its_topic_is_gone_and_continues_when_it_is_back(
     new_topic: Callable[..., str], new_group: Callable[[], str], admin: Admin
 ) -> None:
-    """W16, W17: an error as long as there is nothing to read; the group's new offset is one of the new topic."""
+    """W16, W17: poll raises while the topic does not exist; the group's new offset is one of the new topic."""
     name, group = new_topic(1), new_group()
     at = TopicPartition(name, 0)
     with Consumer(name, group_id=group, auto_offset_reset="earliest") as consumer:
@@ -57,10 +57,10 @@ def test_consumer_is_told_that_its_topic_is_gone_and_goes_on_when_it_is_there_ag
         assert admin.list_group_offsets(group)[at].committed == 1
 
 
-def test_consumer_that_may_not_choose_a_position_is_told_that_its_topic_was_made_anew(
+def test_consumer_that_may_not_choose_a_position_fails_when_its_topic_was_recreated(
     new_topic: Callable[..., str], new_group: Callable[[], str], admin: Admin
 ) -> None:
-    """W20: ``auto_offset_reset="none"``."""
+    """W20: with ``auto_offset_reset="none"`` the consumer raises instead of choosing a position."""
     name, group = new_topic(1), new_group()
     admin.alter_group_offsets(group, {TopicPartition(name, 0): 0})
     with Consumer(name, group_id=group, auto_offset_reset="none") as consumer:
@@ -74,7 +74,7 @@ def test_consumer_that_may_not_choose_a_position_is_told_that_its_topic_was_made
 
 
 def test_new_partition_is_read_from_its_logs_start(new_topic: Callable[..., str], admin: Admin) -> None:
-    """W16: even if its first record is not offset 0 any more, and ``latest`` is what is done with lost positions."""
+    """W16: this holds even if the first record's offset is not 0 any more and lost positions reset to ``latest``."""
     name = new_topic(1)
     at = TopicPartition(name, 1)
     with Consumer(name, auto_offset_reset="latest") as consumer:
@@ -84,10 +84,8 @@ def test_new_partition_is_read_from_its_logs_start(new_topic: Callable[..., str]
         assert [record.offset for record in take(consumer, 4)] == [6, 7, 8, 9]
 
 
-def test_send_batch_takes_a_column_that_somebody_else_has_just_added(
-    new_topic: Callable[..., str], admin: Admin
-) -> None:
-    """W8: what the topic has now is what counts."""
+def test_send_batch_takes_a_column_that_was_just_added(new_topic: Callable[..., str], admin: Admin) -> None:
+    """W8: the topic's current columns count."""
     name = new_topic(2, schema="a int64")
     with Producer() as producer:
         producer.send_batch(name, pa.table({"a": [1, 2]})).result(LIMIT_S)
@@ -99,10 +97,10 @@ def test_send_batch_takes_a_column_that_somebody_else_has_just_added(
     assert sorted(rows, key=lambda row: row["a"]) == [{"a": 1, "b": None}, {"a": 2, "b": None}, {"a": 3, "b": "x"}]
 
 
-def test_consumer_whose_fetching_broke_says_so_and_goes_on(
+def test_consumer_whose_fetching_broke_raises_and_continues(
     new_topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """W16: a defect in a thread is the next poll's error; nothing is skipped or given twice."""
+    """W16: a defect in a thread is raised by the next poll; nothing is skipped or returned twice."""
     name = new_topic(1)
     produce(name, b"a")
     with Consumer(name, auto_offset_reset="earliest") as consumer:

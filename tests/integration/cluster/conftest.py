@@ -1,4 +1,4 @@
-"""The cluster that most tests of several brokers share."""
+"""The cluster that most tests with several brokers share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.integration.cluster.replicas import SharedCluster
 
 @pytest.fixture(scope="session")
 def shared_cluster() -> Iterator[SharedCluster]:
-    """For tests that leave the brokers their disks."""
+    """A cluster for tests that do not touch the brokers' disks."""
     shared = SharedCluster()
     yield shared
     shared.close()
@@ -21,7 +21,7 @@ def shared_cluster() -> Iterator[SharedCluster]:
 
 @pytest.fixture(scope="session")
 def harmed_cluster() -> Iterator[SharedCluster]:
-    """For tests that take disks away: a broker of it may be one that came back without its own."""
+    """A cluster for tests that remove disks: a broker of it may have lost its own before."""
     shared = SharedCluster()
     yield shared
     shared.close()
@@ -29,13 +29,13 @@ def harmed_cluster() -> Iterator[SharedCluster]:
 
 @pytest.fixture
 def cluster(shared_cluster: SharedCluster) -> Iterator[LocalCluster]:
-    """Three brokers and a ZooKeeper that all run; each test leaves it so. Its topics are deleted behind it."""
+    """Three running brokers and a ZooKeeper; each test leaves them so, and its topics are deleted afterwards."""
     with shared_cluster.lend() as running:
         yield running
 
 
 @pytest.fixture
 def admin(cluster: LocalCluster) -> Iterator[Admin]:
-    """Of the test's cluster."""
+    """An `Admin` of the test's cluster."""
     with Admin(cluster.bootstrap_servers) as made:
         yield made

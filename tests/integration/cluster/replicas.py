@@ -1,4 +1,4 @@
-"""What tests of several brokers look at: the replicas on their disks, and records with numbers as values."""
+"""What tests with several brokers look at: the replicas on disk, and records with numbers as values."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ _WHOLE_LIMIT_S = 20.0
 
 
 class SharedCluster:
-    """Three brokers that tests use one after the other, each without the others' topics. Each leaves all of them
-    running; a cluster that one left otherwise, as it failed, is not given to the next: that has a new one."""
+    """Three brokers that tests use one after the other, each without the others' topics. Each test leaves all
+    brokers running; if a failing test does not, the next one gets a new cluster.
+    """
 
     def __init__(self) -> None:
         self._running: LocalCluster | None = None
 
     @contextmanager
     def lend(self) -> Iterator[LocalCluster]:
-        """The cluster, with nothing wrong in it."""
+        """The cluster, healthy."""
         if self._running is not None and not comes_true(self._is_whole, _WHOLE_LIMIT_S):
             self.close()
         if self._running is None:
@@ -36,7 +37,7 @@ class SharedCluster:
                 admin.delete_topic(name)
 
     def close(self) -> None:
-        """Ends it. May be called again."""
+        """Ends the cluster. Idempotent."""
         running, self._running = self._running, None
         if running is not None:
             running.close()
@@ -51,7 +52,7 @@ class SharedCluster:
 
 
 def kill_all(cluster: LocalCluster) -> None:
-    """Kills all brokers at one moment: none of them sees another die."""
+    """Kills all brokers at once: none of them sees another die."""
     for broker_id in cluster.broker_ids:
         cluster.pause(broker_id)
     for broker_id in cluster.broker_ids:
@@ -59,7 +60,7 @@ def kill_all(cluster: LocalCluster) -> None:
 
 
 def leader_and_in_sync(cluster: LocalCluster, topic: str) -> tuple[int | None, tuple[int, ...]]:
-    """Who leads the topic's only partition, and its in-sync replicas in order."""
+    """The leader of the topic's only partition, and its sorted in-sync replicas."""
     with Admin(cluster.bootstrap_servers) as admin:
         (partition,) = admin.describe_topic(topic).partitions
         return partition.leader, tuple(sorted(partition.isr))
@@ -80,8 +81,9 @@ def numbers_in(cluster: LocalCluster, topic: str) -> list[int]:
 
 
 def segments(cluster: LocalCluster, broker_id: int, topic: str) -> dict[str, bytes]:
-    """Content of a broker's segment files of the topic, but for what was set aside, by partition directory and file
-    name."""
+    """The content of a broker's segment files of the topic by partition directory and file name, without logs that
+    were set aside.
+    """
     found: dict[str, bytes] = {}
     for directory in cluster.log_dirs(broker_id):
         for path in sorted(Path(directory).glob(f"{topic}-*[0-9]/*.log")):

@@ -1,4 +1,4 @@
-"""Bits that flip on the disk of one of three brokers: never served, and made whole from the others."""
+"""Bits that flip on the disk of one of three brokers are never served, and are repaired from the other replicas."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RECORDS = 600
 
 
 def produce(cluster: LocalCluster, topic: str, numbers: range) -> None:
-    """Frames of a few records, acknowledged by all in-sync replicas."""
+    """Sends frames of a few records and waits until all in-sync replicas have acknowledged them."""
     with Producer(cluster.bootstrap_servers, acks="all") as producer:
         for number in numbers:
             producer.send(topic, b"%d" % number, key=b"k" * 100)
@@ -32,7 +32,7 @@ def log_of(cluster: LocalCluster, broker_id: int, topic: str) -> Path:
 
 
 def flip(segment: Path, frame: int, within: int) -> None:
-    """A bit of the ``frame``-th frame, or counted from the last one."""
+    """Flips a bit of frame number ``frame``; a negative number counts from the end."""
     position = [found for found, _, _ in iterate_frames(segment)][frame] + within
     content = bytearray(segment.read_bytes())
     content[position] ^= 0x10
@@ -46,7 +46,7 @@ def in_rows_of_a_closed_segment(log: Path) -> None:
 
 
 def in_a_header_below_the_high_watermark(log: Path) -> None:
-    """Later frames, which say how far it was committed, stand behind it: it is no torn tail."""
+    """It is no torn tail: later frames follow, which carry the high watermark."""
     flip(max(log.glob("*.log")), -3, 70)
 
 
@@ -56,7 +56,7 @@ def created(admin: Admin, topic: str) -> PartitionDescription:
 
 
 def replicas_are_whole(cluster: LocalCluster, admin: Admin, topic: str, damaged: int) -> None:
-    """All in sync; and with everything stopped, the same bytes, none of them bad; the damaged log was kept aside."""
+    """All replicas are in sync, and identical and undamaged after a stop; the damaged log was set aside."""
     wait_until(lambda: len(admin.describe_topic(topic).partitions[0].isr) == 3, "all are in sync")
     for broker_id in (1, 2, 3):
         cluster.stop(broker_id)
@@ -75,8 +75,10 @@ def replicas_are_whole(cluster: LocalCluster, admin: Admin, topic: str, damaged:
 
 
 @pytest.mark.parametrize("is_killed", [False, True], ids=["stopped", "killed"])
-def test_damaged_follower_is_made_whole_from_its_leader(cluster: LocalCluster, admin: Admin, is_killed: bool) -> None:
-    """Bits flipped in a closed segment and below the high watermark of a follower that is away are fetched anew."""
+def test_damaged_follower_is_repaired_from_its_leader(cluster: LocalCluster, admin: Admin, is_killed: bool) -> None:
+    """A follower fetches frames below the high watermark of a closed segment again if their bits flipped while it
+    was away.
+    """
     topic = f"follower-{is_killed}"
     partition = created(admin, topic)
     (follower, *_) = [replica for replica in partition.replicas if replica != partition.leader]
@@ -95,9 +97,10 @@ def test_damaged_follower_is_made_whole_from_its_leader(cluster: LocalCluster, a
     assert numbers_in(cluster, topic) == list(range(RECORDS + 50))
 
 
-def test_damaged_leader_is_never_served_from_and_made_whole(cluster: LocalCluster, admin: Admin) -> None:
-    """What is flipped in a closed segment of a log that was closed in order shows when its broker leads and serves it:
-    readers get everything from the next leader, and the damaged one follows."""
+def test_damaged_leader_is_never_read_and_is_repaired(cluster: LocalCluster, admin: Admin) -> None:
+    """Damage in a closed segment of a cleanly closed log is found when its broker leads: readers get everything from
+    the next leader, and the damaged replica follows.
+    """
     partition = created(admin, "leader")
     leader = partition.leader
     assert leader is not None

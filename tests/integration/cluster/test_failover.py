@@ -1,4 +1,4 @@
-"""Three brokers lose one, and get it back: real processes, killed and stopped."""
+"""Three brokers lose one and get it back: real processes, killed and stopped."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from tests.waiting import wait_until
 
 
 def test_killed_leader_loses_no_acknowledged_record(cluster: LocalCluster, admin: Admin) -> None:
-    """W11, W13: a killed leader's partition is led by another at once, nothing acknowledged is lost, and what comes
-    back is equal byte by byte."""
+    """W11, W13: another broker leads a killed leader's partition at once, no acknowledged record is lost, and the
+    replica that comes back is identical byte for byte.
+    """
     created = admin.create_topic("killed", replication_factor=3)
     leader = created.partitions[0].leader
     assert leader is not None
@@ -28,8 +29,8 @@ def test_killed_leader_loses_no_acknowledged_record(cluster: LocalCluster, admin
     replicas_are_identical(cluster, "killed")
 
 
-def test_stopped_broker_hands_its_leaderships_over(cluster: LocalCluster, admin: Admin) -> None:
-    """A broker that is told to stop loses nothing, and leads again what it is the first replica of."""
+def test_stopped_broker_hands_over_its_leaderships(cluster: LocalCluster, admin: Admin) -> None:
+    """A broker that stops in order loses nothing, and is the leader again where it is the first replica."""
     created = admin.create_topic("stopped", partitions=3, replication_factor=3)
     leader = created.partitions[0].leader
     assert leader is not None
@@ -55,8 +56,8 @@ def test_stopped_broker_hands_its_leaderships_over(cluster: LocalCluster, admin:
     replicas_are_identical(cluster, "stopped")
 
 
-def test_controller_that_is_killed_is_replaced(cluster: LocalCluster, admin: Admin) -> None:
-    """Without waiting for its session: topics are made, and its partitions led, by others."""
+def test_killed_controller_is_replaced(cluster: LocalCluster, admin: Admin) -> None:
+    """Another broker creates topics and elects leaders without waiting for the dead controller's session to end."""
     controller = admin.describe_cluster().controller_id
     assert controller is not None
     cluster.kill(controller)
@@ -69,8 +70,8 @@ def test_controller_that_is_killed_is_replaced(cluster: LocalCluster, admin: Adm
     assert admin.describe_cluster().controller_id != controller
 
 
-def test_topic_that_was_made_is_known_by_every_broker(cluster: LocalCluster, admin: Admin) -> None:
-    """Whoever is asked next, about a topic that exists since a moment ago, knows it."""
+def test_created_topic_is_known_by_every_broker(cluster: LocalCluster, admin: Admin) -> None:
+    """Every broker, when asked next, knows a topic that was created a moment ago."""
     for number in range(10):
         admin.create_topic(f"made-{number}", partitions=3)
         for server in cluster.bootstrap_servers.split(","):
@@ -78,8 +79,8 @@ def test_topic_that_was_made_is_known_by_every_broker(cluster: LocalCluster, adm
                 assert len(other.describe_topic(f"made-{number}").partitions) == 3
 
 
-def test_broker_stops_in_bounds_though_all_others_are_frozen(cluster: LocalCluster, admin: Admin) -> None:
-    """Nobody takes its leaderships over, nobody answers it: it stops in order all the same."""
+def test_broker_stops_in_bounded_time_when_all_others_are_frozen(cluster: LocalCluster, admin: Admin) -> None:
+    """The broker stops in order although nobody can take its leaderships or answer it."""
     admin.create_topic("frozen", partitions=3, replication_factor=3)
     produce(cluster, "frozen", range(10))
     stopping, *others = cluster.broker_ids

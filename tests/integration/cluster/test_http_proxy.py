@@ -1,4 +1,4 @@
-"""A proxy in the environment, as machines have that need one for the web: brokers and clients do without it."""
+"""A proxy in the environment, as on machines that need one for the web, is ignored by brokers and clients."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VARIABLES = ("grpc_proxy", "https_proxy", "http_proxy", "all_proxy", "HTTP_PROXY
 
 
 class RefusingProxy:
-    """Takes connections, notes what is asked first, and ends them."""
+    """Accepts connections, records the first request of each, and closes them."""
 
     def __init__(self) -> None:
         self.asked: list[bytes] = []
@@ -35,7 +35,10 @@ class RefusingProxy:
             except OSError:  # closed
                 return
             self.asked.append(b"")
-            with connection, contextlib.suppress(OSError):  # who was refused before may have given this one up
+            with (
+                connection,
+                contextlib.suppress(OSError),
+            ):  # a client that was refused before may have given up the connection
                 self.asked[-1] = connection.recv(1_000)
                 connection.sendall(b"HTTP/1.1 403 Forbidden\r\n\r\n")
 
@@ -47,7 +50,7 @@ class RefusingProxy:
 
 @pytest.fixture
 def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[RefusingProxy]:
-    """In the environment of this process and of all that it starts."""
+    """A proxy in the environment of this process and of all its children."""
     made = RefusingProxy()
     for name in VARIABLES:
         monkeypatch.setenv(name, f"http://{made.address}")
@@ -59,8 +62,10 @@ def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[RefusingProxy]:
     made.close()
 
 
-def test_proxy_in_the_environment_is_used_by_nobody_who_was_not_told_to(proxy: RefusingProxy) -> None:
-    """Three brokers replicate, a producer, a consumer and `pylog` reach them; only a setting sends a client there."""
+def test_proxy_in_the_environment_is_ignored_unless_a_setting_names_it(proxy: RefusingProxy) -> None:
+    """Three brokers replicate, and a producer, a consumer and `pylog` reach them; only a setting makes a client use
+    the proxy.
+    """
     with LocalCluster(brokers=3) as cluster:
         with Admin(cluster.bootstrap_servers) as admin:
             admin.create_topic("t", replication_factor=3)

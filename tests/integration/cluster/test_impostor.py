@@ -1,4 +1,4 @@
-"""Somebody who knows a follower's public numbers is not that follower."""
+"""Knowing a follower's public numbers is not enough to pose as that follower."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tests.waiting import wait_until
 
 
 def end_offset(admin: Admin, topic: str) -> int:
-    """The high watermark of its only partition."""
+    """The high watermark of the topic's only partition."""
     at = TopicPartition(topic, 0)
     return admin.list_offsets({at: "latest"})[at].offset
 
 
 @pytest.mark.parametrize("secret", ["", "guessed" * 9])
 def test_impostor_is_refused_and_the_high_watermark_stays(secret: str, cluster: LocalCluster, admin: Admin) -> None:
-    """What a follower says that it holds commits records, so a leader believes only who proves to be that follower."""
+    """A follower's report commits records, so a leader accepts it only from a peer that proves its identity."""
     name = f"impostor-{len(secret)}"
     leader = admin.create_topic(name, partitions=1, replication_factor=2).partitions[0]
     follower = next(broker for broker in leader.replicas if broker != leader.leader)
@@ -58,8 +58,8 @@ def test_impostor_is_refused_and_the_high_watermark_stays(secret: str, cluster: 
                 exchange.close()
             assert end_offset(admin, name) == committed == offset
             log = (cluster.log_dirs(leader.leader)[0].parent / "broker.out").read_text()
-            told = f'admit follower broker={follower} client_id="impostor {secret}" address=127.0.0.1:'
-            assert log.count(told) == 1, "the log of the leader tells of it"
+            admitted = f'admit follower broker={follower} client_id="impostor {secret}" address=127.0.0.1:'
+            assert log.count(admitted) == 1, "the leader's log reports it"
             assert f"open stream kind=follower broker={follower} client_id=broker-{follower} " in log
         finally:
             cluster.resume(follower)

@@ -1,5 +1,6 @@
-"""All brokers end, one disk comes back empty, without a log, or as a copy that was made while its broker was running:
-nothing that was acknowledged is lost, in any order."""
+"""All brokers end, and one disk comes back empty, without a log, or as a copy made while its broker was running: no
+acknowledged record is lost, in any order of restarts.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ def cluster(harmed_cluster: SharedCluster) -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def topic(cluster: LocalCluster) -> str:
-    """With records on all brokers. Another than any before: what is left of those is none of it."""
+    """A topic with records on all brokers. Its name is new, so nothing left of earlier topics belongs to it."""
     topic = f"t{next(_numbers)}"
     with Admin(cluster.bootstrap_servers) as admin:
         admin.create_topic(topic, partitions=1, replication_factor=3)
@@ -65,7 +66,7 @@ def _stop_all(cluster: LocalCluster, last: int) -> None:
 
 
 def _empty_disk(cluster: LocalCluster, broker_id: int) -> Path:
-    """Another disk, empty; where the one that was there is now."""
+    """Replaces the disk by an empty one."""
     (path,) = cluster.log_dirs(broker_id)
     kept = path.with_name(path.name + "-kept")
     path.rename(kept)
@@ -74,7 +75,7 @@ def _empty_disk(cluster: LocalCluster, broker_id: int) -> Path:
 
 
 def _log_bytes(cluster: LocalCluster, broker_id: int, topic: str) -> int:
-    """Of the partition in use, and of what was set aside."""
+    """The bytes of the partition's log in use, and of those set aside."""
     (path,) = cluster.log_dirs(broker_id)
     return sum(file.stat().st_size for file in path.glob(f"{topic}-0*/*.log"))
 
@@ -90,7 +91,7 @@ def _require_everything(cluster: LocalCluster, topic: str) -> None:
 def test_emptied_disk_loses_nothing_after_all_brokers_were_killed(
     cluster: LocalCluster, topic: str, emptied: int, order: Sequence[int]
 ) -> None:
-    """The broker with the empty disk fetches everything from the others, whoever comes back first."""
+    """The broker with the empty disk fetches everything from the others, whichever restarts first."""
     kill_all(cluster)
     _empty_disk(cluster, emptied)
     for broker_id in order:
@@ -102,7 +103,7 @@ def test_emptied_disk_loses_nothing_after_all_brokers_were_killed(
 def test_missing_directory_of_the_partition_loses_nothing_after_all_brokers_were_killed(
     cluster: LocalCluster, topic: str, emptied: int
 ) -> None:
-    """The checkpoints name the log, so it is missed."""
+    """The checkpoints name the log, so its absence is noticed."""
     kill_all(cluster)
     (path,) = cluster.log_dirs(emptied)
     shutil.rmtree(path / f"{topic}-0")
@@ -121,10 +122,10 @@ def _known_generation(cluster: LocalCluster, broker_id: int, disk_id: str) -> in
 
 
 @pytest.mark.parametrize(("first", "is_copy"), [(1, True), (3, True), (1, False)])
-def test_copy_made_while_the_broker_was_running_does_not_lead_after_all_were_killed(
+def test_copy_of_a_running_brokers_disk_does_not_lead_after_all_were_killed(
     cluster: LocalCluster, topic: str, first: int, is_copy: bool
 ) -> None:
-    """It lacks what was acknowledged since, and ZooKeeper knows that a newer disk was there; which leads at once."""
+    """The copy lacks later acknowledged records; ZooKeeper knows of a newer disk, and that one leads at once."""
     (path,) = cluster.log_dirs(first)
     copy = path.with_name(path.name + "-copy")
     shutil.copytree(path, copy, ignore=shutil.ignore_patterns("*.tmp"))
@@ -139,7 +140,7 @@ def test_copy_made_while_the_broker_was_running_does_not_lead_after_all_were_kil
             written += 1
             return _known_generation(cluster, first, copied.disk_id) >= copied.generation + 2
 
-        wait_until(is_known_after_one_more, "ZooKeeper is told of a newer generation", pause_s=0.1)
+        wait_until(is_known_after_one_more, "ZooKeeper knows of a newer generation", pause_s=0.1)
     wait_through_errors(lambda: leader_and_in_sync(cluster, topic)[1] == BROKERS, "all are in sync")
     kill_all(cluster)
     if is_copy:
@@ -159,8 +160,8 @@ def test_copy_made_while_the_broker_was_running_does_not_lead_after_all_were_kil
         assert _log_bytes(cluster, broker_id, topic) > written
 
 
-def test_copy_of_a_moment_ago_does_not_lead_after_all_were_killed(cluster: LocalCluster, topic: str) -> None:
-    """It may lack what was acknowledged since, however little time that was."""
+def test_very_recent_copy_of_a_disk_does_not_lead_after_all_were_killed(cluster: LocalCluster, topic: str) -> None:
+    """The copy may lack acknowledged records, however recent it is."""
     (path,) = cluster.log_dirs(1)
     copy = path.with_name(path.name + "-copy")
     shutil.copytree(path, copy, ignore=shutil.ignore_patterns("*.tmp"))
@@ -179,10 +180,10 @@ def test_copy_of_a_moment_ago_does_not_lead_after_all_were_killed(cluster: Local
 
 
 @pytest.mark.parametrize("first", [1, 3])
-def test_first_that_comes_back_after_all_were_killed_leads_at_once(
+def test_first_broker_to_come_back_leads_at_once_after_all_were_killed(
     cluster: LocalCluster, topic: str, first: int
 ) -> None:
-    """It has all that was acknowledged. With the second, as many as ``min.insync.replicas`` asks for are there."""
+    """The first broker has every acknowledged record; with the second, ``min.insync.replicas`` is met."""
     kill_all(cluster)
     cluster.start(first)
     wait_through_errors(lambda: leader_and_in_sync(cluster, topic) == (first, (first,)), f"broker {first} leads alone")
@@ -211,7 +212,7 @@ def _put_another_in_its_place(log: Path) -> None:
 
 
 def _has_given_up(cluster: LocalCluster, topic: str) -> bool:
-    """Broker 1, asked how far its log goes, opens it and finds that it is damaged: the others have everything."""
+    """Broker 1 was asked for its log end, opened the log and found the damage; the other replicas have everything."""
     with Admin(cluster.bootstrap_servers) as admin:
         (partition,) = admin.describe_topic(topic).partitions
         health = admin.check_health()
@@ -224,7 +225,7 @@ def _has_given_up(cluster: LocalCluster, topic: str) -> bool:
 
 
 def _leads_alone(cluster: LocalCluster, topic: str) -> bool:
-    """Broker 1 does not read what is damaged; who left last with all that was committed is remembered."""
+    """Broker 1 does not read the damaged part; the last replicas to leave with everything committed are remembered."""
     with Admin(cluster.bootstrap_servers) as admin:
         (partition,) = admin.describe_topic(topic).partitions
         health = admin.check_health()
@@ -241,7 +242,7 @@ def _is_healthy(cluster: LocalCluster) -> bool:
 
 
 def _asides(cluster: LocalCluster, topic: str) -> list[int]:
-    """The brokers with a log that was set aside, once for each."""
+    """The brokers with a log that was set aside, once for each such log."""
     return [each for each in BROKERS for path in cluster.log_dirs(each) for _ in path.glob(f"{topic}-0.*")]
 
 
@@ -249,13 +250,13 @@ def _asides(cluster: LocalCluster, topic: str) -> list[int]:
     ("harm", "is_so_while_alone"),
     [(_empty_the_log, _has_given_up), (_put_another_in_its_place, _has_given_up), (_flip_a_bit, _leads_alone)],
 )
-def test_damaged_log_of_the_first_that_comes_back_is_made_whole_from_the_others(
+def test_damaged_log_of_the_first_broker_to_come_back_is_repaired_from_the_others(
     cluster: LocalCluster,
     topic: str,
     harm: Callable[[Path], None],
     is_so_while_alone: Callable[[LocalCluster, str], bool],
 ) -> None:
-    """It finds out when it opens the log, or when somebody reads it; the others have all that was committed."""
+    """The broker finds the damage when it opens or reads the log; the other replicas have everything committed."""
     (path,) = cluster.log_dirs(1)
     with Admin(cluster.bootstrap_servers) as admin:
         admin.create_topic(f"u{topic}", partitions=1, replication_factor=3)
@@ -272,7 +273,7 @@ def test_damaged_log_of_the_first_that_comes_back_is_made_whole_from_the_others(
     _require_everything(cluster, topic)
     wait_through_errors(lambda: _asides(cluster, topic) == [1], "the damaged log is set aside")
     wait_through_errors(lambda: _is_healthy(cluster), "the cluster is healthy")
-    # Any broker tells what a topic is like, as it last heard.
+    # Any broker answers with the state it last learned.
     wait_through_errors(lambda: leader_and_in_sync(cluster, topic)[1] == BROKERS, "all are in sync")
     replicas_are_identical(cluster, topic)
     assert sorted(numbers_in(cluster, topic)) == list(range(COUNT))
@@ -280,10 +281,12 @@ def test_damaged_log_of_the_first_that_comes_back_is_made_whole_from_the_others(
 
 
 @pytest.mark.parametrize("is_whole_disk", [True, False])
-def test_last_broker_that_was_stopped_without_its_log_leaves_the_partition_without_a_leader_until_it_is_back(
+def test_partition_has_no_leader_until_the_log_of_the_last_stopped_broker_is_back(
     cluster: LocalCluster, topic: str, is_whole_disk: bool
 ) -> None:
-    """Nobody leads with less than was acknowledged; the disk, or the directory, that is put back mends it."""
+    """No replica with fewer than the acknowledged records leads; putting the disk or the directory back repairs the
+    partition.
+    """
     _stop_all(cluster, last=3)
     (path,) = cluster.log_dirs(3)
     if is_whole_disk:
@@ -306,10 +309,10 @@ def test_last_broker_that_was_stopped_without_its_log_leaves_the_partition_witho
     _require_everything(cluster, topic)
 
 
-def test_operator_can_choose_a_replica_whose_last_in_sync_member_lost_its_disk(
+def test_operator_can_elect_a_replica_when_the_last_in_sync_one_lost_its_disk(
     cluster: LocalCluster, topic: str
 ) -> None:
-    """An unclean election prefers who has all that was committed: broker 3, which left the in-sync set last."""
+    """An unclean election prefers a replica with everything committed: broker 3, which left the in-sync set last."""
     _stop_all(cluster, last=1)
     _empty_disk(cluster, 1)
     for broker_id in BROKERS:
@@ -323,8 +326,8 @@ def test_operator_can_choose_a_replica_whose_last_in_sync_member_lost_its_disk(
     _require_everything(cluster, topic)
 
 
-def test_eligible_replica_leads_when_the_last_one_in_sync_does_not_come_back(cluster: LocalCluster, topic: str) -> None:
-    """It has all that was committed. The one that comes back later, be it with an empty disk, joins it."""
+def test_eligible_replica_leads_when_the_last_in_sync_one_does_not_come_back(cluster: LocalCluster, topic: str) -> None:
+    """The replica has everything committed. A broker that comes back later, even with an empty disk, joins it."""
     _stop_all(cluster, last=1)
     for broker_id in (2, 3):
         cluster.start(broker_id)

@@ -1,4 +1,4 @@
-"""A cluster grows, moves its partitions, shrinks: while it is written and read."""
+"""A cluster grows, moves its partitions and shrinks while clients write and read."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from tests.waiting import wait_until
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    """Two brokers at first; a third joins. One that is paused stays a member for as long as a test takes."""
+    """A cluster of two brokers that a third joins. A paused broker stays a member for the whole test."""
     with LocalCluster(brokers=2, settings={"zookeeper.session.timeout.ms": "60000"}) as made:
         yield made
 
 
 class Traffic:
-    """A producer and a consumer that go on until they are told to end."""
+    """A producer and a consumer that run until they are stopped."""
 
     def __init__(self, cluster: LocalCluster, topic: str) -> None:
         self._ending, self._all_sent = threading.Event(), threading.Event()
@@ -78,20 +78,18 @@ class Traffic:
                 self.received += [int(record.value or b"-1") for record in consumer.poll(0.2)]
 
 
-def test_broker_joins_and_takes_partitions_while_producers_and_consumers_go_on(
-    cluster: LocalCluster, admin: Admin
-) -> None:
-    """W14: a cluster grows without downtime; then it shrinks in the same way."""
+def test_broker_joins_and_takes_partitions_while_clients_continue(cluster: LocalCluster, admin: Admin) -> None:
+    """W14: a cluster grows without downtime, and shrinks in the same way."""
     admin.create_topic("growing", partitions=4, replication_factor=2)
     cluster.wait_until_ready()
     with Traffic(cluster, "growing") as traffic:
         wait_until(lambda: len(traffic.received) > 200, "records flow")
         added = cluster.add_broker()
-        cluster.wait_until_ready()  # it serves before the controller has heard of it
+        cluster.wait_until_ready()  # it serves before the controller knows of it
         assert all(added not in p.replicas for p in admin.describe_topic("growing").partitions)
         admin.reassign_partitions({("growing", 0): [added, 1], ("growing", 1): [added, 2], ("growing", 2): [1, added]})
         wait_until(lambda: not admin.list_reassignments(), "all is moved")
-        # Any broker tells what a topic is like, as it last heard.
+        # Any broker answers with the state it last learned.
         wait_until(
             lambda: _places(admin, "growing")[:3] == [(added, 1), (added, 2), (1, added)],
             "all brokers have heard of it",
@@ -116,8 +114,8 @@ def test_broker_joins_and_takes_partitions_while_producers_and_consumers_go_on(
     admin.decommission_broker(2, cancel=True)
 
 
-def test_new_topic_goes_nowhere_near_a_broker_that_is_being_emptied(cluster: LocalCluster, admin: Admin) -> None:
-    """What is decommissioned gets nothing new, until that is cancelled."""
+def test_new_topic_avoids_a_broker_that_is_being_decommissioned(cluster: LocalCluster, admin: Admin) -> None:
+    """A decommissioned broker gets no new replicas until that is cancelled."""
     admin.decommission_broker(2)
     wait_until(lambda: 2 not in _replicas(admin.create_topic("elsewhere", partitions=3, exist_ok=True)), "it is known")
     admin.decommission_broker(2, cancel=True)
@@ -132,7 +130,7 @@ def _replicas(topic: TopicDescription) -> set[int]:
 
 
 def test_move_is_cancelled(cluster: LocalCluster, admin: Admin) -> None:
-    """The partition keeps what it had: here the target stands still, so the move cannot end by itself."""
+    """The partition keeps its replicas: the target is frozen, so the move cannot finish first."""
     controller = admin.describe_cluster().controller_id
     target = next(broker_id for broker_id in cluster.broker_ids if broker_id != controller)
     home = next(broker_id for broker_id in cluster.broker_ids if broker_id != target)
@@ -153,8 +151,8 @@ def test_move_is_cancelled(cluster: LocalCluster, admin: Admin) -> None:
     assert numbers_in(cluster, "staying") == list(range(10))
 
 
-def test_leader_goes_back_to_the_first_replica_by_name(cluster: LocalCluster, admin: Admin) -> None:
-    """`elect_leaders`: refused by name where it is not needed."""
+def test_leadership_returns_to_the_first_replica_on_request(cluster: LocalCluster, admin: Admin) -> None:
+    """`elect_leaders` refuses by name where no election is needed."""
     admin.create_topic("elected", replica_assignment=[[1, 3]])
     cluster.wait_until_ready()
     with pytest.raises(ElectionNotNeededError, match="elected-0 is led by its first replica, broker 1, already"):
@@ -166,7 +164,7 @@ def test_leader_goes_back_to_the_first_replica_by_name(cluster: LocalCluster, ad
 
 
 def test_first_replica_that_is_away_cannot_be_elected(cluster: LocalCluster, admin: Admin) -> None:
-    """Bad input: the error says who is in sync."""
+    """Bad input: the error names the in-sync replicas."""
     admin.create_topic("away", replica_assignment=[[2, 1]])
     cluster.wait_until_ready()
     cluster.kill(2)
@@ -177,8 +175,8 @@ def test_first_replica_that_is_away_cannot_be_elected(cluster: LocalCluster, adm
     cluster.wait_until_ready()
 
 
-def test_moves_that_cannot_be_are_refused_whole(admin: Admin) -> None:
-    """Bad input: each one clear error, and nothing half done."""
+def test_impossible_moves_are_refused_as_a_whole(admin: Admin) -> None:
+    """Bad input: each is one clear error, and nothing is half done."""
     admin.create_topic("refused", partitions=2)
     before = admin.describe_topic("refused").partitions
     with pytest.raises(InvalidReplicaAssignmentError, match=r"refused-1 cannot be moved to \[99\]: live brokers are"):

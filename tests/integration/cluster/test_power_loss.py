@@ -1,7 +1,7 @@
-"""All machines lose their power, and records were not flushed: who leads then.
+"""Which replica leads after all machines lost their power before records were flushed.
 
-The processes are killed, the ends of their logs are cut off, and ZooKeeper is told that the machines have another boot
-id than the one the brokers registered with: what a power loss leaves behind.
+The processes are killed, the ends of their logs are cut off, and ZooKeeper gets other boot ids than the ones the
+brokers registered with: what a power loss leaves behind.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def cluster(harmed_cluster: SharedCluster) -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def topic(cluster: LocalCluster) -> str:
-    """Another than any before, with records on all brokers; the disks know of them what the kernel wrote by itself."""
+    """A topic with a new name and records on all brokers; the disks hold what the kernel wrote by itself."""
     topic = f"power{next(_numbers)}"
     with Admin(cluster.bootstrap_servers) as admin:
         admin.create_topic(topic, partitions=1, replication_factor=3, config={"flush.mode": "os"})
@@ -49,7 +49,7 @@ def topic(cluster: LocalCluster) -> str:
 
 
 def _forget_boots(cluster: LocalCluster) -> None:
-    """The machines are not those of the last registrations any more, as far as anybody can tell."""
+    """Makes the machines look rebooted since their last registrations."""
     client = KazooZooKeeper.connect(cluster.zookeeper_connect, session_timeout_ms=10_000)
     try:
         for broker_id in BROKERS:
@@ -61,23 +61,23 @@ def _forget_boots(cluster: LocalCluster) -> None:
 
 
 def _cut(cluster: LocalCluster, broker_id: int, topic: str, left: float) -> None:
-    """Of the log only this part was on the disk."""
+    """Cuts off the part of the log that never reached the disk."""
     (directory,) = cluster.log_dirs(broker_id)
     (path,) = (directory / f"{topic}-0").glob("*.log")
     os.truncate(path, int(path.stat().st_size * left))
 
 
-def _told(cluster: LocalCluster) -> str:
+def _logged(cluster: LocalCluster) -> str:
     """What the brokers have logged."""
     (directories,) = zip(*(cluster.log_dirs(broker_id) for broker_id in BROKERS), strict=True)
     return "".join((directory.parent / "broker.out").read_text() for directory in directories)
 
 
 @pytest.mark.parametrize("most", [3, 1])
-def test_one_with_most_leads_after_all_lost_their_power_whoever_comes_first(
+def test_longest_log_leads_after_all_lost_power_in_any_order_of_restarts(
     cluster: LocalCluster, topic: str, most: int
 ) -> None:
-    """What one disk of the in-sync set has is not lost, as soon as all of them are back."""
+    """Records on one disk of the in-sync set are not lost once all of the set are back."""
     kill_all(cluster)
     _forget_boots(cluster)
     for broker_id in BROKERS:
@@ -88,14 +88,14 @@ def test_one_with_most_leads_after_all_lost_their_power_whoever_comes_first(
     cluster.start(2)
     cluster.start(3)
     wait_through_errors(lambda: leader_and_in_sync(cluster, topic)[0] is not None, "one leads")
-    # It leads for a moment at least: the first replica leads again as soon as it has caught up.
-    assert f"elect longest log topic={topic} partition=0 leader={most} " in _told(cluster)
+    # It leads for a moment at least: the first replica leads again as soon as it is in sync.
+    assert f"elect longest log topic={topic} partition=0 leader={most} " in _logged(cluster)
     cluster.wait_until_ready()
     assert sorted(numbers_in(cluster, topic)) == list(range(COUNT))
 
 
-def test_first_leads_at_once_where_the_machines_kept_their_power(cluster: LocalCluster, topic: str) -> None:
-    """The kernel wrote what the processes had handed to it."""
+def test_first_broker_leads_at_once_when_the_machines_kept_power(cluster: LocalCluster, topic: str) -> None:
+    """Without a power loss the kernel has written everything that the processes had handed to it."""
     kill_all(cluster)
     cluster.start(3)
     wait_through_errors(lambda: leader_and_in_sync(cluster, topic) == (3, (3,)), "broker 3 leads alone")

@@ -1,4 +1,4 @@
-"""Who leads, who follows, and what each of them is asked for in vain: three brokers as a client finds them."""
+"""Who leads, who follows, and what each of them refuses: three brokers as clients see them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REFUSED_BY_A_FOLLOWER = "NOT_LEADER_OR_FOLLOWER"
 
 @pytest.mark.parametrize(("partitions", "shares"), [(3, [1, 1, 1]), (2, [0, 1, 1]), (1, [0, 0, 1]), (7, [2, 2, 3])])
 def test_leaders_are_spread_evenly(cluster: LocalCluster, admin: Admin, partitions: int, shares: list[int]) -> None:
-    """W10: N partitions on N brokers, on N+M, on fewer; whatever other topics lead where."""
+    """W10: N partitions are spread evenly on N, more and fewer brokers, whatever other topics do."""
     described = admin.create_topic(f"spread-{partitions}", partitions=partitions, replication_factor=2).partitions
     leading = Counter(partition.leader for partition in described)
     assert sorted(leading[broker_id] for broker_id in cluster.broker_ids) == shares
@@ -36,7 +36,7 @@ def test_more_replicas_than_brokers_are_refused(admin: Admin) -> None:
 
 
 def test_follower_serves_neither_reads_nor_writes(cluster: LocalCluster, admin: Admin) -> None:
-    """W12: the leader serves all of its partition; an in-sync follower, which has every record, refuses."""
+    """W12: the leader serves all reads and writes; an in-sync follower, which has every record, refuses them."""
     leader = admin.create_topic("roles", replication_factor=3).partitions[0].leader
     produce(cluster, "roles", range(10))
     replicas_are_identical(cluster, "roles")
@@ -56,7 +56,7 @@ def test_follower_serves_neither_reads_nor_writes(cluster: LocalCluster, admin: 
 
 
 def _write(client: flight.FlightClient, path: flight.FlightDescriptor, batch: pa.RecordBatch) -> None:
-    """As any Flight client does; whichever call comes after the answer raises what that is."""
+    """Writes as any Flight client does; the first call after the refusal raises it."""
     writer, answers = client.do_put(path, batch.schema)
     writer.write_batch(batch)
     writer.done_writing()
@@ -65,7 +65,7 @@ def _write(client: flight.FlightClient, path: flight.FlightDescriptor, batch: pa
 
 
 def test_empty_disk_is_filled_from_the_leaders(cluster: LocalCluster, admin: Admin) -> None:
-    """W11: a broker that was stopped and given an empty disk has the same bytes again, under the same number."""
+    """W11: a broker restarted with an empty disk under the same id gets the same bytes again."""
     admin.create_topic("disk", partitions=3, replication_factor=3)
     produce(cluster, "disk", range(60))
     cluster.stop(2)
@@ -79,8 +79,10 @@ def test_empty_disk_is_filled_from_the_leaders(cluster: LocalCluster, admin: Adm
     assert sorted(numbers_in(cluster, "disk")) == list(range(90))
 
 
-def test_replicated_partitions_are_served_on_without_zookeeper(cluster: LocalCluster, admin: Admin) -> None:
-    """W26: ZooKeeper is away entirely: leaders and followers go on, no topic can be made; back: all is whole."""
+def test_replicated_partitions_are_served_without_zookeeper(cluster: LocalCluster, admin: Admin) -> None:
+    """W26: leaders and followers continue while ZooKeeper is away, though no topic can be created; afterwards all is
+    well.
+    """
     admin.create_topic("away", partitions=3, replication_factor=3)
     produce(cluster, "away", range(30))
     cluster.kill_zookeeper(1)

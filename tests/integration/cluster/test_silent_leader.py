@@ -1,4 +1,4 @@
-"""A leader that stands still: its process is stopped, its connections stay open."""
+"""A leader freezes: its process is stopped, its connections stay open."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from tests.waiting import take
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    """Three brokers whose sessions end soon; each test leaves all of them running."""
+    """Three brokers with short sessions; each test leaves all of them running."""
     with LocalCluster(brokers=3, settings={"zookeeper.session.timeout.ms": "4000"}) as made:
         yield made
 
 
-def test_producer_goes_on_with_the_next_leader_while_the_one_before_says_nothing(cluster: LocalCluster) -> None:
-    """W12: what the silent leader owes is sent to the next as soon as that is elected, whatever `request.timeout.ms`
-    is; nothing of it is in the log twice."""
+def test_producer_continues_with_the_next_leader_when_the_last_one_is_silent(cluster: LocalCluster) -> None:
+    """W12: frames that the silent leader did not acknowledge go to the next leader as soon as it is elected,
+    whatever `request.timeout.ms` is, and none is in the log twice.
+    """
     with (
         Admin(cluster.bootstrap_servers) as admin,
         Producer(cluster.bootstrap_servers, linger_ms=0, request_timeout_ms=600_000) as producer,
@@ -37,8 +38,8 @@ def test_producer_goes_on_with_the_next_leader_while_the_one_before_says_nothing
         cluster.wait_until_ready()
 
 
-def test_consumer_goes_on_with_the_next_leader_while_the_one_before_says_nothing(cluster: LocalCluster) -> None:
-    """W16: it finds the next leader by asking the other brokers; nothing is skipped, nothing comes twice."""
+def test_consumer_continues_with_the_next_leader_when_the_last_one_is_silent(cluster: LocalCluster) -> None:
+    """W16: the consumer finds the next leader by asking other brokers; nothing is skipped or read twice."""
     with (
         Admin(cluster.bootstrap_servers) as admin,
         Producer(cluster.bootstrap_servers, linger_ms=0) as producer,

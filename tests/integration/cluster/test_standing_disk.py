@@ -1,4 +1,4 @@
-"""A broker whose disk stands still: each fsync of its process takes longer than `replica.lag.time.max.ms`."""
+"""A broker whose disk stalls: each fsync of its process takes longer than `replica.lag.time.max.ms`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.integration.cluster.replicas import numbers_in, replicas_are_identica
 from tests.waiting import wait_until
 
 LAG_LIMIT_S = 2.0
-STALL_S = 30.0  # longer than all that is waited for: between two fsyncs the disk is well for a moment
+STALL_S = 30.0  # longer than every limit that is involved: between two fsyncs the disk is well for a moment
 PARTITIONS = 6
 
 
@@ -21,9 +21,10 @@ def leaders(admin: Admin) -> list[int | None]:
     return [partition.leader for partition in admin.describe_topic("stalled").partitions]
 
 
-def test_broker_whose_disk_stands_still_gives_its_leaderships_up_and_stays(tmp_path: Path) -> None:
-    """S6: others lead its partitions and take records while it stands still; it stays registered, and when its disk
-    goes on it has all there is and leads again. Nothing is lost, and nothing comes twice."""
+def test_broker_gives_up_its_leaderships_and_stays_when_its_disk_stalls(tmp_path: Path) -> None:
+    """S6: other brokers lead its partitions and accept records while the disk stalls; the broker stays registered,
+    and catches up and leads again when the disk recovers. Nothing is lost or duplicated.
+    """
     if not can_inject(tmp_path):
         return  # strace is missing here, or may not attach
     settings = {"replica.lag.time.max.ms": f"{LAG_LIMIT_S * 1_000:.0f}"}
@@ -59,7 +60,7 @@ def test_broker_whose_disk_stands_still_gives_its_leaderships_up_and_stays(tmp_p
             wait_until(lambda: stalled not in leaders(admin), "others lead", 10 * LAG_LIMIT_S)
             moved_s = time.monotonic() - began_s
             for _, _, future in sent:
-                future.result(30)  # though the disk stands still
+                future.result(30)  # though the disk stalls
             acknowledged_s = time.monotonic() - began_s
             send()
             for _, _, future in sent:
@@ -76,7 +77,7 @@ def test_broker_whose_disk_stands_still_gives_its_leaderships_up_and_stays(tmp_p
         }
         print(f"leaderships moved after {moved_s:.1f} s, all acknowledged after {acknowledged_s:.1f} s: {waits_s}")
         assert max(waits_s.values()) < 10 * LAG_LIMIT_S
-        wait_until(lambda: admin.check_health().is_healthy, "the cluster is healthy when the disk goes on")
+        wait_until(lambda: admin.check_health().is_healthy, "the cluster is healthy when the disk has recovered")
         assert admin.describe_cluster().brokers[stalled].epoch == epoch, "it was registered all the time"
         send()
         for _, _, future in sent:

@@ -1,4 +1,4 @@
-"""Members of groups that speak the requests themselves, to real brokers."""
+"""Group members that send the requests themselves, to real brokers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ATTEMPT_S = 5.0
 
 
 class GroupCaller:
-    """Calls of one group: to its coordinator, found anew whenever an answer may be tried again."""
+    """Calls for one group, sent to its coordinator, which is looked up again after each retriable answer."""
 
     def __init__(self, cluster: Cluster, group_id: str) -> None:
         self.cluster = cluster
@@ -37,12 +37,12 @@ class GroupCaller:
         self.coordinator: int | None = None
 
     def find(self) -> int:
-        """The coordinator, as any broker tells."""
+        """The coordinator, as any broker reports it."""
         request = FindCoordinatorRequest(group_id=self.group_id)
         return self.cluster.call("find_coordinator", request, FindCoordinatorResponse).broker_id
 
     def call(self, action: str, request: Message, response: type, limit_s: float = LIMIT_S):
-        """Until it is answered, or ``limit_s`` is over."""
+        """Repeats the call until it is answered or ``limit_s`` is over."""
 
         def answer():
             try:
@@ -64,7 +64,7 @@ class GroupCaller:
 
 
 class Member(GroupCaller):
-    """A member that carries out at once what it is told, whenever its `beat` is called."""
+    """A member that carries out each assignment at once, whenever its `beat` is called."""
 
     def __init__(self, cluster: Cluster, group_id: str, topic: str, **fields) -> None:
         super().__init__(cluster, group_id)
@@ -77,7 +77,7 @@ class Member(GroupCaller):
         self.sequence = 0
 
     def heartbeat(self, epoch: int | None = None) -> GroupHeartbeatResponse:
-        """One heartbeat."""
+        """Sends one heartbeat."""
         request = GroupHeartbeatRequest(
             group_id=self.group_id,
             member_id=self.member_id,
@@ -88,19 +88,19 @@ class Member(GroupCaller):
         return self.call("group_heartbeat", request, GroupHeartbeatResponse)
 
     def beat(self) -> None:
-        """One heartbeat, and what it says."""
+        """Sends one heartbeat and carries out the answer."""
         self.answer = self.heartbeat()
         if self.answer.assignment is not None:
             self.held = {number for part in self.answer.assignment for number in part.partitions}
             self.epoch = self.answer.member_epoch
 
     def leave(self) -> None:
-        """For good."""
+        """Leaves the group for good."""
         self.heartbeat(LEAVES)
         self.held = set()
 
     def commit(self, offsets: dict[int, int], **fields) -> list[str | None]:
-        """The codes of the errors, by entry."""
+        """Commits; returns the error codes by entry."""
         self.sequence += 1
         request = CommitOffsetsRequest(
             group_id=self.group_id,
@@ -115,7 +115,7 @@ class Member(GroupCaller):
 
 
 def entries(topic: str, offsets: dict[int, int]) -> tuple[CommittedOffset, ...]:
-    """As a commit has them."""
+    """The offsets as entries of a commit."""
     return tuple(
         CommittedOffset(at=PartitionKey(topic=topic, partition=number), offset=offset)
         for number, offset in offsets.items()
@@ -123,7 +123,7 @@ def entries(topic: str, offsets: dict[int, int]) -> tuple[CommittedOffset, ...]:
 
 
 def settle(members: list[Member], condition: Callable[[], bool], what: str, limit_s: float = LIMIT_S) -> float:
-    """Beats until all are settled and the condition holds; how long that took."""
+    """Heartbeats until all are settled and the condition holds; returns how long that took."""
 
     def is_so_after_a_beat() -> bool:
         for member in members:
@@ -136,7 +136,7 @@ def settle(members: list[Member], condition: Callable[[], bool], what: str, limi
 
 
 def refused(call: Callable[[], object]) -> str:
-    """The code of the error that a call raises."""
+    """The code of the error that the call raises."""
     try:
         call()
     except PylogError as error:

@@ -1,6 +1,6 @@
-"""Consumers of a group that read on their own: in a thread, or in a process that can be killed or frozen.
+"""Consumers of a group that read by themselves: in a thread, or in a process that can be killed or frozen.
 
-Run as a program: ``readers.py <bootstrap> <topic> <group> <settings as JSON>`` prints what happens, a line each.
+Run as a program: ``readers.py <bootstrap> <topic> <group> <settings as JSON>`` prints events, one a line.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from pyspark_log import Consumer, TopicPartition
 LIMIT_S = 60.0
 
 Event = tuple[str, list[list[int]]]
-"""``assign``, ``revoke``, ``lost`` with partitions, or ``records`` with partitions and offsets, behind ``handed``: when
-they were (monotonic, in ns)."""
+"""``assign``, ``revoke``, ``lost`` with partitions; or ``records`` with partitions and offsets, preceded by
+``handed``: when poll returned them (monotonic, in ns).
+"""
 
 
 def read(
@@ -44,14 +45,14 @@ def read(
 
 
 class _Noted:
-    """What a reader has said so far."""
+    """The events of a reader so far."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
 
     @property
     def records(self) -> list[tuple[int, int]]:
-        """Partition and offset of all that was handed out."""
+        """Partition and offset of every record that poll returned."""
         return [
             (partition, offset)
             for what, all_of in list(self.events)
@@ -61,7 +62,7 @@ class _Noted:
 
     @property
     def held(self) -> set[int]:
-        """The partitions, as the callbacks say."""
+        """The partitions held, according to the callbacks."""
         held: set[int] = set()
         for what, partitions in list(self.events):
             numbers = {each[0] for each in partitions}
@@ -73,11 +74,13 @@ class _Noted:
 
     @property
     def callbacks(self) -> list[Event]:
-        """All but the records."""
+        """All events but the records."""
         return [event for event in list(self.events) if event[0] in ("assign", "revoke", "lost")]
 
     def first_since(self, count: int, since_ns: int) -> Event | None:
-        """Behind so many events, but for records that had been handed out by then and were still to be told."""
+        """The first event after ``count`` others, ignoring records that poll had returned by ``since_ns`` but were
+        noted later.
+        """
         handed_ns = 0
         for what, values in self.events[count:]:
             if what == "handed":

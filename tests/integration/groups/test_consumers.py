@@ -1,4 +1,4 @@
-"""Consumers that share a topic, over real brokers: they come, go, die, stand still, and lose their coordinator."""
+"""Consumers that share a topic on real brokers join, leave, die, freeze and lose their coordinator."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tests.integration.groups.readers import Reader, ReaderProcess
 from tests.waiting import take, wait_until
 
 SESSION_MS = 2_000
-LONG_SESSION_MS = 6_000  # of who is to lose nothing, however busy the machine is
+LONG_SESSION_MS = 6_000  # for consumers that must not lose their session, however busy the machine is
 _names = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    """Three brokers that all run when a test ends."""
+    """Three brokers, all running when a test ends."""
     settings = {
         "group.min.session.timeout.ms": "1000",
         "zookeeper.session.timeout.ms": "4000",
@@ -42,7 +42,7 @@ def admin(cluster: LocalCluster) -> Iterator[Admin]:
 
 @pytest.fixture
 def topic(admin: Admin) -> str:
-    """Of two partitions."""
+    """A topic of two partitions."""
     name = f"shared-{next(_names)}"
     admin.create_topic(name, partitions=2)
     return name
@@ -55,7 +55,7 @@ def group() -> str:
 
 @pytest.fixture
 def reader(cluster: LocalCluster, group: str) -> Iterator[Callable[..., Reader]]:
-    """Makes members of the group."""
+    """Creates members of the group."""
     made: list[Reader] = []
 
     def make(*topics: str, **settings: object) -> Reader:
@@ -72,7 +72,7 @@ def reader(cluster: LocalCluster, group: str) -> Iterator[Callable[..., Reader]]
 
 
 class Writing:
-    """Writes to both partitions all the time, in a thread; ``count`` records to each."""
+    """Writes to both partitions continuously from a thread; ``count`` records to each."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self._bootstrap = bootstrap
@@ -106,10 +106,12 @@ def counted(*readers: Reader | ReaderProcess) -> Counter[tuple[int, int]]:
     return Counter(place for reader in readers for place in reader.records)
 
 
-def test_members_share_until_there_are_as_many_as_partitions_and_one_that_waits_takes_over(
+def test_members_share_one_partition_each_and_a_waiting_member_takes_over(
     cluster: LocalCluster, topic: str, reader: Callable[..., Reader]
 ) -> None:
-    """W21, W22, W23, W24: one has all, two share, a third waits; who leaves in order leaves no record out or twice."""
+    """W21, W22, W23, W24: one member has all, two share, a third waits; a member that leaves in order skips and
+    repeats no record.
+    """
     with Writing(cluster.bootstrap_servers, topic) as writing:
         first = reader(topic, session_timeout_ms=LONG_SESSION_MS)
         wait_until(lambda: first.held == {0, 1}, "the first has all")
@@ -133,8 +135,10 @@ def test_members_share_until_there_are_as_many_as_partitions_and_one_that_waits_
     assert counted(first, second, third) == writing.all
 
 
-def test_groups_each_get_all(cluster: LocalCluster, topic: str, group: str, reader: Callable[..., Reader]) -> None:
-    """W21."""
+def test_each_group_gets_all_records(
+    cluster: LocalCluster, topic: str, group: str, reader: Callable[..., Reader]
+) -> None:
+    """W21: each group reads every record."""
     with Producer(cluster.bootstrap_servers) as producer:
         for number in range(20):
             producer.send(topic, b"%d" % number, partition=number % 2)
@@ -147,7 +151,7 @@ def test_groups_each_get_all(cluster: LocalCluster, topic: str, group: str, read
 
 
 def test_callbacks_come_in_order_with_exactly_what_changes(topic: str, reader: Callable[..., Reader]) -> None:
-    """W22: on_revoke before the other's on_assign; what is kept is not mentioned again."""
+    """W22: on_revoke precedes the other's on_assign; kept partitions are not mentioned again."""
     first = reader(topic, session_timeout_ms=LONG_SESSION_MS)
     wait_until(lambda: first.held == {0, 1}, "the first has all")
     second = reader(topic, session_timeout_ms=LONG_SESSION_MS)
@@ -160,10 +164,12 @@ def test_callbacks_come_in_order_with_exactly_what_changes(topic: str, reader: C
     assert kept != moved
 
 
-def test_member_begins_at_the_current_offset_of_what_it_was_given(
+def test_member_begins_at_the_current_offset_of_its_partitions(
     cluster: LocalCluster, admin: Admin, topic: str, group: str
 ) -> None:
-    """W17: saved when subscribe returns; a second member, of the same thread, need not wait for the first's polls."""
+    """W17: the offset is saved when subscribe returns; a second member in the same thread need not wait for the
+    first's polls.
+    """
     with Producer(cluster.bootstrap_servers) as producer:
         for partition in (0, 1):
             producer.send(topic, b"before", partition=partition).result(20)
@@ -186,10 +192,10 @@ def test_member_begins_at_the_current_offset_of_what_it_was_given(
                 assert min(first.group_metadata().member_epoch, second.group_metadata().member_epoch) > 0
 
 
-def test_member_that_is_killed_is_replaced_with_the_next_record(
+def test_killed_member_is_replaced_from_its_next_record(
     cluster: LocalCluster, topic: str, group: str, reader: Callable[..., Reader]
 ) -> None:
-    """W19, W23: after its session; what it had not committed is read again, nothing is left out."""
+    """W19, W23: the member is replaced after its session; uncommitted records are read again and none is skipped."""
     with Writing(cluster.bootstrap_servers, topic) as writing:
         with ReaderProcess(
             cluster.bootstrap_servers, group, topic, session_timeout_ms=SESSION_MS, auto_commit_interval_ms=100
@@ -200,17 +206,17 @@ def test_member_that_is_killed_is_replaced_with_the_next_record(
             seen = len(doomed.records)
             wait_until(lambda: len(doomed.records) > seen + 20, "both read")
             doomed.send(signal.SIGKILL)
-        # Less than with what a coordinator that is new to the group adds.
+        # Less than with the delay that a coordinator new to the group adds.
         wait_until(lambda: other.held == {0, 1}, "the other has all", SESSION_MS / 1000 + 4)
         wait_until(lambda: {0, 1} <= {partition for partition, _ in other.records}, "and reads it")
     wait_until(lambda: set(counted(other, doomed)) >= set(writing.all), "all was read")
     assert set(counted(other, doomed)) == set(writing.all)
 
 
-def test_member_that_stands_still_hands_out_nothing_after_its_session(
+def test_frozen_member_returns_nothing_after_its_session(
     cluster: LocalCluster, topic: str, group: str, reader: Callable[..., Reader]
 ) -> None:
-    """W24: it finds out before it hands out anything, is told that all is lost, and goes on as another member."""
+    """W24: the member notices before it returns a record, gets on_lost for everything, and joins as a new member."""
     with (
         Writing(cluster.bootstrap_servers, topic) as writing,
         ReaderProcess(cluster.bootstrap_servers, group, topic, session_timeout_ms=SESSION_MS) as frozen,
@@ -232,7 +238,7 @@ def test_member_that_stands_still_hands_out_nothing_after_its_session(
 
 
 def coordinator_of(admin: Admin, group: str) -> int | None:
-    """None also while nobody answers."""
+    """The coordinator, or None while nobody answers."""
     try:
         return admin.describe_group(group).coordinator
     except errors.RetriableError:
@@ -240,10 +246,10 @@ def coordinator_of(admin: Admin, group: str) -> int | None:
 
 
 @pytest.mark.parametrize("what", ["killed", "paused"])
-def test_members_go_on_when_their_coordinator_is_away(
+def test_members_continue_when_their_coordinator_is_away(
     cluster: LocalCluster, admin: Admin, topic: str, group: str, reader: Callable[..., Reader], what: str
 ) -> None:
-    """W19, W24: with the next broker, as the members that they are, if their session lasts that long."""
+    """W19, W24: members continue with the next coordinator under their member ids if their sessions last that long."""
     with Writing(cluster.bootstrap_servers, topic) as writing:
         members = [reader(topic, session_timeout_ms=30_000), reader(topic, session_timeout_ms=30_000)]
         wait_until(lambda: all(len(member.held) == 1 for member in members), "they share")
@@ -264,10 +270,10 @@ def test_members_go_on_when_their_coordinator_is_away(
     assert counted(*members) == writing.all
 
 
-def test_members_go_on_when_zookeeper_was_away(
+def test_members_continue_when_zookeeper_was_away(
     cluster: LocalCluster, topic: str, reader: Callable[..., Reader]
 ) -> None:
-    """W19, W24, W26: for longer than their sessions: then they lose what they have, and get it again."""
+    """W19, W24, W26: after an outage longer than their sessions members lose their partitions and get them again."""
     with Writing(cluster.bootstrap_servers, topic) as writing:
         members = [reader(topic), reader(topic)]
         wait_until(lambda: all(len(member.held) == 1 for member in members), "they share")
@@ -282,10 +288,10 @@ def test_members_go_on_when_zookeeper_was_away(
     wait_until(lambda: set(counted(*members)) >= set(writing.all), "all was read")
 
 
-def test_member_that_does_not_poll_gives_its_share_to_others(
+def test_member_that_does_not_poll_loses_its_partitions_to_others(
     cluster: LocalCluster, topic: str, group: str, reader: Callable[..., Reader]
 ) -> None:
-    """W23: though its process lives; its next poll says that all is lost, and it joins anew."""
+    """W23: the member does so although its process lives; its next poll calls on_lost and joins again."""
     lost: list[TopicPartition] = []
     with Consumer(
         bootstrap_servers=cluster.bootstrap_servers,
@@ -305,8 +311,8 @@ def test_member_that_does_not_poll_gives_its_share_to_others(
         wait_until(lambda: away.poll(0.1) or away.assignment(), "it is a member again")
 
 
-def test_static_member_that_comes_back_gets_what_it_had(topic: str, reader: Callable[..., Reader]) -> None:
-    """W23: within its session nobody else gets it; who takes its instance id meanwhile fences it."""
+def test_static_member_that_comes_back_gets_its_partitions_back(topic: str, reader: Callable[..., Reader]) -> None:
+    """W23: within its session nobody else gets its partitions; another member with its instance id fences it."""
     first = reader(topic, group_instance_id="a", session_timeout_ms=10_000)
     second = reader(topic, group_instance_id="b", session_timeout_ms=10_000)
     wait_until(lambda: len(first.held) == len(second.held) == 1, "they share")
@@ -317,16 +323,18 @@ def test_static_member_that_comes_back_gets_what_it_had(topic: str, reader: Call
     wait_until(lambda: again.held, "it has its share again")
     assert (again.held, first.callbacks) == (held, callbacks)
     usurper = reader(topic, group_instance_id="b", session_timeout_ms=10_000)
-    wait_until(lambda: again.error is not None, "it is told that it was replaced")
+    wait_until(lambda: again.error is not None, "it learns that it was replaced")
     assert isinstance(again.error, errors.FencedInstanceIdError)
     again.error = None
     wait_until(lambda: usurper.held == held, "the other process has its share, when the lease is over")
 
 
-def test_commits_count_only_for_what_the_member_holds(
+def test_commits_are_accepted_only_for_partitions_the_member_holds(
     cluster: LocalCluster, admin: Admin, topic: str, group: str
 ) -> None:
-    """W18, W24: not of others' partitions; and of who is no member only while there is none."""
+    """W18, W24: commits for others' partitions are refused; a non-member may commit only while the group has no
+    members.
+    """
     at, other_at = TopicPartition(topic, 0), TopicPartition(topic, 1)
     options = {"bootstrap_servers": cluster.bootstrap_servers, "group_id": group, "session_timeout_ms": SESSION_MS}
     with Consumer(topic, **options) as first, Consumer(topic, **options) as second:
@@ -336,18 +344,18 @@ def test_commits_count_only_for_what_the_member_holds(
         first.commit({at: 0})
         with pytest.raises(errors.StaleMemberEpochError):
             first.commit({at: 0, other_at: 0})
-        with Consumer(**options) as stranger:
-            stranger.assign([at])
+        with Consumer(**options) as outsider:
+            outsider.assign([at])
             with pytest.raises(errors.NonEmptyGroupError):
-                stranger.commit({at: 0})
-    with Consumer(**options) as stranger:
-        stranger.assign([at])
+                outsider.commit({at: 0})
+    with Consumer(**options) as outsider:
+        outsider.assign([at])
         wait_until(lambda: admin.describe_group(group).state == "empty", "all have left")
-        stranger.commit({at: 0})
+        outsider.commit({at: 0})
 
 
-def test_member_follows_topics_that_a_pattern_finds(cluster: LocalCluster, admin: Admin, group: str) -> None:
-    """W16, W22: topics that come and go are shared, too."""
+def test_member_follows_topics_that_match_its_pattern(cluster: LocalCluster, admin: Admin, group: str) -> None:
+    """W16, W22: topics that are created and deleted are shared, too."""
     prefix = f"pattern-{next(_names)}"
     admin.create_topic(f"{prefix}-a", partitions=2)
     options = {"bootstrap_servers": cluster.bootstrap_servers, "group_id": group, "session_timeout_ms": SESSION_MS}
@@ -370,10 +378,10 @@ def test_member_follows_topics_that_a_pattern_finds(cluster: LocalCluster, admin
         assert {at.topic for at in first.assignment() | second.assignment()} == {f"{prefix}-b"}
 
 
-def test_member_is_refused_with_the_reason(
+def test_refused_member_gets_the_reason(
     cluster: LocalCluster, pylog_cluster: LocalCluster, topic: str, group: str
 ) -> None:
-    """W21: at the subscription; the consumer can be used for something else then."""
+    """W21: subscribe raises the reason; the consumer remains usable for something else."""
     strict = pylog_cluster
     with (
         Admin(strict.bootstrap_servers) as admin,
@@ -388,7 +396,7 @@ def test_member_is_refused_with_the_reason(
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_forked_child_of_a_member_is_not_the_member(cluster: LocalCluster, topic: str, group: str) -> None:
-    """W24: the parent reads on; the child may subscribe as a member of its own."""
+    """W24: the parent continues to read; the child may subscribe as a member of its own."""
     options = {"bootstrap_servers": cluster.bootstrap_servers, "group_id": group, "session_timeout_ms": LONG_SESSION_MS}
     with Consumer(topic, auto_offset_reset="earliest", **options) as consumer:
         member_id = consumer.group_metadata().member_id

@@ -1,4 +1,4 @@
-"""Groups over three real brokers: sharing, coordinators that die or stop, offsets that survive them."""
+"""Groups over three real brokers: sharing, coordinators that die or stop, offsets that survive both."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def brokers() -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def cluster(brokers: LocalCluster) -> Iterator[Cluster]:
-    """A client's."""
+    """A client's connection to the cluster."""
     made = Cluster.at(brokers.bootstrap_servers)
     made.refresh()
     yield made
@@ -47,7 +47,7 @@ def cluster(brokers: LocalCluster) -> Iterator[Cluster]:
 
 
 def test_one_member_has_every_partition_and_two_share(cluster: Cluster) -> None:
-    """W22: one consumer in a group has every partition; when another joins, they share; when it leaves, one has all."""
+    """W22: one member has every partition, two share them, and the one that remains has all again."""
     first = Member(cluster, "shared", "t")
     took_s = settle([first], lambda: first.held == ALL, "one has all")
     assert took_s < 10
@@ -60,7 +60,7 @@ def test_one_member_has_every_partition_and_two_share(cluster: Cluster) -> None:
 
 
 def test_killed_coordinators_groups_are_taken_over_within_seconds(brokers: LocalCluster, cluster: Cluster) -> None:
-    """W19: members keep their epochs and partitions, and what was committed is there."""
+    """W19: members keep their epochs and partitions, and committed offsets are there."""
     members = [Member(cluster, "killed", "t") for _ in range(2)]
     settle(members, lambda: all(len(member.held) == 3 for member in members), "both have a half")
     held = [set(member.held) for member in members]
@@ -94,7 +94,7 @@ def test_killed_coordinators_groups_are_taken_over_within_seconds(brokers: Local
 def test_member_that_died_with_its_coordinator_loses_its_partitions_after_its_session(
     brokers: LocalCluster, cluster: Cluster
 ) -> None:
-    """W24: the successor waits for the dead member's whole session before it gives its partitions away."""
+    """W24: the successor waits for the dead member's whole session before it reassigns its partitions."""
     members = [Member(cluster, "both", "t", session_timeout_ms=3_000) for _ in range(2)]
     settle(members, lambda: all(len(member.held) == 3 for member in members), "both have a half")
     coordinator = members[0].coordinator
@@ -102,7 +102,7 @@ def test_member_that_died_with_its_coordinator_loses_its_partitions_after_its_se
     brokers.kill(coordinator)
     started_s = time.monotonic()
     try:
-        settle(members[:1], lambda: members[0].held == ALL, "the one that lives has all")
+        settle(members[:1], lambda: members[0].held == ALL, "the live one has all")
         assert 3 < time.monotonic() - started_s < 20
         assert refused(members[1].heartbeat) == "UNKNOWN_MEMBER_ID"
         members[0].leave()
@@ -111,7 +111,7 @@ def test_member_that_died_with_its_coordinator_loses_its_partitions_after_its_se
         brokers.wait_until_ready()
 
 
-def test_stopped_coordinator_gives_its_groups_up_at_once(brokers: LocalCluster, cluster: Cluster) -> None:
+def test_stopped_coordinator_gives_up_its_groups_at_once(brokers: LocalCluster, cluster: Cluster) -> None:
     member = Member(cluster, "stopped", "t")
     settle([member], lambda: member.held == ALL, "it has all")
     epoch, coordinator = member.epoch, member.coordinator
@@ -129,9 +129,7 @@ def test_stopped_coordinator_gives_its_groups_up_at_once(brokers: LocalCluster, 
         brokers.wait_until_ready()
 
 
-def test_partitions_and_topics_that_come_and_go_are_given_out_within_a_second(
-    brokers: LocalCluster, cluster: Cluster
-) -> None:
+def test_added_and_deleted_partitions_are_reassigned_within_a_second(brokers: LocalCluster, cluster: Cluster) -> None:
     with Admin(brokers.bootstrap_servers) as admin:
         member = Member(cluster, "changes", "grows")
         settle([member], lambda: member.epoch > 0, "it is a member")
@@ -146,8 +144,8 @@ def test_partitions_and_topics_that_come_and_go_are_given_out_within_a_second(
         member.leave()
 
 
-def test_offsets_are_committed_by_members_or_by_nobody(cluster: Cluster) -> None:
-    """W18; who is not a member commits only to groups without members."""
+def test_offsets_are_committed_by_members_or_without_members(cluster: Cluster) -> None:
+    """W18: a non-member may commit only to groups without members."""
     nobody = GroupCaller(cluster, "offsets")
 
     def commit(offset: int) -> CommitOffsetsResponse:
@@ -174,7 +172,7 @@ def test_administrators_see_and_change_groups(brokers: LocalCluster, cluster: Cl
     caller = GroupCaller(cluster, "seen")
     member = Member(cluster, "seen", "t", client_id="c", client_host="h")
     settle([member], lambda: member.held == ALL, "it has all")
-    member.beat()  # it has carried out what it was told
+    member.beat()  # it has carried out its assignment
 
     def listed(broker_id: int):
         channel = cluster._channel(cluster.address_of(broker_id))

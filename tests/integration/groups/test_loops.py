@@ -1,4 +1,4 @@
-"""Members that read in loops: a share that changes between two records, a member that is removed."""
+"""Members that read in loops: an assignment that changes between two records, a member that is removed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def admin(cluster: LocalCluster) -> Iterator[Admin]:
 
 @pytest.fixture
 def topic(cluster: LocalCluster, admin: Admin) -> str:
-    """Of two partitions, with 400 records in each."""
+    """A topic of two partitions with 400 records each."""
     name = f"loop-{next(_names)}"
     admin.create_topic(name, partitions=2)
     with Producer(cluster.bootstrap_servers) as producer:
@@ -40,8 +40,10 @@ def topic(cluster: LocalCluster, admin: Admin) -> str:
     return name
 
 
-def test_loop_with_a_slow_body_gives_a_partition_up_between_two_records(cluster: LocalCluster, topic: str) -> None:
-    """W22, W24: not only after a batch of hundreds; the other goes on with the very next record."""
+def test_loop_with_a_slow_body_gives_up_a_partition_between_two_records(cluster: LocalCluster, topic: str) -> None:
+    """W22, W24: the partition is not held for the rest of a batch; the other member continues with the very next
+    record.
+    """
     seen: list[tuple[int, int]] = []
     revoked: list[TopicPartition] = []
     is_ended = threading.Event()
@@ -64,7 +66,7 @@ def test_loop_with_a_slow_body_gives_a_partition_up_between_two_records(cluster:
     worker.start()
     wait_until(lambda: len(seen) > 5, "the loop runs")
     with Reader(cluster.bootstrap_servers, topic, topic) as other:
-        wait_until(lambda: other.held, "the other has its share", 15)  # a batch takes 20
+        wait_until(lambda: other.held, "the other has its share", 15)  # a batch takes 20 s
         (moved,) = other.held
         wait_until(lambda: len([1 for partition, _ in other.records if partition == moved]) > 5, "and reads it")
         is_ended.set()
@@ -75,23 +77,23 @@ def test_loop_with_a_slow_body_gives_a_partition_up_between_two_records(cluster:
     assert TopicPartition(topic, moved) in revoked
 
 
-def test_member_that_is_removed_is_told_and_joins_anew(cluster: LocalCluster, admin: Admin, topic: str) -> None:
-    """W27, W24: `Admin.remove_group_members`; its share is free when its lease has ended."""
+def test_removed_member_gets_on_lost_and_joins_again(cluster: LocalCluster, admin: Admin, topic: str) -> None:
+    """W27, W24: after `Admin.remove_group_members` the partitions are free when the member's lease has ended."""
     with Reader(cluster.bootstrap_servers, topic, topic, session_timeout_ms=2_000) as member:
         wait_until(lambda: member.held == {0, 1}, "it has all")
         before = member.consumer.group_metadata().member_id
         admin.remove_group_members(topic, [before])
-        wait_until(lambda: ("lost", [[0], [1]]) in member.callbacks, "it is told")
+        wait_until(lambda: ("lost", [[0], [1]]) in member.callbacks, "on_lost is called")
         wait_until(lambda: member.held == {0, 1}, "it has all again")
         assert member.consumer.group_metadata().member_id not in ("", before)
     assert [what for what, _ in member.callbacks] == ["assign", "lost", "assign", "revoke"]
 
 
 @pytest.mark.parametrize("how", ["close", "unsubscribe"])
-def test_member_that_commits_by_itself_can_do_so_when_it_gives_its_share_back(
+def test_member_can_commit_when_its_partitions_are_revoked(
     cluster: LocalCluster, admin: Admin, topic: str, how: str
 ) -> None:
-    """W18, W19: in ``on_revoke``, also while the consumer is being closed; the next goes on behind it."""
+    """W18, W19: a commit in ``on_revoke`` works, also during close; the next member continues after it."""
     consumer = Consumer(
         bootstrap_servers=cluster.bootstrap_servers,
         group_id=topic,

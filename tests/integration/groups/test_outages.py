@@ -1,4 +1,4 @@
-"""Groups while ZooKeeper is away, and while their coordinator stands still."""
+"""Groups while ZooKeeper is away, and while their coordinator is frozen."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SESSION_MS = 20_000
 
 @pytest.fixture(scope="module")
 def brokers() -> Iterator[LocalCluster]:
-    """Three brokers whose sessions end soon; each test leaves them running."""
+    """Three brokers with short sessions; each test leaves them running."""
     with LocalCluster(brokers=3, settings={"zookeeper.session.timeout.ms": "4s"}) as made:
         with Admin(made.bootstrap_servers) as admin:
             admin.create_topic("t", partitions=3, replication_factor=3)
@@ -30,7 +30,7 @@ def brokers() -> Iterator[LocalCluster]:
 
 
 def answers(member: Member, address: Address) -> str:
-    """What the broker there says to the member's heartbeat."""
+    """The broker's answer to the member's heartbeat."""
     request = GroupHeartbeatRequest(group_id=member.group_id, member_id=member.member_id, member_epoch=member.epoch)
     channel = member.cluster._channel(address)
     try:
@@ -40,8 +40,8 @@ def answers(member: Member, address: Address) -> str:
     return "OK"
 
 
-def test_coordinator_answers_a_few_seconds_without_zookeeper_and_goes_on_when_it_is_back(brokers: LocalCluster) -> None:
-    """No lease is extended by who does not know whether it still is the coordinator; nobody loses anything by it."""
+def test_coordinator_answers_briefly_without_zookeeper_and_continues_when_it_is_back(brokers: LocalCluster) -> None:
+    """A broker that is unsure whether it is still the coordinator extends no lease; nobody loses anything by that."""
     cluster = Cluster.at(brokers.bootstrap_servers)
     member = Member(cluster, "g", "t", session_timeout_ms=SESSION_MS)
     settle([member], lambda: member.held == ALL, "it has all")
@@ -65,8 +65,8 @@ def test_coordinator_answers_a_few_seconds_without_zookeeper_and_goes_on_when_it
     brokers.wait_until_ready()
 
 
-def test_coordinator_that_stands_still_is_deposed_and_says_so_afterwards(brokers: LocalCluster) -> None:
-    """W24: two brokers that both take themselves for the coordinator never both answer."""
+def test_frozen_coordinator_is_replaced_and_refuses_afterwards(brokers: LocalCluster) -> None:
+    """W24: two brokers that both believe to be the coordinator never both answer."""
     cluster = Cluster.at(brokers.bootstrap_servers)
     member = Member(cluster, "standing", "t", session_timeout_ms=SESSION_MS)
     settle([member], lambda: member.held == ALL, "it has all")

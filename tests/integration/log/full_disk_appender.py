@@ -1,4 +1,4 @@
-"""Fills a disk with a log, frees it, starts anew, and prints what it found as JSON.
+"""Fills a disk with a log, frees space, opens the log again, and prints the findings as JSON.
 
 Run by test_log_full_disk.py: ``python full_disk_appender.py <directory> enospc|fsize``. ``enospc``: the directory's
 file system is small; a ballast file is removed to make room again. ``fsize``: RLIMIT_FSIZE bounds each file instead.
@@ -23,7 +23,7 @@ CONFIG = topic_settings(segment_bytes=256 << 10)
 
 
 def fill(log) -> tuple[list[bytes], str]:
-    """Appends until it fails: what was acknowledged (the producers' bytes), and the error's code."""
+    """Appends until it fails; returns what was acknowledged (the producers' bytes) and the error's code."""
     acknowledged: list[bytes] = []
     try:
         while True:

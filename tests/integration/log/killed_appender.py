@@ -36,7 +36,7 @@ ACKNOWLEDGED = struct.Struct("<qq")  # base offset, seed
 
 
 def sample(seed: int) -> bytes:
-    """The frame of ``seed``: its bytes follow from the seed."""
+    """The frame of ``seed``, which determines its bytes."""
     rng = random.Random(seed)
     values = [rng.randbytes(rng.randrange(300)) for _ in range(rng.randrange(1, 5))]
     batch = pa.record_batch({"value": pa.array(values, pa.binary())})
@@ -44,7 +44,7 @@ def sample(seed: int) -> bytes:
 
 
 def append_for_ever(path: Path, first_seed: int, pipe: int) -> None:
-    """The child: opens, appends, flushes, acknowledges, now and then does what schedulers do."""
+    """The child: opens the log, appends, flushes, acknowledges, and now and then does the schedulers' work."""
     with LogDirectory.open(path, cluster_id="kills", broker_id=1) as directory:
         log = directory.log("t", 0, TOPIC_ID, CONFIG)
         log.set_high_watermark(log.log_end_offset)
@@ -63,7 +63,7 @@ def append_for_ever(path: Path, first_seed: int, pipe: int) -> None:
 
 
 def run_child(path: Path, first_seed: int, seconds: float, *, at_work: bool) -> tuple[dict[int, int], bool]:
-    """Kills the child ``seconds`` after its first acknowledgement (``at_work``), or after its birth.
+    """Kills the child ``seconds`` after its first acknowledgement (``at_work``), or after its start.
 
     Returns (base offset → seed of what the child acknowledged before it was killed, whether it was at work).
     """
@@ -92,7 +92,7 @@ def run_child(path: Path, first_seed: int, seconds: float, *, at_work: bool) -> 
 
 
 def frames_by_offset(log: PartitionLog) -> dict[int, bytes]:
-    """All frames, verified and dense; the producer's part of their bytes."""
+    """All frames, verified and dense: the part of their bytes that the producer wrote."""
     found: dict[int, bytes] = {}
     offset, expected = log.log_start_offset, None
     while (piece := log.read(offset, max_bytes=1 << 20, upto=log.log_end_offset)) is not None:
@@ -133,7 +133,7 @@ def check_indexes(directory: Path, bases: tuple[int, ...]) -> int:
 
 
 def main(path: Path, kills: int) -> dict[str, int]:
-    # Once in the parent, so that no child pays for the first use of Arrow.
+    # Once in the parent, so that no child pays for Arrow's initialisation.
     with LogDirectory.open(path.with_name("warm"), cluster_id="kills", broker_id=1) as directory:
         log = directory.log("t", 0, TOPIC_ID, CONFIG)
         log.append_as_leader([sample(0)], leader_epoch=0, now_ms=1 << 41)
@@ -151,7 +151,7 @@ def main(path: Path, kills: int) -> dict[str, int]:
         report["acknowledged"] += len(more)
         acknowledged.update(more)
         if number % 4 and number != kills - 1:
-            continue  # most kills hit what the last kill left, unseen
+            continue  # most kills hit what the last kill left behind, which nobody had checked
         with LogDirectory.open(path, cluster_id="kills", broker_id=1) as directory:
             log = directory.log("t", 0, TOPIC_ID, CONFIG)
             found = frames_by_offset(log)

@@ -1,7 +1,7 @@
-"""Threads that read a log while others truncate it, delete its records, apply retention, and make it anew.
+"""Threads read a log while others truncate it, delete its records, apply retention and recreate it.
 
-Run by test_log_readers.py: ``python shrinking_reader.py <data directory>``; prints a report as JSON. Each value says
-which frame it belongs to, so a reader sees whether it was served bytes of another.
+Run by test_log_readers.py: ``python shrinking_reader.py <data directory>``; prints a report as JSON. Each value names
+its frame, so a reader sees whether it was served bytes of another.
 """
 
 from __future__ import annotations
@@ -28,19 +28,21 @@ LONGEST_S = 90.0
 
 
 class Shared:
-    """What the threads share: the log of now, whether to stop, what was seen."""
+    """What the threads share: the current log, whether to stop, what was observed."""
 
     def __init__(self, directory: LogDirectory) -> None:
         self.directory = directory
         self.stop = threading.Event()
         self.log: PartitionLog = self.make()
-        self.report = {"reads": 0, "held_reads": 0, "truncations": 0, "deletions": 0, "retentions": 0, "anew": 0}
+        self.report = {"reads": 0, "held_reads": 0, "truncations": 0, "deletions": 0, "retentions": 0, "recreations": 0}
         self.errors: list[str] = []
 
     def saw_enough(self) -> bool:
-        """Whether each thing happened often enough to have met the others."""
+        """Whether each event happened often enough to have met the others."""
         reads = self.report["reads"] > 1000 and self.report["held_reads"] > 100
-        return reads and all(self.report[what] > 5 for what in ("truncations", "deletions", "retentions", "anew"))
+        return reads and all(
+            self.report[what] > 5 for what in ("truncations", "deletions", "retentions", "recreations")
+        )
 
     def make(self) -> PartitionLog:
         log = self.directory.log("t", 0, uuid.uuid4(), CONFIG)
@@ -60,7 +62,7 @@ def read(shared: Shared, seed: int) -> None:
                 continue
             piece = log.read(rng.randrange(start, end), max_bytes=rng.choice([1, 4096, 1 << 20]), upto=end)
         except (OffsetOutOfRangeError, NotLeaderOrFollowerError):
-            continue  # it was shortened, or deleted, between the two calls
+            continue  # it was shortened or deleted between the two calls
         if piece is None:
             continue
         if rng.random() < 0.3 and len(held) < 20:
@@ -74,7 +76,7 @@ def read(shared: Shared, seed: int) -> None:
 
 
 def check(shared: Shared, log: PartitionLog, piece: LogSlice, what: str) -> None:
-    """The slice's frames are whole, dense, this log's, and those it said."""
+    """The slice's frames are whole, dense, this log's, and those it announced."""
     with piece:
         data = piece.load()
     expected = piece.start_offset
@@ -89,7 +91,7 @@ def check(shared: Shared, log: PartitionLog, piece: LogSlice, what: str) -> None
 
 
 def shorten(shared: Shared) -> None:
-    """Appends, and does to the log all that takes bytes away."""
+    """Appends, and applies every operation that removes bytes from the log."""
     rng = random.Random(1)
     while not shared.stop.is_set():
         log = shared.log
@@ -107,7 +109,7 @@ def shorten(shared: Shared) -> None:
         elif action < 0.85:
             shared.directory.delete(TopicPartition("t", 0))
             shared.log = shared.make()
-            shared.report["anew"] += 1
+            shared.report["recreations"] += 1
 
 
 def guarded(shared: Shared, work: object, *arguments: object) -> None:

@@ -1,4 +1,4 @@
-"""A really full disk: a small tmpfs where this user may mount one; else the limit of a file's size stands in for it."""
+"""A really full disk: a small tmpfs where this user may mount one, else a limit on file sizes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def run(*arguments: str) -> dict[str, object]:
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """(directory of a file system of 2 MiB, "enospc"); where none can be mounted (any directory, "fsize")."""
+    """(Directory of a file system of 2 MiB, "enospc"); where none can be mounted (any directory, "fsize")."""
     target = tmp_path / "disk"
     target.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(target)]
@@ -39,7 +39,9 @@ def small_disk(tmp_path):
 
 
 def test_full_disk_takes_the_log_offline_and_a_restart_with_space_finds_everything(small_disk):
-    """Storage error, other partitions go on, nothing acknowledged is missing after space is back."""
+    """Appends fail with a storage error, other partitions continue, and no acknowledged record is missing once there
+    is space.
+    """
     path, how = small_disk
     report = run(str(path), how)
     assert report["error_code"] == "KAFKA_STORAGE_ERROR"

@@ -1,6 +1,6 @@
-"""kill -9 of processes that append, at random moments, on the real file system.
+"""kill -9 of appending processes at random moments, on the real file system.
 
-The children are forked from one warm process that imports only the log: 200 of them in well under two minutes.
+The children are forked from one warm process that imports only the log: 200 of them take well under two minutes.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pathlib import Path
 KILLS = 200
 
 
-def test_kill_at_random_moments_loses_nothing_acknowledged(tmp_path):
-    """After each of 200 kills everything acknowledged is there, offsets are dense, indexes agree."""
+def test_kills_at_random_moments_lose_no_acknowledged_frame(tmp_path):
+    """After each of 200 kills every acknowledged frame is there, offsets are dense, and indexes agree."""
     child = subprocess.run(
         [sys.executable, str(Path(__file__).with_name("killed_appender.py")), str(tmp_path / "data"), str(KILLS)],
         stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""Many threads on one log, on the real file system: readers over everything that removes files, and group commit."""
+"""Many threads on one log, on the real file system: readers during file removal, and group commit."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.unit.log.log_samples import append, frame, open_directory, open_log
 from tests.waiting import wait_until
 
 
-def test_readers_hold_what_they_read_over_retention_deletion_and_truncation(tmp_path):
-    """No SIGBUS, ever. In a process of its own, so that a crash of the interpreter is seen."""
+def test_readers_keep_their_slices_through_retention_deletion_and_truncation(tmp_path):
+    """No SIGBUS ever occurs. The test has a process of its own, so that a crash of the interpreter is seen."""
     child = subprocess.run(
         [sys.executable, str(Path(__file__).with_name("shrinking_reader.py")), str(tmp_path / "data")],
         stdout=subprocess.PIPE,
@@ -28,7 +28,7 @@ def test_readers_hold_what_they_read_over_retention_deletion_and_truncation(tmp_
     assert report["errors"] == []
     assert report["reads"] > 500
     assert report["held_reads"] > 50, "slices must be loaded after their segment went"
-    assert min(report["truncations"], report["deletions"], report["retentions"], report["anew"]) > 3
+    assert min(report["truncations"], report["deletions"], report["retentions"], report["recreations"]) > 3
 
 
 class SlowSync(RealFiles):
@@ -44,8 +44,8 @@ class SlowSync(RealFiles):
         super().sync(descriptor)
 
 
-def test_one_fsync_serves_all_who_wait_and_appends_go_on_meanwhile(tmp_path):
-    """``flush.mode=ack``: group commit; the lock for appends is not held while the disk works."""
+def test_one_fsync_serves_all_waiters_and_appends_continue_meanwhile(tmp_path):
+    """``flush.mode=ack`` commits in groups, and the append lock is not held during an fsync."""
     files = SlowSync()
     files.gate.set()
     with open_directory(files, tmp_path) as directory:

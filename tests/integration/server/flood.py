@@ -1,7 +1,8 @@
-"""``python tests/integration/server/flood.py PORT CONNECTIONS CALLS given-up|served``: calls as fast as they are taken.
+"""``python tests/integration/server/flood.py PORT CONNECTIONS CALLS given-up|served``: calls as fast as they are
+accepted.
 
-On so many connections at once, each made again when it is cut, until so many calls were sent in all or 15 s are over.
-Given up: reset as soon as they are begun. Prints how many calls went, and how often a connection was cut.
+Uses that many connections at once and replaces those that are cut, until CALLS were sent in all or 15 s are over.
+given-up: each call is reset as soon as it has begun. Prints the number of calls and of cut connections.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _METHODS = ("DoGet", "DoPut", "DoExchange", "DoAction")
 
 
 def flood(port: int, connections: int, calls: int, *, given_up: bool) -> tuple[int, int]:
-    """How many calls went, and how often a connection was cut."""
+    """Returns the number of calls sent and of cut connections."""
     action = encode_action("metadata", MetadataRequest(topics=()))
     message = bytes_field(1, action.type.encode()) + bytes_field(2, bytes(action.body))
     until_s = time.monotonic() + _LIMIT_S

@@ -33,7 +33,7 @@ class Connection:
     def call(self, method: str, messages: list[bytes], *, prefixed: bool = True, end: bool = True) -> None:
         """Begins a call with all its messages. ``prefixed=False``: they carry their own gRPC length prefix.
 
-        Such calls, and those with ``end=False``, may stay without an answer, so `drain` does not wait for them.
+        Such calls, and those with ``end=False``, may stay unanswered, so `drain` does not wait for them.
         """
         stream = self._next_stream
         self._next_stream += 2
@@ -59,11 +59,11 @@ class Connection:
         self._send(b"".join(parts))
 
     def send_raw(self, data: bytes) -> None:
-        """Bytes as they are, in the middle of the connection."""
+        """Sends bytes as they are, in the middle of the connection."""
         self._send(data)
 
     def drain(self, timeout_s: float) -> int:
-        """Reads until all calls are answered, the connection ends or time is up; returns calls without an answer."""
+        """Reads until all calls are answered, the connection ends or time is up; returns the unanswered calls."""
         deadline = time.monotonic() + timeout_s
         while self._open and not self.is_broken and (left := deadline - time.monotonic()) > 0:
             self.socket.settimeout(left)

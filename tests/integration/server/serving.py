@@ -40,7 +40,7 @@ TOPICS = {
 
 
 class Witness:
-    """A service whose calls are noted: which method, and by whom. Whatever is called has its `Caller` first."""
+    """A service whose calls are recorded: which method, and by whom. Each method takes its `Caller` first."""
 
     def __init__(self, service: object, noted: dict[str, dict[str, object]]) -> None:
         self._service = service
@@ -52,7 +52,7 @@ class Witness:
 
 
 def noting(name: str, call: Callable[..., Any], noted: dict[str, dict[str, object]]) -> Callable[..., Any]:
-    """The same call; who made it last is noted under its name."""
+    """Makes the same call and records its caller under the method's name."""
 
     def noting_call(caller: Any, *args: Any, **kwargs: Any) -> Any:
         noted[name] = {"type": type(caller).__name__, **dataclasses.asdict(caller)}
@@ -62,9 +62,9 @@ def noting(name: str, call: Callable[..., Any], noted: dict[str, dict[str, objec
 
 
 def serve(directory: str, max_streams: int, *, notes_callers: bool = False) -> None:
-    """Serves until SIGTERM; prints its port as JSON first. ``exec``-ed with a fresh interpreter by `Server`.
+    """Serves until SIGTERM; prints its port as JSON first. `Server` executes it in a fresh interpreter.
 
-    ``notes_callers``: serves every action, most of them with an answer that says nothing, and tells who called what.
+    ``notes_callers``: serves every action, most of them with an empty answer, and reports who called what.
     """
     from serving_groups import group_actions
 
@@ -126,9 +126,9 @@ def serve(directory: str, max_streams: int, *, notes_callers: bool = False) -> N
 
     def open_streams(caller: Caller, request: requests.DescribeConfigRequest) -> requests.DescribeConfigResponse:
         kinds = ",".join(server.open_streams)
-        told = {"open": kinds, "most_at_work": str(most_at_work[0]), "callers": json.dumps(noted)}
+        reported = {"open": kinds, "most_at_work": str(most_at_work[0]), "callers": json.dumps(noted)}
         return requests.DescribeConfigResponse(
-            entries={name: requests.ConfigEntry(value=value, source="test") for name, value in told.items()}
+            entries={name: requests.ConfigEntry(value=value, source="test") for name, value in reported.items()}
         )
 
     noted: dict[str, dict[str, object]] = {}
@@ -237,30 +237,30 @@ class Server:
 
     def open_streams(self) -> list[str]:
         """The kinds of the streams that are open, sorted."""
-        return [kind for kind in self._told("open").split(",") if kind]
+        return [kind for kind in self._reported("open").split(",") if kind]
 
     def most_at_work_bytes(self) -> int:
-        """How much the requests of actions that were worked on at once had at most (``create_partitions``)."""
-        return int(self._told("most_at_work"))
+        """The most memory that requests of concurrent actions had (``create_partitions``)."""
+        return int(self._reported("most_at_work"))
 
     def callers(self) -> dict[str, dict[str, Any]]:
-        """Who called what last, of a server that notes it."""
-        told: dict[str, dict[str, Any]] = json.loads(self._told("callers"))
-        return told
+        """The last caller of each method, of a server that records them."""
+        reported: dict[str, dict[str, Any]] = json.loads(self._reported("callers"))
+        return reported
 
-    def _told(self, name: str) -> str:
+    def _reported(self, name: str) -> str:
         response = self.act("describe_config", requests.DescribeConfigRequest(broker_id=1))
         assert isinstance(response, requests.DescribeConfigResponse)
         return response.entries[name].value
 
     def stored_bytes(self) -> dict[str, bytes]:
-        """Content of every segment file that has any (loading a log makes an empty one)."""
+        """The content of every segment file that is not empty (loading a log creates an empty one)."""
         return {str(path): data for path in sorted(self.directory.rglob("*.log")) if (data := path.read_bytes())}
 
 
 @contextmanager
 def serving(directory: Path, *, max_streams: int = 1000, notes_callers: bool = False) -> Iterator[Server]:
-    """The process; killed at the end, whatever happened. ``notes_callers``: see `serve`."""
+    """The process; killed at the end in any case. ``notes_callers``: see `serve`."""
     log = directory.parent / f"{directory.name}.stderr"
     with log.open("w") as errors:
         process = subprocess.Popen(

@@ -18,7 +18,7 @@ from broker_runtime.zookeeper.znodes import PERMANENT, TopicRecord, to_json, top
 
 
 def group_actions(topics: Mapping[str, tuple[uuid.UUID, int, object]]) -> dict[str, Callable[[Any, Any], Any]]:
-    """By name, for as long as the process lives. ``topics``: id and number of partitions by name."""
+    """The actions by name. They work as long as the process lives. ``topics``: id and number of partitions by name."""
     client = MemoryZooKeeper().client()
     for path in PERMANENT:
         client.ensure_path(path)

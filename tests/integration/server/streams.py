@@ -1,4 +1,4 @@
-"""A produce stream and a fetch session as a client opens them, by hand: thin, so that tests can misbehave."""
+"""A produce stream and a fetch session as a client opens them, by hand: thin, so that tests can break the protocol."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class ProduceStream:
         return self.sent
 
     def answer(self) -> streams.ProduceResponse:
-        """The next answer that is not a heartbeat; the stream's error where it has ended."""
+        """The next answer that is not a heartbeat; raises the stream's error if it has ended."""
         while True:
             message = self.reader.read()
             if message is None:
@@ -79,7 +79,7 @@ class FetchSession:
 
     def __init__(self, client: flight.FlightClient, hello: streams.FetchHello | None = None) -> None:
         self.writer, self.reader = client.do_exchange(fetch_descriptor(hello or streams.FetchHello()), OPTIONS)
-        with suppress(flight.FlightError, pa.ArrowException):  # it was refused already: `ask` finds out why
+        with suppress(flight.FlightError, pa.ArrowException):  # it was refused already: `ask` finds the reason
             self.writer.begin(FRAMES_SCHEMA)
         self.sent = 0
         self.heartbeats = 0
@@ -123,7 +123,7 @@ class FetchSession:
 
 
 def read(client: flight.FlightClient, **fields: object) -> list[tuple[streams.ReadResponse, list[pa.Buffer]]]:
-    """All pieces of a read."""
+    """All parts of a read."""
     try:
         reader = client.do_get(read_ticket(streams.ReadRequest(**fields)), OPTIONS)
         return [(message_of(chunk.app_metadata, streams.ReadResponse), frames_of(chunk.data)) for chunk in reader]

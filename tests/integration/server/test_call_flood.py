@@ -1,4 +1,4 @@
-"""More calls than can be served: they cost their connection, and neither the process nor its other clients."""
+"""More calls than can be served cost their connection, but neither the process nor its other clients."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MAX_WAIT_S = 10.0
 
 @pytest.mark.parametrize("kind", ["served", "given-up"])
 def test_flood_of_calls_on_one_connection_costs_that_connection_alone(tmp_path: Path, kind: str) -> None:
-    """Threads and memory stay bounded, a stream that was open goes on, and new clients are served soon after."""
+    """Threads and memory stay bounded, an open stream continues, and new clients are served soon afterwards."""
     with serving(tmp_path / "data") as server:
         with server.connect() as client, ProduceStream(client) as produce:
             assert produce.produce([untyped_frame([b"before"])]).error is None

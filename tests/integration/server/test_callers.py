@@ -1,4 +1,4 @@
-"""Whoever calls is known by their name and address, in every service and in the log."""
+"""Every service and the log know a caller by client id and address."""
 
 from __future__ import annotations
 
@@ -56,42 +56,42 @@ _OF_FOLLOWERS = {"FetchService.follower_session"}  # see their test
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One that notes who calls."""
+    """A server that records its callers."""
     with serving(tmp_path_factory.mktemp("callers") / "data", notes_callers=True) as server:
         yield server
 
 
 def act(server: Server, name: str, client_id: str) -> None:
-    """One action of a client that calls itself so; its answer does not matter."""
+    """Sends one action under that client id; its answer does not matter."""
     request = requests.ACTIONS[name].request(**_FIELDS.get(name, {}))
     with server.connect() as client:
         list(client.do_action(encode_action(name, request, client_id=client_id), flight.FlightCallOptions(timeout=20)))
 
 
 def is_client(noted: dict[str, Any], client_id: str) -> bool:
-    """Whether that is who called: a client on this machine, who proved nothing."""
+    """Whether a client on this machine, which proved no identity, was the caller."""
     is_address = re.fullmatch(r"127\.0\.0\.1:\d+", noted.pop("address"))
     return is_address is not None and noted == {"type": "Caller", "principal": "ANONYMOUS", "client_id": client_id}
 
 
 def logged(server: Server, start: str) -> list[str]:
-    """The lines of the log about that event, without level and logger."""
+    """The log lines of that event, without level and logger."""
     return [line for each in server.log.read_text().splitlines() if (line := each.split(":", 2)[-1]).startswith(start)]
 
 
 @pytest.mark.parametrize("name", requests.ACTIONS)
-def test_each_action_is_given_who_called(server: Server, name: str) -> None:
-    """From the envelope, and the connection's address."""
+def test_each_action_gets_its_caller(server: Server, name: str) -> None:
+    """The caller is taken from the envelope and the connection's address."""
     act(server, name, f"app {name}")
-    if name == "describe_config":  # which tells it, and so is called again
+    if name == "describe_config":  # which reports it, and so is called again
         server.callers()
         assert is_client(server.callers()[name], "")
     else:
         assert is_client(server.callers()[name], f"app {name}")
 
 
-def test_each_entry_of_the_streams_is_given_who_called(server: Server) -> None:
-    """Every public method of the services behind produce streams, fetch sessions, reads and the plain dialect."""
+def test_each_entry_point_of_the_streams_gets_its_caller(server: Server) -> None:
+    """Every public method behind produce streams, fetch sessions, reads and the plain dialect gets its caller."""
     options = flight.FlightCallOptions(timeout=20, headers=[(CLIENT_HEADER.encode(), b"plain client")])
     partition = streams.FetchPartition(topic="untyped", partition=0, topic_id=TOPICS["untyped"][0].bytes, offset=0)
     with server.connect() as client:
@@ -127,7 +127,7 @@ def test_each_entry_of_the_streams_is_given_who_called(server: Server) -> None:
             assert entry in noted
 
 
-def test_follower_is_known_as_the_broker_that_it_proved_to_be(server: Server) -> None:
+def test_follower_is_known_as_the_broker_whose_identity_it_proved(server: Server) -> None:
     hello = streams.FetchHello(client_id="broker-2", replica_id=2, broker_epoch=5)
     with server.connect() as client, FetchSession(client, hello) as fetch:
         fetch.fetch()
@@ -142,8 +142,8 @@ def test_follower_is_known_as_the_broker_that_it_proved_to_be(server: Server) ->
     assert re.fullmatch(r"open stream kind=follower broker=2 client_id=broker-2 address=127\.0\.0\.1:\d+", opened)
 
 
-def test_streams_that_begin_and_end_are_in_the_log(server: Server) -> None:
-    """With whose they are, and what ended them."""
+def test_stream_openings_and_endings_are_logged(server: Server) -> None:
+    """The log names a stream's caller, and what ended the stream."""
     name = "nightly load"
     with server.connect() as client:
         with ProduceStream(client, streams.ProduceHello(client_id=name)) as produce:
@@ -156,7 +156,7 @@ def test_streams_that_begin_and_end_are_in_the_log(server: Server) -> None:
         with pytest.raises(flight.FlightServerError):
             fetch.writer.close()
     closed = f'close stream kind=produce client_id="nightly load" {opened.rpartition(" ")[2]} open_s='
-    wait_until(lambda: len(logged(server, closed)) == 1, "it is told that the stream has ended")
+    wait_until(lambda: len(logged(server, closed)) == 1, "the end of the stream is logged")
     closed = 'close stream kind=fetch client_id="nightly load" '
     wait_until(lambda: len(logged(server, closed)) == 1, "and that the other has")
     assert 'error="[INVALID_REQUEST] not a FetchRequest: ' in logged(server, closed)[0]
@@ -175,7 +175,7 @@ def test_streams_that_begin_and_end_are_in_the_log(server: Server) -> None:
 def test_client_id_that_would_break_the_log_is_shown_escaped_and_cut(
     server: Server, client_id: str, shown: str
 ) -> None:
-    """It is a name and no more, so nobody is refused for it."""
+    """A client id is only a name, so no client is refused for it."""
     with server.connect() as client, ProduceStream(client, streams.ProduceHello(client_id=client_id)) as produce:
         assert produce.produce([untyped_frame([b"a"])], partition=1).error is None
         assert server.callers()["ProduceService.append"]["client_id"] == (

@@ -1,4 +1,4 @@
-"""Finding and ending TCP connections of this process by their peer, with real sockets."""
+"""Finding and closing TCP connections of this process by their peer, with real sockets."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Pair:
 
 @pytest.fixture(params=["127.0.0.1", "::1", "mapped"] if _HAS_IPV6 else ["127.0.0.1"])
 def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
-    """A connection over each family, and over both as gRPC listens."""
+    """A connection over each address family, and over both as gRPC listens."""
     host = request.param
     family = socket.AF_INET if host == "127.0.0.1" else socket.AF_INET6
     with socket.socket(family) as listener:
@@ -63,7 +63,7 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
 
 
 def test_connection_is_found_by_its_peer_and_cut_for_both_ends(pair: Pair) -> None:
-    """A watchdog ends what Flight cannot."""
+    """A watchdog ends connections that Flight cannot end."""
     found = connections.connections_to({pair.peer, PeerAddress("127.0.0.9", 9)})
     assert list(found) == [pair.peer]
     with closing(found[pair.peer]) as connection:
@@ -75,8 +75,8 @@ def test_connection_is_found_by_its_peer_and_cut_for_both_ends(pair: Pair) -> No
     assert pair.server.recv(1) == b""
 
 
-def test_looking_leaves_no_descriptor_behind(pair: Pair) -> None:
-    """A watchdog that looks each second must not use the process up."""
+def test_look_leaves_no_descriptor_open(pair: Pair) -> None:
+    """A watchdog that looks every second must not use up the process's descriptors."""
     with Path("/dev/null").open():
         before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
         for _ in range(50):
@@ -84,12 +84,12 @@ def test_looking_leaves_no_descriptor_behind(pair: Pair) -> None:
                 connection.close()
             for connection in connections.idle_connections(pair.port, 0).values():
                 connection.close()
-        # Of fifty looks, each of which might leave some; another thread of this process may open or close a few.
+        # Fifty looks might each leave some; another thread of this process may open or close a few.
         assert len(os.listdir("/proc/self/fd")) < before + 25  # noqa: PTH208
 
 
 def test_acknowledged_bytes_rise_only_while_the_peer_takes_them(pair: Pair) -> None:
-    """What tells a slow peer from a silent one."""
+    """Acknowledged bytes distinguish a slow peer from a silent one."""
     (connection,) = connections.connections_to({pair.peer}).values()
     with closing(connection):
         before = connections.bytes_acknowledged(connection)
@@ -98,7 +98,7 @@ def test_acknowledged_bytes_rise_only_while_the_peer_takes_them(pair: Pair) -> N
         wait_until(lambda: connections.bytes_acknowledged(connection) == before + 100, "100 bytes are taken", SOON_S)
 
 
-def test_traffic_tells_what_came_and_leaves_every_descriptor_alone(pair: Pair) -> None:
+def test_traffic_counts_received_bytes_and_leaves_descriptors_alone(pair: Pair) -> None:
     """A watch looks again and again while memory grows."""
     pair.client.sendall(b"x" * 1000)
     pair.server.sendall(b"y" * 100)
@@ -114,8 +114,8 @@ def test_traffic_tells_what_came_and_leaves_every_descriptor_alone(pair: Pair) -
     assert pair.server.recv(2000) == b"x" * 1000
 
 
-def test_reset_drops_what_was_received_and_tells_both_ends(pair: Pair) -> None:
-    """After a mere shutdown the server would still read, and keep, all that the kernel holds for it."""
+def test_reset_drops_received_bytes_and_ends_both_sides(pair: Pair) -> None:
+    """After a mere shutdown the server would still read and keep everything in the kernel's buffers."""
     pair.client.sendall(b"x" * 1000)
     wait_until(
         lambda: connections.traffic(pair.port)[pair.peer].received_bytes == 1000, "1,000 bytes have come", SOON_S
@@ -131,7 +131,7 @@ def test_reset_drops_what_was_received_and_tells_both_ends(pair: Pair) -> None:
 
 
 def test_sweep_ends_idle_connections_but_not_those_of_open_streams(pair: Pair) -> None:
-    """A connection that holds nothing but a thread is closed after a while."""
+    """A connection that only holds a thread is closed after a while."""
     table = StreamTable(10)
     is_ipv6 = ":" in pair.peer.host
     host = f"ipv6:%5B{pair.peer.host}%5D" if is_ipv6 else f"ipv4:{pair.peer.host}"

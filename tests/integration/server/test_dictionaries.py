@@ -1,4 +1,4 @@
-"""A message without a header behind a dictionary makes Arrow end the process: no broker lets Arrow come that far."""
+"""A message without a header after a dictionary makes Arrow end the process: brokers never let Arrow read one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NESTED = pa.StructArray.from_arrays([_ENCODED], ["inner"])
 
 
 def _messages(values: pa.Array) -> list[pa.ipc.Message]:
-    """Of an Arrow stream: the schema, a dictionary, ..."""
+    """The parts of an Arrow stream: the schema, a dictionary, ..."""
     batch = pa.record_batch([values], [FRAMES_SCHEMA.names[0]])
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
@@ -31,10 +31,10 @@ def _messages(values: pa.Array) -> list[pa.ipc.Message]:
 
 @pytest.mark.parametrize("values", [_ENCODED, _NESTED], ids=["column", "nested"])
 @pytest.mark.parametrize(("method", "descriptor"), [("DoPut", _PATH), ("DoPut", _PRODUCE), ("DoExchange", _FETCH)])
-def test_message_without_a_header_behind_a_dictionary_ends_no_broker(
+def test_message_without_a_header_after_a_dictionary_ends_no_broker(
     tmp_path: Path, method: str, descriptor: bytes, values: pa.Array
 ) -> None:
-    """As the first and as the second message of the stream."""
+    """This holds for the first and for the second message of the stream."""
     schema, dictionary = _messages(values)
     opening = bytes_field(1, descriptor) + bytes_field(2, schema.metadata.to_pybytes())
     of_dictionary = bytes_field(2, dictionary.metadata.to_pybytes()) + bytes_field(1000, dictionary.body.to_pybytes())

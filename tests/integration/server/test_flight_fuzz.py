@@ -1,6 +1,6 @@
-"""Garbage over the whole Flight surface: the broker lives on, its memory is bounded, its log unchanged.
+"""Garbage over the whole Flight surface: the broker survives, its memory is bounded, its log unchanged.
 
-The server is a process of its own, so that its death is seen. Frames in here have a wrong checksum from the start, and
+The server is a process of its own, so that its death is noticed. Frames here have a wrong checksum from the start, and
 ordinary batches go to a partition that the broker does not lead, so no mutant can be a valid append.
 ``PYLOG_FUZZ_FLIGHT`` sets the number of calls, ``PYLOG_FUZZ_SEED`` repeats a run.
 """
@@ -58,8 +58,8 @@ def test_garbage_leaves_the_broker_alive_its_memory_bounded_and_its_log_unchange
 
 
 @pytest.mark.parametrize("length", [2**31 - 1, 2**32 - 1])
-def test_huge_message_length_costs_nothing_before_its_bytes_come(tmp_path: Path, length: int) -> None:
-    """Huge lengths; a length alone must not become memory."""
+def test_huge_message_length_costs_nothing_before_its_bytes_arrive(tmp_path: Path, length: int) -> None:
+    """A huge length alone reserves no memory."""
     with serving(tmp_path / "data") as server:
         memory = server.rss_bytes
         connections = [Connection(server.port) for _ in range(8)]
@@ -76,7 +76,7 @@ def test_huge_message_length_costs_nothing_before_its_bytes_come(tmp_path: Path,
 
 
 def _fuzz(server: Server, rng: random.Random, calls: int) -> int:
-    """Makes so many calls, while the server lives; returns how many had no answer on a sound connection."""
+    """Makes that many calls while the server lives; returns how many had no answer on a sound connection."""
     sent = unanswered = 0
     while sent < calls and server.is_alive:
         connection = Connection(server.port)
@@ -99,7 +99,7 @@ def _one_call(rng: random.Random, connection: Connection) -> None:
         return
     method, messages = rng.choice(_SEEDS)(rng) if rng.random() > 0.02 else _bomb(rng)
     layer = rng.random()
-    if layer < 0.5 and messages:  # what the protobuf holds was mutated by the seed; now the protobuf itself
+    if layer < 0.5 and messages:  # the content of the protobuf was mutated by the seed; now the protobuf itself
         which = rng.randrange(len(messages))
         messages[which] = mutated(rng, messages[which])
     if layer < 0.05:
@@ -284,7 +284,7 @@ def _plain_put(rng: random.Random) -> Call:
 
 @functools.cache
 def _bomb_messages(codec: str) -> list[tuple[bytes, bytes]]:
-    """Header and body of a schema, and of a batch that is more than Arrow has and little on the wire."""
+    """Header and body of a schema, and of a batch that is larger than Arrow allows and small on the wire."""
     offsets = pa.array([0, _BOMB_BYTES], pa.int32()).buffers()[1]
     column = pa.Array.from_buffers(pa.binary(), 1, [None, offsets, pa.py_buffer(bytes(_BOMB_BYTES))])
     batch = pa.RecordBatch.from_arrays([column], schema=FRAMES_SCHEMA)

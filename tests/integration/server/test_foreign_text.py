@@ -1,4 +1,4 @@
-"""Bytes that are not UTF-8 wherever a call of Flight has text: the peer's fault, in every call."""
+"""Bytes that are not UTF-8, wherever a Flight call has text, are the peer's fault."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.integration.server.serving import Server, serving
 
 _OPTIONS = flight.FlightCallOptions(timeout=60)
 _FOREIGN = b"N\xff\xfeE"
-_TEXT = bytes([0xA0 + len(_FOREIGN)]) + _FOREIGN  # as MessagePack has a string
+_TEXT = bytes([0xA0 + len(_FOREIGN)]) + _FOREIGN  # a string as MessagePack encodes it
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ TEXTS_OF_OURS: dict[str, Callable[[flight.FlightClient], object]] = {
     ),
     "info: command": lambda client: client.get_flight_info(flight.FlightDescriptor.for_command(_FOREIGN), _OPTIONS),
 }
-"""Bytes for Flight, text for us."""
+"""Flight treats these as bytes, we as text."""
 
 TEXTS_OF_FLIGHTS: dict[str, Callable[[flight.FlightClient], object]] = {
     "put: path": lambda client: _put(client, flight.FlightDescriptor.for_path(_FOREIGN)),
@@ -81,12 +81,12 @@ TEXTS_OF_FLIGHTS: dict[str, Callable[[flight.FlightClient], object]] = {
     "action: type": lambda client: _act(client, _FOREIGN, b""),
     "handshake": lambda client: client.authenticate_basic_token(_FOREIGN, _FOREIGN, _OPTIONS),
 }
-"""Text for Flight, which refuses it before it comes to us."""
+"""Flight treats these as text and refuses them before our code sees them."""
 
 
 @pytest.mark.parametrize("call", TEXTS_OF_OURS)
 def test_text_that_is_not_utf8_is_an_invalid_request(server: Server, call: str) -> None:
-    """A typed error, and no defect in the broker's log."""
+    """The client gets a typed error, and the broker's log shows no defect."""
     with server.connect() as client:
         with pytest.raises((flight.FlightError, pa.ArrowException, OSError)) as refused:
             TEXTS_OF_OURS[call](client)
@@ -95,8 +95,8 @@ def test_text_that_is_not_utf8_is_an_invalid_request(server: Server, call: str) 
 
 
 @pytest.mark.parametrize("call", TEXTS_OF_FLIGHTS)
-def test_text_that_flight_itself_refuses_never_shows_our_insides(server: Server, call: str) -> None:
-    """Not a typed error, but none of Python's either."""
+def test_text_that_flight_itself_refuses_never_shows_our_internals(server: Server, call: str) -> None:
+    """The error is not typed, but shows nothing of Python's either."""
     with server.connect() as client:
         with pytest.raises((flight.FlightError, pa.ArrowException, OSError)) as refused:
             TEXTS_OF_FLIGHTS[call](client)
@@ -106,6 +106,6 @@ def test_text_that_flight_itself_refuses_never_shows_our_insides(server: Server,
 
 
 def test_criteria_of_a_list_are_bytes(server: Server) -> None:
-    """And are not looked at."""
+    """The criteria are ignored."""
     with server.connect() as client:
         assert len(list(client.list_flights(_FOREIGN, _OPTIONS))) == 3

@@ -1,4 +1,4 @@
-"""Large requests of actions have room together; who finds none waits a while, and small ones never do."""
+"""Large action requests share a memory budget: one that finds no room waits a while, small ones never wait."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def large(takes_ms: int) -> CreatePartitionsRequest:
     return CreatePartitionsRequest(name="n" * NAME_BYTES, total=takes_ms)
 
 
-def test_large_requests_are_worked_on_as_far_as_there_is_room_and_all_of_them_in_the_end(server: Server) -> None:
+def test_large_requests_are_served_as_room_allows_and_all_of_them_eventually(server: Server) -> None:
     with ThreadPoolExecutor(40) as pool:
         answers = list(pool.map(lambda _: server.act("create_partitions", large(200)), range(40)))
     assert answers == [Empty()] * 40

@@ -1,4 +1,4 @@
-"""Connections on which nothing is said: they are cut, logs go on, and others are served."""
+"""Idle connections are cut, logs remain usable, and other clients are served."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _CONNECTIONS = 2_000
 
 
 @pytest.mark.parametrize("limit_of_files", [None, 700])
-def test_silent_connections_are_cut_and_logs_go_on(tmp_path: Path, limit_of_files: int | None) -> None:
-    """Also where the system allows so few open files that they are used up before anybody looks."""
+def test_silent_connections_are_cut_and_logs_remain_usable(tmp_path: Path, limit_of_files: int | None) -> None:
+    """This also holds where the system allows so few open files that they are used up between two looks."""
     silent: list[socket.socket] = []
     is_over = threading.Event()
     count = min(_CONNECTIONS, allow_open_files(2 * _CONNECTIONS) // 2)  # which are this process's, too

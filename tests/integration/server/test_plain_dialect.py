@@ -1,4 +1,4 @@
-"""Any Flight client: ordinary record batches in and out, with nothing of pylog on the client's side."""
+"""Any Flight client can write and read ordinary record batches, with nothing of pylog on its side."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_partition_in_the_path_is_obeyed_and_types_are_cast(server: Server) -> N
 def test_refused_batch_is_a_typed_error_and_appends_nothing(
     shared: Server, path: tuple[str, ...], batch: pa.RecordBatch, text: str
 ) -> None:
-    """Schemas that do not fit, unknown topics and partitions."""
+    """The typed errors cover schemas that do not fit, and unknown topics and partitions."""
     with shared.connect() as client:
         with pytest.raises(flight.FlightError, match=text):
             _put(client, path, batch)
@@ -97,7 +97,7 @@ def test_refused_batch_is_a_typed_error_and_appends_nothing(
 
 
 def test_topics_are_listed_and_described(shared: Server) -> None:
-    """List flights, schemas."""
+    """ListFlights and GetSchema work."""
     with shared.connect() as client:
         assert [info.descriptor.path for info in client.list_flights()] == [[b"elsewhere"], [b"typed"], [b"untyped"]]
         assert client.get_schema(flight.FlightDescriptor.for_path("typed"), _OPTIONS).schema == TYPED.arrow
@@ -108,7 +108,7 @@ def test_topics_are_listed_and_described(shared: Server) -> None:
 
 @pytest.mark.parametrize("kind", FOREIGN_SCHEMAS)
 def test_names_that_are_not_utf8_are_the_clients_fault(shared: Server, kind: str) -> None:
-    """A typed error, and no defect in the broker's log."""
+    """The client gets a typed error, and the broker's log shows no defect."""
     with shared.connect() as client:
         with pytest.raises(flight.FlightError, match="UTF-8") as refused:
             _put(client, ("untyped", "0"), foreign_batch(kind))

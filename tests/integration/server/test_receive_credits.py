@@ -1,4 +1,4 @@
-"""What the kernel takes on a connection with a credit, and on a new one, with real sockets."""
+"""What the kernel accepts on a connection with a receive credit, and on a new one, with real sockets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DATA = bytes(range(256)) * (4 * _MIB // 256)
 
 
 class Served:
-    """A listening socket, and credits for connections to it."""
+    """A listening socket, and credits for its connections."""
 
     def __init__(self, listener: socket.socket, host: str) -> None:
         self.listener = listener
@@ -35,7 +35,7 @@ class Served:
 
     @contextmanager
     def connected(self) -> Iterator[tuple[socket.socket, socket.socket]]:
-        """The client's end, and the server's."""
+        """Connects; returns the client's end and the server's."""
         with socket.create_connection((self.host, self.port), timeout=10) as client:
             server, _ = self.listener.accept()
             server.settimeout(10)
@@ -43,7 +43,7 @@ class Served:
                 yield client, server
 
     def renew(self) -> None:
-        """A credit for each connection."""
+        """Grants a credit to each connection."""
         found = connections.traffic(self.port)
         self.credits.renew(found, dict.fromkeys(found, 0.0), _CREDIT_BYTES * 4 // 3 * len(found))
 
@@ -57,7 +57,7 @@ _FAMILIES = ["127.0.0.1", "::1", "mapped"] if _HAS_IPV6 else ["127.0.0.1"]
 
 @pytest.fixture
 def served(request: pytest.FixtureRequest) -> Iterator[Served]:
-    """Over the family that a test names; mapped: over both, as gRPC listens."""
+    """A server on the address family that a test names; mapped: both, as gRPC listens."""
     family = getattr(request, "param", _FAMILIES[-1])
     is_mapped = family == "mapped"
     with socket.socket(socket.AF_INET if family == "127.0.0.1" else socket.AF_INET6) as listener:
@@ -90,7 +90,9 @@ def wait_until_refused(client: socket.socket, times: int = 1) -> None:
 
 
 def read_until_nothing_comes(server: socket.socket) -> bytes:
-    """A client whose segment was dropped sends it again after 0.2 s, 0.4 s, 0.8 s…: one that may go on has done so."""
+    """Reads until nothing more arrives: a client whose segment was dropped sends it again after 0.2 s, 0.4 s, 0.8
+    s…, so one with credit has done so by then.
+    """
     received = bytearray()
     while select.select([server], [], [], 1.0)[0]:
         piece = server.recv(_MIB)
@@ -109,8 +111,8 @@ def read(server: socket.socket, size_bytes: int) -> bytes:
 
 
 @pytest.mark.parametrize("served", _FAMILIES, indirect=True)
-def test_no_more_comes_than_the_credit_though_it_is_read_and_nothing_is_lost(served: Served) -> None:
-    """Whoever renews it may be late; the peer goes on where it was."""
+def test_no_more_than_the_credit_arrives_and_nothing_is_lost(served: Served) -> None:
+    """A late renewal loses nothing; the peer continues where it stopped."""
     with served.connected() as (client, server):
         served.renew()
         with sending(client):
@@ -123,7 +125,7 @@ def test_no_more_comes_than_the_credit_though_it_is_read_and_nothing_is_lost(ser
     assert received == _DATA
 
 
-def test_what_came_before_does_not_use_the_credit_up(served: Served) -> None:
+def test_earlier_bytes_do_not_use_up_the_credit(served: Served) -> None:
     """Connections are old when a flood begins."""
     with served.connected() as (client, server):
         with sending(client):
@@ -139,7 +141,7 @@ def test_what_came_before_does_not_use_the_credit_up(served: Served) -> None:
 
 
 def test_peer_without_credit_still_acknowledges_and_is_seen_to_end(served: Served) -> None:
-    """What it reads goes on, and a connection that it has given up does not stay."""
+    """The peer continues to read, and its connection does not stay after it was given up."""
     with served.connected() as (client, server):
         served.renew()
         client.setblocking(False)
@@ -167,7 +169,7 @@ def test_peer_without_credit_still_acknowledges_and_is_seen_to_end(served: Serve
 
 
 def test_new_connection_sends_little_until_it_has_a_credit(served: Served) -> None:
-    """Or a flood would come on connections that nobody has seen yet."""
+    """Otherwise a flood could arrive on connections that no watch has seen yet."""
     served.renew()
     with served.connected() as (client, server):
         client.sendall(b"small")
@@ -182,7 +184,7 @@ def test_new_connection_sends_little_until_it_has_a_credit(served: Served) -> No
 
 
 def test_connection_that_is_to_be_cut_receives_nothing(served: Served) -> None:
-    """Whoever cuts it may have to wait."""
+    """The one that cuts it may have to wait."""
     with served.connected() as (client, server):
         served.renew()
         (address, each), *_ = connections.traffic(served.port).items()
@@ -197,7 +199,7 @@ def test_connection_that_is_to_be_cut_receives_nothing(served: Served) -> None:
 
 
 def test_connection_whose_first_packet_is_not_known_sends_little_beyond_its_share(served: Served) -> None:
-    """The kernel tells that packet once only, and keeps none of a flood of connections."""
+    """The kernel reports the first packet only once, and keeps none of a flood of connections."""
     with served.connected() as (client, server):
         (address, each), *_ = connections.traffic(served.port).items()
         assert connections.first_sequence(each.descriptor, PeerAddress(address.host, 1)) is None

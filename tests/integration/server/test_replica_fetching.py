@@ -1,4 +1,4 @@
-"""A broker that follows others: threads and sessions of `ReplicaFetching` against served logs in other processes."""
+"""A broker that follows others: threads and sessions of `ReplicaFetching` against logs served by other processes."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from tests.integration.server.streams import ProduceStream
 from tests.unit.replication.partitions import RoomyDisk
 from tests.waiting import SOON_S, wait_until
 
-LEADER_EPOCH = 3  # of all that a `Server` leads
+LEADER_EPOCH = 3  # of everything that a `Server` leads
 
 
 class Follower:
-    """Broker 2: its logs, its fetching, and what that told."""
+    """Broker 2: its logs, its fetching, and the failures that it reported."""
 
     def __init__(self, directory: Path) -> None:
         self.addresses: dict[int, Address] = {}
@@ -51,7 +51,7 @@ class Follower:
         return Partition(log, broker_id=2, disk=RoomyDisk())
 
     def follow(self, partition: Partition, leader: int) -> None:
-        """As hosting does it."""
+        """Follows as hosting does."""
         leadership = Leadership(
             leader=leader, leader_epoch=LEADER_EPOCH, replicas=(leader, 2), in_sync=frozenset({leader})
         )
@@ -59,13 +59,13 @@ class Follower:
         self.fetching.follow(partition, leadership)
 
     def knows(self, leader: int, server: Server) -> None:
-        """Where the leader listens."""
+        """The follower knows where the leader listens."""
         self.addresses[leader] = Address("127.0.0.1", server.port)
 
 
 @contextmanager
 def following(directory: Path) -> Iterator[Follower]:
-    """A follower that is stopped at the end, and whose threads met no defect."""
+    """A follower that is stopped at the end and whose threads met no defect."""
     follower = Follower(directory)
     try:
         yield follower
@@ -82,12 +82,12 @@ def produce(server: Server, *values: bytes, partition: int = 0, acks: int = -1) 
 
 
 def has(partition: Partition, end: int) -> None:
-    """Waits until the log ends there, durably."""
+    """Waits until the log ends there durably."""
     wait_until(lambda: partition.log.durable_end_offset == end, f"{partition} ends at {end}", SOON_S)
 
 
-def test_follower_fetches_what_is_there_and_what_comes_byte_by_byte(tmp_path: Path) -> None:
-    """W11, W12: it pulls from the leader like a consumer and appends to its own log; replicas are equal."""
+def test_follower_fetches_old_and_new_records_byte_for_byte(tmp_path: Path) -> None:
+    """W11, W12: a follower fetches like a consumer and appends to its own log; replicas are identical."""
     with serving(tmp_path / "leader") as server, following(tmp_path / "follower") as follower:
         produce(server, b"1", b"2")
         first, second = follower.partition(0), follower.partition(1)
@@ -100,8 +100,8 @@ def test_follower_fetches_what_is_there_and_what_comes_byte_by_byte(tmp_path: Pa
         produce(server, b"4", partition=0)
         has(first, 3)
         has(second, 1)
-        wait_until(lambda: first.log.high_watermark == 3, "the high watermark is told", SOON_S)
-        # A request that waited for the first one's data was ended for the second: the leader lets go of it soon.
+        wait_until(lambda: first.log.high_watermark == 3, "the high watermark is reported", SOON_S)
+        # A request that waited for the first partition's data was ended for the second: the leader releases it soon.
         wait_until(lambda: server.open_streams() == ["follower"], "one session for all", SOON_S)
         assert follower.broken == []
         follower.fetching.unfollow(TopicPartition("untyped", 0))
@@ -112,8 +112,8 @@ def test_follower_fetches_what_is_there_and_what_comes_byte_by_byte(tmp_path: Pa
             assert path.read_bytes() == stored[path.parent.name]
 
 
-def test_follower_goes_over_to_another_leader_and_follows_a_restarted_one(tmp_path: Path) -> None:
-    """A partition moves from one leader to another; a leader that died is told, and found at its new address."""
+def test_follower_switches_to_another_leader_and_follows_a_restarted_one(tmp_path: Path) -> None:
+    """A partition moves from one leader to another; a dead leader is reported, and found at its new address."""
     with following(tmp_path / "follower") as follower:
         partition = follower.partition(0)
         with serving(tmp_path / "one") as one:
@@ -121,7 +121,7 @@ def test_follower_goes_over_to_another_leader_and_follows_a_restarted_one(tmp_pa
             follower.knows(1, one)
             follower.follow(partition, 1)
             has(partition, 1)
-        wait_until(lambda: 1 in follower.broken, "the dead leader is told", SOON_S)
+        wait_until(lambda: 1 in follower.broken, "the dead leader is reported", SOON_S)
         with serving(tmp_path / "one") as one, serving(tmp_path / "three") as three:
             follower.knows(1, one)
             produce(one, b"2")
@@ -134,8 +134,8 @@ def test_follower_goes_over_to_another_leader_and_follows_a_restarted_one(tmp_pa
 
 
 @pytest.mark.parametrize("is_resumed", [True, False])
-def test_frozen_leader_is_noticed_and_holds_up_no_stop(tmp_path: Path, is_resumed: bool) -> None:
-    """Nothing waits for a stopped process for ever: a watchdog cancels, and stopping is bounded."""
+def test_frozen_leader_is_noticed_and_delays_no_stop(tmp_path: Path, is_resumed: bool) -> None:
+    """Nothing waits forever for a frozen process: a watchdog cancels, and stopping is bounded."""
     with serving(tmp_path / "leader") as server, following(tmp_path / "follower") as follower:
         partition = follower.partition(0)
         produce(server, b"1")
@@ -144,7 +144,7 @@ def test_frozen_leader_is_noticed_and_holds_up_no_stop(tmp_path: Path, is_resume
         has(partition, 1)
         server.process.send_signal(signal.SIGSTOP)
         if is_resumed:
-            wait_until(lambda: 1 in follower.broken, "the frozen leader is told", 40.0)
+            wait_until(lambda: 1 in follower.broken, "the frozen leader is reported", 40.0)
             server.process.send_signal(signal.SIGCONT)
             produce(server, b"2")
             has(partition, 2)
@@ -152,14 +152,14 @@ def test_frozen_leader_is_noticed_and_holds_up_no_stop(tmp_path: Path, is_resume
             assert follower.fetching.stop(20.0)
 
 
-def test_follower_that_is_not_registered_is_refused_and_says_so_to_nobody(tmp_path: Path) -> None:
-    """A leader that answers lives, whatever it answers: no suspicion."""
+def test_unregistered_follower_is_refused_and_suspects_nobody(tmp_path: Path) -> None:
+    """A leader that answers is alive, whatever the answer is, so it is not suspected."""
     with serving(tmp_path / "leader") as server, following(tmp_path / "follower") as follower:
         partition = follower.partition(0)
         produce(server, b"1")
         follower.knows(1, server)
         opened: list[int] = []
-        stranger = ReplicaFetching(
+        unregistered = ReplicaFetching(
             7,
             max_bytes=1 << 20,
             max_wait_ms=500,
@@ -169,16 +169,16 @@ def test_follower_that_is_not_registered_is_refused_and_says_so_to_nobody(tmp_pa
         )
         leadership = Leadership(leader=1, leader_epoch=LEADER_EPOCH, replicas=(1, 7), in_sync=frozenset({1}))
         partition.become_follower(leadership)
-        stranger.follow(partition, leadership)
+        unregistered.follow(partition, leadership)
         follower.follow(partition, 1)
         has(partition, 1)
         wait_until(lambda: len(opened) > 2, "refused, and tried again", SOON_S)
-        assert stranger.stop(20.0)
+        assert unregistered.stop(20.0)
         assert follower.broken == []
 
 
 class _StandingDisk(RealFiles):
-    """Its fsyncs wait while it stands still."""
+    """A disk whose fsyncs wait while it is stalled."""
 
     def __init__(self) -> None:
         self.goes_on = threading.Event()
@@ -189,8 +189,8 @@ class _StandingDisk(RealFiles):
         super().sync(descriptor)
 
 
-def test_disk_that_stands_still_holds_up_no_partition_on_another(tmp_path: Path) -> None:
-    """Of one leader's partitions those on the other disk are fetched on; the others when the disk goes on."""
+def test_stalled_disk_holds_up_no_partition_on_another(tmp_path: Path) -> None:
+    """Of one leader's partitions, those on the other disk are still fetched; the rest when the disk recovers."""
     disk = _StandingDisk()
     with serving(tmp_path / "leader") as server, following(tmp_path / "follower") as follower:
         other = LogDirectory.open(tmp_path / "other", cluster_id="test", broker_id=2, files=disk)
@@ -205,7 +205,7 @@ def test_disk_that_stands_still_holds_up_no_partition_on_another(tmp_path: Path)
         has(good, 1)
         disk.goes_on.clear()
         try:
-            produce(server, b"2", partition=0, acks=1)  # the follower counts, and holds up what waits for all
+            produce(server, b"2", partition=0, acks=1)  # the follower is in sync, and so holds up acks=all
             wait_until(lambda: standing.log.log_end_offset == 2, "appended, and not durable", SOON_S)
             for value in (b"2", b"3", b"4"):
                 produce(server, value, partition=1)
@@ -219,7 +219,9 @@ def test_disk_that_stands_still_holds_up_no_partition_on_another(tmp_path: Path)
 
 
 def test_thread_that_cannot_be_started_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No thread for loading, for following, for flushing: nothing ends, and all goes on when there are some again."""
+    """If no thread can be started for loading, following or flushing, nothing ends, and all works once threads are
+    available.
+    """
     start, refused = threading.Thread.start, []
 
     def refuse(thread: threading.Thread) -> None:
@@ -249,7 +251,7 @@ def test_thread_that_cannot_be_started_is_tried_again(tmp_path: Path, monkeypatc
 
 
 def test_lack_of_memory_for_a_session_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It ends neither the thread nor what is followed, and is held against no leader."""
+    """Lack of memory ends neither the thread nor the following, and no leader is blamed for it."""
     real, refused = FollowerFetcher.next_request, threading.Event()
 
     def next_request(fetcher: FollowerFetcher, *args: Any, **kwargs: Any) -> Any:

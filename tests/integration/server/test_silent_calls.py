@@ -1,4 +1,4 @@
-"""Calls without a first message: threads stay bounded, streams that run go on, and soon all are served again."""
+"""Calls without a first message: threads stay bounded, open streams continue, and all clients are served again soon."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CALLS = 3_000
 @pytest.mark.parametrize("method", ["DoPut", "DoExchange", "DoAction", "DoGet", "Handshake"])
 @pytest.mark.parametrize("connections", [1, 300])
 def test_flood_of_silent_calls_holds_few_threads_and_passes(tmp_path: Path, method: str, connections: int) -> None:
-    """On one connection, and on many: a stream that was open before goes on all the while."""
+    """A stream that was open before continues throughout, with one connection and with many."""
     with serving(tmp_path / "data", max_streams=_MAX_STREAMS) as server:
         with server.connect() as client, ProduceStream(client) as produce:
             assert produce.produce([untyped_frame([b"before"])]).error is None
@@ -31,7 +31,7 @@ def test_flood_of_silent_calls_holds_few_threads_and_passes(tmp_path: Path, meth
                 flood[number % connections].call(method, [], end=False)
                 if number % 200 == 0:
                     assert produce.produce([untyped_frame([b"meanwhile"])]).error is None
-            # Refused calls hold a thread for as long as their refusal takes.
+            # A refused call holds a thread until its refusal is sent.
             wait_until(lambda: server.threads - before < _MAX_STREAMS // 2, "few threads are held", limit_s=30)
             until = time.monotonic() + 1.0
             while time.monotonic() < until:

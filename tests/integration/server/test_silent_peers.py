@@ -1,4 +1,4 @@
-"""Clients that are killed, stopped or do not read: their threads are freed in seconds, their memory is bounded."""
+"""Clients that are killed, frozen or do not read: their threads are freed in seconds, their memory is bounded."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @contextmanager
 def _client(server: Server, what: str) -> Iterator[subprocess.Popen[str]]:
-    """A client process that does ``what`` (see `_act`) and has said that it is in the middle of it."""
+    """A client process that does ``what`` (see `_act`) and has reported that it is in the middle of it."""
     root = Path(__file__).parents[3]
     command = [sys.executable, "-m", "tests.integration.server.test_silent_peers", what, str(server.port)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root)
@@ -55,7 +55,7 @@ def _client(server: Server, what: str) -> Iterator[subprocess.Popen[str]]:
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_peers_that_are_gone_or_frozen_free_their_threads(server: Server, how: signal.Signals) -> None:
-    """A client that is killed or stopped costs bounded memory, its threads are freed in seconds."""
+    """A killed or frozen client costs bounded memory, and its threads are freed in seconds."""
     wait_until(lambda: not server.open_streams(), "no stream before", SOON_S)
     threads, memory = server.threads, server.rss_bytes
     with ExitStack() as stack:
@@ -82,11 +82,11 @@ def test_peer_that_does_not_read_is_cut_off(server: Server) -> None:
 
 
 def test_peer_that_is_slow_but_alive_is_not_cut_off(server: Server) -> None:
-    """A reader that pauses between its requests for longer than the limit stays connected while it sends heartbeats."""
+    """A reader that pauses between requests for longer than the limit stays connected while it sends heartbeats."""
     with server.connect() as client, FetchSession(client) as session:
         for _ in range(11):
             session.heartbeat()
-            threading.Event().wait(1.0)  # the time that passes is what is tested
+            threading.Event().wait(1.0)  # the passing of time is what is tested
         response, cells = session.fetch(_everything(), max_bytes=1)
         assert len(cells) == 1
         assert response.partitions[0].error is None
@@ -104,7 +104,7 @@ def _still_serves(server: Server) -> bool:
 
 
 def _act(what: str, port: int) -> None:
-    """The client process: gets into the middle of something, says so, and stays there."""
+    """The client process: gets into the middle of something, reports so, and stays there."""
     client = flight.FlightClient(f"grpc://127.0.0.1:{port}", generic_options=STREAM_OPTIONS)
     if what.startswith("produce"):
         stream = ProduceStream(client)

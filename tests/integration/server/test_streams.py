@@ -54,8 +54,8 @@ def test_produced_frames_are_fetched_and_read_byte_for_byte_with_dense_offsets(s
         second = produce.produce([untyped_frame([b"c"])])
         assert (first.base_offset, second.base_offset, second.leader_epoch) == (0, 2, 3)
         response, cells = fetch.fetch(partition(0))
-        (told,) = response.partitions
-        assert (told.next_offset, told.high_watermark, told.row) == (3, 3, 0)
+        (answer,) = response.partitions
+        assert (answer.next_offset, answer.high_watermark, answer.row) == (3, 3, 0)
         assert values(cells) == [b"a", b"b", b"c"]
         assert [(r.start, r.end, r.next_offset) for r, _ in read(client, topic="untyped", partition=0, start=-2)] == [
             (0, 3, 3)
@@ -63,7 +63,7 @@ def test_produced_frames_are_fetched_and_read_byte_for_byte_with_dense_offsets(s
 
 
 def test_pipelined_requests_are_acknowledged_in_order_and_heartbeats_answered(server: Server) -> None:
-    """Produce streams are pipelined, acknowledged in order."""
+    """Produce streams are pipelined and acknowledged in order."""
     with server.connect() as client, ProduceStream(client) as produce:
         sent = [produce.send([untyped_frame([b"%d" % n])], partition=n % 2) for n in range(200)]
         answers = [produce.answer() for _ in sent]
@@ -98,10 +98,10 @@ def test_acks_zero_has_no_answer_and_is_readable(server: Server) -> None:
         ({"frames": [big_frame(17 << 20)]}, "MESSAGE_TOO_LARGE"),
     ],
 )
-def test_refused_produce_request_is_answered_with_a_code_and_the_stream_goes_on(
+def test_refused_produce_request_is_answered_with_a_code_and_the_stream_continues(
     shared: Server, fields: dict[str, object], code: str
 ) -> None:
-    """Typed errors with a code; nothing of a refused request is appended."""
+    """Errors are typed and have a code; nothing of a refused request is appended."""
     fields = {"frames": [untyped_frame([b"x"])], **fields}
     with shared.connect() as client, ProduceStream(client) as produce:
         before = shared.stored_bytes()
@@ -124,18 +124,18 @@ def test_refused_produce_request_is_answered_with_a_code_and_the_stream_goes_on(
     ],
 )
 def test_refused_partition_of_a_fetch_holds_up_no_other(shared: Server, changes: dict[str, object], code: str) -> None:
-    """Typed errors per partition, at once, beside the data of the others."""
+    """Each refused partition has a typed error, sent at once, beside the data of the others."""
     with shared.connect() as client, ProduceStream(client) as produce, FetchSession(client) as fetch:
         at = produce.produce([untyped_frame([b"a", b"b"])], partition=1).base_offset
         wrong = FetchPartition(**{"topic": "untyped", "partition": 0, "topic_id": UNTYPED_ID, "offset": 0, **changes})
         response, cells = fetch.fetch(wrong, partition(at, 1), partition(0), max_wait_ms=60_000, min_bytes=1 << 30)
-        told = [answer.error.code if answer.error else "" for answer in response.partitions]
-        assert sorted(told) == ["", code]
+        codes = [answer.error.code if answer.error else "" for answer in response.partitions]
+        assert sorted(codes) == ["", code]
         assert values(cells) == [b"a", b"b"]
 
 
-def test_long_poll_answers_as_soon_as_there_is_data_and_shows_life_meanwhile(server: Server) -> None:
-    """W16: a long poll answers as soon as there is data."""
+def test_long_poll_answers_as_soon_as_there_is_data_and_sends_heartbeats_meanwhile(server: Server) -> None:
+    """W16: a long poll answers as soon as there is data, and sends heartbeats meanwhile."""
     with server.connect() as client, ProduceStream(client) as produce, FetchSession(client) as fetch:
         response, cells = fetch.fetch(partition(0), max_wait_ms=3_500)
         assert (response.partitions, cells) == ((), [])
@@ -148,7 +148,7 @@ def test_long_poll_answers_as_soon_as_there_is_data_and_shows_life_meanwhile(ser
 
 
 def test_byte_limits_hold_and_starve_no_partition(server: Server) -> None:
-    """Byte limits; the partition that is looked at first changes with each request."""
+    """Byte limits hold, and each request begins with another partition."""
     with server.connect() as client, ProduceStream(client) as produce, FetchSession(client) as fetch:
         for number in (0, 1):
             for _ in range(3):
@@ -157,13 +157,13 @@ def test_byte_limits_hold_and_starve_no_partition(server: Server) -> None:
         for _ in range(4):
             response, cells = fetch.fetch(partition(0), partition(0, 1), max_bytes=100)
             assert len(values(cells)) == 1, "one frame, though it is larger than the limit"
-            seen += [told.partition for told in response.partitions if told.row == 0]
+            seen += [answer.partition for answer in response.partitions if answer.row == 0]
         assert sorted(seen) == [0, 0, 1, 1]
         response, cells = fetch.fetch(partition(1), partition(2, 1), max_bytes=1 << 20)
         assert sorted(len(values([cell])) for cell in cells) == [1, 2]
 
 
-def test_fetch_and_read_leave_out_columns_that_were_not_asked_for(server: Server) -> None:
+def test_fetch_and_read_omit_columns_that_were_not_requested(server: Server) -> None:
     """S8: only the columns asked for leave the broker."""
     rows = 20_000
     batch = pa.record_batch({"carrier": ["carrier"] * rows, "delay": pa.array(range(rows), pa.int32())})
@@ -180,17 +180,17 @@ def test_fetch_and_read_leave_out_columns_that_were_not_asked_for(server: Server
         assert piece == cell
 
 
-def test_read_gives_a_range_in_pieces_and_refuses_what_is_not_there(server: Server) -> None:
+def test_read_gives_a_range_in_parts_and_refuses_offsets_outside_the_log(server: Server) -> None:
     """W20: any offset can be read again; a range outside the log is a typed error."""
     with server.connect() as client, ProduceStream(client) as produce:
-        assert [(told.next_offset, cells) for told, cells in read(client, topic="untyped", partition=0, start=0)] == [
-            (0, [])
-        ]
+        assert [
+            (answer.next_offset, cells) for answer, cells in read(client, topic="untyped", partition=0, start=0)
+        ] == [(0, [])]
         for n in range(10):
             produce.produce([untyped_frame([b"%d" % n] * 10)])
         pieces = read(client, topic="untyped", partition=0, start=25, end=71, batch_bytes=1)
-        assert [told.next_offset for told, _ in pieces] == [30, 40, 50, 60, 70, 80]
-        assert {(told.start, told.end) for told, _ in pieces} == {(25, 71)}
+        assert [answer.next_offset for answer, _ in pieces] == [30, 40, 50, 60, 70, 80]
+        assert {(answer.start, answer.end) for answer, _ in pieces} == {(25, 71)}
         for start, end in ((0, 101), (101, -1), (5, 4)):
             with pytest.raises(errors.OffsetOutOfRangeError, match="0 to 100 are here"):
                 read(client, topic="untyped", partition=0, start=start, end=end)
@@ -210,7 +210,7 @@ def test_other_protocol_version_is_named(shared: Server) -> None:
 
 
 def test_message_that_cannot_be_decoded_ends_the_stream_after_earlier_answers(server: Server) -> None:
-    """Garbage ends a produce stream with a typed error; what came before it is acknowledged."""
+    """Garbage ends a produce stream with a typed error; earlier requests are acknowledged."""
     with server.connect() as client:
         stream = ProduceStream(client)
         stream.send([untyped_frame([b"x"])])
@@ -221,7 +221,7 @@ def test_message_that_cannot_be_decoded_ends_the_stream_after_earlier_answers(se
 
 
 def test_wrong_stream_schema_is_refused(shared: Server) -> None:
-    """Requests of wrong types are typed errors."""
+    """A request of a wrong type is a typed error."""
     with shared.connect() as client:
         for schema in (
             pa.schema([("frames", pa.string())]),
@@ -235,8 +235,8 @@ def test_wrong_stream_schema_is_refused(shared: Server) -> None:
             assert isinstance(from_flight_error(raised.value, "server"), errors.InvalidRequestError)
 
 
-def test_defect_shows_its_traceback_to_the_log_and_never_to_the_peer(shared: Server) -> None:
-    """Errors travel as codes and never as tracebacks."""
+def test_defect_shows_its_traceback_in_the_log_and_never_to_the_peer(shared: Server) -> None:
+    """Errors travel as codes, never as tracebacks."""
     with pytest.raises(errors.UnknownServerError) as raised:
         shared.act("describe_log_dirs", requests.DescribeLogDirsRequest())
     assert "secret" not in str(raised.value)
@@ -246,7 +246,7 @@ def test_defect_shows_its_traceback_to_the_log_and_never_to_the_peer(shared: Ser
 
 
 def test_unknown_action_names_those_that_exist(shared: Server) -> None:
-    """Requests of wrong types are typed errors."""
+    """An unknown action is a typed error."""
     with shared.connect() as client:
         for name, body, kind, text in (
             ("format_disk", b"", errors.InvalidRequestError, "create_topic"),
@@ -263,7 +263,7 @@ def test_unknown_action_names_those_that_exist(shared: Server) -> None:
 def test_streams_beyond_the_limit_are_refused_as_retriable_before_any_work(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """1,000 streams per broker, then a retriable refusal."""
+    """Beyond 1,000 streams per broker, refusals are retriable."""
     with serving(tmp_path_factory.mktemp("few") / "data", max_streams=2) as server, server.connect() as client:
         with FetchSession(client) as one, FetchSession(client) as two:
             for session in (one, two):
@@ -276,8 +276,8 @@ def test_streams_beyond_the_limit_are_refused_as_retriable_before_any_work(
             assert stream.produce([untyped_frame([b"x"])]).base_offset == 0
 
 
-def test_stop_is_bounded_and_tells_waiting_readers(server: Server) -> None:
-    """Bounded shutdown; a reader that waits and idle streams do not hold it up."""
+def test_stop_is_bounded_and_ends_waiting_readers(server: Server) -> None:
+    """Shutdown is bounded; a waiting reader and idle streams do not delay it."""
     with server.connect() as client:
         waiting, idle, produce = FetchSession(client), FetchSession(client), ProduceStream(client)
         idle.fetch(partition(0), max_wait_ms=0)
@@ -294,7 +294,7 @@ def test_stop_is_bounded_and_tells_waiting_readers(server: Server) -> None:
 
 
 def test_second_server_on_the_same_port_is_refused_with_the_owner(shared: Server) -> None:
-    """PORT_IN_USE names who has the port."""
+    """PORT_IN_USE names the owner of the port."""
     from broker_runtime.ports import require_free_port
 
     with pytest.raises(errors.PortInUseError, match=f"{shared.port} is taken by pid {shared.process.pid}"):
@@ -306,7 +306,7 @@ def test_second_server_on_the_same_port_is_refused_with_the_owner(shared: Server
 
 
 def test_many_readers_wait_at_once_and_all_are_woken(server: Server) -> None:
-    """W6, W15: readers cost the broker a thread each and no polling; one append wakes all of them."""
+    """W6, W15: a reader costs the broker a thread and no polling; one append wakes all of them."""
     with server.connect() as client, ProduceStream(client) as produce:
         sessions = [FetchSession(client) for _ in range(40)]
         for session in sessions:

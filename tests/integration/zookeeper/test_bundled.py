@@ -33,10 +33,10 @@ def is_alive(pid):
 
 
 def test_data_outlives_a_kill_and_the_port_stays(tmp_path):
-    """W26: the cluster's state is whole."""
+    """W26: the cluster's state survives completely."""
     with BundledZooKeeper(tmp_path) as server:
         address = server.connect_string
-        # The longest: a JVM that has just begun, on a busy machine, may let a session of 10 s end before it answers.
+        # The longest: a newly started JVM on a busy machine may let a session of 10 s end before it answers.
         client = KazooZooKeeper.connect(f"{address}/root", session_timeout_ms=SESSION_LIMITS_MS[1])
         client.create("/kept", b"x")
         session = client.session_id
@@ -71,12 +71,12 @@ def test_taken_port_is_refused_by_name(tmp_path):
 
 
 def test_missing_java_is_the_error_of_the_readme(tmp_path):
-    """What a newcomer meets, word by word."""
+    """A newcomer gets this error, word for word."""
     with pytest.raises(JavaNotFoundError, match=r"^\[JAVA_NOT_FOUND\] The bundled ZooKeeper needs Java 17 or later; "):
         BundledZooKeeper(tmp_path, environment={"PATH": "/nowhere"}).start()
 
 
-def test_server_that_ends_at_once_gives_its_last_words(tmp_path):
+def test_server_that_ends_at_once_shows_its_last_output(tmp_path):
     data = tmp_path / "data"
     data.mkdir()
     (data / "version-2").write_text("not a directory")
@@ -88,7 +88,7 @@ def test_server_that_ends_at_once_gives_its_last_words(tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_server_dies_with_its_parent(tmp_path, number):
-    """No process outlives the one that made it, however that ends."""
+    """The process never outlives its parent, however that ends."""
     script = (
         "import sys, time, pathlib\n"
         "from broker_runtime.zookeeper.bundled import BundledZooKeeper\n"
@@ -104,7 +104,7 @@ def test_server_dies_with_its_parent(tmp_path, number):
     wait_until(lambda: not is_alive(pid), "the server is gone", LIMIT_S)
 
 
-def test_server_dies_with_its_parent_though_a_fork_lives_on(tmp_path):
+def test_server_dies_with_its_parent_though_a_fork_survives(tmp_path):
     script = (
         "import os, sys, time, pathlib\n"
         "from broker_runtime.zookeeper.bundled import BundledZooKeeper\n"
@@ -125,7 +125,7 @@ def test_server_dies_with_its_parent_though_a_fork_lives_on(tmp_path):
         parent.stdout.close()
 
 
-def test_connecting_to_nobody_is_a_bounded_error():
+def test_connecting_without_a_server_is_a_bounded_error():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -135,8 +135,8 @@ def test_connecting_to_nobody_is_a_bounded_error():
     assert time.monotonic() - started < 30
 
 
-def test_calls_are_bounded_while_the_server_stands_still(tmp_path):
-    """Every wait is bounded; the session goes on when the server does."""
+def test_calls_are_bounded_while_the_server_is_frozen(tmp_path):
+    """Every wait is bounded; the session continues when the server does."""
     with BundledZooKeeper(tmp_path) as server:
         client = KazooZooKeeper.connect(server.connect_string, session_timeout_ms=60_000, operation_limit_s=0.5)
         session = client.session_id
@@ -160,14 +160,14 @@ def test_calls_are_bounded_while_the_server_stands_still(tmp_path):
 
 
 def test_expired_session_refuses_writes_of_the_old_belief(tmp_path):
-    """0.2 s after expiry kazoo has a new session, and the old belief's write would succeed."""
+    """0.2 s after the expiry kazoo has a new session, in which a write of the old belief would succeed."""
     with BundledZooKeeper(tmp_path) as server:
         client = KazooZooKeeper.connect(server.connect_string, session_timeout_ms=2_000)
         states = []
         client.listen(states.append)
         old = client.session_id
         client.create("/mine", ephemeral=True, session=old)
-        # Another connection takes the session over and ends it: the fastest real expiry there is.
+        # Another connection takes over the session and ends it: the fastest real expiry there is.
         from kazoo.client import KazooClient
 
         thief = KazooClient(hosts=server.connect_string, client_id=client._client.client_id, timeout=2)

@@ -37,7 +37,7 @@ def forbidden(zookeeper_connect, client):
     ],
 )
 def test_refusal_by_access_rules_is_an_error_of_ours_that_names_the_znode(client, forbidden, request_it):
-    """The loop that keeps a broker in its cluster knows no error of kazoo's: one would end it."""
+    """The loop that keeps a broker in its cluster handles none of kazoo's errors: one would end it."""
     with pytest.raises(ZooKeeperUnavailableError, match=r"^\[ZOOKEEPER_UNAVAILABLE\] /.*NoAuthError.*ACL"):
         request_it(client, forbidden)
     assert client.find("/none") is None

@@ -16,16 +16,16 @@ LIMIT_S = 60.0
 
 
 def get(client: KazooZooKeeper, path: str) -> bytes:
-    """What the znode holds, asked again while no server answers."""
+    """The znode's content; asks again while no server answers."""
     return wait_until(lambda: client.get(path), f"{path} is read", ignoring=(ZooKeeperUnavailableError,)).data
 
 
 def test_ensemble_loses_one_server_and_keeps_its_state_over_a_restart_of_all(tmp_path: Path) -> None:
-    """W26: an ensemble loses one server, and the cluster's state is whole; with two gone it waits for one of them."""
+    """W26: with one server lost the cluster's state is complete; with two gone the client waits for one of them."""
     ensemble = ZooKeeperEnsemble(tmp_path, 3)
     ensemble.start()
     try:
-        # The longest: the client may be back late on a busy machine.
+        # The longest: the client may be late to return on a busy machine.
         client = KazooZooKeeper.connect(f"{ensemble.connect_string}/root", session_timeout_ms=SESSION_LIMITS_MS[1])
         client.create("/kept", b"x")
         session = client.session_id

@@ -9,8 +9,8 @@ from broker_runtime.zookeeper.znodes import StoredOffset
 ID = b"\x01" * 16
 
 
-def test_commits_that_wait_go_out_together_and_none_is_lost(zookeeper_connect):
-    """Commits coalesce and are acknowledged after the write."""
+def test_waiting_commits_are_written_together_and_none_is_lost(zookeeper_connect):
+    """Commits are coalesced and acknowledged after the write."""
     client = KazooZooKeeper.connect(zookeeper_connect, session_timeout_ms=10_000)
     client.ensure_path("/topics/t")
     client.ensure_path("/consumers")
@@ -36,7 +36,7 @@ def test_commits_that_wait_go_out_together_and_none_is_lost(zookeeper_connect):
     assert store.writes < rounds * committers / 2
 
 
-def test_two_brokers_that_commit_at_once_lose_nothing(zookeeper_connect):
+def test_two_brokers_that_commit_concurrently_lose_nothing(zookeeper_connect):
     clients = [KazooZooKeeper.connect(zookeeper_connect, session_timeout_ms=10_000) for _ in range(2)]
     clients[0].ensure_path("/topics/t")
     clients[0].ensure_path("/consumers")

@@ -1,4 +1,4 @@
-"""Several brokers' membership over a real ZooKeeper: what one writes, the others learn; leaders move in time."""
+"""Several brokers over a real ZooKeeper: each learns the others' writes, and leaderships move in time."""
 
 import threading
 import time
@@ -106,7 +106,7 @@ def create(broker, name, partitions):
 
 
 def test_leaderships_of_a_stopping_broker_move_and_all_brokers_know(brokers):
-    """W13: a controlled shutdown of a broker with a third of a thousand partitions."""
+    """W13: a broker that leads a third of a thousand partitions shuts down under control."""
     create(brokers[1], "t", 999)
     wait_until(lambda: brokers[3].leaders("t").count(2) == 333, "everybody knows the topic")
     brokers[2].member.begin_stopping()
@@ -117,7 +117,7 @@ def test_leaderships_of_a_stopping_broker_move_and_all_brokers_know(brokers):
 
 
 def test_dead_controller_is_replaced_before_its_session_times_out(brokers):
-    """W13, and W25: brokers and controller are in ZooKeeper."""
+    """W13, W25: brokers and controller are in ZooKeeper."""
     create(brokers[1], "t", 3)
     wait_until(lambda: 1 in brokers[3].leaders("t"), "everybody knows the topic")
     for number in (2, 3):
@@ -128,5 +128,5 @@ def test_dead_controller_is_replaced_before_its_session_times_out(brokers):
         return brokers[3].leaders("t") and 1 not in brokers[3].leaders("t")
 
     wait_until(has_moved, "another controller has elected other leaders")
-    assert brokers[2].client.find(broker_path(1)) is not None, "its session lives"
+    assert brokers[2].client.find(broker_path(1)) is not None, "its session is alive"
     wait_until(lambda: not brokers[1].member.controller.is_active, "it knows that it is not the controller")

@@ -1,4 +1,4 @@
-"""Places, durations and partitions as people type them."""
+"""Positions, durations and partitions as people type them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def place(text: str) -> object:
 
 
 def test_arguments_use_the_protocols_values_for_the_logs_ends() -> None:
-    """The copies that keep pyarrow out of `pylog --help` are the model's."""
+    """The constants that keep pyarrow out of `pylog --help` equal the model's."""
     assert (arguments.EARLIEST, arguments.LATEST) == (model.EARLIEST, model.LATEST)
 
 
@@ -51,13 +51,13 @@ def test_arguments_use_the_protocols_values_for_the_logs_ends() -> None:
         ("1900-01-01", AtTime(0)),
     ],
 )
-def test_place_is_read_as_typed(text: str, expected: object) -> None:
+def test_position_is_read_as_typed(text: str, expected: object) -> None:
     """--from earliest|latest|N|-N|1h|ISO."""
     assert place(text) == expected
 
 
-def test_place_without_zone_is_local_time() -> None:
-    """A wall clock's time is that of whoever typed it."""
+def test_position_without_zone_is_local_time() -> None:
+    """A time without a zone is local time."""
     local = datetime.datetime(2026, 1, 31, 12, 0).astimezone()
     assert place("2026-01-31T12:00") == AtTime(round(local.timestamp() * 1000))
 
@@ -65,7 +65,7 @@ def test_place_without_zone_is_local_time() -> None:
 @pytest.mark.parametrize(
     "text", ["", "soon", "1y", "--5", "1.5", "12345678901234567890", "2026-13-01", "٣", "0001-01-01", "9" * 20 + "w"]
 )
-def test_place_is_refused_by_name_with_what_is_allowed(text: str) -> None:
+def test_position_is_refused_by_name_with_what_is_allowed(text: str) -> None:
     """Errors name the value and what is allowed."""
     with pytest.raises(OptionError) as refused:
         place(text)
@@ -82,8 +82,8 @@ def test_timeout_is_seconds_or_a_duration(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "never", "2d", "1e3", ""])
-def test_timeout_is_refused_when_it_is_none(text: str) -> None:
-    """A wait has a bound and is longer than nothing."""
+def test_invalid_timeout_is_refused(text: str) -> None:
+    """A wait has a bound and is longer than zero."""
     with pytest.raises(ValueError, match="must be"):
         parse_timeout_s(text)
 
@@ -96,14 +96,14 @@ def test_partition_is_topic_and_number() -> None:
 
 
 @pytest.mark.parametrize("text", ["flights", "flights:", "flights:x", "flights:-1", ":0"])
-def test_partition_is_refused_when_it_names_none(text: str) -> None:
-    """What is no partition is refused."""
+def test_invalid_partition_is_refused(text: str) -> None:
+    """Text that names no partition is refused."""
     with pytest.raises((InvalidPartitionsError, InvalidTopicError)):
         parse_partition(text)
 
 
 def test_settings_are_names_and_values() -> None:
-    """`-c name=value`; the value may hold `=`."""
+    """`-c name=value` sets a setting; the value may contain `=`."""
     assert parse_settings(["retention.ms=7d", "a=b=c"], option="-c", example="") == {"retention.ms": "7d", "a": "b=c"}
     for wrong in ("retention", "=7d", ""):
         with pytest.raises(InvalidConfigError) as refused:

@@ -1,4 +1,4 @@
-"""What Tab completes without a cluster: settings. With one: tests/cli/test_completion.py."""
+"""What Tab completes without a cluster (settings). With one: tests/cli/test_completion.py."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def context(command: str) -> SimpleNamespace:
     ],
 )
 def test_tab_completes_topic_settings(incomplete: str, completed: list[str]) -> None:
-    """-c: names, then values where only some are allowed; a producer's are none of a topic's."""
+    """-c completes names, then values where only some are allowed; a producer's settings are not a topic's."""
     assert complete.topic_settings(context("create"), incomplete) == completed
 
 
 def test_tab_completes_names_of_topic_settings() -> None:
-    """-d takes names alone."""
+    """-d completes names only."""
     assert complete.topic_setting_names(context("alter"), "retention.m") == ["retention.ms"]
 
 
@@ -42,19 +42,19 @@ def test_tab_completes_names_of_topic_settings() -> None:
     ("command", "is_known"), [("produce", True), ("consume", False), ("describe", False)], ids=lambda each: str(each)
 )
 def test_tab_completes_settings_of_the_commands_client(command: str, is_known: bool) -> None:
-    """-X of produce is for a producer."""
+    """-X of produce completes a producer's settings."""
     assert (complete.client_settings(context(command), "linger") == ["linger.ms="]) == is_known
     assert complete.client_settings(context(command), "request.timeout") == ["request.timeout.ms="]
 
 
 def test_tab_completes_settings_of_any_client_before_the_command() -> None:
-    """`pylog -X lin<TAB>`: no client is known yet."""
+    """`pylog -X lin<TAB>` completes settings of any client, as none is known yet."""
     ctx = SimpleNamespace(info_name="pylog", command=SimpleNamespace(commands={}))
     assert complete.client_settings(ctx, "linger") == ["linger.ms="]
 
 
 def parameters(path: str, command: Any) -> Iterator[tuple[str, Any]]:
-    """(command, parameter) of the command and all below it."""
+    """(command, parameter) of the command and all commands below it."""
     for parameter in command.params:
         yield path, parameter
     for name, below in getattr(command, "commands", {}).items():
@@ -62,7 +62,7 @@ def parameters(path: str, command: Any) -> Iterator[tuple[str, Any]]:
 
 
 def test_every_topic_partition_group_and_broker_is_completed() -> None:
-    """No command that takes one of them lacks completion; a topic that is created is nowhere yet."""
+    """Every command that takes one of them completes it; a topic that is being created exists nowhere yet."""
     words = {"TOPIC", "TOPIC:PARTITION", "TOPIC[:PARTITION", "TOPIC[:PARTITION[,", "GROUP", "BROKER", "ID[,ID"}
     found = [
         (path, parameter)
@@ -75,7 +75,7 @@ def test_every_topic_partition_group_and_broker_is_completed() -> None:
 
 
 def test_every_setting_is_completed() -> None:
-    """-c, -d and -X, wherever they are."""
+    """-c, -d and -X are completed wherever they are."""
     found = [
         parameter
         for _, parameter in parameters("pylog", typer.main.get_command(build()))

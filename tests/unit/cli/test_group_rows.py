@@ -13,8 +13,8 @@ from pyspark_log.cli.group import _partition_rows
 GONE, NEW, OLD = TopicPartition("gone", 0), TopicPartition("new", 0), TopicPartition("old", 0)
 
 
-class Tells:
-    """An admin that knows ``new``, whose partition ends at 7, and ``old``."""
+class KnownOffsets:
+    """An admin that knows two topics: ``new``, whose partition ends at 7, and ``old``."""
 
     def describe_topic(self, name: str) -> object:
         if name == "gone":
@@ -26,14 +26,14 @@ class Tells:
         return {}
 
 
-def test_partitions_that_members_hold_are_there_without_offsets_and_after_their_topic_was_deleted() -> None:
-    """A member that is frozen holds what was deleted until its session ends; the group can be looked at meanwhile."""
+def test_held_partitions_are_shown_without_offsets_and_after_their_topic_was_deleted() -> None:
+    """A frozen member holds deleted partitions until its session ends; the group can be described meanwhile."""
     member = MemberDescription(
         member_id="m", instance_id=None, client_id="c", host="h", kind="consumer", state="stable", epoch=2,
         topics=["gone", "new", "old"], partitions=[GONE, NEW, OLD], session_timeout_ms=1, heard_ms_ago=0,
     )  # fmt: skip
     group = GroupDescription(group_id="g", state="stable", kind="consumer", coordinator=1, epoch=2, members=(member,))
-    rows = _partition_rows(cast(Admin, Tells()), group, {OLD: GroupOffset(3, 3, 0)})
+    rows = _partition_rows(cast(Admin, KnownOffsets()), group, {OLD: GroupOffset(3, 3, 0)})
     assert [(row["topic"], row["committed"], row["end"], row["lag"], row["client_id"]) for row in rows] == [
         ("gone", None, None, None, "c"),
         ("new", None, 7, None, "c"),

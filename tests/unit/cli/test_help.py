@@ -55,7 +55,7 @@ def help_of(*path: str) -> str:
 
 @pytest.mark.parametrize("path", list(paths(whole_command())), ids=" ".join)
 def test_help_fits_on_a_screen(path: tuple[str, ...]) -> None:
-    """The common options take no room in it: they are in `pylog --help`, once."""
+    """The common options take no room in it: `pylog --help` shows them once."""
     shown = help_of(*path)
     assert len(shown.splitlines()) <= (MOST_LINES if path else MOST_LINES_OF_ALL), shown
     assert [option for option in COMMON if option in shown.replace("(-b -X -o --timeout -y", "")] == (
@@ -66,7 +66,7 @@ def test_help_fits_on_a_screen(path: tuple[str, ...]) -> None:
 
 
 def test_help_lists_every_command_under_a_heading() -> None:
-    """What to begin with comes first."""
+    """The commands for beginners come first."""
     shown = help_of()
     headings = re.findall(r"─ ([A-Z][^─]*[a-z]) ─", shown)
     assert headings == [
@@ -84,7 +84,7 @@ def test_help_lists_every_command_under_a_heading() -> None:
 
 @pytest.mark.parametrize("arguments", [["--version"], ["-o", "json", "--version"]])
 def test_version_is_quick(arguments: list[str]) -> None:
-    """Of pylog, Python, pyarrow and PySpark, none of which is imported for that."""
+    """It names pylog, Python, pyarrow and PySpark, and imports none of them."""
     code = (
         "import sys; from pyspark_log.cli import app; sys.argv[0] = 'pylog'; app._end = lambda code: None; app.run(); "
         "print([name for name in ('pyarrow', 'numpy', 'pyspark', 'rich') if name in sys.modules])"
@@ -112,7 +112,7 @@ def test_version_leaves_out_what_is_not_installed(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("option", ["--install-completion", "--show-completion"])
 def test_typers_own_completion_is_refused(option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its script takes words apart at the colon of `flights:0`; `pylog completion` prints the one that does not."""
+    """Typer's script splits words at the colon of `flights:0`; `pylog completion` prints one that does not."""
     monkeypatch.setenv("HOME", str(tmp_path))
     said = io.StringIO()
     with redirect_stdout(said), redirect_stderr(said), pytest.raises(SystemExit) as ended:

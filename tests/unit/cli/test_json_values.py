@@ -1,4 +1,4 @@
-"""The one mapping between columns and JSON: whatever a topic can hold goes out and comes in again unchanged."""
+"""The one mapping between columns and JSON: whatever a topic can hold survives the round trip unchanged."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:
 
 
 def example_of(kinds: st.SearchStrategy[pa.DataType]) -> pa.DataType:
-    """Some type of the strategy, for its id."""
+    """An example type of the strategy, for its id."""
     return _EXAMPLES[id(kinds)]
 
 
@@ -104,14 +104,14 @@ _EXAMPLES = {
 
 @settings(max_examples=400, deadline=None)
 @given(st.data())
-def test_rows_of_any_type_go_out_and_come_in_again(data: st.DataObject) -> None:
+def test_rows_of_any_type_survive_the_round_trip(data: st.DataObject) -> None:
     """W27: rows → `consume`'s JSON → `produce`'s parser → `send`'s check → equal rows, NaN and extremes included."""
     schema = check_topic_schema(pa.schema([("v", data.draw(TYPES)), ("w", data.draw(TYPES))]))
     rows = data.draw(
         st.lists(st.fixed_dictionaries({field.name: values_of(field.type) for field in schema}), max_size=4)
     )
     start = data.draw(st.integers(0, len(rows)))
-    batch = pa.RecordBatch.from_pylist(rows, schema).slice(start)  # as a consumer that began in the middle has it
+    batch = pa.RecordBatch.from_pylist(rows, schema).slice(start)  # as after a consumer that began in the middle
     lines = [json.dumps(row, ensure_ascii=False, allow_nan=False).encode() for row in rows_json(batch)]
     assert not any(b"\n" in line for line in lines)
     parse, check = row_parser(schema), RowCheck("t", TopicSchema(schema_id=0, arrow=schema))
@@ -149,7 +149,7 @@ def test_rows_of_any_type_go_out_and_come_in_again(data: st.DataObject) -> None:
     ],
 )
 def test_each_type_has_its_form(kind: pa.DataType, value: Any, text: Any) -> None:
-    """The table in README."""
+    """The forms are those of the table in README."""
     assert to_json(pa.array([value, None], kind)) == [text, None]
 
 
@@ -171,8 +171,8 @@ def test_each_type_has_its_form(kind: pa.DataType, value: Any, text: Any) -> Non
         ("string", '"base64:/w=="', "base64:/w=="),
     ],
 )
-def test_other_forms_are_taken_as_well(kind: str, text: str, value: Any) -> None:
-    """What people write by hand."""
+def test_other_forms_are_accepted(kind: str, text: str, value: Any) -> None:
+    """Forms that people write by hand are accepted."""
     assert taken(kind, text) == value
 
 
@@ -215,14 +215,14 @@ def test_other_forms_are_taken_as_well(kind: str, text: str, value: Any) -> None
         ("array<int>", "[" * 100_000),
     ],
 )
-def test_what_is_none_of_its_type_is_refused(kind: str, text: str) -> None:
-    """Nothing is guessed, cut or left out."""
+def test_value_of_another_type_is_refused(kind: str, text: str) -> None:
+    """Nothing is guessed, truncated or omitted."""
     with pytest.raises((ValueError, SchemaMismatchError)):
         taken(kind, text)
 
 
 def taken(kind: str, text: str) -> Any:
-    """What `send` gets for the column ``v`` of a row with ``text`` there."""
+    """What `send` gets for the column ``v`` of a row with ``text`` in it."""
     schema = check_topic_schema(parse_schema(f"v {kind}"))
     row = row_parser(schema)(load_json(f'{{"v": {text}}}'.encode()))
     return RowCheck("t", TopicSchema(schema_id=0, arrow=schema)).row(row)[0]
@@ -250,13 +250,13 @@ def test_bytes_and_times_of_records() -> None:
         (pa.decimal128(5, 2), "\u0661"),
     ],
 )
-def test_text_that_only_python_takes_for_a_value_is_refused(kind: pa.DataType, text: str) -> None:
+def test_text_that_only_python_accepts_is_refused(kind: pa.DataType, text: str) -> None:
     """A typing error must not become another value."""
     with pytest.raises(ValueError, match="column 'c'"):
         row_parser(pa.schema([("c", kind)]))({"c": text})
 
 
 def test_json_is_utf8() -> None:
-    """A file in UTF-16 without a mark: its first line would be taken, and its second not."""
+    """A file in UTF-16 without a byte order mark is refused: its first line would parse, and its second would not."""
     with pytest.raises(ValueError, match="column 2"):
         load_json('{"a": 1}'.encode("utf-16-le"))

@@ -1,4 +1,4 @@
-"""Directories that `pylog log` is given: what is read, and where the logs are if it is another directory."""
+"""Directories that are given to `pylog log`: which are read, and where the logs are if it is another one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyspark_log.cli.log import _partitions
 
 
 def test_log_commands_say_where_the_logs_are_when_given_the_directory_of_up(tmp_path: Path) -> None:
-    """The directory of `pylog up` has those of its brokers, and each of them its log."""
+    """The directory of `pylog up` contains those of its brokers, and each of them its logs."""
     for broker in (1, 2, 10):
         (tmp_path / f"broker-{broker}" / "log").mkdir(parents=True)
     (tmp_path / "zookeeper-1").mkdir()
@@ -25,6 +25,6 @@ def test_log_commands_say_where_the_logs_are_when_given_the_directory_of_up(tmp_
 
 
 def test_log_commands_name_what_they_looked_for_in_another_directory(tmp_path: Path) -> None:
-    """A directory that is not pylog's."""
+    """A directory that is not pylog's is refused."""
     with pytest.raises(OptionError, match=r"contains neither \.log files nor directories of partitions\Z"):
         _partitions(tmp_path)

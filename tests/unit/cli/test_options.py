@@ -1,4 +1,4 @@
-"""The common options: where they may stand, what wins over what, which error ends how."""
+"""The common options: where they may stand, which source wins, which error ends with which status."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pyspark_log.cli.output import OutputFormat
 
 @pytest.fixture(autouse=True)
 def no_settings_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Neither the environment nor the home directory of whoever runs the tests has a say."""
+    """Hides the environment and the home directory of the user who runs the tests."""
     for name in ("PYLOG_BOOTSTRAP_SERVERS", "PYLOG_OUTPUT", "PYLOG_TIMEOUT", "PYLOG_CONFIG"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
@@ -29,7 +29,7 @@ def write_config(directory: Path, text: str) -> None:
 
 
 def test_flag_wins_over_environment_over_file_over_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Flag before PYLOG_… before ~/.config/pylog/config.toml before default."""
+    """A flag wins over PYLOG_…, which wins over ~/.config/pylog/config.toml, which wins over the default."""
     assert Invocation.resolve(GivenOptions()).bootstrap_servers == DEFAULT_ADDRESS
     assert not Invocation.resolve(GivenOptions()).address_is_given
     write_config(tmp_path, 'bootstrap-servers = "file:1"\noutput = "yaml"\ntimeout = "3s"\n')
@@ -47,7 +47,7 @@ def test_flag_wins_over_environment_over_file_over_default(monkeypatch: pytest.M
 
 
 def test_client_settings_of_the_file_reach_the_clients_that_know_them(tmp_path: Path) -> None:
-    """A file serves all clients; -X is meant for the one at hand and is refused by it if unknown."""
+    """The file serves all clients; -X is for the command's own client, which refuses unknown settings."""
     write_config(tmp_path, '[client]\nlinger.ms = 7\n"client.id" = "me"\n')
     invocation = Invocation.resolve(GivenOptions(setting=("acks=1", "linger.ms=9")))
     assert invocation.settings("producer")["linger.ms"] == "9"
@@ -68,14 +68,14 @@ def test_client_settings_of_the_file_reach_the_clients_that_know_them(tmp_path: 
         '[client]\nbootstrap.servers = "file:1"',
     ],
 )
-def test_file_takes_kafkas_name_of_the_brokers(tmp_path: Path, text: str) -> None:
-    """Quoted, dotted or as a table; the command line's own names of before are understood as well."""
+def test_file_accepts_kafkas_name_of_the_brokers(tmp_path: Path, text: str) -> None:
+    """The setting may be quoted, dotted or in a table; the command line's former names still work."""
     write_config(tmp_path, text)
     assert Invocation.resolve(GivenOptions()).bootstrap_servers == "file:1"
 
 
-def test_file_takes_client_settings_at_its_top(tmp_path: Path) -> None:
-    """Kafka's names need no table around them; `client.id` is a setting like the others."""
+def test_file_accepts_client_settings_at_its_top(tmp_path: Path) -> None:
+    """Kafka's names need no table around them; `client.id` is a setting like any other."""
     write_config(tmp_path, 'linger.ms = 7\nclient.id = "me"\n"enable.idempotence" = false\nrequest.timeout.ms = "3s"\n')
     settings = Invocation.resolve(GivenOptions()).settings("producer")
     assert settings == {"linger.ms": 7, "client.id": "me", "enable.idempotence": False, "request.timeout.ms": "3s"}
@@ -83,7 +83,7 @@ def test_file_takes_client_settings_at_its_top(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("bootstrap = 'x'", "'bootstrap' is not a setting of this file; did you mean 'bootstrap.servers'?"),
         ("bootstrap.servers = 5", "bootstrap.servers=5: must be a list of host:port"),
@@ -99,13 +99,13 @@ def test_file_takes_client_settings_at_its_top(tmp_path: Path) -> None:
         ("client = 1", "'client' is not a setting of this file"),
     ],
 )
-def test_file_is_refused_by_name_when_it_is_wrong(tmp_path: Path, text: str, told: str) -> None:
-    """Errors name the file, the key and what is allowed."""
+def test_file_is_refused_by_name_when_it_is_wrong(tmp_path: Path, text: str, message: str) -> None:
+    """The error names the file, the key and what is allowed."""
     write_config(tmp_path, text)
     with pytest.raises(errors.InvalidConfigError) as refused:
         Invocation.resolve(GivenOptions())
     assert str(tmp_path / "pylog" / "config.toml") in refused.value.message
-    assert told in refused.value.message
+    assert message in refused.value.message
 
 
 def test_brokers_may_be_given_as_a_setting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -119,8 +119,8 @@ def test_brokers_may_be_given_as_a_setting(monkeypatch: pytest.MonkeyPatch, tmp_
         assert "bootstrap.servers" not in invocation.settings(scope), "the clients are given it once"
 
 
-def test_brokers_that_are_given_in_two_ways_must_be_the_same() -> None:
-    """-b and -X bootstrap.servers: one error where they differ."""
+def test_brokers_that_are_given_twice_must_be_the_same() -> None:
+    """If -b and -X bootstrap.servers differ, that is one error."""
     same = GivenOptions(bootstrap_server="a:1", setting=("bootstrap.servers=a:1",))
     assert Invocation.resolve(same).bootstrap_servers == "a:1"
     with pytest.raises(errors.InvalidConfigError) as refused:
@@ -136,10 +136,10 @@ def test_brokers_that_are_given_in_two_ways_must_be_the_same() -> None:
         (GivenOptions(), "nowhere", "$PYLOG_BOOTSTRAP_SERVERS: bootstrap.servers='nowhere'"),
     ],
 )
-def test_address_that_is_none_is_refused_with_its_place(
+def test_invalid_address_is_refused_with_its_source(
     monkeypatch: pytest.MonkeyPatch, given: GivenOptions, variable: str, place: str
 ) -> None:
-    """Where it was given, and what is allowed."""
+    """The error says where the address was given, and what is allowed."""
     monkeypatch.setenv("PYLOG_BOOTSTRAP_SERVERS", variable)
     with pytest.raises(errors.InvalidConfigError) as refused:
         Invocation.resolve(given)
@@ -153,8 +153,8 @@ def test_setting_is_refused_without_name_or_value(setting: str) -> None:
         Invocation.resolve(GivenOptions(setting=(setting,)))
 
 
-def test_option_nearer_to_the_command_wins() -> None:
-    """`pylog -o json topic list -o yaml` is yaml; repeated settings add up."""
+def test_last_option_wins() -> None:
+    """`pylog -o json topic list -o yaml` prints yaml; repeated settings add up."""
     outer = GivenOptions(output=OutputFormat.JSON, setting=("a=1",), quiet=True, verbose=1)
     both = outer.then(GivenOptions(output=OutputFormat.YAML, setting=("b=2",), yes=True))
     assert both == GivenOptions(output=OutputFormat.YAML, setting=("a=1", "b=2"), quiet=True, yes=True, verbose=1)
@@ -194,14 +194,14 @@ def test_every_error_has_a_status() -> None:
 
 
 def test_interrupt_ends_with_130() -> None:
-    """130 interrupted."""
+    """An interrupt ends with status 130."""
     with pytest.raises(typer.Exit) as ended, translated_errors(verbose=0):
         raise KeyboardInterrupt
     assert ended.value.exit_code == 130
 
 
-def test_defect_shows_its_traceback_when_asked_to(capsys: pytest.CaptureFixture[str]) -> None:
-    """-v: where it happened; without, one line that says so."""
+def test_defect_shows_its_traceback_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+    """-v shows where the defect happened; without it, one line mentions -v."""
     for verbose, has_traceback in ((0, False), (1, True)):
         with pytest.raises(typer.Exit), translated_errors(verbose=verbose):
             _ = 1 / 0

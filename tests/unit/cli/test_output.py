@@ -23,30 +23,30 @@ def shown(capsys: pytest.CaptureFixture[str], form: OutputFormat | None, **argum
 
 
 def test_table_aligns_and_hides_what_is_wide(capsys: pytest.CaptureFixture[str]) -> None:
-    """-o table; numbers to the right, nothing as a dash, no colour on a pipe."""
+    """-o table aligns numbers to the right, shows nothing as a dash, and has no colour on a pipe."""
     assert shown(capsys, None) == "NAME     SIZE\nflights     3\né           -\n"
 
 
 def test_wide_shows_every_column(capsys: pytest.CaptureFixture[str]) -> None:
-    """-o wide."""
+    """-o wide shows every column."""
     assert shown(capsys, OutputFormat.WIDE).splitlines()[1] == "flights     3  x"
 
 
 def test_formats_for_machines_show_everything(capsys: pytest.CaptureFixture[str]) -> None:
-    """-o json, jsonl, yaml, name."""
+    """-o json, jsonl, yaml and name show everything."""
     assert json.loads(shown(capsys, OutputFormat.JSON)) == ROWS
     assert [json.loads(line) for line in shown(capsys, OutputFormat.JSONL).splitlines()] == ROWS
     assert yaml.safe_load(shown(capsys, OutputFormat.YAML)) == ROWS
     assert shown(capsys, OutputFormat.NAME) == "flights\né\n"
 
 
-def test_one_result_is_itself_and_no_list(capsys: pytest.CaptureFixture[str]) -> None:
+def test_single_result_is_not_a_list(capsys: pytest.CaptureFixture[str]) -> None:
     """`topic describe -o json` is one object."""
     assert json.loads(shown(capsys, OutputFormat.JSON, one=True)) == ROWS[0]
     assert yaml.safe_load(shown(capsys, OutputFormat.YAML, one=True)) == ROWS[0]
 
 
-def test_plain_says_what_json_cannot() -> None:
+def test_plain_format_shows_values_that_json_cannot() -> None:
     """Every Python value that a row can hold has a text."""
     time = datetime.datetime(2026, 1, 31, 12, tzinfo=datetime.UTC)
     value = {"d": decimal.Decimal("1.50"), "t": time, "u": uuid.UUID(int=1), "b": [b"text", b"\xff"], 1: {2}}
@@ -77,7 +77,7 @@ def test_table_of_records_names_the_topic_where_there_are_several(
 
 
 def test_table_of_records_shows_nested_values_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    """S7: a table is a view of what -o jsonl has, without Python in it."""
+    """S7: a table shows the same values as -o jsonl, without Python's notation."""
     row = {"s": {"a": None, "b": ["x"]}, "m": [["k", 1]], "e": [], "bin": {"base64": "/w=="}, "yes": True, "t": "x y"}
     table = _Table(OutputFormat.WIDE, {"t": None})
     place = {"topic": "t", "partition": 0, "offset": 0, "timestamp": 7, "headers": [["h", b"1"], ["h", None]]}
@@ -91,7 +91,7 @@ def test_table_of_records_shows_nested_values_as_json(capsys: pytest.CaptureFixt
 
 
 def test_table_of_untyped_records_shows_bytes_that_are_no_text_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    """The same as in -o jsonl."""
+    """A table shows the same value as -o jsonl."""
     table = _Table(OutputFormat.TABLE, {})
     place = {"topic": "t", "partition": 0, "offset": 0, "timestamp": 7}
     table._rows = [{**place, "key": b"k", "value": b"\xff"}]
@@ -99,8 +99,10 @@ def test_table_of_untyped_records_shows_bytes_that_are_no_text_as_json(capsys: p
     assert capsys.readouterr().out.splitlines()[1].split() == ["0", "0", "k", '{"base64":"/w=="}']
 
 
-def test_table_of_records_shows_a_column_that_is_named_like_a_place(capsys: pytest.CaptureFixture[str]) -> None:
-    """A topic may have columns called offset and timestamp; neither hides the record's own."""
+def test_table_of_records_shows_a_column_that_is_named_like_a_metadata_field(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A topic may have columns called offset and timestamp; they do not hide the record's own."""
     table = _Table(OutputFormat.TABLE, {"t": None})
     row = {"offset": 99, "topic": "own", "timestamp": 5}
     table._rows = [{"topic": "t", "partition": 0, "offset": 3, "timestamp": 7, "row": row}]

@@ -1,4 +1,4 @@
-"""What a `produce` that failed says of its records."""
+"""What a failed `produce` reports about its records."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from pyspark_log.client.producer.delivery import Delivery, RecordFuture
 
 
 class NoProducer:
-    """A producer whose records all have their outcome."""
+    """A producer that has settled all of its records."""
 
     def flush(self, timeout: float | None = None) -> None:
         pass
@@ -51,8 +51,10 @@ TIMEOUT, REFUSED = DeliveryTimeoutError("late"), RecordTooLargeError("large")
         ([None, None], "0", "0", "With acks=0 it is unknown"),
     ],
 )
-def test_report_says_what_is_known(outcomes: list[PylogError | None], skip: str, acks: str, said: str) -> None:
-    """Only acknowledged records count as being in the log; what is unknown is said to be."""
+def test_report_distinguishes_acknowledged_records(
+    outcomes: list[PylogError | None], skip: str, acks: str, said: str
+) -> None:
+    """Only acknowledged records count as being in the log; records in doubt are reported as such."""
     skipped = parse_skip(skip)
     sending = _Sending(skipped, acks=acks)
     for number, error in enumerate(outcomes, len(skipped) + 1):
@@ -64,7 +66,7 @@ def test_report_says_what_is_known(outcomes: list[PylogError | None], skip: str,
 
 
 def test_report_of_batches_counts_rows_by_their_frames() -> None:
-    """Rows of a batch that went to several partitions: those of the frames that were acknowledged."""
+    """The rows of a batch for several partitions are counted by acknowledged frame."""
     sending = _Sending(parse_skip("1-2"), acks="all")
     good, bad = outcome(None, 2), outcome(REFUSED, 2)
     good.rows, bad.rows = (0, [0, 2]), (0, range(1, 4, 2))

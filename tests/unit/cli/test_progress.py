@@ -15,7 +15,7 @@ from pyspark_log.cli.progress import Progress, is_for_people
 
 
 class Terminal(io.StringIO):
-    """Standard error as a terminal."""
+    """A terminal as standard error."""
 
     def isatty(self) -> bool:
         return True
@@ -38,7 +38,7 @@ def invocation(*, quiet: bool = False, output: OutputFormat | None = None) -> In
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That of a terminal that can move its cursor."""
+    """The environment of a terminal that can move its cursor."""
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")
 
@@ -50,8 +50,8 @@ def terminal() -> Iterator[Terminal]:
         yield made
 
 
-def test_progress_is_shown_on_a_terminal_and_gone_at_the_end() -> None:
-    """With what was done; the last thing that is written erases it."""
+def test_progress_is_shown_on_a_terminal_and_erased_at_the_end() -> None:
+    """It shows what was done; the last output erases it."""
     with terminal() as shown, Progress(invocation(), "Checking flights-0", total=4000, unit="records") as progress:
         progress.advance(1500)
         progress._bar.refresh()
@@ -66,7 +66,7 @@ def test_progress_is_shown_on_a_terminal_and_gone_at_the_end() -> None:
     ids=lambda each: str(each.output),
 )
 def test_progress_is_not_shown_with_q_nor_with_formats_for_programs(quieted: Invocation) -> None:
-    """-q, -o json, jsonl, yaml and name."""
+    """-q, -o json, jsonl, yaml and name show no progress."""
     with terminal() as shown, Progress(quieted, "Checking") as progress:
         progress.advance()
         progress.say("Still checking")
@@ -77,7 +77,7 @@ def test_progress_is_not_shown_with_q_nor_with_formats_for_programs(quieted: Inv
 def test_progress_is_not_shown_in_a_pipe(
     forced: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whatever rich is told of terminals by the environment: a bar in a log file is noise."""
+    """Whatever the environment tells rich about terminals, a progress bar in a log file is noise."""
     for name, value in forced.items():
         monkeypatch.setenv(name, value)
     with Progress(invocation(), "Checking", total=2) as progress:
@@ -86,14 +86,14 @@ def test_progress_is_not_shown_in_a_pipe(
 
 
 def test_progress_is_not_shown_on_a_terminal_that_cannot_move_its_cursor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """TERM=dumb, as in an editor."""
+    """TERM=dumb, as in an editor, shows no progress."""
     monkeypatch.setenv("TERM", "dumb")
     with terminal():
         assert not is_for_people(invocation())
 
 
-def test_standard_output_stays_standard_output_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
-    """Data that is written meanwhile goes where it belongs; remarks go above the bar."""
+def test_standard_output_is_not_redirected_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """Data written meanwhile goes to standard output; remarks appear above the bar."""
     with terminal() as shown, Progress(invocation(), "Reading"):
         sys.stdout.write("data\n")
         sys.stderr.write("remark\n")

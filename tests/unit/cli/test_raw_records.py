@@ -1,4 +1,4 @@
-"""Raw records: everything comes back, and what is damaged is never taken for a record."""
+"""Raw records survive the round trip, and damaged ones are never accepted."""
 
 import io
 
@@ -18,14 +18,14 @@ ONE = pack_record(RawRecord(1, 2, b"k", None, [("h", b"x"), ("h", None)]))
 
 @given(st.lists(RECORDS), st.lists(RECORDS))
 def test_records_come_back_from_streams_that_follow_each_other(first: list[RawRecord], second: list[RawRecord]) -> None:
-    """W27: keys, values, headers, nulls, times and partitions of any bytes."""
+    """W27: keys, values, headers, nulls, times and partitions survive, whatever their bytes are."""
     stream = b"".join(MAGIC + b"".join(map(pack_record, records)) for records in (first, second))
     assert [unpack_record(body) for body in read_raw(io.BytesIO(stream), limit_bytes=1 << 20)] == first + second
 
 
 @given(st.integers(1, len(MAGIC + ONE) - 1))
 def test_stream_that_was_cut_is_an_error(length: int) -> None:
-    """Unless it was cut between two records."""
+    """The stream may end only between two records."""
     cut = (MAGIC + ONE)[:length]
     if length == len(MAGIC):
         assert list(read_raw(io.BytesIO(cut), limit_bytes=100)) == []
@@ -36,7 +36,7 @@ def test_stream_that_was_cut_is_an_error(length: int) -> None:
 
 @given(st.binary(max_size=60))
 def test_damaged_record_is_a_value_error(body: bytes) -> None:
-    """Whatever the bytes are."""
+    """This holds whatever the bytes are."""
     try:
         unpack_record(body)
     except ValueError:
@@ -45,6 +45,6 @@ def test_damaged_record_is_a_value_error(body: bytes) -> None:
 
 
 def test_record_above_the_limit_is_not_read() -> None:
-    """A length that is nonsense takes no memory."""
+    """A nonsensical length takes no memory."""
     with pytest.raises(ValueError, match="4294967295 bytes"):
         list(read_raw(io.BytesIO(MAGIC + b"\xff" * 4), limit_bytes=100))

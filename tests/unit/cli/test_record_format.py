@@ -34,19 +34,19 @@ def shown(**changes: object) -> Shown:
     ],
 )
 def test_format_shows_each_field(form: str, text: str) -> None:
-    """-f '%p %o %k %v\\n'."""
+    """-f '%p %o %k %v\\n' shows partition, offset, key and value."""
     assert RecordFormat(form).show(shown()).decode() == text
 
 
 def test_format_shows_nothing_for_null_and_bytes_as_they_are() -> None:
-    """Null keys and values are nothing; bytes that are no text are not mangled."""
+    """Null keys and values are empty; bytes that are no text are not mangled."""
     assert RecordFormat("%k|%v").show(shown(key=None, value=b"\xff\x00")) == b"|\xff\x00"
     record = shown(value=None, row={"b": {"base64": "/w=="}, "s": {"base64": ""}}, binary={"b": b"\xff"})
     assert RecordFormat("%{b}|%{s}").show(record) == b'\xff|{"base64":""}'
 
 
 def test_format_shows_times_of_any_year() -> None:
-    """A timestamp beyond year 9999 is a date all the same."""
+    """A timestamp beyond year 9999 is still a date."""
     assert RecordFormat("%d").show(shown(timestamp_ms=253402300800001)) == b"+10000-01-01T00:00:00.001+00:00"
 
 
@@ -63,14 +63,14 @@ def test_format_shows_typed_rows_as_json_and_by_column() -> None:
 
 
 @pytest.mark.parametrize("form", ["%z", r"\q", "%{unclosed"])
-def test_format_is_refused_when_it_means_nothing(form: str) -> None:
-    """Unknown fields and escapes are named."""
+def test_invalid_format_is_refused(form: str) -> None:
+    """The error names unknown fields and escapes."""
     with pytest.raises(OptionError):
         RecordFormat(form)
 
 
-def test_lines_are_taken_apart_at_the_first_separator() -> None:
-    """Produce -f '%k\\t%v\\n'."""
+def test_lines_are_split_at_the_first_separator() -> None:
+    """`produce` -f '%k\\t%v\\n' splits lines into key and value."""
     parser = LineParser(r"%k\t%v\n")
     assert parser.parse(b"key\tvalue\twith tab") == {"k": b"key", "v": b"value\twith tab"}
     assert parser.parse(b"\t") == {"k": b"", "v": b""}
@@ -81,7 +81,7 @@ def test_lines_are_taken_apart_at_the_first_separator() -> None:
 
 @pytest.mark.parametrize("form", ["%v", r"%k%v\n", r"%v %v\n", r"%o %v\n", r"%p\n", r"\n", r"%{a}\n"])
 def test_lines_are_refused_by_formats_that_cannot_be_read_back(form: str) -> None:
-    """What cannot be taken apart in one way only is refused before anything is read."""
+    """A format that could split a line in two ways is refused before anything is read."""
     with pytest.raises(OptionError):
         LineParser(form)
 
@@ -90,5 +90,5 @@ def test_lines_are_refused_by_formats_that_cannot_be_read_back(form: str) -> Non
     st.binary().filter(lambda key: b"\t" not in key and b"\n" not in key), st.binary().filter(lambda v: b"\n" not in v)
 )
 def test_lines_round_trip_through_tab_and_newline(key: bytes, value: bytes) -> None:
-    """Whatever has no separator in it comes back, bytes that are no text included."""
+    """Any text without a separator survives the round trip, bytes that are no text included."""
     assert LineParser(r"%k\t%v\n").parse(key + b"\t" + value) == {"k": key, "v": value}

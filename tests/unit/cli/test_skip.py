@@ -1,4 +1,4 @@
-"""Numbers of records: what is in the log, said so that `--skip` understands it."""
+"""Record numbers: which records are in the log, in the form that `--skip` takes."""
 
 from pathlib import Path
 
@@ -11,8 +11,8 @@ from pyspark_log.cli.records.skip import RecordNumbers, Skipper, parse_skip, ski
 
 
 @given(st.sets(st.integers(1, 300)), st.randoms(use_true_random=False))
-def test_what_is_said_is_what_is_skipped(numbers: set[int], random: object) -> None:
-    """Any set of records comes back from its argument, short or as a file."""
+def test_reported_records_are_the_skipped_ones(numbers: set[int], random: object) -> None:
+    """Any set of records survives the round trip through the argument, short or as a file."""
     given_numbers = RecordNumbers()
     order = sorted(numbers)
     random.shuffle(order)  # type: ignore[attr-defined]
@@ -27,8 +27,8 @@ def test_what_is_said_is_what_is_skipped(numbers: set[int], random: object) -> N
         Path(argument[1:]).unlink()
 
 
-def test_argument_of_a_beginning_is_its_length() -> None:
-    """What people type."""
+def test_argument_for_a_prefix_is_its_length() -> None:
+    """People type the number of records to skip."""
     assert skip_argument(parse_skip("1-5")) == "5"
     assert skip_argument(parse_skip("5")) == "5"
     assert skip_argument(parse_skip("0")) == "0"
@@ -38,7 +38,7 @@ def test_argument_of_a_beginning_is_its_length() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "5-3", "0-3", "1,2", "1-2,", "1.5", "@/nowhere", "9" * 30])
-def test_what_is_no_number_of_records_is_refused(text: str) -> None:
-    """Exit 2, usage."""
+def test_invalid_record_numbers_are_refused(text: str) -> None:
+    """The exit status is 2, usage."""
     with pytest.raises(OptionError, match="--skip"):
         parse_skip(text)

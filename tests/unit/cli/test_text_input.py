@@ -1,4 +1,4 @@
-"""Encodings, and quotes of csv that are never closed."""
+"""Encodings, and CSV quotes that are never closed."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from pyspark_log.cli.records.text_input import OpenQuotes, without_mark
 
 
 @pytest.mark.parametrize("encoding", ["UTF-16", "UTF-16-BE", "UTF-32", "UTF-32-BE"])
-def test_text_in_another_encoding_is_refused_by_its_mark(encoding: str) -> None:
-    """Lines of it would be stored as garbage."""
+def test_text_in_another_encoding_is_refused_by_its_byte_order_mark(encoding: str) -> None:
+    """Its lines would be stored as garbage."""
     with pytest.raises(OptionError, match=f"must be UTF-8, but it is {encoding[:6]} "):
         without_mark("\ufeffa line\n".removeprefix("" if "BE" in encoding else "\ufeff").encode(encoding))
 
 
-def test_mark_of_utf8_is_skipped() -> None:
-    """Programs on Windows write it."""
+def test_byte_order_mark_of_utf8_is_skipped() -> None:
+    """Windows programs write it."""
     assert without_mark(codecs.BOM_UTF8 + "é\n".encode()) == "é\n".encode()
     assert without_mark(b"\xef\xbb\n") == b"\xef\xbb\n"
 
 
 @pytest.mark.parametrize("text", ["a\n", "語\nb", "\n語\n"])
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-32"])
-def test_lines_of_wide_text_are_told_from_lines_of_bytes(text: str, encoding: str) -> None:
+def test_lines_of_wide_text_are_distinguished_from_lines_of_bytes(text: str, encoding: str) -> None:
     """Values of a topic without a schema may be any bytes; those that begin like UTF-16 stay as they are."""
     wide = (text if encoding != "utf-16-be" else "\ufeff" + text).encode(encoding)
     with pytest.raises(OptionError, match="must be UTF-8"):
@@ -48,8 +48,8 @@ def test_lines_of_wide_text_are_told_from_lines_of_bytes(text: str, encoding: st
 @pytest.mark.parametrize(
     "value", [b"\xef\xbb\xbfa", b"\xff\xfeA\0", b"\xfe\xff\0A", b"\xff\xfe\0\0A\0\0\0", b"\xef\xbb\xbf"]
 )
-def test_lines_of_bytes_in_a_pipe_have_no_mark(value: bytes, tmp_path: Path) -> None:
-    """There the first value is as any other; the beginning of a file is a text's beginning."""
+def test_lines_of_bytes_in_a_pipe_have_no_byte_order_mark(value: bytes, tmp_path: Path) -> None:
+    """In a pipe the first value is like any other; at the beginning of a file there may be a mark."""
     out, into = os.pipe()
     with os.fdopen(into, "wb") as given:
         given.write(value + b"\nb\n")
@@ -67,7 +67,7 @@ def test_lines_of_bytes_in_a_pipe_have_no_mark(value: bytes, tmp_path: Path) -> 
 
 
 def test_lines_of_json_in_a_pipe_are_text() -> None:
-    """Rows of a typed topic are JSON, which is UTF-8 wherever it comes from."""
+    """Rows of a typed topic are JSON, which is always UTF-8."""
     out, into = os.pipe()
     with os.fdopen(into, "wb") as given:
         given.write(codecs.BOM_UTF8 + b"{}\n")
@@ -100,8 +100,8 @@ def open_quote(content: bytes, piece_bytes: int = 1 << 20) -> int | None:
     ],
 )
 @pytest.mark.parametrize("piece_bytes", [1, 2, 3, 1 << 20])
-def test_line_of_the_quote_that_is_not_closed_is_found(content: bytes, line: int | None, piece_bytes: int) -> None:
-    """However the file is cut into pieces."""
+def test_line_of_an_unclosed_quote_is_found(content: bytes, line: int | None, piece_bytes: int) -> None:
+    """This holds however the file is cut into pieces."""
     assert open_quote(content, piece_bytes) == line
 
 
@@ -110,10 +110,10 @@ def test_line_of_the_quote_that_is_not_closed_is_found(content: bytes, line: int
 @example(b'"""', 2)
 @example(b'aaaaa"\n\n"', 5)
 def test_quotes_are_open_exactly_where_arrow_reads_on(content: bytes, piece_bytes: int) -> None:
-    """What comes behind an open quote, its own closing but for, is one value for Arrow."""
+    """Everything after an open quote is one value for Arrow, until that quote is closed."""
     content = b"h\n" + content
     options = pa.csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False, delimiter="\x01")
-    # One column: commas are none of Arrow's business here, so they are taken out of the question as well.
+    # One column: Arrow's commas do not matter here, so they are taken out of the question as well.
     content = content.replace(b",", b";")
     more = b"\nmarked"
     found = pa.csv.read_csv(io.BytesIO(content + more), parse_options=options).column(0).to_pylist()

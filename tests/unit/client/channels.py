@@ -1,7 +1,7 @@
-"""Clients without a network: their channels ask a function, and their clock moves on by what is waited.
+"""Clients without a network: a function answers their channels, and waiting moves their clock.
 
-`FakeChannel` keeps the contract of the real one (tests/contract/test_channel.py), but for time limits: an answer that
-does not come in time is one whose function raises `RequestTimedOutError`, and moves the clock on.
+`FakeChannel` keeps the contract of the real one (tests/contract/test_channel.py) except for time limits: for an answer
+that does not come in time the function raises `RequestTimedOutError` and moves the clock.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from pyspark_log.client.connection.channel import Channel, Network
 from pyspark_log.client.connection.strangers import Peer
 
 Answer = Callable[[Address, str, Message, float], Message]
-"""From the address that is asked, the call's name, its request and its time limit in seconds."""
+"""Takes the address that is asked, the call's name, its request and its time limit in seconds."""
 
 
 class FakeClock(Clock):
-    """Stands still, but for waits and what a test adds to ``now``."""
+    """Moves only by waits and by what a test adds to ``now``."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -38,7 +38,7 @@ class FakeClock(Clock):
 
 
 class FakeChannel:
-    """Gets its answers, and the errors of brokers, from a function; both ways through the bytes of the wire."""
+    """Gets its answers, and the errors of brokers, from a function; requests and answers are encoded as on the wire."""
 
     def __init__(self, address: Address, answer: Answer) -> None:
         self.address = address
@@ -48,8 +48,8 @@ class FakeChannel:
     def call(self, name: str, request: Message, response: type[Message], *, timeout_s: float) -> Message:
         if self._is_closed:
             raise ClosedError("the client was closed")
-        told = decode_action(name, encode_action(name, request).body).request
-        answer = decode_result(name, metadata(self._answer(self.address, name, told, timeout_s)))
+        decoded = decode_action(name, encode_action(name, request).body).request
+        answer = decode_result(name, metadata(self._answer(self.address, name, decoded, timeout_s)))
         assert isinstance(answer, response)
         return answer
 
@@ -58,7 +58,9 @@ class FakeChannel:
 
 
 class FakeNetwork(Network):
-    """``answer`` answers every call, or raises what a broker would. ``peers``: who is found where none answers."""
+    """``answer`` answers every call, or raises what a broker would. ``peers``: the service at each address without a
+    broker.
+    """
 
     def __init__(self, answer: Answer) -> None:
         self.clock: FakeClock = FakeClock()
@@ -73,7 +75,7 @@ class FakeNetwork(Network):
 
 
 def answer_by(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> FakeNetwork:
-    """The network of all clients of the test that are made from now on."""
+    """Puts all clients that the test creates from now on into one network."""
     network = FakeNetwork(answer)
     monkeypatch.setattr(module, "NETWORK", network)
     return network

@@ -60,13 +60,13 @@ def consumed(at: TopicPartition, base_offset: int, *values: bytes) -> ConsumedBa
 
 
 class MemoryGroup:
-    """A coordinator with one member, which it tells ``share`` (None: all partitions of its topics)."""
+    """A coordinator with one member, to which it assigns ``share`` (None: all partitions of its topics)."""
 
     def __init__(self, topics: dict[str, Topic]) -> None:
         self._topics = topics
         self.share: set[TopicPartition] | None = None
         self.epoch = 0
-        self.told: frozenset[tuple[TopicPartition, bytes]] = frozenset()
+        self.assigned: frozenset[tuple[TopicPartition, bytes]] = frozenset()
         self.member_id = ""
         self.subscribed: tuple[str, ...] = ()
         self.requests: list[GroupHeartbeatRequest] = []
@@ -85,7 +85,7 @@ class MemoryGroup:
         if request.member_epoch < 0:
             return GroupHeartbeatResponse(member_epoch=-1, heartbeat_interval_ms=0, session_timeout_ms=0)
         if request.member_id != self.member_id:
-            self.member_id, self.epoch, self.told = request.member_id, 0, frozenset()
+            self.member_id, self.epoch, self.assigned = request.member_id, 0, frozenset()
         self.subscribed = request.topics or ()
         wanted = frozenset(
             (TopicPartition(name, number), topic.topic_id)
@@ -94,11 +94,11 @@ class MemoryGroup:
             for number in range(len(topic.partitions))
             if self.share is None or TopicPartition(name, number) in self.share
         )
-        if self.epoch == 0 or wanted != self.told:
-            self.epoch, self.told = self.epoch + 1, wanted
+        if self.epoch == 0 or wanted != self.assigned:
+            self.epoch, self.assigned = self.epoch + 1, wanted
         assignment = tuple(
             AssignedPartitions(topic=at.topic, topic_id=topic_id, partitions=(at.partition,))
-            for at, topic_id in sorted(self.told)
+            for at, topic_id in sorted(self.assigned)
         )
         return GroupHeartbeatResponse(
             member_epoch=self.epoch,
@@ -110,7 +110,7 @@ class MemoryGroup:
 
 
 class SteppedHeartbeats(Heartbeats):
-    """Without a thread: whoever waits does its work."""
+    """Heartbeats without a thread: the waiting caller does its work."""
 
     def _start_thread(self) -> None:
         return
@@ -126,7 +126,7 @@ class SteppedHeartbeats(Heartbeats):
 
 
 class MemoryCluster:
-    """Topics, log limits and one group's offsets, with the calls that a consumer makes of `Cluster`."""
+    """Topics, log limits and one group's offsets, with the calls of `Cluster` that a consumer makes."""
 
     request_timeout_s = 5.0
     uses_proxy = False
@@ -202,7 +202,7 @@ class MemoryCluster:
 
 
 class PartsClock(Clock):
-    """The time of a consumer's parts: it stands still until a test moves it."""
+    """The clock of a consumer's parts; only tests move it."""
 
     __slots__ = ("_parts",)
 
@@ -214,7 +214,7 @@ class PartsClock(Clock):
 
 
 class Parts:
-    """One consumer's."""
+    """The parts of one consumer."""
 
     def __init__(self, cluster: MemoryCluster, **settings: Any) -> None:
         anything: Any = cluster
@@ -253,7 +253,7 @@ class Parts:
         self.assignment.subscribe(list(names), pattern, callbacks)
 
     def beat(self, seconds: float = 1.0) -> None:
-        """Time goes by, and heartbeats that are due are sent."""
+        """Lets time pass and sends the heartbeats that are due."""
         self.now_s += seconds
         while self.heartbeats.step() == 0.0:
             pass
@@ -262,7 +262,7 @@ class Parts:
         return self.fetcher.states[at]
 
     def arrives(self, at: TopicPartition, *values: bytes) -> None:
-        """Records come and are decoded."""
+        """Records arrive and are decoded."""
         state = self.state(at)
         last = state.batches[-1].next_offset if state.batches else state.position
         state.batches.append(consumed(at, last, *values))

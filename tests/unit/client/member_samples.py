@@ -1,4 +1,4 @@
-"""A member of a group over a cluster in memory, and which of its callbacks were called."""
+"""A group member over a cluster in memory, and a log of its callbacks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ A, B, C = (TopicPartition("t", number) for number in range(3))
 
 
 class CallbackLog:
-    """The callbacks that were called, in order, and how many commits there were by then."""
+    """The callbacks that were called, in order, each with the number of commits so far."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts

@@ -1,4 +1,4 @@
-"""Order, bounds and memory of what a producer holds: no thread, no socket."""
+"""Order, bounds and memory of what a producer buffers: no thread, no socket."""
 
 import time
 
@@ -58,7 +58,7 @@ def values_of(batch: ProducerBatch) -> list[bytes]:
 
 
 def test_accumulator_seals_a_batch_that_would_grow_beyond_the_batch_size() -> None:
-    """Ten records of 100 bytes fit a batch of 1000, the eleventh begins the next."""
+    """Ten records of 100 bytes fit into a batch of 1000; the eleventh begins the next."""
     accumulator, queue = make()
     deliveries = [add(accumulator, queue, b"%d" % n) for n in range(11)]
     assert [index for _, index in deliveries] == [*range(10), 0]
@@ -71,7 +71,7 @@ def test_accumulator_seals_a_batch_that_would_grow_beyond_the_batch_size() -> No
 
 
 def test_accumulator_lets_batches_linger() -> None:
-    """Nothing is due before ``linger.ms``, unless somebody waits for it."""
+    """No batch is due before ``linger.ms`` unless somebody waits for it."""
     accumulator, queue = make(linger_s=5.0)
     add(accumulator, queue, b"a")
     with accumulator.lock:
@@ -85,7 +85,7 @@ def test_accumulator_lets_batches_linger() -> None:
 
 
 def test_accumulator_has_at_most_five_batches_of_a_partition_in_flight() -> None:
-    """The sixth waits until one is answered."""
+    """The sixth batch waits until one is answered."""
     accumulator, queue = make()
     for n in range(60):
         add(accumulator, queue, b"%d" % n)
@@ -98,8 +98,8 @@ def test_accumulator_has_at_most_five_batches_of_a_partition_in_flight() -> None
     assert take(accumulator) is not None
 
 
-def test_accumulator_repeats_in_order_after_all_came_back() -> None:
-    """Frames that failed go again before all later ones, in their old order, once none is in flight."""
+def test_accumulator_retries_in_order_once_none_is_in_flight() -> None:
+    """Failed frames are sent again before all later ones, in their old order, once none is in flight."""
     accumulator, queue = make()
     for n in range(50):
         add(accumulator, queue, b"%d" % n)
@@ -114,7 +114,7 @@ def test_accumulator_repeats_in_order_after_all_came_back() -> None:
     assert values_of(again[3]) == [b"%d" % n for n in range(40, 50)]  # type: ignore[arg-type]
 
 
-def test_accumulator_bounds_memory_and_gives_it_back() -> None:
+def test_accumulator_bounds_memory_and_releases_it() -> None:
     """A full buffer refuses by name; an answer makes room."""
     accumulator, queue = make(buffer_bytes=2000, max_block_s=0.0)
     with pytest.raises(BufferExhaustedError, match=r"buffer\.memory=2000"):
@@ -125,8 +125,8 @@ def test_accumulator_bounds_memory_and_gives_it_back() -> None:
     add(accumulator, queue, b"again")
 
 
-def test_accumulator_takes_one_frame_larger_than_the_buffer() -> None:
-    """A frame above ``buffer.memory`` goes alone, and does not block for ever."""
+def test_accumulator_accepts_one_frame_larger_than_the_buffer() -> None:
+    """A frame larger than ``buffer.memory`` is sent alone and does not block forever."""
     accumulator, queue = make(buffer_bytes=1000)
     delivery = Delivery("t", 0, base_timestamp_ms=0)
     accumulator.add_frame(queue, delivery, pa.py_buffer(bytes(5000)))
@@ -139,7 +139,7 @@ def test_accumulator_takes_one_frame_larger_than_the_buffer() -> None:
 
 
 def test_accumulator_follows_a_partition_to_its_new_leader() -> None:
-    """What waits for one broker is sent to the next, what has no leader waits for one."""
+    """Batches that waited for one broker go to the next; those without a leader wait for one."""
     accumulator, queue = make()
     add(accumulator, queue, b"a")
     with accumulator.lock:
@@ -151,8 +151,8 @@ def test_accumulator_follows_a_partition_to_its_new_leader() -> None:
         assert accumulator.take(8, now_s=time.monotonic())[0] is not None
 
 
-def test_accumulator_tries_a_new_leader_at_once_whatever_pauses_the_one_before_earned() -> None:
-    """W12: after failures pauses grow to a second; a new leader is not made to wait for them."""
+def test_accumulator_tries_a_new_leader_at_once_whatever_the_last_ones_backoff() -> None:
+    """W12: repeated failures lengthen pauses to a second, but not for a new leader."""
     accumulator, queue = make()
     add(accumulator, queue, b"a")
     for _ in range(8):
@@ -165,8 +165,8 @@ def test_accumulator_tries_a_new_leader_at_once_whatever_pauses_the_one_before_e
         assert accumulator.take(LEADER + 1, now_s=time.monotonic())[0] is batch
 
 
-def test_accumulator_expires_what_is_too_old_wherever_it_is() -> None:
-    """``delivery.timeout.ms`` ends waiting, also for a partition without a leader and for frames in flight."""
+def test_accumulator_expires_old_records_wherever_they_are() -> None:
+    """``delivery.timeout.ms`` ends every wait, for a partition without a leader and for frames in flight, too."""
     accumulator, queue = make(delivery_timeout_s=1.0, linger_s=0.5)
     in_flight, _ = add(accumulator, queue, b"a")
     batch = take(accumulator, later_s=0.6)
@@ -184,8 +184,8 @@ def test_accumulator_expires_what_is_too_old_wherever_it_is() -> None:
     assert accumulator.take_first_error() is None
 
 
-def test_accumulator_says_why_a_frame_was_not_acknowledged_in_time() -> None:
-    """A full disk is told as that, not as time that ran out."""
+def test_accumulator_reports_why_a_frame_was_not_acknowledged_in_time() -> None:
+    """The error names a full disk and not the timeout."""
     accumulator, queue = make(delivery_timeout_s=1.0)
     refused, _ = add(accumulator, queue, b"a")
     batch = take(accumulator)
@@ -196,8 +196,10 @@ def test_accumulator_says_why_a_frame_was_not_acknowledged_in_time() -> None:
     assert "The last try: [KAFKA_STORAGE_ERROR] t-0: No space left on device" in str(refused.error)
 
 
-def test_accumulator_expires_a_frame_under_the_hands_of_who_encodes_it() -> None:
-    """The thread that took it, or closed it, still finds the records: else it would die, and others' frames with it."""
+def test_accumulator_expires_a_frame_while_a_thread_encodes_it() -> None:
+    """The thread that took or sealed the batch still finds its records: otherwise it would die, and fail others'
+    frames.
+    """
     accumulator, queue = make(delivery_timeout_s=1.0)
     taken_delivery, _ = add(accumulator, queue, b"a")
     taken = take(accumulator)
@@ -220,8 +222,8 @@ def test_accumulator_expires_a_frame_under_the_hands_of_who_encodes_it() -> None
     assert following.delivery is delivery
 
 
-def test_accumulator_fails_what_cannot_be_encoded_and_goes_on() -> None:
-    """One batch that fails takes no other with it."""
+def test_accumulator_fails_a_batch_that_cannot_be_encoded_and_continues() -> None:
+    """A batch that fails affects no other."""
     accumulator, queue = make()
     deliveries = [add(accumulator, queue, b"%d" % n)[0] for n in range(9)]
     with accumulator.lock:
@@ -236,7 +238,7 @@ def test_accumulator_fails_what_cannot_be_encoded_and_goes_on() -> None:
 
 
 def test_accumulator_refuses_records_when_closed() -> None:
-    """After the end nothing comes in, and what is left fails."""
+    """After the end no record is accepted, and remaining ones fail."""
     accumulator, queue = make()
     delivery, _ = add(accumulator, queue, b"a")
     accumulator.close()
@@ -246,8 +248,8 @@ def test_accumulator_refuses_records_when_closed() -> None:
     assert isinstance(delivery.error, NotEnoughReplicasError)
 
 
-def test_accumulator_tells_each_failure_once() -> None:
-    """What `flush` and `close` raise; also where the record's own future has told it."""
+def test_accumulator_reports_each_failure_once() -> None:
+    """`flush` and `close` raise each failure, even if the record's own future has raised it."""
     accumulator, queue = make()
     for reason in ("one", "two"):
         delivery, _ = add(accumulator, queue, b"x")
@@ -261,8 +263,8 @@ def test_accumulator_tells_each_failure_once() -> None:
         assert accumulator.take_first_error() is None
 
 
-def test_frame_in_flight_when_its_topic_is_given_up_fails_when_it_comes_back() -> None:
-    """Not in its time limit, after many tries: nobody asks for metadata of that topic any more."""
+def test_frame_in_flight_when_its_topic_is_given_up_fails_with_its_answer() -> None:
+    """It fails without waiting for its timeout: nobody refreshes that topic's metadata any more."""
     accumulator, queue = make()
     waits, _ = add(accumulator, queue, b"a")
     flies = take(accumulator)
@@ -278,7 +280,7 @@ def test_frame_in_flight_when_its_topic_is_given_up_fails_when_it_comes_back() -
 
 @pytest.mark.parametrize("linger_s", [0.0, 60.0])
 def test_record_that_is_added_when_its_topic_was_given_up_fails(linger_s: float) -> None:
-    """By a thread that had found the partition before; also where nobody leads it."""
+    """This holds for a thread that had found the partition before, and for a partition without a leader."""
     accumulator, queue = make(linger_s=linger_s)
     with accumulator.lock:
         accumulator.set_leader(queue, NO_LEADER, 3)
@@ -291,8 +293,8 @@ def test_record_that_is_added_when_its_topic_was_given_up_fails(linger_s: float)
     assert not other.is_done
 
 
-def test_topic_of_the_same_name_keeps_what_it_was_sent() -> None:
-    """What is given up is the partitions of the one before."""
+def test_recreated_topic_keeps_the_records_sent_to_it() -> None:
+    """Only the partitions of the old topic are given up."""
     accumulator, queue = make()
     again = PartitionQueue("t", bytes(16), 0, UNTYPED, 1000)
     kept, _ = add(accumulator, again, b"a")

@@ -1,4 +1,4 @@
-"""Topics and partitions that come, go, and come again under a consumer."""
+"""Topics and partitions are created, deleted and recreated under a consumer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GONE = UnknownTopicOrPartitionError("no topic 't' of this id")
 
 
 def test_new_partition_is_read_from_its_logs_start() -> None:
-    """W16: its first record may not be offset 0 any more; and never the latest."""
+    """W16: its first record may not have offset 0 any more, and reading never begins at the latest."""
     parts = Parts(MemoryCluster(make_topic("t")), auto_offset_reset="latest")
     parts.subscribe("t")
     parts.cluster.limits[NEW] = (40, 70)
@@ -31,8 +31,8 @@ def test_new_partition_is_read_from_its_logs_start() -> None:
     assert parts.state(NEW).position == parts.state(NEW).fetch_offset == 40
 
 
-def test_new_partition_of_a_group_begins_where_the_group_was_else_at_its_logs_start() -> None:
-    """W17: and that is saved."""
+def test_new_partition_of_a_group_begins_at_the_committed_offset_or_the_logs_start() -> None:
+    """W17: the position is saved."""
     parts = Parts(MemoryCluster(make_topic("t")), auto_offset_reset="latest", group_id="g")
     parts.subscribe("t")
     topic = parts.cluster.topics["t"] = make_topic("t", partitions=3)
@@ -45,8 +45,8 @@ def test_new_partition_of_a_group_begins_where_the_group_was_else_at_its_logs_st
     assert parts.cluster.committed[NEW, topic.topic_id] == 40
 
 
-def test_new_partition_that_nobody_answers_for_waits_for_the_next_metadata() -> None:
-    """W16: a poll is not made to fail by a partition that is still being made."""
+def test_unanswered_new_partition_waits_for_the_next_metadata() -> None:
+    """W16: a partition that is still being created does not fail the poll."""
     parts = Parts(MemoryCluster(make_topic("t")), auto_offset_reset="latest", group_id="g")
     assigned: list[TopicPartition] = []
     parts.subscribe("t", on_assign=assigned.extend)
@@ -64,7 +64,7 @@ def test_new_partition_that_nobody_answers_for_waits_for_the_next_metadata() -> 
 @pytest.mark.parametrize("reset", ["earliest", "latest"])
 @pytest.mark.parametrize("error", [GONE, InconsistentTopicIdError("topic 't' was deleted and recreated")])
 def test_recreated_topic_is_read_from_its_first_record(reset: str, error: Exception) -> None:
-    """W16, W20: a subscription by name goes on by itself, as one by pattern does."""
+    """W16, W20: a subscription by name continues by itself, as one by pattern does."""
     parts = Parts(MemoryCluster(make_topic("t", partitions=2)), auto_offset_reset=reset)
     assigned: list[list[TopicPartition]] = []
     revoked: list[list[TopicPartition]] = []
@@ -81,7 +81,7 @@ def test_recreated_topic_is_read_from_its_first_record(reset: str, error: Except
 
 
 def test_recreated_topic_does_not_inherit_the_groups_offsets() -> None:
-    """W17: they were the old topic's; the new one's first is saved."""
+    """W17: the offsets were the old topic's; the new one's first is saved."""
     parts = Parts(MemoryCluster(make_topic("t")), group_id="g", auto_offset_reset="earliest")
     parts.subscribe("t")
     parts.committer.commit({AT: 40})
@@ -94,8 +94,8 @@ def test_recreated_topic_does_not_inherit_the_groups_offsets() -> None:
     assert parts.cluster.committed[AT, recreated.topic_id] == 0
 
 
-def test_topic_that_is_gone_is_an_error_until_it_is_there_again() -> None:
-    """W16: an error, not silence; then on by itself."""
+def test_deleted_topic_is_an_error_until_it_is_recreated() -> None:
+    """W16: the poll raises while the topic is gone, and then continues by itself."""
     parts = Parts(MemoryCluster(make_topic("t")), auto_offset_reset="latest")
     parts.subscribe("t")
     del parts.cluster.topics["t"]
@@ -108,8 +108,8 @@ def test_topic_that_is_gone_is_an_error_until_it_is_there_again() -> None:
     assert parts.state(AT).error is None
 
 
-def test_topic_that_only_one_broker_calls_gone_is_not_begun_again() -> None:
-    """W20: what has the same id was not recreated."""
+def test_topic_that_only_one_broker_calls_deleted_is_not_restarted() -> None:
+    """W20: a topic with the same id was not recreated."""
     parts = Parts(MemoryCluster(make_topic("t")), auto_offset_reset="earliest")
     parts.subscribe("t")
     parts.fails(AT, GONE)
@@ -117,8 +117,8 @@ def test_topic_that_only_one_broker_calls_gone_is_not_begun_again() -> None:
         parts.delivery.next_batch(Deadline(0.0))
 
 
-def test_recreated_topic_is_an_error_where_no_position_may_be_chosen() -> None:
-    """W20: ``auto_offset_reset="none"``, and an assignment of one's own."""
+def test_recreated_topic_is_an_error_when_no_position_may_be_chosen() -> None:
+    """W20: this holds with ``auto_offset_reset="none"``, and for a manual assignment."""
     parts = Parts(MemoryCluster(make_topic("t")), auto_offset_reset="none", group_id="g")
     parts.cluster.committed[AT, make_topic("t").topic_id] = 0
     parts.subscribe("t")
@@ -129,15 +129,15 @@ def test_recreated_topic_is_an_error_where_no_position_may_be_chosen() -> None:
         each.fails(AT, GONE)
         with pytest.raises(UnknownTopicOrPartitionError):
             each.delivery.next_batch(Deadline(0.0))
-    parts.beat()  # the group gives it the new one
+    parts.beat()  # the group assigns it the new one
     for _ in range(2):
         with pytest.raises(NoOffsetForPartitionError):
             parts.delivery.next_batch(Deadline(0.0))
         parts.beat()
 
 
-def test_recreated_topic_that_nobody_answers_for_yet_comes_with_the_next_metadata() -> None:
-    """W16: the poll does not fail for it."""
+def test_unanswered_recreated_topic_waits_for_the_next_metadata() -> None:
+    """W16: it does not fail the poll."""
     parts = Parts(MemoryCluster(make_topic("t")), auto_offset_reset="earliest", group_id="g")
     parts.subscribe("t")
     recreated = parts.cluster.topics["t"] = make_topic("t", topic_id=2)
@@ -155,8 +155,8 @@ def test_recreated_topic_that_nobody_answers_for_yet_comes_with_the_next_metadat
     assert parts.state(AT).topic.topic_id == recreated.topic_id
 
 
-def test_pattern_lets_a_topic_go_and_finds_it_again() -> None:
-    """W16: without an error."""
+def test_pattern_drops_a_topic_and_finds_it_again() -> None:
+    """W16: neither is an error."""
     parts = Parts(MemoryCluster(make_topic("t")), auto_offset_reset="latest")
     parts.subscribe(pattern=re.compile("t.*"))
     parts.fails(AT, GONE)
@@ -169,8 +169,8 @@ def test_pattern_lets_a_topic_go_and_finds_it_again() -> None:
 
 
 @pytest.mark.parametrize("settings", [{}, {"group_id": "g"}], ids=["alone", "group"])
-def test_topic_that_is_gone_keeps_no_other_from_its_new_leader(settings: dict[str, str]) -> None:
-    """W16, W19: the rest goes on, also when leaders change."""
+def test_deleted_topic_keeps_no_other_from_its_new_leader(settings: dict[str, str]) -> None:
+    """W16, W19: other partitions are read on, also when their leaders change."""
     parts = Parts(MemoryCluster(make_topic("t")), auto_offset_reset="earliest", **settings)
     parts.cluster.topics["u"] = make_topic("u", topic_id=5)
     parts.subscribe("u", "t")

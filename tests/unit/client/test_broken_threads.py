@@ -1,4 +1,4 @@
-"""Threads of clients that meet a defect: the caller is told, and never waits for what nobody does any more."""
+"""Client threads that meet a defect: the caller gets the error and never waits for a dead thread."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ LIMIT_S = 20.0
 
 
 class Addresses:
-    """What a fetching thread asks before it opens a session: a defect first, then a broker that is away."""
+    """What a fetching thread asks before it opens a session: raises a defect first, then names a broker that is
+    away.
+    """
 
     client_id = "test"
 
@@ -57,8 +59,8 @@ def wait_for(condition: threading.Condition, what: Callable[[], bool]) -> None:
         assert condition.wait_for(what, LIMIT_S)
 
 
-def test_fetching_thread_that_met_a_defect_is_told_and_started_again() -> None:
-    """W16: a consumer whose thread died must not be silent for ever."""
+def test_broken_fetching_thread_is_reported_and_restarted() -> None:
+    """W16: a consumer must not stay silent because its thread died."""
     addresses: Any = Addresses()
     fetcher = Fetcher(addresses, max_bytes=1 << 20, max_wait_ms=500, on_stale=lambda: None)
     state = PartitionState(make_topic("t"), 0, 7, None)
@@ -78,7 +80,7 @@ def test_fetching_thread_that_met_a_defect_is_told_and_started_again() -> None:
 
 
 class Metadata:
-    """What a background thread knows of an assignment, and a fetcher without sessions to watch."""
+    """What a background thread asks about an assignment, and a fetcher without sessions to watch."""
 
     metadata_interval_s = REFRESH_S
 
@@ -102,8 +104,8 @@ def background(
     )
 
 
-def test_session_that_opens_while_the_fetcher_is_stopped_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A consumer is closed at once: nobody could cancel a request of a session that is not there yet."""
+def test_fetcher_does_not_wait_for_a_session_that_opens_while_it_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A consumer closes at once: nobody could cancel a request of a session that is still being opened."""
     opening, requests = threading.Event(), []
 
     class Session:
@@ -111,7 +113,7 @@ def test_session_that_opens_while_the_fetcher_is_stopped_is_not_waited_for(monke
 
         def __init__(self, *_: Any, **__: Any) -> None:
             opening.set()
-            assert fetcher._threads[1].worker.rest(LIMIT_S), "it is not told to stop"
+            assert fetcher._threads[1].worker.rest(LIMIT_S), "it is not stopped"
 
         def fetch(self, request: Any) -> Any:
             requests.append(request)
@@ -139,17 +141,17 @@ def test_session_that_opens_while_the_fetcher_is_stopped_is_not_waited_for(monke
         fetcher.raise_defect()
 
 
-def test_background_thread_that_met_a_defect_is_told_and_fails_no_commit_in_silence() -> None:
+def test_broken_background_thread_is_reported_and_fails_no_commit_silently() -> None:
     """W18: without its thread nothing would be committed any more."""
     parts = Parts(MemoryCluster(make_topic("t")), group_id="g", auto_offset_reset="earliest")
-    told: list[BaseException] = []
+    raised: list[BaseException] = []
     ended = threading.Event()
 
     def fetch() -> list[Topic]:
         raise ZeroDivisionError("a defect")
 
     def defect(error: BaseException) -> None:
-        told.append(error)
+        raised.append(error)
         ended.set()
 
     metadata = Metadata(fetch)
@@ -158,7 +160,7 @@ def test_background_thread_that_met_a_defect_is_told_and_fails_no_commit_in_sile
     assert ended.wait(LIMIT_S)
     first.stop()
     assert not first.is_running
-    assert [type(error) for error in told] == [ZeroDivisionError]
+    assert [type(error) for error in raised] == [ZeroDivisionError]
     commit = parts.committer.commit_async({TopicPartition("t", 0): 1})
     second = background(parts, metadata, defect)
     second.wake()
@@ -167,14 +169,14 @@ def test_background_thread_that_met_a_defect_is_told_and_fails_no_commit_in_sile
     assert metadata.taken == []
 
 
-def test_background_thread_writes_what_waits_before_it_ends() -> None:
-    """W18: a commit in the background is not lost because the consumer is closed."""
+def test_background_thread_writes_waiting_commits_before_it_ends() -> None:
+    """W18: closing the consumer loses no background commit."""
     parts = Parts(MemoryCluster(make_topic("t")), group_id="g", auto_offset_reset="earliest")
     entered = threading.Event()
 
     def fetch() -> list[Topic]:
         entered.set()
-        assert thread._worker.rest(LIMIT_S), "it is not told to stop"
+        assert thread._worker.rest(LIMIT_S), "it is not stopped"
         return []
 
     thread = background(parts, Metadata(fetch))
@@ -186,8 +188,8 @@ def test_background_thread_writes_what_waits_before_it_ends() -> None:
     assert commit.exception() is None
 
 
-def test_wait_for_metadata_that_has_become_shorter_holds_at_once() -> None:
-    """A member that waited and now has partitions does not wait out its long interval."""
+def test_shorter_metadata_interval_applies_at_once() -> None:
+    """A waiting member that gets partitions does not wait out its long interval."""
     parts = Parts(MemoryCluster(make_topic("t")), group_id="g")
     asked = threading.Event()
 
@@ -207,12 +209,12 @@ def test_wait_for_metadata_that_has_become_shorter_holds_at_once() -> None:
         thread.stop()
 
 
-def test_heartbeats_that_met_a_defect_are_told_and_started_again() -> None:
-    """W21: a member whose thread died would lose its share in silence."""
+def test_broken_heartbeats_are_reported_and_restarted() -> None:
+    """W21: otherwise a member whose thread died would silently lose its partitions."""
     broke, answered = threading.Event(), threading.Event()
 
     class Coordinators:
-        """A defect first, then a coordinator."""
+        """Raises a defect first, then names a coordinator."""
 
         asked = 0
 
@@ -224,17 +226,17 @@ def test_heartbeats_that_met_a_defect_are_told_and_started_again() -> None:
                 answered.set()
             return GroupHeartbeatResponse(member_epoch=0, heartbeat_interval_ms=10, session_timeout_ms=45_000)
 
-    told: list[BaseException] = []
+    raised: list[BaseException] = []
 
     def failure(error: BaseException) -> None:
-        told.append(error)
+        raised.append(error)
         broke.set()
 
     cluster: Any = Coordinators()
     heartbeats = Heartbeats(cluster, Stay(group_id="g"), on_news=lambda: None, on_failure=failure)
     heartbeats.join(["t"])
     assert broke.wait(LIMIT_S)
-    assert [type(error) for error in told] == [ZeroDivisionError]
+    assert [type(error) for error in raised] == [ZeroDivisionError]
     heartbeats.stop()
     heartbeats.start()
     assert answered.wait(LIMIT_S)
@@ -245,7 +247,7 @@ def test_heartbeats_that_met_a_defect_are_told_and_started_again() -> None:
 
 
 class Defective:
-    """What a producer's threads ask; the one or the other meets a defect."""
+    """What a producer's threads ask; one of the calls raises a defect."""
 
     def topic(self, name: str, **_: Any) -> Topic:
         return make_topic(name)
@@ -258,10 +260,8 @@ class Defective:
 
 
 @pytest.mark.parametrize("thread", ["the producer's own", "a sender"])
-def test_producers_thread_that_broke_fails_what_is_waited_for_and_all_that_comes_later(
-    monkeypatch: pytest.MonkeyPatch, thread: str
-) -> None:
-    """W9: `flush` says that nothing is acknowledged, instead of waiting for ever."""
+def test_broken_producer_thread_fails_waiting_and_later_records(monkeypatch: pytest.MonkeyPatch, thread: str) -> None:
+    """W9: `flush` raises instead of waiting forever for acknowledgements."""
     for method in ("topic", "fetch_topics", "address_of"):
         monkeypatch.setattr(Cluster, method, getattr(Defective(), method))
     if thread == "a sender":
@@ -299,10 +299,8 @@ class AcknowledgingStream:
 
 
 @pytest.mark.parametrize("name", ["pylog-producer", "pylog-produce-1", "pylog-acks-1"])
-def test_producer_starts_a_thread_later_that_the_system_could_not_give(
-    monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    """W9: a machine that was out of threads for a moment costs no record, and no producer."""
+def test_producer_starts_a_thread_later_when_the_system_has_none(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """W9: a machine that was out of threads for a moment costs neither a record nor the producer."""
     monkeypatch.setattr(Cluster, "topic", lambda self, topic, **_: make_topic(topic))
     monkeypatch.setattr(Cluster, "fetch_topics", lambda self, topics, **_: [make_topic(topic) for topic in topics])
     monkeypatch.setattr(Cluster, "leader", lambda *_: None)
@@ -327,7 +325,7 @@ def test_producer_starts_a_thread_later_that_the_system_could_not_give(
 
 
 def test_stream_that_opens_while_the_producer_is_closed_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """W9: `close` waits for no answers on a stream that was not there yet when it ended the streams."""
+    """W9: `close` does not wait for answers on a stream that was opened after it had ended the streams."""
     opening = threading.Event()
     made: list[AcknowledgingStream] = []
 
@@ -336,13 +334,13 @@ def test_stream_that_opens_while_the_producer_is_closed_is_ended(monkeypatch: py
             super().__init__()
             made.append(self)
             opening.set()
-            assert sender._writer.rest(LIMIT_S), "it is not told to stop"
+            assert sender._writer.rest(LIMIT_S), "it is not stopped"
 
         def write(self, request: ProduceRequest, frame: Any) -> None:
-            """Not answered."""
+            """Never answers."""
 
     class OneBatch:
-        """What a sender asks of an accumulator that holds one batch."""
+        """What a sender asks of an accumulator with one batch."""
 
         lock = threading.Lock()
         wake = threading.Condition(lock)

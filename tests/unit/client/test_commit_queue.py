@@ -1,4 +1,4 @@
-"""Commits that wait: as one, newest over oldest, every future in its turn."""
+"""Waiting commits are merged into one, newer over older, and their futures are finished in order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ A, B, GONE = TopicPartition("a", 0), TopicPartition("b", 0), TopicPartition("gon
 
 
 class Group:
-    """What is written, commit by commit."""
+    """Records what is written, commit by commit."""
 
     def __init__(self) -> None:
         self.commits: list[dict[TopicPartition, int]] = []
@@ -31,19 +31,19 @@ class Group:
             raise UnknownTopicOrPartitionError("no topic 'gone'")
 
 
-def told(futures: list[Future[None]]) -> list[int]:
-    """A list that gets the number of each future as it is finished."""
+def completed(futures: list[Future[None]]) -> list[int]:
+    """Returns a list that gets the number of each future when it is done."""
     order: list[int] = []
     for number, future in enumerate(futures):
         future.add_done_callback(lambda _, number=number: order.append(number))  # type: ignore[misc]
     return order
 
 
-def test_commits_that_wait_go_out_as_one_with_the_newest_offsets() -> None:
-    """W18: a thousand commits of a loop cost one write; all are told, in order."""
+def test_waiting_commits_are_written_as_one_with_the_newest_offsets() -> None:
+    """W18: a thousand commits of a loop cost one write; all futures are finished in order."""
     queue, group = CommitQueue(), Group()
     futures = [queue.add({A: n} if n % 2 else {A: n, B: n}) for n in range(1000)]
-    order = told(futures)
+    order = completed(futures)
     queue.write(group.commit)
     assert group.commits == [{A: 999, B: 998}]
     assert order == list(range(1000))
@@ -52,8 +52,8 @@ def test_commits_that_wait_go_out_as_one_with_the_newest_offsets() -> None:
     assert len(group.commits) == 1
 
 
-def test_commit_goes_back_if_the_newer_one_says_so() -> None:
-    """W20: newest is what was asked for last, not what is largest."""
+def test_newer_commit_may_have_a_smaller_offset() -> None:
+    """W20: the newest commit is the last one requested, not the largest."""
     queue, group = CommitQueue(), Group()
     queue.add({A: 10})
     queue.add({A: 4})
@@ -70,18 +70,18 @@ def test_commits_of_a_topic_and_of_the_recreated_one_go_out_apart() -> None:
         queue.add({A: 2}, {A: b"new"}),
         queue.add({A: 3, B: 4}, {A: b"new", B: b"b"}),
     ]
-    order = told(futures)
+    order = completed(futures)
     queue.write(group.commit)
     assert group.commits == [{A: 11, B: 1}, {A: 3, B: 4}]
     assert group.topic_ids == [{A: b"old", B: b"b"}, {A: b"new", B: b"b"}]
     assert order == [0, 1, 2, 3]
 
 
-def test_commit_that_is_refused_spoils_no_other() -> None:
+def test_refused_commit_affects_no_other() -> None:
     """W18: each future has the outcome of its own commit, still in order."""
     queue, group = CommitQueue(), Group()
     futures = [queue.add(offsets) for offsets in ({A: 1}, {GONE: 5}, {A: 2})]
-    order = told(futures)
+    order = completed(futures)
     queue.write(group.commit)
     assert [type(future.exception(0)) for future in futures] == [type(None), UnknownTopicOrPartitionError, type(None)]
     assert group.commits[1:] == [{A: 1}, {GONE: 5}, {A: 2}]
@@ -89,7 +89,7 @@ def test_commit_that_is_refused_spoils_no_other() -> None:
 
 
 def test_commits_fail_together_when_nobody_answers() -> None:
-    """W18: ten thousand that wait do not wait ten thousand timeouts."""
+    """W18: ten thousand waiting commits do not wait ten thousand timeouts."""
     queue, group = CommitQueue(), Group()
     group.away = True
     futures = [queue.add({A: n}) for n in range(5)]
@@ -99,7 +99,7 @@ def test_commits_fail_together_when_nobody_answers() -> None:
 
 
 def test_queue_of_commits_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every queue has one; what is over it is said, and the rest is written."""
+    """Commits beyond the bound fail, and the rest is written."""
     monkeypatch.setattr(commit_queue, "MAX_WAITING", 3)
     queue, group = CommitQueue(), Group()
     for n in range(3):
@@ -112,7 +112,7 @@ def test_queue_of_commits_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_commit_whose_future_was_cancelled_is_left_out() -> None:
-    """And breaks nothing."""
+    """It breaks nothing else."""
     queue, group = CommitQueue(), Group()
     kept, cancelled = queue.add({A: 1}), queue.add({A: 2, B: 2})
     assert cancelled.cancel()
@@ -121,8 +121,8 @@ def test_commit_whose_future_was_cancelled_is_left_out() -> None:
     assert kept.done()
 
 
-def test_commits_that_nobody_writes_any_more_are_told() -> None:
-    """No future stays open for ever."""
+def test_commits_that_nobody_writes_any_more_fail() -> None:
+    """No future stays open forever."""
     queue = CommitQueue()
     future, cancelled = queue.add({A: 1}), queue.add({A: 1})
     cancelled.cancel()
@@ -131,8 +131,8 @@ def test_commits_that_nobody_writes_any_more_are_told() -> None:
     assert len(queue) == 0
 
 
-def test_commits_whose_writing_met_a_defect_are_told() -> None:
-    """No future stays open for ever, and the defect goes where it is seen."""
+def test_commits_whose_writing_broke_fail() -> None:
+    """No future stays open forever, and the defect is raised where it is seen."""
     queue = CommitQueue()
     futures = [queue.add({A: 1}), queue.add({B: 1})]
 

@@ -1,4 +1,4 @@
-"""What a group is told of a consumer's progress."""
+"""What a consumer commits to its group."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def reading(**settings: object) -> Parts:
     return parts
 
 
-def test_commit_comes_after_those_that_wait() -> None:
-    """W18: an older commit in the background never overtakes a newer one, and its future is finished first."""
+def test_commit_is_written_after_waiting_ones() -> None:
+    """W18: an older background commit never overtakes a newer one, and its future is finished first."""
     parts = reading(group_id="g")
     soon = parts.committer.commit_async({AT: 3})
     seen: list[list[dict[TopicPartition, int]]] = []
@@ -33,7 +33,7 @@ def test_commit_comes_after_those_that_wait() -> None:
 
 
 def test_commit_may_be_called_in_a_callback_of_another() -> None:
-    """W18: as users do who try again."""
+    """W18: users who retry do so."""
     parts = reading(group_id="g")
     parts.committer.commit_async({AT: 3}).add_done_callback(lambda _: parts.committer.commit({AT: 4}))
     parts.committer.write_queued()
@@ -41,7 +41,7 @@ def test_commit_may_be_called_in_a_callback_of_another() -> None:
 
 
 def test_commit_never_becomes_one_of_a_recreated_topic() -> None:
-    """W18: an offset is one of the topic whose records were read."""
+    """W18: an offset belongs to the topic whose records were read."""
     parts = reading(group_id="g")
     recreated = make_topic("t", topic_id=2, partitions=2)
     parts.cluster.topics["t"] = recreated
@@ -65,7 +65,7 @@ def test_commit_that_waits_never_becomes_one_of_a_recreated_topic() -> None:
 
 
 def test_refusal_for_one_partition_does_not_hold_up_the_others() -> None:
-    """W18: it is raised, and the rest is written."""
+    """W18: the refusal is raised, and the rest is written."""
     parts = reading(group_id="g")
     gone = TopicPartition("u", 0)
     parts.cluster.topics["u"] = make_topic("u", topic_id=7)
@@ -76,8 +76,8 @@ def test_refusal_for_one_partition_does_not_hold_up_the_others() -> None:
     assert parts.cluster.committed[AT, make_topic("t").topic_id] == 5
 
 
-def test_auto_commit_covers_what_is_finished_and_is_news() -> None:
-    """W18: not what is being worked on, not what the group has."""
+def test_auto_commit_covers_finished_and_uncommitted_records_only() -> None:
+    """W18: records that are being processed and offsets that the group has already are left out."""
     parts = reading(group_id="g")
     parts.arrives(AT, b"a", b"b")
     assert len(parts.delivery.poll_records(_now(), 10)) == 2
@@ -89,8 +89,8 @@ def test_auto_commit_covers_what_is_finished_and_is_news() -> None:
     assert parts.cluster.commits == [{AT: 2}]
 
 
-def test_auto_commit_of_a_topic_that_is_gone_is_no_error() -> None:
-    """W18: with the topic its offsets went; those of others are written, and nobody is kept from leaving."""
+def test_auto_commit_of_a_deleted_topic_is_no_error() -> None:
+    """W18: the offsets of other topics are written, and nothing prevents the member from leaving."""
     parts = reading(group_id="g")
     parts.cluster.topics["u"] = make_topic("u", topic_id=7)
     parts.subscribe("t", "u")
@@ -104,7 +104,7 @@ def test_auto_commit_of_a_topic_that_is_gone_is_no_error() -> None:
 
 
 def test_partitions_that_are_given_up_are_committed() -> None:
-    """W18: an assignment without them acknowledges what was read of them since the last auto-commit."""
+    """W18: a new assignment commits what was read of dropped partitions since the last auto-commit."""
     parts = Parts(MemoryCluster(make_topic("t", partitions=2)), group_id="g", auto_offset_reset="earliest")
     parts.assignment.assign([AT, OTHER])
     parts.arrives(AT, b"a", b"b")
@@ -117,7 +117,7 @@ def test_partitions_that_are_given_up_are_committed() -> None:
 
 
 def test_partitions_that_are_given_up_are_left_alone_without_auto_commit() -> None:
-    """W18: then only the caller commits."""
+    """W18: without auto-commit only the caller commits."""
     parts = Parts(MemoryCluster(make_topic("t")), group_id="g", auto_offset_reset="earliest", enable_auto_commit=False)
     parts.assignment.assign([AT])
     parts.arrives(AT, b"a")
@@ -126,7 +126,7 @@ def test_partitions_that_are_given_up_are_left_alone_without_auto_commit() -> No
     assert parts.cluster.commits == []
 
 
-def test_assignment_stays_if_what_it_gives_up_cannot_be_committed() -> None:
+def test_assignment_stays_when_dropped_partitions_cannot_be_committed() -> None:
     """W18: nothing is half done."""
     parts = reading(group_id="g")
     parts.assignment.unsubscribe()
@@ -146,8 +146,8 @@ def test_assignment_stays_if_what_it_gives_up_cannot_be_committed() -> None:
     assert parts.cluster.commits[-1] == {AT: 1}
 
 
-def test_commit_that_waits_when_the_consumer_is_closed_is_told() -> None:
-    """No future stays open for ever."""
+def test_commit_that_waits_when_the_consumer_is_closed_is_settled() -> None:
+    """No future stays open forever."""
     parts = reading(group_id="g")
     soon = parts.committer.commit_async({AT: 3})
     parts.committer.close()
@@ -155,7 +155,7 @@ def test_commit_that_waits_when_the_consumer_is_closed_is_told() -> None:
 
 
 def test_commit_needs_a_group() -> None:
-    """W18: also the one in the background."""
+    """W18: a background commit needs one, too."""
     parts = reading()
     for commit in (parts.committer.commit, parts.committer.commit_async):
         with pytest.raises(InvalidGroupIdError):

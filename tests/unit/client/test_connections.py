@@ -1,4 +1,4 @@
-"""Connections that end under somebody's hands: a typed error, never one that kills the thread it meets."""
+"""Connections that end during a call raise a typed error, never one that kills the calling thread."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -33,7 +33,7 @@ class SilentClient:
 
 
 class BusyClient:
-    """A Flight client in whose calls something else happens to the channel; it notes when it is closed."""
+    """A Flight client in whose calls something else happens to the channel; it records when it is closed."""
 
     made: ClassVar[list["BusyClient"]] = []
     meanwhile: ClassVar[Callable[[], object]] = staticmethod(lambda: None)
@@ -54,10 +54,10 @@ class BusyClient:
 
 
 @pytest.mark.parametrize("how", ["closed", "given up", "forked"])
-def test_connection_that_is_given_up_under_a_call_is_closed_when_the_call_has_ended(
+def test_connection_given_up_during_a_call_is_closed_when_the_call_has_ended(
     monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """Flight's client, closed under a call of another thread, takes the whole process down."""
+    """Closing Flight's client during a call of another thread crashes the process."""
     monkeypatch.setattr(flight, "FlightClient", BusyClient)
     channel = Channel(NOWHERE, client_id="test")
     link = channel._link
@@ -76,18 +76,18 @@ def test_connection_that_is_given_up_under_a_call_is_closed_when_the_call_has_en
     channel.close()
 
 
-def test_call_that_breaks_gives_up_its_own_connection_and_no_newer_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_call_gives_up_its_own_connection_and_no_newer_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flight, "FlightClient", BusyClient)
     channel = Channel(NOWHERE, client_id="test")
     link = channel._link
     monkeypatch.setattr(BusyClient, "made", [])
 
-    def begin_anew() -> None:
+    def reopen() -> None:
         if len(BusyClient.made) == 1:
             link._give_up(link._connection)
             link._release(link._hold(opens=True))
 
-    monkeypatch.setattr(BusyClient, "meanwhile", staticmethod(begin_anew))
+    monkeypatch.setattr(BusyClient, "meanwhile", staticmethod(reopen))
     with pytest.raises(NetworkError):
         channel.call("metadata", MetadataRequest(), MetadataResponse, timeout_s=1.0)
     assert [client.is_closed for client in BusyClient.made] == [True, False]
@@ -96,7 +96,7 @@ def test_call_that_breaks_gives_up_its_own_connection_and_no_newer_one(monkeypat
 
 
 def test_produce_stream_that_a_fork_dropped_raises_a_retriable_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its reading thread may have been busy with an answer while the process forked."""
+    """Its reading thread may have been processing an answer during the fork."""
     monkeypatch.setattr(flight, "FlightClient", SilentClient)
     stream = ProduceStream(NOWHERE, ProduceHello(client_id="test"))
     stream._link._interrupt_for_fork()

@@ -1,4 +1,4 @@
-"""What a consumer's caller is given, and what it is told when something goes wrong."""
+"""What a consumer returns to its caller, and what it raises when something goes wrong."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def parts() -> Parts:
 
 @pytest.mark.parametrize("kind", ["records", "batches"])
 def test_poll_returns_the_records_it_has_and_raises_next_time(parts: Parts, kind: str) -> None:
-    """W16: one partition's damage costs no record of another: what was delivered counts as read."""
+    """W16: damage in one partition loses no record of another: returned records count as read."""
     parts.arrives(GOOD, b"a", b"b")
     parts.fails(BAD, DAMAGE)
     take = parts.delivery.poll_records if kind == "records" else parts.delivery.poll_batches
@@ -40,7 +40,7 @@ def test_poll_returns_the_records_it_has_and_raises_next_time(parts: Parts, kind
 
 
 def test_broken_thread_is_raised_once_by_the_next_poll(parts: Parts) -> None:
-    """A defect in a thread of the consumer's is not silence."""
+    """A defect in one of the consumer's threads is not silent."""
     parts.fetcher.thread_ended(ZeroDivisionError("a defect"), 1)
     with pytest.raises(ZeroDivisionError, match="a defect"):
         parts.delivery.poll_records(Deadline(60.0), 500)

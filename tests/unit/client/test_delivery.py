@@ -1,4 +1,4 @@
-"""Futures: what they say before and after their frame is acknowledged."""
+"""Futures before and after their frame is acknowledged."""
 
 import logging
 
@@ -8,8 +8,8 @@ from broker_runtime.contract.errors import ClientTimeoutError, NotEnoughReplicas
 from pyspark_log.client.producer.delivery import BatchFuture, Delivery, RecordFuture
 
 
-def test_record_future_knows_its_records_place() -> None:
-    """Offset and time of each record of one shared frame; the broker's time wins where it set it."""
+def test_record_future_knows_its_records_offset() -> None:
+    """Each record of a shared frame has its offset and time; the broker's time wins where it is set."""
     delivery = Delivery("t", 1, base_timestamp_ms=50)
     delivery.count = 3
     delivery.timestamps = [None, 7]
@@ -53,7 +53,7 @@ def test_futures_call_back_before_and_after_and_log_what_callbacks_raise(caplog:
 
 
 def test_batch_future_is_done_when_all_its_frames_are() -> None:
-    """Slices in order; the first error; the callback once."""
+    """Slices are in order, the first error is raised, and the callback is called once."""
     deliveries = [Delivery("t", p, base_timestamp_ms=5) for p in range(3)]
     for delivery in deliveries:
         delivery.count = 2

@@ -12,8 +12,8 @@ from pyspark_log import errors
 
 
 @pytest.mark.parametrize("kind", all_error_classes(), ids=lambda kind: kind.__name__)
-def test_errors_pickle_and_keep_what_they_say(kind: type[PylogError]) -> None:
-    """Every error crosses processes (Spark's executors) with its class, code and message."""
+def test_errors_survive_pickling(kind: type[PylogError]) -> None:
+    """Every error survives the way between processes (Spark's executors) with its class, code and message."""
     original = kind("topic 't' is gone")
     copy = pickle.loads(pickle.dumps(original))
     assert type(copy) is kind
@@ -36,15 +36,15 @@ def test_errors_print_under_the_name_that_users_import(kind: type[PylogError]) -
     assert b"broker_runtime" not in pickle.dumps(kind("text"))
 
 
-def test_errors_that_were_pickled_load_in_a_process_that_has_imported_nothing() -> None:
-    """As when Spark's driver gets one from an executor."""
+def test_pickled_errors_load_in_a_fresh_process() -> None:
+    """Spark's driver does so with an executor's error."""
     code = f"import pickle; print(pickle.loads({pickle.dumps(errors.ClosedError('gone'))!r}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "[CLIENT_CLOSED] gone\n"
 
 
-def test_errors_are_also_what_the_standard_library_calls_them() -> None:
-    """Timeouts are TimeoutErrors, refused requests ValueErrors."""
+def test_errors_derive_from_the_standard_librarys() -> None:
+    """Timeouts are TimeoutErrors, refused requests are ValueErrors."""
     assert issubclass(errors.DeliveryTimeoutError, TimeoutError)
     assert issubclass(errors.RequestTimedOutError, TimeoutError)
     assert issubclass(errors.InvalidPartitionsError, ValueError)

@@ -1,5 +1,7 @@
-"""An idempotent producer against a broker in one thread, with everything that can go wrong between them: no record is
-doubled, lost after its acknowledgement, or out of order. The accumulator and the producer state are the real ones."""
+"""An idempotent producer against a broker in one thread, with everything that can go wrong between them: no record
+is duplicated, lost after its acknowledgement, or out of order. The accumulator and the producer state are the real
+ones.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ LEADER = 1
 
 @dataclass
 class Stream:
-    """What the producer wrote and the broker did not read yet, what the broker answered and the producer did not."""
+    """Frames that the producer wrote and the broker has not read, and answers that the producer has not read."""
 
     inbox: deque[tuple[bytes, int]] = field(default_factory=deque)  # frame, leader epoch
     pending: deque[tuple[int, ProduceResponse]] = field(default_factory=deque)  # log end to be committed, answer
@@ -45,15 +47,15 @@ class Stream:
 
 
 class Broker:
-    """One partition's leader after the other: what is committed stays, what is not may go with its leader."""
+    """The successive leaders of one partition: committed frames stay, others may vanish with their leader."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
-        self.log: list[tuple[FrameHeader, int]] = []  # with the tag that the frame's only value is
+        self.log: list[tuple[FrameHeader, int]] = []  # with the tag in the frame's only value
         self.committed = 0
         self.epoch = 1
         self.state = ProducerState()
-        self.is_kind = False  # refuses nothing without need
+        self.is_kind = False  # refuses nothing without reason
 
     def process(self, stream: Stream) -> None:
         frame, leader_epoch = stream.inbox.popleft()
@@ -105,7 +107,7 @@ class Broker:
 
 
 class World:
-    """The producer's side as `Sender` and `BrokerSender` drive it, step by step, and all streams there ever were."""
+    """The producer's side as `Sender` and `BrokerSender` drive it, step by step, and all streams so far."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -155,7 +157,7 @@ class World:
             self.broker.process(self.stream)
 
     def process_old(self) -> None:
-        """What was written to a stream that broke arrives late, or never."""
+        """Frames that were written to a broken stream arrive late, or never."""
         stream = self.rng.choice(self.old_streams) if self.old_streams else None
         if stream is not None and stream.inbox:
             self.broker.process(stream)
@@ -199,7 +201,7 @@ class World:
             self.next_id += 1
 
     def forget_producers(self) -> None:
-        """Their last frame is a day old: longer than any is tried."""
+        """The producer's last frame is a day old, older than any retry."""
         is_quiet = not self.unanswered and not any(stream.inbox for stream in self.old_streams)
         held = [
             one for one in self.accumulator._unfinished.values() if isinstance(one, ProducerBatch) and one.is_doubtful
@@ -218,8 +220,10 @@ class World:
 
 
 @pytest.mark.parametrize("first_seed", range(0, 300, 20))
-def test_idempotent_producer_neither_doubles_nor_loses_nor_reorders(first_seed: int) -> None:
-    """W9: lost acknowledgements, requests that arrive late, failovers, refusals, time limits, forgotten ids."""
+def test_idempotent_producer_neither_duplicates_nor_loses_nor_reorders(first_seed: int) -> None:
+    """W9: acknowledgements get lost, requests arrive late, leaders change, requests are refused or expire, ids are
+    forgotten.
+    """
     acknowledged = failed = renumbered = 0
     for seed in range(first_seed, first_seed + 20):
         world = World(seed)
@@ -227,7 +231,7 @@ def test_idempotent_producer_neither_doubles_nor_loses_nor_reorders(first_seed: 
             world.step()
         world.settle_everything()
         log = [tag for _, tag in world.broker.log]
-        assert len(set(log)) == len(log), f"seed {seed}: doubled"
+        assert len(set(log)) == len(log), f"seed {seed}: duplicated"
         assert log == sorted(log), f"seed {seed}: out of order"
         there = set(log)
         for delivery, tags in world.deliveries:

@@ -1,4 +1,4 @@
-"""What a consumer has read ahead: nothing is skipped, whatever happens to its assignment meanwhile."""
+"""What a consumer has prefetched: nothing is skipped, however its assignment changes."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ def reading(partition: int, position: int = 0) -> PartitionState:
 
 
 def asked(fetcher: Fetcher) -> tuple[dict[int, int], dict[TopicPartition, int]]:
-    """The offsets that are asked for next, by partition, and the request's generations."""
+    """The offsets of the next request by partition, and the request's generations."""
     with fetcher.condition:
         partitions, generations, _ = fetcher.wanted(1, 0)
     return {each.partition: each.offset for each in partitions}, generations
@@ -39,18 +39,18 @@ def asked(fetcher: Fetcher) -> tuple[dict[int, int], dict[TopicPartition, int]]:
 
 def answer(fetcher: Fetcher, generations: dict[TopicPartition, int], next_offsets: dict[int, int]) -> None:
     """The broker's answer: frames of these partitions, up to these offsets."""
-    told = tuple(
+    partitions = tuple(
         FetchedPartition(topic="t", partition=partition, row=row, next_offset=next_offset)
         for row, (partition, next_offset) in enumerate(next_offsets.items())
     )
-    fetcher.answered(1, Fetched(FetchResponse(request_id=1, partitions=told), [FRAMES] * len(told)), generations)
+    fetcher.answered(
+        1, Fetched(FetchResponse(request_id=1, partitions=partitions), [FRAMES] * len(partitions)), generations
+    )
 
 
 @pytest.mark.parametrize("others", [(), (1,), (1, 2)])
-def test_fetcher_keeps_what_arrived_for_partitions_that_stay_assigned(
-    fetcher: Fetcher, others: tuple[int, ...]
-) -> None:
-    """W20: a changed assignment skips no record of a partition that is in both."""
+def test_fetcher_keeps_records_of_partitions_that_stay_assigned(fetcher: Fetcher, others: tuple[int, ...]) -> None:
+    """W20: a changed assignment skips no record of a partition that stays."""
     kept, dropped = reading(0), reading(1)
     fetcher.set_assignment([kept, dropped])
     answer(fetcher, asked(fetcher)[1], {0: 5, 1: 7})
@@ -62,8 +62,8 @@ def test_fetcher_keeps_what_arrived_for_partitions_that_stay_assigned(
         assert fetcher.take(kept) is None
 
 
-def test_fetcher_throws_answers_away_that_were_asked_for_by_an_earlier_assignment(fetcher: Fetcher) -> None:
-    """W20: an answer under way when a partition is assigned again, elsewhere, does not move it there."""
+def test_fetcher_drops_answers_to_requests_of_an_earlier_assignment(fetcher: Fetcher) -> None:
+    """W20: an answer in flight does not move the position of a partition that was assigned again elsewhere."""
     fetcher.set_assignment([reading(0, position=100)])
     _, generations = asked(fetcher)
     fetcher.set_assignment([])
@@ -85,8 +85,8 @@ def test_fetcher_throws_answers_away_that_were_asked_for_before_a_seek(fetcher: 
     assert asked(fetcher)[0] == {0: 10}
 
 
-def test_fetcher_asks_others_who_leads_while_a_broker_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """W12: a frozen leader's successor is found when it is elected, not when its connection is given up."""
+def test_fetcher_asks_others_for_the_leader_while_a_broker_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """W12: a frozen leader's successor is found when it is elected, not when the connection times out."""
 
     class Silent:
         address = Address("frozen", 1)
@@ -128,10 +128,10 @@ def test_fetcher_asks_others_who_leads_while_a_broker_is_silent(monkeypatch: pyt
     assert session.is_cancelled
 
 
-def test_fetcher_pauses_once_for_all_partitions_of_a_broker_that_cannot_be_asked(
+def test_fetcher_pauses_once_for_all_partitions_of_an_unreachable_broker(
     fetcher: Fetcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Many partitions of a broker that is gone make no more attempts than one."""
+    """Many partitions of a dead broker cause no more attempts than one."""
     now_s = 100.0
     monkeypatch.setattr("time.monotonic", lambda: now_s)
     fetcher.set_assignment(map(reading, range(3)))
@@ -143,28 +143,28 @@ def test_fetcher_pauses_once_for_all_partitions_of_a_broker_that_cannot_be_asked
             assert set(wanted) == {0, 1, 2}
             fetcher.failed(1, generations, BrokerUnavailableError("refused"))
         now_s += 0.005
-    assert 30 <= attempts <= 70  # up to a second from one to the next
+    assert 30 <= attempts <= 70  # up to a second between attempts
     now_s += 1.0
     answer(fetcher, asked(fetcher)[1], {0: 5})
     assert set(asked(fetcher)[0]) == {0, 1, 2}
 
 
-def test_log_start_that_goes_back_with_another_leader_changes_nothing_for_a_reader(fetcher: Fetcher) -> None:
-    """W13: replicas remove old segments by themselves; it goes on where it is, without an error."""
+def test_lower_log_start_of_another_leader_changes_nothing_for_a_reader(fetcher: Fetcher) -> None:
+    """W13: replicas delete old segments independently; the reader keeps its position, without an error."""
     state = reading(0, position=20)
     fetcher.set_assignment([state])
     for log_start, next_offset in ((20, 30), (10, 40)):
-        told = FetchedPartition(topic="t", partition=0, row=0, next_offset=next_offset, log_start=log_start)
-        fetcher.answered(1, Fetched(FetchResponse(request_id=1, partitions=(told,)), [FRAMES]), asked(fetcher)[1])
+        fetched = FetchedPartition(topic="t", partition=0, row=0, next_offset=next_offset, log_start=log_start)
+        fetcher.answered(1, Fetched(FetchResponse(request_id=1, partitions=(fetched,)), [FRAMES]), asked(fetcher)[1])
     assert [arrived.next_offset for arrived in state.completed_fetches] == [30, 40]
     assert state.error is None
     assert asked(fetcher)[0] == {0: 40}
 
 
-def test_partitions_that_a_request_has_no_room_for_have_their_turn_soon(
+def test_partitions_that_do_not_fit_a_request_are_requested_soon(
     fetcher: Fetcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All are asked for within as few requests as can be, which do not wait long for data meanwhile."""
+    """All partitions are requested in as few requests as possible, which do not wait long for data meanwhile."""
     monkeypatch.setattr("pyspark_log.client.consumer.fetcher.MOST_ENTRIES", 2)
     fetcher.set_assignment(map(reading, range(3)))
     seen = []
@@ -182,7 +182,7 @@ def test_partitions_that_a_request_has_no_room_for_have_their_turn_soon(
 
 
 def test_request_with_many_columns_of_many_partitions_is_not_too_large(fetcher: Fetcher) -> None:
-    """The ids are most of it: as many partitions are named as the broker takes."""
+    """Column ids are most of the request: it names as many partitions as the broker accepts."""
     infos = tuple(PartitionInfo(partition=p, leader=1, leader_epoch=0, replicas=(1,), isr=(1,)) for p in range(900))
     topic = Topic.from_info(TopicInfo(name="t" * 249, topic_id=bytes(16), partitions=infos))
     columns = tuple(range(61_000, 61_000 + MOST_COLUMNS))

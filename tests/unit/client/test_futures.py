@@ -1,4 +1,4 @@
-"""What `Producer.send` and `send_batch` return, used as asyncio and `concurrent.futures` use futures."""
+"""The futures of `Producer.send` and `send_batch`, used as asyncio and `concurrent.futures` use futures."""
 
 import asyncio
 import concurrent.futures
@@ -20,7 +20,7 @@ kinds = pytest.mark.parametrize("make", MAKERS, ids=["record", "batch"])
 
 
 def a_delivery(topic: str = "t") -> Delivery:
-    """One of a frame of one record that is still on its way."""
+    """The delivery of a frame with one record that is still in flight."""
     delivery = Delivery(topic, 0, base_timestamp_ms=5)
     delivery.count = 1
     return delivery
@@ -28,7 +28,7 @@ def a_delivery(topic: str = "t") -> Delivery:
 
 @kinds
 def test_future_is_awaitable_before_and_after_it_is_done(make: Callable[[Delivery], Future]) -> None:
-    """`await producer.send(…)` gives what `result` gives, and may be repeated."""
+    """`await producer.send(…)` returns what `result` returns, and may be repeated."""
 
     async def main() -> None:
         delivery = a_delivery()
@@ -43,7 +43,7 @@ def test_future_is_awaitable_before_and_after_it_is_done(make: Callable[[Deliver
 
 @kinds
 def test_awaiting_raises_the_delivery_error(make: Callable[[Delivery], Future]) -> None:
-    """The error of the frame is raised where it is awaited, also through `asyncio.wrap_future`."""
+    """The frame's error is raised where it is awaited, also through `asyncio.wrap_future`."""
 
     async def main() -> None:
         delivery = a_delivery()
@@ -58,7 +58,7 @@ def test_awaiting_raises_the_delivery_error(make: Callable[[Delivery], Future]) 
 
 @kinds
 def test_wrapped_future_gives_the_result(make: Callable[[Delivery], Future]) -> None:
-    """`asyncio.wrap_future` takes it as a future of `concurrent.futures`."""
+    """`asyncio.wrap_future` accepts it as a future of `concurrent.futures`."""
 
     async def main() -> None:
         delivery = a_delivery()
@@ -70,8 +70,8 @@ def test_wrapped_future_gives_the_result(make: Callable[[Delivery], Future]) -> 
 
 
 @kinds
-def test_cancelled_waiting_leaves_the_record_on_its_way(make: Callable[[Delivery], Future]) -> None:
-    """Who stops waiting stops nothing else: what was sent cannot be cancelled, and its outcome harms nobody."""
+def test_cancelled_wait_leaves_the_record_in_flight(make: Callable[[Delivery], Future]) -> None:
+    """Cancelling a wait stops nothing else: a sent record cannot be cancelled, and its outcome is harmless."""
 
     async def main() -> None:
         delivery = a_delivery()
@@ -92,7 +92,7 @@ def test_cancelled_waiting_leaves_the_record_on_its_way(make: Callable[[Delivery
 def test_outcome_after_the_loop_was_closed_is_no_error(
     make: Callable[[Delivery], Future], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A record that is acknowledged when its event loop is gone calls nobody back, and logs nothing."""
+    """A record acknowledged after its event loop was closed calls nothing back and logs nothing."""
     delivery = a_delivery()
 
     async def main() -> None:
@@ -106,7 +106,9 @@ def test_outcome_after_the_loop_was_closed_is_no_error(
 
 @kinds
 def test_wait_and_as_completed_take_it(make: Callable[[Delivery], Future]) -> None:
-    """`concurrent.futures.wait` and `as_completed` see done, pending and failed ones, and those that get done."""
+    """`concurrent.futures.wait` and `as_completed` work with done, pending and failed futures, and see pending ones
+    finish.
+    """
     done, failed, pending, later = (a_delivery(name) for name in "abcd")
     done.finish()
     failed.finish(error=NotEnoughReplicasError("one of two"))
@@ -135,7 +137,7 @@ def test_equal_futures_of_one_record_are_waited_for_together(make: Callable[[Del
 
 @kinds
 def test_outcome_belongs_to_the_producer(make: Callable[[Delivery], Future]) -> None:
-    """Nobody but the producer says what became of a record."""
+    """Only the producer sets a record's outcome."""
     future = make(a_delivery())
     for change in (lambda: future.set_result(None), lambda: future.set_exception(ValueError())):
         with pytest.raises(concurrent.futures.InvalidStateError):
@@ -145,8 +147,8 @@ def test_outcome_belongs_to_the_producer(make: Callable[[Delivery], Future]) -> 
 
 
 @kinds
-def test_many_threads_may_wait_while_it_gets_done(make: Callable[[Delivery], Future]) -> None:
-    """No waiter is missed, however its beginning falls together with the outcome."""
+def test_many_threads_may_wait_while_it_is_settled(make: Callable[[Delivery], Future]) -> None:
+    """No waiter is missed, even if it begins at the very moment of the outcome."""
     interval_s = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:

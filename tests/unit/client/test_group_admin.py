@@ -1,4 +1,4 @@
-"""What an administrator asks of groups: bad input refused by name, lost answers asked for again. No network."""
+"""Group requests of an administrator: bad input is refused by name, lost answers are requested again. No network."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ TOPIC = TopicInfo(
 
 
 class Coordinator:
-    """One broker that coordinates the group; ``lost``: what comes instead of its next answer to a change."""
+    """One broker that coordinates the group; ``lost``: raised instead of its next answer to a change."""
 
     def __init__(self) -> None:
         self.members = ["m1", "m2"]
@@ -148,7 +148,7 @@ LOST = [NetworkError("lost"), ZooKeeperUnavailableError("perhaps"), NotCoordinat
 
 @pytest.fixture(params=LOST, ids=lambda error: type(error).__name__)
 def lost(coordinator: Coordinator, request: pytest.FixtureRequest) -> Coordinator:
-    """The answer to the next change is lost: it was made, unless the broker says that it was not its to make."""
+    """The answer to the next change is lost: the change was made, unless the broker says that it refused it."""
     coordinator.lost = request.param
     coordinator.is_done = not isinstance(request.param, NotCoordinatorError)
     return coordinator
@@ -163,7 +163,7 @@ def test_groups_are_listed_by_id(admin: Admin) -> None:
 
 
 def test_group_is_described_with_its_members(admin: Admin) -> None:
-    """W27: who has which partitions."""
+    """W27: the description has each member's partitions."""
     group = admin.describe_group("g")
     assert (group.group_id, group.state, group.kind, group.coordinator, group.epoch) == (
         "g",
@@ -183,14 +183,14 @@ def test_group_is_described_with_its_members(admin: Admin) -> None:
     assert second.partitions == (T0, T1)
 
 
-def test_offsets_that_were_set_by_the_try_before_are_no_error(admin: Admin, lost: Coordinator) -> None:
+def test_offsets_set_by_the_last_attempt_are_no_error(admin: Admin, lost: Coordinator) -> None:
     """Offsets are set, not moved: a second time changes nothing."""
     admin.alter_group_offsets("g", {T0: 5, T1: 0})
     assert (lost.offsets, lost.changes) == ({0: 5, 1: 0}, 2)
 
 
-def test_offsets_that_are_refused_hold_up_no_others(admin: Admin, coordinator: Coordinator) -> None:
-    """What may succeed later is tried again; the first refusal is raised in the end."""
+def test_refused_offsets_hold_up_no_others(admin: Admin, coordinator: Coordinator) -> None:
+    """Retriable refusals are tried again; the first refusal is raised in the end."""
     coordinator.entry_errors = ["UNKNOWN_TOPIC_OR_PARTITION", "ZOOKEEPER_UNAVAILABLE"]
     with pytest.raises(UnknownTopicOrPartitionError):
         admin.alter_group_offsets("g", {T0: 5, T1: 6})
@@ -198,9 +198,7 @@ def test_offsets_that_are_refused_hold_up_no_others(admin: Admin, coordinator: C
 
 
 @pytest.mark.parametrize("offset", [-1, True, "5", 1.0, None, 1 << 63])
-def test_offsets_that_are_none_are_refused_before_anything_is_asked(
-    admin: Admin, coordinator: Coordinator, offset: Any
-) -> None:
+def test_invalid_offsets_are_refused_before_any_request(admin: Admin, coordinator: Coordinator, offset: Any) -> None:
     with pytest.raises(InvalidRequestError, match=r"t-1: an offset"):
         admin.alter_group_offsets("g", {T0: 5, T1: offset})
     assert coordinator.changes == 0
@@ -208,12 +206,12 @@ def test_offsets_that_are_none_are_refused_before_anything_is_asked(
 
 @pytest.mark.parametrize("new", [None, [1], "t-0"])
 def test_offsets_that_are_no_mapping_are_refused(admin: Admin, new: Any) -> None:
-    """S9: one clear error, not whatever Python says."""
+    """S9: the error is clear, and not an internal one of Python's."""
     with pytest.raises(InvalidRequestError, match=f"a mapping of partition to offset, not {type(new).__name__}"):
         admin.alter_group_offsets("g", new)
 
 
-def test_offsets_of_what_does_not_exist_are_refused(admin: Admin, coordinator: Coordinator) -> None:
+def test_offsets_of_unknown_partitions_are_refused(admin: Admin, coordinator: Coordinator) -> None:
     with pytest.raises(UnknownTopicOrPartitionError):
         admin.alter_group_offsets("g", {T0: 5, TopicPartition("t", 2): 0})
     with pytest.raises(UnknownTopicOrPartitionError):
@@ -221,13 +219,13 @@ def test_offsets_of_what_does_not_exist_are_refused(admin: Admin, coordinator: C
     assert coordinator.changes == 0
 
 
-def test_group_that_was_deleted_by_the_try_before_is_no_error(admin: Admin, lost: Coordinator) -> None:
+def test_group_deleted_by_the_last_attempt_is_no_error(admin: Admin, lost: Coordinator) -> None:
     admin.delete_group("g")
     with pytest.raises(GroupIdNotFoundError):
         admin.delete_group("g")
 
 
-def test_members_that_were_removed_by_the_try_before_are_no_error(admin: Admin, lost: Coordinator) -> None:
+def test_members_removed_by_the_last_attempt_are_no_error(admin: Admin, lost: Coordinator) -> None:
     admin.remove_group_members("g", ["m1"])
     assert lost.fenced == ["m1"]
     with pytest.raises(UnknownMemberIdError):
@@ -235,7 +233,7 @@ def test_members_that_were_removed_by_the_try_before_are_no_error(admin: Admin, 
 
 
 def test_members_that_are_still_there_after_a_lost_answer_are_an_error(admin: Admin, coordinator: Coordinator) -> None:
-    """One was unknown from the beginning, so no member was removed."""
+    """One member was unknown from the beginning, so none was removed."""
     coordinator.lost, coordinator.is_done = LOST[0], False
     with pytest.raises(UnknownMemberIdError, match="still a member: m1"):
         admin.remove_group_members("g", ["m1", "m3"])
@@ -249,7 +247,7 @@ def test_members_must_be_named(admin: Admin, coordinator: Coordinator, ids: Any,
 
 
 @pytest.mark.parametrize("group_id", ["", "a/b", "..", None, 7])
-def test_group_ids_are_checked_before_anything_is_asked(admin: Admin, coordinator: Coordinator, group_id: Any) -> None:
+def test_group_ids_are_checked_before_any_request(admin: Admin, coordinator: Coordinator, group_id: Any) -> None:
     for call in (admin.describe_group, admin.delete_group, admin.list_group_offsets):
         with pytest.raises(InvalidGroupIdError):
             call(group_id)

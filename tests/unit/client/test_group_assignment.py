@@ -1,4 +1,4 @@
-"""A member's share as it changes under a consumer: callbacks, commits, positions, and nothing after the lease."""
+"""A member's assignment as it changes under a consumer: callbacks, commits, positions, and nothing after the lease."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from tests.unit.client.consumer_samples import MemoryCluster, Parts, make_topic
 from tests.unit.client.member_samples import A, B, C, made, poll
 
 
-def test_member_reads_its_share_and_nothing_else() -> None:
-    """W21, W17: its positions are committed by the member before it reads."""
+def test_member_reads_its_assigned_partitions_only() -> None:
+    """W21, W17: the member commits its first positions before it reads."""
     parts = Parts(MemoryCluster(make_topic("t", partitions=3)), group_id="g", auto_offset_reset="latest")
     parts.cluster.limits = dict.fromkeys((A, B, C), (3, 9))
     parts.cluster.group.share = {B}
@@ -40,7 +40,7 @@ def test_member_reads_its_share_and_nothing_else() -> None:
     assert parts.cluster.group.acknowledged == 1
 
 
-def test_member_with_nothing_waits_and_takes_over() -> None:
+def test_member_without_partitions_waits_and_takes_over() -> None:
     """W23."""
     parts, callbacks = made(share=set())
     assert (parts.fetcher.states, callbacks.seen, poll(parts)) == ({}, [], [])
@@ -50,8 +50,10 @@ def test_member_with_nothing_waits_and_takes_over() -> None:
     assert (set(parts.fetcher.states), callbacks.seen) == ({A, B}, [("assign", [A, B])])
 
 
-def test_partition_that_goes_is_committed_and_dropped_before_the_group_hears_of_it() -> None:
-    """W24: on_revoke first, then what is finished of it, then nothing of it any more, then the acknowledgement."""
+def test_revoked_partition_is_committed_and_dropped_before_it_is_acknowledged() -> None:
+    """W24: first on_revoke, then the commit of finished records, then nothing more of the partition, then the
+    acknowledgement.
+    """
     parts, callbacks = made()
     parts.arrives(A, b"a0", b"a1")
     parts.arrives(B, b"b0")
@@ -85,11 +87,13 @@ def test_revoked_partition_can_be_committed_in_the_callback() -> None:
     parts.beat()
     poll(parts)
     assert parts.cluster.commits == [{A: 1}]
-    assert parts.cluster.commit_requests[-1].member_epoch == 2  # told, and A is still this member's
+    assert (
+        parts.cluster.commit_requests[-1].member_epoch == 2
+    )  # the new assignment has arrived, and A is still this member's
 
 
-def test_callback_that_raises_keeps_nothing() -> None:
-    """W24: the caller is told, and the partition goes all the same."""
+def test_raising_callback_keeps_no_partition() -> None:
+    """W24: the caller gets the exception, and the partition is released all the same."""
     parts, _ = made()
 
     def fails(_: list[TopicPartition]) -> None:
@@ -105,8 +109,8 @@ def test_callback_that_raises_keeps_nothing() -> None:
     assert poll(parts) == []
 
 
-def test_commit_that_fails_holds_up_no_other_member() -> None:
-    """W19: whoever gets the partition reads again what was not committed."""
+def test_failed_commit_holds_up_no_other_member() -> None:
+    """W19: the partition's next owner reads uncommitted records again."""
     parts, _ = made()
     parts.arrives(A, b"a0")
     poll(parts)
@@ -117,8 +121,8 @@ def test_commit_that_fails_holds_up_no_other_member() -> None:
     assert set(parts.fetcher.states) == {B}
 
 
-def test_records_taken_before_the_news_are_returned_before_the_callback() -> None:
-    """W24: a poll that gathers several batches carries nothing out in between: a commit would cover too much."""
+def test_records_taken_before_a_revocation_are_returned_before_the_callback() -> None:
+    """W24: a poll that gathers several batches carries out no revocation in between: a commit would cover too much."""
     parts, callbacks = made()
     parts.arrives(A, b"a0")
     parts.arrives(B, b"b0")
@@ -137,8 +141,8 @@ def test_records_taken_before_the_news_are_returned_before_the_callback() -> Non
     assert parts.cluster.commits == [{A: 1}]
 
 
-def test_new_partition_begins_where_the_group_is_and_what_is_kept_goes_on() -> None:
-    """W19, W22: without a gap, without a repetition."""
+def test_new_partition_begins_at_the_groups_offset_and_kept_ones_continue() -> None:
+    """W19, W22: nothing is skipped or repeated."""
     parts, callbacks = made(share={A})
     parts.arrives(A, b"a0", b"a1")
     assert len(poll(parts)) == 2
@@ -151,7 +155,7 @@ def test_new_partition_begins_where_the_group_is_and_what_is_kept_goes_on() -> N
 
 
 def test_partition_whose_leader_is_away_begins_later() -> None:
-    """W19: the group goes on without waiting for it, and so does the member."""
+    """W19: neither the group nor the member waits for it."""
     parts, callbacks = made(share={A})
     parts.cluster.group.share = {A, B}
     call = parts.cluster.call
@@ -174,7 +178,7 @@ def test_partition_whose_leader_is_away_begins_later() -> None:
 
 
 def test_first_positions_that_are_refused_are_tried_again() -> None:
-    """W17: nothing is read before its position is the group's."""
+    """W17: no record is read before its position is committed."""
     parts, _ = made(share={A})
     parts.cluster.group.share = {A, B}
     commit = parts.cluster._commit_offsets
@@ -189,8 +193,8 @@ def test_first_positions_that_are_refused_are_tried_again() -> None:
     assert set(parts.fetcher.states) == {A, B}
 
 
-def test_partition_without_offset_where_none_may_be_chosen_is_an_error_and_the_rest_goes_on() -> None:
-    """W17: ``auto_offset_reset="none"``."""
+def test_partition_without_a_permitted_position_is_an_error_and_others_continue() -> None:
+    """W17: ``auto_offset_reset="none"`` forbids choosing one."""
     parts = Parts(MemoryCluster(make_topic("t", partitions=2)), group_id="g", auto_offset_reset="none")
     parts.cluster.committed[A, make_topic("t").topic_id] = 3
     parts.cluster.group.share = {A}
@@ -209,8 +213,8 @@ def test_partition_without_offset_where_none_may_be_chosen_is_an_error_and_the_r
 
 
 @pytest.mark.parametrize("error", [GroupMaxSizeReachedError("full"), CoordinatorNotAvailableError("nobody")])
-def test_subscription_that_the_group_does_not_take_is_an_error(error: PylogError) -> None:
-    """W21: and the consumer is as before."""
+def test_subscription_that_the_group_refuses_is_an_error(error: PylogError) -> None:
+    """W21: the consumer is as it was before."""
     parts = Parts(MemoryCluster(make_topic("t")), group_id="g", auto_offset_reset="earliest")
     parts.cluster.request_timeout_s = 0.05  # type: ignore[misc]
     parts.cluster.group.failures = [error]
@@ -221,8 +225,8 @@ def test_subscription_that_the_group_does_not_take_is_an_error(error: PylogError
     assert set(parts.fetcher.states) == {A}
 
 
-def test_member_whose_instance_id_was_taken_is_told_and_stops() -> None:
-    """W24: as often as it polls."""
+def test_member_whose_instance_id_was_taken_is_fenced_and_stops() -> None:
+    """W24: every poll raises."""
     parts, callbacks = made(group_instance_id="i")
     parts.cluster.group.failures = [FencedInstanceIdError("another process")]
     parts.beat()
@@ -235,8 +239,8 @@ def test_member_whose_instance_id_was_taken_is_told_and_stops() -> None:
     assert callbacks.seen[2:] == []
 
 
-def test_pattern_tells_the_group_which_topics_it_finds() -> None:
-    """W16: topics that come and go change the subscription."""
+def test_pattern_subscribes_to_the_topics_it_matches() -> None:
+    """W16: topics that are created and deleted change the subscription."""
     parts, _ = made()
     parts.subscribe(pattern=re.compile("t.*"))
     other = parts.cluster.topics["t2"] = make_topic("t2", topic_id=2)
@@ -245,7 +249,7 @@ def test_pattern_tells_the_group_which_topics_it_finds() -> None:
     parts.beat(0.0)
     assert parts.cluster.group.subscribed == ("t", "t2")
     poll(parts)
-    assert parts.state(TopicPartition("t2", 0)).position == 4  # it came later: its first record
+    assert parts.state(TopicPartition("t2", 0)).position == 4  # created later: its first record
     assert parts.assignment.topics == {"t", "t2"}
     del parts.cluster.topics["t2"]
     parts.assignment.take_metadata(list(parts.cluster.topics.values()))
@@ -255,8 +259,8 @@ def test_pattern_tells_the_group_which_topics_it_finds() -> None:
     assert other.name == "t2"
 
 
-def test_topic_that_is_gone_is_an_error_though_the_group_took_it_away() -> None:
-    """W16: an error, not silence; the rest goes on."""
+def test_deleted_topic_is_an_error_although_the_group_revoked_it() -> None:
+    """W16: the poll raises; other partitions are read on."""
     parts, callbacks = made()
     parts.cluster.topics["u"] = make_topic("u", topic_id=5)
     callbacks.subscribe("t", "u")
@@ -272,7 +276,7 @@ def test_topic_that_is_gone_is_an_error_though_the_group_took_it_away() -> None:
 
 
 def test_member_leaves_with_commit_and_callback() -> None:
-    """W23: in this order."""
+    """W23: it commits before it calls back."""
     parts, callbacks = made()
     parts.arrives(A, b"a0")
     poll(parts)
@@ -284,15 +288,15 @@ def test_member_leaves_with_commit_and_callback() -> None:
     assert not parts.assignment.is_in_use
 
 
-def test_static_member_leaves_for_a_while() -> None:
+def test_static_member_leaves_temporarily() -> None:
     """W23."""
     parts, _ = made(group_instance_id="i")
     parts.assignment.unsubscribe()
     assert (parts.cluster.group.acknowledged, parts.cluster.group.requests[-1].instance_id) == (-2, "i")
 
 
-def test_assignment_of_ones_own_is_no_membership() -> None:
-    """W20: it commits as who is no member."""
+def test_manual_assignment_is_no_membership() -> None:
+    """W20: it commits as a non-member."""
     parts = Parts(MemoryCluster(make_topic("t")), group_id="g", auto_offset_reset="earliest")
     parts.assignment.assign([A])
     parts.arrives(A, b"a0")
@@ -304,7 +308,7 @@ def test_assignment_of_ones_own_is_no_membership() -> None:
 
 
 def test_forked_child_is_not_the_member() -> None:
-    """W24: the parent is; the child reads nothing, commits nothing and leaves nothing."""
+    """W24: only the parent is; the child reads nothing, commits nothing and releases nothing."""
     parts, _ = made()
     requests = len(parts.cluster.group.requests)
     parts.heartbeats.forget_parent()
@@ -319,8 +323,8 @@ def test_forked_child_is_not_the_member() -> None:
         parts.assignment.state(A)
 
 
-def test_member_that_waits_for_its_share_needs_no_metadata() -> None:
-    """Its coordinator says what is new; with a pattern nobody else finds topics, with partitions leaders matter."""
+def test_member_that_waits_for_partitions_needs_no_metadata() -> None:
+    """The coordinator reports changes; with a pattern nobody else finds topics, and with partitions leaders matter."""
     parts, callbacks = made(share=set())
     assert parts.assignment.metadata_interval_s == IDLE_REFRESH_S
     parts.cluster.group.share = None

@@ -1,4 +1,4 @@
-"""Nothing is delivered, and nothing committed, by a member whose lease has ended."""
+"""A member whose lease has ended returns no records and commits nothing."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ SESSION_S = 45.0
 
 
 def lease_ends(parts: Parts) -> None:
-    """The process stood still, or nobody answered, for a session."""
+    """The process was frozen, or nobody answered, for a whole session."""
     parts.now_s += SESSION_S
 
 
 @pytest.mark.parametrize("kind", ["records", "batches"])
 def test_poll_delivers_nothing_after_the_lease_has_ended(kind: str) -> None:
-    """W24: others may have the partitions; on_lost, not on_revoke; nothing is committed; it joins as another member."""
+    """W24: others may own the partitions: on_lost is called instead of on_revoke, nothing is committed, and it joins
+    as a new member.
+    """
     parts, callbacks = made()
     parts.arrives(A, b"a0")
     poll(parts)
@@ -40,8 +42,8 @@ def test_poll_delivers_nothing_after_the_lease_has_ended(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["records", "batches"])
-def test_poll_that_stood_still_after_it_had_taken_records_returns_none_of_them(kind: str) -> None:
-    """W24: the lease is looked at last."""
+def test_poll_that_froze_after_taking_records_returns_none_of_them(kind: str) -> None:
+    """W24: the lease is checked last."""
     parts, callbacks = made()
     parts.arrives(A, b"a0")
     take = parts.delivery._deliver
@@ -57,7 +59,7 @@ def test_poll_that_stood_still_after_it_had_taken_records_returns_none_of_them(k
 
 
 def test_loop_over_records_ends_with_the_lease_between_two_of_them() -> None:
-    """W24: also in the middle of a batch."""
+    """W24: it ends in the middle of a batch, too."""
     parts, callbacks = made()
     parts.arrives(A, b"a0", b"a1", b"a2")
     batch = parts.delivery.next_batch(Deadline(0.0))
@@ -73,7 +75,7 @@ def test_loop_over_records_ends_with_the_lease_between_two_of_them() -> None:
 
 
 def test_loop_over_batches_delivers_none_after_the_lease() -> None:
-    """W24: it may have stood still between the store and the caller."""
+    """W24: the process may have been frozen between the buffer and the caller."""
     parts, _ = made()
     parts.arrives(A, b"a0")
     batch = parts.delivery.next_batch(Deadline(0.0))
@@ -82,8 +84,10 @@ def test_loop_over_batches_delivers_none_after_the_lease() -> None:
     assert list(parts.delivery.iterate_batch(batch)) == []
 
 
-def test_loop_gives_back_the_rest_of_a_batch_when_there_is_news() -> None:
-    """W24, W22: what is kept is read on with the next record; what goes is committed up to the last that was done."""
+def test_loop_returns_the_rest_of_a_batch_when_the_assignment_changes() -> None:
+    """W24, W22: kept partitions continue with the next record; released ones are committed up to the last processed
+    record.
+    """
     parts, _ = made()
     parts.arrives(A, b"a0", b"a1", b"a2")
     batch = parts.delivery.next_batch(Deadline(0.0))
@@ -98,7 +102,7 @@ def test_loop_gives_back_the_rest_of_a_batch_when_there_is_news() -> None:
 
 
 def test_loop_delivers_nothing_more_of_a_partition_that_its_body_lost() -> None:
-    """W24: the body polled, and the share changed inside."""
+    """W24: the body polled, and the assignment changed meanwhile."""
     parts, _ = made()
     parts.arrives(A, b"a0", b"a1")
     batch = parts.delivery.next_batch(Deadline(0.0))
@@ -113,7 +117,7 @@ def test_loop_delivers_nothing_more_of_a_partition_that_its_body_lost() -> None:
 
 
 def test_member_that_the_group_forgot_loses_everything() -> None:
-    """W24: as if its lease had ended."""
+    """W24: it is as if its lease had ended."""
     parts, callbacks = made()
     parts.cluster.group.failures = [UnknownMemberIdError("gone")]
     parts.beat()
@@ -123,8 +127,8 @@ def test_member_that_the_group_forgot_loses_everything() -> None:
     assert parts.cluster.commits == []
 
 
-def test_caller_that_was_away_for_too_long_is_told_with_its_next_poll() -> None:
-    """W23: ``max_poll_interval_ms``."""
+def test_caller_that_was_away_for_too_long_loses_its_partitions_with_its_next_poll() -> None:
+    """W23: ``max_poll_interval_ms`` had passed."""
     parts, callbacks = made(max_poll_interval_ms=10_000)
     for _ in range(4):
         parts.beat(3.0)
@@ -137,8 +141,8 @@ def test_caller_that_was_away_for_too_long_is_told_with_its_next_poll() -> None:
     assert callbacks.seen[2:] == [("assign", [A, B])]
 
 
-def test_commit_of_what_is_lost_is_refused_here() -> None:
-    """W18: and never written as one of who is no member."""
+def test_commit_of_lost_partitions_is_refused_locally() -> None:
+    """W18: the commit is never written as a non-member's."""
     parts, _ = made()
     lease_ends(parts)
     parts.heartbeats.step()
@@ -149,7 +153,7 @@ def test_commit_of_what_is_lost_is_refused_here() -> None:
 
 
 def test_commit_keeps_its_number_when_it_is_sent_again() -> None:
-    """W18: so that the coordinator can tell it from a later one."""
+    """W18: the coordinator can tell a repeated commit from a later one."""
     parts, _ = made()
     answers = [NetworkError("t-0 is busy"), None]
     commit = parts.cluster._commit_offsets

@@ -1,4 +1,4 @@
-"""When a cluster is whole: `health_of`."""
+"""When a cluster is healthy: `health_of`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_whole_cluster_is_healthy() -> None:
     assert (found.partitions, dict(found.problems), found.missing_brokers) == (1, {}, ())
 
 
-def test_partition_without_a_leader_that_lives_is_offline() -> None:
+def test_partition_without_a_live_leader_is_offline() -> None:
     assert problem(topic(None, (1,)), 1, 2, 3) == "offline"
     assert problem(topic(1, (1, 2, 3)), 2, 3) == "offline"
 
@@ -62,62 +62,62 @@ def advice(described: TopicDescription) -> str | None:
     return advice_on(TopicPartition("t", 0), described.partitions[0])
 
 
-def test_partition_whose_last_in_sync_replica_lost_its_log_is_told_with_what_each_choice_costs() -> None:
-    """Without a leader until someone decides: put the disk back, choose another replica, or begin with nothing."""
+def test_partition_whose_last_in_sync_replica_lost_its_log_gets_each_choice_with_its_cost() -> None:
+    """It has no leader until someone decides: put the disk back, choose another replica, or begin with nothing."""
     found = topic(None, (3,), lost=(3,))
     assert problem(found, 1, 2, 3) == "log-missing"
-    told = advice(found)
-    assert told is not None
-    assert "broker 3 was the last one in sync" in told
-    assert "choose another replica (1, 2): pylog partition elect --election unclean t:0; what it does not have" in told
+    text = advice(found)
+    assert text is not None
+    assert "broker 3 was the last one in sync" in text
+    assert "choose another replica (1, 2): pylog partition elect --election unclean t:0; what it does not have" in text
     alone = advice(topic(None, (3,), (3,), lost=(3,)))
     assert alone is not None
     assert "all its records are lost" in alone
 
 
-def test_replica_that_has_all_that_was_committed_is_told_as_the_choice_that_costs_nothing() -> None:
+def test_replica_with_everything_committed_is_the_choice_without_cost() -> None:
     missed = advice(topic(None, (3,), lost=(3,), eligible=(2,)))
     assert missed is not None
     assert "unclean t:0" in missed
     assert "broker 2 has all that was committed and comes first: while it is up, nothing is lost" in missed
-    told = advice(topic(None, (3,), lost=(3,), eligible=(1, 2)))
-    assert told is not None
-    assert "each of the brokers 1, 2 has all that was committed and comes first: while one is up, nothing is" in told
+    text = advice(topic(None, (3,), lost=(3,), eligible=(1, 2)))
+    assert text is not None
+    assert "each of the brokers 1, 2 has all that was committed and comes first: while one is up, nothing is" in text
 
 
-def test_brokers_that_are_waited_for_are_those_that_have_everything() -> None:
-    """In sync or eligible: whoever of them comes back leads."""
+def test_awaited_brokers_are_those_with_everything_committed() -> None:
+    """They are in sync or eligible: the first to come back leads."""
     waiting = advice(topic(None, (3,), eligible=(2,)))
     assert waiting is not None
     assert "the brokers that have everything (3, 2) are away" in waiting
     assert "unclean t:0 lets another replica lead; what it does not have is lost" in waiting
 
 
-def test_partition_whose_in_sync_replicas_are_away_is_told_who_is_to_be_started() -> None:
-    told = advice(topic(None, (2, 3)))
-    assert told is not None
-    assert "(2, 3) are away" in told
+def test_partition_whose_in_sync_replicas_are_away_names_brokers_to_start() -> None:
+    text = advice(topic(None, (2, 3)))
+    assert text is not None
+    assert "(2, 3) are away" in text
     assert advice(topic(1, (1, 2, 3))) is None
     assert problem(topic(1, (1, 2), lost=(3,)), 1, 2, 3) == "under-replicated"
 
 
-def test_partition_whose_last_in_sync_log_is_damaged_is_told_with_what_each_choice_costs() -> None:
+def test_partition_whose_last_in_sync_log_is_damaged_gets_each_choice_with_its_cost() -> None:
     found = topic(1, (1,), damaged=(1,))
     assert problem(found, 1, 2, 3) == "damaged"
-    told = advice(found)
-    assert told is not None
-    assert told.startswith("t:0 is damaged on broker 1, the last one in sync")
+    text = advice(found)
+    assert text is not None
+    assert text.startswith("t:0 is damaged on broker 1, the last one in sync")
     assert (
-        "put the right one back, and start broker 1: nothing is lost. Or cut the log: pylog log repair DIR/t-0" in told
+        "put the right one back, and start broker 1: nothing is lost. Or cut the log: pylog log repair DIR/t-0" in text
     )
-    assert "choose another replica (2, 3): pylog partition elect --election unclean t:0; what it does not have" in told
-    assert told.endswith("Or delete the topic")
+    assert "choose another replica (2, 3): pylog partition elect --election unclean t:0; what it does not have" in text
+    assert text.endswith("Or delete the topic")
     alone = advice(topic(1, (1,), (1,), damaged=(1,)))
     assert alone is not None
     assert "unclean" not in alone
 
 
-def test_damage_that_another_replica_mends_is_told_until_it_is_mended() -> None:
+def test_damage_that_another_replica_repairs_is_reported_until_then() -> None:
     for found in (
         topic(1, (1, 2, 3), damaged=(1,)),
         topic(1, (1,), damaged=(1,), eligible=(2,)),
@@ -129,8 +129,8 @@ def test_damage_that_another_replica_mends_is_told_until_it_is_mended() -> None:
     assert problem(topic(None, (1,), damaged=(1,)), 1, 2, 3) == "offline"
 
 
-def test_partition_with_fewer_in_sync_than_the_minimum_is_told_so() -> None:
-    """`min.insync.replicas` is a majority from three replicas on, unless the topic says otherwise."""
+def test_partition_with_fewer_in_sync_than_the_minimum_is_reported() -> None:
+    """From three replicas on `min.insync.replicas` is a majority by default."""
     assert problem(topic(1, (1,)), 1, 2, 3) == "under-min-isr"
     assert problem(topic(1, (1,), min_insync_replicas="1"), 1, 2, 3) == "under-replicated"
     assert problem(topic(1, (1, 2), min_insync_replicas="3"), 1, 2, 3) == "under-min-isr"
@@ -146,7 +146,7 @@ def test_cluster_without_a_controller_is_not_healthy() -> None:
     assert not health_of(cluster(1, controller_id=None), []).is_healthy
 
 
-def test_log_that_is_kept_as_diverged_is_a_remark_and_no_problem() -> None:
+def test_kept_diverged_log_is_a_remark_and_no_problem() -> None:
     brokers = {1: BrokerDescription(broker_id=1, host="h", port=1, epoch=1, diverged=("/a/t-0.1.diverged",))}
     found = health_of(ClusterDescription(cluster_id="c", controller_id=1, brokers=brokers), [])
     assert found.is_healthy
@@ -154,7 +154,7 @@ def test_log_that_is_kept_as_diverged_is_a_remark_and_no_problem() -> None:
     assert remark.startswith("broker 1 keeps /a/t-0.1.diverged: ")
 
 
-def test_disk_that_takes_no_records_is_named() -> None:
+def test_disk_that_accepts_no_records_is_named() -> None:
     brokers = {1: BrokerDescription(broker_id=1, host="h", port=1, epoch=1, disks={"/b": "full", "/a": "failed"})}
     found = health_of(ClusterDescription(cluster_id="c", controller_id=1, brokers=brokers), [])
     assert (found.is_healthy, found.disks) == (False, ("broker 1: /a failed", "broker 1: /b is full"))

@@ -1,4 +1,4 @@
-"""A question to the leaders of many partitions: who is asked, what is asked again, and when it ends."""
+"""A request to the leaders of many partitions: who is asked, what is asked again, and when it ends."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Step = Exception | Mapping[str, int | RetriableError]
 
 
 class Partitions:
-    """Who leads what, round by round, and what each broker says, request by request."""
+    """The leaders, round by round, and each broker's answers, request by request."""
 
     def __init__(self, *rounds: Exception | dict[str, int | None]) -> None:
         self.rounds = list(rounds)
@@ -49,16 +49,16 @@ class Partitions:
         return ask_leaders(self.find_leaders, self.ask, Deadline(timeout_s, clock=self.clock))
 
 
-def test_each_leader_is_asked_once_for_all_that_it_leads() -> None:
-    """W9: one request a broker, however many partitions; without a pause where all answer."""
+def test_each_leader_is_asked_once_for_all_its_partitions() -> None:
+    """W9: a broker gets one request, however many partitions it leads; there is no pause if all answer."""
     partitions = Partitions({"a": 1, "b": 2, "c": 1})
     assert partitions.answers(5) == ({"a": 10, "b": 20, "c": 10}, None)
     assert partitions.asked == [(1, ["a", "c"]), (2, ["b"])]
     assert partitions.clock.now == 0
 
 
-def test_what_was_not_answered_is_asked_again_of_whoever_leads_then() -> None:
-    """W9: a leader that is down holds up its own partitions only, until another leads them."""
+def test_unanswered_partitions_are_asked_again_of_their_current_leader() -> None:
+    """W9: a dead leader holds up its own partitions only, until another broker leads them."""
     partitions = Partitions({"a": 1, "b": 2}, {"a": 2, "b": 2})
     partitions.says[1] = [BrokerUnavailableError("down")]
     assert partitions.answers(5) == ({"a": 20, "b": 20}, None)
@@ -66,7 +66,7 @@ def test_what_was_not_answered_is_asked_again_of_whoever_leads_then() -> None:
 
 
 def test_answers_before_an_error_of_the_same_leader_are_kept() -> None:
-    """An error that comes with one partition's answer, or after some, is no answer for the others."""
+    """An error for one partition, or after some answers, is no answer for the others."""
     partitions = Partitions({"a": 1, "b": 1, "c": 1})
     partitions.says[1] = [{"a": 1, "b": NotLeaderOrFollowerError("no"), "c": 3}]
     assert partitions.answers(5) == ({"a": 1, "b": 10, "c": 3}, None)
@@ -74,8 +74,10 @@ def test_answers_before_an_error_of_the_same_leader_are_kept() -> None:
 
 
 @pytest.mark.parametrize("leader", [None, 1])
-def test_what_no_leader_answers_is_said_when_the_time_is_over(leader: int | None) -> None:
-    """No leader at all, or one that says nothing of the partition: what others answered is there all the same."""
+def test_unanswered_partitions_are_reported_at_the_deadline(leader: int | None) -> None:
+    """A partition has no leader, or its leader gives no answer for it: other partitions' answers are returned all
+    the same.
+    """
     partitions = Partitions({"a": leader, "b": 2})
     partitions.says[1] = [{}] * 1_000
     found, failure = partitions.answers(5)
@@ -85,8 +87,8 @@ def test_what_no_leader_answers_is_said_when_the_time_is_over(leader: int | None
     assert partitions.clock.now == 5
 
 
-def test_one_round_where_there_is_no_time() -> None:
-    """A deadline of 0 s: everybody is asked, once."""
+def test_one_round_is_made_when_there_is_no_time() -> None:
+    """With a deadline of 0 s everybody is asked once."""
     partitions = Partitions({"a": 1, "b": 2})
     partitions.says[1] = [BrokerUnavailableError("down")]
     found, failure = partitions.answers(0)
@@ -94,8 +96,8 @@ def test_one_round_where_there_is_no_time() -> None:
     assert partitions.clock.now == 0
 
 
-def test_leaders_that_cannot_be_found_out_are_looked_up_again() -> None:
-    """ZooKeeper away for a moment."""
+def test_leaders_that_cannot_be_looked_up_are_looked_up_again() -> None:
+    """ZooKeeper is away for a moment."""
     partitions = Partitions(ZooKeeperUnavailableError("away"), {"a": 1})
     assert partitions.answers(5) == ({"a": 10}, None)
     found, failure = Partitions(ZooKeeperUnavailableError("away")).answers(5)
@@ -103,8 +105,8 @@ def test_leaders_that_cannot_be_found_out_are_looked_up_again() -> None:
     assert isinstance(failure, ZooKeeperUnavailableError)
 
 
-def test_what_trying_again_would_not_change_is_raised_at_once() -> None:
-    """An error that is not retriable, whoever has it."""
+def test_error_that_is_not_retriable_is_raised_at_once() -> None:
+    """An error that is not retriable is raised, whoever reports it."""
     partitions = Partitions({"a": 1, "b": 2})
     partitions.says[1] = [InvalidRequestError("no")]
     with pytest.raises(InvalidRequestError):

@@ -1,4 +1,4 @@
-"""What a client asks about more than one request may name: in several requests, answered as one."""
+"""A client splits a request that would name too much into several, and merges their answers."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def topic(name: str, count: int = 1) -> TopicInfo:
 
 
 class Broker:
-    """Answers what it can decode; each name of `NAMES` is a topic, and ``wide`` one with `COUNT` partitions."""
+    """Decodes and answers requests; each name of `NAMES` is a topic, and ``wide`` one with `COUNT` partitions."""
 
     def __init__(self) -> None:
         self.requests: list[tuple[str, Any]] = []
@@ -68,12 +68,12 @@ class Broker:
     def answer(self, address: Address, name: str, request: Message, timeout_s: float) -> Message:
         received = decode_action(name, encode_action(name, request).body).request
         self.requests.append((name, received))
-        told: Message = getattr(self, f"_{name}")(received)
-        assert isinstance(told, ACTIONS[name].response)
-        return told
+        result: Message = getattr(self, f"_{name}")(received)
+        assert isinstance(result, ACTIONS[name].response)
+        return result
 
     def sizes(self, name: str, field: str) -> list[int]:
-        """How much each request of the kind named that named something."""
+        """The sizes of all non-empty requests of that kind."""
         return [len(list_) for of, each in self.requests if of == name and (list_ := getattr(each, field))]
 
     def _metadata(self, request: Any) -> MetadataResponse:

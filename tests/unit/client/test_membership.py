@@ -1,4 +1,4 @@
-"""What a member of a group sends, and what it makes of the answers; time is a number here."""
+"""What a group member sends, and what it does with the answers; time is a number here."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def made(*, instance_id: str | None = None, max_poll_interval_ms: int = 300_000)
     )
 
 
-def told(epoch: int, *numbers: int) -> Told:
+def assigned(epoch: int, *numbers: int) -> Told:
     return Told(epoch, frozenset(Granted(TopicPartition("t", number), TOPIC_ID) for number in numbers))
 
 
 def answer(
     epoch: int, *numbers: int, same: bool = False, settled: bool = True, interval_ms: int = 2000
 ) -> GroupHeartbeatResponse:
-    """``same``: the assignment is as the member said."""
+    """``same``: the assignment equals the one that the member reported."""
     assignment = (AssignedPartitions(topic="t", topic_id=TOPIC_ID, partitions=numbers),) if numbers else ()
     return GroupHeartbeatResponse(
         member_epoch=epoch,
@@ -75,11 +75,11 @@ def sent(machine: Membership, now_s: float) -> Sent:
 
 
 def member(*numbers: int, instance_id: str | None = None, max_poll_interval_ms: int = 300_000) -> Membership:
-    """Holds these in epoch 1; heard of at 0."""
+    """A member that holds these in epoch 1, last answered at 0."""
     machine = made(instance_id=instance_id, max_poll_interval_ms=max_poll_interval_ms)
     machine.join(["t"], 0.0)
     machine.answered(sent(machine, 0.0), answer(1, *numbers), 0.0)
-    assert machine.carried_out(told(1, *numbers), 0.0)
+    assert machine.carried_out(assigned(1, *numbers), 0.0)
     machine.answered(sent(machine, 0.0), answer(1, same=True), 0.0)
     return machine
 
@@ -88,8 +88,8 @@ def member(*numbers: int, instance_id: str | None = None, max_poll_interval_ms: 
 
 
 @pytest.mark.parametrize("kind", ["consumer", "spark"])
-def test_long_names_are_cut_to_what_a_heartbeat_may_say(kind: MemberKind) -> None:
-    """Bad input: they are for display, and no reason to be refused by the group."""
+def test_long_names_are_cut_to_the_limits_of_a_heartbeat(kind: MemberKind) -> None:
+    """Bad input: names are for display, and no reason for the group to refuse the member."""
     machine = Membership(Stay(group_id="g", kind=kind, client_id="c" * 300, client_host="h" * 300))
     machine.join(["t"], 0.0)
     request = sent(machine, 0.0).request
@@ -97,8 +97,8 @@ def test_long_names_are_cut_to_what_a_heartbeat_may_say(kind: MemberKind) -> Non
     assert decode(encode(request), GroupHeartbeatRequest) == request
 
 
-def test_member_joins_is_told_and_acknowledges() -> None:
-    """W21: it says epoch 0 until it is told something, and at once when it holds what it was told."""
+def test_member_joins_gets_an_assignment_and_acknowledges() -> None:
+    """W21: it reports epoch 0 until it has an assignment, and acknowledges at once when it has carried it out."""
     machine = made()
     assert (machine.phase, machine.next_request(0.0), machine.signature()) == (Phase.OUT, None, None)
     machine.join(["u", "t"], 0.0)
@@ -110,70 +110,70 @@ def test_member_joins_is_told_and_acknowledges() -> None:
     second = sent(machine, 0.2)
     assert (second.request.member_epoch, second.request.member_id) == (0, "m1")
     machine.answered(second, answer(1, 0, 1), 0.21)
-    assert (machine.phase, machine.pending, machine.is_settled) == (Phase.MEMBER, told(1, 0, 1), False)
+    assert (machine.phase, machine.pending, machine.is_settled) == (Phase.MEMBER, assigned(1, 0, 1), False)
     assert machine.has_news
     assert machine.identity == ("m1", 1)
-    assert machine.carried_out(told(1, 0, 1), 0.3)
+    assert machine.carried_out(assigned(1, 0, 1), 0.3)
     assert (machine.pending, machine.is_settled, machine.has_news) == (None, True, False)
     assert sent(machine, 0.3).request.member_epoch == 1
 
 
-def test_what_is_only_added_is_acknowledged_without_the_caller() -> None:
-    """W22: a caller who is busy holds up nobody."""
+def test_added_partitions_are_acknowledged_without_the_caller() -> None:
+    """W22: a busy caller holds up nobody."""
     machine = member(0)
     machine.answered(sent(machine, 2.0), answer(2, 0, 1), 2.0)
     assert sent(machine, 2.0).request.member_epoch == 2
-    assert machine.pending == told(2, 0, 1)
+    assert machine.pending == assigned(2, 0, 1)
 
 
-def test_what_is_taken_away_is_acknowledged_when_the_caller_has_released_it() -> None:
-    """W24: until then the member says its old epoch, and is told again and again."""
+def test_revoked_partitions_are_acknowledged_when_the_caller_has_released_them() -> None:
+    """W24: until then the member reports its old epoch, and gets the assignment again and again."""
     machine = member(0, 1)
     machine.answered(sent(machine, 2.0), answer(2, 0, interval_ms=200), 2.0)
     for now_s in (2.25, 2.5):
         again = sent(machine, now_s)
         assert again.request.member_epoch == 1
         machine.answered(again, answer(2, 0, interval_ms=200), now_s)
-        assert machine.pending == told(2, 0)
-    assert machine.carried_out(told(2, 0), 2.6)
+        assert machine.pending == assigned(2, 0)
+    assert machine.carried_out(assigned(2, 0), 2.6)
     assert sent(machine, 2.6).request.member_epoch == 2
 
 
-def test_caller_that_carried_out_an_older_epoch_begins_nothing_of_it() -> None:
-    """W24: what came meanwhile counts, and is acknowledged only when the caller holds nothing else."""
+def test_caller_that_carried_out_an_older_epoch_reads_nothing_of_it() -> None:
+    """W24: the newer assignment counts, and is acknowledged only when the caller holds nothing else."""
     machine = member(0, 1)
-    machine.answered(sent(machine, 2.0), answer(2, 0, 2), 2.0)  # the caller is at it: 1 goes, 2 comes
+    machine.answered(sent(machine, 2.0), answer(2, 0, 2), 2.0)  # the caller is working on it: 1 is revoked, 2 is added
     machine.answered(sent(machine, 4.0), answer(3, 1, 2), 4.0)
-    assert not machine.carried_out(told(2, 0, 2), 4.1)
+    assert not machine.carried_out(assigned(2, 0, 2), 4.1)
     request = sent(machine, 6.0)
     assert request.request.member_epoch == 1
     machine.answered(request, answer(3, 1, 2), 6.0)
-    assert machine.pending == told(3, 1, 2)
-    assert machine.carried_out(told(3, 1, 2), 6.1)
+    assert machine.pending == assigned(3, 1, 2)
+    assert machine.carried_out(assigned(3, 1, 2), 6.1)
     assert sent(machine, 6.1).request.member_epoch == 3
 
 
-def test_caller_that_released_what_a_newer_epoch_takes_has_carried_that_out_too() -> None:
+def test_caller_that_released_what_a_newer_epoch_revokes_has_carried_it_out_too() -> None:
     """W22: nobody waits for the caller once more."""
     machine = member(0, 1)
     machine.answered(sent(machine, 2.0), answer(2, 0, 2), 2.0)
     machine.answered(sent(machine, 4.0), answer(3, 0), 4.0)
-    assert not machine.carried_out(told(2, 0, 2), 4.1)
+    assert not machine.carried_out(assigned(2, 0, 2), 4.1)
     assert sent(machine, 4.1).request.member_epoch == 3
 
 
-def test_epoch_that_came_meanwhile_is_acknowledged_if_it_takes_nothing_that_is_held() -> None:
-    """W24: of what was added in between, the caller has begun nothing."""
+def test_newer_epoch_is_acknowledged_if_it_revokes_nothing_held() -> None:
+    """W24: the caller has not begun to read what was added in between."""
     machine = member(0)
     machine.answered(sent(machine, 2.0), answer(2, 0, 1), 2.0)
     machine.answered(sent(machine, 2.0), answer(3, 0), 2.1)
     assert sent(machine, 2.2).request.member_epoch == 3
-    assert not machine.carried_out(told(2, 0, 1), 2.3)  # so it must not begin 1
-    assert machine.pending == told(3, 0)
+    assert not machine.carried_out(assigned(2, 0, 1), 2.3)  # so it must not begin to read 1
+    assert machine.pending == assigned(3, 0)
 
 
-def test_subscription_that_changes_is_told_at_once() -> None:
-    """W16: also when it changes while a heartbeat is under way."""
+def test_changed_subscription_is_sent_at_once() -> None:
+    """W16: this holds for a change during a heartbeat, too."""
     machine = member(0)
     machine.subscribe_to(["t"], 0.5)
     assert machine.next_request(0.5) is None
@@ -185,8 +185,8 @@ def test_subscription_that_changes_is_told_at_once() -> None:
     assert sent(machine, 0.6).request.topics == ("u",)
 
 
-def test_interval_is_the_answers_and_never_none_nor_beyond_a_third_of_the_session() -> None:
-    """W21: no storm of heartbeats, and no session that ends between two."""
+def test_interval_is_the_answers_within_bounds() -> None:
+    """W21: neither do heartbeats flood the coordinator, nor does the session end between two."""
     for interval_ms, expected_s in ((200, 0.2), (0, 0.05), (60_000, SESSION_S / 3)):
         machine = member(0)
         machine.answered(sent(machine, 2.0), answer(1, same=True, interval_ms=interval_ms), 2.0)
@@ -200,7 +200,7 @@ def test_interval_is_the_answers_and_never_none_nor_beyond_a_third_of_the_sessio
 
 
 def test_lease_counts_from_when_the_answered_heartbeat_was_sent() -> None:
-    """W24: the coordinator received it later, so it never ends later here than there."""
+    """W24: the coordinator received it later, so the lease never ends later here than there."""
     machine = member(0)
     assert machine.lease_until_s == SESSION_S
     machine.answered(sent(machine, 2.0), answer(1, same=True), 4.5)
@@ -209,7 +209,7 @@ def test_lease_counts_from_when_the_answered_heartbeat_was_sent() -> None:
 
 
 def test_lost_answer_extends_nothing_and_the_heartbeat_is_sent_again() -> None:
-    """W24: whether it was received is not known."""
+    """W24: it is unknown whether the heartbeat was received."""
     machine = member(0)
     machine.failed(sent(machine, 2.0), NetworkError("broke"), 3.0)
     assert (machine.phase, machine.lease_until_s) == (Phase.MEMBER, SESSION_S)
@@ -221,8 +221,8 @@ def test_lost_answer_extends_nothing_and_the_heartbeat_is_sent_again() -> None:
     assert (machine.lease_until_s, machine.failure) == (3.2 + SESSION_S, None)
 
 
-def test_join_whose_answer_was_lost_is_repeated_by_the_same_member() -> None:
-    """W23: it does not become two."""
+def test_join_is_repeated_by_the_same_member_when_its_answer_was_lost() -> None:
+    """W23: the member does not become two."""
     machine = made()
     machine.join(["t"], 0.0)
     machine.failed(sent(machine, 0.0), CoordinatorNotAvailableError("nobody"), 0.1)
@@ -231,8 +231,10 @@ def test_join_whose_answer_was_lost_is_repeated_by_the_same_member() -> None:
 
 
 @pytest.mark.parametrize("notices", ["next_request", "check", "failed"])
-def test_lease_that_ends_loses_everything_for_good(notices: str) -> None:
-    """W24: nothing is handed out, no answer brings it back; a farewell, and a new stay when the caller knows."""
+def test_ended_lease_loses_everything_for_good(notices: str) -> None:
+    """W24: nothing is returned and no answer restores the lease; a farewell is sent, and the caller's next call
+    joins again.
+    """
     machine = member(0)
     late = sent(machine, 5.0)
     if notices == "next_request":
@@ -250,14 +252,14 @@ def test_lease_that_ends_loses_everything_for_good(notices: str) -> None:
     farewell = sent(machine, SESSION_S + 1)
     assert (farewell.request.member_id, farewell.request.member_epoch) == ("m1", -1)
     machine.answered(farewell, answer(-1), SESSION_S + 1)
-    assert machine.next_request(SESSION_S + 2) is None  # it is the caller's turn
+    assert machine.next_request(SESSION_S + 2) is None  # the caller has not noticed yet
     machine.join_anew(SESSION_S + 2)
     join = sent(machine, SESSION_S + 2)
     assert (join.request.member_id, join.request.member_epoch, join.request.topics) == ("m2", 0, ("t",))
 
 
-def test_member_that_joins_anew_says_farewell_first() -> None:
-    """W23: so that what it held is free before the old session ends; for as long as that lasts."""
+def test_member_that_joins_again_says_farewell_first() -> None:
+    """W23: its partitions are free before the old session ends; the farewell is repeated until then."""
     machine = member(0)
     machine.check(SESSION_S)
     machine.join_anew(SESSION_S)
@@ -269,15 +271,15 @@ def test_member_that_joins_anew_says_farewell_first() -> None:
 
 
 def test_answer_that_took_longer_than_the_lease_is_no_lease() -> None:
-    """W24: a process that stood still."""
+    """W24: the process was frozen."""
     machine = made()
     machine.join(["t"], 0.0)
     machine.answered(sent(machine, 0.0), answer(1, 0), SESSION_S + 1)
     assert machine.phase is Phase.LOST
 
 
-def test_answers_to_older_requests_are_nothing() -> None:
-    """W24: neither leases nor assignments."""
+def test_answers_to_older_requests_are_ignored() -> None:
+    """W24: they neither extend leases nor change assignments."""
     machine = member(0)
     old = sent(machine, 2.0)
     machine.failed(old, NetworkError("broke"), 2.5)
@@ -289,8 +291,8 @@ def test_answers_to_older_requests_are_nothing() -> None:
     assert machine.lease_until_s == 3.0 + SESSION_S
 
 
-def test_answers_of_a_former_stay_are_nothing() -> None:
-    """W24: a member id serves once."""
+def test_answers_to_a_former_member_id_are_ignored() -> None:
+    """W24: a member id is used only once."""
     machine = member(0)
     old = sent(machine, 2.0)
     machine.check(SESSION_S)
@@ -299,18 +301,18 @@ def test_answers_of_a_former_stay_are_nothing() -> None:
     assert (machine.phase, machine.pending) == (Phase.JOINING, None)
 
 
-def test_answer_of_who_was_the_coordinator_before_is_not_believed() -> None:
-    """W24: what it tells may be others' by now, and its word is no lease."""
+def test_answer_of_a_former_coordinator_is_ignored() -> None:
+    """W24: its assignment may be outdated, and its answer extends no lease."""
     machine = member(0, 1)
     machine.answered(sent(machine, 2.0), answer(3, 0), 2.0)
-    machine.carried_out(told(3, 0), 2.0)
+    machine.carried_out(assigned(3, 0), 2.0)
     assert not machine.answered(sent(machine, 3.0), answer(2, 0, 1), 3.0)
     assert (machine.pending, machine.lease_until_s) == (None, 2.0 + SESSION_S)
     assert sent(machine, 3.2).request.member_epoch == 3
 
 
 def test_repeated_answers_change_nothing() -> None:
-    """W24: told again is not given again."""
+    """W24: a repeated assignment is not a new one."""
     machine = member(0)
     for now_s in (2.0, 4.0):
         machine.answered(sent(machine, now_s), answer(1, 0), now_s)
@@ -320,8 +322,8 @@ def test_repeated_answers_change_nothing() -> None:
 # --- refused, forgotten ---------------------------------------------------------------------------------------
 
 
-def test_member_that_the_group_forgot_loses_everything_and_joins_anew() -> None:
-    """W24: without a farewell, because it is no member."""
+def test_forgotten_member_loses_everything_and_joins_again() -> None:
+    """W24: it sends no farewell, as it is no member."""
     machine = member(0)
     machine.failed(sent(machine, 2.0), UnknownMemberIdError("gone"), 2.0)
     assert (machine.phase, machine.lease_until_s) == (Phase.LOST, -inf)
@@ -330,8 +332,8 @@ def test_member_that_the_group_forgot_loses_everything_and_joins_anew() -> None:
     assert sent(machine, 3.0).request.member_id == "m2"
 
 
-def test_member_that_was_told_nothing_yet_and_is_forgotten_joins_anew_by_itself() -> None:
-    """W21: a coordinator that died knew it in memory only; there is nothing to lose."""
+def test_member_forgotten_before_its_first_assignment_joins_again_by_itself() -> None:
+    """W21: a dead coordinator had the member in memory only; there is nothing to lose."""
     machine = made()
     machine.join(["t"], 0.0)
     machine.answered(sent(machine, 0.0), answer(0, same=True, interval_ms=200), 0.0)
@@ -355,7 +357,7 @@ def test_member_that_was_told_nothing_yet_and_is_forgotten_joins_anew_by_itself(
 )
 @pytest.mark.parametrize("has_joined", [False, True])
 def test_refusal_ends_the_membership_and_is_kept_for_the_caller(error: PylogError, has_joined: bool) -> None:
-    """W24: nothing is handed out any more, nothing is sent any more."""
+    """W24: nothing is returned or sent any more."""
     machine = member(0) if has_joined else made()
     if not has_joined:
         machine.join(["t"], 0.0)
@@ -370,7 +372,7 @@ def test_refusal_ends_the_membership_and_is_kept_for_the_caller(error: PylogErro
 
 
 def test_defect_of_the_broker_is_waited_out() -> None:
-    """W24: until the lease ends."""
+    """W24: this lasts until the lease ends."""
     machine = member(0)
     machine.failed(sent(machine, 2.0), UnknownServerError("a defect"), 2.0)
     assert machine.phase is Phase.MEMBER
@@ -379,8 +381,8 @@ def test_defect_of_the_broker_is_waited_out() -> None:
 # --- the caller is away ---------------------------------------------------------------------------------------
 
 
-def test_caller_that_does_not_poll_loses_its_share() -> None:
-    """W23: others get it, though the process lives; the next poll joins anew."""
+def test_caller_that_does_not_poll_loses_its_partitions() -> None:
+    """W23: others get the partitions although the process lives; the next poll joins again."""
     machine = member(0, max_poll_interval_ms=2500)
     machine.answered(sent(machine, 2.0), answer(1, same=True), 2.0)
     assert machine.wait_s(2.0) == pytest.approx(0.5)
@@ -413,7 +415,7 @@ def test_caller_that_waits_in_a_poll_or_asks_for_the_next_record_is_not_away() -
 
 @pytest.mark.parametrize(("instance_id", "epoch"), [(None, -1), ("i", -2)])
 def test_member_leaves_until_it_is_answered(instance_id: str | None, epoch: int) -> None:
-    """W23: a static member for a while."""
+    """W23: a static member leaves temporarily."""
     machine = member(0, instance_id=instance_id)
     machine.leave(1.0)
     farewell = sent(machine, 1.0)
@@ -424,8 +426,8 @@ def test_member_leaves_until_it_is_answered(instance_id: str | None, epoch: int)
     assert (machine.phase, machine.next_request(3.0)) == (Phase.OUT, None)
 
 
-def test_member_that_nobody_knows_any_more_has_left() -> None:
-    """W23: or that nobody answers."""
+def test_unknown_member_has_left() -> None:
+    """W23: this holds for a member that nobody answers, too."""
     machine = member(0)
     machine.leave(1.0)
     machine.failed(sent(machine, 1.0), UnknownMemberIdError("gone"), 1.0)
@@ -436,15 +438,15 @@ def test_member_that_nobody_knows_any_more_has_left() -> None:
     assert (machine.phase, machine.next_request(9.0)) == (Phase.OUT, None)
 
 
-def test_member_that_never_sent_anything_just_leaves() -> None:
-    """W23: there is nobody to tell."""
+def test_member_that_never_sent_a_heartbeat_leaves_at_once() -> None:
+    """W23: there is nobody to inform."""
     machine = made()
     machine.join(["t"], 0.0)
     machine.leave(0.0)
     assert (machine.phase, machine.next_request(1.0)) == (Phase.OUT, None)
 
 
-def test_heartbeat_that_is_answered_while_the_member_leaves_is_nothing() -> None:
+def test_heartbeat_that_is_answered_while_the_member_leaves_is_ignored() -> None:
     """W23: the farewell counts."""
     machine = member(0)
     late = sent(machine, 2.0)
@@ -454,12 +456,12 @@ def test_heartbeat_that_is_answered_while_the_member_leaves_is_nothing() -> None
     assert sent(machine, 2.2).request.member_epoch == -1
 
 
-def test_commits_are_signed_with_the_epoch_told_last_and_a_rising_number() -> None:
-    """W18: so that one that arrives late takes nothing back; a new member counts anew."""
+def test_commits_are_signed_with_the_last_epoch_and_a_rising_number() -> None:
+    """W18: a late commit takes nothing back; a new member counts from the beginning."""
     machine = member(0, 1)
     assert machine.signature() == ("m1", 1, 0)
     machine.answered(sent(machine, 2.0), answer(2, 0), 2.0)
-    assert machine.signature() == ("m1", 2, 1)  # told, not carried out yet: commits of what goes are valid
+    assert machine.signature() == ("m1", 2, 1)  # received, not carried out yet: commits of revoked partitions are valid
     machine.failed(sent(machine, 4.0), UnknownMemberIdError("gone"), 4.0)
     machine.join_anew(4.0)
     machine.answered(sent(machine, 4.5), answer(7, 0), 4.5)

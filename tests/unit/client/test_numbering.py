@@ -1,4 +1,4 @@
-"""Numbers of an idempotent producer's frames: who gets which, and what a failure means for the others."""
+"""Sequence numbers of an idempotent producer's frames: which frame gets which, and what a failure means for others."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ID = 40
 
 
 class Sender:
-    """One partition's frames of two records each, taken and answered by hand."""
+    """One partition's frames of two records each, sent and answered by hand."""
 
     def __init__(self, *, with_id: bool = True, frames: int = 5) -> None:
         self.accumulator = Accumulator(
@@ -86,15 +86,15 @@ class Sender:
 
 
 def numbers(batches: list[ProducerBatch]) -> list[tuple[int, int, int]]:
-    """As they are in the frames' headers."""
+    """The numbers in the frames' headers."""
     for batch in batches:
         header = verify_frame(memoryview(batch.frame))
         assert (header.producer_id, header.producer_epoch, header.base_sequence) == batch.number
     return [tuple(batch.number) for batch in batches]  # type: ignore[arg-type, misc]
 
 
-def test_frames_are_numbered_in_the_order_they_leave_five_at_a_time() -> None:
-    """Per partition, from 0, by records; each partition for itself."""
+def test_frames_are_numbered_in_the_order_of_sending_five_at_a_time() -> None:
+    """Sequences begin at 0 in each partition and count records."""
     sender = Sender(frames=7)
     other = PartitionQueue("t", bytes(16), 1, UNTYPED, 1000)
     with sender.accumulator.lock:
@@ -108,7 +108,7 @@ def test_frames_are_numbered_in_the_order_they_leave_five_at_a_time() -> None:
 
 
 def test_repeated_frame_keeps_its_number_and_its_bytes() -> None:
-    """A retry is the same frame, or the broker could not know it again."""
+    """A retry is the same frame, or the broker could not recognise it."""
     sender = Sender()
     taken = sender.take_all()
     before = [batch.frame.to_pybytes() for batch in taken]  # type: ignore[union-attr]
@@ -119,8 +119,8 @@ def test_repeated_frame_keeps_its_number_and_its_bytes() -> None:
     assert [batch.frame.to_pybytes() for batch in again] == before  # type: ignore[union-attr]
 
 
-def test_frames_wait_for_an_id_and_say_why_there_is_none() -> None:
-    """Nothing leaves unnumbered; a cluster that gives no id is told as the reason."""
+def test_frames_wait_for_an_id_and_fail_with_the_reason_for_its_absence() -> None:
+    """No frame is sent without a number; if the cluster gives no id, the error says why."""
     sender = Sender(with_id=False, frames=1)
     asked = []
     sender.numbering.on_id_wanted = lambda: asked.append(1)
@@ -137,8 +137,8 @@ def test_frames_wait_for_an_id_and_say_why_there_is_none() -> None:
     assert not sender.numbering.wants_id
 
 
-def test_refused_batch_gives_later_ones_a_new_epoch_once_all_came_back() -> None:
-    """A frame too large never was in the log: the others get numbers of a new epoch, and the older epoch is over."""
+def test_refused_batch_gives_later_ones_a_new_epoch_once_all_are_answered() -> None:
+    """A frame that is too large was never in the log: later ones get numbers of a new epoch, and the old epoch ends."""
     sender = Sender()
     a, b, c, d, e = sender.take_all()
     sender.answer(a)
@@ -155,10 +155,10 @@ def test_refused_batch_gives_later_ones_a_new_epoch_once_all_came_back() -> None
 
 
 def test_frame_older_than_the_refused_one_is_settled_under_its_old_number_first() -> None:
-    """It may be in the log; a new epoch would fence it."""
+    """It may be in the log, and a new epoch would fence it."""
     sender = Sender(frames=3)
     a, b, c = sender.take_all()
-    sender.answer(a, NotLeaderOrFollowerError("moved"))  # after its append, maybe
+    sender.answer(a, NotLeaderOrFollowerError("moved"))  # appended, maybe
     sender.answer(b, RecordTooLargeError("no"))
     sender.answer(c, OutOfOrderSequenceError("gap"))
     assert numbers(sender.take_all()) == [(ID, 0, 0)]
@@ -167,7 +167,7 @@ def test_frame_older_than_the_refused_one_is_settled_under_its_old_number_first(
 
 
 def test_gap_is_waited_out_while_an_earlier_frame_is_open() -> None:
-    """The broker refused the first alone; the others follow it, under their numbers, even where they are in doubt."""
+    """The broker refused only the first; the others follow under their numbers, even those in doubt."""
     sender = Sender(frames=3)
     sender.break_off(*sender.take_all())
     a, b, c = sender.take_all()
@@ -180,8 +180,8 @@ def test_gap_is_waited_out_while_an_earlier_frame_is_open() -> None:
 
 
 @pytest.mark.parametrize("error", [UnknownProducerIdError("forgotten"), OutOfOrderSequenceError("gap")])
-def test_forgotten_producer_uses_a_new_epoch_where_nothing_can_be_doubled(error: PylogError) -> None:
-    """All before is acknowledged, and the frame itself was never tried before."""
+def test_forgotten_producer_uses_a_new_epoch_when_nothing_can_be_duplicated(error: PylogError) -> None:
+    """All earlier frames are acknowledged, and the frame itself was never sent before."""
     sender = Sender(frames=3)
     a, b, c = sender.take_all()
     sender.answer(a)
@@ -193,8 +193,8 @@ def test_forgotten_producer_uses_a_new_epoch_where_nothing_can_be_doubled(error:
 
 
 @pytest.mark.parametrize("kind", [UnknownProducerIdError, OutOfOrderSequenceError])
-def test_producer_that_was_forgotten_fails_by_name_where_something_could_be_doubled(kind: type[PylogError]) -> None:
-    """An earlier try was not answered: under another number the frame could be there twice."""
+def test_forgotten_producer_fails_by_name_when_a_record_could_be_duplicated(kind: type[PylogError]) -> None:
+    """An earlier attempt was not answered: under another number the frame could be in the log twice."""
     sender = Sender(frames=2)
     a, b = sender.take_all()
     sender.break_off(a)
@@ -207,8 +207,8 @@ def test_producer_that_was_forgotten_fails_by_name_where_something_could_be_doub
     assert numbers(sender.take_all()) == [(ID, 1, 0)]
 
 
-def test_frame_whose_sequence_somebody_else_took_fails_and_those_behind_keep_their_numbers() -> None:
-    """They may be in the log under these, or get there: under others they could be there twice, or too early."""
+def test_frame_whose_sequence_was_taken_fails_and_later_ones_keep_their_numbers() -> None:
+    """They may be in the log under these numbers: under others they could be there twice, or too early."""
     sender = Sender(frames=4)
     a, b, c, d = sender.take_all()
     sender.answer(a)
@@ -221,8 +221,8 @@ def test_frame_whose_sequence_somebody_else_took_fails_and_those_behind_keep_the
     assert [delivery.error for delivery in sender.deliveries[2:]] == [None, None]
 
 
-def test_frame_behind_one_that_ran_out_of_time_is_not_sent_under_its_number() -> None:
-    """Whether the first is in the log is unknown: the next has its own number, and finds out."""
+def test_frame_after_an_expired_one_is_not_sent_under_its_number() -> None:
+    """Whether the first is in the log is unknown: the next has its own number, and shows it."""
     sender = Sender(frames=3)
     a, b, c = sender.take_all()
     sender.expire(a)
@@ -235,8 +235,8 @@ def test_frame_behind_one_that_ran_out_of_time_is_not_sent_under_its_number() ->
     assert numbers(sender.take_all()) == [(ID, 0, 6)]
 
 
-def test_frame_that_ran_out_of_time_but_surely_was_not_appended_leaves_no_gap() -> None:
-    """It was refused each time it was sent, or never sent: later batches get new numbers without a failed attempt."""
+def test_expired_frame_that_was_surely_not_appended_leaves_no_gap() -> None:
+    """It was refused each time, or never sent: later batches get new numbers without a failed attempt."""
     sender = Sender(frames=2)
     a, b = sender.take_all()
     sender.answer(a, NotEnoughReplicasError("too few"))
@@ -245,8 +245,8 @@ def test_frame_that_ran_out_of_time_but_surely_was_not_appended_leaves_no_gap() 
     assert numbers(sender.take_all()) == [(ID, 1, 0)]
 
 
-def test_frame_that_comes_back_after_its_time_is_over_leaves_no_gap() -> None:
-    """The time ran out in flight; then the answer says that it was not appended."""
+def test_frame_that_is_refused_after_it_expired_leaves_no_gap() -> None:
+    """It expired in flight; then the answer says that it was not appended."""
     sender = Sender(frames=2)
     a, b = sender.take_all()
     sender.expire(a)
@@ -255,21 +255,21 @@ def test_frame_that_comes_back_after_its_time_is_over_leaves_no_gap() -> None:
     assert numbers(sender.take_all()) == [(ID, 1, 0)]
 
 
-def test_doubtful_batch_behind_a_surely_absent_one_gets_a_new_number() -> None:
-    """No broker takes it without the one before it: it is absent too."""
+def test_doubtful_batch_after_a_surely_absent_one_gets_a_new_number() -> None:
+    """No broker appends it without the one before it: it is absent, too."""
     sender = Sender(frames=3)
     a, b, c = sender.take_all()
     sender.answer(a, RecordTooLargeError("no"))
     sender.break_off(b, c)
     again = sender.take_all()
     assert numbers(again) == [(ID, 1, 0), (ID, 1, 2)]
-    sender.answer(again[0], RecordTooLargeError("no"))  # its doubt was about the old number
+    sender.answer(again[0], RecordTooLargeError("no"))  # it was in doubt under the old number only
     sender.answer(again[1], OutOfOrderSequenceError("gap"))
     assert numbers(sender.take_all()) == [(ID, 2, 0)]
 
 
 def test_batches_fenced_by_a_newer_epoch_fail_and_the_next_use_another() -> None:
-    """Cannot happen to a producer that is alone with its id; it does not stop it."""
+    """A producer that owns its id alone never gets there; if it does, it continues."""
     sender = Sender(frames=1)
     (a,) = sender.take_all()
     sender.answer(a, InvalidProducerEpochError("old"))
@@ -278,7 +278,7 @@ def test_batches_fenced_by_a_newer_epoch_fail_and_the_next_use_another() -> None
     assert numbers(sender.take_all()) == [(ID, 1, 0)]
 
 
-def test_frames_of_a_partition_wait_until_its_old_leader_gave_back_what_it_has() -> None:
+def test_frames_of_a_partition_wait_until_its_old_leader_answered_all() -> None:
     """A new leader must not get a later frame before an earlier one."""
     sender = Sender(frames=2)
     a = sender.take()
@@ -291,8 +291,8 @@ def test_frames_of_a_partition_wait_until_its_old_leader_gave_back_what_it_has()
     assert numbers([first, second]) == [(ID, 0, 0), (ID, 0, 2)]  # type: ignore[list-item]
 
 
-def test_topic_that_was_given_up_and_comes_back_is_sent_to_under_another_id() -> None:
-    """Under the old one its frames would be taken for repeated ones."""
+def test_topic_that_was_given_up_and_comes_back_gets_another_id() -> None:
+    """Under the old id its frames would be taken for repeated ones."""
     sender = Sender(frames=1)
     sender.take_all()
     sender.accumulator.give_up([sender.queue], UnknownTopicOrPartitionError("gone"))
@@ -305,7 +305,7 @@ def test_topic_that_was_given_up_and_comes_back_is_sent_to_under_another_id() ->
     assert numbers(sender.take_all()) == [(ID + 1, 0, 0)]
 
 
-def test_sequence_goes_round_and_takes_another_id_when_its_epochs_are_used_up() -> None:
+def test_sequence_wraps_and_takes_another_id_when_its_epochs_are_used_up() -> None:
     """After 2^31 - 1 comes 0; after epoch 32767 another id."""
     sequence = Sequence()
     assert sequence.needs_id
@@ -326,7 +326,7 @@ def test_sequence_goes_round_and_takes_another_id_when_its_epochs_are_used_up() 
 
 
 def test_producer_whose_epochs_are_used_up_waits_for_another_id() -> None:
-    """It asks for one, and goes on."""
+    """It requests one and continues."""
     sender = Sender(frames=1)
     sender.take_all()
     sender.queue.sequence._epoch = (1 << 15) - 1
@@ -340,7 +340,7 @@ def test_producer_whose_epochs_are_used_up_waits_for_another_id() -> None:
 
 
 def test_frame_in_read_only_memory_is_numbered_in_a_copy() -> None:
-    """What a caller gave, or a stream may still read, is not written to."""
+    """Memory of the caller, or of a stream that may still read it, is not written to."""
     sender = Sender(frames=0)
     frame = encode_frame(pa.record_batch({"value": pa.array([b"a"])}), UNTYPED, timestamps=0).to_pybytes()
     delivery = Delivery("t", 0, base_timestamp_ms=0)

@@ -1,4 +1,4 @@
-"""Which frame may leave under which number, rule by rule, without an accumulator or a broker."""
+"""Which frame may be sent under which number, rule by rule, without an accumulator or a broker."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LAST_EPOCH = (1 << 15) - 1
 
 
 class Producer:
-    """Its numbering, and how often it asked for an id."""
+    """A producer's numbering, and how often it requested an id."""
 
     def __init__(self, *producer_ids: int) -> None:
         self.numbering = Numbering()
@@ -45,7 +45,7 @@ def numbered(producer: Producer, queue: PartitionQueue, *serials: int) -> list[P
 
 
 def test_frame_waits_for_an_id_and_each_partition_is_named_once_when_it_comes() -> None:
-    """W14: nothing leaves without a number."""
+    """W14: no frame is sent without a number."""
     producer, first, second = Producer(), partition(), partition()
     assert producer.numbering.wants_id
     for queue in (first, second, first):
@@ -60,7 +60,7 @@ def test_frame_waits_for_an_id_and_each_partition_is_named_once_when_it_comes() 
 
 
 def test_partitions_that_begin_after_the_id_was_given_up_wait_for_another() -> None:
-    """A topic of that name may have been sent to before; one that has begun goes on under its own."""
+    """A topic of that name may have been sent to before; a partition that has begun keeps its id."""
     producer, old, new = Producer(40), partition(), partition()
     numbered(producer, old, 1)
     producer.numbering.give_up_id()
@@ -69,8 +69,8 @@ def test_partitions_that_begin_after_the_id_was_given_up_wait_for_another() -> N
     assert [frame.number for frame in numbered(producer, old, 3)] == [(40, 0, 2)]
 
 
-def test_number_stays_as_long_as_it_counts() -> None:
-    """A frame that goes again is the same to the broker; one whose number is void gets the next."""
+def test_number_stays_as_long_as_it_is_valid() -> None:
+    """A retried frame is the same to the broker; one whose number is void gets the next."""
     producer, queue = Producer(40), partition()
     first, second, third = numbered(producer, queue, 1, 2, 3)
     assert producer.numbering.number(second)
@@ -78,7 +78,7 @@ def test_number_stays_as_long_as_it_counts() -> None:
     second.is_doubtful = third.is_doubtful = True
     queue.sequence.void_from(2)
     queue.in_flight = 1
-    assert not producer.numbering.number(second), "frames of the old epoch have not come back"
+    assert not producer.numbering.number(second), "frames of the old epoch are still unanswered"
     queue.in_flight = 0
     assert producer.numbering.number(second)
     assert producer.numbering.number(third)
@@ -88,7 +88,7 @@ def test_number_stays_as_long_as_it_counts() -> None:
 
 
 def test_partition_whose_epochs_are_used_up_takes_another_id() -> None:
-    """The old one is no partition's to begin with from then on."""
+    """No partition begins with the old id from then on."""
     producer, queue = Producer(40), partition()
     numbered(producer, queue, 0)
     for serial in range(1, LAST_EPOCH + 1):
@@ -105,7 +105,7 @@ def test_partition_whose_epochs_are_used_up_takes_another_id() -> None:
 
 
 def test_partition_that_needs_another_id_takes_one_that_was_fetched_meanwhile() -> None:
-    """Another partition asked for it: nobody asks again."""
+    """Another partition requested it: it is not requested again."""
     producer, queue = Producer(40), partition()
     numbered(producer, queue, 0)
     for serial in range(1, LAST_EPOCH + 1):
@@ -127,10 +127,10 @@ def test_partition_that_needs_another_id_takes_one_that_was_fetched_meanwhile() 
     ],
     ids=["surely nowhere", "may be there", "never had a number", "had a number that does not count"],
 )
-def test_failed_frame_voids_what_is_behind_it_only_where_it_is_surely_in_no_log(
+def test_failed_frame_voids_later_numbers_only_when_it_is_surely_in_no_log(
     is_numbered: bool, is_doubtful: bool, is_void: bool, begins_new_epoch: bool
 ) -> None:
-    """W14: if it may be there, so may be what came behind it, under the numbers they have."""
+    """W14: if the frame may be in the log, so may later ones, under their numbers."""
     producer, queue = Producer(40), partition()
     numbered(producer, queue, 1)
     frame = batch(queue, 2)
@@ -155,10 +155,10 @@ def test_failed_frame_voids_what_is_behind_it_only_where_it_is_surely_in_no_log(
     ],
     ids=["waits for others", "waits for others, doubtful", "nothing before it", "may be there", "gets a new number"],
 )
-def test_gap_before_a_frame_is_closed_by_others_or_by_another_number(
+def test_gap_before_a_frame_is_closed_by_other_frames_or_another_number(
     is_oldest: bool, is_void: bool, is_doubtful: bool, goes: bool, begins_new_epoch: bool
 ) -> None:
-    """W14: the table of the module, its last three lines."""
+    """W14: these are the last three lines of the module's table."""
     producer, queue = Producer(40), partition()
     _, frame = numbered(producer, queue, 1, 2)
     frame.is_doubtful = is_doubtful

@@ -1,4 +1,4 @@
-"""Keys go where Kafka would put them, one by one and by the column."""
+"""Keys go to Kafka's partitions, one by one and as a column."""
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +25,7 @@ def signed(number: int) -> int:
 
 
 def murmur2_literally(data: bytes) -> int:
-    """Kafka's Java, statement by statement."""
+    """Kafka's Java, statement for statement."""
     mask = 0xFFFFFFFF
     length, m, r = len(data), 0x5BD1E995, 24
     h = 0x9747B28C ^ length
@@ -61,7 +61,7 @@ def test_murmur2_gives_kafkas_published_values(key: bytes, expected: int) -> Non
 @given(st.lists(st.binary(max_size=40)))
 @settings(max_examples=200, deadline=None)
 def test_murmur2_of_a_column_equals_the_reference(keys: list[bytes]) -> None:
-    """W8: the vectorised hash and the scalar one are the Java one."""
+    """W8: the vectorised hash and the scalar one equal the Java one."""
     expected = [murmur2_literally(key) for key in keys]
     assert [partitioner.murmur2(key) for key in keys] == expected
     assert partitioner.hash_column(pa.array(keys, pa.binary())).tolist() == expected
@@ -87,7 +87,7 @@ def test_partitions_for_keys_agrees_in_every_layout(
 @given(st.lists(st.integers(-(2**31), 2**31 - 1), min_size=1))
 @settings(max_examples=100, deadline=None)
 def test_partitions_for_keys_hashes_integers_big_endian(numbers: list[int]) -> None:
-    """W8: integers count as Kafka's IntegerSerializer and LongSerializer write them."""
+    """W8: integers are hashed as Kafka's IntegerSerializer and LongSerializer write them."""
     four = [murmur2_literally(n.to_bytes(4, "big", signed=True)) for n in numbers]
     eight = [murmur2_literally(n.to_bytes(8, "big", signed=True)) for n in numbers]
     assert partitioner.hash_column(pa.array(numbers, pa.int32())).tolist() == four
@@ -96,7 +96,7 @@ def test_partitions_for_keys_hashes_integers_big_endian(numbers: list[int]) -> N
 
 
 def test_hash_column_is_right_over_more_rows_than_one_slice() -> None:
-    """W8: long columns are hashed in slices; the seams must not show."""
+    """W8: long columns are hashed in slices, whose seams must not show."""
     keys = [str(n * 7919).encode() for n in range(150_000)]
     hashes = partitioner.hash_column(pa.array(keys))
     for row in (0, 65_535, 65_536, 131_071, 131_072, 149_999):
@@ -104,8 +104,8 @@ def test_hash_column_is_right_over_more_rows_than_one_slice() -> None:
     assert hashes.dtype == np.uint32
 
 
-def test_key_bytes_refuses_what_has_no_bytes() -> None:
-    """W8: a key of another type is refused by its type's name."""
+def test_key_bytes_refuses_other_types() -> None:
+    """W8: the error names the type of the key."""
     assert partitioner.key_bytes("é") == "é".encode()
     assert partitioner.key_bytes(bytearray(b"x")) == b"x"
     for wrong in (1.5, True, ["x"]):
@@ -117,7 +117,7 @@ def test_key_bytes_refuses_what_has_no_bytes() -> None:
         partitioner.partitions_for_keys(pa.array([1.5]), 3)
 
 
-def test_check_partition_names_what_the_topic_has() -> None:
+def test_check_partition_names_the_topics_partitions() -> None:
     """W8: an explicit partition must exist."""
     assert partitioner.check_partition("t", 2, 3) == 2
     for wrong in (3, -1, True, "0"):
@@ -125,7 +125,7 @@ def test_check_partition_names_what_the_topic_has() -> None:
             partitioner.check_partition("t", wrong, 3)  # type: ignore[arg-type]
 
 
-def test_keys_that_are_no_unicode_are_refused() -> None:
+def test_keys_with_invalid_unicode_are_refused() -> None:
     """W8: a lone surrogate has no UTF-8."""
     with pytest.raises(SchemaMismatchError, match="surrogates"):
         partitioner.key_bytes("\ud800")

@@ -1,4 +1,4 @@
-"""Bounded reads: all of a range, or an error; and no wait without a limit, on either side."""
+"""Bounded reads return all of a range or raise, and neither side waits without a limit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LIMIT_S = 20.0
 
 
 class BrokenCluster:
-    """What a reading thread asks; answers with something that nobody foresaw."""
+    """What a reading thread asks; raises an unexpected error."""
 
     request_timeout_s = 5.0
     client_id = "test"
@@ -37,7 +37,7 @@ class BrokenCluster:
 
 
 class PatientCluster:
-    """A caller with time, and a reading thread with little."""
+    """A caller with a long timeout, and a reading thread with a short one."""
 
     client_id = "test"
     uses_proxy = False
@@ -58,14 +58,14 @@ class PatientCluster:
 
 
 def test_read_range_whose_thread_broke_raises_and_never_ends_early() -> None:
-    """S7: what `read` and Spark's tasks take for the whole range is the whole range."""
+    """S7: `read` and Spark's tasks never take a part of the range for all of it."""
     cluster: Any = BrokenCluster()
     with pytest.raises(NetworkError, match="t-0: reading stopped at offset 0, before 10"):
         list(read_range(cluster, TOPIC, 0, 0, 10))
 
 
-def test_read_range_from_a_broker_that_never_answers_says_who_and_where(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every wait has a limit, also for a stream that a broker leaves half open."""
+def test_read_range_from_a_silent_broker_names_the_broker_and_the_offset(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every wait has a limit, also on a stream that a broker leaves half open."""
     released = threading.Event()
 
     class Stuck:
@@ -85,8 +85,8 @@ def test_read_range_from_a_broker_that_never_answers_says_who_and_where(monkeypa
         released.set()
 
 
-def test_read_range_holds_nothing_for_a_caller_who_takes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every wait has a limit: thread and stream are let go, and the range goes on when the caller comes back."""
+def test_read_range_releases_its_stream_when_the_caller_takes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every wait has a limit: thread and stream are released, and reading continues when the caller comes back."""
     streams: list[Stream] = []
 
     class Stream:

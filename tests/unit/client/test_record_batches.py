@@ -1,4 +1,4 @@
-"""Columns that fit only what a topic has become since."""
+"""Columns that fit only what the topic has become since the last refresh."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def untyped_queues() -> TopicQueues:
 
 
 def sent(known: TopicQueues, now: TopicQueues, data: object) -> tuple[int, set[int], int]:
-    """Rows that became frames, under which schema ids, and how often the topic was described again."""
+    """The rows of all frames, the frames' schema ids, and how often the topic was described again."""
     asked = 0
 
     def refreshed() -> TopicQueues:
@@ -52,19 +52,19 @@ def sent(known: TopicQueues, now: TopicQueues, data: object) -> tuple[int, set[i
 
 
 @pytest.mark.parametrize("make", [lambda: ROWS, lambda: ROWS.to_reader(max_chunksize=1)], ids=["table", "reader"])
-def test_send_batch_takes_a_column_that_was_added_since(make: Callable[[], object]) -> None:
-    """W8: as `send` does; a stream that can be read only once is not begun again."""
+def test_send_batch_accepts_a_column_that_was_added_meanwhile(make: Callable[[], object]) -> None:
+    """W8: `send` does the same; a stream that can be read only once is not read again."""
     assert sent(queues("a bigint"), queues("a bigint", "a bigint, b string"), make()) == (3, {1}, 1)
 
 
-def test_send_batch_asks_once_and_then_refuses() -> None:
-    """W8: by the newest schema's columns."""
+def test_send_batch_refreshes_once_and_then_refuses() -> None:
+    """W8: the refusal goes by the newest schema's columns."""
     with pytest.raises(SchemaMismatchError, match=r"no column 'b'.*choose from a, c"):
         sent(queues("a bigint"), queues("a bigint", "a bigint, c string"), ROWS)
 
 
-def test_send_batch_that_fits_asks_nothing() -> None:
-    """W8: the usual case costs no call."""
+def test_send_batch_that_fits_makes_no_request() -> None:
+    """W8: the usual case costs no request."""
     assert sent(queues("a bigint, b string"), queues("a bigint"), ROWS) == (3, {0}, 0)
 
 
@@ -77,7 +77,7 @@ def test_send_batch_that_fits_asks_nothing() -> None:
     ],
 )
 def test_send_batch_without_a_schema_refuses_what_it_cannot_keep(columns: dict[str, list[object]], said: str) -> None:
-    """SPEC 3: unknown columns, and unknown fields of headers, are refused by name; no hint says what was said."""
+    """SPEC 3: unknown columns, and unknown fields of headers, are refused by name; no hint repeats the input."""
     untyped = queues()
     with pytest.raises(SchemaMismatchError, match=said):
         sent(untyped, untyped, pa.table(columns))
@@ -98,13 +98,13 @@ HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 def test_send_batch_refuses_headers_without_a_name_and_times_out_of_range(
     name: str, column: pa.Array, error: type[Exception]
 ) -> None:
-    """W8: a time that is too large must not come out as another one."""
+    """W8: a time that is too large must not become another one."""
     with pytest.raises(error, match=name):
         sent(untyped_queues(), untyped_queues(), pa.table({"value": ["a"], name: column}))
 
 
-def test_send_batch_takes_rows_without_headers() -> None:
-    """W8: null and an empty list are no headers; a sliced column counts with its own rows only."""
+def test_send_batch_accepts_rows_without_headers() -> None:
+    """W8: null and an empty list are no headers; only a sliced column's own rows count."""
     column = pa.array([[None], None, [], [{"key": "k", "value": None}]], HEADERS).slice(1)
     assert sent(untyped_queues(), untyped_queues(), pa.table({"value": ["a", "b", "c"], "headers": column})) == (
         3,
@@ -114,7 +114,7 @@ def test_send_batch_takes_rows_without_headers() -> None:
 
 
 @pytest.mark.parametrize("name", ["value", "timestamp"])
-def test_send_batch_refuses_a_column_that_is_there_twice(name: str) -> None:
+def test_send_batch_refuses_a_duplicate_column(name: str) -> None:
     """W8: only one of them could be stored."""
     table = pa.Table.from_arrays([pa.array(["a"]), pa.array([1]), pa.array([2])], ["value", name, "timestamp"])
     with pytest.raises(SchemaMismatchError, match=rf"{name!r} is there twice"):

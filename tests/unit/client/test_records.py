@@ -1,4 +1,4 @@
-"""Times and batches as programs get them."""
+"""Timestamps and batches as programs get them."""
 
 from datetime import UTC, date, datetime, timedelta, timezone
 
@@ -16,13 +16,13 @@ from pyspark_log.client.records import ConsumedBatch, datetime_of, headers_of, t
 
 @given(st.integers(0, 253_402_300_799_999))
 @settings(deadline=None)
-def test_timestamps_survive_the_way_through_datetime(timestamp_ms: int) -> None:
-    """Milliseconds are exact, whatever the float."""
+def test_timestamps_survive_the_round_trip_through_datetime(timestamp_ms: int) -> None:
+    """Milliseconds are exact, despite floats."""
     assert timestamp_ms_of(datetime_of(timestamp_ms)) == timestamp_ms
 
 
 def test_timestamps_must_be_aware_and_after_1970() -> None:
-    """Naive datetimes are refused: nobody knows when they are."""
+    """Naive datetimes are refused: their instant is unknown."""
     noon = datetime(2024, 1, 1, 12, tzinfo=timezone(timedelta(hours=2)))
     assert timestamp_ms_of(noon) == timestamp_ms_of(datetime(2024, 1, 1, 10, tzinfo=UTC))
     for wrong in (datetime(2024, 1, 1), -1, True, "2024", 1.5):
@@ -47,7 +47,7 @@ def test_consumed_batch_slices_all_its_parts_alike(times: object) -> None:
 
 
 def test_headers_without_a_name_do_not_stop_a_reader() -> None:
-    """Any Arrow Flight client can write them, and they are in the log for good."""
+    """Any Arrow Flight client can write them, and they stay in the log."""
     kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
     column = pa.array([[{"key": None, "value": b"x"}, None, {"key": "k", "value": None}], None, [None]], kind)
     assert headers_of(column, 3) == [(("", b"x"), ("k", None)), (), ()]
@@ -60,8 +60,8 @@ def typed_batch(columns: pa.RecordBatch) -> ConsumedBatch:
     )  # fmt: skip
 
 
-def test_times_outside_the_years_of_python_are_counts_of_their_units() -> None:
-    """W20: a record that another client wrote must not stop a reader; what it gets, `send` takes."""
+def test_times_outside_pythons_years_are_counts_of_their_units() -> None:
+    """W20: a record of another client must not stop a reader; `send` accepts the value that the reader gets."""
     instant = pa.timestamp("us", tz="UTC")
     fields = [
         pa.field("day", pa.date32()),
@@ -81,7 +81,7 @@ def test_times_outside_the_years_of_python_are_counts_of_their_units() -> None:
 
 
 def test_time_of_a_record_after_year_9999_is_one_clear_error() -> None:
-    """Its number of milliseconds is there all the same."""
+    """The number of milliseconds is available all the same."""
     batch = typed_batch(pa.record_batch({"a": [1]}))
     (record,) = records_of(batch, key=None, is_typed=True, key_from=None, value_from=None)
     assert record.timestamp_ms == 1 << 61
@@ -90,5 +90,5 @@ def test_time_of_a_record_after_year_9999_is_one_clear_error() -> None:
 
 
 def test_timestamps_are_cut_to_milliseconds() -> None:
-    """As Kafka's; never rounded up, which would be the future."""
+    """They are never rounded up into the future, as in Kafka."""
     assert timestamp_ms_of(datetime(1970, 1, 1, 0, 0, 0, 1999, tzinfo=UTC)) == 1

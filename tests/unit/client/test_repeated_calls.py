@@ -1,4 +1,4 @@
-"""Calls of `Admin` whose first answer was lost, or said no more than "not finished": what the second one comes to."""
+"""Calls of `Admin` whose first answer was lost, or said only "not finished": the outcome of the second."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ from tests.unit.membership.members import Broker
 
 
 class Controller:
-    """One broker's services; ``lost``: what comes instead of its next answer to a change, made or not."""
+    """One broker's services; ``lost``: raised instead of its next answer to a change, whether the change was made or
+    not.
+    """
 
     def __init__(self) -> None:
         self._server = MemoryZooKeeper()
@@ -57,7 +59,7 @@ class Controller:
         self.meanwhile: Callable[[], object] = lambda: None
 
     def second_broker(self) -> None:
-        """One that registers, and does nothing."""
+        """A second broker that registers and does nothing."""
         second: Any = Broker(self._server, 2)
         second.member.join()
         self.member.step(0)
@@ -101,43 +103,41 @@ def lost(controller: Controller, request: pytest.FixtureRequest) -> Controller:
     return controller
 
 
-def test_columns_that_were_added_by_the_try_before_are_no_error(admin: Admin, lost: Controller) -> None:
+def test_columns_added_by_the_last_attempt_are_no_error(admin: Admin, lost: Controller) -> None:
     assert admin.add_columns("t", "b int32, c string") == 1
     described = admin.describe_topics()[0].schema
     assert described is not None
     assert described.names == ["a", "b", "c"]
 
 
-def test_columns_that_were_added_by_the_try_before_may_have_others_behind_them(
-    admin: Admin, controller: Controller
-) -> None:
+def test_columns_added_by_the_last_attempt_may_be_followed_by_others(admin: Admin, controller: Controller) -> None:
     controller.lost = LOST[0]
     controller.meanwhile = lambda: admin.add_columns("t", "c int32")
     assert admin.add_columns("t", "b int32") == 1
 
 
-def test_columns_that_another_added_first_are_an_error_even_after_a_lost_answer(
+def test_columns_added_by_another_client_are_an_error_even_after_a_lost_answer(
     admin: Admin, controller: Controller
 ) -> None:
-    """Nothing says that these are the ones that were asked for."""
+    """Nothing proves that these are the requested columns."""
     controller.lost, controller.is_done = LOST[0], False
     controller.meanwhile = lambda: admin.add_columns("t", "b string")
     with pytest.raises(InvalidSchemaError, match="b"):
         admin.add_columns("t", "b int32")
 
 
-def test_columns_that_are_there_are_an_error_where_no_answer_was_lost(admin: Admin) -> None:
+def test_existing_columns_are_an_error_when_no_answer_was_lost(admin: Admin) -> None:
     admin.add_columns("t", "b int32")
     with pytest.raises(InvalidSchemaError, match="b"):
         admin.add_columns("t", "b int32")
 
 
-def test_topic_that_was_made_by_the_try_before_is_no_error(admin: Admin, lost: Controller) -> None:
+def test_topic_created_by_the_last_attempt_is_no_error(admin: Admin, lost: Controller) -> None:
     made = admin.create_topic("u", partitions=2, schema="a int32", key="a", config={"retention.ms": "1d"})
     assert (made.name, len(made.partitions), made.key) == ("u", 2, "a")
 
 
-def test_topic_that_another_made_otherwise_is_an_error_even_after_a_lost_answer(
+def test_different_topic_of_another_client_is_an_error_even_after_a_lost_answer(
     admin: Admin, controller: Controller
 ) -> None:
     controller.lost, controller.is_done = LOST[0], False
@@ -146,31 +146,31 @@ def test_topic_that_another_made_otherwise_is_an_error_even_after_a_lost_answer(
         admin.create_topic("u", partitions=2)
 
 
-def test_topic_that_is_only_asked_about_exists_after_a_lost_answer_too(admin: Admin, controller: Controller) -> None:
+def test_topic_that_is_only_validated_exists_after_a_lost_answer_too(admin: Admin, controller: Controller) -> None:
     controller.lost, controller.is_done = LOST[0], False
     with pytest.raises(TopicAlreadyExistsError):
         admin.create_topic("t", schema="a int32", validate_only=True)
 
 
-def test_topic_that_was_deleted_by_the_try_before_is_no_error(admin: Admin, lost: Controller) -> None:
+def test_topic_deleted_by_the_last_attempt_is_no_error(admin: Admin, lost: Controller) -> None:
     admin.delete_topic("t")
     with pytest.raises(UnknownTopicOrPartitionError):
         admin.delete_topic("t")
 
 
-def test_partitions_that_were_added_by_the_try_before_are_no_error(admin: Admin, lost: Controller) -> None:
+def test_partitions_added_by_the_last_attempt_are_no_error(admin: Admin, lost: Controller) -> None:
     admin.create_partitions("t", 3)
     assert len(admin.describe_topics()[0].partitions) == 3
     with pytest.raises(InvalidPartitionsError):
         admin.create_partitions("t", 3)
 
 
-def test_settings_that_were_changed_by_the_try_before_are_no_error(admin: Admin, lost: Controller) -> None:
+def test_settings_changed_by_the_last_attempt_are_no_error(admin: Admin, lost: Controller) -> None:
     admin.alter_config("t", {"retention.ms": "1d", "flush.mode": None})
     assert dict(admin.describe_topics()[0].config) == {"retention.ms": "1d"}
 
 
-def test_move_that_was_ended_by_the_try_before_is_no_error(admin: Admin, controller: Controller) -> None:
+def test_move_ended_by_the_last_attempt_is_no_error(admin: Admin, controller: Controller) -> None:
     at = TopicPartition("t", 0)
     controller.second_broker()
     admin.reassign_partitions({at: (2,)})
@@ -180,10 +180,12 @@ def test_move_that_was_ended_by_the_try_before_is_no_error(admin: Admin, control
         admin.reassign_partitions({at: None})
 
 
-def test_changes_that_lost_the_controllership_behind_the_write_say_that_they_may_be_made(
+def test_changes_that_lost_the_controllership_after_the_write_are_in_doubt(
     controller: Controller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`NOT_CONTROLLER` means that nothing was changed: who asks the next controller must not be told "exists"."""
+    """`NOT_CONTROLLER` means that nothing was changed: a client that then asks the next controller must not get
+    "exists".
+    """
 
     def refuse(*_: Any) -> None:
         raise NotControllerError("another controller was elected; nothing was changed")

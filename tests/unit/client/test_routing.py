@@ -1,4 +1,4 @@
-"""Which broker a client turns to: `Cluster.call` over channels that only remember who was asked."""
+"""Which broker a client asks: `Cluster.call` over channels that only record who was asked."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Brokers:
         self.controller = 1
         self.believed_controller = 1
         self.coordinator = 1
-        self.failures: list[PylogError] = []  # what comes instead of the next answers about a group's offsets
+        self.failures: list[PylogError] = []  # raised instead of the next answers about a group's offsets
 
     def answer_within(self, address: Address, name: str, request: Message, timeout_s: float) -> Message:
         self.given_s.append(timeout_s)
@@ -93,13 +93,13 @@ def brokers() -> Brokers:
 
 @pytest.fixture(autouse=True)
 def network(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> FakeNetwork:
-    """By which all clients reach those brokers."""
+    """The network over which all clients reach those brokers."""
     return answer_by(brokers.answer_within, monkeypatch)
 
 
 @pytest.fixture
 def clock(network: FakeNetwork) -> FakeClock:
-    """Of all clients."""
+    """The clock of all clients."""
     return network.clock
 
 
@@ -109,7 +109,7 @@ def ask_for_metadata(cluster: Cluster, times: int) -> None:
 
 
 def test_address_that_does_not_answer_is_tried_last(brokers: Brokers) -> None:
-    """Once it failed, others are asked, in turn."""
+    """After a failure other addresses are asked, round robin."""
     cluster = Cluster([DEAD, ONE])
     ask_for_metadata(cluster, 21)
     asked = [address for address, _ in brokers.asked]
@@ -119,7 +119,7 @@ def test_address_that_does_not_answer_is_tried_last(brokers: Brokers) -> None:
 
 
 def test_broker_that_died_is_not_asked_again_for_a_while(brokers: Brokers) -> None:
-    """Though the others still believe that it lives."""
+    """It is not asked although the others still believe that it is alive."""
     cluster = Cluster([ONE])
     ask_for_metadata(cluster, 4)
     brokers.dead.add(TWO)
@@ -130,7 +130,7 @@ def test_broker_that_died_is_not_asked_again_for_a_while(brokers: Brokers) -> No
 
 
 def test_bootstrap_address_is_asked_when_all_known_brokers_are_gone(brokers: Brokers) -> None:
-    """The address that a client was given may lead to brokers that it does not know yet."""
+    """The client's bootstrap address may lead to brokers that it does not know yet."""
     cluster = Cluster([DEAD, ONE])
     ask_for_metadata(cluster, 1)
     brokers.dead = {ONE, TWO}
@@ -139,8 +139,8 @@ def test_bootstrap_address_is_asked_when_all_known_brokers_are_gone(brokers: Bro
     cluster.close()
 
 
-def test_new_controller_is_found(brokers: Brokers) -> None:
-    """A broker that is the controller no more says so; the brokers are asked anew."""
+def test_new_controller_is_found_when_the_old_one_refuses(brokers: Brokers) -> None:
+    """A broker that is not the controller any more says so, and the client looks it up again."""
     cluster = Cluster([ONE])
     ask_for_metadata(cluster, 1)
     brokers.controller = 2
@@ -150,8 +150,8 @@ def test_new_controller_is_found(brokers: Brokers) -> None:
     cluster.close()
 
 
-def test_named_broker_that_refuses_is_told_at_once(brokers: Brokers) -> None:
-    """Whoever asks a leader looks for the new one instead of waiting for the old."""
+def test_refusal_of_a_named_broker_is_raised_at_once(brokers: Brokers) -> None:
+    """A client that asks a leader looks for the new one instead of waiting for the old."""
     cluster = Cluster([ONE])
     ask_for_metadata(cluster, 1)
     brokers.dead.add(TWO)
@@ -164,7 +164,7 @@ def test_named_broker_that_refuses_is_told_at_once(brokers: Brokers) -> None:
 def test_silent_addresses_do_not_hide_one_that_answers(
     brokers: Brokers, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Brokers that take connections and say nothing (frozen ones) cost time, and no more."""
+    """Brokers that accept connections and never answer (frozen ones) only cost time."""
     silent = [Address(f"silent-{number}", 1) for number in range(4)]
     answer = brokers.answer
 
@@ -181,8 +181,8 @@ def test_silent_addresses_do_not_hide_one_that_answers(
     cluster.close()
 
 
-def test_first_call_that_takes_long_is_waited_for(brokers: Brokers) -> None:
-    """A topic of many partitions takes its time; that is no sign that nobody is there."""
+def test_long_first_call_is_waited_for(brokers: Brokers) -> None:
+    """A topic of many partitions takes its time; that is no sign of an absent broker."""
     cluster = Cluster([ONE])
     cluster.call("create_partitions", CreatePartitionsRequest(name="t", total=9), Empty, to="controller")
     assert [name for _, name in brokers.asked].count("create_partitions") == 1
@@ -192,7 +192,7 @@ def test_first_call_that_takes_long_is_waited_for(brokers: Brokers) -> None:
 
 
 def test_address_that_is_silent_elsewhere_is_asked_last(brokers: Brokers) -> None:
-    """W12: who waits for a frozen leader's answer does not ask the same broker who leads now."""
+    """W12: a client that waits for a frozen leader does not ask the same broker for the new leader."""
     cluster = Cluster([ONE])
     ask_for_metadata(cluster, 1)
     brokers.asked.clear()
@@ -203,7 +203,7 @@ def test_address_that_is_silent_elsewhere_is_asked_last(brokers: Brokers) -> Non
 
 
 def test_metadata_is_waited_for_longer_at_the_second_try(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A frozen broker costs little, and many topics may take their time all the same."""
+    """A frozen broker costs little, and many topics may still take their time."""
     answer = brokers.answer
 
     def silent_twice(address: Address, name: str) -> Message:
@@ -224,7 +224,7 @@ def ask_coordinator(cluster: Cluster, timeout_s: float | None = None) -> FetchOf
 
 
 def test_coordinator_is_found_once(brokers: Brokers) -> None:
-    """W18: commits of a group that stays where it is cost no question."""
+    """W18: a group's commits cost no lookup while its coordinator stays."""
     cluster = Cluster([ONE])
     ask_coordinator(cluster)
     ask_coordinator(cluster)
@@ -244,8 +244,8 @@ def test_coordinator_is_found_once(brokers: Brokers) -> None:
     ],
     ids=lambda error: error.code,
 )
-def test_coordinator_is_found_anew_when_in_doubt(brokers: Brokers, failure: PylogError) -> None:
-    """W19: the group moved to another broker, because its own died or lost ZooKeeper."""
+def test_coordinator_is_looked_up_again_when_in_doubt(brokers: Brokers, failure: PylogError) -> None:
+    """W19: the group moved to another broker because its own died or lost ZooKeeper."""
     cluster = Cluster([ONE])
     ask_coordinator(cluster)
     brokers.coordinator = 2
@@ -259,7 +259,7 @@ def test_coordinator_is_found_anew_when_in_doubt(brokers: Brokers, failure: Pylo
 
 
 def test_coordinator_is_looked_for_until_time_is_over(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last error is raised as it is, and no try lasts longer than the call may."""
+    """The last error is raised unchanged, and no attempt outlasts the call's deadline."""
     cluster = Cluster([ONE])
     ask_for_metadata(cluster, 1)
     answer = brokers.answer
@@ -277,8 +277,8 @@ def test_coordinator_is_looked_for_until_time_is_over(brokers: Brokers, monkeypa
     cluster.close()
 
 
-def test_error_that_is_no_doubt_about_the_coordinator_is_raised_at_once(brokers: Brokers) -> None:
-    """And who coordinates stays known."""
+def test_error_that_casts_no_doubt_on_the_coordinator_is_raised_at_once(brokers: Brokers) -> None:
+    """The coordinator stays known."""
     cluster = Cluster([ONE])
     ask_coordinator(cluster)
     brokers.failures = [InvalidGroupIdError("no")]
@@ -290,10 +290,10 @@ def test_error_that_is_no_doubt_about_the_coordinator_is_raised_at_once(brokers:
 
 
 @pytest.mark.parametrize("looks", range(5, 30))
-def test_what_a_broker_said_last_is_raised_and_not_that_time_was_over(
+def test_last_answer_of_a_broker_is_raised_instead_of_a_timeout(
     brokers: Brokers, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, looks: int
 ) -> None:
-    """Nobody is asked with no time left, wherever in a try the time ends (at the n-th look at the clock)."""
+    """No request is made without time left, wherever in an attempt the time ends (at the n-th reading of the clock)."""
     answer = brokers.answer
 
     def without_zookeeper(address: Address, name: str) -> Message:
@@ -319,10 +319,10 @@ def test_what_a_broker_said_last_is_raised_and_not_that_time_was_over(
     [(5.0, ZooKeeperUnavailableError), (9.0, RequestTimedOutError)],
     ids=["the last try was short", "the last try was long enough"],
 )
-def test_last_try_that_was_too_short_for_an_answer_tells_nothing(
+def test_last_attempt_that_was_too_short_for_an_answer_is_ignored(
     brokers: Brokers, clock: FakeClock, limit_s: float, error: type[PylogError]
 ) -> None:
-    """What a broker said before is raised; a broker that had time to answer and did not is told as that."""
+    """An earlier answer of a broker is raised; a broker that had time to answer and did not is reported as silent."""
     answer = brokers.answer
 
     def then_silent(address: Address, name: str) -> Message:
@@ -348,10 +348,10 @@ def test_last_try_that_was_too_short_for_an_answer_tells_nothing(
 
 
 @pytest.mark.parametrize("name", ["find_coordinator", "fetch_offsets"])
-def test_last_try_that_may_have_been_carried_out_is_not_told_as_one_that_was_not(
+def test_last_attempt_that_may_have_been_carried_out_is_raised_as_such(
     brokers: Brokers, clock: FakeClock, name: str
 ) -> None:
-    """That there was no coordinator is told only where nobody was asked for more than who it is."""
+    """ "No coordinator" is raised only if the request itself was never sent."""
     answer = brokers.answer
 
     def then_silent(address: Address, action: str) -> Message:
@@ -372,7 +372,7 @@ def test_last_try_that_may_have_been_carried_out_is_not_told_as_one_that_was_not
 
 
 @pytest.mark.parametrize(
-    ("peer", "error", "told"),
+    ("peer", "error", "message"),
     [
         (Peer.UNKNOWN_NAME, BrokerUnavailableError, "host name not found: dead"),
         (
@@ -392,15 +392,15 @@ def test_last_try_that_may_have_been_carried_out_is_not_told_as_one_that_was_not
         (Peer.CLOSED_TO_HTTP2, NotAPylogBrokerError, "dead:1 is another service, not a pylog broker"),
     ],
 )
-def test_stranger_is_named_at_once(
-    brokers: Brokers, network: FakeNetwork, clock: FakeClock, peer: Peer, error: type[PylogError], told: str
+def test_foreign_service_is_named_at_once(
+    brokers: Brokers, network: FakeNetwork, clock: FakeClock, peer: Peer, error: type[PylogError], message: str
 ) -> None:
-    """Trying again would change nothing."""
+    """A retry would change nothing."""
     network.peers = {DEAD: peer}
     cluster = Cluster([DEAD])
     with pytest.raises(error) as raised:
         ask_for_metadata(cluster, 1)
-    assert raised.value.message.startswith(told)
+    assert raised.value.message.startswith(message)
     assert (clock.now, len(brokers.asked)) == (0.0, 1)
     brokers.dead.clear()
     ask_for_metadata(cluster, 1)  # the name was entered meanwhile, or a broker started
@@ -408,7 +408,7 @@ def test_stranger_is_named_at_once(
 
 
 @pytest.mark.parametrize(
-    ("peer", "error", "told"),
+    ("peer", "error", "message"),
     [
         (Peer.REFUSED, BrokerUnavailableError, "dead:1 refused for 10 s. Start one: pylog up"),
         (Peer.CLOSED, BrokerUnavailableError, "dead:1 closed each connection for 10 s: a proxy without a broker, or"),
@@ -417,23 +417,23 @@ def test_stranger_is_named_at_once(
         (Peer.UNREACHABLE, BrokerUnavailableError, "no answer from dead:1 within 10 s"),
     ],
 )
-def test_what_may_be_a_broker_is_tried_for_ten_seconds(
-    brokers: Brokers, network: FakeNetwork, clock: FakeClock, peer: Peer, error: type[PylogError], told: str
+def test_possible_broker_is_tried_for_ten_seconds(
+    brokers: Brokers, network: FakeNetwork, clock: FakeClock, peer: Peer, error: type[PylogError], message: str
 ) -> None:
-    """One that starts, hangs or has no time is never called another service."""
+    """A broker that starts, hangs or has no time is never called another service."""
     network.peers = {DEAD: peer}
     cluster = Cluster([DEAD])
     with pytest.raises(error) as raised:
         ask_for_metadata(cluster, 1)
-    assert raised.value.message.startswith(told)
+    assert raised.value.message.startswith(message)
     assert 10 <= clock.now < 12
     cluster.close()
 
 
-def test_stranger_among_brokers_is_warned_of(
+def test_foreign_service_among_brokers_is_a_warning(
     brokers: Brokers, network: FakeNetwork, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One wrong address of two harms nothing, and is said once."""
+    """One wrong address of two does no harm, and is reported once."""
     network.peers = {DEAD: Peer.UNKNOWN_NAME}
     cluster = Cluster([DEAD, ONE])
     ask_for_metadata(cluster, 5)
@@ -442,8 +442,10 @@ def test_stranger_among_brokers_is_warned_of(
     cluster.close()
 
 
-def test_strangers_at_all_addresses_are_all_named(brokers: Brokers, network: FakeNetwork, clock: FakeClock) -> None:
-    """Each address with what is there."""
+def test_foreign_services_at_all_addresses_are_all_named(
+    brokers: Brokers, network: FakeNetwork, clock: FakeClock
+) -> None:
+    """Each address is named with the service at it."""
     brokers.dead = {ONE, TWO}
     network.peers = {ONE: Peer.UNKNOWN_NAME, TWO: Peer.HTTP}
     cluster = Cluster([ONE, TWO])
@@ -452,10 +454,10 @@ def test_strangers_at_all_addresses_are_all_named(brokers: Brokers, network: Fak
     cluster.close()
 
 
-def test_brokers_that_were_reached_once_are_not_taken_for_strangers(
+def test_brokers_that_were_reached_once_are_not_examined(
     brokers: Brokers, network: FakeNetwork, clock: FakeClock
 ) -> None:
-    """What is at their addresses now is looked at only by clients that have found no broker."""
+    """Only clients that have found no broker examine what is at their addresses."""
     cluster = Cluster([ONE], request_timeout_ms=5_000)
     ask_for_metadata(cluster, 1)
     brokers.dead = {ONE, TWO}
@@ -466,7 +468,7 @@ def test_brokers_that_were_reached_once_are_not_taken_for_strangers(
 
 
 def test_first_broker_is_looked_for_no_longer_than_a_request_may_take(brokers: Brokers, clock: FakeClock) -> None:
-    """S4: `request.timeout.ms=2s` bounds it also where the call itself is allowed more, as a Spark query's is."""
+    """S4: `request.timeout.ms=2s` bounds the search even if the call itself may take longer, as a Spark query's may."""
     cluster = Cluster([DEAD], request_timeout_ms=2_000)
     with pytest.raises(BrokerUnavailableError, match="refused for 2 s"):
         cluster.call("metadata", MetadataRequest(topics=()), MetadataResponse, timeout_s=30)
@@ -476,21 +478,21 @@ def test_first_broker_is_looked_for_no_longer_than_a_request_may_take(brokers: B
 
 @pytest.mark.parametrize("late_s", [0.0, -0.02, 0.3])
 @pytest.mark.parametrize(
-    ("peer", "told"),
+    ("peer", "message"),
     [(Peer.SILENT, "takes connections but said nothing for"), (Peer.GRPC, "is there, but did not answer within")],
 )
 @pytest.mark.parametrize("limit_s", [10, 3, 1])
-def test_time_that_is_said_is_the_time_it_took(
+def test_reported_time_is_the_time_it_took(
     brokers: Brokers,
     network: FakeNetwork,
     clock: FakeClock,
     monkeypatch: pytest.MonkeyPatch,
     limit_s: float,
     peer: Peer,
-    told: str,
+    message: str,
     late_s: float,
 ) -> None:
-    """A port that takes connections and is silent: the tries, and the look at who is there, are all in it."""
+    """The attempts at a silent port, and the examination of its service, are all included."""
 
     def silent(address: Address, name: str) -> Message:
         clock.now += max(0.001, brokers.given_s[-1] + late_s)  # timers end a little early or late
@@ -503,7 +505,7 @@ def test_time_that_is_said_is_the_time_it_took(
     monkeypatch.setattr(brokers, "answer", silent)
     monkeypatch.setattr(network, "who_is_at", look)
     cluster = Cluster([ONE])
-    with pytest.raises(BrokerUnavailableError, match=f"{told} {limit_s} s"):
+    with pytest.raises(BrokerUnavailableError, match=f"{message} {limit_s} s"):
         cluster.call(
             "metadata", MetadataRequest(topics=()), MetadataResponse, timeout_s=None if limit_s == 10 else limit_s
         )

@@ -1,4 +1,4 @@
-"""What `Producer.send` takes for a topic with a schema: every value arrives as it was given, or is refused by name."""
+"""What `Producer.send` accepts for a topic with a schema: every value arrives unchanged, or is refused by name."""
 
 import datetime as dt
 import re
@@ -21,7 +21,7 @@ NOON = dt.datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 
 def stored(kind: str, value: Any) -> Any:
-    """What a column ``v`` of this type holds after a row with ``value`` was taken."""
+    """The content of a column ``v`` of this type after a row with ``value`` was sent."""
     schema = TopicSchema(schema_id=0, arrow=check_topic_schema(parse_schema(f"v {kind}")))
     (taken,) = RowCheck("t", schema).row({"v": value})
     return pa.array([taken], schema.arrow.field(0).type).to_pylist()[0]
@@ -65,7 +65,7 @@ def stored(kind: str, value: Any) -> Any:
     ],
 )
 def test_value_is_stored_as_it_was_given(kind: str, value: Any, expected: Any) -> None:
-    """SPEC 3: `send` takes a mapping; what fits a column's type exactly is taken."""
+    """SPEC 3: `send` takes a mapping, and a value that fits its column's type exactly."""
     assert stored(kind, value) == expected
 
 
@@ -124,13 +124,13 @@ def test_value_is_stored_as_it_was_given(kind: str, value: Any, expected: Any) -
     ],
 )
 def test_value_that_would_be_changed_is_refused_by_its_path(kind: str, value: Any, path: str) -> None:
-    """SPEC 3: refused by column name; nothing is cut, rounded to another number, or left out in silence."""
+    """SPEC 3: the refusal names the column; nothing is truncated, rounded or omitted silently."""
     with pytest.raises(SchemaMismatchError, match=re.escape(repr(path))):
         stored(kind, value)
 
 
-def test_row_keeps_what_was_given_when_the_caller_changes_it_later() -> None:
-    """Rows are encoded later: lists and buffers of the caller's are copied."""
+def test_row_keeps_its_values_when_the_caller_changes_them_later() -> None:
+    """Rows are encoded later, so the caller's lists and buffers are copied."""
     tags, raw = [1], bytearray(b"a")
     schema = TopicSchema(schema_id=0, arrow=check_topic_schema(parse_schema("t array<int>, b binary")))
     row = RowCheck("t", schema).row({"t": tags, "b": raw})
@@ -139,8 +139,8 @@ def test_row_keeps_what_was_given_when_the_caller_changes_it_later() -> None:
     assert row == ([1], b"a")
 
 
-def test_columns_that_are_no_text_are_refused_by_name() -> None:
-    """A mapping with keys of another kind."""
+def test_column_names_that_are_no_text_are_refused_by_name() -> None:
+    """The mapping has keys of another type."""
     schema = TopicSchema(schema_id=0, arrow=check_topic_schema(parse_schema("a int")))
     with pytest.raises(SchemaMismatchError, match="no column 1"):
         RowCheck("t", schema).row({1: 2})

@@ -1,4 +1,4 @@
-"""Rows that readers see, made of decoded frames column by column."""
+"""Rows that readers get, built from decoded frames column by column."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def frame(
     append_time: bool = False,
     columns: tuple[int, ...] | None = None,
 ) -> DecodedFrame:
-    """Three records, as a broker has them."""
+    """Three records as a broker stores them."""
     if schema.is_typed:
         batch = pa.record_batch({"carrier": ["AA", "UA", None], "topic": pa.array([1, 2, 3], pa.int32())})
     else:
@@ -56,7 +56,7 @@ def rows(assembler: RowAssembler, decoded: DecodedFrame, start: int = 0, end: in
 
 
 def test_untyped_topic_gives_kafkas_columns() -> None:
-    """S2: in Kafka's order and types, with Kafka's `timestampType`: 0 the producer's, 1 the broker's."""
+    """S2: columns have Kafka's order and types; `timestampType` is 0 for the producer's and 1 for the broker's time."""
     assembler = RowAssembler("t", UNTYPED)
     assert tuple(assembler.arrow_schema.names) == KAFKA_COLUMNS
     first, *_ = found = rows(assembler, frame())
@@ -68,7 +68,7 @@ def test_untyped_topic_gives_kafkas_columns() -> None:
 
 
 @pytest.mark.parametrize("timestamps", [5, (5, 6, 7)])
-def test_time_of_the_broker_is_every_rows(timestamps: Any) -> None:
+def test_brokers_time_is_that_of_every_row(timestamps: Any) -> None:
     """W1: with `LogAppendTime` the producer's times are not shown."""
     found = rows(RowAssembler("t", UNTYPED), frame(timestamps=timestamps, append_time=True))
     assert [(row["timestamp"].timestamp() * 1000, row["timestampType"]) for row in found] == [(99.0, 1)] * 3
@@ -83,7 +83,7 @@ def test_time_of_the_broker_is_every_rows(timestamps: Any) -> None:
 )  # fmt: skip
 @pytest.mark.parametrize("timestamps", [5, (5, 6, 7)])
 def test_rows_are_those_of_the_range(start: int, end: int, offsets: list[int], timestamps: Any) -> None:
-    """A frame begins before a range, or ends behind it; each column is cut at the same places."""
+    """A frame begins before a range or ends after it; each column is cut at the same places."""
     names = ["offset", "value", "key", "timestamp", "topic", "partition", "headers", METADATA]
     decoded = frame(timestamps=timestamps, headers=HEADERS)
     whole = {row["offset"]: row for row in rows(RowAssembler("t", UNTYPED, names), decoded)}
@@ -96,8 +96,8 @@ def test_rows_are_those_of_the_range(start: int, end: int, offsets: list[int], t
         assert row[METADATA] == {**{name: row[name] for name in row[METADATA] if name in row}, "timestampType": 0}
 
 
-def test_typed_topic_gives_its_own_columns_though_one_is_called_as_kafkas_is() -> None:
-    """S3: `topic` is the column that the schema names; where a record is comes in `_metadata` alone."""
+def test_typed_topic_gives_its_own_columns_even_with_a_name_of_kafkas() -> None:
+    """S3: `topic` is the schema's column; a record's position is in `_metadata` alone."""
     assert rows(RowAssembler("t", TYPED), frame(TYPED))[0] == {"carrier": "AA", "topic": 1}
     (row, *_) = rows(RowAssembler("t", TYPED, ["topic", METADATA]), frame(TYPED))
     assert (row["topic"], row[METADATA]["topic"], row[METADATA]["offset"]) == (1, "t", 100)
@@ -116,10 +116,8 @@ def test_typed_topic_gives_its_own_columns_though_one_is_called_as_kafkas_is() -
         (TYPED, [], ()),
     ],
 )
-def test_broker_is_asked_for_what_the_columns_need_alone(
-    schema: TopicSchema, names: list[str], asked: tuple[int, ...]
-) -> None:
-    """S6: what is not chosen is not read. And what was asked for is enough."""
+def test_broker_is_asked_only_for_needed_columns(schema: TopicSchema, names: list[str], asked: tuple[int, ...]) -> None:
+    """S6: unselected columns are not read, and the requested ones suffice."""
     assembler = RowAssembler("t", schema, names)
     assert assembler.column_ids == tuple(sorted(asked))
     decoded = frame(schema, headers=HEADERS, columns=assembler.column_ids)
@@ -127,18 +125,18 @@ def test_broker_is_asked_for_what_the_columns_need_alone(
 
 
 @pytest.mark.parametrize(("schema", "name"), [(UNTYPED, "valeu"), (TYPED, "carier"), (TYPED, "timestamp")])
-def test_column_that_is_not_there_is_refused(schema: TopicSchema, name: str) -> None:
-    """With the name that may have been meant."""
+def test_unknown_column_is_refused(schema: TopicSchema, name: str) -> None:
+    """The error suggests the closest name."""
     with pytest.raises(SchemaMismatchError, match=f"no column '{name}'"):
         RowAssembler("t", schema, [name])
 
 
 def test_headers_of_a_frame_without_any_are_null() -> None:
-    """Of each row, as long as the others."""
+    """The null column is as long as the others."""
     assert [row["headers"] for row in rows(RowAssembler("t", UNTYPED, ["headers"]), frame(), 101)] == [None, None]
 
 
-def test_columns_that_say_the_same_are_made_once_and_hold_for_other_frames() -> None:
+def test_constant_columns_are_built_once_and_reused_for_other_frames() -> None:
     """A longer frame, another partition and a shorter range follow each other."""
     assembler = RowAssembler("t", UNTYPED, ["topic", "partition"])
     for partition, start, count in ((1, 102, 1), (1, 100, 3), (2, 101, 2), (1, 101, 2)):
@@ -148,7 +146,7 @@ def test_columns_that_say_the_same_are_made_once_and_hold_for_other_frames() -> 
 
 
 def test_rows_are_the_frames_own_memory() -> None:
-    """Nothing is copied where a frame comes whole."""
+    """Nothing is copied if a frame is used whole."""
     decoded = frame()
     (values,) = RowAssembler("t", UNTYPED, ["value"]).arrays(decoded, 0, 0, 1 << 40) or []
     assert values.buffers()[2].address == decoded.batch.column("value").buffers()[2].address

@@ -1,4 +1,4 @@
-"""Which settings clients take, and how they refuse the others."""
+"""Which settings clients accept, and how they refuse others."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from pyspark_log import Admin, Consumer, Producer, errors
     ],
 )
 def test_clients_refuse_settings_of_later_versions_by_name(make: object, named: str) -> None:
-    """A setting that would do nothing is never taken in silence."""
+    """A setting without effect is never accepted silently."""
     with pytest.raises(errors.NotSupportedError, match=named):
         make()  # type: ignore[operator]
 
@@ -41,13 +41,15 @@ def test_clients_refuse_settings_of_later_versions_by_name(make: object, named: 
     ],
 )
 def test_clients_refuse_unknown_and_wrong_settings_with_what_is_allowed(make: object, match: str) -> None:
-    """Unknown names get the nearest known one, wrong values what is allowed."""
+    """The error has the nearest known name for an unknown one, and the allowed values for a wrong value."""
     with pytest.raises(ValueError, match=match):
         make()  # type: ignore[operator]
 
 
-def test_clients_take_settings_as_keywords_and_by_dotted_name() -> None:
-    """Both spellings, sizes and durations as text, the default address from the environment; nothing is connected."""
+def test_clients_accept_settings_as_keywords_and_by_dotted_name() -> None:
+    """Both spellings, sizes and durations as text, and the default address from the environment work; nothing is
+    connected.
+    """
     with Producer("localhost:1", linger_ms="1s", batch_size="64KiB", config={"max.block.ms": 5}) as producer:
         given = producer._settings
     assert (given.linger_ms, given.batch_size, given.max_block_ms) == (1_000, 64 << 10, 5)
@@ -58,8 +60,8 @@ def test_clients_take_settings_as_keywords_and_by_dotted_name() -> None:
         assert admin._cluster.request_timeout_s == 0.1
 
 
-def test_producer_is_idempotent_unless_its_acks_say_otherwise() -> None:
-    """W9: on by default; `acks=0` and `acks=1` turn it off, as nobody would know what to send again."""
+def test_producer_is_idempotent_unless_its_acks_forbid_it() -> None:
+    """W9: it is the default; `acks=0` and `acks=1` turn it off, as a lost record would not be noticed."""
     for is_on, given in (
         (True, {}),
         (True, {"acks": "all"}),
@@ -73,8 +75,8 @@ def test_producer_is_idempotent_unless_its_acks_say_otherwise() -> None:
         producer.close()
 
 
-def test_clients_take_settings_of_later_versions_that_say_how_it_is_today() -> None:
-    """A job written for a later version keeps the settings whose values change nothing."""
+def test_clients_accept_settings_of_later_versions_that_change_nothing() -> None:
+    """A job written for a later version keeps settings whose values describe today's behaviour."""
     for make, at_present, other in (
         (Producer, {"security_protocol": "PLAINTEXT"}, {"security_protocol": "SSL"}),
         (Consumer, {"isolation_level": "read_committed"}, {"isolation_level": "snapshot"}),
@@ -86,7 +88,7 @@ def test_clients_take_settings_of_later_versions_that_say_how_it_is_today() -> N
 
 
 def test_clients_do_not_read_the_command_lines_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What a program does must not depend on whose home directory it runs in."""
+    """What a program does must not depend on the home directory it runs in."""
     (tmp_path / "pylog").mkdir()
     (tmp_path / "pylog" / "config.toml").write_text('bootstrap.servers = "file:1"\nclient.id = "file"\n')
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
@@ -95,8 +97,8 @@ def test_clients_do_not_read_the_command_lines_file(monkeypatch: pytest.MonkeyPa
     assert (settings.bootstrap_servers, settings.client_id) == ((Address("localhost", 9192),), "pylog")
 
 
-def test_environment_is_named_when_its_address_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wrong `$PYLOG_BOOTSTRAP_SERVERS` is the error's place."""
+def test_environment_is_named_when_its_address_is_invalid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error about a wrong `$PYLOG_BOOTSTRAP_SERVERS` names the variable."""
     monkeypatch.setenv("PYLOG_BOOTSTRAP_SERVERS", "nowhere")
     with pytest.raises(InvalidConfigError, match=r"^\[INVALID_CONFIG\] \$PYLOG_BOOTSTRAP_SERVERS: bootstrap\.servers"):
         resolve("admin")

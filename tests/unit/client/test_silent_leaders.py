@@ -1,4 +1,6 @@
-"""What an administrator sees where a leader does not answer: the rest, with -1 for what only that leader knows."""
+"""What an administrator sees when a leader does not answer: everything else, with -1 for what only that leader
+knows.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ SILENT: list[PylogError] = [BrokerUnavailableError("down"), NetworkError("broke"
 
 
 class Brokers:
-    """Brokers 1 and 2; each leads one partition of topic t, and nobody the third. ``error``: what comes of 2."""
+    """Brokers 1 and 2 lead one partition of topic t each; the third has no leader. ``error``: raised by broker 2."""
 
     def __init__(self) -> None:
         self.leaders: list[int | None] = [1, 2, None]
@@ -105,7 +107,7 @@ def ends(cluster: Cluster) -> list[int]:
 
 
 def test_description_waits_for_no_partition_without_a_leader(network: FakeNetwork, cluster: Cluster) -> None:
-    """-1 at once where nobody leads."""
+    """Its offsets are -1 at once."""
     assert ends(cluster) == [7, 7, -1]
     assert network.clock.now < 1
 
@@ -114,7 +116,7 @@ def test_description_waits_for_no_partition_without_a_leader(network: FakeNetwor
 def test_description_gives_up_a_silent_leader_after_seconds(
     brokers: Brokers, network: FakeNetwork, cluster: Cluster, error: PylogError
 ) -> None:
-    """What the other leaders told is there; the silent one is asked again for some seconds."""
+    """The other leaders' answers are returned; the silent one is asked again for some seconds."""
     brokers.error = error
     assert ends(cluster) == [7, -1, -1]
     assert 5 <= network.clock.now < 10
@@ -123,7 +125,7 @@ def test_description_gives_up_a_silent_leader_after_seconds(
 
 @pytest.fixture
 def takeover(brokers: Brokers, network: FakeNetwork, cluster: Cluster) -> None:
-    """Broker 2 is down, which led when it was last heard of; as soon as somebody waits, broker 1 leads in its place."""
+    """Broker 2, the last known leader, is down; as soon as somebody waits, broker 1 leads instead."""
     brokers.leaders = [1, 2]
     cluster.topic("t")
     brokers.error = BrokerUnavailableError("down")
@@ -137,30 +139,30 @@ def takeover(brokers: Brokers, network: FakeNetwork, cluster: Cluster) -> None:
 
 
 @pytest.mark.usefixtures("takeover")
-def test_description_asks_who_leads_now(network: FakeNetwork, cluster: Cluster) -> None:
-    """A partition that another broker took over is asked of that one."""
+def test_description_asks_the_current_leader(network: FakeNetwork, cluster: Cluster) -> None:
+    """The new leader of a partition is asked after a failover."""
     assert ends(cluster) == [7, 7]
     assert network.clock.now < 5
 
 
 @pytest.mark.usefixtures("takeover")
-def test_offsets_are_asked_of_who_leads_now(network: FakeNetwork, cluster: Cluster) -> None:
-    """W9: the same for offsets, whose first question goes by what the client remembers."""
+def test_offsets_are_requested_from_the_current_leader(network: FakeNetwork, cluster: Cluster) -> None:
+    """W9: the same holds for offsets, whose first request goes by the client's cached metadata."""
     wanted = {TopicPartition("t", number): -1 for number in (0, 1)}
     assert {at.partition: each.offset for at, each in offsets.list_offsets(cluster, wanted).items()} == {0: 1, 1: 1}
     assert network.clock.now < 5
 
 
 def test_progress_of_moves_asks_each_leader_once(brokers: Brokers, network: FakeNetwork, cluster: Cluster) -> None:
-    """The moves are listed at once; where a leader does not answer, how far they are is not known."""
+    """The moves are listed at once; the progress under a silent leader is unknown."""
     brokers.error = BrokerUnavailableError("down")
     lags = {at.partition: each.lag for at, each in movement.reassignments(cluster).items()}
     assert lags == {0: 2, 1: -1}
     assert network.clock.now < 2
 
 
-def test_offsets_are_asked_again_until_their_leader_answers(brokers: Brokers, cluster: Cluster) -> None:
-    """W9: no answer is left out; in the end the last error is raised."""
+def test_offsets_are_requested_again_until_their_leader_answers(brokers: Brokers, cluster: Cluster) -> None:
+    """W9: no answer is omitted; in the end the last error is raised."""
     wanted = {TopicPartition("t", number): -1 for number in (0, 1)}
     assert {at.partition: each.offset for at, each in offsets.list_offsets(cluster, wanted).items()} == {0: 1, 1: 2}
     brokers.error = BrokerUnavailableError("down")

@@ -34,7 +34,7 @@ def rows_by_partition(queues: TopicQueues, batch: pa.RecordBatch, partition: int
 
 @given(st.integers(1, 7), st.lists(st.integers(0, 40), max_size=6))
 @settings(deadline=None)
-def test_topic_queues_shares_rows_without_key_evenly_over_batches(partitions: int, sizes: list[int]) -> None:
+def test_topic_queues_spread_rows_without_key_evenly_over_batches(partitions: int, sizes: list[int]) -> None:
     """W7: after any batches and records no partition has more than one record more than another."""
     queues = TopicQueues(topic(partitions), "round_robin", 1000)
     given_to: Counter[int] = Counter(dict.fromkeys(range(partitions), 0))
@@ -49,8 +49,8 @@ def test_topic_queues_shares_rows_without_key_evenly_over_batches(partitions: in
     assert max(given_to.values()) - min(given_to.values()) <= 1
 
 
-def test_topic_queues_puts_rows_with_a_key_in_its_partition_in_order() -> None:
-    """W8: the batch's way and the record's way agree; rows without a key take turns."""
+def test_topic_queues_put_rows_with_a_key_into_its_partition_in_order() -> None:
+    """W8: a batch's rows go where single records would; rows without a key are spread round robin."""
     queues = TopicQueues(topic(3), "round_robin", 1000)
     keys = ["a", "b", None, "a", "c", None, None, "b"]
     shared = rows_by_partition(queues, pa.record_batch({"key": pa.array(keys, pa.string()), "value": [b""] * 8}))
@@ -67,8 +67,8 @@ def test_topic_queues_puts_rows_with_a_key_in_its_partition_in_order() -> None:
     assert sorted(nulls) == [0, 1, 2]
 
 
-def test_topic_queues_asks_a_callable_for_every_record_and_checks_its_answer() -> None:
-    """W8: a partitioner of the user's, and what it may not answer."""
+def test_topic_queues_ask_a_callable_for_every_record_and_check_its_result() -> None:
+    """W8: a user's partitioner chooses partitions, and its invalid results are refused."""
     queues = TopicQueues(topic(3), lambda name, key, count: {b"x": 2, None: 0}.get(key, 9), 1000)
     batch = pa.record_batch({"key": pa.array([b"x", None, b"x"]), "value": [b"1", b"2", b"3"]})
     assert rows_by_partition(queues, batch) == {0: [1], 2: [0, 2]}
@@ -76,8 +76,8 @@ def test_topic_queues_asks_a_callable_for_every_record_and_checks_its_answer() -
         queues.partition_of(b"other", None)
 
 
-def test_topic_queues_grows_with_its_topic() -> None:
-    """W27: added partitions get records without a key, and keys move as Kafka's do."""
+def test_topic_queues_grow_with_their_topic() -> None:
+    """W27: added partitions get records without a key, and keys move as in Kafka."""
     queues = TopicQueues(topic(2), "round_robin", 1000)
     assert len(queues.grow(topic(5))) == 3
     assert {next(queues.unkeyed).partition for _ in range(5)} == {0, 1, 2, 3, 4}
@@ -88,7 +88,7 @@ def test_topic_queues_grows_with_its_topic() -> None:
     ("kind", "key"), [("int32", 7), ("bigint", 7), ("string", "é"), ("binary", b"\x00"), ("int32", -1)]
 )
 def test_typed_rows_and_columns_have_the_same_partitions(kind: str, key: object) -> None:
-    """W8: one record sent alone goes where it would have gone in a batch."""
+    """W8: a record sent alone goes to the partition that it would have in a batch."""
     queues = TopicQueues(topic(11, f"k {kind}, v int32", "k"), "round_robin", 1000)
     assert queues.rows is not None
     alone = queues.partition_of(queues.rows.key_bytes(queues.rows.row({"k": key})), None)
@@ -105,7 +105,7 @@ def test_typed_rows_and_columns_have_the_same_partitions(kind: str, key: object)
     ],
 )  # fmt: skip
 def test_typed_rows_are_refused_by_name(row: object, named: str) -> None:
-    """W8: the field that is wrong is named."""
+    """W8: the error names the wrong field."""
     queues = TopicQueues(
         topic(1, "a tinyint, b string, c decimal(5,2), d array<int>, must int not null"), "round_robin", 1000
     )

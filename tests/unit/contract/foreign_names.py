@@ -1,11 +1,11 @@
-"""Schemas whose names no client of Python can make: bytes that are not UTF-8, as any other peer may send them."""
+"""Schemas whose names no Python client can create: bytes that are not UTF-8, as any other peer may send them."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 
 MARK = "NAME"
-"""Replaced in every name and time zone of a schema by bytes of the same length that are not UTF-8."""
+"""Every name and time zone with this text gets bytes of the same length that are not UTF-8."""
 _NOT_UTF8 = b"N\xff\xfeE"
 
 _INSIDE = pa.struct([pa.field(MARK, pa.int32())])
@@ -24,7 +24,7 @@ FOREIGN_SCHEMAS: dict[str, pa.Schema] = {
     "extension": pa.schema([pa.field("value", pa.opaque(_INSIDE, "type", "vendor"))]),
     "zone in a list": pa.schema([pa.field("value", pa.list_(pa.timestamp("us", tz=MARK)))]),
 }
-"""Where names and zones can be, each with `MARK` for the bytes."""
+"""Every place for names and zones, each with `MARK` in place of the bytes."""
 
 
 def foreign_bytes(ipc: pa.Buffer) -> bytes:
@@ -35,12 +35,12 @@ def foreign_bytes(ipc: pa.Buffer) -> bytes:
 
 
 def foreign_schema(kind: str) -> pa.Schema:
-    """One of `FOREIGN_SCHEMAS`, as it arrives."""
+    """One of `FOREIGN_SCHEMAS`, as it is received."""
     return pa.ipc.read_schema(pa.py_buffer(foreign_bytes(FOREIGN_SCHEMAS[kind].serialize())))
 
 
 def foreign_batch(kind: str) -> pa.RecordBatch:
-    """A batch without rows of one of `FOREIGN_SCHEMAS`, as it arrives."""
+    """A batch without rows of one of `FOREIGN_SCHEMAS`, as it is received."""
     sink = pa.BufferOutputStream()
     schema = FOREIGN_SCHEMAS[kind]
     with pa.ipc.new_stream(sink, schema) as writer:

@@ -1,4 +1,4 @@
-"""Frames of every type a topic can have, for the tests that need one of each. Small, and the same in every run."""
+"""Frames of every type that a topic can have, for tests that need one of each. Small, and the same in every run."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ EVERY_TYPE = {**LEAVES, **NESTED}
 
 
 class Sample(NamedTuple):
-    """A frame, the schemas it follows, and what is in it."""
+    """A frame, its schemas, and its content."""
 
     name: str
     frame: bytes
@@ -98,7 +98,7 @@ def typed_batch(types: dict[str, tuple[pa.DataType, list[object]]], repeat: int 
 
 
 def encode_in_chunks(batch: pa.RecordBatch, schema: TopicSchema, **options: object) -> bytes:
-    """`encode_frame` with a chunk per column although the frame is small."""
+    """`encode_frame` with a chunk per column, even for a small frame."""
     return encode_frame(batch, schema, chunk_per_column_bytes=0, **options).to_pybytes()  # type: ignore[arg-type]
 
 
@@ -114,14 +114,14 @@ TIMESTAMPS = pa.array([1_700_000_000_002, 1_700_000_000_000, 1_700_000_000_001],
 
 
 def pruned_answer(frame: Buffer, columns: Iterable[int]) -> bytes:
-    """What a reader of ``columns`` is answered with for a whole frame."""
+    """The answer to a reader of ``columns`` for a whole frame."""
     projection = plan_projection(frame, columns)
     view = memoryview(frame).cast("B")
     return b"".join([bytes(projection.prefix), *(view[start:end] for start, end in projection.ranges)])
 
 
 def statistics_of(head: Buffer) -> dict[int, ColumnStatistics]:
-    """What a frame's directory says of its columns, by id; header and directory are enough."""
+    """The statistics of a frame's directory by column id; header and directory are enough."""
     view = memoryview(head).cast("B")
     return parse_directory(view, parse_checked_header(view)).statistics()
 

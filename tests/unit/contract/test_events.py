@@ -1,4 +1,4 @@
-"""Log lines: one a line, verb first, whatever is in their fields."""
+"""Log events: one a line, verb first, whatever their fields contain."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from broker_runtime.contract.events import MOST_CHARS, event, shown
 _logger = logging.getLogger("broker_runtime.test_events")
 
 
-def _told(caplog: pytest.LogCaptureFixture) -> list[str]:
+def _logged(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records]
 
 
 def test_line_begins_with_the_verb_and_has_its_fields_in_order(caplog: pytest.LogCaptureFixture) -> None:
-    """A field that is not known is left out, and a percent sign is no format."""
+    """An unknown field is left out, and a percent sign is no format."""
     with caplog.at_level(logging.INFO):
         event(_logger, "open stream", kind="produce", client_id="100%s", partition=3, error=None, waited_s=1 / 3)
-    assert _told(caplog) == ["open stream kind=produce client_id=100%s partition=3 waited_s=0.333"]
+    assert _logged(caplog) == ["open stream kind=produce client_id=100%s partition=3 waited_s=0.333"]
     assert caplog.records[0].levelno == logging.INFO
     assert caplog.records[0].filename == "test_events.py", "the place is the caller's"
 
 
 def test_event_below_the_logger_s_level_costs_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """Its fields are not even made into text."""
+    """The fields are not even converted to text."""
 
     class Untold:
         def __str__(self) -> str:
@@ -34,7 +34,7 @@ def test_event_below_the_logger_s_level_costs_nothing(caplog: pytest.LogCaptureF
 
     with caplog.at_level(logging.INFO):
         event(_logger, "refuse call", level=logging.DEBUG, error=Untold())
-    assert _told(caplog) == []
+    assert _logged(caplog) == []
 
 
 @pytest.mark.parametrize(
@@ -61,26 +61,26 @@ def test_event_below_the_logger_s_level_costs_nothing(caplog: pytest.LogCaptureF
     ],
 )
 def test_value_is_one_word_or_quoted(value: object, text: str) -> None:
-    """Line ends, terminal commands and characters that turn the writing direction are shown and do nothing."""
+    """Line ends, terminal commands and characters that change the writing direction are escaped."""
     assert shown(value) == text
 
 
 def test_long_value_is_cut() -> None:
-    """A peer chooses how long some values are."""
-    told = shown("x" * 1_000_000)
-    assert told == f'"{"x" * (MOST_CHARS - 2)} …"'
+    """Some values are as long as a peer likes."""
+    text = shown("x" * 1_000_000)
+    assert text == f'"{"x" * (MOST_CHARS - 2)} …"'
     assert shown("x" * MOST_CHARS) == "x" * MOST_CHARS
 
 
-def test_error_says_what_it_is() -> None:
-    """Ours by its code, another one by its class."""
+def test_error_is_shown_by_code_or_class() -> None:
+    """Our errors are shown by code, others by class."""
     assert shown(LogStorageError("no disk")) == '"[KAFKA_STORAGE_ERROR] no disk"'
     assert shown(OSError("no\ndisk")) == r'"OSError: no\ndisk"'
 
 
-def test_traceback_follows_where_it_is_asked_for(caplog: pytest.LogCaptureFixture) -> None:
-    """For defects."""
+def test_traceback_follows_when_requested(caplog: pytest.LogCaptureFixture) -> None:
+    """Defects have a traceback."""
     error = ZeroDivisionError("a defect")
     event(_logger, "fail call", level=logging.ERROR, error=error, exc_info=error)
-    assert _told(caplog) == ['fail call error="ZeroDivisionError: a defect"']
+    assert _logged(caplog) == ['fail call error="ZeroDivisionError: a defect"']
     assert caplog.text.splitlines()[-1] == "ZeroDivisionError: a defect"

@@ -28,7 +28,7 @@ from broker_runtime.contract.flight import (
 
 
 @pytest.mark.parametrize("kind", errors.all_error_classes())
-def test_every_error_arrives_as_the_class_it_was(kind: type[errors.PylogError]) -> None:
+def test_every_error_arrives_as_its_own_class(kind: type[errors.PylogError]) -> None:
     """Errors travel as codes in extra_info."""
     sent = kind("offset 5 is not in 0 to 3")
     arrived = from_flight_error(to_flight_error(sent), "h:1")
@@ -38,7 +38,7 @@ def test_every_error_arrives_as_the_class_it_was(kind: type[errors.PylogError]) 
     assert arrived.retriable == sent.retriable
 
 
-def test_long_messages_are_cut_to_what_a_trailer_holds() -> None:
+def test_long_messages_are_cut_to_the_size_of_a_trailer() -> None:
     """gRPC refuses trailers above 8 KiB, and the error would be lost."""
     sent = to_flight_error(errors.SchemaMismatchError("é" * 100_000))
     assert len(sent.extra_info) + len(str(sent).encode()) * 3 < 8000
@@ -66,8 +66,8 @@ def test_foreign_exceptions_are_translated_and_name_the_address(foreign: Excepti
     assert "h:9092" in error.message
 
 
-def test_openings_say_kind_and_version_in_plain_sight() -> None:
-    """Other protocol versions are told by name."""
+def test_openings_have_kind_and_version_in_plain_text() -> None:
+    """Peers recognise another protocol version by name."""
     request = streams.ReadRequest(topic="t", partition=1, start=5)
     ticket = read_ticket(request).ticket
     assert ticket.startswith(b"pylog.read.1")
@@ -82,15 +82,15 @@ def test_openings_say_kind_and_version_in_plain_sight() -> None:
 @pytest.mark.parametrize(
     "data", [None, b"", b"x", b"pylog.", b"pylog.read.", b"pylog.read.1", b"pylog.read.1\x93", b"\0" * 10]
 )
-def test_what_opens_nothing_is_refused_with_what_would(data: bytes | None) -> None:
-    """Typed errors that say what is allowed."""
+def test_invalid_opening_is_refused_with_the_allowed_ones(data: bytes | None) -> None:
+    """The typed error says what is allowed."""
     with pytest.raises(errors.InvalidRequestError, match=r"pylog\.read\.1|ReadRequest"):
         decode_opening(data, Opening.READ)
 
 
 @given(st.binary(max_size=60))
 def test_random_openings_and_action_bodies_raise_only_typed_errors(data: bytes) -> None:
-    """Nothing but `RequestError` comes out of decoding."""
+    """Decoding raises only `RequestError`."""
     for call in (
         lambda: decode_opening(b"pylog.read.1" + data, Opening.READ),
         lambda: decode_opening(data, Opening.FETCH, Opening.PLAIN),
@@ -116,7 +116,7 @@ def test_actions_and_metadata_round_trip() -> None:
 
 
 def test_frames_travel_as_cells_and_one_cell_is_not_copied() -> None:
-    """Frames as one binary column."""
+    """Frames are the cells of one binary column."""
     one = pa.py_buffer(b"frame")
     batch = frames_batch([one])
     batch.validate(full=True)
@@ -128,20 +128,20 @@ def test_frames_travel_as_cells_and_one_cell_is_not_copied() -> None:
     assert frames_of(frames_batch([])) == frames_of(None) == []
 
 
-def test_offsets_that_end_with_a_piece_of_a_number_are_read_without_it() -> None:
-    """Arrow takes such a batch from a peer for a good one."""
+def test_offsets_that_end_with_a_partial_number_are_read_without_it() -> None:
+    """Arrow accepts such a batch from a peer."""
     offsets = pa.py_buffer(bytes(4) + b"\x03\0\0\0" + b"??")
     column = pa.Array.from_buffers(pa.binary(), 1, [None, offsets, pa.py_buffer(b"abc")], null_count=0)
     batch = pa.RecordBatch.from_arrays([column], schema=FRAMES_SCHEMA)
     assert [cell.to_pybytes() for cell in frames_of(batch)] == [b"abc"]
 
 
-def test_batch_that_does_not_hold_together_is_refused_before_it_is_read() -> None:
+def test_inconsistent_batch_is_refused_before_it_is_read() -> None:
     """A mutated batch segfaulted readers 6 times of 6, never after validation."""
     offsets = bytearray(8)
     column = pa.Array.from_buffers(pa.binary(), 1, [None, pa.py_buffer(offsets), pa.py_buffer(b"short")])
     mutated = pa.RecordBatch.from_arrays([column], schema=FRAMES_SCHEMA)
-    offsets[4:] = (1 << 30).to_bytes(4, "little")  # as bytes from a peer may be: pyarrow checks its own batches only
+    offsets[4:] = (1 << 30).to_bytes(4, "little")  # as bytes from a peer may be: pyarrow validates only its own batches
     for batch in (
         mutated,
         pa.record_batch({"frames": ["text"]}),
@@ -153,7 +153,7 @@ def test_batch_that_does_not_hold_together_is_refused_before_it_is_read() -> Non
 
 
 @pytest.mark.parametrize("kind", FOREIGN_SCHEMAS)
-def test_batch_whose_names_are_no_text_is_refused_like_any_other(kind: str) -> None:
-    """What is shown of a peer's schema may be bytes that are not UTF-8."""
+def test_batch_whose_names_are_not_utf8_is_refused_like_any_other(kind: str) -> None:
+    """The names in a peer's schema may be bytes that are not UTF-8."""
     with pytest.raises(errors.InvalidRequestError):
         frames_of(foreign_batch(kind))

@@ -1,4 +1,4 @@
-"""Damaged, foreign and malicious frames are refused, by the error that says which they are."""
+"""Damaged, foreign and malicious frames are refused with the error that says which they are."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ FRAME = encode_frame(untyped_batch(), UNTYPED, timestamps=7).to_pybytes()
 HISTORY = SchemaHistory()
 
 
-def mended(frame: bytes | bytearray) -> bytes:
-    """``frame`` with checksums that are right: what a malicious producer sends."""
+def with_checksums(frame: bytes | bytearray) -> bytes:
+    """``frame`` with correct checksums: what a malicious producer sends."""
     data = bytearray(frame)
     header = HEADER_BYTES
     directory_bytes = int.from_bytes(data[108:112], "little")
@@ -44,15 +44,15 @@ def mended(frame: bytes | bytearray) -> bytes:
 
 
 def patched(position: int, layout: str, value: int, frame: bytes = FRAME) -> bytes:
-    """``frame`` with one number replaced and its checksums right."""
+    """``frame`` with one number replaced and its checksums corrected."""
     data = bytearray(frame)
     struct.pack_into("<" + layout, data, position, value)
-    return mended(data)
+    return with_checksums(data)
 
 
-def test_mending_is_what_encoding_does() -> None:
-    """The tests below change only what they say they change."""
-    assert mended(FRAME) == FRAME
+def test_repaired_checksums_equal_encoded_ones() -> None:
+    """The tests below change only the field that they name."""
+    assert with_checksums(FRAME) == FRAME
 
 
 @pytest.mark.parametrize(
@@ -63,10 +63,8 @@ def test_mending_is_what_encoding_does() -> None:
         OSError("LZ4 decompress failed: ERROR_allocation_failed"),
     ],
 )
-def test_lack_of_memory_while_decoding_is_not_taken_for_damage(
-    error: Exception, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The bytes may be sound: whoever asks again later gets them."""
+def test_lack_of_memory_while_decoding_is_not_damage(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bytes may be sound: a later attempt returns them."""
 
     def read_record_batch(*_: object) -> None:
         raise error
@@ -78,8 +76,8 @@ def test_lack_of_memory_while_decoding_is_not_taken_for_damage(
     assert decode_frame(FRAME, HISTORY).batch.num_rows
 
 
-def test_lack_of_memory_while_values_are_checked_is_not_taken_for_damage(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same one step later."""
+def test_lack_of_memory_while_values_are_checked_is_not_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same holds one step later."""
 
     class Column:
         def validate(self, *, full: bool) -> None:
@@ -94,7 +92,7 @@ def test_lack_of_memory_while_values_are_checked_is_not_taken_for_damage(monkeyp
         decode_frame(FRAME, HISTORY)
 
 
-def test_every_flipped_byte_outside_of_the_stamp_is_noticed() -> None:
+def test_every_flipped_byte_outside_the_stamp_is_noticed() -> None:
     """Every byte of a frame is under a checksum, padding included."""
     chunked = encode_in_chunks(typed_batch(LEAVES), typed_schema(LEAVES), timestamps=7, codec="lz4")
     for frame in (FRAME, chunked):
@@ -106,7 +104,7 @@ def test_every_flipped_byte_outside_of_the_stamp_is_noticed() -> None:
 
 
 def test_every_cut_and_every_addition_is_noticed() -> None:
-    """A torn frame is no frame."""
+    """A torn frame is not a frame."""
     for end in range(len(FRAME)):
         with pytest.raises(CorruptRecordError):
             verify_frame(FRAME[:end])
@@ -127,7 +125,9 @@ def test_every_cut_and_every_addition_is_noticed() -> None:
         (46, "H", 1 << 15),
     ],
 )
-def test_unknown_version_or_feature_is_told_from_damage_by_the_checksum(position: int, layout: str, value: int) -> None:
+def test_unknown_version_or_feature_is_distinguished_from_damage_by_the_checksum(
+    position: int, layout: str, value: int
+) -> None:
     """An unknown required bit is refused; undamaged bytes of a newer version must be kept, not cut."""
     newer = patched(position, layout, value)
     with pytest.raises(UnsupportedVersionError):
@@ -144,7 +144,7 @@ def test_unknown_version_or_feature_is_told_from_damage_by_the_checksum(position
 
 
 def test_unknown_optional_feature_is_ignored() -> None:
-    """Optional feature bits do not keep a reader away."""
+    """Optional feature bits do not stop a reader."""
     assert decode_frame(patched(52, "I", 0xFFFF), HISTORY).batch.equals(untyped_batch())
 
 
@@ -190,7 +190,7 @@ def test_unknown_optional_feature_is_ignored() -> None:
 def test_field_out_of_bounds_is_refused_although_the_checksums_are_right(
     position: int, layout: str, value: int
 ) -> None:
-    """What the header and directory say is checked, not believed."""
+    """The header and the directory are checked, not trusted."""
     wrong = patched(position, layout, value)
     with pytest.raises(CorruptRecordError):
         decode_frame(wrong, HISTORY)
@@ -199,7 +199,7 @@ def test_field_out_of_bounds_is_refused_although_the_checksums_are_right(
 
 
 def test_parse_header_needs_a_whole_header_at_the_position() -> None:
-    """Positions outside of the buffer are refused, not read."""
+    """Positions outside the buffer are refused, not read."""
     assert parse_header(b"\0" * 64 + FRAME, 64) == parse_header(FRAME)
     for position in (1, len(FRAME) - 64, len(FRAME), len(FRAME) + 1000):
         with pytest.raises(CorruptRecordError):
@@ -207,7 +207,7 @@ def test_parse_header_needs_a_whole_header_at_the_position() -> None:
 
 
 def test_leader_refuses_other_columns_than_the_schemas() -> None:
-    """Rows = record count, fields match the schema id, without decoding rows."""
+    """The row count and the schema id's fields are checked without decoding rows."""
     schema = TopicSchema(schema_id=0, arrow=pa.schema([pa.field("a", pa.int32(), nullable=False), ("b", pa.string())]))
     good = encode_frame(pa.record_batch({"a": pa.array([1], pa.int32()), "b": ["x"]}), schema, timestamps=0)
     check_frame_schema(good, SchemaHistory([schema]))
@@ -263,8 +263,8 @@ def test_decompression_bomb_is_refused_before_arrow_allocates(codec: str, claime
     assert pa.total_allocated_bytes() == before
 
 
-def test_values_that_arrow_would_follow_out_of_the_buffer_are_refused() -> None:
-    """Offsets of strings that point outside crash whoever reads them, so nobody gets to."""
+def test_values_that_point_outside_the_buffer_are_refused() -> None:
+    """String offsets that point outside would crash a reader, so no reader gets them."""
     schema = TopicSchema(schema_id=0, arrow=pa.schema([("text", pa.string())]))
     frame = encode_frame(pa.record_batch({"text": ["abc", "defg"]}), schema, timestamps=0).to_pybytes()
     offsets = struct.pack("<iii", 0, 3, 7)
@@ -273,14 +273,14 @@ def test_values_that_arrow_would_follow_out_of_the_buffer_are_refused() -> None:
         data = bytearray(frame)
         data[position : position + 12] = struct.pack("<iii", *wrong)
         with pytest.raises(CorruptRecordError, match="damaged"):
-            decode_frame(mended(data), SchemaHistory([schema]))
+            decode_frame(with_checksums(data), SchemaHistory([schema]))
     not_utf8 = frame.replace(b"abcdefg", b"ab\xffdefg")
     with pytest.raises(CorruptRecordError, match="damaged"):
-        decode_frame(mended(not_utf8), SchemaHistory([schema]))
+        decode_frame(with_checksums(not_utf8), SchemaHistory([schema]))
 
 
-def test_statistics_that_cannot_be_are_refused_by_the_leader() -> None:
-    """Statistics are never wrong in a way that can be seen without the rows."""
+def test_impossible_statistics_are_refused_by_the_leader() -> None:
+    """Statistics that are visibly wrong without the rows are refused."""
     schema = TopicSchema(schema_id=0, arrow=pa.schema([("n", pa.int64())]))
     batch = pa.record_batch({"n": pa.array(range(40), pa.int64())})
     frame = encode_frame(batch, schema, timestamps=0).to_pybytes()
@@ -304,8 +304,8 @@ def test_statistics_that_cannot_be_are_refused_by_the_leader() -> None:
     assert (unknown.minimum, unknown.maximum, unknown.null_count) == (None, None, 0)
 
 
-def test_nulls_inside_of_a_column_that_allows_none_there_are_refused_by_the_reader() -> None:
-    """Spark compiles code that never asks whether such a value is null."""
+def test_nested_nulls_that_a_column_forbids_are_refused_by_the_reader() -> None:
+    """Spark's generated code never checks such a value for null."""
     loose = TopicSchema(schema_id=0, arrow=pa.schema([("c", pa.list_(pa.field("element", pa.string())))]))
     strict_type = pa.list_(pa.field("element", pa.string(), nullable=False))
     strict = TopicSchema(schema_id=0, arrow=pa.schema([("c", strict_type)]))

@@ -1,6 +1,7 @@
-"""The bytes of frames, pinned: what one version wrote, every later one reads, and writes where nothing compresses.
+"""Pinned frame bytes: every later version reads what an earlier one wrote, and writes the same bytes where nothing is
+compressed.
 
-``python tests/unit/contract/test_frame_golden.py`` writes the files anew; a change of theirs is a change of the format.
+``python tests/unit/contract/test_frame_golden.py`` writes the files again; if they change, the format has changed.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ STATISTICS = {
 
 
 def stamped() -> bytes:
-    """As it lies in a leader's log."""
+    """The frame as it is in a leader's log."""
     sample = BY_NAME["leaves-chunks-none"]
     head = stamp(
         sample.frame,
@@ -61,12 +62,12 @@ def stamped() -> bytes:
 
 
 def pruned() -> bytes:
-    """As it is answered to a reader of two columns."""
+    """The frame as it is sent to a reader of two columns."""
     return pruned_answer(stamped(), (3, 8))
 
 
 def with_statistics() -> bytes:
-    """Long enough to have min and max; an idempotent producer's."""
+    """A frame of an idempotent producer, long enough to have min and max."""
     return encode_frame(
         typed_batch(STATISTICS, 12),
         typed_schema(STATISTICS),
@@ -83,7 +84,7 @@ SPECIAL = {"stamped": stamped, "pruned": pruned, "statistics": with_statistics}
 
 @pytest.mark.parametrize("name", NAMES)
 def test_golden_frame_is_read(name: str) -> None:
-    """What is in users' logs stays readable."""
+    """The logs of users stay readable."""
     sample: Sample = BY_NAME[name]
     golden = (GOLDEN / f"{name}.frame").read_bytes()
     verify_frame(golden)
@@ -93,7 +94,7 @@ def test_golden_frame_is_read(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.endswith("-none")])
-def test_golden_frame_is_what_is_written(name: str) -> None:
+def test_golden_frame_equals_the_written_one(name: str) -> None:
     """The layout does not drift."""
     assert BY_NAME[name].frame == (GOLDEN / f"{name}.frame").read_bytes()
 
@@ -105,7 +106,7 @@ def test_golden_frame_of_leader_server_and_idempotent_producer(name: str) -> Non
 
 
 def test_golden_stamp_and_pruned_answer_are_read() -> None:
-    """Read as a reader would, from the file alone."""
+    """They are read as a reader does, from the file alone."""
     history = BY_NAME["leaves-chunks-none"].schemas
     whole = (GOLDEN / "stamped.frame").read_bytes()
     header = verify_frame(whole, topic_id=TOPIC_ID, partition=PARTITION)
@@ -117,7 +118,7 @@ def test_golden_stamp_and_pruned_answer_are_read() -> None:
 
 
 def test_golden_statistics_are_read() -> None:
-    """The predicate of a later version stands on these bytes."""
+    """The predicate of a later version relies on these bytes."""
     golden = (GOLDEN / "statistics.frame").read_bytes()
     header = parse_header(golden)
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (77, 2, 1000)
@@ -129,7 +130,7 @@ def test_golden_statistics_are_read() -> None:
 
 
 def write() -> None:
-    """Make the files."""
+    """Writes the files."""
     GOLDEN.mkdir(exist_ok=True)
     for name in NAMES:
         (GOLDEN / f"{name}.frame").write_bytes(BY_NAME[name].frame)

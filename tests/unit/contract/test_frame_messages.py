@@ -1,4 +1,4 @@
-"""The metadata of a chunk's message, which is parsed once however often its bytes come."""
+"""The metadata of a chunk's message is parsed once, however often its bytes are read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from broker_runtime.contract.schema import TopicSchema
 
 
 def _chunk(columns: int, rows: int = 3) -> bytes:
-    """The only chunk of a frame of so many integer columns."""
+    """The only chunk of a frame with that many integer columns."""
     names = [f"c{number}" for number in range(columns)]
     schema = TopicSchema(schema_id=0, arrow=pa.schema([(name, pa.int64()) for name in names]))
     batch = pa.record_batch({name: pa.array(range(rows)) for name in names})
@@ -23,7 +23,7 @@ def _chunk(columns: int, rows: int = 3) -> bytes:
 
 
 def test_metadata_seen_before_is_checked_against_the_chunk_at_hand() -> None:
-    """A chunk that says what a sound one said, but is cut, is refused all the same."""
+    """A cut chunk with the metadata of a sound one is refused all the same."""
     chunk = _chunk(columns=2)
     found = messages.parse_message(memoryview(chunk))
     assert found.rows == 3
@@ -34,15 +34,15 @@ def test_metadata_seen_before_is_checked_against_the_chunk_at_hand() -> None:
 
 
 def test_metadata_that_was_refused_is_refused_again() -> None:
-    """No outcome but a sound one is remembered."""
+    """Only sound outcomes are remembered."""
     chunk = _chunk(columns=1, rows=777).replace((777).to_bytes(8, "little"), (-777).to_bytes(8, "little", signed=True))
     for _ in range(3):
         with pytest.raises(CorruptRecordError, match="-777"):
             messages.parse_message(memoryview(chunk))
 
 
-def test_metadata_is_remembered_within_bounds() -> None:
-    """What producers send cannot make a broker remember without end: few messages, and only small ones."""
+def test_remembered_metadata_is_bounded() -> None:
+    """Producers cannot make a broker remember without bounds: it keeps few messages, and only small ones."""
     messages._parse_known.cache_clear()
     wide = _chunk(columns=60)
     assert messages.parse_message(memoryview(wide)).node_count == 60

@@ -1,4 +1,4 @@
-"""Answers that leave columns out: what is in them is checked as before, what is not in them is known to be missing."""
+"""Pruned answers: the columns they have are checked as before, the others are known to be missing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ BATCH = typed_batch(TYPES)
 
 
 def stamped_frame(codec: str) -> bytes:
-    """A frame with a chunk per column, as a leader's log has it."""
+    """A frame with a chunk per column, as it is in a leader's log."""
     frame = encode_in_chunks(BATCH, SCHEMA, timestamps=TIMESTAMPS, headers=HEADERS, codec=codec)
     head = stamp(
         frame,
@@ -58,7 +58,7 @@ def stamped_frame(codec: str) -> bytes:
     [(0,), (8,), (0, 1, 2), (3, 20), (TIMESTAMP_COLUMN_ID,), (5, HEADERS_COLUMN_ID), (HEADERS_COLUMN_ID, 0)],
 )
 def test_pruned_frame_decodes_to_its_columns(codec: str, columns: tuple[int, ...]) -> None:
-    """S8: only the columns asked for leave the broker, and every checksum of them holds."""
+    """S8: only the requested columns leave the broker, and all their checksums hold."""
     frame = stamped_frame(codec)
     answer = pruned_answer(frame, columns)
     assert len(answer) < len(frame) * 0.6
@@ -72,7 +72,7 @@ def test_pruned_frame_decodes_to_its_columns(codec: str, columns: tuple[int, ...
     assert decoded.constant_timestamp_ms is None
 
 
-def test_pruned_frames_lie_back_to_back_with_whole_ones() -> None:
+def test_pruned_frames_follow_whole_ones_back_to_back() -> None:
     """One answer may have both kinds."""
     frame = stamped_frame("none")
     answer = pruned_answer(frame, (1,))
@@ -80,7 +80,7 @@ def test_pruned_frames_lie_back_to_back_with_whole_ones() -> None:
 
 
 def test_pruned_frame_is_refused_when_appended_damaged_or_asked_for_more() -> None:
-    """The reader still checks every checksum; a pruned frame is never appended."""
+    """The reader still verifies every checksum; a pruned frame is never appended."""
     frame = stamped_frame("none")
     answer = pruned_answer(frame, (1, 8))
     with pytest.raises(CorruptRecordError, match="pruned"):
@@ -100,8 +100,8 @@ def test_pruned_frame_is_refused_when_appended_damaged_or_asked_for_more() -> No
             decode_frame(answer[:end], HISTORY, columns=(1, 8))
 
 
-def test_plan_needs_no_more_than_header_and_directory_and_joins_neighbours() -> None:
-    """A broker reads the head, then the ranges; nothing else."""
+def test_plan_needs_only_header_and_directory_and_joins_neighbours() -> None:
+    """A broker reads the head, then the ranges, and nothing else."""
     frame = stamped_frame("none")
     head = frame[: parse_header(frame).head_bytes]
     plan = plan_projection(head, (2, 3, 4, 9))
@@ -113,7 +113,7 @@ def test_plan_needs_no_more_than_header_and_directory_and_joins_neighbours() -> 
         plan_projection(head[:-64], (2,))
 
 
-def test_frame_with_one_chunk_goes_out_whole() -> None:
+def test_frame_with_one_chunk_is_sent_whole() -> None:
     """A small frame is not worth a chunk per column."""
     small = encode_frame(BATCH, SCHEMA, timestamps=0).to_pybytes()
     assert pruned_answer(small, (0,)) == small

@@ -1,4 +1,4 @@
-"""Round trips of whatever Hypothesis thinks of: types, nulls, slices, projections, codecs."""
+"""Round trips of anything that Hypothesis generates: types, nulls, slices, projections, codecs."""
 
 from __future__ import annotations
 
@@ -51,23 +51,23 @@ Typed = tuple[pa.DataType, st.SearchStrategy[Any]]
 
 
 def optional(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """A value or null."""
+    """The value or null."""
     return st.one_of(st.none(), strategy)
 
 
 def as_list(typed: Typed) -> Typed:
-    """A list of it."""
+    """A list of the value."""
     return pa.list_(pa.field("element", typed[0])), st.lists(optional(typed[1]), max_size=3)
 
 
 def as_map(typed: Typed) -> Typed:
-    """A map from strings to it."""
+    """A map from strings to the value."""
     kind = pa.map_(pa.field("key", pa.string(), nullable=False), pa.field("value", typed[0]))
     return kind, st.lists(st.tuples(st.text(max_size=3), optional(typed[1])), max_size=3)
 
 
 def as_struct(members: list[Typed]) -> Typed:
-    """A struct of them."""
+    """A struct of the values."""
     names = [f"f{i}" for i in range(len(members))]
     kind = pa.struct([(name, member[0]) for name, member in zip(names, members, strict=True)])
     return kind, st.fixed_dictionaries({name: optional(member[1]) for name, member in zip(names, members, strict=True)})
@@ -84,7 +84,7 @@ TYPES = st.recursive(
 
 @st.composite
 def batches(draw: st.DrawFn) -> tuple[pa.RecordBatch, TopicSchema]:
-    """A batch of one to four columns and up to twelve rows, perhaps a slice of a longer one, and its schema."""
+    """A batch of one to four columns and up to twelve rows, possibly a slice of a longer one, and its schema."""
     columns = draw(st.lists(TYPES, min_size=1, max_size=4))
     schema = TopicSchema(schema_id=0, arrow=pa.schema([(f"c{i}", kind) for i, (kind, _) in enumerate(columns)]))
     rows = draw(st.integers(1, 12))
@@ -97,7 +97,7 @@ def batches(draw: st.DrawFn) -> tuple[pa.RecordBatch, TopicSchema]:
 
 
 def text(batch: pa.RecordBatch) -> str:
-    """What is in it; NaN equals itself as text."""
+    """Its content as text, in which NaN equals itself."""
     return str([column.to_pylist() for column in batch.columns])
 
 
@@ -111,7 +111,7 @@ FEW = settings(SLOW, max_examples=20)
 def test_any_batch_round_trips(
     made: tuple[pa.RecordBatch, TopicSchema], codec: str, chunks: bool, data: st.DataObject
 ) -> None:
-    """What is produced is what is consumed; the leader finds nothing wrong with it."""
+    """The consumed batch equals the produced one, and the leader accepts it."""
     batch, schema = made
     rows = batch.num_rows
     times = pa.array(data.draw(st.lists(st.integers(0, 2**40), min_size=rows, max_size=rows)), pa.int64())
@@ -139,7 +139,7 @@ def test_any_batch_round_trips(
 
 @FEW
 @given(batches(), CODECS, st.integers(1, 2000))
-def test_any_batch_splits_into_frames_that_make_it_up(
+def test_frames_of_any_split_batch_add_up_to_it(
     made: tuple[pa.RecordBatch, TopicSchema], codec: str, target: int
 ) -> None:
     """Slices are contiguous and in order, whatever their size."""
@@ -152,7 +152,7 @@ def test_any_batch_splits_into_frames_that_make_it_up(
 @FEW
 @given(batches())
 def test_any_topics_schema_is_its_own_normal_form(made: tuple[pa.RecordBatch, TopicSchema]) -> None:
-    """Bytes and normal form keep what Spark has."""
+    """Bytes and normal form keep Spark's types."""
     batch, schema = made
     assert check_topic_schema(schema.arrow).equals(schema.arrow, check_metadata=True)
     assert schema_from_bytes(schema_to_bytes(schema.arrow)).equals(schema.arrow, check_metadata=True)

@@ -1,4 +1,4 @@
-"""What is encoded is what is decoded, for every type, layout and codec."""
+"""The decoded frame equals the encoded one, for every type, layout and codec."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ STAMP = {"leader_epoch": 4, "append_time_ms": 1_800_000_000_000, "high_watermark
 
 @pytest.mark.parametrize("sample", ALL, ids=[sample.name for sample in ALL])
 def test_frame_round_trips(sample: Sample) -> None:
-    """Every Arrow type of a Spark schema, in one chunk or a chunk per column, lz4, zstd or plain."""
+    """This holds for every Arrow type of a Spark schema, in one chunk or a chunk per column, with lz4, zstd or no
+    codec.
+    """
     verify_frame(sample.frame)
     check_frame_schema(sample.frame, sample.schemas)
     decoded = decode_frame(pa.py_buffer(sample.frame), sample.schemas)
@@ -64,7 +66,7 @@ def test_frame_round_trips(sample: Sample) -> None:
 @pytest.mark.parametrize("name", EVERY_TYPE)
 @pytest.mark.parametrize("codec", ["none", "lz4", "zstd"])
 def test_frame_of_a_slice_holds_only_the_slice(name: str, codec: str) -> None:
-    """A slice of a large batch makes a small frame, whatever the offset of its bits."""
+    """A slice of a large batch makes a small frame, whatever its bit offset is."""
     types = {name: EVERY_TYPE[name]}
     whole = typed_batch(types, 1000)
     schema = typed_schema(types)
@@ -77,7 +79,7 @@ def test_frame_of_a_slice_holds_only_the_slice(name: str, codec: str) -> None:
 
 
 def test_decode_shares_the_frames_memory_when_it_is_not_compressed() -> None:
-    """No copy from the network to the reader."""
+    """Nothing is copied from the network to the reader."""
     encoded = encode_frame(untyped_batch(), UNTYPED, timestamps=0)
     value = decode_frame(encoded, SchemaHistory()).batch.column("value")
     start, end = encoded.address, encoded.address + encoded.size
@@ -85,7 +87,7 @@ def test_decode_shares_the_frames_memory_when_it_is_not_compressed() -> None:
 
 
 def test_absent_columns_are_null_and_new_columns_are_null_in_old_frames() -> None:
-    """Evolution by adding nullable columns costs the frames of before nothing."""
+    """Adding nullable columns costs existing frames nothing."""
     old = TopicSchema(schema_id=0, arrow=pa.schema([("a", pa.int32())]))
     new = TopicSchema(schema_id=1, arrow=pa.schema([("a", pa.int32()), ("b", pa.string())]))
     batch = pa.record_batch({"a": pa.array([1, 2], pa.int32())})
@@ -97,7 +99,7 @@ def test_absent_columns_are_null_and_new_columns_are_null_in_old_frames() -> Non
 
 
 def test_columns_are_taken_by_name_and_given_in_schema_order() -> None:
-    """A batch may have its columns in any order; those asked for come back in the order asked."""
+    """A batch may have its columns in any order; requested ones come back in the requested order."""
     schema = TopicSchema(schema_id=0, arrow=pa.schema([("a", pa.int32()), ("b", pa.string()), ("c", pa.bool_())]))
     batch = pa.record_batch({"c": [True], "a": pa.array([1], pa.int32())})
     history = SchemaHistory([schema])
@@ -108,8 +110,8 @@ def test_columns_are_taken_by_name_and_given_in_schema_order() -> None:
     assert (only_times.batch.num_rows, only_times.batch.num_columns) == (1, 0)
 
 
-def test_encode_refuses_what_is_not_the_schemas() -> None:
-    """A wrong column is refused by name before it becomes a frame."""
+def test_encode_refuses_columns_that_do_not_fit_the_schema() -> None:
+    """A wrong column is refused by name before encoding."""
     schema = TopicSchema(
         schema_id=0, arrow=pa.schema([pa.field("delay", pa.int32(), nullable=False), pa.field("carrier", pa.string())])
     )
@@ -132,8 +134,8 @@ def test_encode_refuses_what_is_not_the_schemas() -> None:
         encode_frame(pa.record_batch({"delay": delay}), schema, timestamps=0, codec="snappy")
 
 
-def test_header_has_what_was_given() -> None:
-    """Every field of the header travels."""
+def test_header_round_trips() -> None:
+    """Every field of the header survives."""
     encoded = encode_frame(
         untyped_batch(),
         UNTYPED,
@@ -157,7 +159,7 @@ def test_header_has_what_was_given() -> None:
 
 
 def test_numbering_a_frame_equals_encoding_it_with_the_number() -> None:
-    """A producer numbers a frame when it first sends it; nothing else of the frame changes."""
+    """A producer numbers a frame when it first sends it; nothing else in the frame changes."""
     for codec in ("none", "zstd"):
         frames = [
             encode_frame(untyped_batch(), UNTYPED, timestamps=TIMESTAMPS, headers=HEADERS, codec=codec, **number)
@@ -170,7 +172,7 @@ def test_numbering_a_frame_equals_encoding_it_with_the_number() -> None:
         number_frame(frames[0].to_pybytes(), producer_id=1, producer_epoch=0, base_sequence=0)
 
 
-def test_stamp_leaves_the_producers_bytes_alone_and_belongs_to_one_partition() -> None:
+def test_stamp_keeps_the_producers_bytes_and_belongs_to_one_partition() -> None:
     """The leader stamps without touching the rest; a frame stamped for another partition is refused."""
     encoded = encode_frame(untyped_batch(), UNTYPED, timestamps=TIMESTAMPS).to_pybytes()
     stamped = stamp(encoded, base_offset=100, partition=PARTITION, **STAMP) + encoded[STAMP_BYTES:]
@@ -190,7 +192,7 @@ def test_stamp_leaves_the_producers_bytes_alone_and_belongs_to_one_partition() -
 
 
 def test_log_append_time_replaces_the_records_times_without_a_new_checksum() -> None:
-    """`message.timestamp.type=LogAppendTime` is said in the leader's part."""
+    """`message.timestamp.type=LogAppendTime` is part of the leader's stamp."""
     encoded = encode_frame(untyped_batch(), UNTYPED, timestamps=TIMESTAMPS).to_pybytes()
     stamped = stamp(encoded, base_offset=0, partition=0, log_append_time=True, **STAMP) + encoded[STAMP_BYTES:]
     decoded = decode_frame(stamped, SchemaHistory(), topic_id=TOPIC_ID, partition=0)
@@ -199,7 +201,7 @@ def test_log_append_time_replaces_the_records_times_without_a_new_checksum() -> 
 
 
 def test_equal_timestamps_and_empty_headers_take_no_column() -> None:
-    """A column that says nothing is left out."""
+    """A column without information is omitted."""
     same = pa.array([9, 9, 9], pa.int64())
     nothing = pa.nulls(3, HEADERS.type)
     encoded = encode_frame(untyped_batch(), UNTYPED, timestamps=same, headers=nothing)
@@ -209,8 +211,8 @@ def test_equal_timestamps_and_empty_headers_take_no_column() -> None:
     assert HEADERS_COLUMN_ID > TIMESTAMP_COLUMN_ID > frames.MAX_RECORDS_PER_FRAME % 0xFFFE
 
 
-def test_frames_lie_back_to_back_and_a_cut_one_is_refused() -> None:
-    """Frames need no index to be walked, and slices share memory."""
+def test_frames_are_stored_back_to_back_and_a_cut_one_is_refused() -> None:
+    """Frames can be walked without an index, and slices share memory."""
     one, two = ALL[0].frame, ALL[-1].frame
     buffer = pa.py_buffer(one + two)
     found = list(iter_frames(buffer))
@@ -237,8 +239,8 @@ def test_split_makes_contiguous_frames_of_the_target_size() -> None:
     assert whole.equals(times)
 
 
-def test_split_keeps_every_frame_below_the_limit_where_records_differ_in_size() -> None:
-    """One large record among small ones stands alone; one above the limit is refused."""
+def test_split_keeps_every_frame_below_the_limit_when_records_differ_in_size() -> None:
+    """A large record among small ones gets a frame of its own; one above the limit is refused."""
     values = [b"x"] * 1000 + [b"y" * 50_000] + [b"z"] * 1000
     batch = pa.record_batch({"value": pa.array(values)})
     parts = split_into_frames(batch, UNTYPED, timestamps=0, target_bytes=20_000, max_bytes=52_000)
@@ -260,7 +262,7 @@ def test_chunks_are_aligned_and_one_per_column() -> None:
 
 
 def test_timestamp_column_comes_from_the_frame_without_work_by_record() -> None:
-    """S7: the timestamp column as Spark has it."""
+    """S7: Spark's timestamp column costs no work per record."""
     encoded = encode_frame(untyped_batch(), UNTYPED, timestamps=TIMESTAMPS).to_pybytes()
     stamped = stamp(encoded, base_offset=7, partition=0, **STAMP) + encoded[STAMP_BYTES:]
     decoded = decode_frame(stamped, SchemaHistory())
@@ -277,7 +279,7 @@ def test_timestamp_column_comes_from_the_frame_without_work_by_record() -> None:
 
 
 def test_the_widest_frame_round_trips_in_one_chunk_and_in_a_chunk_per_column() -> None:
-    """4,096 columns and the system's two are within every limit."""
+    """4,096 columns and the two of the system are within every limit."""
     arrow = pa.schema([(f"c{i}", pa.string()) for i in range(4096)])
     schema = TopicSchema(schema_id=0, arrow=arrow)
     values = pa.array(["x" * 40, None, "y" * 40] * 11)

@@ -1,6 +1,6 @@
-"""What is made from the definitions of settings is up to date: README's tables, and the keywords of the clients.
+"""Everything generated from the settings' definitions is up to date: README's tables and the clients' keywords.
 
-``python tests/unit/contract/test_generated.py`` makes both again.
+``python tests/unit/contract/test_generated.py`` generates both again.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ _TYPES = {
     Kind.BOOLEAN: "bool",
     Kind.NAMES: "Sequence[str] | str | None",
 }
-"""What a caller may write, where that is the same for all settings of a kind."""
+"""The annotation for a caller, where it is the same for all settings of a kind."""
 
 
 def with_tables(text: str) -> str:
-    """README with every table of settings made again."""
+    """README with every table of settings generated again."""
     return _TABLE.sub(lambda found: f"{found[1]}{reference_table(found[2]).strip()}\n{found[3]}", text)  # type: ignore[arg-type]
 
 
 def with_keywords(text: str) -> str:
-    """The module of definitions with the keywords made again."""
+    """The module of definitions with the keywords generated again."""
     classes = [keywords_of(AdminSettings), keywords_of(ProducerSettings), keywords_of(ConsumerSettings)]
     return _KEYWORDS.sub(lambda found: found[1] + "\n\n".join(classes) + "\n\n" + found[2], text)
 
 
 def keywords_of(settings_class: type) -> str:
-    """The source of the class of keywords that belongs to a client's class of settings.
+    """The source of the class of keywords for a client's class of settings.
 
-    ``bootstrap_servers`` is left out: it is a parameter of its own in every client.
+    ``bootstrap_servers`` is omitted: it is a parameter of its own in every client.
     """
     scope = settings_class.__name__.removesuffix("Settings")
     base = "TypedDict" if settings_class is AdminSettings else "AdminKeywords"
@@ -64,7 +64,7 @@ def keywords_of(settings_class: type) -> str:
 
 
 def written_type(setting: Setting, parsed: Any) -> str:
-    """What a caller may write for the setting; ``parsed`` is the type that its value has then."""
+    """The annotation of the setting for a caller; ``parsed`` is the type of its parsed value."""
     if setting.kind in _TYPES:
         return _TYPES[setting.kind]
     parts = (parsed,) if get_origin(parsed) is Literal else get_args(parsed)
@@ -72,14 +72,14 @@ def written_type(setting: Setting, parsed: Any) -> str:
 
 
 def literal(setting: Setting) -> str:
-    """The words that choose, the other words for them, and whole numbers without quotes."""
+    """The words to choose from, their synonyms, and whole numbers without quotes."""
     words = [*setting.choices, *(alias for alias, _ in setting.aliases)]
     numbers = [word for word in words if re.fullmatch(r"-?\d+", word)]
     return f"Literal[{', '.join([*map(json.dumps, words), *numbers])}]"
 
 
 def name_of(part: Any) -> str:
-    """A type as it is written where its names are imported."""
+    """A type as it is written in a module that imports its names."""
     return "None" if part is type(None) else re.sub(r"\b(typing|collections\.abc)\.", "", str(part))
 
 
@@ -91,7 +91,7 @@ def test_readme_has_the_settings_of_the_code() -> None:
 
 
 def test_keywords_of_clients_are_their_settings() -> None:
-    """A type checker knows each setting of a client as a keyword, and what may be written for it."""
+    """A type checker knows each setting of a client as a keyword, and the types it accepts."""
     text = DEFINITIONS.read_text()
     assert len(_KEYWORDS.findall(text)) == 1
     assert with_keywords(text) == text

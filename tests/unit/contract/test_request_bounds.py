@@ -1,4 +1,4 @@
-"""What a request may be at most: its bytes, before anything is decoded, and the length of each list in it."""
+"""The bounds of a request: its bytes, before anything is decoded, and the length of each list in it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _LARGEST_ENTRIES = {
 
 
 def lists_of(kind: Any, path: str = "$", bound: int | None = None) -> Iterator[tuple[str, int | None, Any]]:
-    """All lists and maps inside a type, with their bounds; tuples of a fixed length are none."""
+    """All lists and maps inside a type, with their bounds; tuples of a fixed length do not count."""
     origin, inside = typing.get_origin(kind), typing.get_args(kind)
     if origin is Annotated:
         lengths = [each.max_length for each in inside[1:] if isinstance(each, msgspec.Meta)]
@@ -74,15 +74,15 @@ class Outer(msgspec.Struct):
     text: Annotated[str, msgspec.Meta(max_length=5)] = ""
 
 
-def test_look_for_lists_finds_each_kind() -> None:
-    """The test that follows is worth no more than this one."""
+def test_search_for_lists_finds_each_kind() -> None:
+    """The next test is worth no more than this one."""
     found = {path: bound for path, bound, _ in lists_of(Outer)}
     assert found == {"$.bare": None, "$.bare[].numbers": None, "$.pairs": 3, "$.map": None, "$.map[]": 4}
 
 
 @pytest.mark.parametrize("kind", RECEIVED)
-def test_each_list_in_what_a_broker_receives_has_a_bound(kind: type[Message]) -> None:
-    """Of what is small on the wire, decoding makes much, and an answer about each entry more."""
+def test_each_list_that_a_broker_receives_has_a_bound(kind: type[Message]) -> None:
+    """Small requests decode into large objects, and an answer about each entry is larger still."""
     assert issubclass(kind, Request)
     for path, bound, _ in lists_of(kind):
         assert bound is not None, f"{kind.__name__}: {path} has no bound: give it Meta(max_length=…)"
@@ -100,14 +100,14 @@ def test_each_request_has_a_bound_in_bytes_that_is_checked_before_it_is_decoded(
 
 @pytest.mark.parametrize("name", ACTIONS)
 def test_body_of_an_action_has_the_bound_of_its_request(name: str) -> None:
-    """The envelope, too: what is in it is decoded after it."""
+    """This includes the envelope, whose content is decoded after it."""
     most = ACTIONS[name].request.MOST_BYTES
     with pytest.raises(InvalidRequestError, match=f"{most + 1} bytes; at most {most} are allowed"):
         decode_action(name, pa.py_buffer(b"\xc1" * (most + 1)))
 
 
 @pytest.mark.parametrize("count", [15, 16, MOST_ENTRIES, MOST_ENTRIES + 1, 65_535, 65_536])
-def test_refusal_names_the_list_what_was_given_and_what_is_allowed(count: int) -> None:
+def test_refusal_names_the_list_and_its_given_and_allowed_lengths(count: int) -> None:
     body = encode_action("metadata", requests.MetadataRequest(topics=("t",) * count)).body
     if count <= MOST_ENTRIES:
         decode_action("metadata", body)
@@ -129,8 +129,8 @@ def test_refusal_names_a_list_inside_another_and_a_map() -> None:
         message_of(pa.py_buffer(requests.encode(request)), requests.AlterConfigRequest)
 
 
-def test_refusal_of_a_list_that_says_more_than_it_has_is_one_of_its_length() -> None:
-    """No entry is decoded before the length is known to be allowed."""
+def test_list_that_claims_more_than_it_has_is_refused_by_its_length() -> None:
+    """The length is checked before any entry is decoded."""
     data = b"\x81\xa6topics\xdd" + struct.pack(">I", 1 << 31)
     with pytest.raises(InvalidRequestError, match="not a MetadataRequest: "):
         requests.decode(data, requests.MetadataRequest)
@@ -142,7 +142,9 @@ def _moving(*moves: requests.PartitionMove) -> requests.ReassignPartitionsReques
 
 @pytest.mark.parametrize("kind", RECEIVED)
 def test_request_whose_lists_are_full_is_no_larger_than_allowed(kind: type[Request]) -> None:
-    """With the longest names and the largest numbers: who splits by entries need not count bytes."""
+    """This holds with the longest names and the largest numbers: a client that splits by entries need not count
+    bytes.
+    """
     fields = {name: _largest(hint) for name, hint in _hints(kind).items() if list(lists_of(hint))}
     if not fields:
         return
@@ -192,7 +194,7 @@ def _is_replicas(hint: Any, count: int) -> bool:
 
 
 def test_fetch_names_no_more_columns_than_allowed_of_all_partitions_together() -> None:
-    """Broker and client keep the request while it waits, and each id takes ten times what it has on the wire."""
+    """Broker and client keep the request while it waits, and each id takes ten times its size on the wire."""
     partition = streams.FetchPartition(topic="t", partition=0, topic_id=bytes(16), offset=0, columns=tuple(range(100)))
     full = streams.FetchRequest(request_id=1, partitions=(partition,) * (MOST_COLUMN_IDS // 100))
     data = requests.encode(full)
@@ -203,11 +205,11 @@ def test_fetch_names_no_more_columns_than_allowed_of_all_partitions_together() -
         requests.decode(msgspec.msgpack.encode(more), streams.FetchRequest)
 
 
-def test_column_ids_have_room_for_all_that_a_frame_may_have() -> None:
+def test_column_ids_have_room_for_all_columns_of_a_frame() -> None:
     assert MOST_COLUMNS == MAX_CHUNKS
 
 
-def test_portions_are_whole_and_in_order_and_of_nothing_there_is_an_empty_one() -> None:
+def test_portions_are_complete_and_ordered_and_nothing_makes_an_empty_one() -> None:
     entries = list(range(2 * MOST_ENTRIES + 1))
     assert [len(each) for each in portions(entries)] == [MOST_ENTRIES, MOST_ENTRIES, 1]
     assert [entry for portion in portions(iter(entries)) for entry in portion] == entries

@@ -1,4 +1,4 @@
-"""Data made to fit a topic: by name, safely, or refused with the column's name."""
+"""Data is cast to a topic's schema by name and safely, or refused with the column's name."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def one(array: pa.Array, text: str) -> pa.Array:
 
 @pytest.mark.parametrize("name", EVERY_TYPE)
 def test_equal_types_are_not_copied(name: str) -> None:
-    """What fits is taken as it is."""
+    """A value that fits is used as it is."""
     types = {name: EVERY_TYPE[name]}
     batch = typed_batch(types)
     result = cast_to_topic(batch, typed_schema(types))
@@ -68,15 +68,15 @@ def test_equal_types_are_not_copied(name: str) -> None:
     ],
 )
 def test_values_are_cast_safely(array: pa.Array, text: str, values: list[object]) -> None:
-    """Dictionary, view, run-end and extension types are decoded at the edge; large types cast."""
+    """Dictionary, view, run-end and extension types are decoded at the edge; large types are cast."""
     result = one(array, text)
     assert result.type == parse_schema(f"c {text}").field(0).type
     assert result.to_pylist() == values
     result.validate(full=True)
 
 
-def test_instants_keep_their_instant_whatever_their_zone() -> None:
-    """Spark hands timestamps over in the session's zone."""
+def test_timestamps_keep_their_instant_in_any_zone() -> None:
+    """Spark passes timestamps in the session's zone."""
     given = pa.array([datetime.datetime(2024, 7, 1, tzinfo=datetime.UTC)], pa.timestamp("us", "Europe/Berlin"))
     assert one(given, "timestamp").equals(given.cast(pa.timestamp("us", "UTC")))
 
@@ -115,7 +115,7 @@ def test_values_that_do_not_fit_are_refused_by_column(array: pa.Array, text: str
 
 
 def test_columns_are_found_by_name() -> None:
-    """Order does not matter; unknown, repeated and missing ones are named."""
+    """Order does not matter; unknown, repeated and missing columns are named."""
     schema = topic("carrier string not null, delay int, origin string")
     result = cast_to_topic(pa.table({"delay": [1, 2], "carrier": ["UA", "AA"]}), schema)
     assert result.to_pylist() == [{"carrier": "UA", "delay": 1}, {"carrier": "AA", "delay": 2}]
@@ -131,14 +131,14 @@ def test_columns_are_found_by_name() -> None:
 
 
 def test_tables_of_many_chunks_become_one_batch() -> None:
-    """Chunks are joined, empty tables stay empty."""
+    """Chunks are joined; empty tables stay empty."""
     table = pa.concat_tables([pa.table({"value": [b"a"]}), pa.table({"value": [b"b", None]})])
     assert cast_to_topic(table, UNTYPED).column("value").to_pylist() == [b"a", b"b", None]
     assert cast_to_topic(table.slice(0, 0), UNTYPED).num_rows == 0
 
 
 def test_nested_nulls_are_judged_by_the_slice() -> None:
-    """What lies outside of a slice is nobody's business."""
+    """Values outside the slice do not matter."""
     schema = topic("c struct<a: array<int not null> not null>")
     whole = pa.array([{"a": None}, {"a": [1]}, None, {"a": [2, None]}])
     fits = cast_to_topic(pa.table({"c": whole.slice(1, 2)}), schema)
@@ -151,7 +151,7 @@ def test_nested_nulls_are_judged_by_the_slice() -> None:
 
 
 def test_polars_and_pandas_tables_fit() -> None:
-    """W: anything with Arrow's C stream."""
+    """W: this holds for anything with Arrow's C stream."""
     schema = topic("name string, n int, t timestamp_ntz, cat string")
     when = datetime.datetime(2024, 1, 1)
     columns = {"name": ["a", None], "n": [1, 2], "t": [when, when], "cat": ["x", "y"]}
@@ -190,13 +190,13 @@ def test_polars_and_pandas_tables_fit() -> None:
         (pa.array([[1001]], pa.list_(pa.timestamp("ns", "UTC"))), "array<timestamp>", "would lose data"),
     ],
 )
-def test_what_would_be_lost_inside_a_column_is_refused_by_its_path(array: pa.Array, text: str, said: str) -> None:
+def test_lossy_nested_value_is_refused_by_its_path(array: pa.Array, text: str, said: str) -> None:
     """SPEC 3: `send_batch` refuses by column name, at any depth."""
     with pytest.raises(SchemaMismatchError, match=said):
         one(array, text)
 
 
-def test_infinite_numbers_inside_a_column_stay() -> None:
-    """Only a number that becomes infinite is out of range, not one that is."""
+def test_infinite_numbers_inside_a_column_are_kept() -> None:
+    """A number that becomes infinite is out of range; one that is infinite is not."""
     array = pa.array([{"a": [float("-inf"), 0.5]}, None])
     assert one(array, "struct<a:array<float>>").to_pylist() == [{"a": [float("-inf"), 0.5]}, None]

@@ -76,8 +76,8 @@ STRING_MAP = pa.map_(pa.field("key", pa.string(), nullable=False), pa.field("val
         ("struct<a int, `b c`: map<string, int>>", pa.struct([("a", pa.int32()), ("b c", STRING_MAP)])),
     ],
 )
-def test_schema_text_means_the_type(text: str, kind: pa.DataType | None) -> None:
-    """Spark's names of types and Arrow's."""
+def test_schema_text_is_parsed_as_the_type(text: str, kind: pa.DataType | None) -> None:
+    """Spark's and Arrow's names of types are accepted."""
     if kind is None:
         with pytest.raises(InvalidSchemaError, match="ends too early, after 'carrier': expected a type"):
             parse_schema(text)
@@ -89,7 +89,7 @@ def test_schema_text_means_the_type(text: str, kind: pa.DataType | None) -> None
 
 
 def test_schema_text_of_several_columns() -> None:
-    """The line of the documentation."""
+    """This is the line in the documentation."""
     parsed = parse_schema(
         "carrier string NOT NULL, delay int32, t timestamp COMMENT 'when, exactly', d decimal(10,2), "
         "tags array<string>, m map<string,int>, s struct<a:int NOT NULL>, `odd name, really` long, größe double"
@@ -123,8 +123,8 @@ def test_schema_text_of_several_columns() -> None:
         ("a" * 300_000 + " int", "at most"),
     ],
 )
-def test_wrong_schema_text_is_refused_with_the_place(text: str, says: str) -> None:
-    """An error that says where and what instead."""
+def test_wrong_schema_text_is_refused_with_its_position(text: str, says: str) -> None:
+    """The error says where, and what to write instead."""
     with pytest.raises(InvalidSchemaError, match=says):
         parse_schema(text)
 
@@ -154,7 +154,7 @@ def test_wrong_schema_text_is_refused_with_the_place(text: str, says: str) -> No
         (pa.struct([("a", pa.string_view())]), pa.struct([("a", pa.string())])),
     ],
 )
-def test_types_that_only_store_differently_are_kept_plain(given: pa.DataType, kept: pa.DataType) -> None:
+def test_types_that_differ_only_in_storage_are_kept_plain(given: pa.DataType, kept: pa.DataType) -> None:
     """Dictionary, view, run-end, large and extension types are decoded at the edge."""
     normal = check_topic_schema(pa.schema([pa.field("c", given, nullable=False)]))
     assert normal.field("c").type.equals(kept)
@@ -163,8 +163,8 @@ def test_types_that_only_store_differently_are_kept_plain(given: pa.DataType, ke
 
 
 @pytest.mark.parametrize("name", EVERY_TYPE)
-def test_types_of_spark_are_kept_as_they_are(name: str) -> None:
-    """What Spark's Arrow reader takes is the normal form."""
+def test_types_of_spark_are_kept(name: str) -> None:
+    """Types that Spark's Arrow reader accepts are the normal form."""
     schema = typed_schema({name: EVERY_TYPE[name]}).arrow
     assert check_topic_schema(schema).equals(schema, check_metadata=True)
 
@@ -191,14 +191,14 @@ def test_types_of_spark_are_kept_as_they_are(name: str) -> None:
         (pa.schema([("a", pa.float64())]), "a", "string, binary or integer"),
     ],
 )
-def test_schema_no_topic_can_have_is_refused(schema: pa.Schema, key: str | None, says: str) -> None:
-    """The error names the column and what to use instead."""
+def test_impossible_schema_is_refused(schema: pa.Schema, key: str | None, says: str) -> None:
+    """The error names the column and a replacement."""
     with pytest.raises(InvalidSchemaError, match=says):
         check_topic_schema(schema, key)
 
 
 def test_metadata_of_fields_is_kept_but_not_arrows_own() -> None:
-    """Spark tells a variant by its field's metadata; files leave other marks."""
+    """Spark recognises a variant by its field's metadata; files leave other marks."""
     variant = pa.struct(
         [pa.field("value", pa.binary()), pa.field("metadata", pa.binary(), metadata={"variant": "true"})]
     )
@@ -211,7 +211,7 @@ def test_metadata_of_fields_is_kept_but_not_arrows_own() -> None:
 
 
 def test_new_columns_must_be_nullable_and_new() -> None:
-    """Evolution by adding nullable columns."""
+    """A schema evolves by nullable columns."""
     old = parse_schema("a int")
     assert check_new_columns(old, pa.schema([("b", pa.large_string())])).equals(parse_schema("a int, b string"))
     for columns in ("a int", "b int not null"):
@@ -222,7 +222,7 @@ def test_new_columns_must_be_nullable_and_new() -> None:
 
 
 def test_schema_bytes_are_bounded_and_garbage_is_refused() -> None:
-    """Bytes of a client are bytes of anybody."""
+    """A client's bytes may be anything."""
     data = schema_to_bytes(typed_schema(EVERY_TYPE).arrow)
     assert schema_from_bytes(data).equals(typed_schema(EVERY_TYPE).arrow)
     with pytest.raises(InvalidSchemaError, match=str(MAX_SCHEMA_BYTES)):
@@ -241,13 +241,13 @@ def test_schema_bytes_are_bounded_and_garbage_is_refused() -> None:
 
 @pytest.mark.parametrize("kind", FOREIGN_SCHEMAS)
 def test_schema_bytes_with_names_that_are_not_utf8_are_refused(kind: str) -> None:
-    """Wherever a name or zone is, in dictionaries and extensions too: nobody behind meets it."""
+    """This holds for every name and zone, in dictionaries and extensions, too: later code never meets them."""
     with pytest.raises(InvalidSchemaError, match="has a name or time zone that is not UTF-8"):
         schema_from_bytes(foreign_bytes(FOREIGN_SCHEMAS[kind].serialize()))
 
 
-def test_history_is_dense_and_comes_from_a_topics_description() -> None:
-    """Versions are found by id; one unknown is an old history, not damage."""
+def test_history_is_dense_and_read_from_a_topics_description() -> None:
+    """Versions are found by id; an unknown id means an outdated history, not damage."""
     info = TopicInfo(name="t", topic_id=bytes(16), partitions=())
     assert schema_history_from_info(info).latest is UNTYPED
     first, second = parse_schema("a string"), parse_schema("a string, b int")
@@ -266,7 +266,7 @@ def test_history_is_dense_and_comes_from_a_topics_description() -> None:
 
 
 def test_column_ids_are_positions_and_unknown_names_name_the_nearest() -> None:
-    """A typo is answered with what was meant."""
+    """The error for a typo suggests the intended name."""
     schema = TopicSchema(schema_id=0, arrow=parse_schema("carrier string, delay int"))
     assert schema.column_ids(["delay", "carrier"]) == (1, 0)
     with pytest.raises(SchemaMismatchError, match="did you mean 'carrier'"):
@@ -281,7 +281,7 @@ def test_column_ids_are_positions_and_unknown_names_name_the_nearest() -> None:
 
 
 def test_schemas_travel_to_executors() -> None:
-    """Spark pickles what a reader holds."""
+    """Spark pickles the schema that a reader holds."""
     history = SchemaHistory([TopicSchema(schema_id=0, arrow=parse_schema("a string, b int"), key="a")])
     copy = pickle.loads(pickle.dumps(history))
     assert list(copy) == list(history)

@@ -1,4 +1,4 @@
-"""Settings: their defaults, what is refused and how, and what is made from their definitions."""
+"""Settings: their defaults, how wrong ones are refused, and what is generated from their definitions."""
 
 import typing
 from pathlib import Path
@@ -44,8 +44,8 @@ def test_every_default_is_allowed_and_reads_back_as_shown(scope):
 
 
 @pytest.mark.parametrize("scope", SCOPES)
-def test_fields_have_the_types_of_the_values_that_are_parsed(scope):
-    """What a type checker believes of a field is what its kind's parser returns."""
+def test_fields_have_the_types_of_their_parsed_values(scope):
+    """The annotation of a field is the type that its kind's parser returns."""
     types = typing.get_type_hints(CLASSES[scope])
     for setting in settings_of(scope).values():
         parsed = types[setting.keyword]
@@ -90,7 +90,7 @@ def test_fields_have_the_types_of_the_values_that_are_parsed(scope):
     ],
 )
 def test_defaults_are_the_promised_ones(scope, name, value):
-    """The settings' defaults."""
+    """The settings have the promised defaults."""
     assert getattr(resolve(scope, BROKER if scope == "broker" else None), name) == value
 
 
@@ -99,11 +99,11 @@ def test_defaults_are_the_promised_ones(scope, name, value):
     [({}, 1, 1), ({}, 2, 1), ({}, 3, 2), ({}, 4, 3), ({}, 5, 3), ({"min.insync.replicas": 1}, 3, 1)],
 )
 def test_records_need_a_majority_in_sync_from_three_replicas_on(config, replication_factor, least):
-    """``min.insync.replicas`` a majority from three replicas on."""
+    """From three replicas on ``min.insync.replicas`` is a majority."""
     assert resolve("topic", config).min_in_sync(replication_factor) == least
 
 
-def test_follower_that_waits_for_data_may_not_count_as_behind():
+def test_waiting_follower_must_not_count_as_behind():
     with pytest.raises(InvalidConfigError, match=r"replica\.fetch\.wait\.max\.ms=500 is not less than .*=500"):
         resolve("broker", {**BROKER, "replica.lag.time.max.ms": 500})
 
@@ -129,7 +129,7 @@ def test_name_of_another_scope_is_refused_with_that_scope():
         resolve("topic", {"acks": "all"})
 
 
-def test_name_like_no_other_is_refused_with_the_list():
+def test_name_unlike_any_other_is_refused_with_the_list():
     with pytest.raises(InvalidConfigError, match=r"choose from retention\.ms, "):
         resolve("topic", {"zzzzzz": 1})
 
@@ -170,7 +170,7 @@ def test_wrong_value_is_refused_with_name_value_and_what_is_allowed(scope, name,
     assert allowed in caught.value.message
 
 
-def test_required_setting_is_asked_for_by_name():
+def test_missing_required_setting_is_named():
     with pytest.raises(InvalidConfigError, match=r"log\.dirs is missing"):
         resolve("broker", {"broker.id": 1})
 
@@ -180,7 +180,7 @@ def test_setting_given_twice_is_refused():
         resolve("producer", {"linger.ms": 1}, {"linger_ms": 2})
 
 
-def test_none_is_not_given():
+def test_none_counts_as_not_given():
     assert resolve("consumer", {"group.id": None}, {"group_id": None}).group_id is None
     assert resolve("consumer", {"group.id": "g"}, {"group_id": None}).group_id == "g"
 
@@ -190,7 +190,7 @@ def test_max_message_bytes_above_segment_bytes_is_refused():
         resolve("topic", {"segment.bytes": "1MiB", "max.message.bytes": "2MiB"})
 
 
-def test_default_max_message_bytes_gives_way_to_a_smaller_segment():
+def test_default_max_message_bytes_is_reduced_to_a_smaller_segment():
     assert resolve("topic", {"segment.bytes": "1MiB"}).max_message_bytes == 1 << 20
 
 
@@ -215,7 +215,7 @@ def test_durations_are_numbers_or_have_units(text, ms):
 
 
 @given(st.sampled_from([Kind.SIZE, Kind.DURATION, Kind.INTEGER]), st.integers(-1, 2**62))
-def test_numbers_shown_read_back_the_same(kind, value):
+def test_shown_numbers_read_back_the_same(kind, value):
     assert PARSERS[kind](show(kind, value)) == value
 
 
@@ -242,7 +242,7 @@ def test_bootstrap_servers_come_from_the_environment_when_not_given(monkeypatch)
         'listeners = "h:1"\n[broker]\nid = 3\n[log]\ndirs = ["/a", "/b"]',
     ],
 )
-def test_broker_file_takes_quoted_bare_and_nested_names(tmp_path, text):
+def test_broker_file_accepts_quoted_bare_and_nested_names(tmp_path, text):
     path = tmp_path / "broker.toml"
     path.write_text(text)
     settings = load_broker_settings(path)

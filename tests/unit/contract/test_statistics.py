@@ -30,12 +30,12 @@ NAN = float("nan")
 
 
 def bounds(known: ColumnStatistics) -> tuple[object, object]:
-    """Min and max in Python."""
+    """The min and max according to Python."""
     return tuple(None if value is None else decode_value(known.kind, value) for value in (known.minimum, known.maximum))
 
 
 def test_integers_dates_and_times_are_integers_with_their_unit() -> None:
-    """Timestamps with unit."""
+    """Timestamps have a unit."""
     known = column_statistics(pa.array([3, None, -(2**63)], pa.int64()))
     assert (known.kind, known.null_count, bounds(known)) == (Kind.INTEGER, 1, (-(2**63), 3))
     day = column_statistics(pa.array([datetime.date(1969, 12, 31), datetime.date(1970, 1, 3)]))
@@ -53,7 +53,7 @@ def test_integers_dates_and_times_are_integers_with_their_unit() -> None:
 
 @pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
 def test_floats_with_nan_have_no_bounds(kind: pa.DataType) -> None:
-    """NaN present, no max."""
+    """With NaN there is no max."""
     known = column_statistics(pa.array([1.5, NAN, None, NAN], kind))
     assert (known.nan_count, known.null_count, bounds(known)) == (2, 1, (None, None))
     known = column_statistics(pa.array([1.5, float("-inf"), float("inf")], kind))
@@ -63,7 +63,7 @@ def test_floats_with_nan_have_no_bounds(kind: pa.DataType) -> None:
 
 
 def test_both_zeros_lie_within_the_bounds() -> None:
-    """-0.0 and 0.0 are equal and yet ordered by some: the bounds hold for both."""
+    """-0.0 and 0.0 are equal, yet some order them: the bounds hold for both."""
     for values in ([0.0], [-0.0], [0.0, -0.0], [-0.0, 0.0], [0.0, 1.0], [-1.0, -0.0]):
         low, high = bounds(column_statistics(pa.array(values)))
         for value in values:
@@ -72,7 +72,7 @@ def test_both_zeros_lie_within_the_bounds() -> None:
 
 
 def test_decimals_are_unscaled_with_their_scale_whatever_pythons_context() -> None:
-    """Decimals unscaled with scale, all 38 digits of them."""
+    """Decimals are unscaled with a scale, and keep all 38 digits."""
     smallest, largest = decimal.Decimal("-" + "9" * 28 + "." + "9" * 10), decimal.Decimal("0." + "0" * 9 + "1")
     known = column_statistics(pa.array([largest, None, smallest], pa.decimal128(38, 10)))
     assert (known.kind, known.scale, bounds(known)) == (Kind.DECIMAL, 10, (-(10**38) + 1, 1))
@@ -81,7 +81,7 @@ def test_decimals_are_unscaled_with_their_scale_whatever_pythons_context() -> No
 
 
 def test_strings_compare_by_their_bytes() -> None:
-    """Strings bytewise, in UTF-8: U+10FFFF is above U+FFFF, upper case below lower."""
+    """Strings are compared bytewise in UTF-8: U+10FFFF is above U+FFFF, upper case below lower."""
     known = column_statistics(pa.array(["b", "Z", "￿", "\U0010ffff", None, ""]))
     assert bounds(known) == (b"", "\U0010ffff".encode())
     assert (known.minimum_is_exact, known.maximum_is_exact) == (True, True)
@@ -101,7 +101,7 @@ def test_strings_compare_by_their_bytes() -> None:
     ],
 )
 def test_long_strings_are_cut_to_bounds_that_hold(text: str) -> None:
-    """A truncated max is incremented, never below the value."""
+    """A truncated max is incremented, so it is never below the value."""
     known = column_statistics(pa.array([text, text + "z"]))
     low, high = bounds(known)
     assert len(low) <= MAX_VALUE_BYTES
@@ -113,22 +113,22 @@ def test_long_strings_are_cut_to_bounds_that_hold(text: str) -> None:
 
 
 def test_max_of_0xff_alone_is_absent() -> None:
-    """No UTF-8, but if it came it could not be incremented."""
+    """It is no UTF-8, but if it occurred, it could not be incremented."""
     array = pa.array([b"\xff" * 40]).view(pa.string())
     known = column_statistics(array)
     assert (known.minimum, known.maximum) == (b"\xff" * 32, None)
 
 
 @pytest.mark.parametrize("name", EVERY_TYPE)
-def test_columns_of_nulls_alone_say_only_that(name: str) -> None:
-    """All null: a count, no bounds."""
+def test_columns_of_nulls_have_only_a_null_count(name: str) -> None:
+    """They have a null count and no bounds."""
     known = column_statistics(pa.nulls(5, EVERY_TYPE[name][0]))
     assert (known.null_count, known.minimum, known.maximum) == (5, None, None)
 
 
 @pytest.mark.parametrize("name", ["list", "pairs", "record", "deep", "blob", "nothing"])
 def test_nested_binary_and_void_columns_have_no_bounds(name: str) -> None:
-    """None for nested and binary."""
+    """Nested and binary types have none."""
     kind, values = EVERY_TYPE[name]
     known = column_statistics(pa.array(values, kind))
     assert (known.kind, known.minimum, known.maximum) == (Kind.NONE, None, None)
@@ -137,7 +137,7 @@ def test_nested_binary_and_void_columns_have_no_bounds(name: str) -> None:
 @settings(deadline=None)
 @given(st.lists(st.one_of(st.none(), st.text(max_size=50)), min_size=1, max_size=20))
 def test_string_bounds_hold_for_every_value(values: list[str | None]) -> None:
-    """Never wrong, whatever the text."""
+    """The bounds are never wrong, whatever the text."""
     known = column_statistics(pa.array(values, pa.string()))
     low, high = bounds(known)
     for value in values:
@@ -154,7 +154,7 @@ def test_string_bounds_hold_for_every_value(values: list[str | None]) -> None:
 @settings(deadline=None)
 @given(st.lists(st.one_of(st.none(), st.floats(width=32)), min_size=1, max_size=20))
 def test_float_bounds_hold_for_every_value(values: list[float | None]) -> None:
-    """Never wrong, whatever the numbers."""
+    """The bounds are never wrong, whatever the numbers."""
     known = column_statistics(pa.array(values, pa.float32()))
     low, high = bounds(known)
     numbers = [value for value in values if value is not None]
@@ -173,7 +173,7 @@ def test_slices_have_the_statistics_of_the_slice() -> None:
 
 
 def test_statistics_travel_in_the_directory() -> None:
-    """What was computed is what a broker and a reader find."""
+    """A broker and a reader find the computed statistics."""
     schema = TopicSchema(schema_id=0, arrow=pa.schema([("n", pa.int32()), ("s", pa.string()), ("x", pa.float64())]))
     columns = {
         "n": pa.array(range(40), pa.int32()),
@@ -191,8 +191,8 @@ def test_statistics_travel_in_the_directory() -> None:
     }
 
 
-def test_values_of_the_wrong_length_are_refused() -> None:
-    """What says it is a number has a number's bytes."""
+def test_statistics_of_the_wrong_length_are_refused() -> None:
+    """A number must have a number's bytes."""
     assert decode_value(Kind.DECIMAL, encode_value(Kind.DECIMAL, -(10**38) + 1)) == -(10**38) + 1
     for kind, data in ((Kind.INTEGER, b"1234"), (Kind.DECIMAL, b"12345678"), (Kind.NONE, b""), (Kind.BOOLEAN, b"")):
         with pytest.raises(CorruptRecordError):

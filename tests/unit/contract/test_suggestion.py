@@ -1,4 +1,4 @@
-"""What is said about a name that is not known."""
+"""Suggestions for an unknown name."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from broker_runtime.contract.suggestion import nearest, suggestion
     ("name", "meant"),
     [("dely", "delay"), ("CARRIER", "carrier"), ("retention", "Retention.ms"), ("xyzzy", None), ("", None)],
 )
-def test_nearest_is_what_was_probably_meant(name: str, meant: str | None) -> None:
-    """Whatever the case; nothing where no name is half like it."""
+def test_nearest_name_is_the_probable_one(name: str, meant: str | None) -> None:
+    """Case does not matter; a name that is not half alike is not suggested."""
     assert nearest(name, ["carrier", "delay", "Retention.ms"]) == meant
 
 
 def test_suggestion_names_the_nearest_or_all() -> None:
-    """A long list ends early."""
+    """A long list is cut."""
     assert suggestion("dely", ["carrier", "delay"]) == "did you mean 'delay'?"
     assert suggestion("xyzzy", ["carrier", "delay"]) == "choose from carrier, delay"
     assert suggestion("xyzzy", map(str, range(60))).endswith("48, 49, …")
 
 
 def test_suggestion_may_know_more_names_than_it_offers() -> None:
-    """A name of another place is recognised; the list has only what can be used here. Both have the prefix."""
+    """A name of another scope is recognised, but the list has only usable ones. Both have the prefix."""
     assert suggestion("acls", ["acks", "linger.ms"], otherwise=["linger.ms"], prefix="pylog.") == (
         "did you mean 'pylog.acks'?"
     )

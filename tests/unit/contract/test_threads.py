@@ -1,4 +1,4 @@
-"""Calls that are run at once, on threads of their own, within a limit."""
+"""Calls that run concurrently, on threads of their own, within a time limit."""
 
 import threading
 import time
@@ -8,7 +8,7 @@ from tests.unit.standing_disk import LIMIT_S
 
 
 def test_run_within_names_what_failed_and_what_has_not_ended():
-    """What ended in order is not named; the others' time is not taken by one that stands still."""
+    """Calls that ended in order are not named; a stuck one does not use up the others' time."""
     goes_on, done, error = threading.Event(), [], OSError("x")
 
     def fails():
@@ -24,7 +24,7 @@ def test_run_within_names_what_failed_and_what_has_not_ended():
     assert done == [1]
 
 
-def test_run_within_runs_all_at_once():
+def test_run_within_runs_all_concurrently():
     """Each may wait for another."""
     barrier = threading.Barrier(3)
     began_s = time.monotonic()
@@ -32,8 +32,8 @@ def test_run_within_runs_all_at_once():
     assert time.monotonic() - began_s < LIMIT_S
 
 
-def test_run_within_runs_in_line_what_no_thread_can_be_started_for(monkeypatch):
-    """Nothing is left out where the system has no thread to give."""
+def test_run_within_runs_calls_inline_when_no_thread_can_be_started(monkeypatch):
+    """Nothing is left out when the system has no thread."""
 
     def refuses(thread):
         raise RuntimeError("can't start new thread")

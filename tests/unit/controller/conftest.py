@@ -1,4 +1,4 @@
-"""The cluster of three members that the tests of the membership have."""
+"""Provides the cluster of three members from the tests of the membership."""
 
 from tests.unit.membership.conftest import brokers, clock, refusing, server
 

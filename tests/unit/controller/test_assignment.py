@@ -1,4 +1,4 @@
-"""Which brokers hold which partition."""
+"""Which brokers hold which partitions."""
 
 from collections import Counter
 
@@ -15,13 +15,13 @@ def fresh(count):
 
 
 @pytest.mark.parametrize(("partitions", "brokers", "leaders"), [(3, 3, [1, 1, 1]), (3, 5, [1, 1, 1]), (5, 2, [3, 2])])
-def test_leaders_are_shared_evenly(partitions, brokers, leaders):
-    """W10: N partitions on N brokers, on N+M, on fewer."""
+def test_leaders_are_spread_evenly(partitions, brokers, leaders):
+    """W10: N partitions are spread evenly on N, more and fewer brokers."""
     assignment = assign(partitions, 1, fresh(brokers))
     assert sorted(Counter(replicas[0] for replicas in assignment).values(), reverse=True) == leaders
 
 
-def test_brokers_that_lead_least_are_taken_first():
+def test_brokers_that_lead_least_are_chosen_first():
     assert assign(1, 1, loads([1, 2, 3], [((1,), (2,), (1,))])) == ((3,),)
 
 
@@ -29,7 +29,7 @@ def test_one_broker_leads_all():
     assert assign(3, 1, fresh(1)) == ((1,), (1,), (1,))
 
 
-def test_followers_of_one_broker_are_on_many_others():
+def test_followers_of_one_brokers_partitions_are_on_many_others():
     assignment = assign(12, 2, fresh(4))
     assert {replicas[1] for replicas in assignment if replicas[0] == 1} == {2, 3, 4}
 
@@ -47,7 +47,7 @@ def test_assignment_is_valid_and_even_for_all_sizes(partitions, brokers, factor,
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=12), st.integers(1, 7), st.integers(1, 7))
 def test_leaders_and_replicas_stay_evenly_spread_over_many_topics(partitions, brokers, factor):
-    """W10, for all topics together: no broker leads or holds much more than another."""
+    """W10: over all topics together no broker leads or holds much more than another."""
     factor = min(factor, brokers)
     assignments = []
     for count in partitions:
@@ -73,7 +73,7 @@ def test_replication_factor_outside_one_to_live_brokers_is_refused(factor):
         ([[1, 2], [1]], "partition 1 has 1 replicas, partition 0 has 2"),
     ],
 )
-def test_assignment_with_a_fault_is_refused_by_partition(assignment, problem):
+def test_invalid_assignment_is_refused_by_partition(assignment, problem):
     with pytest.raises(InvalidReplicaAssignmentError, match=problem):
         check_assignment(assignment, [1, 2])
 
@@ -84,8 +84,8 @@ def test_loads_count_leaders_and_replicas_of_live_brokers():
     assert (found[2].leaders, found[2].replicas) == (0, 1)
 
 
-def test_suspects_get_replicas_only_where_the_others_are_too_few():
-    """W10: a topic made while a broker is down is not placed on it."""
+def test_suspects_get_replicas_only_when_the_others_are_too_few():
+    """W10: a topic created while a broker is down is not placed on it."""
     for replicas in assign(6, 2, fresh(4), suspects={2, 3}):
         assert set(replicas) == {1, 4}
     for factor, partitions in ((3, 6), (4, 2)):
@@ -93,8 +93,8 @@ def test_suspects_get_replicas_only_where_the_others_are_too_few():
         assert check_assignment(assignment, range(1, 5)) == assignment
         for replicas in assignment:
             assert len(replicas) == factor
-            assert set(replicas[:2]) == {1, 4}, "who lives comes first"
+            assert set(replicas[:2]) == {1, 4}, "live brokers come first"
 
 
-def test_suspects_take_all_where_nobody_else_is():
+def test_suspects_get_all_replicas_when_nobody_else_is_left():
     assert assign(1, 2, fresh(2), suspects={1, 2}) == assign(1, 2, fresh(2))

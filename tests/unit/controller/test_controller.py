@@ -1,4 +1,4 @@
-"""The claim to be the controller, its fencing, and topics through a crash at any write."""
+"""The claim to be the controller, its fencing, and topics when the process dies at any write."""
 
 from dataclasses import replace
 
@@ -37,11 +37,11 @@ from broker_runtime.zookeeper.znodes import (
 
 
 class ProcessDiesError(Exception):
-    """The process dies here."""
+    """Simulates the death of the process."""
 
 
 class CountingClient:
-    """Passes everything on; can die before the n-th transaction, or lose a reply."""
+    """Forwards everything; can die before the n-th transaction, or lose a reply."""
 
     def __init__(self, client):
         self._client = client
@@ -85,7 +85,7 @@ class Node:
         self.topics.create(plan)
 
     def look(self):
-        """What the loop does after a start."""
+        """Looks as the loop does after a start."""
         self.controller.try_claim(self.membership)
         cluster = read_cluster(self.client)
         for name in cluster.deletions:
@@ -114,7 +114,7 @@ def paths(server):
 
 
 def test_first_broker_takes_the_claim_and_a_second_does_not(server, node):
-    """W25: ZooKeeper holds the controller."""
+    """W25: ZooKeeper holds the controller's claim."""
     other = Node(server, broker_id=2)
     assert not other.controller.try_claim(other.membership)
     assert node.controller.is_active
@@ -173,8 +173,8 @@ def test_write_of_a_deposed_controller_changes_nothing(server, node):
 
 
 @pytest.mark.parametrize("data", [b"1", b"9", b"0"])
-def test_controller_whose_epoch_was_rewritten_by_hand_claims_anew(server, node, data):
-    """Its claim is there still, and nobody else would take its place while it lives."""
+def test_controller_whose_epoch_was_rewritten_by_hand_claims_again(server, node, data):
+    """The claim still exists, and nobody else would take its place while the broker is alive."""
     deposed = []
     node.controller._on_deposed = lambda: deposed.append(True)
     server.client().set(CONTROLLER_EPOCH, data, version=-1)
@@ -187,7 +187,7 @@ def test_controller_whose_epoch_was_rewritten_by_hand_claims_anew(server, node, 
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff{", b"-1", b"many"])
-def test_damaged_controller_epoch_is_told_and_is_nobodys_claim(server, data):
+def test_damaged_controller_epoch_is_reported_and_is_nobodys_claim(server, data):
     node = Node(server)
     node.client.create(CONTROLLER_EPOCH, data)
     with pytest.raises(CorruptRecordError, match=r"/controller_epoch is .* not the number"):
@@ -204,7 +204,7 @@ def test_write_of_an_old_session_changes_nothing(server, node):
     assert paths(server) == before
 
 
-def test_write_passes_the_refusal_of_its_own_operation_on(node):
+def test_write_forwards_the_refusal_of_its_own_operation(node):
     node.client.create("/x")
     with pytest.raises(NodeExistsError):
         node.controller.write([Create("/x")], is_done=lambda: False)
@@ -220,7 +220,7 @@ def test_created_topic_has_leaders(node):
     assert read_topic(node.client, "t") == cluster.topics["t"], "what is returned is what was written"
 
 
-def test_topic_that_exists_is_refused(node):
+def test_existing_topic_is_refused(node):
     node.create("t")
     with pytest.raises(TopicAlreadyExistsError, match="already exists"):
         node.create("t", topic_id=b"\x02" * 16)
@@ -240,16 +240,16 @@ def test_creation_that_did_not_happen_is_an_error(node):
 
 
 def test_restarted_broker_leads_under_a_higher_epoch(server, node):
-    """A new registration takes part only with fresh epochs."""
+    """A new registration serves only with fresh epochs."""
     node.create("t")
     node.look()
     successor = Node(server)
     state = successor.look().topics["t"].partitions[0].state
     assert (state.leader, state.leader_epoch, state.leader_broker_epoch) == (1, 1, 2)
-    assert successor.look().topics["t"].partitions[0].state == state, "looking again decides nothing more"
+    assert successor.look().topics["t"].partitions[0].state == state, "another look decides nothing more"
 
 
-def test_election_that_meets_a_changed_state_takes_what_is_there(server, node):
+def test_election_that_finds_a_changed_state_uses_it(server, node):
     node.create("t")
     stale = node.look().topics["t"]
     path = partition_state_path("t", 0)
@@ -261,7 +261,7 @@ def test_election_that_meets_a_changed_state_takes_what_is_there(server, node):
 
 
 def test_election_over_many_topics_takes_few_writes(server, node):
-    """Start is lazy: a thousand topics cost no thousand transactions."""
+    """Start is lazy: a thousand topics do not cost a thousand transactions."""
     for number in range(50):
         node.create(f"t{number}", topic_id=bytes([number]) * 16)
     assert node.look().topics["t49"].partitions[0].state.leader == 1
@@ -273,8 +273,8 @@ def test_election_over_many_topics_takes_few_writes(server, node):
     assert successor.client.transactions - before <= 2, "the claim, and the states"
 
 
-def test_state_that_another_writer_changed_holds_up_no_other_partitions_election(server, node):
-    """W13: a leader's own change of one in-sync set, at the same moment, costs the others nothing."""
+def test_state_changed_by_another_writer_holds_up_no_other_partitions_election(server, node):
+    """W13: a leader's own change of one in-sync set at the same moment costs other partitions nothing."""
     for name in ("s", "t", "u"):
         node.create(name, partitions=2, topic_id=name.encode() * 16)
     cluster = node.look()
@@ -290,13 +290,13 @@ def test_state_that_another_writer_changed_holds_up_no_other_partitions_election
     assert topics == read_cluster(node.client).topics
 
 
-def test_election_of_many_partitions_is_told_in_one_line(server, node, caplog):
+def test_election_of_many_partitions_is_logged_in_one_line(server, node, caplog):
     node.create("t", partitions=450)
     node.look()
     with caplog.at_level("INFO"):
         Node(server).look()
-    told = [record.getMessage() for record in caplog.records if record.getMessage().startswith("elect ")]
-    assert told == ["elect leader topic=t leader=1 leader_epoch=1 isr=(1,) partitions=0-449"]
+    logged = [record.getMessage() for record in caplog.records if record.getMessage().startswith("elect ")]
+    assert logged == ["elect leader topic=t leader=1 leader_epoch=1 isr=(1,) partitions=0-449"]
 
 
 def test_election_whose_reply_was_lost_is_read_back_with_its_versions(node):
@@ -307,7 +307,7 @@ def test_election_whose_reply_was_lost_is_read_back_with_its_versions(node):
     assert all(versioned.version >= 0 for versioned in topic.partitions)
 
 
-def test_more_partitions_than_one_write_takes_all_get_leaders(node):
+def test_all_partitions_get_leaders_when_they_exceed_one_write(node):
     node.create("t", partitions=450)
     assert all(versioned.state.leader == 1 for versioned in node.look().topics["t"].partitions)
     record = read_topic(node.client, "t").record
@@ -336,7 +336,7 @@ def test_deleted_topic_leaves_nothing(server, node):
     assert left == [deleted_logs_path(b"\x01" * 16), "/consumers/g", "/consumers/g/offsets"]
 
 
-def test_deleted_topic_tells_its_brokers_whose_logs_are_to_be_removed(node):
+def test_deleted_topic_names_the_brokers_that_must_remove_its_logs(node):
     node.create("t", partitions=3)
     node.topics.mark_for_deletion(read_topic(node.client, "t"))
     node.topics.finish_deletion("t")
@@ -354,7 +354,7 @@ def test_damaged_topic_can_be_deleted_and_every_broker_looks_for_its_logs(node):
     assert read_cluster(node.client).deleted_logs[b"\x01" * 16].brokers == (1,)
 
 
-def test_topic_being_deleted_is_not_there_and_cannot_be_made(node):
+def test_topic_being_deleted_is_hidden_and_cannot_be_created(node):
     node.create("t")
     node.topics.mark_for_deletion(read_topic(node.client, "t"))
     cluster = read_cluster(node.client)
@@ -364,7 +364,7 @@ def test_topic_being_deleted_is_not_there_and_cannot_be_made(node):
 
 
 def run_until_death(server, dies_before):
-    """Creates and deletes a topic, dying before the given transaction; True: it came through."""
+    """Creates and deletes a topic, dying before the given transaction. Returns True if it survived."""
     node = Node(server)
     node.client.dies_before = node.client.transactions + dies_before
     try:
@@ -381,7 +381,7 @@ def run_until_death(server, dies_before):
 
 @pytest.mark.parametrize("dies_before", range(1, 14))
 def test_creation_and_deletion_survive_a_crash_before_any_write(server, dies_before):
-    """Topics: a deletion that was decided is carried out, a topic that was made gets its leaders."""
+    """A deletion that was decided is carried out, and a created topic gets its leaders."""
     came_through = run_until_death(server, dies_before)
     successor = Node(server)
     cluster = successor.look()
@@ -403,6 +403,6 @@ def test_damaged_znode_takes_no_other_topic_away(node):
     assert set(read_cluster(node.client).topics) == set()
 
 
-def test_controller_znode_goes_with_its_session(server, node):
+def test_controller_znode_disappears_with_its_session(server, node):
     node.client.close()
     assert server.client().find(CONTROLLER) is None

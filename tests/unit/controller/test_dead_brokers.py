@@ -1,4 +1,4 @@
-"""Brokers whose port refuses: what they lose before their session times out, and what they keep."""
+"""Brokers whose port refuses connections: what they lose before their session times out, and what they keep."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def test_refusing_port_moves_leaderships_before_the_session_times_out(brokers, c
     assert [brokers[1].state("t", number) for number in range(3)] == [(1, 0, (1, 3)), (3, 1, (3, 1)), (3, 0, (3, 1))]
 
 
-def test_follower_that_lost_its_leader_reports_it_and_the_controller_looks_itself(brokers, clock, refusing):
+def test_follower_reports_a_lost_leader_and_the_controller_checks_it(brokers, clock, refusing):
     brokers[1].create("t", replication_factor=3, partitions=3)
     settle(brokers)
     brokers[3].member.suspect(2)
@@ -31,7 +31,7 @@ def test_follower_that_lost_its_leader_reports_it_and_the_controller_looks_itsel
     refusing.add("h2")
     brokers[3].member.suspect(2)
     assert brokers[3].reported == [2]
-    assert brokers[3].state("t", 1)[0] == 2, "who is not the controller decides nothing"
+    assert brokers[3].state("t", 1)[0] == 2, "a broker that is not the controller decides nothing"
     brokers[1].member.suspect(2)
     settle(brokers)
     assert brokers[3].state("t", 1)[0] == 3
@@ -55,7 +55,7 @@ def test_refusing_controller_is_replaced_by_anyone_at_once(server, brokers, cloc
     assert set(brokers[2].member.state.brokers) == {2, 3}
 
 
-def test_controller_that_was_replaced_wrongly_learns_it_and_nothing_is_lost(brokers, clock, refusing):
+def test_wrongly_replaced_controller_notices_and_nothing_is_lost(brokers, clock, refusing):
     """A wrong suspicion does no harm."""
     brokers[1].create("t", replication_factor=3)
     settle(brokers)
@@ -74,7 +74,7 @@ def test_controller_that_was_replaced_wrongly_learns_it_and_nothing_is_lost(brok
     assert [each.state("t") for each in brokers.values()] == [(1, 2, (2, 3, 1))] * 3, "it leads again"
 
 
-def test_controller_that_was_replaced_while_idle_does_not_go_on_believing(brokers, clock, refusing):
+def test_controller_that_was_replaced_while_idle_notices(brokers, clock, refusing):
     clock[0] += STARTING_MS
     refusing.add("h1")
     brokers[2].member.suspect(1)
@@ -84,8 +84,8 @@ def test_controller_that_was_replaced_while_idle_does_not_go_on_believing(broker
     assert brokers[1].member.state.controller.broker_id == 2
 
 
-def test_suspect_that_is_taken_into_an_in_sync_set_again_lives(brokers, clock, refusing):
-    """Its fetches come through though its port refuses: it is not thrown out again and again."""
+def test_suspect_that_joins_an_in_sync_set_again_is_alive(brokers, clock, refusing):
+    """Its fetches arrive although its port refuses: it is not removed again and again."""
     brokers[1].create("t", replication_factor=3)
     settle(brokers)
     clock[0] += STARTING_MS
@@ -101,7 +101,7 @@ def test_suspect_that_is_taken_into_an_in_sync_set_again_lives(brokers, clock, r
     clock[0] += TRUST_MS
     brokers[1].member.probe_peers()
     brokers[1].member.step(0)
-    assert brokers[1].state("t") == (1, 0, (1, 3)), "after a while it is looked at again"
+    assert brokers[1].state("t") == (1, 0, (1, 3)), "after a while it is checked again"
 
 
 def test_broker_whose_port_never_answered_counts_as_starting_for_a_while(brokers, clock, refusing):
@@ -116,7 +116,7 @@ def test_broker_whose_port_never_answered_counts_as_starting_for_a_while(brokers
     assert brokers[1].state("t") == (1, 0, (1, 3))
 
 
-def test_suspicion_ends_with_the_registration_it_is_of(server, brokers, clock, refusing):
+def test_suspicion_ends_with_its_registration(server, brokers, clock, refusing):
     brokers[1].create("t", replication_factor=3)
     settle(brokers)
     clock[0] += STARTING_MS
@@ -132,7 +132,7 @@ def test_suspicion_ends_with_the_registration_it_is_of(server, brokers, clock, r
 
 @pytest.fixture
 def dead_two(brokers, clock, refusing):
-    """Broker 2's port refuses, and the controller has just found out."""
+    """Broker 2's port refuses, and the controller has just noticed."""
     clock[0] += STARTING_MS
     refusing.add("h2")
     brokers[1].member.suspect(2)
@@ -140,15 +140,15 @@ def dead_two(brokers, clock, refusing):
 
 
 def test_new_topic_is_not_placed_on_a_suspect_while_others_are_enough(brokers, dead_two):
-    """W10 W13: who was just found dead gets no new partitions."""
+    """W10 W13: a broker that was just found dead gets no new partitions."""
     made = dead_two.create_topic(CLIENT, CreateTopicRequest(name="t", partitions=3, replication_factor=2)).topic
     assert [set(partition.replicas) for partition in made.partitions] == [{1, 3}] * 3
     dead_two.create_partitions(CLIENT, CreatePartitionsRequest(name="t", total=6))
     assert [set(replicas) for replicas in brokers[1].member.state.topics["t"].record.assignment] == [{1, 3}] * 6
 
 
-def test_new_topic_that_needs_a_suspects_replica_is_led_by_others(brokers, dead_two):
-    """W10 W13: it can be made, takes records at once, and is whole when the broker is back."""
+def test_new_topic_that_needs_a_suspect_is_led_by_others(brokers, dead_two):
+    """W10 W13: the topic can be created, accepts records at once, and is complete when the broker is back."""
     made = dead_two.create_topic(CLIENT, CreateTopicRequest(name="t", partitions=3, replication_factor=3)).topic
     assert [partition.replicas[-1] for partition in made.partitions] == [2, 2, 2]
     assert {partition.leader for partition in made.partitions} == {1, 3}
@@ -157,7 +157,7 @@ def test_new_topic_that_needs_a_suspects_replica_is_led_by_others(brokers, dead_
 
 @pytest.fixture
 def led_by_others(brokers):
-    """A topic that the controller has no part in: replicas 2 and 3."""
+    """Creates a topic without a replica on the controller: replicas 2 and 3."""
     brokers[1].create("t", replication_factor=2, partitions=3)
     settle(brokers)
     number = next(each for each in range(3) if set(brokers[1].state("t", each)[2]) == {2, 3})
@@ -165,7 +165,7 @@ def led_by_others(brokers):
 
 
 def test_brokers_that_die_together_all_stay_in_sync(brokers, clock, refusing, led_by_others):
-    """Whichever comes back first leads: nothing was committed without the others, as nobody outlived them."""
+    """The first one to come back leads: nothing was committed without the others, as nobody outlived them."""
     brokers[1].member.probe_peers()
     before = led_by_others()
     refusing.update({"h2", "h3"})
@@ -174,9 +174,10 @@ def test_brokers_that_die_together_all_stay_in_sync(brokers, clock, refusing, le
     assert led_by_others() == (None, before[1] + 1, before[2])
 
 
-def test_new_controller_takes_nobody_out_for_one_that_has_not_answered_yet(server, brokers, clock, refusing):
-    """After all were killed, it finds registrations whose sessions have not ended: their ports refuse. So may the ports
-    of brokers that are just starting."""
+def test_new_controller_removes_no_broker_because_of_one_that_has_not_answered(server, brokers, clock, refusing):
+    """After all were killed, it finds registrations whose sessions have not ended and whose ports refuse. The ports
+    of brokers that are just starting may refuse, too.
+    """
     brokers[1].create("t", replication_factor=2, partitions=3)
     settle(brokers)
     number = next(each for each in range(3) if set(brokers[1].state("t", each)[2]) == {2, 3})
@@ -195,8 +196,8 @@ def test_new_controller_takes_nobody_out_for_one_that_has_not_answered_yet(serve
     assert new.state("t", number) == (None, before[1] + 1, before[2])
 
 
-def test_new_controller_lets_those_that_answer_lead_at_once(server, brokers, clock, refusing):
-    """W13: a failover waits for nobody who is well."""
+def test_new_controller_elects_brokers_that_answer_at_once(server, brokers, clock, refusing):
+    """W13: a failover waits for no healthy broker."""
     brokers[1].create("t", replication_factor=2, partitions=3)
     settle(brokers)
     number = next(each for each in range(3) if set(brokers[1].state("t", each)[2]) == {2, 3})
@@ -210,7 +211,9 @@ def test_new_controller_lets_those_that_answer_lead_at_once(server, brokers, clo
 
 
 def test_starting_broker_leads_as_soon_as_it_answers(server, brokers, clock, refusing):
-    """The controller decides when a port that refused takes connections, though nothing has changed in ZooKeeper."""
+    """The controller decides as soon as a port that refused accepts connections, though nothing has changed in
+    ZooKeeper.
+    """
     brokers[1].create("t", replication_factor=2, partitions=3)
     settle(brokers)
     number = next(each for each in range(3) if set(brokers[1].state("t", each)[2]) == {2, 3})

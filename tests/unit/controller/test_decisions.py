@@ -1,4 +1,4 @@
-"""What the controller decides in one look, in which order."""
+"""What the controller decides in one look, and in which order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from broker_runtime.zookeeper.znodes import PartitionState, TopicRecord
 
 
 def topic(name: str, *in_sync: tuple[int, ...] | None) -> TopicState:
-    """One partition for each in-sync set; None: nothing was decided of it yet."""
+    """A topic with one partition for each in-sync set; None: no state was decided yet."""
     return TopicState(
         name=name,
         record=TopicRecord(topic_id=name.encode().ljust(16), assignment=tuple((1, 2, 3) for _ in in_sync)),
@@ -48,13 +48,13 @@ def cluster(*topics: TopicState, **given: Any) -> ClusterState:
     ],
     ids=["no topic", "alone", "with one", "over topics"],
 )
-def test_broker_is_in_sync_with_others_where_a_set_has_two(topics: list[TopicState], found: set[int]) -> None:
-    """One that is in sync alone cannot be taken out: nobody else has all."""
+def test_broker_is_in_sync_with_others_when_a_set_has_two(topics: list[TopicState], found: set[int]) -> None:
+    """A broker that is in sync alone cannot leave: nobody else has everything."""
     assert in_sync_with_others(cluster(*topics)) == found
 
 
 class Trace:
-    """Everything that decisions call, which only notes that it was."""
+    """Every call that decisions make, recorded."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, dead: set[int] | None = None) -> None:
         self.calls: list[object] = []
@@ -105,7 +105,7 @@ class Trace:
 
 
 def test_deletions_come_before_elections_and_elections_before_moves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A topic that goes gets no leader; a preferred leader is one of those that are there by then."""
+    """A topic being deleted gets no leader; a preferred leader is elected among the leaders of that moment."""
     trace = Trace(monkeypatch)
     trace.make(cluster(topic("t", (1, 2)), deletions=frozenset({"z", "a"})))
     assert trace.calls == [
@@ -119,8 +119,8 @@ def test_deletions_come_before_elections_and_elections_before_moves(monkeypatch:
     ]
 
 
-def test_who_was_suspected_is_heard_of_when_he_is_in_sync_with_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A suspicion ends when the sets are as it wants them; without one nobody looks."""
+def test_suspect_is_reported_when_it_is_in_sync_with_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A suspicion ends when the sets agree with it; without one nobody looks."""
     trace = Trace(monkeypatch, dead={3})
     trace.make(cluster(topic("t", (1, 2), (3,))))
     assert trace.calls[1] == ("left", frozenset({1, 2}))
@@ -133,14 +133,14 @@ def test_who_was_suspected_is_heard_of_when_he_is_in_sync_with_nobody(monkeypatc
 def test_next_look_is_at_the_earlier_of_two_times(
     monkeypatch: pytest.MonkeyPatch, unproven: int | None, preferred: int | None, due: int | None
 ) -> None:
-    """Something is to be decided then though nothing changes."""
+    """At that time something may be decided although nothing changes."""
     trace = Trace(monkeypatch)
     trace.unproven_due, trace.preferred_due = unproven, preferred
     assert trace.make(cluster()) == due
     assert trace.make(cluster(), rebalances_leaders=False) == unproven
 
 
-def test_leaderships_stay_where_they_are_without_rebalancing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leaderships_stay_without_rebalancing(monkeypatch: pytest.MonkeyPatch) -> None:
     """`auto.leader.rebalance.enable=false`."""
     trace = Trace(monkeypatch)
     trace.make(cluster(), rebalances_leaders=False)

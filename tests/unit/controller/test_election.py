@@ -1,4 +1,4 @@
-"""Who leads a partition."""
+"""Which replica leads a partition."""
 
 import pytest
 
@@ -19,8 +19,8 @@ def state(leader, epoch, isr, broker_epoch=-1, controller_epoch=1, lost=(), unpr
     )
 
 
-def test_those_that_leave_the_in_sync_set_to_one_alone_are_eligible():
-    """Dead, stopping or suspected, they have all that is committed; one that lost its log, or power, may not."""
+def test_replicas_that_leave_the_in_sync_set_to_one_are_eligible():
+    """Dead, stopping or suspected replicas have everything committed; one that lost its log or power may not."""
     dead = elect(state(1, 4, (1, 2, 3), 7), (1, 2, 3), Electorate({3: 9}), 3)
     assert dead == state(3, 5, (3,), 9, 3, eligible=(1, 2))
     again = elect(state(3, 5, (3, 1), 9, eligible=(2,)), (1, 2, 3), Electorate({1: 8}), 3)
@@ -33,8 +33,8 @@ def test_those_that_leave_the_in_sync_set_to_one_alone_are_eligible():
     assert lost == state(1, 4, (1,), 7, 3, lost=(3,), eligible=(2,))
 
 
-def test_eligible_replica_leads_when_the_last_one_in_sync_is_gone():
-    """It has all that was committed, and so has the one that is gone: that one is eligible in its turn."""
+def test_eligible_replica_leads_when_the_last_in_sync_one_is_gone():
+    """It has everything committed, and so has the lost one, which becomes eligible in its turn."""
     alone = state(1, 4, (1,), 7, eligible=(2, 3))
     assert elect(alone, (1, 2, 3), Electorate({3: 9}), 3) == state(3, 5, (3,), 9, 3, eligible=(1, 2))
     assert elect(alone, (1, 2, 3), Electorate({2: 8, 3: 9}), 3) == state(2, 5, (2,), 8, 3, eligible=(1, 3))
@@ -47,7 +47,7 @@ def test_eligible_replica_leads_when_the_last_one_in_sync_is_gone():
 @pytest.mark.parametrize(
     ("case", "current", "brokers"),
     [
-        ("it lives", state(1, 4, (1,), 7, eligible=(3,)), Electorate({1: 7, 3: 9})),
+        ("it is alive", state(1, 4, (1,), 7, eligible=(3,)), Electorate({1: 7, 3: 9})),
         ("it may live", state(1, 4, (1,), 7, eligible=(3,)), Electorate({1: 7, 3: 9}, suspects=frozenset({1}))),
         ("another may live", state(None, 4, (1, 2), eligible=(3,)), Electorate({2: 8, 3: 9}, suspects=frozenset({2}))),
         ("its log is gone", state(None, 4, (1,), lost=(1,), eligible=(3,)), Electorate({3: 9})),
@@ -56,13 +56,13 @@ def test_eligible_replica_leads_when_the_last_one_in_sync_is_gone():
         ("they are suspected", state(None, 4, (1,), eligible=(3,)), Electorate({3: 9}, suspects=frozenset({3}))),
     ],
 )
-def test_last_one_in_sync_is_not_replaced_where(case, current, brokers):
-    """Whoever may still lead keeps the partition; what is known to be lost is an operator's decision."""
+def test_last_in_sync_replica_is_not_replaced(case, current, brokers):
+    """A replica that may still lead keeps the partition; only an operator decides what is given up."""
     assert elect(current, (1, 2, 3), brokers, 3) is None, case
 
 
-def test_nobody_leads_where_the_last_one_in_sync_is_gone_and_nobody_is_eligible():
-    """Nor does one that lost its log, unless an unclean election is allowed, and then another comes first."""
+def test_nobody_leads_when_the_last_in_sync_replica_is_gone_and_nobody_is_eligible():
+    """Nor does a replica that lost its log, unless an unclean election is allowed, which prefers another."""
     gone = state(1, 4, (1,), 7, lost=(3,), eligible=())
     live = Electorate({2: 8, 3: 9})
     assert elect(gone, (1, 2, 3), live, 3) == state(None, 5, (1,), -1, 3, lost=(3,))
@@ -73,7 +73,7 @@ def test_nobody_leads_where_the_last_one_in_sync_is_gone_and_nobody_is_eligible(
 
 
 def test_replica_that_lost_its_log_is_not_elected_though_it_was_the_last_in_sync():
-    """No leader until its disk is back or someone decides; not even where the topic allows unclean elections."""
+    """There is no leader until its disk is back or someone decides, even where the topic allows unclean elections."""
     missed = state(None, 5, (3,), lost=(3,))
     assert elect(missed, (1, 2, 3), Electorate({3: 9}), 3) is None
     assert elect(missed, (1, 2, 3), Electorate({1: 7, 3: 9}), 3) is None
@@ -82,13 +82,13 @@ def test_replica_that_lost_its_log_is_not_elected_though_it_was_the_last_in_sync
     assert elect(back, (1, 2, 3), Electorate({1: 7, 3: 9}), 3) == state(3, 6, (3,), 9, 3)
 
 
-def test_leader_that_lost_its_log_stays_known_as_such_when_its_registration_ends():
+def test_leader_stays_known_to_have_lost_its_log_when_its_registration_ends():
     dead = elect(state(1, 5, (1,), 7, lost=(2,)), (1, 2), Electorate({2: 8}), 3)
     assert dead == state(None, 6, (1,), -1, 3, lost=(2,))
 
 
 def test_unclean_election_prefers_a_replica_with_a_log_to_one_without():
-    """An operator's choice may even begin with nothing; the others stay known to have lost theirs."""
+    """An operator may even choose to begin with nothing; the others stay known to have lost their logs."""
     missed = state(None, 5, (1,), lost=(1, 2))
     electorate = Electorate({1: 7, 2: 8, 3: 9})
     chosen = elect(missed, (1, 2, 3), electorate, 3, is_unclean_allowed=True, is_loss_accepted=True)
@@ -108,14 +108,14 @@ def test_unclean_election_prefers_a_replica_with_a_log_to_one_without():
             (2, 0, (2, 1), 8),
         ),
         ("new: the first live replica leads", None, (2, 1), {1: 7}, (1, 0, (1,), 7)),
-        ("new: nobody lives", None, (2, 1), {3: 1}, None),
+        ("new: nobody is alive", None, (2, 1), {3: 1}, None),
         ("led: stays", state(1, 4, (1, 2), 7), (1, 2), {1: 7, 2: 8}, None),
         ("led by another than the preferred: stays", state(2, 4, (1, 2), 8), (1, 2), {1: 7, 2: 8}, None),
-        ("registered anew: elected anew", state(1, 4, (1,), 7), (1,), {1: 9}, (1, 5, (1,), 9)),
+        ("registered again: elected again", state(1, 4, (1,), 7), (1,), {1: 9}, (1, 5, (1,), 9)),
         ("dead leader: the next in sync", state(1, 4, (1, 2, 3), 7), (1, 2, 3), {2: 8, 3: 1}, (2, 5, (2, 3), 8)),
         ("dead leader: in assignment order", state(1, 4, (3, 2, 1), 7), (1, 3, 2), {2: 8, 3: 1}, (3, 5, (3, 2), 1)),
         (
-            "nobody in sync lives: no leader, in-sync set kept",
+            "nobody in sync is alive: no leader, in-sync set kept",
             state(1, 4, (1,), 7),
             (1, 2),
             {2: 8},
@@ -147,7 +147,7 @@ def test_election(case, current, replicas, live, expected):
     ],
 )
 def test_dead_followers_leave_the_in_sync_set_and_the_leader_epoch_stays(case, isr, live, expected):
-    """W13: commits need not wait until the leader finds that a dead follower lags."""
+    """W13: commits need not wait until the leader notices that a dead follower lags."""
     current = state(1, 4, isr, 7)
     found = elect(current, (1, 2, 3), Electorate(live), controller_epoch=3)
     eligible = tuple(each for each in isr if each not in expected) if expected == (1,) else ()
@@ -168,7 +168,7 @@ ALL = {1: 7, 2: 8, 3: 9}
         ("a follower that is not in sync stops", (1, 3), {2}, None),
     ],
 )
-def test_stopping_broker_leads_and_is_in_sync_only_where_nobody_else_can(case, isr, stopping, expected):
+def test_stopping_broker_leads_and_is_in_sync_only_when_nobody_else_can(case, isr, stopping, expected):
     brokers = Electorate(ALL, stopping=frozenset(stopping))
     assert elect(state(1, 4, isr, 7), (1, 2, 3), brokers, controller_epoch=3) == expected, case
 
@@ -182,20 +182,20 @@ def test_stopping_broker_leads_and_is_in_sync_only_where_nobody_else_can(case, i
         ("all in sync", (1, 2), {1, 2}, None),
     ],
 )
-def test_suspect_loses_what_another_can_take_over_and_nothing_else(case, isr, suspects, expected):
+def test_suspect_loses_only_leaderships_that_another_can_take(case, isr, suspects, expected):
     """A wrong suspicion takes no partition out of service."""
     brokers = Electorate(ALL, suspects=frozenset(suspects))
     assert elect(state(1, 4, isr, 7), (1, 2, 3), brokers, controller_epoch=3) == expected, case
 
 
-def test_suspect_is_not_elected_and_what_it_alone_had_waits_for_it():
+def test_suspect_is_not_elected_and_its_own_partitions_wait_for_it():
     brokers = Electorate(ALL, suspects=frozenset({1}))
     assert elect(state(None, 4, (1,)), (1, 2), brokers, 3) is None
     assert elect(state(None, 4, (1,)), (1, 2), Electorate(ALL), 3) == state(1, 5, (1,), 7, 3)
     assert elect(None, (1, 2), brokers, 3) == state(2, 0, (2,), 8, 3)
 
 
-def test_unclean_election_only_where_the_topic_allows_it_and_nobody_in_sync_lives():
+def test_unclean_election_only_when_the_topic_allows_it_and_no_in_sync_replica_is_alive():
     current = state(1, 4, (1,), 7)
     live = Electorate({2: 8, 3: 9})
     assert elect(current, (1, 2, 3), live, 3).leader is None
@@ -218,18 +218,18 @@ def test_unclean_election_only_where_the_topic_allows_it_and_nobody_in_sync_live
         ("a new partition", None, Electorate(ALL), None),
     ],
 )
-def test_leadership_goes_back_to_the_first_replica(case, current, brokers, expected):
+def test_leadership_returns_to_the_first_replica(case, current, brokers, expected):
     assert prefer(current, (1, 2, 3), brokers, controller_epoch=3) == expected, case
 
 
-def test_member_that_lost_power_does_not_lead_where_one_that_did_not_is_registered():
-    """It is the only one that has all for certain; who is marked stays so until the leader has answered."""
+def test_member_that_lost_power_does_not_lead_when_one_that_kept_it_is_registered():
+    """It alone has everything for certain; unproven members stay so until the leader has answered."""
     back = state(None, 5, (1, 2, 3), unproven=(1, 3))
     assert elect(back, (1, 2, 3), Electorate({1: 7, 2: 8}), 3) == state(2, 6, (1, 2, 3), 8, 3, unproven=(1, 3))
 
 
-def test_nobody_leads_while_all_that_are_registered_have_lost_power():
-    """Who has most is to be found out first, also where the topic allows unclean elections."""
+def test_nobody_leads_while_all_registered_members_have_lost_power():
+    """The longest log must be found first, also where the topic allows unclean elections."""
     back = state(1, 5, (1, 2, 3), 6, unproven=(1, 3))
     expected = state(None, 6, (1, 2, 3), -1, 3, unproven=(1, 3))
     electorate = Electorate({1: 7, 3: 9})
@@ -240,7 +240,7 @@ def test_nobody_leads_while_all_that_are_registered_have_lost_power():
     assert elect(expected, (1, 2, 4), Electorate({4: 9}), 4, is_unclean_allowed=True) == state(4, 7, (4,), 9, 4)
 
 
-def test_operator_that_does_not_wait_gets_a_member_that_was_in_sync():
+def test_impatient_operator_gets_a_member_that_was_in_sync():
     back = state(None, 5, (2, 3), unproven=(3,))
     chosen = elect(
         back, (1, 2, 3), Electorate({1: 7, 3: 9}), 3, is_unclean_allowed=True, is_loss_accepted=True
@@ -248,13 +248,13 @@ def test_operator_that_does_not_wait_gets_a_member_that_was_in_sync():
     assert chosen == state(3, 6, (3,), 9, 3)
 
 
-def test_in_sync_set_with_a_member_that_lost_power_does_not_shrink_by_what_the_controller_sees():
-    """The registration of its leader may be that of one that lost its power as well."""
+def test_controller_does_not_shrink_an_in_sync_set_with_a_member_that_lost_power():
+    """Its leader's registration may be of a machine that lost power as well."""
     led = state(1, 5, (1, 2, 3), 7, unproven=(2,))
     assert elect(led, (1, 2, 3), Electorate({1: 7, 2: 8}), 3) is None
 
 
-def test_leadership_does_not_go_back_to_a_member_that_lost_power():
+def test_leadership_does_not_return_to_a_member_that_lost_power():
     led = state(2, 5, (1, 2), 8, unproven=(1,))
     assert prefer(led, (1, 2), Electorate({1: 7, 2: 8}), 3) is None
 
@@ -269,27 +269,29 @@ def test_leadership_does_not_go_back_to_a_member_that_lost_power():
         ({}, 1),
     ],
 )
-def test_of_those_that_lost_power_the_one_with_most_leads_alone(ends, leader):
-    """By the leader epoch of the last record, then by the end; equals in the order of the assignment."""
+def test_longest_log_of_members_that_lost_power_leads_alone(ends, leader):
+    """The leader epoch of the last record decides, then the log end, then the order of the assignment."""
     back = state(None, 5, (1, 2, 3), unproven=(1, 2, 3))
     live = {1: 7, 2: 8, 3: 9}
     chosen = elect_most_complete(back, (1, 2, 3), Electorate(live), 3, ends)
     assert chosen == state(leader, 6, (leader,), live[leader], 3)
 
 
-def test_one_with_most_that_is_gone_does_not_lead():
+def test_longest_log_does_not_lead_when_it_is_gone():
     back = state(None, 5, (1, 2), unproven=(1, 2))
     ends = {1: (4, 10), 2: (4, 12)}
     assert elect_most_complete(back, (1, 2), Electorate({1: 7}), 3, ends) == state(1, 6, (1,), 7, 3)
     assert elect_most_complete(back, (1, 2), Electorate({}), 3, ends) is None
 
 
-def test_nobody_leaves_a_set_to_doubtful_members_alone():
-    """They may have died together with those that are gone: then nothing was committed without these."""
+def test_nobody_leaves_a_set_to_doubtful_members_only():
+    """The others may have died with them: then nothing was committed without these."""
     doubtful = Electorate({2: 8, 3: 9}, doubtful=frozenset({2, 3}))
     assert elect(state(1, 4, (1, 2, 3), 7), (1, 2, 3), doubtful, 3) is None
     assert elect(state(2, 4, (2, 3, 1), 8), (1, 2, 3), doubtful, 3) is None
     one = Electorate({2: 8, 3: 9}, doubtful=frozenset({2}))
-    assert elect(state(1, 4, (1, 2, 3), 7), (1, 2, 3), one, 3) == state(3, 5, (2, 3), 9, 3), "who answers leads"
+    assert elect(state(1, 4, (1, 2, 3), 7), (1, 2, 3), one, 3) == state(3, 5, (2, 3), 9, 3), (
+        "the one that answers leads"
+    )
     returned = elect(state(None, 4, (2, 3)), (1, 2, 3), doubtful, 3)
     assert returned == state(2, 5, (2, 3), 8, 3), "nobody has to leave"

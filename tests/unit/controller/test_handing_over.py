@@ -1,4 +1,4 @@
-"""Leaderships that move though nobody died: off a broker that stops, back to the first replica."""
+"""Leaderships that move although nobody died: off a stopping broker, back to the first replica."""
 
 import pytest
 
@@ -7,8 +7,8 @@ from tests.unit.membership.members import Broker, put_in_sync, settle
 
 
 @pytest.mark.parametrize("stopped", [1, 2], ids=["the controller", "another"])
-def test_broker_that_stops_hands_its_leaderships_over_first(brokers, clock, stopped):
-    """W13: a controlled shutdown leaves no partition without a leader, and nobody waiting for a dead follower."""
+def test_stopping_broker_hands_over_its_leaderships_first(brokers, clock, stopped):
+    """W13: a controlled shutdown leaves no partition without a leader, and no write waiting for a dead follower."""
     brokers[1].create("t", replication_factor=3, partitions=3)
     settle(brokers)
     stopping = brokers[stopped].member
@@ -28,7 +28,7 @@ def test_broker_that_stops_hands_its_leaderships_over_first(brokers, clock, stop
     assert all(brokers[3].state("t", number)[0] != stopped for number in range(3))
 
 
-def test_broker_that_stops_keeps_what_nobody_else_can_lead(brokers):
+def test_stopping_broker_keeps_partitions_that_nobody_else_can_lead(brokers):
     brokers[1].create("t")
     settle(brokers)
     leader = brokers[1].state("t")[0]
@@ -50,7 +50,7 @@ def test_stopping_without_zookeeper_does_nothing(brokers):
 
 
 def test_many_leaderships_are_handed_over_in_few_writes(brokers):
-    """A controlled shutdown of a broker with a thousand partitions takes seconds."""
+    """The controlled shutdown of a broker with a thousand partitions takes seconds."""
     brokers[1].create("t", replication_factor=3, partitions=900)
     settle(brokers)
     assert brokers[2].member.led_for_others == 300
@@ -61,7 +61,7 @@ def test_many_leaderships_are_handed_over_in_few_writes(brokers):
     assert brokers[1].client.transactions - before <= 900 / 200 + 1
 
 
-def test_leadership_goes_back_to_the_first_replica_once_it_is_in_sync(brokers, clock, server):
+def test_leadership_returns_to_the_first_replica_once_it_is_in_sync(brokers, clock, server):
     brokers[1].create("t", replication_factor=3)
     settle(brokers)
     brokers.pop(1).client.close()
@@ -76,8 +76,8 @@ def test_leadership_goes_back_to_the_first_replica_once_it_is_in_sync(brokers, c
     assert brokers[2].state("t") == (1, 2, (2, 3, 1))
 
 
-def test_leadership_goes_back_once_in_a_while_only(brokers, clock):
-    """A broker that comes and goes does not drag its leaderships along each time."""
+def test_leadership_returns_only_once_in_a_while(brokers, clock):
+    """A flapping broker does not take its leaderships along each time."""
     brokers[1].create("t", replication_factor=2)
     settle(brokers)
 
@@ -97,8 +97,8 @@ def test_leadership_goes_back_once_in_a_while_only(brokers, clock):
     assert brokers[2].state("t")[0] == 1, "at its time, though nothing changed"
 
 
-def test_leaderships_that_can_go_back_soon_after_each_other_go_together(brokers, clock, server):
-    """A broker that recovers a thousand logs one after the other is not the news of a thousand elections."""
+def test_leaderships_that_can_return_soon_after_each_other_return_together(brokers, clock, server):
+    """A broker that recovers a thousand logs one by one does not cause a thousand elections."""
     brokers[1].create("t", replication_factor=3, partitions=9)
     settle(brokers)
     of_first = [number for number in range(9) if brokers[1].state("t", number)[0] == 1]
@@ -115,8 +115,8 @@ def test_leaderships_that_can_go_back_soon_after_each_other_go_together(brokers,
     assert all(brokers[2].state("t", number)[0] == 1 for number in of_first)
 
 
-def test_leadership_stays_where_it_is_when_rebalancing_is_off(server):
-    """``auto.leader.rebalance.enable=false``."""
+def test_leadership_stays_when_rebalancing_is_off(server):
+    """``auto.leader.rebalance.enable=false`` turns it off."""
     brokers = {number: Broker(server, number, rebalances_leaders=False) for number in (1, 2)}
     for each in brokers.values():
         each.member.join()
@@ -130,7 +130,7 @@ def test_leadership_stays_where_it_is_when_rebalancing_is_off(server):
     assert brokers[2].state("t")[0] == 2
 
 
-def test_unclean_election_where_the_topic_allows_it(brokers):
+def test_unclean_election_when_the_topic_allows_it(brokers):
     for name, config in (("t", {"unclean.leader.election.enable": "true"}), ("u", {})):
         brokers[1].create(name, replication_factor=3, config=config)
         settle(brokers)

@@ -1,4 +1,6 @@
-"""Members over a ZooKeeper in memory: who leads after a power loss, from the mark to the election."""
+"""Members over a ZooKeeper in memory: who leads after a power loss, from marking members as unproven to the
+election.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from tests.unit.membership.members import Broker, settle
 
 
 class Cluster:
-    """Three brokers, and topic t, which is not flushed; the end of each one's log in ``ends``."""
+    """Three brokers and topic t, which is not flushed; ``ends`` has the end of each log."""
 
     def __init__(self, ends):
         self.server, self.clock, self.ends = MemoryZooKeeper(), [0], ends
@@ -57,7 +59,7 @@ def cluster():
     return found
 
 
-def test_one_with_most_leads_when_all_are_back(cluster):
+def test_longest_log_leads_when_all_are_back(cluster):
     """The others follow it, and are in sync when they have caught up."""
     for number in (3, 1):
         cluster.start(number)
@@ -68,7 +70,7 @@ def test_one_with_most_leads_when_all_are_back(cluster):
     assert (cluster.state[0], cluster.state[2]) == (2, (2,))
 
 
-def test_one_with_most_of_those_that_are_back_leads_when_the_time_is_over(cluster):
+def test_longest_log_that_is_back_leads_after_the_time_limit(cluster):
     for number in (1, 3):
         cluster.start(number)
         settle(cluster.brokers)
@@ -81,8 +83,8 @@ def test_one_with_most_of_those_that_are_back_leads_when_the_time_is_over(cluste
     assert (cluster.state[0], cluster.state[2]) == (3, (3,))
 
 
-def test_one_that_kept_its_power_and_was_not_registered_for_a_moment_leads_as_soon_as_it_is_back(cluster):
-    """It has all that was acknowledged, whatever the others have."""
+def test_briefly_unregistered_member_that_kept_power_leads_as_soon_as_it_is_back(cluster):
+    """It has everything acknowledged, whatever the others have."""
     cluster.ends[1] = 99
     cluster.start(1)
     settle(cluster.brokers)

@@ -1,4 +1,4 @@
-"""Moving partitions: what each step comes to, as pure functions."""
+"""Moving partitions: the outcome of each step, as pure functions."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ def test_begin_changes_nothing_but_the_order_for_the_same_replicas() -> None:
 
 
 def test_finish_waits_until_all_of_the_target_are_in_sync() -> None:
-    """W14: nothing is dropped before it is elsewhere."""
+    """W14: no replica is dropped before its data is elsewhere."""
     topic = _applied(_topic((1, 2)), begin(_topic((1, 2)), {0: (3, 4)}, _LIVE, 9))
     assert finish(topic, _LIVE, 9) is None
     half = _topic((3, 4, 1, 2), isr=(1, 2, 3), moving=topic.record.reassignments[0])
     assert finish(half, _LIVE, 9) is None
 
 
-def test_finish_gives_the_leadership_to_the_target_and_drops_the_rest() -> None:
+def test_finish_moves_the_leadership_to_the_target_and_drops_the_rest() -> None:
     """W14: the new brokers lead in a new epoch."""
     moving = ReassignmentRecord(target=(3, 4), original=(1, 2))
     step = finish(_topic((3, 4, 1, 2), isr=(1, 2, 3, 4), leader=1, moving=moving), _LIVE, 9)
@@ -90,15 +90,15 @@ def test_finish_gives_the_leadership_to_the_target_and_drops_the_rest() -> None:
 
 
 def test_finish_keeps_a_leader_that_stays() -> None:
-    """A leader of the target goes on in its epoch."""
+    """A leader that is in the target continues in its epoch."""
     moving = ReassignmentRecord(target=(3, 2), original=(1, 2))
     step = finish(_topic((3, 2, 1), isr=(1, 2, 3), leader=2, moving=moving), _LIVE, 9)
     assert step is not None
     assert (step.states[0].leader, step.states[0].leader_epoch, step.states[0].isr) == (2, 5, (3, 2))
 
 
-def test_finish_writes_the_state_though_it_is_as_before_when_a_replica_goes() -> None:
-    """Its leader may take the one that goes into the in-sync set at that very moment: by then the state is newer."""
+def test_finish_writes_an_unchanged_state_when_a_replica_is_dropped() -> None:
+    """The leader may add the dropped replica to the in-sync set at that very moment: then the state is newer."""
     moving = ReassignmentRecord(target=(1, 2), original=(1, 3))
     step = finish(_topic((1, 2, 3), isr=(1, 2), moving=moving), _LIVE, 9)
     assert step is not None
@@ -107,7 +107,7 @@ def test_finish_writes_the_state_though_it_is_as_before_when_a_replica_goes() ->
 
 
 def test_finish_ends_many_moves_in_steps() -> None:
-    """One transaction never holds more than ZooKeeper takes."""
+    """One transaction never has more operations than ZooKeeper accepts."""
     moving = ReassignmentRecord(target=(3, 4), original=(1, 2))
     one = _topic((3, 4, 1, 2), isr=(1, 2, 3, 4), leader=1)
     count = MOVES_PER_STEP + 1
@@ -123,14 +123,14 @@ def test_finish_ends_many_moves_in_steps() -> None:
 
 
 def test_cancel_restores_the_replicas_and_their_order() -> None:
-    """A move can be ended."""
+    """A move can be cancelled."""
     topic = _topic((1, 2))
     moved = _applied(topic, begin(topic, {0: (4, 3)}, _LIVE, 9))
     assert cancel(moved, [0], _LIVE, 9).record.assignment == ((1, 2),)
 
 
-def test_cancel_takes_the_leadership_from_a_replica_that_goes() -> None:
-    """No leader outside the replicas."""
+def test_cancel_takes_the_leadership_from_a_dropped_replica() -> None:
+    """The leader is always one of the replicas."""
     moving = ReassignmentRecord(target=(3,), original=(1, 2))
     step = cancel(_topic((3, 1, 2), isr=(3, 2), leader=3, moving=moving), [0], _LIVE, 9)
     assert (step.states[0].leader, step.states[0].leader_epoch, step.states[0].isr) == (2, 6, (2,))
@@ -149,8 +149,8 @@ def test_cancel_is_refused_when_it_would_leave_no_replica_in_sync() -> None:
         cancel(_topic((3, 1), isr=(3,), leader=3, moving=moving), [0], _LIVE, 9)
 
 
-def test_a_second_request_takes_the_place_of_the_first() -> None:
-    """KIP-455: what was being added for the first is dropped at once."""
+def test_second_request_replaces_the_first() -> None:
+    """KIP-455: replicas that were being added for the first are dropped at once."""
     topic = _topic((1, 2))
     first = _applied(topic, begin(topic, {0: (3, 2)}, _LIVE, 9))
     second = begin(first, {0: (4, 1)}, _LIVE, 9)
@@ -172,7 +172,7 @@ def test_begin_refuses_an_impossible_target(target: tuple[int, ...], message: st
         begin(_topic((1, 2)), {0: target}, _LIVE, 9)
 
 
-def test_begin_refuses_a_partition_that_does_not_exist() -> None:
+def test_begin_refuses_an_unknown_partition() -> None:
     """Bad input."""
     with pytest.raises(UnknownTopicOrPartitionError, match="no partition 5, only 0 to 0"):
         begin(_topic((1, 2)), {5: (1,)}, _LIVE, 9)
@@ -211,8 +211,8 @@ def test_no_step_puts_leader_or_in_sync_outside_the_replicas(
         assert present.state.leader in present.state.isr
 
 
-def test_decommission_spreads_what_the_broker_holds() -> None:
-    """A broker is emptied: everything goes to who has least, never to one who has it."""
+def test_decommission_spreads_the_brokers_replicas() -> None:
+    """Its replicas go to the least loaded brokers, never to one that has the partition."""
     topics = {
         "a": _topic((3, 1)),
         "b": _topic((1, 3)),
@@ -229,7 +229,7 @@ def test_decommission_spreads_what_the_broker_holds() -> None:
 
 
 def test_decommission_moves_to_suspects_last() -> None:
-    """Who was just found dead takes nothing over while others can."""
+    """A broker that was just found dead gets no replicas while others can take them."""
     loads = {1: BrokerLoad(), 2: BrokerLoad(), 4: BrokerLoad(replicas=9)}
     moves = plan_decommission(3, {"a": _topic((3, 1))}, loads, suspects={2})
     assert moves == {TopicPartition("a", 0): (4, 1)}

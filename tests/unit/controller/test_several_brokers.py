@@ -1,4 +1,4 @@
-"""What one broker writes, the others learn; who dies is replaced; who deletes is followed."""
+"""Brokers learn each other's writes, replace dead ones, and follow deletions."""
 
 from broker_runtime.controller.assignment import loads
 from broker_runtime.controller.topic_plans import plan_partitions
@@ -13,7 +13,7 @@ from tests.unit.membership.members import Broker, put_in_sync, settle
 
 
 def test_brokers_that_are_not_the_controller_learn_of_topics_partitions_settings_and_elections(brokers):
-    """W25: what ZooKeeper holds, every broker knows."""
+    """W25: every broker knows what ZooKeeper holds."""
     brokers[1].create("t", replication_factor=3, partitions=2)
     settle(brokers)
     assert [brokers[2].state("t", number) for number in (0, 1)] == [(1, 0, (1, 2, 3)), (2, 0, (2, 3, 1))]
@@ -32,7 +32,7 @@ def test_brokers_that_are_not_the_controller_learn_of_topics_partitions_settings
     assert [each.state("t") for each in brokers.values()] == [(1, 0, (1, 3))] * 3
 
 
-def test_news_of_one_topic_are_read_and_no_others(brokers):
+def test_only_a_changed_topic_is_read(brokers):
     for name in ("t", "u"):
         brokers[1].create(name)
         settle(brokers)
@@ -43,14 +43,14 @@ def test_news_of_one_topic_are_read_and_no_others(brokers):
     assert topic_path("u") not in brokers[3].client.reads
 
 
-def test_missed_news_make_everything_be_read(brokers):
+def test_missed_changes_cause_everything_to_be_read(brokers):
     brokers[1].create("t")
     brokers[1].create("u")
     brokers[3].member.step(0)
     assert set(brokers[3].member.state.topics) == {"t", "u"}
 
 
-def test_older_state_than_the_known_one_is_not_believed(brokers):
+def test_older_state_than_the_known_one_is_ignored(brokers):
     """Two readers may overtake each other."""
     topic = brokers[1].create("t", replication_factor=2)
     before = brokers[1].client.find_all
@@ -77,7 +77,7 @@ def test_dead_leaders_partitions_move_and_dead_followers_leave_the_in_sync_sets(
     assert [brokers[3].state("t", number) for number in range(3)] == [(1, 0, (1, 3)), (3, 1, (3, 1)), (3, 0, (3, 1))]
 
 
-def test_controllers_death_is_survived_with_its_leaderships(brokers):
+def test_dead_controller_and_its_leaderships_are_replaced(brokers):
     brokers[1].create("t", replication_factor=3, partitions=3)
     settle(brokers)
     brokers.pop(1).client.close()
@@ -88,7 +88,7 @@ def test_controllers_death_is_survived_with_its_leaderships(brokers):
 
 
 def test_process_whose_session_expired_stays_in_sync_and_leads_again_under_a_new_epoch(brokers, clock):
-    """Its logs are as they were: it takes part with fresh epochs only, but need not catch up."""
+    """Its logs are unchanged: it serves only with fresh epochs, but need not catch up."""
     brokers[1].create("t", replication_factor=2, partitions=2)
     settle(brokers)
     brokers[2].client.expire()
@@ -112,14 +112,14 @@ def test_process_that_began_after_an_unclean_stop_stays_in_sync_when_its_session
     assert brokers[1].state("t") == (1, 0, (1, 2, 3))
 
 
-def test_broker_whose_registration_was_taken_away_registers_anew(brokers):
+def test_broker_whose_registration_was_deleted_registers_again(brokers):
     brokers[1].client.delete(broker_path(2))
     settle(brokers)
     assert brokers[2].member.broker_epoch == 2
     assert set(brokers[1].member.state.brokers) == {1, 2, 3}
 
 
-def test_every_broker_removes_its_logs_of_a_deleted_topic_and_the_last_one_ends_it(brokers):
+def test_every_broker_removes_its_logs_of_a_deleted_topic_and_the_last_one_completes_it(brokers):
     topic = brokers[1].create("t", replication_factor=3)
     settle(brokers)
     with brokers[1].member.changing():
@@ -134,8 +134,8 @@ def test_every_broker_removes_its_logs_of_a_deleted_topic_and_the_last_one_ends_
     assert brokers[3].member.state.topics == {}
 
 
-def test_broker_that_was_away_removes_the_logs_when_it_is_back(server, brokers, clock):
-    """A deletion survives brokers that are away, and the name can be used anew meanwhile."""
+def test_absent_broker_removes_the_logs_when_it_is_back(server, brokers, clock):
+    """A deletion survives brokers that are away, and the name can be reused meanwhile."""
     topic = brokers[1].create("t", replication_factor=3)
     settle(brokers)
     brokers.pop(3).client.close()
@@ -159,7 +159,7 @@ def test_draining_broker_gets_no_new_replicas(brokers):
     assert set(brokers[1].member.state.brokers) == {1, 2, 3}
 
 
-def test_step_without_news_asks_zookeeper_nothing(brokers):
+def test_step_without_changes_makes_no_zookeeper_request(brokers):
     brokers[1].create("t")
     settle(brokers)
     for each in brokers.values():

@@ -1,4 +1,4 @@
-"""Whose port refuses is probably dead; what ends a suspicion."""
+"""A broker whose port refuses is probably dead; what ends a suspicion."""
 
 from broker_runtime.controller.suspicion import STARTING_MS, Suspicions
 from broker_runtime.zookeeper.znodes import BrokerRegistration
@@ -26,7 +26,7 @@ class Peers:
         self.suspicions.registered({1: registration(), 2: registration(epoch)})
 
 
-def test_port_that_answered_and_refuses_makes_a_suspect_until_it_answers():
+def test_port_that_answered_and_refuses_is_suspected_until_it_answers():
     peers = Peers()
     assert not peers.suspicions.look(2)
     peers.refuses = True
@@ -48,14 +48,14 @@ def test_starting_broker_is_given_time():
     assert peers.suspicions.dead == {2: 1}
 
 
-def test_broker_itself_and_strangers_are_never_probed():
+def test_broker_itself_and_unknown_brokers_are_never_probed():
     peers = Peers()
     peers.during_probe = lambda: (_ for _ in ()).throw(AssertionError("probed"))
     assert not peers.suspicions.look(1)
     assert not peers.suspicions.look(9)
 
 
-def test_registration_that_came_during_the_probe_is_not_the_one_that_refused():
+def test_refusal_does_not_count_for_a_registration_made_during_the_probe():
     peers = Peers()
     peers.now_ms = STARTING_MS
     peers.refuses = True
@@ -76,7 +76,7 @@ def test_suspicion_ends_with_the_registration():
 
 
 def test_doubt_ends_with_an_answer_or_becomes_suspicion():
-    """A port that refuses at first is doubtful; each end of the doubt is told, as somebody may wait for it."""
+    """A port that refuses at first is doubtful; each end of the doubt is reported, as somebody may wait for it."""
     peers = Peers()
     assert peers.suspicions.doubtful == frozenset()
     peers.refuses = True
@@ -95,7 +95,7 @@ def test_doubt_ends_with_an_answer_or_becomes_suspicion():
 
 
 def test_broker_that_is_trusted_is_not_doubtful():
-    """Others fetch from it, or it from them, though its port refuses this broker."""
+    """Other brokers fetch from it, or it from them, though its port refuses this broker."""
     peers = Peers()
     peers.refuses, peers.now_ms = True, STARTING_MS
     assert peers.suspicions.look(2)

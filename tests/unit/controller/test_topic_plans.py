@@ -1,4 +1,4 @@
-"""What requests to make and change topics come to, and why they are refused."""
+"""The outcome of requests to create and change topics, and why they are refused."""
 
 import pyarrow as pa
 import pytest
@@ -38,7 +38,7 @@ def plan(*, brokers=(1,), default_partitions=1, default_replication_factor=1, **
     )
 
 
-def test_topic_that_does_not_say_otherwise_has_one_partition():
+def test_topic_has_one_partition_by_default():
     """W1."""
     assert plan().record.assignment == ((1,),)
     assert plan().record.schemas == ()
@@ -80,12 +80,12 @@ def test_schema_is_kept_in_normal_form_with_its_key():
         ({"schema": FLIGHTS.serialize().to_pybytes(), "key": "ratio"}, InvalidSchemaError, "string, binary or integer"),
     ],
 )
-def test_topic_with_a_fault_is_refused_by_name(request_fields, error, problem):
+def test_invalid_topic_is_refused_by_name(request_fields, error, problem):
     with pytest.raises(error, match=problem):
         plan(**request_fields)
 
 
-def test_names_that_differ_by_dots_and_underscores_are_fine():
+def test_names_that_differ_by_dots_and_underscores_are_accepted():
     assert plan(name="a.b_c").name == "a.b_c"
 
 
@@ -121,7 +121,7 @@ def test_columns_are_added_as_a_new_version():
         (pa.schema([]), "no columns"),
     ],
 )
-def test_columns_with_a_fault_are_refused(columns, problem):
+def test_invalid_columns_are_refused(columns, problem):
     record = plan(schema=FLIGHTS.serialize().to_pybytes()).record
     with pytest.raises(InvalidSchemaError, match=problem):
         plan_columns("t", record, columns.serialize().to_pybytes())
@@ -140,7 +140,7 @@ def test_schema_that_outgrows_the_znode_is_refused():
         plan_columns("t", record, one_more)
 
 
-def test_config_is_set_kept_and_taken_away():
+def test_config_is_set_kept_and_reset():
     present = {"retention.ms": "1d", "flush.mode": "os"}
     changes = {"retention.ms": None, "segment.bytes": "1MiB", "flush.ms": None}
     assert plan_config(present, AlterConfigRequest(topic="t", changes=changes)) == {
@@ -157,6 +157,6 @@ def test_config_is_set_kept_and_taken_away():
         ({"max.message.bytes": "2MiB"}, "more than segment.bytes"),
     ],
 )
-def test_config_with_a_fault_is_refused_as_a_whole(changes, problem):
+def test_invalid_config_is_refused_as_a_whole(changes, problem):
     with pytest.raises(InvalidConfigError, match=problem):
         plan_config({"segment.bytes": "1MiB"}, AlterConfigRequest(topic="t", changes=changes))

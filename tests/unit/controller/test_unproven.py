@@ -1,4 +1,4 @@
-"""Who leads after a power loss, as far as those that are up can tell."""
+"""Which replica leads after a power loss, as far as the running ones can tell."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Cluster:
         self.answers = {}
         self.asked = []
         self.suspects = frozenset()
-        self.silent = set()  # those whose call goes on when the time to wait for all is over
+        self.silent = set()  # those that answer only after the time limit for all
         self.late = []
         self.rounds = 0
         self.unproven = UnprovenReplicas(self._ask, self._run_all)
@@ -48,7 +48,7 @@ class Cluster:
         return LogEndsResponse(broker_epoch=10 + broker_id, partitions=tuple(ends))
 
     def decide(self, now_ms=0):
-        """(leader, in-sync set, unproven) of what is decided, or None; and when to look again."""
+        """Returns (leader, in-sync set, unproven) as decided, or None; and when to look again."""
         brokers = {
             broker_id: BrokerRegistration(host="h", port=broker_id, epoch=epoch, instance="i", pid=1)
             for broker_id, epoch in self.live.items()
@@ -71,19 +71,19 @@ class Cluster:
         return (found.leader, found.isr, found.unproven), due_ms, asked
 
 
-def test_partition_without_unproven_members_is_none_of_its_business():
+def test_partition_without_unproven_members_is_ignored():
     cluster = Cluster(live=(1, 2), unproven=())
     assert cluster.decide() == (None, None, [])
 
 
-def test_whole_in_sync_set_that_is_back_is_asked_at_once_and_the_one_with_most_leads():
+def test_complete_in_sync_set_is_asked_at_once_and_the_longest_log_leads():
     cluster = Cluster(live=(1, 2, 3))
     cluster.answers = {1: (4, 10), 2: (4, 12), 3: (4, 11)}
     assert cluster.decide() == ((2, (2,), ()), None, [1, 2, 3])
 
 
 @pytest.mark.parametrize("answer", ["silent", "not open"])
-def test_one_that_does_not_tell_is_asked_again_and_has_nothing_when_the_time_is_over(answer):
+def test_silent_member_is_asked_again_and_counts_as_empty_after_the_time_limit(answer):
     cluster = Cluster(live=(1, 2, 3))
     cluster.answers = {1: (4, 10), 3: (4, 11)} | ({2: None} if answer == "not open" else {})
     assert cluster.decide() == (None, RETRY_MS, [1, 2, 3])
@@ -91,8 +91,8 @@ def test_one_that_does_not_tell_is_asked_again_and_has_nothing_when_the_time_is_
     assert cluster.decide(PATIENCE_MS)[0] == (3, (3,), ())
 
 
-def test_all_are_asked_at_once_and_an_answer_that_comes_too_late_is_not_one_of_the_next_round():
-    """The member's lock is held meanwhile: one that is silent costs no more than one limit, however many are."""
+def test_all_are_asked_concurrently_and_late_answers_do_not_count_in_the_next_round():
+    """The member's lock is held meanwhile: any number of silent brokers costs no more than one time limit."""
     cluster = Cluster(live=(1, 2, 3))
     cluster.answers = {1: (4, 10), 2: (4, 12), 3: (4, 11)}
     cluster.silent = {1, 2}
@@ -107,7 +107,7 @@ def test_all_are_asked_at_once_and_an_answer_that_comes_too_late_is_not_one_of_t
     assert cluster.decide(2 * RETRY_MS) == ((2, (2,), ()), None, [1, 2, 3])
 
 
-def test_those_that_are_back_wait_for_the_others_a_while_and_ask_nobody():
+def test_present_members_wait_a_while_for_the_others_and_ask_nobody():
     cluster = Cluster(live=(1, 3), unproven=(1, 3))
     cluster.answers = {1: (4, 10), 3: (4, 11)}
     assert cluster.decide() == (None, RETRY_MS, [])
@@ -115,7 +115,7 @@ def test_those_that_are_back_wait_for_the_others_a_while_and_ask_nobody():
     assert cluster.decide(PATIENCE_MS) == ((3, (3,), ()), None, [1, 3])
 
 
-def test_one_whose_port_refuses_counts_as_not_back():
+def test_member_whose_port_refuses_counts_as_absent():
     cluster = Cluster(live=(1, 2, 3))
     cluster.suspects = frozenset({2})
     cluster.answers = {1: (4, 10), 3: (4, 11)}
@@ -124,7 +124,7 @@ def test_one_whose_port_refuses_counts_as_not_back():
 
 
 def test_nobody_is_chosen_while_nobody_answers():
-    """Who does not answer cannot lead either."""
+    """A broker that does not answer cannot lead either."""
     cluster = Cluster(live=(1, 2, 3))
     assert cluster.decide()[0] is None
     assert cluster.decide(10 * PATIENCE_MS)[:2] == (None, 10 * PATIENCE_MS + RETRY_MS)
@@ -141,13 +141,13 @@ def test_answer_of_another_registration_does_not_count():
     assert cluster.decide()[0] is None
 
 
-def test_members_that_lost_power_leave_the_set_of_a_leader_that_did_not_and_answers():
+def test_members_that_lost_power_leave_the_set_when_a_leader_that_kept_it_answers():
     cluster = Cluster(live=(1, 2, 3), leader=1, unproven=(2,))
     cluster.answers = {1: (4, 10)}
     assert cluster.decide() == ((1, (1, 3), ()), None, [1])
 
 
-def test_they_stay_while_the_leader_does_not_answer():
+def test_members_that_lost_power_stay_while_the_leader_does_not_answer():
     """Its registration may be from before the power loss: then it has no more than they have."""
     cluster = Cluster(live=(1, 2, 3), leader=1, unproven=(2,))
     assert cluster.decide() == (None, RETRY_MS, [1])
@@ -161,7 +161,7 @@ def test_they_stay_while_the_leader_does_not_answer():
 
 
 def test_broker_is_asked_for_many_partitions_in_several_requests(monkeypatch):
-    """It takes no longer list; what it does not answer is missing from what is decided, and nothing else."""
+    """A broker accepts no longer list; partitions that it does not answer are left undecided, and nothing else is."""
     monkeypatch.setattr(requests, "MOST_ENTRIES", 2)
     asked = []
 

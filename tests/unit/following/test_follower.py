@@ -1,4 +1,4 @@
-"""A broker as the follower of another: logs in memory, the network is a function call."""
+"""A broker as the follower of another: logs are in memory, the network is a function call."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def _now_leads(leader: Replica, follower: Replica, epoch: int) -> None:
     follower.follow(state)
 
 
-# --- what goes over -----------------------------------------------------------------------------------------------
+# --- what is replicated --------------------------------------------------------------------------------------------
 
 
-def test_follower_ends_up_with_the_leaders_bytes_and_marks():
-    """W11: byte-identical replicas; the follower knows what is committed."""
+def test_follower_gets_the_leaders_bytes_and_marks():
+    """W11: replicas are byte-identical, and the follower knows what is committed."""
     leader, follower = _pair(segment_bytes=2048)
     for number in range(30):
         leader.append(b"%d" % number, b"x" * 100)
@@ -41,9 +41,8 @@ def test_follower_ends_up_with_the_leaders_bytes_and_marks():
     assert leader.only.high_watermark == follower.log.high_watermark == 60
 
 
-def test_follower_tells_only_what_is_durable():
-    """``flush.mode=ack``: the high watermark is the minimum durable end; the answer is on the device before it is
-    told."""
+def test_follower_reports_only_durable_records():
+    """``flush.mode=ack``: the high watermark is the minimum durable end, so only bytes on disk are reported."""
     leader, follower = _pair()
     leader.append(b"a")
     follower.fetch_from(leader)
@@ -55,8 +54,10 @@ def test_follower_tells_only_what_is_durable():
     assert leader.only.high_watermark == 1
 
 
-def test_follower_far_behind_asks_for_more_before_its_disk_has_what_came():
-    """The next answer is under way while the disk works; what is told as durable is so, and in the end all is."""
+def test_follower_far_behind_fetches_more_before_its_disk_has_the_last_answer():
+    """The next answer is in flight while the disk works; only durable ends are reported, and the last report is
+    complete.
+    """
     leader, follower = _pair()
     behind = led_by(1, 1, replicas=(1, 2), in_sync=(1,), version=1)
     leader.lead(behind)
@@ -64,18 +65,18 @@ def test_follower_far_behind_asks_for_more_before_its_disk_has_what_came():
     for number in range(3):
         leader.append(b"%d" % number)
     leader.service._max_bytes = 1  # one frame at a time
-    fetcher, told = follower.fetchers[1], []
+    fetcher, reported = follower.fetchers[1], []
     for _ in range(4):
         request = fetcher.next_request(1, 0)
-        told.append((request.partitions[0].offset, request.partitions[0].durable_end))
+        reported.append((request.partitions[0].offset, request.partitions[0].durable_end))
         fetcher.flush_while_asking(0)
         assert follower.log.durable_end_offset == follower.log.log_end_offset
         fetcher.handle(*leader.answer(request, 2, 1), 0)
-    assert told == [(0, 0), (1, 0), (2, 1), (3, 3)]
+    assert reported == [(0, 0), (1, 0), (2, 1), (3, 3)]
 
 
-def test_follower_far_behind_keeps_what_it_fetches_out_of_memory_once_the_disk_has_it():
-    """What it catches up with is read by nobody soon; who keeps up stays in the cache."""
+def test_follower_far_behind_evicts_fetched_bytes_from_the_page_cache():
+    """Nobody reads soon what it catches up on; a follower that keeps up stays in the page cache."""
     leader, follower = _pair()
     behind = led_by(1, 1, replicas=(1, 2), in_sync=(1,), version=1)
     leader.lead(behind)
@@ -93,7 +94,7 @@ def test_follower_far_behind_keeps_what_it_fetches_out_of_memory_once_the_disk_h
 
 
 @pytest.mark.parametrize("mode", ["interval", "os"])
-def test_follower_tells_its_logs_end_where_acknowledgements_do_not_wait_for_the_disk(mode):
+def test_follower_reports_its_log_end_when_acknowledgements_do_not_wait_for_the_disk(mode):
     leader, follower = _pair(flush_mode=mode)
     leader.append(b"a")
     follower.fetch_from(leader)
@@ -102,8 +103,8 @@ def test_follower_tells_its_logs_end_where_acknowledgements_do_not_wait_for_the_
     assert (leader.only.high_watermark, syncs) == (1, 0)
 
 
-def test_follower_makes_durable_what_an_earlier_flush_mode_left():
-    """Else it would tell less than is committed for ever."""
+def test_follower_flushes_records_left_by_an_earlier_flush_mode():
+    """Otherwise it would report less than is committed forever."""
     leader, follower = _pair(flush_mode="os")
     leader.append(b"a")
     follower.fetch_from(leader)
@@ -120,12 +121,12 @@ def test_all_partitions_of_one_leader_share_a_request():
     for number in range(3):
         leader.append(b"a", partition=number)
     response = follower.fetch_from(leader)
-    assert [(told.partition, told.row) for told in response.partitions] == [(0, 0), (1, 1), (2, 2)]
+    assert [(each.partition, each.row) for each in response.partitions] == [(0, 0), (1, 1), (2, 2)]
     assert [partition.log.log_end_offset for partition in follower.partitions] == [1, 1, 1]
 
 
-def test_high_watermark_of_a_follower_goes_as_far_as_its_own_log():
-    """HW := min(the leader's, its own durable end)."""
+def test_high_watermark_of_a_follower_ends_with_its_own_log():
+    """The high watermark is min(the leader's, the follower's own durable end)."""
     leader, follower = _pair()
     leader.lead(led_by(1, 1, replicas=(1, 2), in_sync=(1,), version=1))
     for number in range(4):
@@ -135,8 +136,8 @@ def test_high_watermark_of_a_follower_goes_as_far_as_its_own_log():
     assert (leader.only.high_watermark, follower.log.high_watermark) == (4, 1)
 
 
-def test_follower_keeps_what_an_earlier_leader_told_is_committed():
-    """A new leader knows less at first; what is committed stays so."""
+def test_follower_keeps_the_high_watermark_of_an_earlier_leader():
+    """A new leader knows less at first; committed records stay committed."""
     leader, follower = _pair()
     leader.append(b"a", b"b")
     follower.catch_up_with(leader)
@@ -151,7 +152,7 @@ def test_follower_keeps_what_an_earlier_leader_told_is_committed():
 
 
 def test_log_start_follows_the_leaders():
-    """Whole segments below the leader's log start go on followers too."""
+    """Followers, too, delete whole segments below the leader's log start."""
     leader, follower = _pair(segment_bytes=1024)
     for number in range(20):
         leader.append(b"%d" % number, bytes(100))
@@ -161,11 +162,11 @@ def test_log_start_follows_the_leaders():
     assert (follower.log.log_start_offset, follower.log.segment_base_offsets) == (25, leader.log.segment_base_offsets)
 
 
-# --- logs that part -----------------------------------------------------------------------------------------------
+# --- diverging logs -------------------------------------------------------------------------------------------------
 
 
-def test_tail_that_was_never_committed_is_cut_and_the_new_leaders_taken():
-    """KIP-101: truncation by leader epoch, never by high watermark."""
+def test_uncommitted_tail_is_truncated_and_the_new_leaders_is_fetched():
+    """KIP-101: truncation goes by leader epoch, never by high watermark."""
     one, other = _pair()
     one.append(b"both")
     other.catch_up_with(one)
@@ -178,7 +179,7 @@ def test_tail_that_was_never_committed_is_cut_and_the_new_leaders_taken():
 
 
 def test_fast_failovers_leave_the_same_log_on_both():
-    """KIP-279: each leader wrote something the other never saw, before either could follow."""
+    """KIP-279: each leader wrote records that the other never saw, before either could follow."""
     one, other = _pair()
     one.append(b"both")
     other.catch_up_with(one)
@@ -195,12 +196,12 @@ def test_fast_failovers_leave_the_same_log_on_both():
     assert one.log.leader_epochs == other.log.leader_epochs
 
 
-def test_records_that_were_not_cut_although_the_high_watermark_was_behind_stay():
-    """KIP-101's loss: a follower that restarts and cuts to its high watermark loses what is committed."""
+def test_records_above_a_stale_high_watermark_are_kept():
+    """KIP-101's loss: a restarted follower that truncates to its high watermark loses committed records."""
     leader, follower = _pair()
     leader.append(b"a")
     follower.fetch_from(leader)
-    follower.fetch_from(leader)  # committed now, and the follower has not heard
+    follower.fetch_from(leader)  # committed now, but the follower does not know yet
     assert leader.only.high_watermark == 1
     follower.restart(lost_power=random.Random(1))
     follower.follow(led_by(1, 1, replicas=(1, 2)))
@@ -212,8 +213,10 @@ def _aside(replica: Replica) -> list[str]:
     return [name for name in replica.files.list_directories(ROOT) if name.endswith(".diverged")]
 
 
-def test_replica_that_lies_wholly_elsewhere_is_set_aside_and_fetched_anew(caplog):
-    """No follower deletes what it knows to be committed: after an unclean election it keeps it, and says so."""
+def test_fully_diverged_replica_is_set_aside_and_fetched_again(caplog):
+    """A follower deletes no record that it knows to be committed: after an unclean election it keeps the log and
+    says so.
+    """
     follower, leader = Replica(2), Replica(1)
     follower.lead(led_by(2, 1, replicas=(1, 2), in_sync=(2,)))
     follower.append(b"a", b"b")
@@ -226,13 +229,13 @@ def test_replica_that_lies_wholly_elsewhere_is_set_aside_and_fetched_anew(caplog
     follower.catch_up_with(leader)
     assert follower.records() == leader.records()
     (kept,) = _aside(follower)
-    told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-    assert any("t-0" in text and "offsets 2 to 2" in text for text in told)
-    assert any(kept in text and "keep it until" in text for text in told)
+    logged = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert any("t-0" in text and "offsets 2 to 2" in text for text in logged)
+    assert any(kept in text and "keep it until" in text for text in logged)
 
 
 @pytest.mark.parametrize("lost_power", [None, random.Random(1)])
-def test_replica_whose_leader_has_nothing_keeps_its_log_though_it_does_not_know_what_was_committed(lost_power):
+def test_replica_keeps_its_log_when_its_leader_is_empty_and_the_checkpoint_is_stale(lost_power):
     """The checkpoint of the high watermark is seconds old when brokers are killed."""
     follower, leader = Replica(2), Replica(1)
     follower.lead(led_by(2, 1, replicas=(1, 2), in_sync=(2,)))
@@ -246,14 +249,14 @@ def test_replica_whose_leader_has_nothing_keeps_its_log_though_it_does_not_know_
     assert len(follower.files.content(ROOT / kept / f"{0:020d}.log")) > 1000
 
 
-def test_records_that_a_later_one_shows_to_be_committed_are_not_cut():
-    """A frame is stamped with the high watermark at its append, so a log that was killed tells what must not go."""
+def test_records_shown_to_be_committed_by_a_later_one_are_not_truncated():
+    """A frame is stamped with the high watermark at its append, so a log that was killed shows what must not be cut."""
     follower, leader = Replica(2), Replica(1)
     follower.lead(led_by(2, 1, replicas=(1, 2), in_sync=(2,)))
     leader.follow(led_by(2, 1, replicas=(1, 2), in_sync=(2,)))
     follower.append(b"both")
     leader.catch_up_with(follower)
-    follower.lead(led_by(2, 2, replicas=(1, 2), in_sync=(2,)))  # and nobody has told it anything since
+    follower.lead(led_by(2, 2, replicas=(1, 2), in_sync=(2,)))  # and it has learned nothing since
     for number in range(5):
         follower.append(b"%d" % number)
         follower.only.note_durable()
@@ -267,8 +270,8 @@ def test_records_that_a_later_one_shows_to_be_committed_are_not_cut():
     assert len(_aside(follower)) == 1
 
 
-def test_of_the_logs_set_aside_all_are_kept():
-    """What one of them has may be nowhere else, whichever is longer."""
+def test_all_logs_set_aside_are_kept():
+    """A record in one of them may be nowhere else, whichever log is longer."""
     follower, leader = Replica(2), Replica(1)
     kept = set()
     for epoch, count in ((1, 3), (3, 50), (5, 2)):
@@ -285,12 +288,12 @@ def test_of_the_logs_set_aside_all_are_kept():
     assert len(kept) == 3
 
 
-# --- beginning anew -----------------------------------------------------------------------------------------------
+# --- beginning again ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("deleted_to", [3, 4, 10])
-def test_follower_behind_the_leaders_start_begins_anew_there(deleted_to):
-    """What retention removed cannot be fetched; the replica is whole from the leader's start on."""
+def test_follower_behind_the_leaders_log_start_begins_again_there(deleted_to):
+    """Records removed by retention cannot be fetched; the replica is complete from the leader's log start on."""
     leader, follower = _pair()
     leader.lead(led_by(1, 1, replicas=(1, 2), in_sync=(1,), version=1))
     leader.append(b"a")
@@ -306,8 +309,8 @@ def test_follower_behind_the_leaders_start_begins_anew_there(deleted_to):
     assert (follower.log.log_start_offset, follower.log.high_watermark) == (deleted_to, 10)
 
 
-def test_empty_replica_above_the_leaders_start_begins_anew_before_it_counts():
-    """It proves nothing of what lies below; it must not be elected without it."""
+def test_empty_replica_above_the_leaders_log_start_begins_again_before_it_counts():
+    """It proves nothing about offsets below it, so it must not be elected before it begins again."""
     leader, follower = _pair()
     leader.lead(led_by(1, 1, replicas=(1, 2), in_sync=(1,), version=1))
     leader.append(b"a", b"b")
@@ -320,8 +323,8 @@ def test_empty_replica_above_the_leaders_start_begins_anew_before_it_counts():
     assert leader.only.propose_in_sync(0, 30_000).in_sync == (1, 2)
 
 
-def test_member_whose_records_were_all_deleted_goes_on():
-    """An in-sync replica without a record has deleted them; it holds all that there is."""
+def test_member_whose_records_were_all_deleted_continues():
+    """An in-sync replica without records has deleted them; it holds everything that exists."""
     leader, follower = _pair()
     leader.append(b"a", b"b")
     follower.catch_up_with(leader)
@@ -335,10 +338,10 @@ def test_member_whose_records_were_all_deleted_goes_on():
     assert leader.only.high_watermark == 3
 
 
-# --- answers that do not count ------------------------------------------------------------------------------------
+# --- answers that are ignored ---------------------------------------------------------------------------------------
 
 
-def test_answer_counts_once_and_only_to_the_request_that_is_out():
+def test_answer_counts_once_and_only_for_the_outstanding_request():
     """Duplicated, reordered and stale answers are harmless."""
     leader, follower = _pair()
     fetcher = follower.fetchers[1]
@@ -356,8 +359,10 @@ def test_answer_counts_once_and_only_to_the_request_that_is_out():
 
 
 @pytest.mark.parametrize("what", ["unfollowed", "newer epoch", "role ended", "log moved", "answerer's epoch"])
-def test_answer_does_nothing_once_the_partition_is_in_another_state(what):
-    """Still followed, in the same epoch, at the same offset: else it is an answer to something else."""
+def test_answer_is_ignored_once_the_partition_is_in_another_state(what):
+    """The partition must still be followed, in the same epoch and at the same offset: otherwise it answers another
+    request.
+    """
     leader, follower = _pair()
     fetcher = follower.fetchers[1]
     leader.append(b"a")
@@ -375,14 +380,14 @@ def test_answer_does_nothing_once_the_partition_is_in_another_state(what):
         follower.log.append_as_follower(leader.records()[0][1])
         end = 1
     else:
-        told = msgspec.structs.replace(response.partitions[0], leader_epoch=2)
-        response = msgspec.structs.replace(response, partitions=(told,))
+        answer = msgspec.structs.replace(response.partitions[0], leader_epoch=2)
+        response = msgspec.structs.replace(response, partitions=(answer,))
     fetcher.handle(response, cells, 0)
     assert (follower.log.log_end_offset, follower.log.high_watermark) == (end, 0)
 
 
-def test_answer_under_way_when_the_follower_becomes_leader_does_nothing():
-    """A leader's log is its own."""
+def test_answer_in_flight_when_the_follower_becomes_leader_is_ignored():
+    """Only a leader writes its log."""
     leader, follower = _pair()
     leader.append(b"a")
     request = follower.fetchers[1].next_request(1, 0)
@@ -393,13 +398,13 @@ def test_answer_under_way_when_the_follower_becomes_leader_does_nothing():
     assert follower.append(b"mine") == 1
 
 
-def test_answer_that_shortens_nothing_is_refused_and_asked_again_later():
-    """A peer that talks nonsense is no reason to spin."""
+def test_answer_that_truncates_nothing_is_refused_and_requested_again_later():
+    """A peer that sends nonsense must not cause a busy loop."""
     leader, follower = _pair()
     leader.append(b"a")
     follower.catch_up_with(leader)
     fetcher = follower.fetchers[1]
     response, cells = leader.answer(fetcher.next_request(1, 0), 2, 1)
-    told = msgspec.structs.replace(response.partitions[0], diverging_epoch=1, diverging_end=7)
-    fetcher.handle(msgspec.structs.replace(response, partitions=(told,)), cells, 0)
+    answer = msgspec.structs.replace(response.partitions[0], diverging_epoch=1, diverging_end=7)
+    fetcher.handle(msgspec.structs.replace(response, partitions=(answer,)), cells, 0)
     assert (follower.log.log_end_offset, fetcher.next_request(1, 0)) == (1, None)

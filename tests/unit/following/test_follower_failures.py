@@ -1,4 +1,4 @@
-"""What goes wrong while a broker follows another, and the throttle that holds it up."""
+"""Failures while a broker follows another, and the throttle that delays it."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def _pair(count: int = 1, epoch: int = 1, **config: object) -> tuple[Replica, Re
 
 
 def _grow(pauses_ms: list[int]) -> bool:
-    """Whether each pause is at most twice as long as the one before may be, and at least half of that."""
+    """Whether each pause is at most twice the maximum of the one before, and at least half of that."""
     full_ms = [min(FIRST_RETRY_MS << tries, LONGEST_RETRY_MS) for tries in range(len(pauses_ms))]
     return all(full // 2 <= pause <= full for pause, full in zip(pauses_ms, full_ms, strict=True))
 
 
-# --- what goes wrong ----------------------------------------------------------------------------------------------
+# --- failures ------------------------------------------------------------------------------------------------------
 
 
-def test_damaged_bytes_are_never_appended_and_asked_for_again_after_a_while():
+def test_damaged_bytes_are_never_appended_and_fetched_again_after_a_while():
     """Followers verify all checksums before they append."""
     leader, follower = _pair()
     leader.append(b"a")
@@ -52,8 +52,10 @@ def test_damaged_bytes_are_never_appended_and_asked_for_again_after_a_while():
 
 
 @pytest.mark.parametrize("error", [pa.ArrowMemoryError("malloc of size 1 failed"), MemoryError()])
-def test_lack_of_memory_is_tried_again_after_a_while(error: MemoryError, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is no damage, and ends neither the session nor what follows."""
+def test_fetch_is_retried_after_a_while_when_memory_was_short(
+    error: MemoryError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is no damage, and ends neither the session nor the following."""
     leader, follower = _pair(count=2)
     for number in (0, 1):
         leader.append(b"a", partition=number)
@@ -76,30 +78,30 @@ def test_lack_of_memory_is_tried_again_after_a_while(error: MemoryError, monkeyp
 
 
 @pytest.mark.parametrize("code", ["FENCED_LEADER_EPOCH", "UNKNOWN_LEADER_EPOCH", "NOT_LEADER_OR_FOLLOWER"])
-def test_refusal_waits_for_news_with_growing_pauses(code):
-    """The leader, or this broker, has not heard yet."""
+def test_refused_fetch_is_retried_after_a_change_or_growing_pauses(code):
+    """The leader, or this broker, has not learned of the change yet."""
     leader, follower = _pair(count=2)
     fetcher, now_ms, pauses = follower.fetchers[1], 0, []
     for _ in range(8):
         response, cells = leader.answer(fetcher.next_request(1, now_ms), 2, 1)
-        told = [
+        partitions = [
             msgspec.structs.replace(each, error=ErrorInfo(code=code, message="") if each.partition == 0 else None)
             for each in response.partitions
         ]
-        fetcher.handle(msgspec.structs.replace(response, partitions=tuple(told)), cells, now_ms)
+        fetcher.handle(msgspec.structs.replace(response, partitions=tuple(partitions)), cells, now_ms)
         other = fetcher.next_request(1, now_ms)
-        assert [each.partition for each in other.partitions] == [1], "the other goes on"
+        assert [each.partition for each in other.partitions] == [1], "the other continues"
         pause_ms = fetcher._followed[TopicPartition("t", 0)].retry_at_ms - now_ms
         assert 0 < other.max_wait_ms + 1 <= pause_ms + 1
         pauses.append(pause_ms)
         now_ms += pause_ms
     assert _grow(pauses)
     follower.follow(led_by(1, 1, replicas=(1, 2)))
-    assert len(fetcher.next_request(1, now_ms).partitions) == 2, "news: again at once"
+    assert len(fetcher.next_request(1, now_ms).partitions) == 2, "a change: again at once"
 
 
-def test_log_that_went_offline_stops_no_other_of_the_session():
-    """A failed disk costs the partitions on it."""
+def test_offline_log_stops_no_other_of_the_session():
+    """A failed disk costs only the partitions on it."""
     leader, follower = _pair(count=2)
     follower.files.faults.append(Fault("write", matches=lambda path: path.parent.name == "t-0"))
     for number in (0, 1):
@@ -114,7 +116,7 @@ def test_log_that_went_offline_stops_no_other_of_the_session():
 
 
 def test_follower_without_room_on_its_disk_waits_and_its_log_stays_online():
-    """A full disk costs an error and never a log that went offline."""
+    """A full disk is an error, and never takes a log offline."""
     leader, follower = _pair()
     leader.append(b"a")
 
@@ -144,8 +146,8 @@ def test_broken_connection_is_followed_by_growing_pauses_and_a_fresh_request():
     assert (follower.log.log_end_offset, fetcher.pause_ms(now_ms)) == (1, 0)
 
 
-def test_nothing_is_asked_without_a_registration():
-    """A follower counts only under a broker epoch; without one it asks nothing."""
+def test_no_request_is_sent_without_a_registration():
+    """A follower counts only under a broker epoch; without one it sends no request."""
     leader, follower = _pair()
     assert follower.fetchers[1].next_request(-1, 0) is None
     follower.broker_epoch = 0
@@ -154,8 +156,8 @@ def test_nothing_is_asked_without_a_registration():
     assert follower.log.log_end_offset == 1
 
 
-def test_many_logs_that_are_loaded_hold_up_the_others_a_little_only():
-    """A recovery of many logs is spread over requests, which do not wait meanwhile."""
+def test_loading_of_many_logs_delays_the_others_only_a_little():
+    """The recovery of many logs is spread over requests that do not wait meanwhile."""
     _, follower = _pair(count=20)
     request = follower.fetchers[1].next_request(1, 0)
     assert (len(request.partitions), request.max_wait_ms) == (8, 0)
@@ -167,8 +169,8 @@ def test_many_logs_that_are_loaded_hold_up_the_others_a_little_only():
 # --- throttle -----------------------------------------------------------------------------------------------------
 
 
-def test_throttle_holds_up_who_is_not_in_sync_and_nobody_else():
-    """``replication.throttled.rate``: moving partitions leaves room; in-sync replicas are never held up."""
+def test_throttle_delays_only_replicas_that_are_not_in_sync():
+    """``replication.throttled.rate``: moving partitions leave bandwidth; in-sync replicas are never throttled."""
     leader, follower = Replica(1), Replica(2)
     throttle = ReplicationThrottle(100)
     leader.lead(led_by(1, 1, replicas=(1, 2), in_sync=(1,)))

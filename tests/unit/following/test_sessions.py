@@ -1,4 +1,4 @@
-"""A follower that tells only what is new, and a leader that remembers: `begin_session`, `FollowerSession`."""
+"""A follower that reports only changes, and a leader that remembers the rest: `begin_session`, `FollowerSession`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.unit.replication.test_random_walks import STEPS, Walk
 
 
 class Connection:
-    """A follower's session with a leader, as long as both live."""
+    """A follower's session with a leader, while both are alive."""
 
     def __init__(self, follower: Replica, leader: Replica) -> None:
         self.follower, self.leader = follower, leader
@@ -32,7 +32,7 @@ class Connection:
         self.session: FollowerSession = self.service.follower_session(caller)
 
     def exchange(self) -> tuple[FetchRequest, FetchResponse] | None:
-        """One request and its answer; None: nothing to ask."""
+        """Makes one request and returns its answer; None: nothing to ask."""
         request = self.fetcher.next_request(self.follower.broker_epoch, self.follower.now_ms)
         if request is None:
             return None
@@ -42,14 +42,14 @@ class Connection:
         return request, answer.response
 
     def numbers(self) -> tuple[list[int], list[int]]:
-        """Of the partitions that an exchange asked for, and that it was answered."""
+        """The partitions that an exchange requested, and those that it answered."""
         done = self.exchange()
         assert done is not None
         return [each.partition for each in done[0].partitions], [each.partition for each in done[1].partitions]
 
 
 def _connected(count: int = 3, throttle: ReplicationThrottle | None = None) -> tuple[Replica, Replica, Connection]:
-    """Broker 1 leads, broker 2 follows and has told everything."""
+    """Broker 1 leads, broker 2 follows and has reported everything."""
     leader, follower = Replica(1, count), Replica(2, count)
     leader.lead(led_by(1, 1, replicas=(1, 2)))
     follower.follow(led_by(1, 1, replicas=(1, 2)), throttle=throttle)
@@ -64,18 +64,18 @@ def _passes(time_ms: int, *replicas: Replica) -> None:
         replica.now_ms += time_ms
 
 
-def test_exchange_is_about_what_happened_and_nothing_else():
+def test_exchange_covers_only_changed_partitions():
     leader, follower, connection = _connected(count=5)
     assert connection.numbers() == ([], [])
     leader.append(b"a", partition=3)
     assert connection.numbers() == ([], [3])
-    assert connection.numbers() == ([3], [3]), "its new end is told, and what is committed with that"
+    assert connection.numbers() == ([3], [3]), "its new end is reported, and so what is committed"
     assert follower.partitions[3].log.high_watermark == leader.partitions[3].high_watermark == 1
     assert connection.numbers() == ([], [])
 
 
-def test_each_partition_is_told_again_after_a_while():
-    """Leaders go by how long ago a follower was heard of; followers hear what is committed by now."""
+def test_each_partition_is_reported_again_after_a_while():
+    """Leaders track when a follower last reported; followers learn what is committed by now."""
     leader, follower, connection = _connected(count=40)
     third = led_by(1, 1, replicas=(1, 2), in_sync=(1,), version=1)
     leader.append(b"a", partition=7)
@@ -83,15 +83,15 @@ def test_each_partition_is_told_again_after_a_while():
         connection.exchange()
     leader.lead(third)
     _passes(REPORT_AGAIN_MS, leader, follower)
-    told: list[int] = []
+    reported: list[int] = []
     for _ in range(3):
-        told += connection.numbers()[0]
-    assert sorted(told) == list(range(40))
+        reported += connection.numbers()[0]
+    assert sorted(reported) == list(range(40))
     assert connection.numbers()[0] == []
 
 
-def test_what_a_request_has_no_room_for_the_next_tells_at_once(monkeypatch: pytest.MonkeyPatch):
-    """The leader takes no longer list; and what was put off is neither forgotten nor told last."""
+def test_partitions_that_do_not_fit_a_request_are_reported_by_the_next_at_once(monkeypatch: pytest.MonkeyPatch):
+    """The leader accepts no longer list; a delayed partition is neither forgotten nor reported last."""
     monkeypatch.setattr(follower, "MOST_ENTRIES", 2)
     leader, followed = Replica(1, 5), Replica(2, 5)
     leader.lead(led_by(1, 1, replicas=(1, 2)))
@@ -99,10 +99,10 @@ def test_what_a_request_has_no_room_for_the_next_tells_at_once(monkeypatch: pyte
     assert all(each.log.log_end_offset == 0 for each in followed.partitions)  # loaded
     connection = Connection(followed, leader)
     connection.fetcher._max_wait_ms = 500
-    for told, wait_ms in (([0, 1], 0), ([2, 3], 0), ([4], 500), ([], 500)):
+    for reported, wait_ms in (([0, 1], 0), ([2, 3], 0), ([4], 500), ([], 500)):
         request = connection.fetcher.next_request(followed.broker_epoch, followed.now_ms)
         assert request is not None
-        assert ([each.partition for each in request.partitions], request.forgotten) == (told, ())
+        assert ([each.partition for each in request.partitions], request.forgotten) == (reported, ())
         assert request.max_wait_ms == wait_ms
         answer = connection.session.fetch(msgspec.structs.replace(request, max_wait_ms=0))
         answer.close()
@@ -115,22 +115,22 @@ def test_what_a_request_has_no_room_for_the_next_tells_at_once(monkeypatch: pyte
     assert [each.log.high_watermark for each in leader.partitions] == [1] * 5
 
 
-def test_what_is_to_be_forgotten_and_has_no_room_is_forgotten_with_the_next_request(monkeypatch: pytest.MonkeyPatch):
+def test_partitions_to_forget_that_do_not_fit_a_request_are_in_the_next(monkeypatch: pytest.MonkeyPatch):
     _, _, connection = _connected(count=5)
     monkeypatch.setattr(follower, "MOST_ENTRIES", 2)
     for number in range(5):
         connection.fetcher.unfollow(TopicPartition("t", number))
-    told = []
+    forgotten = []
     for _ in range(3):
         request, _ = connection.exchange() or pytest.fail("nothing was asked")
         assert not request.partitions
-        told.append(len(request.forgotten))
-    assert told == [2, 2, 1]
+        forgotten.append(len(request.forgotten))
+    assert forgotten == [2, 2, 1]
     assert connection.exchange() is None
 
 
-def test_partition_that_fails_is_forgotten_by_the_leader_and_asked_for_again():
-    """What the leader has of it would else be answered again and again."""
+def test_failed_partition_is_forgotten_by_the_leader_and_fetched_again():
+    """Otherwise the leader would answer its data again and again."""
     leader, follower, connection = _connected()
     follower.files.faults.append(Fault("write", matches=lambda path: "t-1" in str(path) and path.suffix == ".log"))
     leader.append(b"a", partition=1)
@@ -142,7 +142,7 @@ def test_partition_that_fails_is_forgotten_by_the_leader_and_asked_for_again():
     assert connection.numbers() == ([], [2])
 
 
-def test_partition_that_was_refused_is_asked_for_again_when_it_is_time():
+def test_refused_partition_is_fetched_again_after_its_pause():
     leader, follower, connection = _connected()
     leader.partitions[0].step_down()
     assert connection.numbers() == ([], [0])
@@ -156,7 +156,7 @@ def test_partition_that_was_refused_is_asked_for_again_when_it_is_time():
     assert follower.partitions[0].log.log_end_offset == 1
 
 
-def test_partition_that_is_followed_no_more_or_in_another_epoch_is_told():
+def test_partition_that_is_no_longer_followed_or_in_another_epoch_is_reported():
     leader, follower, connection = _connected()
     connection.fetcher.unfollow(TopicPartition("t", 1))
     request, _ = connection.exchange() or pytest.fail("nothing was asked")
@@ -167,7 +167,7 @@ def test_partition_that_is_followed_no_more_or_in_another_epoch_is_told():
     assert [(each.partition, each.leader_epoch) for each in request.partitions] == [(0, 2), (1, 2), (2, 2)]
 
 
-def test_new_session_tells_everything():
+def test_new_session_reports_everything():
     leader, follower, connection = _connected()
     connection.fetcher.failed(NetworkError("broke"), 0)
     _passes(FIRST_RETRY_MS, leader, follower)
@@ -175,7 +175,7 @@ def test_new_session_tells_everything():
 
 
 def test_last_partition_is_forgotten_too():
-    """Though nothing is left to be asked for."""
+    """This holds though no partition is left to be fetched."""
     leader, _, connection = _connected(count=1)
     leader.only.step_down()
     assert connection.numbers() == ([], [0])
@@ -185,7 +185,7 @@ def test_last_partition_is_forgotten_too():
 
 
 def test_large_partition_holds_up_no_other():
-    """A byte limit starves none: what had no room is owed, and comes first."""
+    """A byte limit starves none: partitions without room come first in the next answer."""
     leader, _, connection = _connected()
     leader.service._max_bytes = 1  # one frame per answer
     for _ in range(3):
@@ -200,7 +200,7 @@ def test_large_partition_holds_up_no_other():
     assert sorted(rows[:3]) == [0, 1, 2]
 
 
-def test_throttle_holds_up_what_is_not_in_sync_and_nothing_else():
+def test_throttle_delays_only_partitions_that_are_not_in_sync():
     throttle = ReplicationThrottle(1)
     leader, follower, connection = _connected(throttle=throttle)
     follower.partitions[2].become_follower(led_by(1, 1, replicas=(1, 2), in_sync=(1,), version=1))
@@ -215,7 +215,7 @@ def test_throttle_holds_up_what_is_not_in_sync_and_nothing_else():
     assert follower.partitions[2].log.log_end_offset == 1
 
 
-def test_session_that_was_closed_watches_no_partition():
+def test_closed_session_watches_no_partition():
     leader, _, connection = _connected()
     connection.session.close()
     assert all(not partition._append_waiters for partition in leader.partitions)
@@ -257,7 +257,7 @@ class SessionWalk(Walk):
 
 @pytest.mark.parametrize("seed", range(100, 120))
 def test_no_walk_with_sessions_loses_what_was_acknowledged(seed: int) -> None:
-    """W9, W13: as the walks in which every request tells everything."""
+    """W9, W13: the same holds for walks in which every request reports everything."""
     walk = SessionWalk(seed)
     for _ in range(STEPS):
         walk.step()
@@ -265,8 +265,8 @@ def test_no_walk_with_sessions_loses_what_was_acknowledged(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_many_partitions_end_up_equal_whatever_happened_in_between(seed: int) -> None:
-    """Nothing that happens in a partition is overlooked because others were busy."""
+def test_many_partitions_end_up_equal_after_any_history(seed: int) -> None:
+    """No change in a partition is overlooked because others were busy."""
     rng = random.Random(seed)
     leader, follower, connection = _connected(count=8)
     epoch = 1
@@ -298,8 +298,8 @@ def test_many_partitions_end_up_equal_whatever_happened_in_between(seed: int) ->
     ]
 
 
-def test_request_waits_no_longer_for_data_than_until_more_is_to_be_asked_for():
-    """Partitions whose logs are still being loaded are asked for next, without the session's end."""
+def test_request_waits_for_data_only_until_more_can_be_fetched():
+    """Partitions whose logs are still being loaded are fetched next, without ending the session."""
     _, follower, _ = _connected(1)
     fetcher = FollowerFetcher(2, 1, max_bytes=1, partition_max_bytes=1, max_wait_ms=500)
     fetcher.follow(follower.partitions[0], 1)

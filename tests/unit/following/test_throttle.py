@@ -1,4 +1,4 @@
-"""The rate of what is fetched by replicas that are not in sync."""
+"""The throttled rate of fetches for replicas that are not in sync."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import pytest
 from broker_runtime.following.follower import ReplicationThrottle
 
 
-def test_throttle_asks_at_once_until_a_seconds_bytes_are_spent() -> None:
-    """W25: a burst of one second, then nothing until what came is paid for."""
+def test_throttle_admits_at_once_until_a_seconds_bytes_are_spent() -> None:
+    """W25: a burst of one second passes, then nothing until it is paid for."""
     throttle = ReplicationThrottle(1_000)
     assert throttle.wait_ms(0) == 0
     throttle.spend(999, 0)
@@ -22,7 +22,7 @@ def test_throttle_asks_at_once_until_a_seconds_bytes_are_spent() -> None:
 
 
 def test_throttle_earns_no_more_than_one_second_while_nobody_fetches() -> None:
-    """An hour without moves does not let the next one through at once."""
+    """An hour without moves does not let the next hour's bytes through at once."""
     throttle = ReplicationThrottle(1_000)
     throttle.spend(1_000, 0)
     throttle.spend(1_000, 3_600_000)
@@ -31,18 +31,18 @@ def test_throttle_earns_no_more_than_one_second_while_nobody_fetches() -> None:
 
 @pytest.mark.parametrize("rate", [1, 7, 1_000, 50_000_000])
 def test_throttle_keeps_its_rate_over_time(rate: int) -> None:
-    """However large what comes is: after the burst, no more than the rate."""
+    """After the burst no more than the rate passes, however large the answers are."""
     throttle, now_ms, came_bytes = ReplicationThrottle(rate), 0, 0
     for size_bytes in [3 * rate, 1, rate // 2 + 1, 10 * rate] * 5:
         now_ms += throttle.wait_ms(now_ms)
-        assert throttle.wait_ms(now_ms) == 0, "the time it says is enough"
+        assert throttle.wait_ms(now_ms) == 0, "the time it names is enough"
         assert came_bytes <= rate * (now_ms / 1000 + 1)
         throttle.spend(size_bytes, now_ms)
         came_bytes += size_bytes
 
 
-def test_throttle_is_not_paid_twice_for_a_time_that_comes_late() -> None:
-    """Threads read the clock before they take the lock: one may come with an older time."""
+def test_throttle_does_not_count_a_late_time_twice() -> None:
+    """Threads read the clock before they take the lock: one may bring an older time."""
     throttle = ReplicationThrottle(1_000)
     throttle.spend(2_000, 0)
     assert throttle.wait_ms(1_000) == 1

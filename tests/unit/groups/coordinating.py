@@ -26,7 +26,7 @@ LIMITS = Limits(min_session_ms=1_000, max_session_ms=60_000, max_members=100)
 
 
 class Client:
-    """Passes everything on; a test has it fail before transactions, lose their replies, or do something else first."""
+    """Forwards everything; a test makes it fail before transactions, lose their replies, or do something else first."""
 
     def __init__(self, client):
         self._client = client
@@ -131,12 +131,12 @@ class Broker:
         self.membership = register(self.client, self.identity, now_ms=0)
 
     def restart(self):
-        """Another process of the broker, in another session; the old one's session has ended."""
+        """Starts another process of the broker in another session; the old one's session has ended."""
         self.client._client.expire()
         self.register()
 
     def die(self):
-        """The process is gone; its session lasts."""
+        """Kills the process; its session lasts."""
         self.world.refusing.add(f"h{self.number}")
 
     def stop(self):

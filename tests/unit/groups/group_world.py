@@ -20,15 +20,15 @@ def partitions(*numbers: int) -> list[tuple[str, bytes | None, int]]:
 
 
 class Client:
-    """A member's client: it remembers the last epoch it was told and carries out what it is told when asked to."""
+    """A member's client: it remembers its last assignment and carries it out when a test says so."""
 
     def __init__(self, world: World, name: str, **settings: object) -> None:
         self.world = world
         self.name = name
         self.settings = settings
-        self.epoch = self.told_epoch = 0
+        self.epoch = self.assigned_epoch = 0
         self.held: set[int] = set()
-        self.told: set[int] = set()
+        self.assigned: set[int] = set()
 
     def beat(self, epoch: int | None = None, topics: tuple[str, ...] | None = ("t",)) -> GroupHeartbeatResponse:
         request = GroupHeartbeatRequest(
@@ -40,14 +40,14 @@ class Client:
         )
         answer = self.world.group.heartbeat(request, self.world.now_ms)
         if answer.assignment is not None:
-            self.told_epoch = answer.member_epoch
-            self.told = {number for each in answer.assignment for number in each.partitions}
-            self.held |= self.told
+            self.assigned_epoch = answer.member_epoch
+            self.assigned = {number for each in answer.assignment for number in each.partitions}
+            self.held |= self.assigned
         return answer
 
     def carry_out(self) -> None:
-        self.held = set(self.told)
-        self.epoch = self.told_epoch
+        self.held = set(self.assigned)
+        self.epoch = self.assigned_epoch
 
     def leave(self, epoch: int = LEAVES) -> None:
         self.held = set()
@@ -56,7 +56,7 @@ class Client:
     def commit(self, *numbers: int, epoch: int | None = None, sequence: int = -1) -> list[PylogError | None]:
         return self.world.group.begin_commit(
             self.name,
-            self.told_epoch if epoch is None else epoch,
+            self.assigned_epoch if epoch is None else epoch,
             sequence,
             partitions(*numbers),
             self.world.now_ms,
@@ -67,7 +67,7 @@ class Client:
 
 
 class World:
-    """A group, its topic, and the time. After `settle` everybody has carried out what he was told."""
+    """A group, its topic, and the time. After `settle` every member has carried out its assignment."""
 
     def __init__(self, partitions: int = 4, limits: Limits = LIMITS) -> None:
         self.group = Group("g", limits)
@@ -82,7 +82,7 @@ class World:
         client.beat()
         return client
 
-    def stranger_commits(self, *numbers: int) -> list[PylogError | None]:
+    def commit_without_membership(self, *numbers: int) -> list[PylogError | None]:
         return self.group.begin_commit("", -1, -1, partitions(*numbers), self.now_ms)
 
     def plan(self) -> None:
@@ -104,6 +104,6 @@ class World:
         self.plan()
 
     def check(self) -> None:
-        """W24: no partition is held by two."""
+        """W24: no partition is held by two members."""
         held = [number for client in self.clients for number in client.held]
         assert len(held) == len(set(held)), {client.name: client.held for client in self.clients}

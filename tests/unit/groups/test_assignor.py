@@ -1,4 +1,4 @@
-"""Who gets which partition: complete, even, and with as few moves as possible."""
+"""Which member gets which partitions: complete, even, and with as few moves as possible."""
 
 from __future__ import annotations
 
@@ -47,41 +47,41 @@ def test_one_member_gets_every_partition() -> None:
 
 
 def test_partitions_are_shared_when_another_joins() -> None:
-    """W22: when another joins, they share; nothing moves that need not."""
+    """W22: when another joins, they share, and no partition moves without need."""
     shares = assign({"a": ["t"], "b": ["t"]}, {"t": 4}, owners_of({"a": t(0, 1, 2, 3)}))
     assert counts(shares) == [2, 2]
     assert shares["a"] < t(0, 1, 2, 3)
 
 
 def test_members_beyond_the_partitions_get_nothing_until_one_leaves() -> None:
-    """W23: further consumers wait and get nothing until one leaves; then one of them takes its place."""
+    """W23: further consumers wait without partitions; when one leaves, one of them takes its place."""
     first = assign({"a": ["t"], "b": ["t"], "c": ["t"]}, {"t": 2}, owners_of({"b": t(0), "c": t(1)}))
     assert first == {"a": set(), "b": t(0), "c": t(1)}
     assert assign({"a": ["t"], "b": ["t"]}, {"t": 2}, owners_of(first)) == {"a": t(1), "b": t(0)}
 
 
-def test_what_a_leaver_had_goes_to_the_others_and_they_keep_theirs() -> None:
-    """Only what is free moves."""
+def test_partitions_of_a_leaver_go_to_the_others_which_keep_theirs() -> None:
+    """Only free partitions move."""
     shares = assign({"a": ["t"], "b": ["t"]}, {"t": 6}, owners_of({"a": t(0, 1), "b": t(2, 3), "c": t(4, 5)}))
     assert shares["a"] > t(0, 1)
     assert shares["b"] > t(2, 3)
     assert counts(shares) == [3, 3]
 
 
-def test_added_partitions_even_out_what_was_uneven() -> None:
-    """New partitions go to who has least; the others keep theirs."""
+def test_added_partitions_restore_the_balance() -> None:
+    """New partitions go to the least loaded members; the others keep theirs."""
     shares = assign({"a": ["t"], "b": ["t"]}, {"t": 4}, owners_of({"a": t(0, 1), "b": t(2)}))
     assert shares == {"a": t(0, 1), "b": t(2, 3)}
 
 
 def test_member_that_subscribes_to_less_leaves_the_rest_to_the_others() -> None:
-    """Who can take only one topic takes it, so that the counts are even."""
+    """A member that can take only one topic takes it, so that the counts are even."""
     shares = assign({"a": ["t", "u"], "b": ["t"]}, {"t": 2, "u": 2}, {})
     assert shares["b"] == t(0, 1)
 
 
 def test_balance_is_reached_by_way_of_a_third_member() -> None:
-    """A hand-over that no single move shows: a gives to b, and b to c, who does not subscribe to what a has."""
+    """No single move shows this one: a gives to b, and b to c, who does not subscribe to a's topic."""
     owners: Owners = {TopicPartition("t", number): "a" for number in range(2)}
     owners |= {TopicPartition("u", 0): "b"}
     shares = assign({"a": ["t"], "b": ["t", "u"], "c": ["u"]}, {"t": 2, "u": 1}, owners)
@@ -89,8 +89,8 @@ def test_balance_is_reached_by_way_of_a_third_member() -> None:
     assert shares["c"] == {TopicPartition("u", 0)}
 
 
-def test_partitions_that_a_member_gives_are_of_all_topics_in_turn() -> None:
-    """No member keeps the whole of one topic only because of its name."""
+def test_partitions_given_up_by_a_member_are_of_all_topics_in_turn() -> None:
+    """No member keeps all of one topic only because of its name."""
     owners = {TopicPartition(topic, number): "a" for topic in ("t", "u") for number in range(4)}
     shares = assign({"a": ["t", "u"], "b": ["t", "u"]}, {"t": 4, "u": 4}, owners)
     assert {at.topic for at in shares["a"]} == {at.topic for at in shares["b"]} == {"t", "u"}
@@ -107,10 +107,10 @@ def test_partitions_that_a_member_gives_are_of_all_topics_in_turn() -> None:
         ({"a": ["t"]}, {"t": 1}, {TopicPartition("t", 1): "a", TopicPartition("t", 0): "b"}, {"a": t(0)}),
     ],
 )
-def test_nothing_to_assign_or_nobody_to_assign_it_to(
+def test_no_partitions_or_no_members_make_an_empty_assignment(
     subscriptions: dict[str, list[str]], partitions: dict[str, int], owners: Owners, expected: Shares
 ) -> None:
-    """Empty inputs and owners that are not there any more are no special cases."""
+    """Empty inputs and owners that have left are no special cases."""
     assert assign(subscriptions, partitions, owners) == expected
 
 
@@ -121,7 +121,7 @@ def test_nothing_to_assign_or_nobody_to_assign_it_to(
 def test_assignment_is_complete_disjoint_and_as_subscribed(
     subscriptions: dict[str, set[str]], partitions: dict[str, int], owners: Owners
 ) -> None:
-    """W24: every partition that somebody subscribes to has exactly one owner, and it subscribes to the topic."""
+    """W24: every subscribed partition has exactly one owner, which subscribes to its topic."""
     shares = assign(subscriptions, partitions, owners)
     assert shares.keys() == subscriptions.keys()
     given_out = [at for held in shares.values() for at in held]
@@ -136,7 +136,7 @@ def test_assignment_is_complete_disjoint_and_as_subscribed(
 def test_no_move_of_one_partition_improves_the_balance(
     subscriptions: dict[str, set[str]], partitions: dict[str, int], owners: Owners
 ) -> None:
-    """Nobody has two more than another that could take one of them; with equal subscriptions nobody at all."""
+    """No member has two more than another that could take one of them; with equal subscriptions, than any other."""
     shares = assign(subscriptions, partitions, owners)
     for giver, receiver in itertools.permutations(shares, 2):
         if any(at.topic in subscriptions[receiver] for at in shares[giver]):
@@ -152,7 +152,7 @@ def test_no_move_of_one_partition_improves_the_balance(
 def test_balance_is_the_best_there_is(
     subscriptions: dict[str, set[str]], partitions: dict[str, int], owners: Owners
 ) -> None:
-    """Of all possible assignments none is more even (its counts, from the largest on, are no smaller)."""
+    """No possible assignment is more even (its counts, from the largest on, are no smaller)."""
     shares = assign(subscriptions, partitions, owners)
     choices = [
         [member for member in subscriptions if topic in subscriptions[member]]
@@ -171,7 +171,7 @@ def test_balance_is_the_best_there_is(
 def test_no_more_moves_than_needed_when_subscriptions_are_equal(
     members: set[str], partitions: dict[str, int], owners: Owners
 ) -> None:
-    """Sticky: as many partitions stay where they are as an even assignment allows."""
+    """Sticky: as many partitions stay as an even assignment allows."""
     shares = assign(dict.fromkeys(members, tuple(partitions)), partitions, owners)
     present = dict.fromkeys(members, 0)
     for at, owner in owners.items():
@@ -187,13 +187,13 @@ def test_no_more_moves_than_needed_when_subscriptions_are_equal(
 def test_assignment_stays_when_nothing_changes(
     subscriptions: dict[str, set[str]], partitions: dict[str, int], owners: Owners
 ) -> None:
-    """Sticky: an assignment that is given back as the owners comes out again."""
+    """Sticky: an assignment that is passed in as the owners is returned unchanged."""
     shares = assign(subscriptions, partitions, owners)
     assert assign(subscriptions, partitions, owners_of(shares)) == shares
 
 
 @given(_SUBSCRIPTIONS, _PARTITIONS, _OWNERS, st.randoms(use_true_random=False))
-def test_assignment_does_not_depend_on_the_order_of_dicts(
+def test_assignment_is_independent_of_the_order_of_dicts(
     subscriptions: dict[str, set[str]], partitions: dict[str, int], owners: Owners, rng: object
 ) -> None:
     """Deterministic: two coordinators with the same data decide alike."""
@@ -217,7 +217,7 @@ def test_assignment_does_not_depend_on_the_order_of_dicts(
 @pytest.mark.parametrize("owned_by", [0, 1, 999])
 @pytest.mark.parametrize("topics", [1, 100])
 def test_ten_thousand_partitions_and_a_thousand_members(owned_by: int, topics: int) -> None:
-    """From nothing, from all with one member, and with one member more: each well under a second."""
+    """From nothing, from all with one member, and with one member more, each takes well under a second."""
     members = [f"m{number:03}" for number in range(1_000)]
     partitions = {f"t{number}": 10_000 // topics for number in range(topics)}
     all_of_them = [TopicPartition(topic, number) for topic, count in partitions.items() for number in range(count)]
@@ -230,8 +230,8 @@ def test_ten_thousand_partitions_and_a_thousand_members(owned_by: int, topics: i
         assert sum(owners[at] != member for member, held in shares.items() for at in held) == 10
 
 
-def test_many_different_subscriptions_do_not_take_long() -> None:
-    """A thousand members, each with ten topics of a hundred, all of it with the first ten before."""
+def test_many_different_subscriptions_are_assigned_quickly() -> None:
+    """A thousand members each have ten topics of a hundred, and the first ten own everything before."""
     members = [f"m{number:03}" for number in range(1_000)]
     subscriptions = {
         member: {f"t{(number * 7 + step * step) % 100}" for step in range(10)} for number, member in enumerate(members)

@@ -1,4 +1,4 @@
-"""Claims: who coordinates a group, and how another takes over."""
+"""Claims: which broker coordinates a group, and how another takes over."""
 
 import pytest
 
@@ -28,10 +28,10 @@ def test_all_brokers_name_the_same_candidate_and_spread_groups(world):
     found = [[claims(world, number).find_coordinator(f"g{group}") for group in range(100)] for number in (1, 2)]
     assert found[0] == found[1]
     assert 30 < found[0].count(1) < 70
-    assert owner(world) is None, "asking claims nothing"
+    assert owner(world) is None, "a lookup claims nothing"
 
 
-def test_claim_is_found_by_everybody_and_refused_to_others(world):
+def test_claim_is_visible_to_all_and_refused_to_others(world):
     claim = claims(world, 1).claim("g")
     assert (owner(world), claim.version) == ((1, 0), 0)
     assert [claims(world, number).find_coordinator("g") for number in (1, 2)] == [1, 1]
@@ -40,7 +40,7 @@ def test_claim_is_found_by_everybody_and_refused_to_others(world):
     assert claims(world, 1).verify([claim]) == [claim]
 
 
-def test_of_two_that_claim_at_once_one_wins(world):
+def test_one_of_two_concurrent_claims_wins(world):
     first, second = world.brokers[1], world.brokers[2]
     first.client.before.append(lambda: second.claims.claim("g"))
     with pytest.raises(NotCoordinatorError):
@@ -49,8 +49,8 @@ def test_of_two_that_claim_at_once_one_wins(world):
 
 
 @pytest.mark.parametrize("end", ["restart", "leave", "die"])
-def test_claim_of_an_owner_that_is_gone_is_taken_over(world, end):
-    """W19: registered anew, not at all, or a port that refuses while the session lasts."""
+def test_claim_of_a_gone_owner_is_taken_over(world, end):
+    """W19: it is registered again, not registered, or its port refuses while its session lasts."""
     old = claims(world, 1).claim("g")
     getattr(world.brokers[1], end)()
     world.now_ms += 1_000
@@ -60,7 +60,7 @@ def test_claim_of_an_owner_that_is_gone_is_taken_over(world, end):
     assert claims(world, 1).verify([old]) == []
 
 
-def test_what_a_deposed_coordinator_has_under_way_is_refused(world):
+def test_writes_in_flight_of_a_deposed_coordinator_are_refused(world):
     old = claims(world, 1).claim("g")
     world.brokers[1].die()
     claims(world, 2).claim("g")
@@ -69,7 +69,7 @@ def test_what_a_deposed_coordinator_has_under_way_is_refused(world):
     assert caught.value.path == PATH
 
 
-def test_dead_owner_is_not_named_and_probed_once_in_a_while(world):
+def test_dead_owner_is_not_named_and_is_probed_once_in_a_while(world):
     claims(world, 1).claim("g")
     world.brokers[1].die()
     assert [claims(world, 2).find_coordinator("g") for _ in range(20)] == [2] * 20
@@ -79,7 +79,7 @@ def test_dead_owner_is_not_named_and_probed_once_in_a_while(world):
     assert world.probed == ["h1", "h1"]
 
 
-def test_silent_broker_does_not_hold_up_questions_about_many_groups(world):
+def test_silent_broker_does_not_delay_lookups_of_many_groups(world):
     slow = []
 
     def refuses(host, port):
@@ -100,19 +100,19 @@ def test_suspected_and_stopping_brokers_are_no_candidates(world):
     world.brokers[2].stop()
     assert {claims(world, 2).find_coordinator(f"g{group}") for group in range(20)} == {1}
     claims(world, 2).claim("g")
-    assert claims(world, 1).find_coordinator("g") == 1, "an owner that stops is going to give it up"
+    assert claims(world, 1).find_coordinator("g") == 1, "a stopping owner will give it up"
     world.brokers[1].stop()
     with pytest.raises(CoordinatorNotAvailableError, match="no broker can"):
         claims(world, 1).find_coordinator("g")
 
 
-def test_own_claim_is_claimed_anew_at_a_higher_version(world):
+def test_own_claim_is_renewed_at_a_higher_version(world):
     first = claims(world, 1).claim("g")
     second = claims(world, 1).claim("g")
     assert (second.version, claims(world, 1).verify([first, second])) == (1, [second])
 
 
-def test_released_claims_are_free_at_once_and_versions_go_on(world):
+def test_released_claims_are_free_at_once_and_versions_continue(world):
     own = [claims(world, 1).claim(group) for group in ("g", "h")]
     world.brokers[1].die()
     taken = claims(world, 2).claim("h")
@@ -150,7 +150,7 @@ def test_claim_whose_reply_was_lost_is_read_back(world):
     assert owner(world) == (1, 2)
 
 
-def test_claim_whose_reply_was_lost_and_that_another_took_is_not_ours(world):
+def test_claim_taken_by_another_after_a_lost_reply_is_not_ours(world):
     first, second = world.brokers[1], world.brokers[2]
 
     def other_takes():
@@ -164,14 +164,14 @@ def test_claim_whose_reply_was_lost_and_that_another_took_is_not_ours(world):
     assert owner(world) == (2, 1)
 
 
-def test_group_that_does_not_exist_is_only_claimed_where_it_is_to_be_made(world):
+def test_unknown_group_is_claimed_only_when_it_is_to_be_created(world):
     assert claims(world, 1).claim("g", creates=False) is None
     assert world.client.children("/consumers") == []
     claims(world, 1).claim("g")
     assert claims(world, 1).claim("g", creates=False).version == 1
 
 
-def test_claims_need_the_present_registration_and_session(world):
+def test_claims_need_the_current_registration_and_session(world):
     broker = world.brokers[1]
     claim = broker.claims.claim("g")
     broker.client._client.expire()
@@ -188,7 +188,7 @@ def test_claims_need_the_present_registration_and_session(world):
     assert broker.claims.claim("g").version == 1
 
 
-def test_broker_that_registered_anew_elsewhere_claims_nothing_in_its_old_registration(world):
+def test_broker_that_registered_again_elsewhere_claims_nothing_in_its_old_registration(world):
     """The epoch is checked in the same transaction: of two processes with one id the newer one counts."""
     broker = world.brokers[1]
     claim = broker.claims.claim("g")

@@ -1,4 +1,6 @@
-"""A broker's groups: claimed, restored, written before they are told, given up; and what deposed coordinators do."""
+"""A broker's groups: claimed, restored, persisted before they are announced, given up; and what deposed coordinators
+do.
+"""
 
 import os
 
@@ -36,7 +38,7 @@ def world():
 
 
 class Member:
-    """Carries out at once what it is told."""
+    """A member that carries out each assignment at once."""
 
     def __init__(self, broker, member_id="m", group_id="g"):
         self.broker, self.member_id, self.group_id = broker, member_id, group_id
@@ -93,7 +95,7 @@ def held_in(record):
     return {each.member_id: sorted(number for held in each.held for number in held.granted) for each in record.members}
 
 
-def test_what_a_member_is_told_is_in_zookeeper_first(world):
+def test_assignment_is_in_zookeeper_before_a_member_gets_it(world):
     member = Member(world.brokers[1])
     assert member.beat().assignment is None
     assert written(world) is None
@@ -104,7 +106,7 @@ def test_what_a_member_is_told_is_in_zookeeper_first(world):
     assert member.held == {0, 1, 2, 3}
 
 
-def test_heartbeats_cost_no_zookeeper(world):
+def test_heartbeats_make_no_zookeeper_requests(world):
     broker = world.brokers[1]
     member = Member(broker).join()
     broker.coordinator.step()
@@ -116,7 +118,7 @@ def test_heartbeats_cost_no_zookeeper(world):
     assert (broker.client.transactions, broker.client.reads) == ([], 0)
 
 
-def test_members_that_join_together_are_planned_for_together(world):
+def test_members_that_join_together_are_planned_together(world):
     broker = world.brokers[1]
     members = [Member(broker, f"m{number}") for number in range(4)]
     for member in members:
@@ -127,8 +129,8 @@ def test_members_that_join_together_are_planned_for_together(world):
     assert written(world).epoch == 1
 
 
-def test_successor_knows_members_and_waits_for_the_session_of_the_dead(world):
-    """W24: nothing is given to another before the last lease that the predecessor may have extended has ended."""
+def test_successor_knows_members_and_waits_for_the_sessions_of_dead_ones(world):
+    """W24: no partition is reassigned before the last lease that the predecessor may have extended has ended."""
     first, second = world.brokers[1], world.brokers[2]
     one, two = Member(first, "one"), Member(first, "two")
     settle(one, two)
@@ -152,8 +154,8 @@ def test_successor_knows_members_and_waits_for_the_session_of_the_dead(world):
         two.beat()
 
 
-def test_successor_waits_for_a_member_that_goes_back_to_the_deposed_coordinator(world):
-    """W24: an answer of the successor may be lost, and one of the deposed extends the lease after it."""
+def test_successor_waits_for_a_member_that_returns_to_the_deposed_coordinator(world):
+    """W24: an answer of the successor may be lost, and one of the deposed coordinator extends the lease afterwards."""
     first, second = world.brokers[1], world.brokers[2]
     one, two = Member(first, "one"), Member(first, "two")
     settle(one, two)
@@ -166,14 +168,14 @@ def test_successor_waits_for_a_member_that_goes_back_to_the_deposed_coordinator(
     while world.now_ms < taken_ms + SESSION_MS + GRACE_MS - 500:
         world.now_ms += 500
         settle(one, rounds=1)
-        assert (one.held, one.epoch) == (held, epoch), "the other one may be heard of elsewhere"
+        assert (one.held, one.epoch) == (held, epoch), "the other one may have renewed its lease elsewhere"
     world.now_ms += 500
     settle(one)
     assert one.held == {0, 1, 2, 3}
 
 
 def test_deposed_coordinator_extends_no_lease_longer_than_its_successor_waits(world):
-    """Whoever does not know that its claim stands says so, and does not answer."""
+    """A broker that does not know whether its claim stands says so, and does not answer."""
     first, second = world.brokers[1], world.brokers[2]
     member = Member(first).join()
     first.die()
@@ -209,7 +211,7 @@ def test_deposed_coordinator_writes_nothing_and_drops_the_group(world):
         late.beat()
 
 
-def test_claim_that_does_not_stand_is_found_within_two_seconds(world):
+def test_invalid_claim_is_noticed_within_two_seconds(world):
     first, second = world.brokers[1], world.brokers[2]
     member = Member(first).join()
     first.coordinator.step()
@@ -228,7 +230,7 @@ def test_lost_session_ends_all_claims(world):
     broker.restart()
     assert broker.groups.find("g") is None
     member.beat()
-    assert (member.held, member.epoch) == ({0, 1, 2, 3}, 1), "claimed anew, and restored"
+    assert (member.held, member.epoch) == ({0, 1, 2, 3}, 1), "claimed again, and restored"
 
 
 def test_groups_of_an_ended_registration_hold_up_no_others(world):
@@ -256,12 +258,12 @@ def test_members_whose_reply_was_lost_are_read_back(world):
     assert world.client.get(group_members_path("g")).version == 0
 
 
-def test_members_that_were_not_written_are_planned_anew(world):
+def test_members_that_were_not_written_are_planned_again(world):
     broker = world.brokers[1]
     one = Member(broker, "one")
     broker.coordinator.step()
     one.beat()
-    broker.client.fails = 2  # the write, and the look whether it was written
+    broker.client.fails = 2  # the write, and the check whether it was written
     broker.coordinator.step()
     one.beat()
     assert (one.held, written(world)) == (set(), None)
@@ -271,13 +273,13 @@ def test_members_that_were_not_written_are_planned_anew(world):
     assert (len(one.held), len(two.held)) == (2, 2)
 
 
-def test_record_that_was_written_unnoticed_is_written_over(world):
-    """It was never told to anybody."""
+def test_record_that_was_written_unnoticed_is_overwritten(world):
+    """It was never announced to anybody."""
     broker = world.brokers[1]
     one, two = Member(broker, "one"), Member(broker, "two")
     broker.coordinator.step()
     one.beat()
-    broker.client.loses_replies = 2  # the write's, and that of the look whether it was written
+    broker.client.loses_replies = 2  # the write's, and that of the check whether it was written
     broker.coordinator.step()
     assert held_in(written(world)) == {"one": [0, 1, 2, 3]}
     one.beat()
@@ -290,8 +292,8 @@ def test_record_that_was_written_unnoticed_is_written_over(world):
     assert held_in(written(world)) == {"one": sorted(one.held), "two": sorted(two.held)}
 
 
-def test_partitions_of_a_member_that_expires_during_its_commit_are_not_given_on(world):
-    """D8(11): a commit under way never meets those of the next owner."""
+def test_partitions_of_a_member_that_expires_during_its_commit_are_not_reassigned(world):
+    """D8(11): a commit in flight never meets commits of the next owner."""
     broker = world.brokers[1]
     one, two = Member(broker, "one"), Member(broker, "two")
     settle(one, two)
@@ -307,7 +309,7 @@ def test_partitions_of_a_member_that_expires_during_its_commit_are_not_given_on(
         pass
 
 
-def test_commits_are_of_what_the_member_holds_or_of_nobody_without_members(world):
+def test_commits_are_accepted_for_held_partitions_or_without_members(world):
     broker = world.brokers[1]
     nobody = Member(broker, "")
     with commit(nobody, 0) as (refusals, guard):
@@ -320,7 +322,7 @@ def test_commits_are_of_what_the_member_holds_or_of_nobody_without_members(world
         pass
 
 
-def test_partitions_added_and_topics_made_anew_are_given_out(world):
+def test_added_partitions_and_recreated_topics_are_assigned(world):
     broker = world.brokers[1]
     member = Member(broker).join()
     world.create_topic("t", partitions=6)
@@ -333,7 +335,7 @@ def test_partitions_added_and_topics_made_anew_are_given_out(world):
     assert member.held == {0, 1}
 
 
-def test_given_up_groups_are_anothers_at_once(world):
+def test_given_up_groups_can_be_claimed_at_once(world):
     first, second = world.brokers[1], world.brokers[2]
     member = Member(first).join()
     first.groups.give_up()
@@ -346,7 +348,7 @@ def test_given_up_groups_are_anothers_at_once(world):
     assert member.held == {0, 1, 2, 3}
 
 
-def test_commit_that_is_under_way_when_groups_are_given_up_is_refused(world):
+def test_commit_in_flight_when_groups_are_given_up_is_refused(world):
     first, second = world.brokers[1], world.brokers[2]
     member = Member(first).join()
     with commit(member, 0) as (_, guard):
@@ -356,7 +358,7 @@ def test_commit_that_is_under_way_when_groups_are_given_up_is_refused(world):
             first.client.transaction([guard.check, Set("/consumers/g", b"", -1)], session=guard.session)
 
 
-def test_group_that_does_not_exist_is_claimed_by_joins_and_commits_alone(world):
+def test_unknown_group_is_claimed_only_by_joins_and_commits(world):
     broker = world.brokers[1]
     with pytest.raises(UnknownMemberIdError):
         Member(broker).beat(5)
@@ -398,7 +400,7 @@ def test_without_zookeeper_requests_for_unknown_groups_fail_at_once(world):
         Member(broker).beat()
 
 
-def test_members_too_large_for_a_znode_stay_as_they_are_and_others_go_on(world):
+def test_members_too_large_for_a_znode_stay_unchanged_and_others_continue(world):
     broker = world.brokers[1]
     large = Member(broker, group_id="large")
     large.beat()
@@ -417,7 +419,7 @@ def test_members_too_large_for_a_znode_stay_as_they_are_and_others_go_on(world):
     assert large.held == {0, 1, 2, 3}
 
 
-def test_defect_that_one_group_shows_stops_no_other_and_not_the_loop(world, monkeypatch):
+def test_defect_in_one_group_stops_neither_others_nor_the_loop(world, monkeypatch):
     broker = world.brokers[1]
     bad, good = Member(broker, "m", "bad"), Member(broker, "n", "good")
     bad.beat()
@@ -445,8 +447,8 @@ def test_defect_that_one_group_shows_stops_no_other_and_not_the_loop(world, monk
     assert bad.held == {0, 1, 2, 3}
 
 
-def test_group_whose_members_were_taken_away_by_hand_goes_on_behind_its_last_epoch(world):
-    """Else its next commits would seem to be old ones, and count for nothing."""
+def test_group_whose_members_were_deleted_by_hand_continues_after_its_last_epoch(world):
+    """Otherwise its next commits would look outdated, and be ignored."""
     broker = world.brokers[1]
     Member(broker).join()
     offsets = GroupOffsets(topic_id=ID, offsets={0: StoredOffset(offset=5, member_epoch=41, sequence=3)})

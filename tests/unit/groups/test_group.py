@@ -1,4 +1,4 @@
-"""The machine of a group: members share, and nobody is given what another may hold."""
+"""The state machine of a group: members share partitions, and none gets a partition that another may hold."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ def test_one_member_has_every_partition():
 
 
 def test_second_member_gets_a_partition_only_when_the_first_has_released_it():
-    """W22, W24: and the first keeps the rest all the while."""
+    """W22, W24: the first member keeps the rest throughout."""
     world = World()
     a = world.client("a")
     world.settle(a)
     b = world.client("b")
     world.plan()
     b.beat()
-    assert b.told == set()
+    assert b.assigned == set()
     a.beat()
-    assert len(a.told) == 2
+    assert len(a.assigned) == 2
     world.plan()
     b.beat()
     b.carry_out()
-    assert b.held == set(), "a has not said yet that it released anything"
+    assert b.held == set(), "a has not acknowledged a release yet"
     assert a.beat().heartbeat_interval_ms == SOON_MS
     a.carry_out()
     a.beat()
@@ -82,7 +82,7 @@ def test_silent_member_keeps_its_partitions_until_its_session_has_ended():
         b.beat()
 
 
-def test_member_that_is_heard_of_too_late_is_refused_although_nobody_has_planned_yet():
+def test_late_member_is_refused_even_before_the_next_plan():
     world = World()
     a = world.client("a")
     world.settle(a)
@@ -91,7 +91,7 @@ def test_member_that_is_heard_of_too_late_is_refused_although_nobody_has_planned
         a.beat()
 
 
-def test_answer_that_was_lost_is_given_again():
+def test_lost_answer_is_repeated():
     world = World()
     a = world.client("a")
     world.plan()
@@ -102,7 +102,7 @@ def test_answer_that_was_lost_is_given_again():
     assert a.beat().assignment is None
 
 
-def test_join_that_is_repeated_late_takes_nothing_away_and_makes_nobody_a_member_again():
+def test_late_repeated_join_revokes_nothing_and_readmits_nobody():
     world = World()
     a = world.client("a")
     world.settle(a)
@@ -126,7 +126,7 @@ def test_leave_that_overtakes_the_join_wins():
         a.beat(epoch=0)
 
 
-def test_epoch_that_was_never_told_is_refused():
+def test_epoch_that_was_never_assigned_is_refused():
     world = World()
     a = world.client("a")
     world.settle(a)
@@ -136,7 +136,7 @@ def test_epoch_that_was_never_told_is_refused():
         a.beat(epoch=-7)
 
 
-def test_partitions_and_topics_that_come_and_go_are_shared_anew():
+def test_added_and_deleted_partitions_and_topics_are_reassigned():
     world = World(partitions=1)
     a, b = world.client("a"), world.client("b")
     world.settle(a, b)
@@ -152,18 +152,18 @@ def test_partitions_and_topics_that_come_and_go_are_shared_anew():
     assert a.held == b.held == set()
 
 
-def test_subscription_that_changes_is_shared_anew():
+def test_changed_subscription_is_reassigned():
     world = World()
     a = world.client("a")
     world.settle(a)
     a.beat(topics=("u",))
     world.plan()
     a.beat(topics=None)
-    assert a.told == set()
+    assert a.assigned == set()
 
 
-def test_release_that_takes_too_long_costs_the_membership_and_nothing_is_given_on_before_the_lease_ends():
-    """A member that goes on sending heartbeats and never releases."""
+def test_slow_release_costs_the_membership_and_nothing_is_reassigned_before_the_lease_ends():
+    """The member continues to send heartbeats and never releases."""
     world = World(partitions=2)
     a = world.client("a", rebalance_timeout_ms=3_000)
     world.settle(a)
@@ -197,12 +197,12 @@ def test_plan_that_was_not_written_changes_nothing():
     b = world.client("b")
     assert world.group.plan(world.topics, world.now_ms) is not None
     a.beat()
-    assert a.told == {0, 1, 2, 3}
+    assert a.assigned == {0, 1, 2, 3}
     world.settle(a, b)
     assert len(a.held) == 2
 
 
-def test_member_that_leaves_between_plan_and_adoption_is_not_told_and_goes():
+def test_member_that_leaves_between_plan_and_adoption_gets_no_assignment():
     world = World()
     a, b = world.client("a"), world.client("b")
     plan = world.group.plan(world.topics, world.now_ms)

@@ -1,4 +1,4 @@
-"""The machine of a group: whose commits count, what a successor knows, and the table of states."""
+"""The state machine of a group: whose commits count, what a successor knows, and the table of states."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.unit.groups.group_world import LIMITS, SESSION_MS, Client, World, par
 # --- commits --------------------------------------------------------------------------------------------------------
 
 
-def test_commit_counts_for_what_the_member_holds_in_the_epoch_it_says():
-    """W18: also while it is about to release it."""
+def test_commit_counts_for_partitions_held_in_its_epoch():
+    """W18: it also counts while the member is about to release the partition."""
     world = World()
     a = world.client("a")
     world.settle(a)
@@ -27,7 +27,7 @@ def test_commit_counts_for_what_the_member_holds_in_the_epoch_it_says():
     b = world.client("b")
     world.plan()
     a.beat()
-    releasing = a.held - a.told
+    releasing = a.held - a.assigned
     assert a.commit(*releasing) == [None, None]
     a.end_commit(*releasing)
     assert a.commit(*releasing, epoch=old) == [None, None], "the answer may still be on its way"
@@ -41,17 +41,17 @@ def test_commit_counts_for_what_the_member_holds_in_the_epoch_it_says():
     b.end_commit(*releasing)
 
 
-def test_commit_that_arrives_late_is_refused():
+def test_late_commit_is_refused():
     world = World()
     a = world.client("a")
     world.settle(a)
     assert a.commit(0, sequence=2) == [None]
-    assert a.commit(0, sequence=2) == [None], "the same, sent again"
+    assert a.commit(0, sequence=2) == [None], "the same commit, sent again"
     assert isinstance(a.commit(0, sequence=1)[0], StaleMemberEpochError)
 
 
-def test_partition_is_not_given_on_while_a_commit_of_its_last_owner_is_under_way():
-    """Else the next one could begin before it, and be set back by it afterwards."""
+def test_partition_is_not_reassigned_while_a_commit_of_its_last_owner_is_in_flight():
+    """Otherwise the next owner could begin before the commit, and be set back by it afterwards."""
     world = World()
     a = world.client("a")
     world.settle(a)
@@ -67,15 +67,15 @@ def test_partition_is_not_given_on_while_a_commit_of_its_last_owner_is_under_way
     assert b.held == {0, 1, 2, 3}
 
 
-def test_released_partition_is_not_given_on_while_a_commit_of_it_is_under_way():
-    """The caller gave the commit up before it released; others of its commits hold up nothing."""
+def test_released_partition_is_not_reassigned_while_its_commit_is_in_flight():
+    """The caller gave up the commit before it released the partition; its other commits delay nothing."""
     world = World()
     a = world.client("a")
     world.settle(a)
     b = world.client("b")
     world.plan()
     a.beat()
-    kept, (released, other) = min(a.told), sorted(a.held - a.told)
+    kept, (released, other) = min(a.assigned), sorted(a.held - a.assigned)
     assert a.commit(kept, released) == [None, None]
     assert a.commit(released, sequence=0) == [None], "sent again"
     a.carry_out()
@@ -91,7 +91,7 @@ def test_released_partition_is_not_given_on_while_a_commit_of_it_is_under_way():
     assert [type(each) for each in a.commit(released)] == [StaleMemberEpochError]
 
 
-def test_static_member_that_left_for_a_while_with_a_commit_under_way():
+def test_static_member_may_leave_temporarily_with_a_commit_in_flight():
     world = World()
     a = world.client("a1", instance_id="a")
     world.settle(a)
@@ -105,35 +105,36 @@ def test_static_member_that_left_for_a_while_with_a_commit_under_way():
     assert again.held == {0, 1, 2, 3}
 
 
-def test_who_is_no_member_commits_only_while_there_are_none():
+def test_non_member_commits_only_while_there_are_no_members():
     world = World()
-    assert world.stranger_commits(0) == [None]
+    assert world.commit_without_membership(0) == [None]
     a = world.client("a")
     world.settle(a)
-    assert a.held == set(), "a commit of somebody else is under way"
+    assert a.held == set(), "a non-member's commit is in flight"
     world.group.end_commit("", partitions(0))
     world.settle(a)
     assert a.held == {0, 1, 2, 3}
     with pytest.raises(NonEmptyGroupError, match="members"):
-        world.stranger_commits(0)
+        world.commit_without_membership(0)
 
 
-def test_who_is_no_member_waits_until_it_is_written_that_members_have_left():
-    """Else a reset could be acknowledged and then undone by what a member committed before it left: a successor would
-    still take it for a member."""
+def test_non_member_waits_until_the_leave_of_members_is_persisted():
+    """Otherwise a reset could be acknowledged and then undone by an earlier commit of a member: a successor would
+    still regard it as a member.
+    """
     world = World()
     a = world.client("a")
     world.settle(a)
     assert a.commit(0) == [None]
     a.leave()
     with pytest.raises(CoordinatorNotAvailableError, match="left"):
-        world.stranger_commits(0)
+        world.commit_without_membership(0)
     a.end_commit(0)
     with pytest.raises(CoordinatorNotAvailableError, match="left"):
-        world.stranger_commits(0)
+        world.commit_without_membership(0)
     world.plan()
     assert world.written.members == ()
-    assert world.stranger_commits(0) == [None]
+    assert world.commit_without_membership(0) == [None]
 
 
 # --- successors -----------------------------------------------------------------------------------------------------
@@ -155,7 +156,7 @@ def test_successor_keeps_members_epochs_and_partitions_and_waits_for_the_silent(
     world.settle(a)
     assert (a.epoch, a.held) == before
     world.now_ms += SESSION_MS + 4_999
-    # a is heard of now and then, b never
+    # a sends heartbeats now and then, b never
     world.group._members["a"].heard(world.now_ms)
     world.settle(a)
     assert a.held.isdisjoint(lost)
@@ -166,7 +167,7 @@ def test_successor_keeps_members_epochs_and_partitions_and_waits_for_the_silent(
     assert a.held == {0, 1, 2, 3}
 
 
-def test_successor_does_not_give_on_what_its_predecessor_had_told_somebody_to_release():
+def test_successor_does_not_reassign_partitions_that_its_predecessor_was_revoking():
     world = World()
     a = world.client("a")
     world.settle(a)
@@ -183,7 +184,7 @@ def test_successor_does_not_give_on_what_its_predecessor_had_told_somebody_to_re
     assert len(a.held) == len(b.held) == 2
 
 
-def test_members_that_only_the_predecessor_knew_join_anew():
+def test_members_that_only_the_predecessor_knew_join_again():
     world = World()
     a = world.client("a")
     world.settle(a)

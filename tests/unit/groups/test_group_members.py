@@ -1,4 +1,4 @@
-"""The machine of a group: who may join, static members, Spark queries, members that are removed."""
+"""The state machine of a group: who may join, static members, Spark queries, members that are removed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.unit.groups.group_world import SESSION_MS, Client, World
 # --- static members -------------------------------------------------------------------------------------------------
 
 
-def test_static_member_that_comes_back_has_the_partitions_it_had():
+def test_static_member_that_comes_back_keeps_its_partitions():
     world = World()
     a, b = world.client("a"), world.client("b1", instance_id="b")
     world.settle(a, b)
@@ -30,7 +30,7 @@ def test_static_member_that_comes_back_has_the_partitions_it_had():
     world.now_ms += SESSION_MS - 1
     a.beat()
     world.settle(a)
-    assert len(a.held) == 2, "the share of one that is away waits for it"
+    assert len(a.held) == 2, "the partitions of an absent member wait for it"
     again = world.client("b2", instance_id="b")
     world.settle(a, again)
     assert again.held == had
@@ -49,8 +49,8 @@ def test_static_member_that_stays_away_is_given_up():
     assert a.held == {0, 1, 2, 3}
 
 
-def test_static_member_that_was_killed_gets_its_partitions_when_the_lease_of_its_former_life_has_ended():
-    """Kafka gives them at once, and two processes may hold them then; here the former one has to be over."""
+def test_killed_static_member_gets_its_partitions_when_its_former_lease_has_ended():
+    """Kafka reassigns them at once, and two processes may hold them then; here the former one must have ended."""
     world = World()
     a, b = world.client("a"), world.client("b1", instance_id="b")
     world.settle(a, b)
@@ -70,7 +70,7 @@ def test_static_member_that_was_killed_gets_its_partitions_when_the_lease_of_its
     assert len(a.held) == 2
 
 
-def test_static_member_that_is_fenced_and_says_that_it_left_frees_its_partitions_at_once():
+def test_fenced_static_member_that_leaves_frees_its_partitions_at_once():
     world = World()
     b = world.client("b1", instance_id="b")
     world.settle(b)
@@ -80,7 +80,7 @@ def test_static_member_that_is_fenced_and_says_that_it_left_frees_its_partitions
     assert again.held == {0, 1, 2, 3}
 
 
-def test_only_static_members_leave_for_a_while():
+def test_only_static_members_leave_temporarily():
     world = World()
     a = world.client("a")
     with pytest.raises(InvalidRequestError, match="instance id"):
@@ -90,7 +90,7 @@ def test_only_static_members_leave_for_a_while():
 # --- who may join ---------------------------------------------------------------------------------------------------
 
 
-def test_joins_that_are_not_allowed():
+def test_invalid_joins_are_refused():
     world = World()
     with pytest.raises(InvalidSessionTimeoutError, match="1000 to 60000"):
         world.client("a", session_timeout_ms=999)
@@ -104,7 +104,7 @@ def test_joins_that_are_not_allowed():
 
 
 def test_spark_query_has_its_group_for_itself():
-    """S5: two live queries with one id: the second is refused; a killed one frees it within its session."""
+    """S5: of two running queries with one id the second is refused; a killed one frees it within its session."""
     world = World()
     query = world.client("q", kind="spark")
     world.settle(query)
@@ -120,7 +120,7 @@ def test_spark_query_has_its_group_for_itself():
     world.client("r", kind="spark")
 
 
-def test_spark_query_gets_no_group_that_has_consumers():
+def test_spark_query_cannot_join_a_group_of_consumers():
     world = World()
     a = world.client("a")
     with pytest.raises(GroupInUseError, match="a consumer"):
@@ -129,7 +129,7 @@ def test_spark_query_gets_no_group_that_has_consumers():
     world.client("q", kind="spark")
 
 
-def test_members_that_an_administrator_removes_hold_what_they_hold_until_their_lease_ends():
+def test_members_removed_by_an_administrator_keep_their_partitions_until_their_lease_ends():
     world = World()
     a, b = world.client("a"), world.client("b1", instance_id="b")
     world.settle(a, b)

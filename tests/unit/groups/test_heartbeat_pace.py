@@ -1,4 +1,4 @@
-"""How often members ask: quick where something is to come, and never so often that many take up a broker."""
+"""How often members send heartbeats: fast while a change is pending, and never so often that many overload a broker."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from tests.unit.groups import coordinating
 from tests.unit.groups.group_world import World
 
 
-def test_members_of_a_large_group_that_changes_ask_less_often():
-    """All together at most 500 times a second: else one who joins would have all of them take up the broker."""
+def test_members_of_a_large_changing_group_send_fewer_heartbeats():
+    """At most 500 a second all together: otherwise each join would cause a storm of heartbeats."""
     world = World(limits=Limits(min_session_ms=1_000, max_session_ms=60_000, max_members=600))
     members = [world.client(f"m{number}") for number in range(600)]
     for member in members:
@@ -21,8 +21,8 @@ def test_members_of_a_large_group_that_changes_ask_less_often():
     assert members[0].beat().heartbeat_interval_ms == REST_MS
 
 
-def test_members_of_a_broker_that_has_many_ask_less_often() -> None:
-    """All groups' members together at most 200 times a second, while nothing is to come."""
+def test_members_of_a_busy_broker_send_fewer_heartbeats() -> None:
+    """The members of all groups together send at most 200 a second while no change is pending."""
     world = coordinating.World()
     world.create_topic("t", partitions=1)
     coordinator = world.brokers[1].coordinator

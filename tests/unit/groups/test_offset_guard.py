@@ -1,4 +1,4 @@
-"""Offsets under a claim: a deposed coordinator writes nothing, and nothing old is read for new."""
+"""Offsets under a claim: a deposed coordinator writes nothing, and stale data is never taken for current."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def committed(world, topic="t"):
 
 
 class Lagging:
-    """What it reads is as old as its last write; a write that is lost arrives before its next one."""
+    """Its reads are as old as its last write; a lost write arrives before its next one."""
 
     def __init__(self, client):
         self._client = client
@@ -56,7 +56,7 @@ class Lagging:
         return versions
 
 
-def test_commit_holds_only_while_the_claim_stands(world):
+def test_commit_is_accepted_only_while_the_claim_is_valid(world):
     """Every commit carries the coordinator's epoch and a stale one is refused."""
     first, second = world.brokers[1], world.brokers[2]
     old = first.claims.claim("g").guard
@@ -109,7 +109,7 @@ def test_first_commit_of_a_group_is_one_transaction_with_its_claim_checked(world
     ]  # fmt: skip
 
 
-def test_group_that_is_gone_is_not_made_by_a_late_commit(world):
+def test_deleted_group_is_not_created_by_a_late_commit(world):
     guard = world.brokers[1].claims.claim("g").guard
     world.client.delete("/consumers/g/coordinator")
     world.client.delete("/consumers/g")
@@ -119,7 +119,7 @@ def test_group_that_is_gone_is_not_made_by_a_late_commit(world):
 
 
 def test_fetch_after_a_write_of_unknown_outcome_sees_it(world):
-    """W17: what was under way is waited for, though reads may be old."""
+    """W17: the write in flight is waited for, though reads may be stale."""
     broker = world.brokers[1]
     guard = broker.claims.claim("g").guard
     client = Lagging(broker.client._client)
@@ -132,8 +132,8 @@ def test_fetch_after_a_write_of_unknown_outcome_sees_it(world):
     assert store.fetch("g", ["t"], guard=guard)["t"].offsets[0].offset == 6
 
 
-def test_commit_of_what_an_old_read_shows_is_written_after_a_write_of_unknown_outcome(world):
-    """An acknowledged offset is the group's, also where it seemed to be unchanged."""
+def test_commit_that_a_stale_read_shows_is_written_after_a_write_of_unknown_outcome(world):
+    """An acknowledged offset is the group's, even where it seemed unchanged."""
     broker = world.brokers[1]
     guard = broker.claims.claim("g").guard
     client = Lagging(broker.client._client)
@@ -148,15 +148,15 @@ def test_commit_of_what_an_old_read_shows_is_written_after_a_write_of_unknown_ou
 
 
 def test_unchanged_offsets_are_written_once_in_a_while(world):
-    """So that the offsets of who goes on committing do not expire."""
+    """Otherwise the offsets of a member that keeps committing would expire."""
     store = OffsetStore(world.client, refresh_ms=1_000)
     for now_ms in (1_000, 1_500, 1_999, 2_000, 2_500):
         store.commit("g", "t", ID, {0: at(5, committed_at_ms=now_ms)}, only_forward=now_ms > 1_500)
     assert store.writes == 2
 
 
-def test_commit_whose_session_has_ended_is_not_tried_again(world):
-    """Nothing of it can succeed any more; the next coordinator is asked."""
+def test_commit_whose_session_has_ended_is_not_retried(world):
+    """It cannot succeed any more; the next coordinator is asked."""
     broker = world.brokers[1]
     guard = broker.claims.claim("g").guard
     broker.client.before = [broker.client._client.expire, lambda: pytest.fail("tried again")]

@@ -1,4 +1,4 @@
-"""Groups' acknowledged offsets: what is written, when, and when not."""
+"""Groups' committed offsets: what is written, when, and when not."""
 
 import threading
 from functools import partial
@@ -52,8 +52,8 @@ def test_committed_offsets_are_in_one_znode_of_group_and_topic(client, store):
     assert client.get(group_offsets_path("g", "t")).version == 1
 
 
-def test_offsets_that_another_wrote_between_read_and_write_are_not_written_over(client, store, monkeypatch):
-    """A commit is a compare-and-set of the whole znode: it is merged anew into what is there by then."""
+def test_offsets_written_by_another_between_read_and_write_are_kept(client, store, monkeypatch):
+    """A commit is a compare-and-set of the whole znode: it is merged again into the current content."""
     store.commit("g", "t", ID, {0: at(5), 1: at(5)})
     real, other = client.transaction, OffsetStore(client)
 
@@ -68,7 +68,7 @@ def test_offsets_that_another_wrote_between_read_and_write_are_not_written_over(
 
 
 def test_unchanged_offsets_write_nothing(client, store):
-    """Unchanged offsets write nothing."""
+    """An unchanged commit causes no write."""
     store.commit("g", "t", ID, {0: at(5, committed_at_ms=1)})
     store.commit("g", "t", ID, {0: at(5, committed_at_ms=2)})
     assert (store.writes, client.get(group_offsets_path("g", "t")).version) == (1, 0)
@@ -76,7 +76,7 @@ def test_unchanged_offsets_write_nothing(client, store):
     assert store.writes == 2
 
 
-def test_offsets_go_back_unless_only_forward(store):
+def test_offsets_may_go_back_unless_only_forward_is_set(store):
     """W20: rewinding is committed as well; S5: a source that republishes moves nothing back."""
     store.commit("g", "t", ID, {0: at(5), 1: at(5)})
     store.commit("g", "t", ID, {0: at(3), 1: at(9)}, only_forward=True)
@@ -85,8 +85,8 @@ def test_offsets_go_back_unless_only_forward(store):
     assert committed(store) == {0: 3, 1: 9}
 
 
-def test_commit_for_an_earlier_topic_of_the_name_takes_nothing_from_the_present_one(client, store):
-    """Its caller looked at the topic before it was recreated, and came here after who looked later."""
+def test_commit_for_an_earlier_topic_of_the_name_changes_nothing_of_the_current_one(client, store):
+    """Its caller looked up the topic before it was recreated, and the commit arrived after later lookups."""
     client.set("/topics/t", to_json(TopicRecord(topic_id=OTHER_ID, assignment=((1,),))), version=-1)
     store.commit("g", "t", ID, {0: at(9)})
     store.commit("g", "t", OTHER_ID, {0: at(5)})
@@ -95,8 +95,8 @@ def test_commit_for_an_earlier_topic_of_the_name_takes_nothing_from_the_present_
     assert committed(store, OTHER_ID) == {0: 5}
 
 
-def test_commit_that_arrives_after_a_later_one_takes_nothing_back(store):
-    """It was stuck on its way while another broker coordinated the group. Rewinding is a later commit."""
+def test_commit_that_arrives_after_a_later_one_changes_nothing(store):
+    """It was stuck while another broker coordinated the group. A rewind is a later commit."""
     store.commit("g", "t", ID, {0: at(7, member_epoch=3, sequence=24), 1: at(7, member_epoch=3, sequence=20)})
     store.commit("g", "t", ID, {0: at(5, member_epoch=3, sequence=22), 1: at(9, member_epoch=3, sequence=22)})
     assert committed(store) == {0: 7, 1: 9}
@@ -118,21 +118,21 @@ def test_offsets_of_an_earlier_topic_of_the_name_are_replaced(client, store):
     assert committed(store, OTHER_ID) == {0: 1}
 
 
-def test_offsets_of_a_topic_that_is_gone_are_refused_and_leave_nothing(client, store):
+def test_offsets_of_a_deleted_topic_are_refused_and_leave_nothing(client, store):
     client.delete("/topics/t")
     with pytest.raises(UnknownTopicOrPartitionError, match="'t'"):
         store.commit("g", "t", ID, {0: at(5)})
     assert committed(store) == {}
 
 
-def test_groups_are_apart(store):
-    """W21: consumers of other groups each get all of it."""
+def test_groups_are_separate(store):
+    """W21: consumers of other groups each get all records."""
     store.commit("g", "t", ID, {0: at(5)})
     assert store.fetch("h", ["t"]) == {}
     assert (store.topics_of("g"), store.topics_of("h")) == (["t"], [])
 
 
-def test_too_many_offsets_for_a_znode_are_refused_and_the_store_goes_on(store):
+def test_too_many_offsets_for_a_znode_are_refused_and_the_store_continues(store):
     with pytest.raises(InvalidRequestError, match="at most 524288"):
         store.commit("g", "t", ID, {number: at(1, metadata="m" * 4096) for number in range(200)})
     store.commit("g", "t", ID, {0: at(5)})
@@ -146,7 +146,7 @@ def test_ten_thousand_partitions_fit(store):
     assert len(committed(store)) == 10_000
 
 
-def test_commit_without_zookeeper_is_an_error_and_the_next_goes_through(client, store):
+def test_commit_without_zookeeper_is_an_error_and_the_next_succeeds(client, store):
     client.suspend()
     with pytest.raises(ZooKeeperUnavailableError):
         store.commit("g", "t", ID, {0: at(5)})
@@ -156,7 +156,7 @@ def test_commit_without_zookeeper_is_an_error_and_the_next_goes_through(client, 
 
 
 class Interferes:
-    """A client that does something else first: another broker's write, or a lost reply."""
+    """A client that does something else first: makes another broker's write, or loses a reply."""
 
     def __init__(self, client, before=(), loses=0):
         self._client = client
@@ -177,8 +177,8 @@ class Interferes:
         return versions
 
 
-def test_commits_that_waited_for_a_write_that_broke_are_not_acknowledged(client):
-    """W17: an acknowledgement comes after the write, also where what failed was foreseen by nobody."""
+def test_commits_that_waited_for_a_failed_write_are_not_acknowledged(client):
+    """W17: an acknowledgement follows the write, even when the failure was unforeseen."""
     store = OffsetStore(Interferes(client, before=[lambda: 1 / 0]))
     first, second = (_Commit(topic_id=ID, offsets={0: at(offset)}, only_forward=False) for offset in (5, 6))
     queue = store._queues["g", "t"] = _Queue(waiting=[first, second], is_writing=True)
@@ -190,7 +190,7 @@ def test_commits_that_waited_for_a_write_that_broke_are_not_acknowledged(client)
     assert committed(store) == {0: 7}
 
 
-def test_commit_that_meets_another_brokers_write_keeps_both(client, store):
+def test_commit_concurrent_with_another_brokers_keeps_both(client, store):
     other = Interferes(client, before=[lambda: store.commit("g", "t", ID, {1: at(9)})])
     OffsetStore(other).commit("g", "t", ID, {0: at(5)})
     assert committed(store) == {0: 5, 1: 9}

@@ -1,4 +1,4 @@
-"""Groups and offsets that go: because somebody says so, or because nobody was there for long."""
+"""Groups and offsets are removed on request, or because nobody used them for long."""
 
 import pytest
 
@@ -58,7 +58,7 @@ def offsets(world, group_id="g"):
 
 
 def passes(world, ms):
-    """Time, with every broker at work."""
+    """Lets time pass, with every broker at work."""
     for _ in range(ms // ROUND_MS):
         world.now_ms += ROUND_MS
         for broker in world.brokers.values():
@@ -66,7 +66,7 @@ def passes(world, ms):
             broker.removal.step()
 
 
-def test_deleted_group_has_no_offsets_and_is_no_more(world):
+def test_deleted_group_has_no_offsets_and_does_not_exist(world):
     broker = world.brokers[1]
     world.create_topic("u")
     commit(broker)
@@ -125,7 +125,7 @@ def test_deposed_coordinator_deletes_nothing(world):
     assert offsets(world) == ["t"]
 
 
-def test_offsets_that_nobody_used_for_the_retention_go_and_the_group_with_them(world):
+def test_offsets_unused_for_the_retention_expire_and_the_group_with_them(world):
     commit(world.brokers[1])
     passes(world, RETENTION_MS - ROUND_MS)
     assert offsets(world) == ["t"]
@@ -134,7 +134,7 @@ def test_offsets_that_nobody_used_for_the_retention_go_and_the_group_with_them(w
 
 
 def test_offsets_of_a_group_with_members_stay_and_retention_counts_from_the_last_ones_end(world):
-    """Also where there was nothing new to commit for long."""
+    """This holds even if there was nothing new to commit for long."""
     broker = world.brokers[1]
     commit(broker)
     beat(broker, 0)
@@ -164,8 +164,8 @@ def test_commit_just_before_the_end_keeps_the_offsets(world):
     assert offsets(world) == ["t"]
 
 
-def test_group_without_offsets_and_members_goes_when_its_claim_is_old(world):
-    """So that what an earlier coordinator has under way never meets a claim that counts from 0 again."""
+def test_group_without_offsets_and_members_is_removed_when_its_claim_is_old(world):
+    """Writes in flight of an earlier coordinator must never meet a claim whose version counts from 0 again."""
     broker = world.brokers[1]
     beat(broker, 0)
     beat(broker, LEAVES)
@@ -202,7 +202,7 @@ def test_groups_of_other_live_coordinators_are_left_alone(world):
     assert world.client.children("/consumers") == groups
 
 
-def test_damaged_group_is_left_alone_and_others_go_on(world):
+def test_damaged_group_is_left_alone_and_others_continue(world):
     broker = world.brokers[1]
     commit(broker, "a")
     commit(broker, "b")
@@ -212,8 +212,8 @@ def test_damaged_group_is_left_alone_and_others_go_on(world):
     assert world.client.children("/consumers") == ["a"]
 
 
-def test_more_groups_than_are_kept_in_memory_go_all_the_same(world, monkeypatch):
-    """Claims of who joined and left at once: as many of them as there are, they do not push each other out."""
+def test_more_groups_than_fit_in_memory_are_removed_all_the_same(world, monkeypatch):
+    """Any number of claims of members that joined and left at once do not push each other out."""
     monkeypatch.setattr("broker_runtime.groups.removal._LOADS_PER_STEP", 5)
     broker = world.brokers[1]
     world.brokers[2].leave()

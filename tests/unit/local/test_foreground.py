@@ -1,4 +1,4 @@
-"""What signals do to a command that runs until somebody stops it."""
+"""What signals do to a command that runs until it is stopped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyspark_log.local.foreground import TerminatedError, ending_between, termin
 
 @pytest.fixture(autouse=True)
 def handlers() -> Iterator[None]:
-    """Whatever a test leaves is put back."""
+    """Restores the handlers that a test leaves behind."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
     for number, handler in before.items():
@@ -21,8 +21,8 @@ def handlers() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("number", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, TerminatedError)])
-def test_first_signal_takes_effect_where_it_does_no_harm(number: int, raised: type[BaseException]) -> None:
-    """Not in the middle of what the command does."""
+def test_first_signal_takes_effect_at_a_safe_point(number: int, raised: type[BaseException]) -> None:
+    """It does not interrupt the command's work."""
     with terminable(), ending_between() as end_if_asked:
         end_if_asked()
         os.kill(os.getpid(), number)
@@ -32,15 +32,15 @@ def test_first_signal_takes_effect_where_it_does_no_harm(number: int, raised: ty
 
 
 def test_second_signal_takes_effect_at_once() -> None:
-    """Somebody does not want to wait until what is under way is done."""
+    """The user does not want to wait until the work is done."""
     with terminable(), ending_between():
         os.kill(os.getpid(), signal.SIGTERM)
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_signals_mean_outside_what_they_meant_before() -> None:
-    """While a command closes what it has open, too."""
+def test_signal_handlers_are_restored_outside() -> None:
+    """This includes the time when a command closes what it has open."""
     with terminable():
         with ending_between():
             pass
@@ -48,8 +48,8 @@ def test_signals_mean_outside_what_they_meant_before() -> None:
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-def test_signal_that_is_ignored_stays_so() -> None:
-    """A shell starts what runs in the background with SIGINT ignored."""
+def test_ignored_signal_stays_ignored() -> None:
+    """A shell starts background commands with SIGINT ignored."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with ending_between() as end_if_asked:
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN

@@ -1,4 +1,4 @@
-"""Frames and logs for the log's tests: small, and told apart by their content."""
+"""Frames and logs for the log's tests: small, and distinguishable by their content."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ def append(log: PartitionLog, *frames: bytes, now_ms: int = 1000, leader_epoch: 
 
 
 def fill(log: PartitionLog, frames: int, *, start: int = 0, rows: int = 1, commit: bool = True, size: int = 20) -> int:
-    """Appends ``frames`` frames of ``rows`` records, seeds and timestamps rising from ``start``; returns the end."""
+    """Appends ``frames`` frames of ``rows`` records, with seeds and timestamps that rise from ``start``; returns the
+    end.
+    """
     end = 0
     for seed in range(start, start + frames):
         sample = frame(rows, seed=seed, timestamps=1000 + seed, size=size)
@@ -80,12 +82,12 @@ def read_frames(
 
 
 def segment_path(base_offset: int, suffix: str = ".log", partition: int = 0, root: Path = ROOT) -> Path:
-    """A file of the log's."""
+    """The path of a segment's file."""
     return root / f"t-{partition}" / f"{base_offset:020d}{suffix}"
 
 
 def flip(files: FaultyFiles, path: Path, position: int) -> None:
-    """One bit of a file, on the device and for whoever has it open."""
+    """Flips one bit of a file, on the device and for all who have it open."""
     inode = files._names[path]
     for content in {id(each): each for each in (inode.content, inode.durable)}.values():
         content[position] ^= 4

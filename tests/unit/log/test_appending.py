@@ -1,4 +1,4 @@
-"""What is checked and stamped before frames reach a segment."""
+"""The checks and the stamp that precede the writing of frames to a segment."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def in_the_log(data: bytes, base_offset: int, *, topic_id: uuid.UUID = TOPIC_ID,
 
 @pytest.mark.parametrize("limit", ["max_message_bytes", "segment_bytes"])
 def test_frame_may_be_as_large_as_the_limit_and_no_larger(limit: str) -> None:
-    """The smaller of `max.message.bytes` and `segment.bytes`."""
+    """The limit is the smaller of `max.message.bytes` and `segment.bytes`."""
     data = frame(10)
     (kept,) = verify_for_leader([data], topic_settings(**{limit: len(data)}), NOW_MS)
     assert bytes(kept.buffer) == data
@@ -64,7 +64,7 @@ def test_frame_may_be_as_large_as_the_limit_and_no_larger(limit: str) -> None:
 
 
 def test_timestamp_may_be_an_hour_ahead_unless_the_broker_gives_its_own() -> None:
-    """A clock that is wrong by more would keep segments for ever."""
+    """A producer's clock that is wrong by more would keep segments forever."""
     latest_ms = NOW_MS + MAX_TIMESTAMP_AHEAD_MS
     assert verify_for_leader([frame(timestamps=latest_ms)], topic_settings(), NOW_MS)
     ahead = frame(2, timestamps=[0, latest_ms + 1])
@@ -74,7 +74,7 @@ def test_timestamp_may_be_an_hour_ahead_unless_the_broker_gives_its_own() -> Non
 
 
 def test_leader_verifies_every_frame_that_was_not_verified_before() -> None:
-    """One that came through a check is not checked again; its limits hold all the same."""
+    """A verified frame is not verified again, but its limits are checked all the same."""
     sound = frame(3)
     broken = bytearray(frame(3, seed=1))
     broken[-1] ^= 1
@@ -86,8 +86,8 @@ def test_leader_verifies_every_frame_that_was_not_verified_before() -> None:
         verify_for_leader([checked], topic_settings(max_message_bytes=10), NOW_MS)
 
 
-def test_follower_takes_frames_of_its_partition_without_a_hole() -> None:
-    """As the leader stamped them, of no other topic, and each where the one before ends."""
+def test_follower_accepts_frames_of_its_partition_without_a_hole() -> None:
+    """Frames must be as the leader stamped them, of this topic, and continue where the last one ends."""
     first, second, third = (in_the_log(frame(2, seed=seed), 5 + 2 * seed) for seed in range(3))
     taken = verify_for_follower(first + second + third, TOPIC_ID, 0)
     assert [(each.header.base_offset, bytes(each.buffer)) for each in taken] == [(5, first), (7, second), (9, third)]
@@ -100,8 +100,8 @@ def test_follower_takes_frames_of_its_partition_without_a_hole() -> None:
     assert verify_for_follower(b"", TOPIC_ID, 0) == []
 
 
-def test_frame_that_was_written_before_is_found_by_its_number() -> None:
-    """W14: where it is, and the time it got there, are told; one that is new is to be appended."""
+def test_repeated_frame_is_found_by_its_sequence() -> None:
+    """W14: the answer has its offset and append time; a new frame is to be appended."""
     producers = ProducerState()
     first = numbered(sequence=0)
     assert find_duplicate([first], producers) is None
@@ -123,8 +123,8 @@ def test_frame_that_was_written_before_is_found_by_its_number() -> None:
     assert find_duplicate([numbered(sequence=2)], producers) is None
 
 
-def test_frame_with_a_number_comes_alone() -> None:
-    """W14: an answer says of one frame whether it is a duplicate. Frames without numbers may come together."""
+def test_frame_with_a_sequence_is_appended_alone() -> None:
+    """W14: an answer says of one frame whether it is a duplicate. Frames without sequence numbers may be batched."""
     plain = verified(frame())
     assert find_duplicate([plain, plain], ProducerState()) is None
     assert find_duplicate([], ProducerState()) is None
@@ -133,8 +133,8 @@ def test_frame_with_a_number_comes_alone() -> None:
 
 
 @pytest.mark.parametrize("is_append_time", [False, True])
-def test_stamp_goes_before_the_producers_bytes_and_the_header_says_the_same(is_append_time: bool) -> None:
-    """Nothing that the producer's checksum covers is touched, nor copied."""
+def test_stamp_precedes_the_producers_bytes_and_equals_the_header(is_append_time: bool) -> None:
+    """No byte under the producer's checksum is changed or copied."""
     given = verified(frame(4, timestamps=[1, 9, 3, 4]))
     pieces, header = stamped(
         given,

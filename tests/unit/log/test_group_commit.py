@@ -1,6 +1,6 @@
-"""Waiting for durability: it ends by an fsync, by its time limit, or because there is nothing to wait for any more.
+"""A wait for durability ends by an fsync, at its time limit, or when there is nothing left to wait for.
 
-What happens while somebody waits is done from within the wait, so that no test needs a second thread.
+Events during a wait are triggered from within the wait, so that no test needs a second thread.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from broker_runtime.log.group_commit import GroupCommit
 
 
 class Meanwhile(threading.Condition):
-    """A condition whose first wait does something instead of waiting; a second one is one too many."""
+    """A condition whose first wait runs something instead of waiting; a second wait fails."""
 
     def __init__(self, act: Callable[[], object]) -> None:
         super().__init__()
         self._act: Callable[[], object] | None = act
 
     def wait(self, timeout: float | None = None) -> bool:
-        assert self._act is not None, "it goes on waiting"
+        assert self._act is not None, "it continues to wait"
         act, self._act = self._act, None
         act()
         return True
 
 
 def behind_an_fsync(meanwhile: Callable[[GroupCommit], object], wait: Callable[[GroupCommit], object]) -> object:
-    """What ``wait`` comes to, begun while an fsync is under way; ``meanwhile`` happens while it waits."""
+    """The outcome of ``wait``, begun during an fsync; ``meanwhile`` runs while it waits."""
     results: list[object] = []
 
     def sync(timeout_s: float, is_over: Callable[[], bool]) -> int:
@@ -44,8 +44,8 @@ def behind_an_fsync(meanwhile: Callable[[GroupCommit], object], wait: Callable[[
     return results[0]
 
 
-def test_wait_ends_when_an_fsync_of_all_there_is_does_not_reach_that_far():
-    """The log was cut between the look at its end and the wait: no fsync will ever reach it."""
+def test_wait_ends_when_an_fsync_of_the_whole_log_does_not_reach_its_offset():
+    """The log was truncated between the look at its end and the wait: no fsync will ever reach that offset."""
     syncs: list[int] = []
 
     def sync(timeout_s: float, is_over: Callable[[], bool]) -> int:
@@ -57,14 +57,14 @@ def test_wait_ends_when_an_fsync_of_all_there_is_does_not_reach_that_far():
 
 
 def test_wait_behind_an_fsync_ends_when_the_log_is_cut_below_it():
-    """What is cut off never becomes durable."""
+    """Truncated records never become durable."""
     cut = behind_an_fsync(lambda commit: commit.truncated(6), lambda commit: commit.wait_durable(7, 60.0))
-    begun_anew = behind_an_fsync(lambda commit: commit.begin_at(6), lambda commit: commit.wait_durable(7, 60.0))
-    assert (cut, begun_anew) == (5, 6)
+    restarted = behind_an_fsync(lambda commit: commit.begin_at(6), lambda commit: commit.wait_durable(7, 60.0))
+    assert (cut, restarted) == (5, 6)
 
 
-def test_wait_behind_an_fsync_goes_on_when_the_log_is_cut_above_it():
-    """What is still there becomes durable."""
+def test_wait_behind_an_fsync_continues_when_the_log_is_cut_above_it():
+    """Remaining records become durable."""
 
     def cut(commit: GroupCommit) -> None:
         commit.truncated(8)
@@ -74,7 +74,7 @@ def test_wait_behind_an_fsync_goes_on_when_the_log_is_cut_above_it():
 
 
 def test_wait_behind_an_fsync_ends_at_once_when_nobody_is_interested_any_more():
-    """A leader that lost its role answers all who wait, whatever the disk does."""
+    """A leader that lost its role answers all waiters, whatever the disk does."""
     is_over = False
 
     def lose_the_role(commit: GroupCommit) -> None:
@@ -87,7 +87,7 @@ def test_wait_behind_an_fsync_ends_at_once_when_nobody_is_interested_any_more():
 
 
 def test_wait_behind_an_fsync_ends_at_its_time_limit():
-    """One's own fsync cannot be interrupted, another's is not waited for longer."""
+    """An own fsync cannot be interrupted, but another's is not waited for longer."""
 
     def wait(commit: GroupCommit) -> None:
         with pytest.raises(RequestTimedOutError, match="offset 7 was not on the device"):
@@ -96,8 +96,8 @@ def test_wait_behind_an_fsync_ends_at_its_time_limit():
     behind_an_fsync(lambda commit: None, wait)
 
 
-def test_wait_that_fails_or_is_over_leaves_nothing_behind():
-    """Waits are not remembered beyond their end."""
+def test_failed_or_ended_wait_leaves_nothing_behind():
+    """Waits are forgotten when they end."""
 
     def fail(timeout_s: float, is_over: Callable[[], bool]) -> int:
         raise LogStorageError("broken")
@@ -112,8 +112,8 @@ def test_wait_that_fails_or_is_over_leaves_nothing_behind():
         commit.wait_durable(5, 1.0)
 
 
-def test_wait_that_does_not_get_at_the_log_leaves_the_fsync_to_the_next():
-    """Its time is over, or nobody is interested; whoever waits next may get at it."""
+def test_wait_that_cannot_lock_the_log_leaves_the_fsync_to_the_next():
+    """Its time is up, or nobody is interested; the next waiter may get the log."""
     given: list[float] = []
 
     def sync(timeout_s: float, is_over: Callable[[], bool]) -> int:
@@ -134,8 +134,8 @@ def test_wait_that_does_not_get_at_the_log_leaves_the_fsync_to_the_next():
     assert 0 < given[1] <= 60
 
 
-def test_wait_that_does_not_get_at_the_log_ends_when_the_log_is_cut_below_it():
-    """What is cut off never becomes durable, whoever has the log."""
+def test_wait_that_cannot_lock_the_log_ends_when_the_log_is_cut_below_it():
+    """Truncated records never become durable, whoever holds the log."""
 
     def sync(timeout_s: float, is_over: Callable[[], bool]) -> int:
         commit.begin_at(6)

@@ -1,4 +1,4 @@
-"""When the recovery point is saved, and what it may say: the next start does not verify what is below."""
+"""When the recovery point is saved, and how high it may be: the next start does not verify what is below it."""
 
 from __future__ import annotations
 
@@ -37,15 +37,16 @@ LIMIT_S = 20.0
 
 
 def saved(files: FaultyFiles) -> int:
-    """The recovery point of t-0 on the disk."""
+    """The recovery point of t-0 on disk."""
     points = OffsetCheckpoint(files, POINTS).read()
     assert points is not None
     return points.get(T0, 0)
 
 
 class SlowSave(FaultyFiles):
-    """Files whose next replacement of the recovery points lasts as long as ``meanwhile`` takes; the points of t-0 that
-    were saved."""
+    """Files whose next replacement of the recovery points lasts as long as ``meanwhile`` runs; records the saved
+    points of t-0.
+    """
 
     meanwhile: Callable[[], object] | None = None
 
@@ -70,7 +71,7 @@ def on_another_thread(work: Callable[[], object]) -> threading.Thread:
 
 @pytest.mark.parametrize("mode", FLUSH_MODES)
 def test_recovery_point_is_saved_when_a_segment_was_closed_and_not_before(mode):
-    """In each flush mode: the closed segment is fsynced first where nobody did."""
+    """In each flush mode the closed segment is fsynced first, unless that was done."""
     files = FaultyFiles()
     directory = open_directory(files)
     log = open_log(directory, replace(SMALL, flush_mode=mode))
@@ -88,7 +89,7 @@ def test_recovery_point_is_saved_when_a_segment_was_closed_and_not_before(mode):
     assert all(path.parent != ROOT for _, path in files.calls)
 
 
-def test_segment_that_was_idle_and_is_closed_for_its_age_is_below_the_recovery_point():
+def test_idle_segment_closed_for_its_age_is_below_the_recovery_point():
     files = FaultyFiles()
     directory = open_directory(files)
     log = open_log(directory)
@@ -108,7 +109,7 @@ def test_checkpoint_leaves_nothing_to_be_saved_for_a_roll():
 
 
 def test_generation_is_not_raised_for_a_roll():
-    """ZooKeeper is told of each."""
+    """Each generation is written to ZooKeeper."""
     directory = open_directory(FaultyFiles())
     directory.remember_epoch(1)
     fill(open_log(directory), 60, size=200)
@@ -134,8 +135,8 @@ def test_recovery_point_that_could_not_be_saved_is_saved_by_the_next_checkpoint(
 
 @pytest.mark.parametrize("mode", FLUSH_MODES)
 @pytest.mark.parametrize("seed", range(10))
-def test_recovery_point_after_a_roll_names_nothing_that_a_power_failure_takes(seed, mode):
-    """Segments are closed, saved, and written on; the log is never found shorter than it says, nor damaged."""
+def test_recovery_point_after_a_roll_survives_a_power_failure(seed, mode):
+    """Segments are closed, saved, and written on; the log is never found damaged or shorter than its recovery point."""
     rng = random.Random(seed)
     files = FaultyFiles()
     directory = open_directory(files)
@@ -156,7 +157,7 @@ def test_recovery_point_after_a_roll_names_nothing_that_a_power_failure_takes(se
 
 
 def test_nobody_waits_while_the_recovery_point_is_saved():
-    """However long the disk takes: records are appended, flushed and read, and segments closed."""
+    """However long the disk takes, records are appended, flushed and read, and segments closed."""
     files = SlowSave()
     directory = open_directory(files)
     log = open_log(directory)
@@ -183,8 +184,8 @@ def wait_until_durable_end_is(log: PartitionLog, end: int) -> None:
 
 
 @pytest.mark.parametrize("moment", ["read", "written"])
-def test_truncation_during_a_save_is_what_the_disk_says_in_the_end_and_before_a_byte_goes(monkeypatch, moment):
-    """The save that knows the longer log began before it, and does not write after it."""
+def test_truncation_during_a_save_is_on_disk_before_a_byte_is_removed(monkeypatch, moment):
+    """A save that began before the truncation knows the longer log, and does not write after it."""
     files = SlowSave()
     directory = open_directory(files)
     log = open_log(directory)

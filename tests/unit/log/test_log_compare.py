@@ -18,7 +18,7 @@ OTHER_SEGMENTS = topic_settings(segment_bytes=3 << 10, index_interval_bytes=1 <<
 
 
 def _replicas(files: FaultyFiles, frames: int, held: int, *, committed: int | None = None) -> None:
-    """A leader with so many frames, a follower with the first ``held`` of them, in other segments."""
+    """A leader with that many frames, and a follower with the first ``held`` of them, in other segments."""
     leader = open_log(open_directory(files, LEADER))
     fill(leader, frames, rows=2)
     with open_directory(files, FOLLOWER) as directory:
@@ -30,23 +30,23 @@ def _replicas(files: FaultyFiles, frames: int, held: int, *, committed: int | No
 
 
 def test_replicas_with_other_segments_are_the_same() -> None:
-    """W11: byte-identical replicas; where segments begin is each replica's own."""
+    """W11: replicas are byte-identical, but each has its own segment boundaries."""
     files = FaultyFiles()
     _replicas(files, 50, 50)
     found = compare_replicas([LEADER / "t-0", FOLLOWER / "t-0"], files=files)
     assert (found.difference, found.start, found.end, found.frames) == (None, 0, 100, 50)
 
 
-def test_replica_that_lacks_records_is_compared_as_far_as_it_goes() -> None:
-    """W11: what a follower still has to fetch is no difference."""
+def test_replica_that_lacks_records_is_compared_up_to_its_end() -> None:
+    """W11: records that a follower has yet to fetch are no difference."""
     files = FaultyFiles()
     _replicas(files, 50, 30)
     found = compare_replicas([LEADER / "t-0", FOLLOWER / "t-0"], files=files)
     assert (found.difference, found.end, found.log_ends) == (None, 60, (100, 60))
 
 
-def test_what_is_not_committed_may_differ() -> None:
-    """W11: equal up to the high watermark, no further."""
+def test_uncommitted_records_may_differ() -> None:
+    """W11: replicas are equal up to the high watermark, no further."""
     files = FaultyFiles()
     with open_directory(files, LEADER) as one, open_directory(files, FOLLOWER) as other:
         for log, seed in ((open_log(one), 7), (open_log(other), 8)):
@@ -58,7 +58,7 @@ def test_what_is_not_committed_may_differ() -> None:
 
 
 def test_difference_names_both_replicas_and_the_offset() -> None:
-    """W11: one other byte is found."""
+    """W11: one different byte is found."""
     files = FaultyFiles()
     with open_directory(files, LEADER) as one, open_directory(files, FOLLOWER) as other:
         for log, seed in ((open_log(one), 7), (open_log(other), 8)):
@@ -83,7 +83,7 @@ def test_damage_below_the_high_watermark_is_a_difference() -> None:
 
 
 def test_replicas_of_another_topic_id_are_refused() -> None:
-    """Bad input: a topic recreated is another one."""
+    """Bad input: a recreated topic is another one."""
     files = FaultyFiles()
     with open_directory(files, LEADER) as one, open_directory(files, FOLLOWER) as other:
         append(open_log(one), frame())

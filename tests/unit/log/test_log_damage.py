@@ -1,4 +1,4 @@
-"""Damage that is met while a log is in use: never given out, made sure of, told once, and set aside when asked."""
+"""Damage found while a log is in use is never served, is verified, reported once, and set aside on request."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ T0 = TopicPartition("t", 0)
 
 
 def closed_in_order(files: FaultyFiles, frames: int = 60) -> list[tuple[int, int]]:
-    """A log of several segments, closed in order; (position, base offset) of the first segment's frames."""
+    """A log of several segments that was closed in order; (position, base offset) of the first segment's frames."""
     with open_directory(files) as directory:
         log = open_log(directory)
         fill(log, frames, size=200)
@@ -41,15 +41,15 @@ def closed_in_order(files: FaultyFiles, frames: int = 60) -> list[tuple[int, int
     return [(position, header.base_offset) for position, header in zip(positions, first, strict=True)]
 
 
-def rung(log: PartitionLog) -> list[int]:
-    """Gets an entry each time the log rings."""
+def wakeups(log: PartitionLog) -> list[int]:
+    """Returns a list that gets an entry at each wake-up by the log."""
     found: list[int] = []
     log.on_damage(lambda: found.append(1))
     return found
 
 
 def load_all(log: PartitionLog, offset: int, columns: list[int] | None = None) -> tuple[list[int], int]:
-    """The base offsets of one read's frames, and where it ends."""
+    """The base offsets of one read's frames, and the end of the read."""
     piece = log.read(offset, max_bytes=1 << 20, upto=log.log_end_offset)
     assert piece is not None
     with piece:
@@ -59,26 +59,26 @@ def load_all(log: PartitionLog, offset: int, columns: list[int] | None = None) -
 
 @pytest.mark.parametrize("columns", [None, [1]])
 @pytest.mark.parametrize("within", [5, 40, 200], ids=["stamp", "header", "rows"])
-def test_bit_flipped_in_a_closed_segment_of_a_clean_log_is_never_given_out(within, columns):
-    """What stands before it is served, it is not, what is behind it is; and it is told, once."""
+def test_bit_flipped_in_a_closed_segment_of_a_clean_log_is_never_served(within, columns):
+    """Frames before and after it are served, but not the frame itself; the damage is reported once."""
     files = FaultyFiles()
     frames = closed_in_order(files)
     flip(files, segment_path(0), frames[3][0] + within)
     log = open_log(open_directory(files))
-    bell = rung(log)
+    woken = wakeups(log)
     assert load_all(log, 0, columns) == ([offset for _, offset in frames[:3]], frames[3][1])
     for _ in range(2):
         with pytest.raises(CorruptRecordError, match="damaged at"):
             load_all(log, frames[3][1], columns)
     assert log.is_damaged
     assert not log.is_offline
-    assert bell == [1]
+    assert woken == [1]
     assert load_all(log, log.segment_base_offsets[1], columns)[0]
     assert append(log, frame()) == 61
 
 
-def test_bit_flipped_in_a_pruned_frame_is_found_in_the_chunks_that_are_asked_for():
-    """A chunk that nobody asked for is not read."""
+def test_bit_flipped_in_a_pruned_frame_is_found_in_requested_chunks():
+    """A chunk that nobody requested is not read."""
     files = FaultyFiles()
     rows = 4_000
     batch = pa.record_batch({"key": pa.array([b"k" * 20] * rows), "value": pa.array([b"v" * 60] * rows)})
@@ -88,7 +88,7 @@ def test_bit_flipped_in_a_pruned_frame_is_found_in_the_chunks_that_are_asked_for
             open_log(directory, topic_settings()), bytes(encode_frame(batch, TopicSchema.untyped(), timestamps=1000))
         )
     size = files.file_size(segment_path(0))
-    flip(files, segment_path(0), size - 80_000)  # among the values, which come last but for the timestamps
+    flip(files, segment_path(0), size - 80_000)  # among the values, which come last except for the timestamps
     log = open_log(open_directory(files))
     assert load_all(log, 0, [0]) == ([0], rows)
     assert not log.is_damaged
@@ -98,7 +98,7 @@ def test_bit_flipped_in_a_pruned_frame_is_found_in_the_chunks_that_are_asked_for
 
 
 def test_bit_flipped_below_the_end_of_a_clean_log_is_found_when_it_is_read():
-    """What an earlier process appended to the last segment is verified as well."""
+    """Records of an earlier process in the last segment are verified as well."""
     files = FaultyFiles()
     with open_directory(files) as directory:
         fill(open_log(directory), 5)
@@ -109,7 +109,7 @@ def test_bit_flipped_below_the_end_of_a_clean_log_is_found_when_it_is_read():
     assert log.is_damaged
 
 
-def test_damage_found_by_the_first_use_takes_the_log_offline_and_rings():
+def test_damage_found_by_the_first_use_takes_the_log_offline_and_wakes():
     files = FaultyFiles()
     directory = open_directory(files)
     log = open_log(directory)
@@ -119,28 +119,28 @@ def test_damage_found_by_the_first_use_takes_the_log_offline_and_rings():
     files.kill()
     flip(files, segment_path(0), 68)
     log = open_log(open_directory(files))
-    bell = rung(log)
+    woken = wakeups(log)
     with pytest.raises(CorruptRecordError):
         log.log_end_offset  # noqa: B018
     assert log.is_damaged
     assert log.is_offline
     assert not log.is_loaded
-    assert bell == [1]
+    assert woken == [1]
 
 
-def test_suspicion_that_the_segment_does_not_bear_out_is_dropped():
-    """A stale position, or a segment replaced meanwhile, is no damage."""
+def test_suspicion_that_the_segment_does_not_confirm_is_dropped():
+    """A stale position, or a segment that was replaced meanwhile, is no damage."""
     files = FaultyFiles()
     closed_in_order(files)
     log = open_log(open_directory(files))
-    bell = rung(log)
+    woken = wakeups(log)
     for offset in (0, 59, 60, 100, None):
         note_damage(log._state, CorruptRecordError("suspicion"), offset)
     assert not log.is_damaged
-    assert bell == []
+    assert woken == []
 
 
-def test_disk_that_fails_while_damage_is_looked_for_takes_the_log_offline():
+def test_disk_that_fails_during_the_check_for_damage_takes_the_log_offline():
     files = FaultyFiles()
     closed_in_order(files)
     log = open_log(open_directory(files))
@@ -152,11 +152,11 @@ def test_disk_that_fails_while_damage_is_looked_for_takes_the_log_offline():
 
 
 @pytest.mark.parametrize("act", ["truncate", "retention", "time"])
-def test_whatever_reads_headers_notes_their_damage(act):
-    """A follower that cannot cut its log, or a leader that cannot tell what is old, does not try for ever."""
+def test_every_reader_of_headers_reports_their_damage(act):
+    """A follower that cannot truncate its log, or a leader that cannot find what is old, does not retry forever."""
     files = FaultyFiles()
     frames = closed_in_order(files)
-    for position, _ in frames:  # all, so that the index leads to none that is sound
+    for position, _ in frames:  # all, so that the index leads to no sound frame
         flip(files, segment_path(0), position)
     for suffix in (".index", ".timeindex"):
         files.unlink(segment_path(0, suffix))
@@ -178,7 +178,7 @@ def names(files: FaultyFiles, suffix: str = ".damaged") -> list[str]:
 
 
 def test_damaged_log_is_set_aside_for_good_and_an_empty_one_takes_its_place():
-    """Its files stay, under another name, whatever happens next."""
+    """Its files stay under another name, whatever happens next."""
     files = FaultyFiles()
     directory = open_directory(files)
     log = open_log(directory)
@@ -190,26 +190,26 @@ def test_damaged_log_is_set_aside_for_good_and_an_empty_one_takes_its_place():
     assert files._names[ROOT / name / segment_path(0).name].content == before
     directory = open_directory(files)
     assert directory.partitions == []
-    anew = open_log(directory)
-    assert anew.log_end_offset == 0
-    assert append(anew, frame()) == 1
-    assert read_frames(anew)
+    recreated = open_log(directory)
+    assert recreated.log_end_offset == 0
+    assert append(recreated, frame()) == 1
+    assert read_frames(recreated)
     with pytest.raises(LogStorageError, match="set aside"):
         log.log_end_offset  # noqa: B018
 
 
-def test_damaged_log_is_set_aside_while_its_directory_goes_on():
+def test_damaged_log_is_set_aside_while_its_directory_is_in_use():
     directory = open_directory(FaultyFiles())
     fill(open_log(directory), 5)
     directory.set_aside_damaged(T0)
-    anew = open_log(directory)
-    fill(anew, 3)
+    recreated = open_log(directory)
+    fill(recreated, 3)
     directory.checkpoint()
-    assert anew.start_state().recovery_point == 3
+    assert recreated.start_state().recovery_point == 3
 
 
 def test_one_damaged_copy_of_a_partition_is_kept():
-    """So that damage again and again fills no disk; those of other partitions stay."""
+    """Repeated damage fills no disk; the copies of other partitions stay."""
     files = FaultyFiles()
     directory = open_directory(files)
     for number in (0, 1):
@@ -227,7 +227,7 @@ def test_one_damaged_copy_of_a_partition_is_kept():
 
 @pytest.mark.parametrize("counts", [(5, 2), (2, 5)])
 def test_every_diverged_copy_of_a_partition_is_kept(counts):
-    """What one has may be nowhere else, whichever has more; damage does not take them away either."""
+    """A record in one may be nowhere else, whichever is longer; damage does not remove them either."""
     files = FaultyFiles()
     directory = open_directory(files)
     for count in counts:
@@ -243,7 +243,7 @@ def test_every_diverged_copy_of_a_partition_is_kept(counts):
     assert set(diverged) < set(files.list(ROOT))
 
 
-def test_damaged_copy_whose_name_was_cut_is_known_by_what_is_in_it():
+def test_damaged_copy_whose_name_was_cut_is_recognised_by_its_content():
     files = FaultyFiles()
     directory = open_directory(files)
     config = open_log(directory).config
@@ -255,7 +255,7 @@ def test_damaged_copy_whose_name_was_cut_is_known_by_what_is_in_it():
     assert len(names(files)) == 2
 
 
-def test_log_that_cannot_be_set_aside_is_so_at_the_next_try():
+def test_log_that_cannot_be_set_aside_is_set_aside_at_the_next_attempt():
     files = FaultyFiles()
     directory = open_directory(files)
     fill(open_log(directory), 5)
@@ -267,9 +267,10 @@ def test_log_that_cannot_be_set_aside_is_so_at_the_next_try():
 
 
 @pytest.mark.parametrize("damaged", [1, 2, 3])
-def test_epoch_of_a_damaged_stamp_is_not_believed_after_an_unclean_stop(damaged):
-    """Below the recovery point nothing is verified at the start; a follower told of an epoch that never was could
-    follow nobody. The frame itself is refused when it is read."""
+def test_epoch_of_a_damaged_stamp_is_not_trusted_after_an_unclean_stop(damaged):
+    """Below the recovery point nothing is verified at the start; a follower with a fictitious epoch could follow
+    nobody. The frame itself is refused when it is read.
+    """
     files = FaultyFiles()
     directory = open_directory(files)
     log = open_log(directory)

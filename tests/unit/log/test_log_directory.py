@@ -40,7 +40,7 @@ OTHER_ID = uuid.UUID("11111111-2222-3333-4444-555555555555")
 
 
 def test_open_refuses_a_directory_in_use_and_names_the_process():
-    """The lock's error says who has it; closing gives it up."""
+    """The error names the owner of the lock; closing releases it."""
     files = FaultyFiles()
     directory = open_directory(files)
     with pytest.raises(DirectoryLockedError, match=f"in use by process {os.getpid()}"):
@@ -51,12 +51,12 @@ def test_open_refuses_a_directory_in_use_and_names_the_process():
 
 @pytest.mark.parametrize(("cluster", "broker"), [("other", 1), ("test", 2)])
 def test_open_refuses_a_directory_of_another_cluster_or_broker(cluster, broker):
-    """meta.json: a directory belongs to one broker of one cluster."""
+    """By meta.json a directory belongs to one broker of one cluster."""
     files = FaultyFiles()
     open_directory(files).close()
     with pytest.raises(DirectoryLockedError, match="belongs to broker 1 of cluster test"):
         LogDirectory.open(ROOT, cluster_id=cluster, broker_id=broker, files=files)
-    open_directory(files).close()  # the refused one gave the lock up
+    open_directory(files).close()  # the refused one released the lock
 
 
 def refused(*paths: Path) -> str:
@@ -65,8 +65,8 @@ def refused(*paths: Path) -> str:
     return raised.value.message
 
 
-def test_data_directories_of_a_broker_that_are_one_or_lie_in_each_other_are_refused(tmp_path: Path) -> None:
-    """Whoever deletes a log deletes all that is below it: both are named, before anything is made."""
+def test_equal_or_nested_data_directories_of_a_broker_are_refused(tmp_path: Path) -> None:
+    """Deleting a log deletes everything below it: both directories are named before anything is created."""
     data, other, link = tmp_path / "data", tmp_path / "other", tmp_path / "link"
     link.symlink_to(data)
     require_apart(RealFiles(), [data, other])
@@ -79,7 +79,7 @@ def test_data_directories_of_a_broker_that_are_one_or_lie_in_each_other_are_refu
 
 
 def test_directory_in_or_around_a_data_directory_is_refused(tmp_path: Path) -> None:
-    """Whether that one's broker runs or not, and whether its identity can be read."""
+    """It does not matter whether the other broker runs, or whether its identity can be read."""
     data, link = tmp_path / "data", tmp_path / "link"
     with open_directory(RealFiles(), data) as directory:
         append(open_log(directory), frame())
@@ -94,7 +94,7 @@ def test_directory_in_or_around_a_data_directory_is_refused(tmp_path: Path) -> N
     require_apart(RealFiles(), [data, tmp_path / "another"])
 
 
-def test_directory_beside_others_files_is_no_data_directorys(tmp_path: Path) -> None:
+def test_directory_beside_foreign_files_is_no_data_directory(tmp_path: Path) -> None:
     """Other programs have a meta.json, too."""
     (tmp_path / META_NAME).write_text('{"name": "mine"}')
     (tmp_path / "child").mkdir()
@@ -109,7 +109,7 @@ def test_directory_beside_others_files_is_no_data_directorys(tmp_path: Path) -> 
 
 
 def test_open_refuses_a_damaged_identity_and_says_what_to_do():
-    """A flipped bit in meta.json is told, not guessed over."""
+    """A flipped bit in meta.json is reported, not ignored."""
     files = FaultyFiles()
     open_directory(files).close()
     data = files.content(ROOT / "meta.json").replace(b"test", b"tesu")
@@ -119,7 +119,7 @@ def test_open_refuses_a_damaged_identity_and_says_what_to_do():
 
 
 def test_open_reads_names_and_checkpoints_only_however_many_logs_there_are():
-    """Start is lazy. Opening touches no file of any log, nor does asking for a log."""
+    """Start is lazy: neither opening the directory nor requesting a log touches a log's files."""
     files = FaultyFiles()
     with open_directory(files) as directory:
         for number in range(50):
@@ -143,8 +143,8 @@ def test_open_reads_names_and_checkpoints_only_however_many_logs_there_are():
     assert {path.parent.name for path in touched if path.parent != ROOT} == {"t-7"}
 
 
-def test_clean_start_believes_the_last_segments_end_and_verifies_no_frame():
-    """A cleanly closed log costs a look at its last headers, however large it is."""
+def test_clean_start_trusts_the_last_segments_end_and_verifies_no_frame():
+    """A cleanly closed log costs a read of its last headers, however large it is."""
     files = FaultyFiles()
     with open_directory(files) as directory:
         end = fill(open_log(directory), 300, rows=3)
@@ -171,7 +171,7 @@ def test_clean_mark_is_gone_while_the_directory_is_in_use():
 
 
 def test_log_not_recovered_before_a_clean_stop_is_recovered_after_it():
-    """A clean stop says nothing of logs that nobody opened since a crash."""
+    """A clean stop proves nothing about logs that nobody opened since a crash."""
     files = FaultyFiles()
     directory = open_directory(files)
     for number in (0, 1):
@@ -191,8 +191,8 @@ def test_log_not_recovered_before_a_clean_stop_is_recovered_after_it():
 
 @pytest.mark.parametrize("is_identified", [True, False])
 @pytest.mark.parametrize("found", [("t", 1), ("u", 0)])
-def test_directory_of_another_log_is_damage_where_the_log_is_counted_on(found, is_identified):
-    """An empty one in its place would count as all that was committed. Nothing is read, and the files stay."""
+def test_directory_of_another_log_is_damage_when_the_log_is_relied_on(found, is_identified):
+    """An empty log in its place would count as everything committed. Nothing is read, and the files stay."""
     files = FaultyFiles()
     with open_directory(files) as directory:
         topic_id = TOPIC_ID if found[0] == "t" else OTHER_ID
@@ -213,7 +213,7 @@ def test_directory_of_another_log_is_damage_where_the_log_is_counted_on(found, i
 
 
 def test_directories_that_were_swapped_are_both_kept_when_they_are_set_aside():
-    """Each has what the other partition had, which may be nowhere else."""
+    """Each holds the other partition's records, which may be nowhere else."""
     files = FaultyFiles()
     with open_directory(files) as directory:
         for number in range(2):
@@ -247,8 +247,8 @@ def test_directory_of_another_topic_id_is_set_aside_and_never_read():
         assert directory.log("t", 0, OTHER_ID, SMALL).log_end_offset == 1
 
 
-def test_log_in_use_is_not_given_out_under_another_topic_id():
-    """A topic recreated waits for the old one's deletion."""
+def test_log_in_use_is_not_returned_for_another_topic_id():
+    """A recreated topic waits for the deletion of the old one."""
     directory = open_directory()
     open_log(directory)
     with pytest.raises(InconsistentTopicIdError):
@@ -256,7 +256,7 @@ def test_log_in_use_is_not_given_out_under_another_topic_id():
 
 
 def test_directory_of_another_topic_id_has_none_of_its_frames_read():
-    """A directory whose topic id does not match is set aside by the first use, before anything else in it is opened."""
+    """The first use sets it aside before it opens anything else in it."""
     files = FaultyFiles()
     with open_directory(files) as directory:
         fill(open_log(directory), 5)
@@ -275,7 +275,7 @@ def test_directory_of_another_topic_id_has_none_of_its_frames_read():
 
 
 def test_closed_directory_writes_nothing_more():
-    """Another process may have it by then."""
+    """Another process may have the directory by then."""
     files = FaultyFiles()
     directory = open_directory(files)
     log = open_log(directory)
@@ -288,8 +288,8 @@ def test_closed_directory_writes_nothing_more():
     assert not [path for _, path in files.calls if path.parent == ROOT]
 
 
-def test_topic_made_anew_under_the_same_name_begins_empty_even_after_a_crash():
-    """W20: what checkpoints said about the deleted topic's log is not said about the new one's."""
+def test_recreated_topic_begins_empty_even_after_a_crash():
+    """W20: checkpoints of the deleted topic's log do not apply to the new one's."""
     files = FaultyFiles()
     directory = open_directory(files)
     fill(open_log(directory), 5)
@@ -304,7 +304,7 @@ def test_topic_made_anew_under_the_same_name_begins_empty_even_after_a_crash():
 
 
 def test_reader_that_opens_a_file_while_its_directory_is_renamed_leaves_nothing_behind(caplog):
-    """A file opened between the decision and the rename is not taken for the new log's file of the same name."""
+    """A file opened between the decision and the rename is not taken for the new log's file of that name."""
     files = FaultyFiles()
     directory = open_directory(files)
     fill(open_log(directory), 5)
@@ -325,7 +325,7 @@ def test_reader_that_opens_a_file_while_its_directory_is_renamed_leaves_nothing_
 
 
 def test_deleted_log_refuses_and_leaves_no_file():
-    """W20: deletion removes the directory; calls under way learn of it."""
+    """W20: deletion removes the directory, and calls in flight fail."""
     files = FaultyFiles()
     with open_directory(files) as directory:
         log = open_log(directory)
@@ -338,7 +338,7 @@ def test_deleted_log_refuses_and_leaves_no_file():
 
 
 def test_deletion_cut_short_by_a_crash_is_finished_at_the_next_start():
-    """A renamed directory is not a log any more."""
+    """A renamed directory is no longer a log."""
     files = FaultyFiles()
     with open_directory(files) as directory:
         fill(open_log(directory), 5)
@@ -349,7 +349,7 @@ def test_deletion_cut_short_by_a_crash_is_finished_at_the_next_start():
 
 
 def test_longest_topic_names_can_be_deleted_and_set_aside(tmp_path):
-    """Names of 249 characters leave no room for a suffix: the name is cut."""
+    """Names of 249 characters leave no room for a suffix, so the name is cut."""
     with open_directory(RealFiles(), tmp_path) as directory:
         topic = "x" * 249
         append(directory.log(topic, 99_999, TOPIC_ID, SMALL), frame())
@@ -366,7 +366,7 @@ def schema_versions(files):
 
 
 def test_schemas_are_kept_beside_the_segments():
-    """Each version of the schema is in each partition's directory."""
+    """Each partition's directory has every version of the schema."""
     files = FaultyFiles()
     with open_directory(files) as directory:
         log = directory.log("t", 0, TOPIC_ID, SMALL, [(0, b"zero")])
@@ -383,7 +383,7 @@ def test_schemas_are_kept_beside_the_segments():
 
 
 def test_directory_knows_whether_its_last_stop_was_clean(tmp_path):
-    """A broker leaves the in-sync sets after an unclean stop; a new disk has none of what was acknowledged."""
+    """After an unclean stop a broker leaves the in-sync sets; a new disk has no acknowledged record."""
 
     def reopened(clean):
         with_log = LogDirectory.open(tmp_path, cluster_id="c", broker_id=1)
@@ -395,8 +395,8 @@ def test_directory_knows_whether_its_last_stop_was_clean(tmp_path):
 
 
 @pytest.mark.parametrize("is_stopped", [True, False])
-def test_copy_of_a_data_directory_whose_broker_was_running_is_known_as_one(tmp_path, is_stopped):
-    """By its inode numbers; one of a broker that was stopped in order has everything."""
+def test_copy_of_a_running_brokers_data_directory_is_recognised(tmp_path, is_stopped):
+    """Inode numbers reveal the copy; a copy from after an orderly stop has everything."""
     original, copy, moved = tmp_path / "original", tmp_path / "copy", tmp_path / "moved"
     directory = LogDirectory.open(original, cluster_id="c", broker_id=1)
     assert not directory.is_copy
@@ -416,12 +416,12 @@ def test_copy_of_a_data_directory_whose_broker_was_running_is_known_as_one(tmp_p
     assert is_copy(copy) == (not is_stopped)
     assert not is_copy(copy)
     assert not is_copy(moved)
-    (moved / "meta.json").unlink()  # as its damage asks for
+    (moved / "meta.json").unlink()  # as its damage requires
     assert not is_copy(moved)
 
 
-def test_copy_is_known_though_its_files_have_the_inode_numbers_of_before(tmp_path):
-    """A file system gives numbers that became free to the next files; when they were made is another matter."""
+def test_copy_is_recognised_even_with_the_same_inode_numbers(tmp_path):
+    """A file system reuses inode numbers for new files, but their creation times differ."""
     path, backup = tmp_path / "data", tmp_path / "backup"
     directory = LogDirectory.open(path, cluster_id="c", broker_id=1)
     directory.remember_epoch(3)
@@ -430,7 +430,7 @@ def test_copy_is_known_though_its_files_have_the_inode_numbers_of_before(tmp_pat
     assert disk.born_ns == born_ns
     assert disk.is_of(disk.inode, born_ns)
     assert not replace(disk, born_ns=7).is_of(disk.inode, 8)
-    assert replace(disk, born_ns=7).is_of(disk.inode, 0)  # a file system that does not tell
+    assert replace(disk, born_ns=7).is_of(disk.inode, 0)  # a file system without creation times
     assert replace(disk, inode=0, born_ns=0).is_of(5, 6)  # written by an earlier version
     shutil.copytree(path, backup)
     shutil.rmtree(path)

@@ -1,4 +1,4 @@
-"""An fsync that fails, at any point: what it did not write is never taken for durable by the next start."""
+"""After a failed fsync at any point the next start never takes unwritten bytes for durable."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.unit.log.log_samples import (
 
 
 def restarted(files: FaultyFiles) -> tuple[LogDirectory, PartitionLog]:
-    """The log as the next process has it, its fault over."""
+    """The log as the next process opens it, without the fault."""
     files.faults.clear()
     files.kill()
     directory = open_directory(files)
@@ -33,13 +33,13 @@ def restarted(files: FaultyFiles) -> tuple[LogDirectory, PartitionLog]:
 
 
 def bodies(log: PartitionLog) -> dict[int, bytes]:
-    """What producers sent, by offset."""
+    """The producers' bytes by offset."""
     return {header.base_offset: data[40:] for header, data in read_frames(log)}
 
 
 @pytest.mark.parametrize("is_stopped", [False, True])
-def test_restart_after_a_failed_fsync_makes_durable_what_it_says_is_durable(is_stopped):
-    """A retry that the next start takes for a duplicate is acknowledged: its original must survive a power failure."""
+def test_restart_after_a_failed_fsync_makes_durable_what_it_reports_as_durable(is_stopped):
+    """The next start acknowledges a retry as a duplicate, so its original must survive a power failure."""
     files = FaultyFiles()
     directory = open_directory(files)
     log = open_log(directory)
@@ -62,7 +62,7 @@ def test_restart_after_a_failed_fsync_makes_durable_what_it_says_is_durable(is_s
     assert list(bodies(log)) == [0, 1, 2, 3]
 
 
-def test_recovery_writes_nothing_that_is_known_to_be_durable():
+def test_recovery_rewrites_nothing_that_is_known_to_be_durable():
     """Below the recovery point an fsync has succeeded; a start after a kill does not rewrite gigabytes."""
     files = FaultyFiles()
     directory = open_directory(files)
@@ -87,7 +87,7 @@ def test_recovery_writes_nothing_that_is_known_to_be_durable():
 
 
 def test_restart_after_a_failed_fsync_of_an_index_makes_it_durable():
-    """An index that is right in the page cache need not be so on the device."""
+    """An index that is correct in the page cache need not be so on the device."""
     config = topic_settings(segment_bytes=1 << 20, segment_ms=1000, index_interval_bytes=100)
     for suffix in (".index", ".timeindex"):
         files = FaultyFiles()
@@ -112,7 +112,7 @@ def test_restart_after_a_failed_fsync_of_an_index_makes_it_durable():
 
 
 def test_restart_after_a_failed_fsync_of_the_identity_makes_it_durable():
-    """Whose directory it is stands there before anything is acknowledged."""
+    """The owner of the directory is recorded before anything is acknowledged."""
     files = FaultyFiles()
     log = open_log(open_directory(files))
     files.faults.append(Fault("sync", times=1, matches=lambda path: path.name.startswith("partition.json")))
@@ -126,7 +126,7 @@ def test_restart_after_a_failed_fsync_of_the_identity_makes_it_durable():
 
 
 def test_stop_after_a_failed_fsync_is_not_marked_clean():
-    """Nor is it when the fsync of the stop itself is the one that fails."""
+    """This includes the fsync of the stop itself."""
     for is_early in (True, False):
         files = FaultyFiles()
         directory = open_directory(files)
@@ -182,8 +182,8 @@ def test_cut_of_a_torn_tail_syncs_what_it_keeps_before_it_copies_it():
     assert [path.suffix for path in synced if ".log" in path.name][:2] == [".log", ".tmp"]
 
 
-def test_checkpoint_whose_fsync_failed_is_not_put_in_the_place_of_the_last():
-    """A name is changed only when what it means is on the device."""
+def test_checkpoint_whose_fsync_failed_does_not_replace_the_last():
+    """A file is renamed only when its content is on the device."""
     files = FaultyFiles()
     directory = open_directory(files)
     log = open_log(directory)
@@ -204,7 +204,7 @@ def test_checkpoint_whose_fsync_failed_is_not_put_in_the_place_of_the_last():
 
 @pytest.mark.parametrize("seed", range(60))
 def test_whatever_counts_as_durable_survives_failed_fsyncs_restarts_and_power_failures(seed):
-    """Any reopening yields a prefix with all that was acknowledged, or that an earlier start said was durable."""
+    """Every restart yields a prefix with everything acknowledged, or reported as durable by an earlier start."""
     rng = random.Random(seed)
     files = FaultyFiles()
     config = topic_settings(

@@ -1,4 +1,4 @@
-"""Disks that are full or broken: the log goes offline, others go on, a restart finds all that was acknowledged."""
+"""Full or broken disks take the log offline, others continue, and a restart finds everything acknowledged."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.unit.log.log_samples import ROOT, SMALL, append, fill, frame, open_di
 
 
 def of_partition(number: int):
-    """A fault's choice: the files of one partition."""
+    """Selects the files of one partition for a fault."""
     return lambda path: f"t-{number}" in path.parts
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
 @pytest.mark.parametrize("torn_bytes", [0, 1, 200])
 def test_failed_write_takes_the_log_offline_and_loses_nothing_acknowledged(error, torn_bytes):
-    """Disk full, or an I/O error: a clear error, everything acknowledged is there after a restart."""
+    """A full disk and an I/O error are clear errors, and everything acknowledged is there after a restart."""
     files = FaultyFiles()
     directory = open_directory(files)
     log = open_log(directory)
@@ -41,8 +41,8 @@ def test_failed_write_takes_the_log_offline_and_loses_nothing_acknowledged(error
     assert append(log, frame()) == 41
 
 
-def test_other_partitions_go_on_when_one_fails():
-    """The affected log goes offline, the others serve."""
+def test_other_partitions_continue_when_one_fails():
+    """Only the affected log goes offline."""
     files = FaultyFiles()
     directory = open_directory(files)
     logs = [open_log(directory, partition=number) for number in range(3)]
@@ -61,7 +61,7 @@ def test_other_partitions_go_on_when_one_fails():
 
 
 def test_full_disk_refuses_and_serves_again_after_space_is_back_and_a_restart():
-    """After space is back and a restart nothing acknowledged is missing."""
+    """After a restart with free space no acknowledged record is missing."""
     files = FaultyFiles(capacity_bytes=60_000)
     directory = open_directory(files)
     log = open_log(directory)
@@ -106,7 +106,7 @@ def test_failed_fdatasync_is_never_retried():
 
 @pytest.mark.parametrize("operation", ["write", "sync", "sync_directory", "rename", "open", "unlink"])
 def test_failure_at_any_call_of_any_kind_loses_nothing_acknowledged(operation):
-    """An error at the n-th call, whatever it was for, ends in an error of ours, and a restart finds all."""
+    """A failure of the n-th call, whatever its purpose, ends in an error of ours, and a restart finds everything."""
     for after in range(0, 200, 3):
         files = FaultyFiles()
         acknowledged: list[bytes] = []
@@ -149,7 +149,7 @@ def test_read_error_takes_the_log_offline():
 
 @pytest.mark.parametrize("seed", range(60))
 def test_power_loss_at_any_moment_loses_nothing_acknowledged(seed):
-    """Whatever was not synced is lost, kept or torn at random; everything acknowledged remains."""
+    """Unsynced writes are lost, kept or torn at random; everything acknowledged remains."""
     rng = random.Random(seed)
     files = FaultyFiles()
     config = topic_settings(
@@ -191,8 +191,10 @@ def test_power_loss_at_any_moment_loses_nothing_acknowledged(seed):
 
 @pytest.mark.parametrize("flush_mode", ["os", "interval"])
 @pytest.mark.parametrize("seed", range(20))
-def test_power_loss_without_fsync_takes_the_unsynced_end_and_not_the_partition(flush_mode, seed):
-    """README, guarantees: what was fsynced is there, what was not may be lost in any order; the partition serves on."""
+def test_power_loss_without_fsync_costs_the_unsynced_end_and_not_the_partition(flush_mode, seed):
+    """README, guarantees: fsynced records are there, others may be lost in any order; the partition continues to
+    serve.
+    """
     rng = random.Random(seed)
     files = FaultyFiles()
     config = topic_settings(segment_bytes=rng.choice([1500, 1 << 20]), index_interval_bytes=300, flush_mode=flush_mode)
@@ -200,7 +202,7 @@ def test_power_loss_without_fsync_takes_the_unsynced_end_and_not_the_partition(f
     frames = [frame(seed=number) for number in range(20)]
     for number, sample in enumerate(frames):
         append(log, sample, commit=False)
-        log.set_high_watermark(number + 1)  # as replication does where an append counts without an fsync
+        log.set_high_watermark(number + 1)  # as replication does when an append counts without an fsync
         if number == 7:
             log.flush()
     files.lose_power(rng)
@@ -230,7 +232,7 @@ def test_acknowledgement_waits_for_the_name_of_a_new_segment():
 
 @pytest.mark.parametrize("flushed", [True, False])
 def test_indexes_of_a_closed_segment_are_durable_before_the_next_segment_is_there(flushed):
-    """The recovery point may lie behind the closed segment from then on, and recovery builds no such index anew."""
+    """From then on the recovery point may be above the closed segment, and recovery does not rebuild its indexes."""
     files = FaultyFiles()
     directory = open_directory(files)
     log = open_log(directory, topic_settings(segment_ms=1000, index_interval_bytes=100))
@@ -248,8 +250,8 @@ def test_indexes_of_a_closed_segment_are_durable_before_the_next_segment_is_ther
         assert log.offset_for_timestamp(1019) == (19, 1019)
 
 
-def test_log_that_a_full_disk_kept_from_being_made_is_made_once_there_is_space():
-    """And until then there is nothing to be deleted."""
+def test_log_that_could_not_be_created_on_a_full_disk_is_created_once_there_is_space():
+    """Until then there is nothing to delete."""
     files = FaultyFiles()
     directory = open_directory(files)
     files.faults.append(Fault("write", error=errno.ENOSPC))

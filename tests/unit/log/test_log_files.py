@@ -1,4 +1,4 @@
-"""The file layer: the real one and the one in memory keep the same promises; what the latter adds."""
+"""The real file layer and the one in memory keep the same promises; and what the latter adds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def written(files, path: Path, data: bytes) -> int:
     return descriptor
 
 
-def test_files_write_at_positions_and_read_what_is_there(place):
+def test_files_write_and_read_at_positions(place):
     """Writes gather buffers; reads are short only at the end."""
     files, directory = place
     descriptor = written(files, directory / "f", b"0123456789")
@@ -47,7 +47,7 @@ def test_files_write_at_positions_and_read_what_is_there(place):
     files.close(descriptor)
 
 
-def test_files_keep_an_open_file_when_its_name_goes(place):
+def test_files_keep_an_open_file_when_its_name_is_removed(place):
     """Unlinked and replaced files stay readable through their descriptors."""
     files, directory = place
     one = written(files, directory / "one", b"one")
@@ -60,7 +60,7 @@ def test_files_keep_an_open_file_when_its_name_goes(place):
     assert read_file(files, directory / "one") is None
 
 
-def test_files_refuse_what_is_not_there(place):
+def test_files_refuse_missing_files(place):
     """Missing files are FileNotFoundError, missing sizes None."""
     files, directory = place
     for call in (lambda: files.open(directory / "no"), lambda: files.unlink(directory / "no")):
@@ -72,7 +72,7 @@ def test_files_refuse_what_is_not_there(place):
     files.remove_tree(directory / "no")
 
 
-def test_files_directories_come_go_and_are_renamed_with_what_is_in_them(place):
+def test_files_directories_are_created_removed_and_renamed_with_their_content(place):
     """Trees are removed; a renamed directory takes its files along."""
     files, directory = place
     files.make_directory(directory / "a" / "b")
@@ -110,7 +110,7 @@ def test_replace_and_copy_leave_no_temporary_file(place):
 
 
 def test_power_loss_keeps_what_was_synced_and_its_name():
-    """What `sync` and `sync_directory` returned for is there, whatever else is lost."""
+    """Whatever `sync` and `sync_directory` returned for is there, whatever else is lost."""
     for seed in range(50):
         files = FaultyFiles()
         root = Path("/d")
@@ -128,7 +128,7 @@ def test_power_loss_keeps_what_was_synced_and_its_name():
 
 
 def test_power_loss_really_loses_tears_and_keeps():
-    """The fake forgets: over some seeds each fate of an unsynced write and name is seen."""
+    """Over several seeds each fate of an unsynced write and name occurs."""
     fates, names = set(), set()
     for seed in range(60):
         files = FaultyFiles()
@@ -145,7 +145,7 @@ def test_power_loss_really_loses_tears_and_keeps():
 
 
 def test_faults_strike_the_calls_they_name():
-    """The n-th call of a kind on chosen paths fails, so often; a failing write may tear."""
+    """The n-th call of a kind on chosen paths fails the given number of times; a failing write may tear."""
     files = FaultyFiles(capacity_bytes=100)
     files.make_directory(Path("/d"))
     descriptor = files.open(Path("/d/f"), create=True)
@@ -162,12 +162,12 @@ def test_faults_strike_the_calls_they_name():
     files.faults.append(Fault("sync", times=1))
     with pytest.raises(OSError, match="Input/output"):
         files.sync(descriptor)
-    files.sync(descriptor)  # as Linux: the second succeeds, and the data is lost all the same
+    files.sync(descriptor)  # as on Linux: the second succeeds, and the data is lost all the same
     files.lose_power(random.Random(0))
 
 
-def test_open_files_close_what_nobody_holds_beyond_the_limit(place):
-    """A bounded cache: held files stay, others are closed, least recently used first."""
+def test_open_files_close_unused_files_beyond_the_limit(place):
+    """The cache is bounded: files in use stay, others are closed, least recently used first."""
     files, directory = place
     cache = OpenFiles(files, limit=2)
     holds = [cache.hold(directory / str(number), create=True) for number in range(4)]
@@ -181,7 +181,7 @@ def test_open_files_close_what_nobody_holds_beyond_the_limit(place):
 
 
 def test_open_files_forget_a_replaced_path_but_not_its_holders(place):
-    """After `forget` the path means the new file; who holds the old one goes on reading it."""
+    """After `forget` the path means the new file; holders of the old one continue to read it."""
     files, directory = place
     cache = OpenFiles(files)
     files.close(written(files, directory / "f", b"old"))
@@ -198,7 +198,7 @@ def test_open_files_forget_a_replaced_path_but_not_its_holders(place):
 
 
 def after_failed_sync_of(written: bytes, *, behind: bytes) -> tuple[FaultyFiles, int]:
-    """``/d/f``, where the sync of what was written last has just failed, and its descriptor."""
+    """``/d/f``, whose last write has just failed to sync, and its descriptor."""
     files = FaultyFiles()
     files.make_directory(Path("/d"))
     replace_file(files, Path("/d/f"), behind)
@@ -211,7 +211,7 @@ def after_failed_sync_of(written: bytes, *, behind: bytes) -> tuple[FaultyFiles,
 
 
 def test_failed_sync_leaves_pages_clean_that_the_device_does_not_have():
-    """As on Linux: reads see it, the next sync succeeds without writing it, and a power failure takes it."""
+    """As on Linux reads see it, the next sync succeeds without writing it, and a power failure loses it."""
     for evict in (False, True):
         files, descriptor = after_failed_sync_of(b"lost", behind=b"old.")
         files.write(descriptor, [b"new."], 8)
@@ -225,7 +225,7 @@ def test_failed_sync_leaves_pages_clean_that_the_device_does_not_have():
 
 
 def test_bytes_written_again_after_a_failed_sync_reach_the_device():
-    """Writing makes pages dirty again, though their content does not change."""
+    """Writing makes pages dirty again, even with the same content."""
     files, descriptor = after_failed_sync_of(b"lost", behind=b"")
     files.write(descriptor, [b"lost"], 0)
     files.sync(descriptor)
@@ -233,8 +233,8 @@ def test_bytes_written_again_after_a_failed_sync_reach_the_device():
     assert files.content(Path("/d/f")) == b"lost"
 
 
-def test_descriptor_is_waited_for_where_none_is_left(tmp_path, monkeypatch):
-    """Half of what a log does would be done otherwise. Not for long: the error comes then."""
+def test_descriptor_is_waited_for_when_none_is_left(tmp_path, monkeypatch):
+    """A log operation would otherwise stop halfway. The wait is short: then the error is raised."""
     files, left = RealFiles(), [3]
     files.make_directory(tmp_path)
     open_, scan = os.open, os.scandir

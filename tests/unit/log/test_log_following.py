@@ -1,4 +1,4 @@
-"""A log that begins anew elsewhere, and what a follower appends to it."""
+"""A log that begins again elsewhere, and a follower's appends to it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _is_sound(log: PartitionLog) -> bool:
 
 
 def _leader(*epochs: int) -> PartitionLog:
-    """A log with a frame of three records per epoch given."""
+    """A log with a frame of three records for each epoch given."""
     log = open_log(open_directory())
     for seed, epoch in enumerate(epochs):
         append(log, frame(3, seed=seed), leader_epoch=epoch)
@@ -43,8 +43,8 @@ def _frames(log: PartitionLog, offset: int, *, count: int = 100) -> bytes:
 
 @pytest.mark.parametrize("offset", [0, 1, 60, 100, 101, 179, 180, 181, 5000])
 @pytest.mark.parametrize("is_clean", [False, True])
-def test_restart_leaves_an_empty_log_at_the_offset_wherever_it_is(offset, is_clean):
-    """A follower begins anew where its leader's log starts; after a restart of the broker too."""
+def test_restart_leaves_an_empty_log_at_any_offset(offset, is_clean):
+    """A follower begins again at its leader's log start, also after a restart of its broker."""
     files = FaultyFiles()
     directory = open_directory(files)
     log = open_log(directory)
@@ -65,7 +65,7 @@ def test_restart_leaves_an_empty_log_at_the_offset_wherever_it_is(offset, is_cle
     assert len(read_frames(log)) == 1
 
 
-def test_restart_keeps_what_readers_hold():
+def test_restart_keeps_slices_of_readers():
     """Files are unlinked, never shortened."""
     log = open_log(open_directory())
     fill(log, 10)
@@ -77,7 +77,7 @@ def test_restart_keeps_what_readers_hold():
 
 
 class _Dies(FaultyFiles):
-    """The process dies at the ``steps``-th change of the disk."""
+    """The process dies at the ``steps``-th change on disk."""
 
     steps = 1 << 30
 
@@ -92,7 +92,7 @@ class _Dies(FaultyFiles):
 @pytest.mark.parametrize("has_lost_power", [False, True])
 @pytest.mark.parametrize("offset", [0, 30, 100, 120, 180, 500])
 def test_crash_at_any_line_of_a_restart_leaves_the_old_log_or_an_empty_one(offset, has_lost_power):
-    """Nothing that looks like damage, no hole, no half."""
+    """No crash leaves anything that looks like damage, a hole, or half a log."""
     outcomes = set()
     for steps in range(100):
         files = _Dies()
@@ -132,8 +132,8 @@ def test_crash_at_any_line_of_a_restart_leaves_the_old_log_or_an_empty_one(offse
 # --- a follower's append ------------------------------------------------------------------------------------------
 
 
-def test_frames_that_are_there_already_are_left_out():
-    """A follower's append is idempotent: an answer that overlaps adds what is new."""
+def test_existing_frames_are_not_appended_again():
+    """A follower's append is idempotent: of an overlapping answer only new frames are added."""
     leader, log = _leader(1, 1, 2), open_log(open_directory())
     assert log.append_as_follower(_frames(leader, 0, count=2)).next_offset == 6
     result = log.append_as_follower(_frames(leader, 0), leader_epoch=2)
@@ -145,7 +145,7 @@ def test_frames_that_are_there_already_are_left_out():
 
 
 def test_overlap_of_another_epoch_is_refused():
-    """Then it is not the same record."""
+    """The overlapping records are not the same."""
     log = open_log(open_directory())
     log.append_as_follower(_frames(_leader(1, 1), 0))
     with pytest.raises(CorruptRecordError, match="offset 3 is of leader epoch 1 here, of 2 in what the leader sent"):
@@ -166,7 +166,7 @@ def test_gap_and_overlap_within_a_frame_are_refused():
 
 
 def test_epochs_never_fall_and_none_is_newer_than_the_leaders():
-    """(partition, epoch) has one leader: frames of an epoch yet to come are not this leader's to give."""
+    """(partition, epoch) has one leader: frames of a later epoch cannot come from this one."""
     log = open_log(open_directory())
     log.append_as_follower(_frames(_leader(1, 3), 0))
     with pytest.raises(CorruptRecordError, match="epoch 2, behind records of epoch 3"):
@@ -176,8 +176,8 @@ def test_epochs_never_fall_and_none_is_newer_than_the_leaders():
     assert (log.log_end_offset, log.leader_epochs) == (6, ((1, 0), (3, 3)))
 
 
-def test_epoch_that_began_here_and_wrote_nothing_is_forgotten_for_the_leaders():
-    """A leader died between the note of its epoch and its first record; older records come behind."""
+def test_epoch_without_records_is_dropped_for_the_leaders():
+    """A leader died between recording its epoch and its first record; older records follow."""
     log = open_log(open_directory())
     log.append_as_follower(_frames(_leader(1), 0))
     log._state.epochs.assign(4, 3)
@@ -186,7 +186,7 @@ def test_epoch_that_began_here_and_wrote_nothing_is_forgotten_for_the_leaders():
 
 
 def test_truncation_to_the_end_forgets_an_epoch_without_records():
-    """Else leader and follower would never come to an agreement."""
+    """Otherwise leader and follower would never agree."""
     log = _leader(1)
     log._state.epochs.assign(4, 3)
     assert log.truncate_to(3) == 3
@@ -194,8 +194,8 @@ def test_truncation_to_the_end_forgets_an_epoch_without_records():
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
-def test_log_that_starts_within_a_frame_is_copied_with_all_of_that_frame(is_restarted):
-    """Deleted up to the middle of a frame: the follower has the same bytes, and the same start."""
+def test_log_that_starts_within_a_frame_is_copied_with_the_whole_frame(is_restarted):
+    """Records were deleted up to the middle of a frame: the follower has the same bytes, and the same start."""
     leader, files = _leader(1, 1, 2), FaultyFiles()
     leader.delete_records(4)
     log = open_log(open_directory(files))
@@ -213,8 +213,8 @@ def test_log_that_starts_within_a_frame_is_copied_with_all_of_that_frame(is_rest
         log.read(3, max_bytes=1, upto=9)
 
 
-def test_log_that_ends_within_a_frame_begins_anew_when_the_leader_has_deleted_all_it_holds():
-    """Its last records are another leader's; up to the leader's start there is nothing left to compare them with."""
+def test_log_that_ends_within_a_frame_begins_again_when_the_leader_deleted_all_its_records():
+    """Its last records are another leader's; up to the leader's log start nothing is left to compare them with."""
     leader = _leader(1, 2, 2)
     leader.delete_records(4)
     log = open_log(open_directory())
@@ -252,8 +252,8 @@ def test_crash_while_a_log_moves_to_the_beginning_of_a_frame_leaves_it_empty_or_
     assert is_done
 
 
-def test_small_segments_of_a_follower_roll_as_the_leaders_do():
-    """Replicas are equal byte by byte, whatever the pieces in which the bytes come."""
+def test_small_segments_of_a_follower_roll_like_the_leaders():
+    """Replicas are byte-identical, in whatever parts the bytes arrive."""
     leader, log = open_log(open_directory(), SMALL), open_log(open_directory(), SMALL)
     fill(leader, 200, rows=2)
     log.append_as_follower(_frames(leader, 0, count=3))

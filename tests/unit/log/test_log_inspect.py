@@ -1,4 +1,4 @@
-"""Looking at a log's files from outside: `pylog log dump` and `verify`."""
+"""Inspecting a log's files from outside: `pylog log dump` and `verify`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def log_files():
 
 
 def unreadable(codec: str) -> bytes:
-    """A frame of 40 records whose checksums are right and whose values are garbage."""
+    """A frame of 40 records with correct checksums and garbage as values."""
     values = pa.array([b"%d" % number * 50 for number in range(40)], pa.binary())
     data = bytearray(encode_frame(pa.record_batch({"value": values}), UNTYPED, timestamps=1, codec=codec))
     if codec == "none":
@@ -68,7 +68,7 @@ def damage_in(files) -> list[tuple[str, int, int]]:
 
 
 def test_verify_finds_nothing_wrong_with_a_sound_log_in_use_or_closed(log_files):
-    """Reads only, beside a broker too: figures of each segment, no damage."""
+    """It only reads, beside a broker too: it reports figures of each segment, and no damage."""
     files, log = log_files
     files.calls.clear()
     reports = verify_directory(DIRECTORY, files=files)
@@ -83,8 +83,8 @@ def test_verify_finds_nothing_wrong_with_a_sound_log_in_use_or_closed(log_files)
 
 
 @pytest.mark.parametrize("codec", ["none", "lz4", "zstd"])
-def test_verify_names_records_that_nobody_can_read_though_their_checksums_are_right(codec):
-    """What a broken producer sent is told from what a disk did, and is no reason to stop looking."""
+def test_verify_names_unreadable_records_with_correct_checksums(codec):
+    """A broken producer's records are distinguished from a disk's damage, and do not end the check."""
     files = FaultyFiles()
     log = open_log(open_directory(files), topic_settings())
     rotten = unreadable(codec)
@@ -103,8 +103,8 @@ def test_verify_names_records_that_nobody_can_read_though_their_checksums_are_ri
     assert {error for _, _, error in iterate_frames(segment_path(0), files=files)} == {None}, "no checksum is wrong"
 
 
-def test_verify_says_nothing_of_unreadable_records_that_were_deleted():
-    """So they are got rid of, though their segment stays."""
+def test_verify_ignores_deleted_unreadable_records():
+    """Deleting them resolves the problem, though their segment stays."""
     files = FaultyFiles()
     directory = open_directory(files)
     log = open_log(directory)
@@ -117,8 +117,8 @@ def test_verify_says_nothing_of_unreadable_records_that_were_deleted():
     assert damage_in(files) == []
 
 
-def test_verify_names_file_position_and_offset_of_a_bad_frame_and_goes_on_behind_it(log_files):
-    """Damage is told where it is, and what is good behind it is counted."""
+def test_verify_names_file_position_and_offset_of_a_bad_frame_and_continues_after_it(log_files):
+    """Damage is reported with its position, and sound frames after it are counted."""
     files, log = log_files
     frames = [data for header, data in read_frames(log, 4) if header.base_offset < log.segment_base_offsets[1]]
     path = segment_path(0)
@@ -145,8 +145,8 @@ def test_verify_finds_damage_in_every_small_file(log_files, name):
     assert [found for found, _, _ in damage_in(files)] == [name]
 
 
-def test_verify_finds_a_missing_segment_a_torn_tail_and_an_entry_that_lies(log_files):
-    """Holes between segments, bytes behind the last frame, an entry with a good checksum that is wrong."""
+def test_verify_finds_a_missing_segment_a_torn_tail_and_a_wrong_entry(log_files):
+    """It finds holes between segments, bytes after the last frame, and a wrong entry with a correct checksum."""
     files, log = log_files
     last = log.segment_base_offsets[-1]
     files.overwrite(segment_path(last), files.content(segment_path(last))[:-64])
@@ -158,8 +158,8 @@ def test_verify_finds_a_missing_segment_a_torn_tail_and_an_entry_that_lies(log_f
     assert segment_path(0, ".index").name in [name for name, _, _ in damage_in(files)]
 
 
-def test_verify_refuses_what_is_no_partitions_directory(log_files):
-    """A clear error instead of an empty report."""
+def test_verify_refuses_a_directory_that_is_no_partitions(log_files):
+    """The error is clear, instead of an empty report."""
     files, _ = log_files
     with pytest.raises(CorruptRecordError, match="holds no segment"):
         verify_directory(ROOT, files=files)

@@ -1,4 +1,4 @@
-"""Logs that are made and deleted: what it costs, and what a death at any moment leaves."""
+"""Creating and deleting logs: the cost, and the state after a death at any moment."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ MOMENTS = 400
 
 
 class ProcessDies(BaseException):
-    """The process is killed here."""
+    """Simulates the death of the process."""
 
 
 class DyingFiles(FaultyFiles):
-    """Files of a process that dies before the n-th effect: nothing of it happens afterwards."""
+    """The files of a process that dies before the n-th effect: nothing happens afterwards."""
 
     calls_left: int | None = None
 
@@ -58,8 +58,8 @@ def syncs(files):
     return [path for operation, path in files.calls if operation.startswith("sync")]
 
 
-def test_making_many_logs_costs_no_fsync():
-    """Making 1,000 partitions is a matter of a second; nothing is acknowledged yet."""
+def test_creating_many_logs_costs_no_fsync():
+    """Creating 1,000 partitions takes about a second; nothing is acknowledged yet."""
     files = FaultyFiles()
     directory = open_directory(files)
     open_log(directory, partition=0)
@@ -70,7 +70,7 @@ def test_making_many_logs_costs_no_fsync():
     assert len(directory.partitions) == 50
 
 
-def test_first_use_makes_durable_what_the_making_left_before_anything_is_acknowledged():
+def test_first_use_makes_a_created_log_durable_before_anything_is_acknowledged():
     """A partition's files and directory are durable before its first acknowledgement."""
     files = FaultyFiles()
     log = open_log(open_directory(files))
@@ -87,7 +87,7 @@ def test_first_use_makes_durable_what_the_making_left_before_anything_is_acknowl
 
 
 def test_first_use_of_a_new_log_costs_few_fsyncs():
-    """What is empty needs no recovery."""
+    """Empty files need no recovery."""
     files = FaultyFiles()
     log = open_log(open_directory(files))
     files.calls.clear()
@@ -95,8 +95,8 @@ def test_first_use_of_a_new_log_costs_few_fsyncs():
     assert len(syncs(files)) <= 5
 
 
-def test_checkpoints_name_every_log_that_was_made_with_the_first_one_that_is_used():
-    """What told anybody anything is missed if it is gone; 1,000 new partitions do not cost 1,000 large files."""
+def test_checkpoints_name_every_created_log_with_the_first_one_that_is_used():
+    """A log that anybody relied on is missed if it is gone; 1,000 new partitions do not cost 1,000 large files."""
     files = FaultyFiles()
     directory = open_directory(files)
     logs = [open_log(directory, partition=number) for number in range(50)]
@@ -110,7 +110,7 @@ def test_checkpoints_name_every_log_that_was_made_with_the_first_one_that_is_use
     assert len(open_directory(files).missing) == 50
 
 
-def test_log_whose_directory_is_gone_is_not_forgotten_before_another_takes_its_place():
+def test_log_whose_directory_is_gone_is_not_forgotten_before_it_is_replaced():
     files = FaultyFiles()
     with open_directory(files) as directory:
         fill(open_log(directory), 5)
@@ -142,7 +142,7 @@ def _lose_checkpoints(files):
 
 
 def _missed(clean=True):
-    """A log that had 8 records and is missed now; a copy of it from when it had 5, and the last one."""
+    """A log that had 8 records and is missing now; a copy of it from when it had 5, and the last one."""
     files = FaultyFiles()
     with open_directory(files) as directory:
         fill(open_log(directory), 5)
@@ -158,8 +158,8 @@ def _missed(clean=True):
 @pytest.mark.parametrize("restarts", [0, 2])
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("has_checkpoints", [True, False])
-def test_shorter_copy_of_a_log_that_was_missed_is_damaged_and_not_served(has_checkpoints, clean, restarts):
-    """How far the log went is known as long as it counts as put back, whatever became of the checkpoints."""
+def test_shorter_copy_of_a_missing_log_is_damaged_and_not_served(has_checkpoints, clean, restarts):
+    """The former end of the log is remembered until it counts as put back, whatever became of the checkpoints."""
     files, older, _ = _missed(clean)
     _put_back(files, older)
     for _ in range(restarts):
@@ -175,8 +175,8 @@ def test_shorter_copy_of_a_log_that_was_missed_is_damaged_and_not_served(has_che
 
 
 @pytest.mark.parametrize("has_checkpoints", [True, False])
-def test_log_that_is_put_back_as_it_was_is_verified_as_a_whole_and_served(has_checkpoints):
-    """It was out of reach; also what lies below the recovery point."""
+def test_log_that_is_put_back_unchanged_is_verified_completely_and_served(has_checkpoints):
+    """It was out of reach, so records below the recovery point are verified, too."""
     files, _, last = _missed()
     _put_back(files, last)
     if not has_checkpoints:
@@ -197,8 +197,8 @@ def test_log_that_is_put_back_as_it_was_is_verified_as_a_whole_and_served(has_ch
         _ = log.log_end_offset
 
 
-def test_high_watermark_of_a_log_that_is_put_back_is_not_above_what_was_committed():
-    """What was only written may have to be truncated."""
+def test_high_watermark_of_a_log_that_is_put_back_is_not_above_the_committed_end():
+    """Uncommitted records may have to be truncated."""
     files = FaultyFiles()
     with open_directory(files) as directory:
         log = open_log(directory)
@@ -213,8 +213,8 @@ def test_high_watermark_of_a_log_that_is_put_back_is_not_above_what_was_committe
     assert (log.high_watermark, log.log_end_offset) == (3, 5)
 
 
-def test_log_that_was_put_back_and_is_dealt_with_is_as_any_other():
-    """Also one that is shorter since, as it may be from then on."""
+def test_log_that_was_put_back_and_accepted_is_like_any_other():
+    """This holds even if it is shorter by now, as it may be from then on."""
     files, _, last = _missed()
     _put_back(files, last)
     with open_directory(files) as directory:
@@ -229,8 +229,8 @@ def test_log_that_was_put_back_and_is_dealt_with_is_as_any_other():
 
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("is_asked_for", [True, False])
-def test_log_that_was_put_back_is_verified_by_its_first_use_however_many_starts_later(is_asked_for, clean):
-    """The broker was registered with it, and stopped before anybody used it."""
+def test_log_that_was_put_back_is_verified_by_its_first_use_after_any_number_of_starts(is_asked_for, clean):
+    """The broker registered with it, and stopped before anybody used it."""
     files, older, last = _missed()
     segment = segment_path(0).name
     data = bytearray(last[segment])
@@ -258,7 +258,7 @@ def test_log_that_was_put_back_and_deleted_is_not_missed():
 
 
 def test_missing_logs_of_an_older_version_are_put_back_as_before():
-    """It noted 0 for what was put back."""
+    """The older version recorded 0 for logs that were put back."""
     files, _, last = _missed()
     _put_back(files, last)
     files.overwrite(ROOT / "missing-logs", encode_entries([("t", 0, 0)]))
@@ -267,8 +267,8 @@ def test_missing_logs_of_an_older_version_are_put_back_as_before():
     assert open_log(directory).log_end_offset == 8
 
 
-def test_log_whose_directory_was_emptied_is_damaged_and_not_begun_anew():
-    """What was written there was acknowledged."""
+def test_log_whose_directory_was_emptied_is_damaged_and_not_recreated():
+    """Its records were acknowledged."""
     files = FaultyFiles()
     with open_directory(files) as directory:
         fill(open_log(directory), 5)
@@ -281,8 +281,8 @@ def test_log_whose_directory_was_emptied_is_damaged_and_not_begun_anew():
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_power_loss_while_logs_are_made_leaves_them_usable(seed):
-    """What was acknowledged is there; what was only made can be used."""
+def test_power_loss_while_logs_are_created_leaves_them_usable(seed):
+    """Acknowledged records are there; logs that were only created can be used."""
     rng = random.Random(seed)
     files = FaultyFiles()
     directory = open_directory(files)
@@ -299,7 +299,7 @@ def test_power_loss_while_logs_are_made_leaves_them_usable(seed):
 
 @pytest.mark.parametrize("power", [False, True])
 def test_death_at_any_moment_of_the_first_use_keeps_another_topics_log_and_never_reads_it(power):
-    """A directory whose topic id does not match is set aside whole, whenever the process dies on the way."""
+    """A directory whose topic id does not match is set aside whole, whenever the process dies."""
     for moment in range(MOMENTS):
         files = DyingFiles()
         with open_directory(files) as directory:
@@ -328,7 +328,7 @@ def test_death_at_any_moment_of_the_first_use_keeps_another_topics_log_and_never
 
 
 def test_death_at_any_moment_of_a_deletion_leaves_each_log_whole_or_gone():
-    """Deleting many logs at once is finished by the next start, or not begun."""
+    """The next start completes the deletion of many logs, or it had not begun."""
     for moment in range(MOMENTS):
         files = DyingFiles()
         directory = open_directory(files)
@@ -352,7 +352,7 @@ def test_death_at_any_moment_of_a_deletion_leaves_each_log_whole_or_gone():
 
 
 def test_deleting_many_logs_costs_the_fsyncs_of_one():
-    """Deleting 1,000 partitions is a matter of seconds."""
+    """Deleting 1,000 partitions takes seconds."""
     costs = []
     for count in (1, 40):
         files = FaultyFiles()
@@ -368,7 +368,7 @@ def test_deleting_many_logs_costs_the_fsyncs_of_one():
 
 
 def test_failed_deletion_can_be_repeated():
-    """What a disk error leaves undeleted is still a log; what was deleted is not."""
+    """A log that a disk error left undeleted is still a log; a deleted one is not."""
     files = FaultyFiles()
     directory = open_directory(files)
     keys = [TopicPartition("t", number) for number in range(4)]

@@ -1,4 +1,4 @@
-"""Idempotent producers through a whole log: what is there is not written again, whatever happened in between."""
+"""Idempotent producers through a whole log: no frame is written twice, whatever happened in between."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def as_the_frames_say(log: PartitionLog) -> bytes:
     return state.encode()
 
 
-def test_frame_that_comes_again_is_not_written_again():
-    """It is acknowledged with its first offset, and waits for what its original waits for."""
+def test_repeated_frame_is_not_written_again():
+    """It is acknowledged with its first offset, and waits for the same condition as its original."""
     with open_directory() as directory:
         log = open_log(directory)
         for number in range(7):
@@ -50,8 +50,10 @@ def test_frame_that_comes_again_is_not_written_again():
 
 @pytest.mark.parametrize("rows", [1, 2])
 @pytest.mark.parametrize("is_reopened", [False, True])
-def test_frame_in_whose_place_another_is_is_refused(rows: int, is_reopened: bool) -> None:
-    """Whoever guesses a producer's id may take its next sequence: its own frame must not be acknowledged then."""
+def test_frame_whose_sequence_was_used_by_another_is_refused(rows: int, is_reopened: bool) -> None:
+    """Another client that guesses a producer's id may take its next sequence; the producer's own frame must not be
+    acknowledged then.
+    """
     files = FaultyFiles()
     directory = open_directory(files)
     log = open_log(directory, TINY)
@@ -72,8 +74,8 @@ def test_frame_in_whose_place_another_is_is_refused(rows: int, is_reopened: bool
     directory.close()
 
 
-def test_frame_is_not_acknowledged_after_many_others_took_its_place() -> None:
-    """Whoever sends six frames under another producer's id must not have that one's next counted as appended."""
+def test_frame_is_not_acknowledged_after_many_others_used_its_sequence() -> None:
+    """Six frames under another producer's id must not make that producer's next frame count as appended."""
     with open_directory() as directory:
         log = open_log(directory)
         append(log, numbered(1, 0))
@@ -84,7 +86,7 @@ def test_frame_is_not_acknowledged_after_many_others_took_its_place() -> None:
 
 
 def test_frame_that_was_appended_and_deleted_stays_a_duplicate() -> None:
-    """What is deleted cannot be compared; what is deleted in part is there to be compared."""
+    """Deleted records cannot be compared; partly deleted frames can."""
     with open_directory() as directory:
         log = open_log(directory)
         for number in range(3):
@@ -98,7 +100,7 @@ def test_frame_that_was_appended_and_deleted_stays_a_duplicate() -> None:
         assert (deleted.is_duplicate, deleted.base_offset) == (True, 2)
 
 
-def test_frame_that_comes_again_where_the_stored_one_is_damaged_is_refused_as_damage() -> None:
+def test_repeated_frame_is_refused_as_damage_when_the_stored_one_is_damaged() -> None:
     """The disk's fault is not the producer's."""
     files = FaultyFiles()
     directory = open_directory(files)
@@ -117,8 +119,8 @@ def test_frame_that_comes_again_where_the_stored_one_is_damaged_is_refused_as_da
     assert log.is_damaged
 
 
-def test_frame_behind_a_gap_is_refused_and_nothing_is_written():
-    """An earlier frame of the producer is missing: it would be out of order."""
+def test_frame_after_a_gap_is_refused_and_nothing_is_written():
+    """An earlier frame of the producer is missing, so this one would be out of order."""
     with open_directory() as directory:
         log = open_log(directory)
         append(log, numbered(1, 0))
@@ -131,8 +133,8 @@ def test_frame_behind_a_gap_is_refused_and_nothing_is_written():
         append(log, frame(), frame())
 
 
-def test_follower_knows_the_producers_of_the_frames_it_took():
-    """A new leader refuses and recognises what the old one would have, over a restart as well."""
+def test_follower_knows_the_producers_of_its_frames():
+    """A new leader refuses and recognises the same frames as the old one, also after a restart."""
     leader = open_log(open_directory(), TINY)
     for number in range(60):
         append(leader, numbered(number % 3, number // 3 * 2, size=100))
@@ -152,7 +154,7 @@ def test_follower_knows_the_producers_of_the_frames_it_took():
 
 
 def test_snapshot_at_a_new_segment_knows_all_frames_before_it():
-    """One append may fill several segments; each snapshot stands for all that lies before it."""
+    """One append may fill several segments; each snapshot covers everything before it."""
     leader = open_log(open_directory(), TINY)
     for number in range(30):
         append(leader, numbered(1, number * 2, size=200))
@@ -169,7 +171,7 @@ def test_snapshot_at_a_new_segment_knows_all_frames_before_it():
 
 
 def test_truncated_frame_may_be_appended_again():
-    """What a follower cut off is no duplicate when the producer sends it to the next leader."""
+    """A frame truncated by a follower is no duplicate when the producer sends it to the next leader."""
     with open_directory() as directory:
         log = open_log(directory, TINY)
         for number in range(20):
@@ -182,7 +184,7 @@ def test_truncated_frame_may_be_appended_again():
 
 
 def test_producers_outlive_their_records_but_not_a_day_of_the_log():
-    """Retention takes frames, not the memory of who sent them; that goes when a day has passed in the log."""
+    """Retention removes frames, but not the memory of their producers, which lasts for a day of the log."""
     config = topic_settings(segment_bytes=4 << 10, retention_ms=1000)
     with open_directory() as directory:
         log = open_log(directory, config)
@@ -204,7 +206,7 @@ def test_producers_outlive_their_records_but_not_a_day_of_the_log():
 
 
 def test_followers_forget_the_producers_that_their_leader_forgets():
-    """Each replica remembers, and saves, the same: as they stand, after a restart, and after a crash."""
+    """All replicas remember, and save, the same: while running, after a restart, and after a crash."""
     leader = open_log(open_directory(), TINY)
     files = FaultyFiles()
     directory = open_directory(files)
@@ -226,12 +228,12 @@ def test_followers_forget_the_producers_that_their_leader_forgets():
     for name in files.list(ROOT / "t-0"):
         if name.endswith(".snapshot"):
             saved = ProducerState.decode(files.content(ROOT / "t-0" / name)).producers
-            assert len(saved) <= 31, "snapshots hold nobody who is forgotten"
+            assert len(saved) <= 31, "snapshots contain no forgotten producer"
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_producers_are_those_of_the_frames_after_power_failures_and_truncations(seed):
-    """Whatever a power failure took, and whatever came after it, the state is that of the frames there are."""
+    """After any power failures the state equals that of the existing frames."""
     rng = random.Random(seed)
     files = FaultyFiles()
     log = open_log(open_directory(files), TINY)

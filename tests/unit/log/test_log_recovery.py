@@ -1,4 +1,4 @@
-"""What an unclean stop left behind: torn tails are cut, damage is refused, and nothing acknowledged is lost."""
+"""Recovery after an unclean stop: torn tails are cut, damage is refused, and nothing acknowledged is lost."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.unit.log.log_samples import (
 
 
 def crashed(fill_log=None) -> tuple[FaultyFiles, list[bytes]]:
-    """Files of a broker that was killed, and the frames that were in its log."""
+    """The files of a broker that was killed, and the frames in its log."""
     files = FaultyFiles()
     directory = open_directory(files)
     log = open_log(directory)
@@ -38,7 +38,7 @@ def crashed(fill_log=None) -> tuple[FaultyFiles, list[bytes]]:
 
 
 def reopened(files: FaultyFiles) -> PartitionLog:
-    """The log as the next broker has it."""
+    """The log as the next broker opens it."""
     files.kill()
     return open_log(open_directory(files))
 
@@ -49,7 +49,7 @@ def without_checkpoints(files: FaultyFiles) -> None:
 
 
 def test_recovery_finds_everything_after_a_kill():
-    """After a crash the log holds all durable offsets; indexes, epochs and positions match it."""
+    """After a crash the log has all durable offsets; indexes, epochs and positions agree with it."""
     files, frames = crashed()
     before = index_files(files)
     log = reopened(files)
@@ -60,7 +60,7 @@ def test_recovery_finds_everything_after_a_kill():
 
 
 def test_last_frame_cut_at_every_byte_is_cut_off_and_the_rest_stays():
-    """A real torn tail is cut, wherever the write stopped; appending goes on from there."""
+    """A torn tail is cut wherever the write stopped, and appending continues there."""
     files = FaultyFiles()
     log = open_log(open_directory(files))
     fill(log, 4)
@@ -90,8 +90,8 @@ def test_tail_of_zeros_or_garbage_behind_the_last_frame_is_cut():
         assert [data for _, data in read_frames(log)] == frames
 
 
-def test_cut_takes_the_segments_behind_a_bad_frame_that_nobody_acknowledged():
-    """What follows a bad frame is cut with it where no checkpoint and no later frame shows a high watermark."""
+def test_cut_removes_the_segments_after_an_unacknowledged_bad_frame():
+    """Frames after a bad one are cut with it if neither a checkpoint nor a later frame shows a high watermark."""
     files, frames = crashed(lambda log: fill(log, 60, rows=3, commit=False))
     without_checkpoints(files)
     path = segment_path(0)
@@ -106,7 +106,7 @@ def test_cut_takes_the_segments_behind_a_bad_frame_that_nobody_acknowledged():
 
 
 def test_later_frames_high_watermark_makes_a_bad_frame_damage():
-    """A later valid frame that shows a high watermark above the bad one proves that it was acknowledged."""
+    """A later valid frame with a high watermark above the bad one proves that it was acknowledged."""
     files, frames = crashed(lambda log: fill(log, 10, rows=3))
     without_checkpoints(files)
     data = bytearray(b"".join(frames))
@@ -124,7 +124,7 @@ def test_later_frames_high_watermark_makes_a_bad_frame_damage():
 
 
 def test_checkpoint_makes_a_missing_tail_damage():
-    """A checkpoint that shows a high watermark above the log's end proves that records are missing."""
+    """A checkpoint with a high watermark above the log's end proves that records are missing."""
     files, frames = crashed(lambda log: fill(log, 10, rows=3))
     with open_directory(files) as directory:
         open_log(directory).set_high_watermark(30)
@@ -161,7 +161,7 @@ def test_every_flipped_bit_of_an_acknowledged_log_is_refused_or_harmless():
 @pytest.mark.parametrize("suffix", [".index", ".timeindex", ".snapshot"])
 @pytest.mark.parametrize("is_clean", [True, False])
 def test_bits_flipped_in_derived_files_change_nothing_that_is_read(suffix, is_clean):
-    """Indexes and snapshots are built anew when they fail their checks, after a clean stop as after a crash."""
+    """Indexes and snapshots are rebuilt when they fail their checks, after a clean stop as after a crash."""
     files, frames = crashed(lambda log: fill(log, 60, rows=3))
     with open_directory(files) as directory:
         assert open_log(directory).log_end_offset == 180
@@ -186,8 +186,8 @@ def test_bits_flipped_in_derived_files_change_nothing_that_is_read(suffix, is_cl
 
 @pytest.mark.parametrize("is_clean", [True, False])
 @pytest.mark.parametrize("content", [b"", b"x" * 35, b"x" * 36])
-def test_transaction_index_of_before_is_no_trouble(content, is_clean):
-    """Earlier versions made an empty one with every segment; no segment has one now, as nothing is in it."""
+def test_transaction_index_of_an_earlier_version_is_accepted(content, is_clean):
+    """Earlier versions created an empty one with every segment; segments have none now, as nothing would be in it."""
     files, frames = crashed(lambda log: fill(log, 60, rows=3))
     with open_directory(files) as directory:
         assert open_log(directory).log_end_offset == 180
@@ -208,8 +208,8 @@ def test_transaction_index_of_before_is_no_trouble(content, is_clean):
     assert left in ([], bases[-1:]), "it goes with its segment, or when the indexes are rebuilt"
 
 
-def test_bits_flipped_in_the_index_while_the_log_is_open_are_noticed_and_mended():
-    """A look-up believes an index entry only after its checksum."""
+def test_bits_flipped_in_the_index_while_the_log_is_open_are_noticed_and_repaired():
+    """A lookup trusts an index entry only after its checksum."""
     files = FaultyFiles()
     with open_directory(files) as directory:
         log = open_log(directory)
@@ -227,8 +227,8 @@ def test_bits_flipped_in_the_index_while_the_log_is_open_are_noticed_and_mended(
         assert index_files(files) == good
 
 
-def test_index_is_mended_as_often_as_it_is_met_damaged_without_a_look_at_the_rows(monkeypatch):
-    """One bad entry after the other costs the headers each time, and never a checksum over the segment."""
+def test_index_is_repaired_whenever_it_is_found_damaged_without_reading_rows(monkeypatch):
+    """Bad entries, one after the other, cost the headers each time, and never a checksum over the segment."""
 
     def refuse(*args, **fields):
         raise AssertionError("the whole segment is read")
@@ -252,8 +252,8 @@ def test_index_is_mended_as_often_as_it_is_met_damaged_without_a_look_at_the_row
         assert not log.is_damaged
 
 
-def test_bad_header_met_while_reading_is_an_error_and_never_served():
-    """Never served, never skipped in silence."""
+def test_bad_header_found_while_reading_is_an_error_and_never_served():
+    """It is neither served nor skipped silently."""
     files = FaultyFiles()
     with open_directory(files) as directory:
         log = open_log(directory)
@@ -278,7 +278,7 @@ def test_bad_header_met_while_reading_is_an_error_and_never_served():
 )  # fmt: skip
 @pytest.mark.parametrize("damage", ["flip", "empty", "missing"])
 def test_damaged_small_file_costs_nothing_acknowledged(name, damage):
-    """A checkpoint that fails its checks counts as missing, and what it said is found again in the log."""
+    """A checkpoint that fails its checks counts as missing, and its content is recovered from the log."""
     files = FaultyFiles()
     with open_directory(files) as directory:
         log = open_log(directory)
@@ -303,7 +303,7 @@ def test_damaged_small_file_costs_nothing_acknowledged(name, damage):
 
 
 def test_missing_segments_are_damage():
-    """A segment that is gone, at the begin, in the middle or at the end, is never passed over in silence."""
+    """A missing segment at the beginning, in the middle or at the end is never ignored."""
     for which in (0, 2, -1):
         files = FaultyFiles()
         with open_directory(files) as directory:
@@ -329,7 +329,7 @@ def test_all_segments_missing_is_damage():
 
 
 def test_empty_file_in_place_of_the_last_segment_is_damage_if_records_were_in_it():
-    """An emptied segment is told from one that never had a frame."""
+    """An emptied segment is distinguished from one that never had a frame."""
     files, _ = crashed()
     with open_directory(files) as directory:
         log = open_log(directory)
@@ -340,8 +340,8 @@ def test_empty_file_in_place_of_the_last_segment_is_damage_if_records_were_in_it
         append(reopened(files), frame())
 
 
-def test_foreign_files_are_left_alone_and_told_once(caplog):
-    """Unknown files do not disturb; leftovers of our own are cleared away."""
+def test_foreign_files_are_left_alone_and_reported_once(caplog):
+    """Unknown files do no harm; leftovers of our own are removed."""
     files, frames = crashed(lambda log: fill(log, 3))
     for name in ("notes.txt", "0001.log", "x.tmp"):
         files.overwrite(ROOT / "t-0" / name, b"mine")
@@ -394,7 +394,7 @@ def test_indexes_rebuilt_from_scratch_equal_those_written_live():
 
 
 def test_recovery_of_what_is_known_to_be_durable_writes_nothing_and_syncs_each_file_once():
-    """The start of a broker with a thousand partitions after a kill: an fsync is what takes the time."""
+    """At the start of a broker with a thousand partitions after a kill, fsyncs take most of the time."""
     files = FaultyFiles()
     directory = open_directory(files)
     fill(open_log(directory), 8)
@@ -410,8 +410,8 @@ def test_recovery_of_what_is_known_to_be_durable_writes_nothing_and_syncs_each_f
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_recovery_made_anew_outlasts_a_power_loss(seed):
-    """From then on the recovery point lies behind closed segments: their indexes are never built anew."""
+def test_rebuilt_files_survive_a_power_loss(seed):
+    """From then on the recovery point is above closed segments, whose indexes are never rebuilt."""
     files, frames = crashed()
     live = index_files(files)
     for name in live:
@@ -436,7 +436,7 @@ def files_of_closed_segments(files: FaultyFiles) -> list[Path]:
 
 
 def test_epochs_of_a_log_whose_start_moved_are_the_same_when_their_file_is_lost():
-    """An epoch begins where the log does, also if that is in the middle of a segment."""
+    """An epoch begins at the log start, even if that is in the middle of a segment."""
     files = FaultyFiles()
     with open_directory(files) as directory:
         log = open_log(directory)

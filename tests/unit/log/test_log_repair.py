@@ -1,4 +1,6 @@
-"""Giving up what a damaged log cannot show: what is kept is served, nothing happens unasked, a crash does no harm."""
+"""Repair gives up the records that a damaged log cannot serve: the rest is served, nothing happens unasked, and a
+crash does no harm.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ FRAMES = 60
 
 
 class Disk:
-    """A data directory with t-0 in several segments, and the whole t-1; its broker is not running."""
+    """A data directory with t-0 in several segments, and an undamaged t-1; its broker is not running."""
 
     def __init__(self, *, clean: bool = True, start: int = 0) -> None:
         self.files = FaultyFiles()
@@ -65,8 +67,8 @@ class Disk:
 
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("offset", [0, 1, 30, FRAMES - 1])
-def test_repaired_log_holds_what_was_before_the_damage_and_goes_on(offset, clean):
-    """The broker serves the rest; other logs are as they were."""
+def test_repaired_log_keeps_the_records_before_the_damage_and_continues(offset, clean):
+    """The broker serves the rest; other logs are unchanged."""
     disk = Disk(clean=clean)
     disk.flip(offset)
     plan = disk.repair()
@@ -84,7 +86,7 @@ def test_repaired_log_holds_what_was_before_the_damage_and_goes_on(offset, clean
 
 
 def test_plan_changes_nothing():
-    """Whoever says no finds the log as it was, and its broker as cleanly stopped as it was."""
+    """A user who declines finds the log unchanged, and its broker as cleanly stopped as before."""
     disk = Disk()
     disk.flip(30)
     before = disk.content()
@@ -107,7 +109,7 @@ def test_sound_log_and_a_torn_tail_need_no_repair():
 
 
 def test_broker_of_a_repaired_log_was_not_stopped_in_order():
-    """So it leaves the in-sync sets that have other members: its log is shorter than it may have told."""
+    """It leaves the in-sync sets that have other members: its log is shorter than it may have reported."""
     disk = Disk()
     assert disk.repair() is None
     disk.flip(30)
@@ -115,7 +117,7 @@ def test_broker_of_a_repaired_log_was_not_stopped_in_order():
     assert not open_directory(disk.files).was_clean
 
 
-def test_log_whose_end_is_missing_is_served_up_to_there():
+def test_log_whose_end_is_missing_is_served_up_to_the_gap():
     disk = Disk()
     path = segment_path(disk.bases[-1])
     disk.files.overwrite(path, disk.files.content(path)[:-1])
@@ -124,7 +126,7 @@ def test_log_whose_end_is_missing_is_served_up_to_there():
     assert open_log(open_directory(disk.files)).log_end_offset == FRAMES - 1
 
 
-def test_log_with_a_missing_segment_is_served_up_to_there():
+def test_log_with_a_missing_segment_is_served_up_to_the_gap():
     disk = Disk()
     disk.files.unlink(segment_path(disk.bases[2]))
     plan = disk.repair()
@@ -144,7 +146,7 @@ def test_log_whose_first_segment_is_missing_begins_later():
     assert (log.log_start_offset, log.log_end_offset) == (disk.bases[1], FRAMES)
 
 
-def test_log_without_any_segment_begins_anew():
+def test_log_without_any_segment_begins_again():
     disk = Disk()
     for base in disk.bases:
         disk.files.unlink(segment_path(base))
@@ -155,7 +157,7 @@ def test_log_without_any_segment_begins_anew():
     assert append(log, frame()) == 1
 
 
-def test_rows_damaged_below_the_logs_start_are_nobodys_loss():
+def test_rows_damaged_below_the_log_start_are_no_loss():
     disk = Disk(start=5)
     data = bytearray(disk.files.content(segment_path(0)))
     data[150] ^= 2
@@ -163,8 +165,8 @@ def test_rows_damaged_below_the_logs_start_are_nobodys_loss():
     assert disk.repair() is None
 
 
-def test_header_damaged_below_the_logs_start_loses_all_and_the_log_goes_on_at_its_start():
-    """What lies behind it cannot be told to follow."""
+def test_header_damaged_below_the_log_start_loses_all_and_the_log_continues_at_its_start():
+    """The frames after it cannot be proved to follow."""
     disk = Disk(start=5)
     data = bytearray(disk.files.content(segment_path(0)))
     data[0] ^= 2
@@ -174,7 +176,7 @@ def test_header_damaged_below_the_logs_start_loses_all_and_the_log_goes_on_at_it
     assert open_log(open_directory(disk.files)).log_end_offset == 5
 
 
-def test_epochs_and_producers_behind_the_cut_are_forgotten():
+def test_epochs_and_producers_after_the_cut_are_forgotten():
     files = FaultyFiles()
     with open_directory(files) as directory:
         log = open_log(directory)
@@ -199,7 +201,7 @@ def test_repair_is_refused_beside_a_running_broker():
     directory.close()
 
 
-def test_repair_is_refused_where_there_is_no_such_log():
+def test_repair_of_an_unknown_log_is_refused():
     disk = Disk()
     with pytest.raises(OptionError, match="no log of t-7"), opened_for_repair(ROOT, files=disk.files) as directory:
         plan_repair(directory, TopicPartition("t", 7))
@@ -207,8 +209,8 @@ def test_repair_is_refused_where_there_is_no_such_log():
         pass
 
 
-def test_repair_that_a_crash_cuts_short_can_be_made_again():
-    """At no moment does the log look whole and is not."""
+def test_repair_that_a_crash_interrupts_can_be_repeated():
+    """At no moment does an unrepaired log look repaired."""
     step = 0
     while _is_cut_short(step):
         step += 1
@@ -216,7 +218,7 @@ def test_repair_that_a_crash_cuts_short_can_be_made_again():
 
 
 def _is_cut_short(step: int) -> bool:
-    """Whether the repair has more than ``step`` changes of the disk; the process dies at the next, and begins anew."""
+    """Whether the repair makes more than ``step`` changes on disk; the process dies at the next, and starts again."""
     disk = Disk()
     disk.flip(15)
     count = 0
@@ -248,15 +250,15 @@ def _is_cut_short(step: int) -> bool:
 
 
 def test_settings_of_the_samples_make_several_segments():
-    """Else the tests above show little."""
+    """Otherwise the tests above prove little."""
     assert len(Disk().bases) > 3
     assert SMALL.segment_bytes < FRAMES * 300
     assert TOPIC_ID
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_log_that_was_missed_and_put_back_too_short_is_served_once_it_is_repaired(clean):
-    """What was known of it is given up with the rest, at all further starts too."""
+def test_missing_log_put_back_too_short_is_served_once_it_is_repaired(clean):
+    """Its former end is given up with the rest, at all further starts, too."""
     disk = Disk()
     copy = {name: disk.files.content(ROOT / "t-0" / name) for name in disk.files.list(ROOT / "t-0")}
     disk.files.remove_tree(ROOT / "t-0")

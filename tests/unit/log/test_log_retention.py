@@ -1,4 +1,4 @@
-"""Retention of logs that nobody used since the start: loaded only where there is something to remove."""
+"""Retention of logs that nobody used since the start: they are loaded only if there is something to remove."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def reopened(config, *, frames=300):
     ],
 )
 def test_retention_loads_an_unused_log_only_for_what_it_may_remove(retention_ms, retention_bytes, now_ms, is_loaded):
-    """W5, and a closed log costs nothing: its files' sizes and times tell."""
+    """W5: a closed log costs nothing: the sizes and times of its files suffice."""
     _, log = reopened(dataclasses.replace(SMALL, retention_ms=retention_ms, retention_bytes=retention_bytes))
     removed = log.apply_retention(now_ms)
     assert log.is_loaded == is_loaded
@@ -66,8 +66,8 @@ def test_retention_takes_an_unused_log_offline_when_its_files_cannot_be_looked_a
     assert log.is_offline
 
 
-def test_believed_clock_does_not_follow_one_that_is_set_ahead():
-    """No more time passes for retention than for a clock that nobody sets; a small step is followed."""
+def test_trusted_clock_does_not_follow_one_that_is_set_ahead():
+    """For retention no more time passes than on a clock that nobody sets; a small step is followed."""
     clock = BelievedClock(wall_ms=100 * DAY_MS, uptime_ms=5)
     assert clock.believed_ms(100 * DAY_MS + 1000, 1005) == 100 * DAY_MS + 1000
     assert clock.believed_ms(100 * DAY_MS + LARGEST_STEP_MS, 1005) == 100 * DAY_MS + LARGEST_STEP_MS
@@ -75,15 +75,15 @@ def test_believed_clock_does_not_follow_one_that_is_set_ahead():
     assert clock.believed_ms(111 * DAY_MS, 2005 + DAY_MS) == 101 * DAY_MS + LARGEST_STEP_MS + 1000
 
 
-def test_believed_clock_follows_one_that_is_set_back_and_back_again():
-    """To be behind deletes nothing, and what is put right again is no step ahead."""
+def test_trusted_clock_follows_one_that_is_set_back_and_forth():
+    """A clock that is behind deletes nothing, and setting it right again is no step ahead."""
     clock = BelievedClock(wall_ms=100 * DAY_MS, uptime_ms=0)
     assert clock.believed_ms(90 * DAY_MS, 1000) == 90 * DAY_MS
     assert clock.believed_ms(100 * DAY_MS + 2000, 2000) == 100 * DAY_MS + 2000
 
 
-def test_believed_clock_gains_no_more_than_a_thousandth_on_one_that_runs_away():
-    """However often and by however many it is looked at: each step alone is small enough."""
+def test_trusted_clock_gains_no_more_than_a_thousandth_on_one_that_runs_away():
+    """This holds however often and by however many callers it is read: each single step is small enough."""
     clock = BelievedClock(wall_ms=0, uptime_ms=0)
     for uptime_ms in range(0, DAY_MS, 30_000):
         believed_ms = clock.believed_ms(2 * uptime_ms, uptime_ms)
@@ -91,22 +91,22 @@ def test_believed_clock_gains_no_more_than_a_thousandth_on_one_that_runs_away():
         assert believed_ms - uptime_ms <= LARGEST_STEP_MS + uptime_ms // 1000
 
 
-def test_believed_clock_keeps_to_one_that_goes_a_little_faster():
-    """As the machine's own is kept in time, for months."""
+def test_trusted_clock_follows_one_that_runs_a_little_faster():
+    """The machine's own clock is kept in time like that, for months."""
     clock = BelievedClock(wall_ms=0, uptime_ms=0)
     for uptime_ms in range(0, 90 * DAY_MS, 300_000):
         wall_ms = uptime_ms + uptime_ms // 2000
         assert clock.believed_ms(wall_ms, uptime_ms) == wall_ms
 
 
-def test_believed_clock_follows_another_small_step_a_day_later():
+def test_trusted_clock_follows_another_small_step_a_day_later():
     clock = BelievedClock(wall_ms=0, uptime_ms=0)
     assert clock.believed_ms(LARGEST_STEP_MS, 0) == LARGEST_STEP_MS
     assert clock.believed_ms(2 * LARGEST_STEP_MS + 1000, 1000) == LARGEST_STEP_MS + 1000
     assert clock.believed_ms(2 * LARGEST_STEP_MS + DAY_MS, DAY_MS) == 2 * LARGEST_STEP_MS + DAY_MS
 
 
-def test_believed_clock_says_once_that_it_does_not_follow(caplog):
+def test_trusted_clock_logs_once_that_it_does_not_follow(caplog):
     """An operator learns why records stay."""
     clock = BelievedClock(wall_ms=0, uptime_ms=0)
     for uptime_ms in (1000, 2000):
@@ -118,16 +118,16 @@ def test_believed_clock_says_once_that_it_does_not_follow(caplog):
 
 
 @pytest.mark.parametrize("behind_ms", [-10 * DAY_MS, 0, LARGEST_STEP_MS])
-def test_believed_clock_is_as_it_was_found_where_zookeepers_is_no_more_than_a_minute_behind(behind_ms, caplog):
-    """One that is ahead proves nothing: records would go before their time."""
+def test_trusted_clock_is_the_brokers_when_zookeepers_is_less_than_a_minute_behind(behind_ms, caplog):
+    """A clock that is ahead proves nothing: records would be deleted too early."""
     clock = BelievedClock(wall_ms=100 * DAY_MS, uptime_ms=500)
     clock.compare(100 * DAY_MS + 500 - behind_ms, from_ms=1000, to_ms=2000)
     assert clock.believed_ms(101 * DAY_MS, DAY_MS + 500) == 101 * DAY_MS
     assert not caplog.records
 
 
-def test_believed_clock_begins_with_zookeepers_where_it_is_ahead_of_that(caplog):
-    """Of the time that it was set ahead while no broker ran nothing is believed, and that is said once."""
+def test_trusted_clock_begins_with_zookeepers_when_the_brokers_is_ahead(caplog):
+    """The time by which the clock was ahead while no broker ran is not trusted, and that is logged once."""
     clock = BelievedClock(wall_ms=100 * DAY_MS, uptime_ms=500)
     clock.compare(90 * DAY_MS, from_ms=1000, to_ms=2000)
     assert clock.believed_ms(101 * DAY_MS, 2000 + DAY_MS) == 91 * DAY_MS
@@ -137,8 +137,8 @@ def test_believed_clock_begins_with_zookeepers_where_it_is_ahead_of_that(caplog)
     assert clock.believed_ms(91 * DAY_MS - 1, 2000 + DAY_MS) == 91 * DAY_MS - 1, "put right"
 
 
-def test_segments_stamped_ahead_of_the_clock_go_after_the_retention_time_all_the_same():
-    """A clock that was wrong for an hour does not fill the disk for years; and nothing goes before its time."""
+def test_segments_stamped_ahead_of_the_clock_are_deleted_after_the_retention_time():
+    """A clock that was wrong for an hour does not fill the disk for years, and nothing is deleted too early."""
     with open_directory() as directory:
         log = open_log(directory, dataclasses.replace(SMALL, retention_ms=DAY_MS))
         append(log, frame(), now_ms=4000 * DAY_MS)
@@ -153,8 +153,8 @@ def test_segments_stamped_ahead_of_the_clock_go_after_the_retention_time_all_the
         assert log.log_start_offset == 4
 
 
-def test_clock_that_was_back_for_one_look_ages_nothing():
-    """What looked as if it were from the future then is as young as it was stamped."""
+def test_clock_that_was_behind_for_one_look_ages_nothing():
+    """Records that looked as if from the future then are as young as they were stamped."""
     with open_directory() as directory:
         log = open_log(directory, dataclasses.replace(SMALL, retention_ms=DAY_MS))
         append(log, frame(), now_ms=100 * DAY_MS)
@@ -164,15 +164,15 @@ def test_clock_that_was_back_for_one_look_ages_nothing():
         assert log.apply_retention(100 * DAY_MS + 1) == 0
 
 
-def test_unused_log_whose_files_are_ahead_of_the_clock_is_looked_at():
-    """Its time runs too."""
+def test_unused_log_whose_files_are_ahead_of_the_clock_is_checked():
+    """Its time passes, too."""
     _, log = reopened(dataclasses.replace(SMALL, retention_ms=10_000))
     assert log.apply_retention(-DAY_MS) == 0
     assert log.is_loaded
 
 
-def test_interval_flush_goes_on_when_the_clock_went_back():
-    """``flush.ms`` is how long what counts as durable may be in memory alone, whatever is done to the clock."""
+def test_interval_flush_continues_when_the_clock_went_back():
+    """``flush.ms`` bounds how long durable records may be in memory only, whatever happens to the clock."""
     with open_directory() as directory:
         log = open_log(directory, topic_settings(flush_mode="interval", flush_ms=1000))
         append(log, frame(), commit=False)

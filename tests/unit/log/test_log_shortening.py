@@ -1,4 +1,4 @@
-"""Truncation, deletion of records and retention; what they leave survives a restart."""
+"""Truncation, deletion of records and retention; their results survive a restart."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.unit.log.log_samples import (
 
 
 @pytest.mark.parametrize("offset", [0, 1, 29, 30, 90, 91, 177, 179, 180, 500])
-def test_truncate_to_leaves_the_log_as_if_the_rest_was_never_appended(offset):
+def test_truncate_to_leaves_the_log_as_if_the_rest_had_never_been_appended(offset):
     """KIP-101: frames, indexes, epochs and producers are those of the prefix."""
     end = min(offset - offset % 3, 180)
     files, expected_files = FaultyFiles(), FaultyFiles()
@@ -60,7 +60,7 @@ def log_of(files: FaultyFiles):
 
 
 def test_truncate_lowers_the_high_watermark_and_refuses_what_lies_below_the_start():
-    """Offsets stay in order: log start ≤ high watermark ≤ log end."""
+    """The order of offsets is kept: log start ≤ high watermark ≤ log end."""
     log = open_log(open_directory())
     fill(log, 20)
     log.delete_records(10)
@@ -71,7 +71,7 @@ def test_truncate_lowers_the_high_watermark_and_refuses_what_lies_below_the_star
 
 
 def test_crash_right_after_a_truncation_leaves_no_damage():
-    """The checkpoints are lowered before a byte goes: a shorter log must not look like a damaged one."""
+    """The checkpoints are lowered before a byte is removed: a shorter log must not look damaged."""
     files = FaultyFiles()
     directory = open_directory(files)
     log = open_log(directory)
@@ -117,7 +117,7 @@ def test_delete_records_moves_the_start_removes_whole_segments_and_survives_rest
 
 
 def test_crash_between_the_new_start_and_the_removal_leaves_no_damage():
-    """The start is durable first; segments below it go at the next start."""
+    """The start is made durable first; the next start removes the segments below it."""
     files = FaultyFiles()
     log = open_log(open_directory(files))
     fill(log, 60, rows=3)
@@ -131,8 +131,8 @@ def test_crash_between_the_new_start_and_the_removal_leaves_no_damage():
 
 
 @pytest.mark.parametrize("segment_bytes", [1500, 1 << 20])
-def test_power_loss_behind_deleted_records_leaves_a_log_that_goes_on_at_its_start(segment_bytes):
-    """The start that `delete_records` made durable is never above where the next record goes."""
+def test_power_loss_after_a_deletion_leaves_a_log_that_continues_at_its_start(segment_bytes):
+    """The start that `delete_records` made durable is never above the next record's offset."""
     config = topic_settings(segment_bytes=segment_bytes, index_interval_bytes=300, flush_mode="os")
     for seed in range(20):
         files = FaultyFiles()
@@ -149,8 +149,8 @@ def test_power_loss_behind_deleted_records_leaves_a_log_that_goes_on_at_its_star
             files.kill()
 
 
-def test_retention_by_time_takes_append_time_not_timestamps():
-    """A backfill of old events is not deleted at once, one future timestamp pins nothing."""
+def test_retention_by_time_uses_append_time_not_timestamps():
+    """A backfill of old events is not deleted at once, and one future timestamp pins nothing."""
     config = dataclasses.replace(SMALL, retention_ms=1000)
     log = open_log(open_directory(), config)
     for number in range(60):
@@ -167,7 +167,7 @@ def test_retention_by_time_takes_append_time_not_timestamps():
 
 
 def test_retention_by_size_keeps_at_least_that_much():
-    """W5: whole segments go, while what is left is not below ``retention.bytes``."""
+    """W5: whole segments are removed while no less than ``retention.bytes`` remains."""
     config = dataclasses.replace(SMALL, retention_bytes=20_000)
     log = open_log(open_directory(), config)
     fill(log, 200)
@@ -179,7 +179,7 @@ def test_retention_by_size_keeps_at_least_that_much():
 
 
 def test_retention_never_passes_the_high_watermark():
-    """What is not committed is not removed, however old or large."""
+    """Uncommitted records are not removed, however old or large."""
     config = dataclasses.replace(SMALL, retention_bytes=0, retention_ms=0)
     log = open_log(open_directory(), config)
     fill(log, 100, commit=False)
@@ -190,7 +190,7 @@ def test_retention_never_passes_the_high_watermark():
 
 
 def test_retention_of_a_range_of_segments_is_decided_from_the_oldest_on():
-    """Pure: an old segment behind a young one stays; the last one always stays; -1 is no limit."""
+    """Pure: an old segment after a young one stays; the last one always stays; -1 is no limit."""
     segments = [
         SegmentAge(next_offset=end, size_bytes=10, last_append_ms=ms) for end, ms in ((5, 0), (10, 90), (15, 1))
     ]
@@ -204,8 +204,8 @@ def test_retention_of_a_range_of_segments_is_decided_from_the_oldest_on():
     assert segments_to_remove(segments[:1], by_size, bound=100, now_ms=0) == 0
 
 
-def test_readers_keep_what_they_hold_over_retention_deletion_and_truncation():
-    """A slice answers the same bytes whatever happens to the log meanwhile."""
+def test_readers_keep_their_slices_through_retention_deletion_and_truncation():
+    """A slice returns the same bytes, whatever happens to the log meanwhile."""
     files = FaultyFiles()
     directory = open_directory(files)
     log = open_log(directory, dataclasses.replace(SMALL, retention_ms=0))
@@ -224,7 +224,7 @@ def test_readers_keep_what_they_hold_over_retention_deletion_and_truncation():
 
 
 def test_indexes_of_a_truncated_segment_equal_those_of_its_prefix():
-    """Durable: after a restart too."""
+    """They are durable, and survive a restart."""
     files = FaultyFiles()
     log = open_log(open_directory(files))
     fill(log, 40, rows=3)

@@ -1,4 +1,4 @@
-"""Checkpoints, leader epochs, indexes and snapshots: what they say, and that damage in them is seen."""
+"""Checkpoints, leader epochs, indexes and snapshots: their content, and that damage in them is noticed."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_checkpoint_notices_every_flipped_bit_and_every_cut():
 
 
 def test_checkpoint_survives_a_restart_and_writes_only_changes(files):
-    """Durable when `write` returns; the same again costs nothing."""
+    """The file is durable when `write` returns; writing the same again costs nothing."""
     checkpoint = OffsetCheckpoint(files, ROOT / "c")
     assert checkpoint.read() is None
     offsets = {TopicPartition("a-b.c", 3): 5, TopicPartition("a", 0): 1 << 40}
@@ -65,8 +65,8 @@ def test_checkpoint_survives_a_restart_and_writes_only_changes(files):
     assert OffsetCheckpoint(files, ROOT / "c").read() == {}
 
 
-def test_leader_epochs_go_back_with_the_log(files):
-    """KIP-101: where each begins, truncation from both ends, all of it durable."""
+def test_leader_epochs_are_truncated_with_the_log(files):
+    """KIP-101: each epoch's beginning is known; truncation at both ends is durable."""
     epochs = LeaderEpochs(files, ROOT / "e")
     for epoch, start in ((0, 0), (2, 10), (2, 15), (5, 20)):
         epochs.assign(epoch, start)
@@ -82,7 +82,7 @@ def test_leader_epochs_go_back_with_the_log(files):
 
 
 def test_offset_index_finds_the_entry_at_or_before_and_refuses_foreign_or_flipped_ones(files):
-    """Sparse look-ups by offset and by position; an entry is believed only after its checksum."""
+    """Lookups by offset and by position are sparse; an entry is trusted only after its checksum."""
     index = OffsetIndex(OpenFiles(files), ROOT, 1000)
     index.file.create()
     assert index.last() == index.floor(5000) == (1000, 0)
@@ -110,8 +110,8 @@ def test_offset_index_finds_the_entry_at_or_before_and_refuses_foreign_or_flippe
         OffsetIndex(OpenFiles(files), ROOT, 1000).last()
 
 
-def test_time_index_says_where_to_begin(files):
-    """Before the answer no record is as young as asked."""
+def test_time_index_finds_where_to_begin(files):
+    """No record before the returned position is young enough."""
     index = TimeIndex(OpenFiles(files), ROOT, 100)
     index.file.create()
     assert index.last_timestamp() == NO_TIMESTAMP
@@ -133,7 +133,7 @@ def test_transaction_index_has_room_for_the_aborted_ranges(files):
 
 
 def test_index_builder_makes_entries_from_the_frames_alone():
-    """Sparse by bytes; timestamps of entries rise strictly, and the last one is the segment's maximum."""
+    """Entries are sparse by bytes; their timestamps rise strictly, and the last is the segment's maximum."""
 
     def header(offset: int, timestamp_ms: int) -> SimpleNamespace:
         return SimpleNamespace(
@@ -207,7 +207,7 @@ def test_producer_state_survives_restart_crash_and_loss_of_its_snapshots():
 
 
 def test_group_commit_asks_for_one_sync_only_where_needed_and_fails_for_good():
-    """Without threads: what is durable needs no sync, a failure is remembered."""
+    """This needs no threads: a durable offset needs no sync, and a failure is remembered."""
     syncs = []
     commit = GroupCommit(lambda timeout_s, is_over: syncs.append(1) or 10, 5)
     assert commit.wait_durable(5, 1.0) == 5
@@ -230,5 +230,5 @@ def test_group_commit_asks_for_one_sync_only_where_needed_and_fails_for_good():
 
 
 def test_sample_frames_are_as_long_as_their_headers_say():
-    """The tests' own ground."""
+    """The other tests rely on this."""
     assert parse_header(frame(3)).frame_bytes == len(frame(3))

@@ -1,4 +1,4 @@
-"""Append, read and look-ups of one log, on the file layer in memory."""
+"""Appends, reads and lookups of one log, on the file layer in memory."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def log():
 
 
 def test_append_gives_dense_offsets_and_stamps_epoch_time_and_high_watermark(log):
-    """W1: the leader's part of the header says where and when, and what was committed then."""
+    """W1: the leader's part of the header has the offset, the time, and the high watermark at the append."""
     append(log, frame(3, seed=1), now_ms=5000, leader_epoch=2)
     result = log.append_as_leader([frame(2, seed=2), frame(1, seed=3)], leader_epoch=2, now_ms=6000)
     assert (result.base_offset, result.next_offset, result.append_time_ms) == (3, 6, 6000)
@@ -115,7 +115,7 @@ def test_append_writes_all_frames_of_a_call_or_none(log):
 
 
 def test_append_refuses_an_older_leader_epoch_and_records_newer_ones(log):
-    """A stale leader's append is refused; epochs and where they began are kept."""
+    """A stale leader's append is refused; epochs and their first offsets are kept."""
     append(log, frame(2), leader_epoch=3)
     append(log, frame(2), leader_epoch=5)
     with pytest.raises(FencedLeaderEpochError, match="older than 5"):
@@ -123,8 +123,8 @@ def test_append_refuses_an_older_leader_epoch_and_records_newer_ones(log):
     assert log.leader_epochs == ((3, 0), (5, 2))
 
 
-def test_follower_writes_the_leaders_bytes_and_ends_up_with_the_same_files():
-    """Replicas are equal byte by byte, indexes included."""
+def test_follower_writes_the_leaders_bytes_and_has_the_same_files():
+    """Replicas are byte-identical, indexes included."""
     leader_files, follower_files = FaultyFiles(), FaultyFiles()
     with open_directory(leader_files) as one, open_directory(follower_files) as other:
         leader, follower = open_log(one), open_log(other)
@@ -139,8 +139,8 @@ def test_follower_writes_the_leaders_bytes_and_ends_up_with_the_same_files():
         assert index_files(follower_files) == index_files(leader_files)
 
 
-def test_follower_refuses_frames_that_do_not_continue_its_log_or_are_anothers(log):
-    """Followers verify all checksums, the stamp's for this very partition."""
+def test_follower_refuses_frames_that_do_not_continue_its_log_or_belong_to_another(log):
+    """Followers verify all checksums, and that the stamp is for this very partition."""
     with open_directory() as directory:
         leader = directory.log("t", 1, TOPIC_ID, SMALL)
         append(leader, frame(2))
@@ -157,7 +157,7 @@ def test_follower_refuses_frames_that_do_not_continue_its_log_or_are_anothers(lo
 
 
 def test_log_rolls_segments_at_their_size_and_reads_across_them(log):
-    """W3: a partition is a set of segment files of equal size; the broker appends to the last one."""
+    """W3: a partition is a set of segment files of equal size, and the broker appends to the last one."""
     end = fill(log, 60, rows=5)
     assert end == 300
     assert len(log.segment_base_offsets) > 3
@@ -166,7 +166,7 @@ def test_log_rolls_segments_at_their_size_and_reads_across_them(log):
 
 
 def test_log_rolls_a_segment_whose_first_frame_is_segment_ms_old():
-    """``segment.ms``: an append rolls by age, and so does the scheduler on an idle log."""
+    """``segment.ms``: an append rolls by age, as does the scheduler on an idle log."""
     with open_directory() as directory:
         log = open_log(directory, topic_settings(segment_ms=1000))
         append(log, frame(), now_ms=0)
@@ -180,8 +180,8 @@ def test_log_rolls_a_segment_whose_first_frame_is_segment_ms_old():
 
 
 @pytest.mark.parametrize("max_bytes", [1, 500, 1500, 4096, 100_000])
-def test_read_answers_whole_frames_within_the_limit_but_at_least_one(log, max_bytes):
-    """Reads end at a frame's end, within the limit; a first frame above it comes alone."""
+def test_read_returns_whole_frames_within_the_limit_but_at_least_one(log, max_bytes):
+    """Reads end at a frame's end within the limit; a first frame above the limit is returned alone."""
     fill(log, 60, rows=5)
     assert len(read_frames(log, max_bytes=max_bytes)) == 60
     piece = log.read(7, max_bytes=max_bytes, upto=300)
@@ -194,7 +194,7 @@ def test_read_answers_whole_frames_within_the_limit_but_at_least_one(log, max_by
 
 
 def test_read_from_any_offset_finds_its_frame_whatever_was_read_before(log):
-    """Look-up by offset, through the sparse index, and from remembered positions."""
+    """Lookups by offset go through the sparse index, and from remembered positions."""
     end = fill(log, 80, rows=3)
     for offset in [*range(end), *range(end - 1, -1, -1)]:
         with log.read(offset, max_bytes=1, upto=end) as piece:
@@ -204,7 +204,7 @@ def test_read_from_any_offset_finds_its_frame_whatever_was_read_before(log):
 
 
 def test_read_ends_at_the_bound_exactly(log):
-    """Consumers see nothing at or above the high watermark: a frame that passes the bound is not served."""
+    """Consumers see nothing at or above the high watermark: a frame across the bound is not served."""
     fill(log, 20, rows=3)
     for upto in range(0, 61, 3):
         served = [header.next_offset for header, _ in read_frames(log, 0, upto=upto)]
@@ -214,7 +214,7 @@ def test_read_ends_at_the_bound_exactly(log):
     assert log.read(30, max_bytes=1000, upto=30) is None
 
 
-def test_read_out_of_range_names_what_is_there(log):
+def test_read_out_of_range_names_the_logs_range(log):
     """A fetch below the start or above the end is an error that names both."""
     fill(log, 2, rows=5)
     for offset in (-1, 11):
@@ -223,7 +223,7 @@ def test_read_out_of_range_names_what_is_there(log):
 
 
 def test_projected_read_equals_pruning_in_memory_for_frames_of_all_sizes():
-    """A pruned answer leaves chunks out and copies the rest byte by byte."""
+    """A pruned answer omits chunks and copies the rest byte for byte."""
     with open_directory() as directory:
         log = open_log(directory, topic_settings())
         schema = TopicSchema.untyped()
@@ -244,7 +244,7 @@ def test_projected_read_equals_pruning_in_memory_for_frames_of_all_sizes():
 
 
 def test_offset_for_timestamp_is_the_first_record_at_or_after_it(log):
-    """Look-up by time, within frames, across segments, with timestamps in no order."""
+    """Lookups by time work within frames, across segments, and with unordered timestamps."""
     times = [[100, 90, 105], [80, 80, 80], [300, 200, 100], [301, 302, 250]]
     flat = [time for group in times for time in group]
     for group in times:
@@ -258,7 +258,7 @@ def test_offset_for_timestamp_is_the_first_record_at_or_after_it(log):
     assert log.offset_for_timestamp(201) == (9, 301)
 
 
-def test_offset_for_timestamp_takes_the_append_time_where_the_log_sets_it():
+def test_offset_for_timestamp_uses_the_append_time_when_the_log_sets_it():
     """``message.timestamp.type=LogAppendTime``: the leader's clock counts."""
     with open_directory() as directory:
         log = open_log(directory, dataclasses.replace(SMALL, message_timestamp_type="LogAppendTime"))
@@ -284,8 +284,10 @@ def test_flush_mode_ack_counts_as_durable_only_what_was_fsynced():
         assert log.durable_end_offset == 2
 
 
-def test_flush_mode_interval_syncs_when_its_time_has_come_and_os_never():
-    """``flush.mode=interval`` and ``os``: appended counts as durable; the scheduler's step syncs, or does not."""
+def test_flush_mode_interval_syncs_when_due_and_os_never():
+    """``flush.mode=interval`` and ``os``: appended records count as durable; the scheduler's step syncs, or does
+    not.
+    """
     files = FaultyFiles()
     with open_directory(files) as directory:
         log = open_log(directory, topic_settings(flush_mode="interval", flush_ms=100))
@@ -303,8 +305,8 @@ def test_flush_mode_interval_syncs_when_its_time_has_come_and_os_never():
         assert log.durable_end_offset == 3
 
 
-def test_closed_log_refuses_everything_and_says_so():
-    """After ``close`` every call names the state."""
+def test_closed_log_refuses_every_call_by_name():
+    """After ``close`` every call fails with an error that says so."""
     directory = open_directory()
     log = open_log(directory)
     append(log, frame())

@@ -43,14 +43,14 @@ def header(
 
 
 class Log:
-    """Headers as a leader appends them: what the state lets through, at rising offsets."""
+    """Headers as a leader appends them: what the state accepts, at rising offsets."""
 
     def __init__(self) -> None:
         self.state = ProducerState()
         self.end = 0
 
     def append(self, sequence: int, count: int = 1, **fields: int) -> int | RepeatedFrame:
-        """The offset it got, or where it is already."""
+        """Returns the new offset, or where the frame is already."""
         sent = header(sequence, count, **fields)
         repeated = self.state.check(sent)
         if repeated is not None:
@@ -61,13 +61,13 @@ class Log:
         return offset
 
     def pass_time(self, from_ms: int, to_ms: int) -> None:
-        """Another producer's frames, none so far behind the one before that the log's time would not follow."""
+        """Appends another producer's frames, each close enough to the last that the log's time follows."""
         for number, at_ms in enumerate(range(from_ms, to_ms + LARGEST_STEP_MS, LARGEST_STEP_MS)):
             self.append(number, producer=99, now_ms=min(at_ms, to_ms))
 
 
-def test_producer_begins_at_sequence_zero_and_goes_on_without_a_gap():
-    """An unknown producer begins at 0; each frame where the last one ended."""
+def test_producer_begins_at_sequence_zero_and_continues_without_a_gap():
+    """An unknown producer begins at 0, and each frame where the last one ended."""
     log = Log()
     with pytest.raises(UnknownProducerIdError, match=r"producer 1 .* sequence 3"):
         log.append(3)
@@ -79,8 +79,10 @@ def test_producer_begins_at_sequence_zero_and_goes_on_without_a_gap():
     assert log.append(0, producer=2) == 6
 
 
-def test_repeated_frame_is_told_where_it_is_for_five_frames():
-    """A producer has five in flight at most. An older one is no retry: whether it was appended so, nobody knows."""
+def test_repeated_frame_is_found_among_the_last_five():
+    """A producer has at most five in flight. An older frame is no retry: nobody knows whether it was appended like
+    that.
+    """
     log = Log()
     for number in range(7):
         assert log.append(number * 10, 10, now_ms=number) == number * 10
@@ -92,8 +94,8 @@ def test_repeated_frame_is_told_where_it_is_for_five_frames():
     assert log.end == 70
 
 
-def test_retry_of_a_frame_before_all_that_the_log_has_of_its_producer_counts_as_appended():
-    """A replica that joined after records were deleted has never seen them, and may lead when the retry comes."""
+def test_retry_of_a_frame_before_its_producers_first_in_the_log_counts_as_appended():
+    """A replica that joined after records were deleted has never seen them, and may lead when the retry arrives."""
     state = ProducerState()
     for number in range(1, 5):
         state.add(header(number * 10, 10, offset=number * 10))
@@ -105,7 +107,7 @@ def test_retry_of_a_frame_before_all_that_the_log_has_of_its_producer_counts_as_
 
 @pytest.mark.parametrize(("sequence", "count"), [(25, 10), (60, 9), (60, 11), (15, 10), (65, 6), (10, 11)])
 def test_repeated_records_in_other_frames_are_refused(sequence, count):
-    """A retry keeps its frame: nobody can say which of these records are there."""
+    """A retry has the same frame: nobody can say which of these records are in the log."""
     log = Log()
     for number in range(7):
         log.append(number * 10, 10)
@@ -114,7 +116,7 @@ def test_repeated_records_in_other_frames_are_refused(sequence, count):
 
 
 def test_newer_epoch_begins_at_zero_and_fences_the_older():
-    """A producer that begins anew cannot be overtaken by what it sent before."""
+    """Earlier frames cannot overtake a producer that begins again."""
     log = Log()
     log.append(0, 5, epoch=3)
     with pytest.raises(OutOfOrderSequenceError, match="epoch 4 sent sequence 5, 0 comes next"):
@@ -126,8 +128,10 @@ def test_newer_epoch_begins_at_zero_and_fences_the_older():
     assert log.append(0, 5, epoch=4) == RepeatedFrame(5, 10, 0)
 
 
-def test_sequences_go_round_behind_the_largest():
-    """After 2^31 - 1 comes 0, in the middle of a frame and between two; repeats and gaps are told apart there too."""
+def test_sequences_wrap_after_the_largest():
+    """After 2^31 - 1 comes 0, in the middle of a frame and between two; repeats and gaps are distinguished there,
+    too.
+    """
     state = ProducerState()
     state.add(header(0, 4, offset=0))
     state.add(header(CIRCLE - 7, 4, offset=10))
@@ -143,7 +147,7 @@ def test_sequences_go_round_behind_the_largest():
 
 
 def test_producer_is_forgotten_a_day_after_its_last_frame():
-    """After that it begins at 0 again, and what it sent before is no duplicate of what it sends then."""
+    """After that it begins at 0 again, and its earlier frames are no duplicates of later ones."""
     log = Log()
     log.append(0, 2, now_ms=1000)
     log.append(2, 2, now_ms=2000)
@@ -153,14 +157,14 @@ def test_producer_is_forgotten_a_day_after_its_last_frame():
     log.append(0, now_ms=late_ms, producer=2)
     with pytest.raises(UnknownProducerIdError):
         log.append(4, now_ms=late_ms)
-    anew = log.append(0, 2, now_ms=late_ms)
-    assert isinstance(anew, int)
-    assert log.append(0, 2, now_ms=late_ms) == RepeatedFrame(anew, anew + 2, late_ms)
-    assert log.append(2, 2, now_ms=late_ms) == anew + 2
+    appended = log.append(0, 2, now_ms=late_ms)
+    assert isinstance(appended, int)
+    assert log.append(0, 2, now_ms=late_ms) == RepeatedFrame(appended, appended + 2, late_ms)
+    assert log.append(2, 2, now_ms=late_ms) == appended + 2
 
 
 def test_retry_is_known_after_a_clock_jumped_ahead():
-    """Another producer's frame is stamped a day ahead, or several in turn by clocks that differ: no time passed."""
+    """Another producer's frame is stamped a day ahead, or several by clocks that differ: no time has passed."""
     log = Log()
     log.append(0, 2, now_ms=1000)
     log.append(0, now_ms=1000 + 2 * EXPIRY_MS, producer=2)
@@ -171,8 +175,8 @@ def test_retry_is_known_after_a_clock_jumped_ahead():
     assert ProducerState.decode(log.state.encode()).check(header(0, 2)) == RepeatedFrame(0, 2, 1000)
 
 
-def test_snapshot_of_before_is_read():
-    """Version 2 has the newest append time, and what that was at each producer's last frame."""
+def test_snapshot_of_an_earlier_version_is_read():
+    """Version 2 has the newest append time, and its value at each producer's last frame."""
     body = (
         struct.pack("<qI", 5000, 1) + struct.pack("<qhqqB", 7, 0, -1, 2000, 1) + struct.pack("<iiqqq", 0, 1, 0, 1, 2000)
     )
@@ -183,18 +187,18 @@ def test_snapshot_of_before_is_read():
     state.add(header(24, producer=8, now_ms=2000 + EXPIRY_MS))
     assert state.check(header(0, 2, producer=7)) == RepeatedFrame(0, 2, 2000)
     state.add(header(25, producer=8, now_ms=2001 + EXPIRY_MS))
-    assert state.check(header(0, 2, producer=7)) is None, "forgotten: it may begin anew"
+    assert state.check(header(0, 2, producer=7)) is None, "forgotten: it may begin again"
 
 
-def test_idle_log_forgets_nobody_and_its_producers_go_on():
-    """What passes meanwhile on a broker's clock is seen by no other replica."""
+def test_idle_log_forgets_nobody_and_its_producers_continue():
+    """No other replica sees the time that passes on a broker's clock."""
     log = Log()
     log.append(0, 2, now_ms=1000)
     assert log.append(2, 2, now_ms=1000 + 3 * EXPIRY_MS) == 2
     assert log.append(2, 2, now_ms=1000 + 3 * EXPIRY_MS) == RepeatedFrame(2, 4, 1000 + 3 * EXPIRY_MS)
 
 
-def test_clock_that_went_back_makes_no_producer_forgotten():
+def test_clock_that_went_back_lets_no_producer_be_forgotten():
     """Frames stamped with an earlier time are as new as the newest before them."""
     log = Log()
     log.append(0, 1, now_ms=50 * EXPIRY_MS, producer=2)
@@ -204,7 +208,7 @@ def test_clock_that_went_back_makes_no_producer_forgotten():
     assert log.append(2, 2, now_ms=3000) == 4
 
 
-def test_memory_is_that_of_a_days_producers_on_every_replica_and_after_every_start():
+def test_every_replica_remembers_a_days_producers_after_every_start():
     """Whether the state was followed from the first frame or from a snapshot on, it is the same, entry for entry."""
     followed = ProducerState()
     states = [followed]
@@ -226,12 +230,12 @@ def test_memory_is_that_of_a_days_producers_on_every_replica_and_after_every_sta
 
 @dataclass
 class Reference:
-    """Every frame ever appended, in a list; sequences are plain numbers, taken round only when they are compared."""
+    """Every frame ever appended, in a list; sequences are plain numbers, wrapped only when they are compared."""
 
     frames: list[tuple[int, int, int, int, int]] = field(default_factory=list)  # producer, epoch, sequence, count, at
 
     def expect(self, producer: int, epoch: int, sequence: int, count: int) -> type[PylogError] | tuple[int, int] | None:
-        """The error, (base offset or -1, next offset) of a repeated frame, or None: append it."""
+        """Returns the error, (base offset or -1, next offset) of a repeated frame, or None: append it."""
         own = [frame for frame in self.frames if frame[0] == producer]
         if not own:
             return None if sequence == 0 else UnknownProducerIdError
@@ -247,7 +251,7 @@ class Reference:
         behind = (following - sequence) % CIRCLE
         if behind > CIRCLE // 2:
             return OutOfOrderSequenceError
-        start = following - behind  # where it would lie if nothing were ever taken round
+        start = following - behind  # its sequence if nothing were ever wrapped
         at = 0
         for place, known in enumerate(chain):
             if (at, known[3]) == (start, count) and len(chain) - place <= 5:
@@ -269,8 +273,10 @@ sends = st.tuples(
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(sends, max_size=60), st.sampled_from([0, CIRCLE - 20]))
-def test_producer_state_answers_as_a_reference_that_remembers_all(sent, first):
-    """Appended, repeated or refused exactly as the whole history says; a state rebuilt or decoded is the same."""
+def test_producer_state_agrees_with_a_reference_that_remembers_all(sent, first):
+    """Frames are appended, repeated or refused exactly as the whole history requires; a rebuilt or decoded state is
+    the same.
+    """
     state, reference, headers = ProducerState(), Reference(), []
     end = 0
 
@@ -282,7 +288,7 @@ def test_producer_state_answers_as_a_reference_that_remembers_all(sent, first):
         reference.frames.append((producer, epoch, sequence, count, end))
         end += count
 
-    for sequence in range(0, first, LARGEST):  # near the end of the circle already
+    for sequence in range(0, first, LARGEST):  # near the wrap already
         take(1, 0, sequence, min(LARGEST, first - sequence))
     for producer, epoch, how, back, count in sent:
         sequence = reference_next(reference, producer, epoch)

@@ -1,4 +1,4 @@
-"""Which bytes of a file a read of some columns reads, and with how many calls."""
+"""Which bytes of a file a read of some columns touches, and with how many calls."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PATH = ROOT / "0.log"
 
 
 class CountingFiles(FaultyFiles):
-    """Notes which bytes were read."""
+    """Records which bytes were read."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class CountingFiles(FaultyFiles):
 
 
 def frame(base_offset: int, *sizes: int) -> bytes:
-    """One record whose columns have these sizes, each in a chunk of its own."""
+    """A frame of one record whose columns have these sizes, each in a chunk of its own."""
     columns = {
         name: pa.array([bytes([65 + index]) * size], pa.binary())
         for index, (name, size) in enumerate(zip(NAMES, sizes, strict=True))
@@ -73,16 +73,16 @@ def pruned(content: bytes, *columns: int) -> bytes:
     return b"".join(pruned_answer(data, columns) for _, data in iter_frames(memoryview(content)))
 
 
-def test_small_frames_come_with_the_read_of_the_first_header() -> None:
-    """Many small frames, one call."""
+def test_small_frames_are_read_with_the_first_header() -> None:
+    """Many small frames cost one call."""
     content = b"".join(frame(number, 50, 60, 70, 80) for number in range(20))
     answer, reads = read(content, 1, 3)
     assert answer == pruned(content, 1, 3)
     assert reads == [(0, len(content))]
 
 
-def test_large_chunks_that_nobody_asked_for_are_not_read() -> None:
-    """S6: of a megabyte only what is chosen; the next frame's header is looked at with a small read."""
+def test_large_unrequested_chunks_are_not_read() -> None:
+    """S6: of a megabyte only the chosen columns are read, and the next frame's header with a small read."""
     content = b"".join(frame(number, 100, 400_000, 100, 300) for number in range(5))
     answer, (first, *others) = read(content, 0, 3)
     assert answer == pruned(content, 0, 3)
@@ -90,7 +90,7 @@ def test_large_chunks_that_nobody_asked_for_are_not_read() -> None:
     assert max(size for _, size in others) <= 8 << 10
 
 
-def test_nothing_chosen_reads_heads_alone() -> None:
+def test_empty_selection_reads_only_heads() -> None:
     """Counting rows costs headers."""
     content = b"".join(frame(number, 100_000, 100_000, 100_000, 100_000) for number in range(5))
     answer, (_, *others) = read(content)
@@ -99,8 +99,8 @@ def test_nothing_chosen_reads_heads_alone() -> None:
 
 
 @pytest.mark.parametrize(("gap_bytes", "calls"), [(10_000, 1), (15_000, 1), (40_000, 2)])
-def test_what_lies_close_together_is_one_read(gap_bytes: int, calls: int) -> None:
-    """A small gap is cheaper read than another call; a large one is left out."""
+def test_close_chunks_are_one_read(gap_bytes: int, calls: int) -> None:
+    """A small gap is cheaper to read than another call; a large one is skipped."""
     content = frame(0, WINDOW_BYTES, 90_000, gap_bytes, 90_000)
     answer, reads = read(content, 1, 3)
     assert answer == pruned(content, 1, 3)
@@ -108,16 +108,16 @@ def test_what_lies_close_together_is_one_read(gap_bytes: int, calls: int) -> Non
     assert sum(size for _, size in reads[1:]) < 180_000 + (gap_bytes if calls == 1 else 0) + 3_000
 
 
-def test_read_begins_and_ends_with_the_frames_it_is_told() -> None:
-    """Those before and behind are another read's."""
+def test_read_begins_and_ends_with_the_given_frames() -> None:
+    """Frames before and after belong to other reads."""
     frames = [frame(number, 10, 20, 30, 40) for number in range(4)]
     start, end = len(frames[0]), len(b"".join(frames[:3]))
     answer, _ = read(b"".join(frames), 2, position=start, end=end, offset=1)
     assert answer == pruned(b"".join(frames[1:3]), 2)
 
 
-def test_nothing_behind_the_last_frame_is_read() -> None:
-    """But by the first read, which is a whole window."""
+def test_nothing_after_the_last_frame_is_read() -> None:
+    """The first read is an exception: it is a whole window."""
     frames = [frame(0, 400_000, 1, 1, 1), frame(1, 9, 9, 9, 9), frame(2, 9, 9, 9, 9)]
     end = len(frames[0] + frames[1])
     answer, (_, *others) = read(b"".join(frames), 1, end=end)
@@ -127,14 +127,14 @@ def test_nothing_behind_the_last_frame_is_read() -> None:
 
 @pytest.mark.parametrize("lacking_bytes", [1, 50_000])
 def test_file_that_ends_early_is_damage(lacking_bytes: int) -> None:
-    """W15: no answer is made of what is not there."""
+    """W15: nothing missing is ever answered."""
     content = frame(0, 200_000, 10, 10, 90_000)
     with pytest.raises(CorruptRecordError, match="its frames need it to"):
         read(content[: len(content) - lacking_bytes], 3, end=len(content))
 
 
 def test_frame_at_the_wrong_place_is_damage() -> None:
-    """W15: the header must say the offset that is due there."""
+    """W15: the header must have the expected offset."""
     content = frame(0, 10, 10, 10, 10) + frame(5, 10, 10, 10, 10)
     with pytest.raises(CorruptRecordError):
         read(content, 0)

@@ -1,4 +1,4 @@
-"""The segments of one log: when another begins, what goes, and what is found where."""
+"""The segments of one log: when a new one begins, which are removed, and where records are found."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Chain:
         self.rolled: list[int] = []
 
     def append(self, *rows: int, config: TopicSettings = CONFIG, now_ms: int = 0) -> None:
-        """A frame for each count of rows, all in one call."""
+        """Appends a frame for each count of rows, all in one call."""
         frames, offset = [], self.chain.end_offset
         for count in rows:
             frames.append(stored(count, offset, now_ms))
@@ -39,7 +39,7 @@ class Chain:
         self.chain.append(frames, config, now_ms=now_ms, on_roll=self.rolled.append)
 
     def flush(self) -> int:
-        """As the log's: how many files there were to sync."""
+        """Flushes as the log does; returns how many files had to be synced."""
         holds = self.chain.hold_unsynced()
         for held in holds:
             self.files.sync(held.descriptor)
@@ -47,7 +47,7 @@ class Chain:
         return len(holds)
 
     def reopened(self) -> SegmentChain:
-        """The same files, by a process that has read nothing of them yet."""
+        """The same files, opened by a process that has read nothing of them yet."""
         last = len(self.chain) - 1
         segments = [
             Segment(self.open_files, ROOT, base, index_interval_bytes=100, is_closed=number < last)
@@ -73,8 +73,8 @@ def stored(rows: int, offset: int, now_ms: int = 0) -> StampedFrame:
 SIZE = stored(1, 0)[1].frame_bytes
 
 
-def test_segment_takes_frames_until_the_next_would_not_fit() -> None:
-    """W29: to the byte; a segment is never empty, whatever a frame's size."""
+def test_segment_accepts_frames_until_the_next_would_not_fit() -> None:
+    """W29: the limit is exact; a segment is never empty, whatever a frame's size."""
     made = Chain()
     made.append(1, 1, 1, config=topic_settings(segment_bytes=2 * SIZE))
     assert (made.chain.base_offsets, made.rolled, made.chain.end_offset) == ((0, 2), [2], 3)
@@ -88,7 +88,7 @@ def test_segment_takes_frames_until_the_next_would_not_fit() -> None:
 
 
 def test_frames_of_one_call_are_one_write_for_each_segment_they_go_to() -> None:
-    """A frame alone would cost a call each."""
+    """A call for each frame would cost more."""
     made = Chain()
     made.files.calls.clear()
     made.append(1, 1, 1, 1, 1, config=topic_settings(segment_bytes=3 * SIZE))
@@ -121,7 +121,7 @@ def test_segment_ends_before_an_offset_that_its_index_cannot_name() -> None:
 
 
 def test_each_record_is_found_in_its_segment() -> None:
-    """One below all is looked for in the oldest, one above all in the newest, where it will be."""
+    """An offset below all is looked up in the oldest segment, one above all in the newest, where it will be."""
     made = Chain(10)
     made.append(2, 2, 2, config=topic_settings(segment_bytes=1))
     assert made.chain.base_offsets == (10, 12, 14)
@@ -131,7 +131,7 @@ def test_each_record_is_found_in_its_segment() -> None:
 
 
 def test_fsync_covers_every_segment_written_since_the_last_one() -> None:
-    """A segment that was closed meanwhile is not forgotten, nor synced twice."""
+    """A segment that was closed meanwhile is neither forgotten nor synced twice."""
     made = Chain()
     made.append(1, 1, 1, config=topic_settings(segment_bytes=1))
     assert made.flush() == 3
@@ -140,8 +140,8 @@ def test_fsync_covers_every_segment_written_since_the_last_one() -> None:
     assert made.flush() == 1
 
 
-def test_oldest_segments_go_and_owe_no_fsync_any_more() -> None:
-    """W29: their files are unlinked, durably; never the last one's."""
+def test_removed_oldest_segments_need_no_fsync() -> None:
+    """W29: their files are unlinked durably; the last segment always stays."""
     made = Chain()
     made.append(1, 1, 1, config=topic_settings(segment_bytes=1))
     gone = made.chain.find(0)
@@ -173,7 +173,9 @@ def test_oldest_segments_go_and_owe_no_fsync_any_more() -> None:
 def test_truncation_keeps_the_frames_that_end_at_the_offset_or_below(
     offset: int, bases: tuple[int, ...], end: int
 ) -> None:
-    """W13: a frame that has the offset goes whole; the last segment takes appends again, what was closed too."""
+    """W13: a frame that contains the offset is removed whole; the last segment accepts appends again, even a closed
+    one.
+    """
     made = Chain()
     config = topic_settings(segment_bytes=2 * stored(2, 0)[1].frame_bytes)
     made.append(2, 2, 2, 2, 1, config=config)
@@ -188,8 +190,8 @@ def test_truncation_keeps_the_frames_that_end_at_the_offset_or_below(
     assert again.all_loaded()[-1].next_offset == end + 3
 
 
-def test_hole_between_two_segments_is_damage_whenever_it_is_met() -> None:
-    """W15: what lacks at a segment's end is not passed over; the segment is looked at again each time."""
+def test_hole_between_two_segments_is_damage_whenever_it_is_found() -> None:
+    """W15: a gap at a segment's end is never skipped; the segment is checked again each time."""
     made = Chain()
     size = stored(2, 0)[1].frame_bytes
     made.append(2, 2, 2, 2, config=topic_settings(segment_bytes=2 * size))

@@ -1,4 +1,4 @@
-"""A disk's oldest call is known while it has not returned, whatever it is and whichever thread made it."""
+"""The oldest call that a disk has not answered is known, whatever it is and whichever thread made it."""
 
 import threading
 from pathlib import Path
@@ -15,7 +15,7 @@ PATH = Path("/data")
 
 
 class Disk:
-    """A directory over watched files whose clock stands where it is put."""
+    """A directory over watched files, with a clock that only tests move."""
 
     def __init__(self):
         self.now_s = 1_000.0
@@ -51,8 +51,8 @@ def test_oldest_call_is_none_when_all_have_returned(disk):
     assert disk.room.takes_appends
 
 
-def test_disk_stands_still_only_after_the_limit_and_no_more_when_it_goes_on(disk):
-    """It takes records until one call has waited for longer than the limit, and again when that has returned."""
+def test_disk_is_stalled_only_after_the_limit_and_until_it_answers(disk):
+    """It accepts records until one call has waited for longer than the limit, and again when that has returned."""
     disk.standing.stand_still("free_bytes")
     disk.begin(disk.room.look)
     disk.now_s += LIMIT_OF_STALL_S
@@ -65,7 +65,7 @@ def test_disk_stands_still_only_after_the_limit_and_no_more_when_it_goes_on(disk
 
 
 def test_oldest_of_several_calls_counts(disk):
-    """A younger call that returns, or one that comes later, changes nothing."""
+    """A younger call that returns, or a later one, changes nothing."""
     disk.standing.stand_still("free_bytes")
     disk.begin(lambda: disk.watched.free_bytes(PATH))
     disk.now_s += 10
@@ -95,15 +95,15 @@ def test_call_that_fails_has_returned(disk):
     ],
 )
 def test_each_call_that_waits_for_the_disk_is_watched(disk, operation, call):
-    """Whatever stands still, it is seen."""
+    """Whichever operation stalls, it is noticed."""
     disk.standing.stand_still(operation)
     disk.begin(lambda: call(disk.watched))
     disk.now_s += 7
     assert disk.watched.oldest_call_s == 7
 
 
-def test_watched_files_answer_as_those_below(disk):
-    """What is written through them is there."""
+def test_watched_files_behave_like_those_below(disk):
+    """Writes through them reach the files below."""
     descriptor = disk.watched.open(PATH / "f", create=True)
     disk.watched.write(descriptor, [b"ab", b"c"], 0)
     disk.watched.sync(descriptor)

@@ -1,4 +1,4 @@
-"""Brokers' membership over a ZooKeeper in memory, for unit tests: what they host is only noted."""
+"""Brokers' membership over a ZooKeeper in memory, for unit tests: what they host is only recorded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from broker_runtime.zookeeper.znodes import (
 
 
 class RecordingHosting:
-    """What the member told it to host."""
+    """Records what the member had it host."""
 
     def __init__(self):
         self.epochs = {}
@@ -104,17 +104,17 @@ class Broker:
             return self.member.refresh_topic(name)
 
     def state(self, name, partition=0):
-        """(leader, leader epoch, in-sync set) as this broker believes it to be."""
+        """Returns (leader, leader epoch, in-sync set) as this broker knows it."""
         state = self.member.state.topics[name].partitions[partition].state
         return state.leader, state.leader_epoch, state.isr
 
     def full_state(self, name, partition=0):
-        """The partition's state as this broker believes it to be."""
+        """The partition's state as this broker knows it."""
         return self.member.state.topics[name].partitions[partition].state
 
 
 class CountingClient:
-    """Passes everything on, and counts."""
+    """Forwards everything and counts."""
 
     def __init__(self, client):
         self._client = client
@@ -140,7 +140,7 @@ def settle(brokers, rounds=6):
 
 
 def put_in_sync(broker, name, in_sync, partition=0):
-    """What a leader writes."""
+    """Writes an in-sync set as a leader does."""
     path = partition_state_path(name, partition)
     node = broker.client.get(path)
     state = structs.replace(from_json(node.data, PartitionState, path), isr=in_sync)

@@ -29,7 +29,7 @@ LAG_MS = 10_000
 
 
 class ReplicatedBroker(Broker):
-    """One broker; `start` again after `stop`: its disk stays. All clocks are ``clock``."""
+    """One broker; it can `start` again after `stop`, with its disk. All clocks are ``clock``."""
 
     def __init__(self, server, broker_id, clock, *, min_free_bytes=0, files=None):
         self.server, self.broker_id, self.clock = server, broker_id, clock
@@ -42,7 +42,7 @@ class ReplicatedBroker(Broker):
         self.directory = LogDirectory.open(DATA, cluster_id="c", broker_id=self.broker_id, files=self.files)
         self.registry = PartitionRegistry()
         self.fetchers = {}
-        self.rung = []
+        self.wakeups = []
         self.hosting = Hosting(
             self.registry,
             [self.directory],
@@ -50,7 +50,7 @@ class ReplicatedBroker(Broker):
             min_free_bytes=self.min_free_bytes,
             followers=self,
             now_ms=lambda: self.clock[0],
-            on_in_sync_news=lambda: self.rung.append(1),
+            on_in_sync_news=lambda: self.wakeups.append(1),
             on_damage=lambda: self.member.wake(),
         )
         identity = BrokerIdentity(
@@ -78,7 +78,7 @@ class ReplicatedBroker(Broker):
         self.member.join()
 
     def stop(self, *, clean=True):
-        """The process ends, in order or not."""
+        """Ends the process, in order or not."""
         if clean:
             self.member.leave()
             self.directory.close()
@@ -86,7 +86,7 @@ class ReplicatedBroker(Broker):
             self.files.kill()
         self.client.close()
 
-    # --- whom it follows ---
+    # --- its leaders ---
 
     def follow(self, partition, leadership):
         self.unfollow(T0)
@@ -102,7 +102,7 @@ class ReplicatedBroker(Broker):
             fetcher.unfollow(at)
 
     def request(self, leader_id):
-        """What it asks that broker now, and as whom."""
+        """Its next request to that broker, and its identity."""
         caller = follower(self.broker_id, self.member.broker_epoch)
         return self.fetchers[leader_id].next_request(caller.broker_epoch, self.clock[0]), caller
 
@@ -120,7 +120,7 @@ class ReplicatedBroker(Broker):
         return self.partition.log
 
     def append(self, *values):
-        """As the leader, one frame per value; durable here."""
+        """Appends as the leader, one frame per value; they are durable on this broker."""
         for value in values:
             pending = self.partition.append([frame(value)], acks=1, leader_epoch=-1, now_ms=NOW_MS)
             self.partition.complete(pending, acks=1, timeout_s=0)
@@ -140,7 +140,7 @@ class ReplicatedBroker(Broker):
         return sorted(path for path in self.files._names if path.parent == DATA / "t-0" and path.suffix == ".log")
 
     def flip(self, path, position):
-        """One bit on its disk."""
+        """Flips one bit on its disk."""
         flip(self.files, path, position)
 
     def set_aside(self):
@@ -148,7 +148,7 @@ class ReplicatedBroker(Broker):
 
 
 def live_on(brokers, clock, rounds=30):
-    """Everything that goes on in a cluster without faults, for a while."""
+    """Runs everything that happens in a cluster without faults, for a while."""
     for _ in range(rounds):
         clock[0] += 200
         for each in brokers.values():

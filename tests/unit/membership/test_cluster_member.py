@@ -39,7 +39,7 @@ def test_restarted_broker_leads_its_topics_again(server, broker):
 
 
 def test_lost_session_ends_the_roles_first_and_a_new_registration_follows(broker):
-    """The broker registers anew and takes part only with fresh epochs."""
+    """The broker registers again and serves only with fresh epochs."""
     broker.create("t")
     broker.client.expire()
     with pytest.raises(ZooKeeperUnavailableError):
@@ -50,8 +50,8 @@ def test_lost_session_ends_the_roles_first_and_a_new_registration_follows(broker
     assert broker.create("u").partitions[0].state.leader == 1
 
 
-def test_leader_stays_while_zookeeper_is_away_and_changes_of_topics_wait(broker):
-    """W26: established leaders serve on."""
+def test_leader_stays_while_zookeeper_is_away_and_topic_changes_wait(broker):
+    """W26: established leaders continue to serve."""
     broker.create("t")
     broker.client.suspend()
     broker.member.step(0)
@@ -60,11 +60,11 @@ def test_leader_stays_while_zookeeper_is_away_and_changes_of_topics_wait(broker)
         broker.create("u")
     broker.client.resume()
     broker.member.step(0)
-    assert broker.member.broker_epoch == 1, "the session went on"
+    assert broker.member.broker_epoch == 1, "the session continued"
     broker.create("u")
 
 
-def test_broker_that_is_not_the_controller_refuses_changes_and_takes_over_when_it_is_gone(server, broker):
+def test_other_broker_refuses_changes_and_takes_over_when_the_controller_is_gone(server, broker):
     other = Broker(server, broker_id=2)
     other.member.join()
     with pytest.raises(NotControllerError):
@@ -81,8 +81,8 @@ def test_second_broker_of_the_same_id_cannot_join(server, broker):
         Broker(server, instance="elsewhere").member.join()
 
 
-def test_broker_whose_id_was_taken_while_its_session_had_ended_says_so_once_and_has_left(server, broker):
-    """As when it starts: two brokers of one id are one too many, and the one that is registered stays."""
+def test_broker_whose_id_was_taken_after_its_session_ended_reports_it_once_and_leaves(server, broker):
+    """This is as at its start: two brokers with one id are one too many, and the registered one stays."""
     broker.create("t")
     broker.client.expire()
     Broker(server, instance="others-data").member.join()
@@ -104,7 +104,7 @@ def test_deletion_that_was_decided_is_finished_by_the_next_start(server, broker)
     assert successor.member.state.topics == {}
 
 
-def test_logs_that_could_not_be_removed_are_so_later_and_the_name_is_free_at_once(broker):
+def test_logs_that_could_not_be_removed_are_removed_later_and_the_name_is_free_at_once(broker):
     topic = broker.create("t")
     real, calls = broker.hosting.remove_logs, []
 
@@ -125,7 +125,7 @@ def test_logs_that_could_not_be_removed_are_so_later_and_the_name_is_free_at_onc
     assert broker.client.children(DELETED_LOGS) == []
 
 
-def test_leaving_gives_registration_and_claim_up(server, broker):
+def test_leaving_gives_up_registration_and_claim(server, broker):
     broker.create("t")
     broker.member.leave()
     assert broker.hosting.led == set()
@@ -135,7 +135,7 @@ def test_leaving_gives_registration_and_claim_up(server, broker):
 
 
 def test_step_after_leaving_does_not_register_again(server, broker):
-    """The loop may still run once when the broker stops: it must not take the roles back."""
+    """The loop may still run once when the broker stops: it must not restore its roles."""
     broker.create("t")
     broker.member.leave()
     broker.member.wake()
@@ -152,8 +152,8 @@ def test_leaving_without_zookeeper_is_no_error(broker):
     assert not broker.member.controller.is_active
 
 
-def test_what_could_not_be_hosted_is_tried_again_without_news(broker):
-    """A disk that was full for a while: nothing in ZooKeeper changes when it has room again."""
+def test_failed_hosting_is_retried_without_a_change(broker):
+    """A disk was full for a while: nothing in ZooKeeper changes when it has room again."""
     broker.create("t")
     broker.member.step(0)
     before = len(broker.hosting.retries)

@@ -1,4 +1,6 @@
-"""Damaged logs in a cluster: left, set aside, fetched again, and nothing committed rests on them meanwhile."""
+"""Damaged logs in a cluster: they leave the in-sync set, are set aside and fetched again, and no commit relies on
+them meanwhile.
+"""
 
 import pytest
 
@@ -22,7 +24,7 @@ def clock():
 
 @pytest.fixture
 def brokers(clock):
-    """Three; broker 1 leads t-0, which has some segments, and all are in sync."""
+    """Three brokers; broker 1 leads t-0, which has several segments, and all are in sync."""
     server = MemoryZooKeeper()
     made = {number: ReplicatedBroker(server, number, clock) for number in (1, 2, 3)}
     live_on(made, clock, 3)
@@ -37,7 +39,7 @@ def brokers(clock):
 
 
 def is_whole(brokers):
-    """Whether all replicas are in sync and the same, with everything that was committed."""
+    """Whether all replicas are in sync and identical, with everything committed."""
     leader = next(each for each in brokers.values() if each.partition.is_leader)
     frames = leader.frames()
     return (
@@ -53,43 +55,43 @@ def consume(broker, offset):
         topic="t", partition=0, topic_id=broker.partition.topic_id, offset=offset, leader_epoch=-1, max_bytes=1 << 20
     )
     request = FetchRequest(request_id=1, partitions=(wanted,), max_wait_ms=0, max_bytes=1 << 20)
-    (told,) = broker.answer(request, CLIENT).response.partitions
-    return told
+    (answer,) = broker.answer(request, CLIENT).response.partitions
+    return answer
 
 
 def restart_damaged(broker, *, clean, segment=-1, position=68):
-    """It stops, a bit of its log flips, and it begins anew."""
+    """Stops the broker, flips a bit of its log, and starts it again."""
     broker.stop(clean=clean)
     broker.flip(broker.segments()[segment], position)
     broker.start()
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_follower_whose_log_is_found_damaged_at_its_start_is_made_whole_from_its_leader(brokers, clock, clean):
-    """Below the high watermark it is fetched again; the damaged log is kept aside."""
+def test_follower_with_a_log_found_damaged_at_its_start_is_repaired_from_its_leader(brokers, clock, clean):
+    """Its records below the high watermark are fetched again; the damaged log is set aside."""
     restart_damaged(brokers[3], clean=clean)
     live_on(brokers, clock)
     assert is_whole(brokers)
     assert len(brokers[3].set_aside()) == 1
-    assert brokers[1].state("t")[:2] == (1, 0), "a log that told nothing needs no new leader epoch"
+    assert brokers[1].state("t")[:2] == (1, 0), "a log that reported nothing needs no new leader epoch"
     assert not brokers[1].member.state.disks
 
 
-def test_damage_is_told_to_the_cluster_until_the_log_is_set_aside(brokers, clock):
-    """Who tells it is rung when there is nothing to tell any more. It concerns nobody who elects."""
+def test_damage_is_reported_to_the_cluster_until_the_log_is_set_aside(brokers, clock):
+    """The reporter is woken when there is nothing to report any more. Elections ignore it."""
     restart_damaged(brokers[3], clean=True)
     with pytest.raises(CorruptRecordError):
         brokers[3].log.log_end_offset  # noqa: B018
     brokers[3].updater.step(clock[0])
     brokers[1].member.step(0)
-    told = brokers[1].member.state.disks[3]
-    assert (told.damaged, told.directories, told.concerns("t", 0)) == ({"t": (0,)}, {}, False)
+    disks = brokers[1].member.state.disks[3]
+    assert (disks.damaged, disks.directories, disks.concerns("t", 0)) == ({"t": (0,)}, {}, False)
     (info,) = topic_info(brokers[1].member.state.topics["t"], brokers[1].member.state.disks).partitions
     assert info.damaged == (3,)
     brokers[3].member.step(0)  # leaves the in-sync set
-    brokers[3].rung.clear()
+    brokers[3].wakeups.clear()
     brokers[3].member.step(0)
-    assert (len(brokers[3].set_aside()), bool(brokers[3].rung)) == (1, True)
+    assert (len(brokers[3].set_aside()), bool(brokers[3].wakeups)) == (1, True)
     brokers[3].updater.step(clock[0])
     brokers[1].member.step(0)
     assert not brokers[1].member.state.disks
@@ -97,19 +99,19 @@ def test_damage_is_told_to_the_cluster_until_the_log_is_set_aside(brokers, clock
     assert is_whole(brokers)
 
 
-def test_damage_of_a_topic_that_is_gone_is_told_no_more(brokers, clock):
-    """Else another of its name, made soon after, would be taken for damaged."""
+def test_damage_of_a_deleted_topic_is_no_longer_reported(brokers, clock):
+    """Otherwise a new topic of that name would be taken for damaged."""
     restart_damaged(brokers[3], clean=True)
     with pytest.raises(CorruptRecordError):
         brokers[3].log.log_end_offset  # noqa: B018
     assert len(brokers[3].hosting.damaged_logs()) == 1
-    brokers[3].rung.clear()
+    brokers[3].wakeups.clear()
     brokers[3].hosting.forget_topic("t")
-    assert (brokers[3].hosting.damaged_logs(), bool(brokers[3].rung)) == ([], True)
+    assert (brokers[3].hosting.damaged_logs(), bool(brokers[3].wakeups)) == ([], True)
 
 
-def test_damaged_follower_is_out_of_the_in_sync_set_before_its_log_is_set_aside(brokers, clock):
-    """Else it could be elected with an empty log when its leader dies."""
+def test_damaged_follower_leaves_the_in_sync_set_before_its_log_is_set_aside(brokers, clock):
+    """Otherwise it could be elected with an empty log when its leader dies."""
     restart_damaged(brokers[3], clean=True)
     assert 3 in brokers[1].state("t")[2]
     with pytest.raises(CorruptRecordError):
@@ -129,8 +131,8 @@ def test_damaged_follower_is_out_of_the_in_sync_set_before_its_log_is_set_aside(
     assert is_whole(brokers)
 
 
-def test_damaged_leader_gives_its_leadership_up_and_is_made_whole(brokers, clock):
-    """What is flipped in a closed segment of a log closed in order is found when it is read; clients ask the next."""
+def test_damaged_leader_gives_up_its_leadership_and_is_repaired(brokers, clock):
+    """Damage in a closed segment of a cleanly closed log is found when it is read; clients ask the next leader."""
     for each in brokers.values():
         each.stop()
     brokers[1].flip(brokers[1].segments()[1], 300)
@@ -141,9 +143,9 @@ def test_damaged_leader_gives_its_leadership_up_and_is_made_whole(brokers, clock
     assert not brokers[1].log.is_damaged
     second = int(brokers[1].segments()[1].stem)
     assert consume(brokers[1], 0).next_offset == second
-    told = consume(brokers[1], second)
-    assert (told.row, told.error.code) == (-1, "NOT_LEADER_OR_FOLLOWER")
-    assert "gives it up to another" in told.error.message
+    answer = consume(brokers[1], second)
+    assert (answer.row, answer.error.code) == (-1, "NOT_LEADER_OR_FOLLOWER")
+    assert "gives it up to another" in answer.error.message
     with pytest.raises(NotLeaderOrFollowerError, match="gives it up to another"), brokers[1].partition.refusing():
         brokers[1].frames()
     epoch = brokers[1].partition.leader_epoch
@@ -157,7 +159,7 @@ def test_damaged_leader_gives_its_leadership_up_and_is_made_whole(brokers, clock
     assert len(brokers[1].set_aside()) == 1
 
 
-def test_leader_whose_log_is_found_damaged_by_its_first_use_gives_it_up(brokers, clock):
+def test_leader_with_a_log_found_damaged_by_its_first_use_gives_up_its_leadership(brokers, clock):
     restart_damaged(brokers[1], clean=True)
     brokers[1].member.step(0)
     assert brokers[1].partition.is_leader
@@ -166,8 +168,8 @@ def test_leader_whose_log_is_found_damaged_by_its_first_use_gives_it_up(brokers,
     assert len(brokers[1].set_aside()) == 1
 
 
-def test_only_replica_in_sync_stays_damaged_as_it_is(brokers, clock):
-    """Nobody has more: it is neither left nor set aside, whoever else there is."""
+def test_only_in_sync_replica_stays_damaged(brokers, clock):
+    """Nobody has more, so it neither leaves nor is set aside, whatever other replicas exist."""
     put_in_sync(brokers[1], "t", (1,))
     for each in brokers.values():
         each.stop()
@@ -190,8 +192,9 @@ def test_only_replica_in_sync_stays_damaged_as_it_is(brokers, clock):
 
 
 def test_leader_that_dies_before_its_damaged_follower_has_left_is_waited_for(brokers, clock):
-    """No committed record is lost: elected, the damaged one gives up to the dead one, which has all that is committed;
-    it never leads with an empty log."""
+    """No committed record is lost: when elected, the damaged replica yields to the dead one, which has everything
+    committed; it never leads with an empty log.
+    """
     brokers.pop(2).stop()
     live_on(brokers, clock, 3)
     restart_damaged(brokers[3], clean=True)
@@ -212,8 +215,8 @@ def test_leader_that_dies_before_its_damaged_follower_has_left_is_waited_for(bro
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_damaged_log_of_the_first_to_come_back_after_all_were_gone_is_made_whole_from_the_others(brokers, clock, clean):
-    """It leads alone until its log is found damaged; the others had all that is committed, and lead then."""
+def test_damaged_log_of_the_first_to_come_back_is_repaired_from_the_others(brokers, clock, clean):
+    """It leads alone until its log is found damaged; the others have everything committed, and lead then."""
     for each in brokers.values():
         each.stop(clean=clean)
     brokers[1].flip(brokers[1].segments()[-1], 68)
@@ -226,8 +229,8 @@ def test_damaged_log_of_the_first_to_come_back_after_all_were_gone_is_made_whole
     assert len(brokers[1].set_aside()) == 1
 
 
-def test_leader_alone_with_a_sound_log_rules_the_others_out_before_it_commits_more(clock):
-    """What it commits with ``min.insync.replicas`` of 1, the others have not: they are no help from then on."""
+def test_leader_with_the_only_sound_log_rules_out_the_others_before_it_commits_more(clock):
+    """With ``min.insync.replicas`` of 1 it commits records that the others lack: they are not eligible any more."""
     server = MemoryZooKeeper()
     brokers = {number: ReplicatedBroker(server, number, clock) for number in (1, 2)}
     live_on(brokers, clock, 3)
@@ -250,8 +253,8 @@ def test_leader_alone_with_a_sound_log_rules_the_others_out_before_it_commits_mo
     assert other.frames() == brokers[1].frames()
 
 
-def test_damaged_log_that_is_eligible_is_so_no_more_before_it_is_set_aside(brokers, clock):
-    """Else an empty one could come to be in sync when the leader's is damaged, too."""
+def test_damaged_log_stops_being_eligible_before_it_is_set_aside(brokers, clock):
+    """Otherwise an empty one could join the in-sync set when the leader's is damaged, too."""
     for number in (2, 3):
         brokers[number].stop()
     live_on({1: brokers[1]}, clock, 3)
@@ -273,8 +276,8 @@ def test_damaged_log_that_is_eligible_is_so_no_more_before_it_is_set_aside(broke
     assert brokers[1].full_state("t").eligible == ()
 
 
-def test_fetch_that_a_damaged_log_sent_before_it_was_set_aside_counts_nowhere(brokers, clock):
-    """A leader that stood still reads it later: it must not take the empty log into the in-sync set for it."""
+def test_fetch_sent_before_a_damaged_log_was_set_aside_does_not_count(brokers, clock):
+    """A frozen leader reads the fetch later: it must not add the empty log to the in-sync set because of it."""
     follower = brokers[3]
     put_in_sync(brokers[1], "t", (1, 2))
     live_on({number: brokers[number] for number in (1, 2)}, clock, 2)
@@ -296,7 +299,7 @@ def test_fetch_that_a_damaged_log_sent_before_it_was_set_aside_counts_nowhere(br
 
 
 @pytest.mark.parametrize("is_written", [True, False])
-def test_leaving_whose_outcome_is_unknown_is_tried_again(brokers, clock, is_written):
+def test_leave_whose_outcome_is_unknown_is_retried(brokers, clock, is_written):
     restart_damaged(brokers[3], clean=True)
     transaction = brokers[3].client.transaction
     tries = []
@@ -315,8 +318,8 @@ def test_leaving_whose_outcome_is_unknown_is_tried_again(brokers, clock, is_writ
     assert is_whole(brokers)
 
 
-def test_damaged_log_that_is_eligible_is_kept_while_zookeeper_takes_no_writes(brokers, clock):
-    """Nobody knows yet that it is so no more."""
+def test_damaged_eligible_log_is_kept_while_zookeeper_accepts_no_writes(brokers, clock):
+    """Nobody knows yet that the log is not eligible any more."""
     for number in (2, 3):
         brokers[number].stop()
     live_on({1: brokers[1]}, clock, 3)
@@ -351,8 +354,8 @@ def test_state_that_changes_meanwhile_is_read_again(brokers, clock):
     assert is_whole(brokers)
 
 
-def test_log_that_cannot_be_set_aside_is_so_later(brokers, clock):
-    """Until then it hosts nothing for the partition."""
+def test_log_that_cannot_be_set_aside_is_set_aside_later(brokers, clock):
+    """Until then the broker hosts nothing for the partition."""
     restart_damaged(brokers[3], clean=True)
     rename = brokers[3].files.rename
     failures = []
@@ -369,9 +372,10 @@ def test_log_that_cannot_be_set_aside_is_so_later(brokers, clock):
     assert is_whole(brokers)
 
 
-def test_partition_whose_only_replica_in_sync_is_damaged_is_had_back_from_another_by_hand(brokers, clock):
+def test_partition_whose_only_in_sync_replica_is_damaged_can_be_restored_from_another_by_hand(brokers, clock):
     """The last broker to stop in order is alone in sync. The others hold what was acknowledged before they left: the
-    damaged one is stopped, one of them is elected uncleanly, and makes it whole."""
+    damaged one is stopped, one of them is elected uncleanly and repairs it.
+    """
     put_in_sync(brokers[1], "t", (1,))
     for each in brokers.values():
         each.stop()
@@ -386,8 +390,8 @@ def test_partition_whose_only_replica_in_sync_is_damaged_is_had_back_from_anothe
     live_on(brokers, clock)
     controller = next(each for each in brokers.values() if each.member.controller.is_active)
     movements = MovementService(controller.member, controller.registry, now_ms=lambda: clock[0])
-    told = movements.elect_leaders(CLIENT, ElectLeadersRequest(partitions=(("t", 0),), election="unclean"))
-    assert [elected[:2] for elected in told.elected] == [("t", 0)]
+    answer = movements.elect_leaders(CLIENT, ElectLeadersRequest(partitions=(("t", 0),), election="unclean"))
+    assert [elected[:2] for elected in answer.elected] == [("t", 0)]
     live_on(brokers, clock)
     assert sorted(brokers[2].state("t")[2]) == [2, 3]
     brokers[1] = damaged

@@ -1,4 +1,4 @@
-"""A disk that is full, or failed, gives its leaderships up where others can take them, and none goes back meanwhile."""
+"""A full or failed disk gives up its leaderships where others can take them, and none returns meanwhile."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def clock():
 
 @pytest.fixture
 def brokers(clock):
-    """Three, with t-0 on all of them, led by the first; a record in it."""
+    """Three brokers, with t-0 on all of them, led by the first; it has one record."""
     server = MemoryZooKeeper()
     brokers = {number: ReplicatedBroker(server, number, clock, min_free_bytes=LEAST) for number in (1, 2, 3)}
     live_on(brokers, clock, rounds=3)
@@ -47,8 +47,8 @@ def make_room(broker):
     broker.hosting.look_at_disk(broker.directory)
 
 
-def test_full_disk_gives_its_leadership_up_and_gets_it_back_when_there_is_room(brokers, clock):
-    """Another leads, and takes appends; the preferred leader leads again only when its disk has room."""
+def test_full_disk_gives_up_its_leadership_and_gets_it_back_when_there_is_room(brokers, clock):
+    """Another replica leads and accepts appends; the preferred leader leads again only when its disk has room."""
     first = leader_of(brokers)
     fill(brokers[first])
     with pytest.raises(LogStorageError, match=r"log\.dir\.min\.free\.bytes"):
@@ -59,7 +59,7 @@ def test_full_disk_gives_its_leadership_up_and_gets_it_back_when_there_is_room(b
     epoch = brokers[3].state("t")[1]
     live_on(brokers, clock, rounds=200)
     assert brokers[3].state("t")[1] == epoch  # no leadership moved in 40 seconds
-    assert first in in_sync_of(brokers)  # it has all there is
+    assert first in in_sync_of(brokers)  # it has all records
     brokers[second].append(b"b")
     live_on(brokers, clock, rounds=LAG_MS // 200 + 30)
     assert first not in in_sync_of(brokers)
@@ -70,8 +70,8 @@ def test_full_disk_gives_its_leadership_up_and_gets_it_back_when_there_is_room(b
     assert len(brokers[first].frames()) == 2
 
 
-def test_leader_stays_when_all_disks_are_full_and_is_read_on(brokers, clock):
-    """Nobody could take more, so no leadership moves; who has room first leads."""
+def test_leader_stays_when_all_disks_are_full_and_can_still_be_read(brokers, clock):
+    """No replica could accept more, so no leadership moves; the first one with room leads."""
     first = leader_of(brokers)
     others = sorted({1, 2, 3} - {first})
     for number in (*others, first):
@@ -89,7 +89,7 @@ def test_leader_stays_when_all_disks_are_full_and_is_read_on(brokers, clock):
 
 
 def test_failover_prefers_a_disk_with_room(brokers, clock):
-    """Of two that are in sync the one with room leads; the full one does where it is the only one left."""
+    """Of two in-sync replicas the one with room leads; the full one leads if it is the only one left."""
     first, second, third = brokers[3].member.state.topics["t"].record.assignment[0]
     fill(brokers[second])
     live_on(brokers, clock, rounds=3)
@@ -98,15 +98,15 @@ def test_failover_prefers_a_disk_with_room(brokers, clock):
     brokers[first].stop()
     brokers.pop(first)
     live_on(brokers, clock, rounds=20)
-    assert brokers[third].state("t")[:2] == (third, epoch + 1)  # at once, not by way of the full one
+    assert brokers[third].state("t")[:2] == (third, epoch + 1)  # at once, without the full one in between
     brokers[third].stop()
     brokers.pop(third)
     live_on(brokers, clock, rounds=20)
     assert brokers[second].state("t")[0] == second
 
 
-def test_failed_disk_is_not_elected_for_its_offline_log_again(brokers, clock):
-    """A log that an I/O error took offline leads no more until its broker is started anew."""
+def test_failed_disk_is_not_elected_again_for_its_offline_log(brokers, clock):
+    """A log that an I/O error took offline does not lead until its broker is restarted."""
     first = leader_of(brokers)
     brokers[first].files.faults = [Fault("sync")]
     with pytest.raises(LogStorageError):
@@ -116,6 +116,6 @@ def test_failed_disk_is_not_elected_for_its_offline_log_again(brokers, clock):
     assert leader_of(brokers) not in {None, first}
     live_on(brokers, clock, rounds=100)
     assert brokers[3].state("t")[1] == epoch
-    assert {broker_id: told.directories for broker_id, told in brokers[3].member.state.disks.items()} == {
+    assert {broker_id: disks.directories for broker_id, disks in brokers[3].member.state.disks.items()} == {
         first: {"/data": "failed"}
     }

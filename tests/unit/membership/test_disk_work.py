@@ -1,4 +1,4 @@
-"""A disk that stands still holds up the making, deleting and setting aside of its own logs, and nothing else."""
+"""A stalled disk delays the creation, deletion and setting aside of its own logs, and nothing else."""
 
 import threading
 import uuid
@@ -18,14 +18,14 @@ from tests.unit.membership.test_hosting import EPOCH, cluster, topic
 from tests.unit.membership.test_hosting_roles import topic as replicated_topic
 from tests.unit.standing_disk import LIMIT_S, StandingFiles
 
-PATIENCE_S = 0.6  # work that nothing holds up ends within it, also on a busy machine
+PATIENCE_S = 0.6  # work that is not stalled ends within it, even on a busy machine
 A, B = Path("/a"), Path("/b")
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 @contextmanager
 def working(*paths, limit_s=PATIENCE_S):
-    """A worker for each directory, and a semaphore that tells of each late end."""
+    """A worker for each directory, and a semaphore that counts late completions."""
     late, ended = threading.Semaphore(0), threading.Event()
     workers = {path: DiskWorker(path, on_late=late.release, limit_s=limit_s) for path in paths}
 
@@ -48,7 +48,7 @@ def working(*paths, limit_s=PATIENCE_S):
 
 
 class Disks:
-    """A broker's two directories in memory, and what it hosts there."""
+    """A broker's two directories in memory, and what it hosts in them."""
 
     def __init__(self, workers):
         self.files = {path: StandingFiles() for path in (A, B)}
@@ -86,8 +86,8 @@ def await_late(workers):
     assert workers[1].acquire(timeout=LIMIT_S)
 
 
-def test_disk_worker_hands_back_what_the_work_returns_and_raises():
-    """Work that ends in time is as if the caller had done it."""
+def test_disk_worker_returns_and_raises_what_the_work_does():
+    """Work that ends in time behaves as if the caller had done it."""
     with working(A) as (workers, _):
         assert workers[A].do(lambda: 7) == 7
         with pytest.raises(ZeroDivisionError):
@@ -95,8 +95,8 @@ def test_disk_worker_hands_back_what_the_work_returns_and_raises():
         assert workers[A].is_free
 
 
-def test_disk_worker_refuses_all_else_until_late_work_is_done():
-    """Work that takes too long goes on alone, other work is not begun before its end, and the end is told."""
+def test_disk_worker_refuses_other_work_until_late_work_is_done():
+    """Work that takes too long continues alone; other work does not begin before its end, which is reported."""
     with working(A) as (workers, late):
         goes_on, done = threading.Event(), []
 
@@ -115,8 +115,8 @@ def test_disk_worker_refuses_all_else_until_late_work_is_done():
         assert done == ["first", "second"]
 
 
-def test_late_work_that_fails_is_told_all_the_same():
-    """Whoever asked asks again, and learns what became of it."""
+def test_failed_late_work_is_reported_all_the_same():
+    """The caller asks again, and learns the outcome."""
     with working(A) as (workers, late):
         goes_on = threading.Event()
 
@@ -131,8 +131,8 @@ def test_late_work_that_fails_is_told_all_the_same():
         assert workers[A].do(lambda: 1) == 1
 
 
-def test_roles_on_other_disks_change_while_a_log_is_made_on_one_that_stands_still(disks, workers):
-    """Only what would be on that disk waits, and it is hosted when the disk goes on; no log is made twice."""
+def test_roles_on_other_disks_change_while_a_log_is_created_on_a_stalled_one(disks, workers):
+    """Only logs for that disk wait, and they are hosted when the disk recovers; no log is created twice."""
     disks.apply(topic("s", (1, 1), number=2))
     assert (disks.held(A), disks.held(B)) == (["s-0"], ["s-1"])
     disks.files[A].stand_still("open")
@@ -140,7 +140,7 @@ def test_roles_on_other_disks_change_while_a_log_is_made_on_one_that_stands_stil
     assert disks.led() == ["s-0", "s-1", "t-1"]
     assert {each.leader_epoch for each in disks.registry.hosted() if each.topic == "s"} == {1}
     assert list(disks.hosting.failures("t")) == [0]
-    for epoch in (2, 3):  # more roles change, and nothing is made on the other disk instead
+    for epoch in (2, 3):  # more roles change, and nothing is created on the other disk instead
         disks.apply(topic("s", (1, 1), number=2, leader_epoch=epoch), topic("t", (1, 1)))
     assert disks.held(B) == ["s-1", "t-1"]
     disks.files[A].go_on()
@@ -151,19 +151,19 @@ def test_roles_on_other_disks_change_while_a_log_is_made_on_one_that_stands_stil
     assert disks.hosting.failures("t") == {}
 
 
-def test_new_logs_are_made_where_no_work_is_held_up(disks):
-    """While one disk stands still, a new topic's logs go to the other."""
+def test_new_logs_are_created_where_no_work_is_stalled(disks):
+    """While one disk is stalled, a new topic's logs go to the other."""
     disks.apply(topic("s"))
     disks.files[B].stand_still("open")
-    disks.apply(topic("s"), topic("t", number=3))  # would be on the second disk, and is held up there
+    disks.apply(topic("s"), topic("t", number=3))  # would be on the second disk, and is stalled there
     disks.apply(topic("s"), topic("t", number=3), topic("u", (1, 1, 1), number=4))
     assert disks.led() == ["s-0", "u-0", "u-1", "u-2"]
     assert disks.held(A) == ["s-0", "u-0", "u-1", "u-2"]
     disks.files[B].go_on()
 
 
-def test_log_whose_making_failed_late_is_made_on_the_other_disk(disks, workers, monkeypatch):
-    """What was held up, and failed in the end, is tried elsewhere."""
+def test_log_whose_creation_failed_late_is_created_on_the_other_disk(disks, workers, monkeypatch):
+    """A stalled creation that failed in the end is tried elsewhere."""
     disks.files[A].stand_still("open")
     disks.apply(topic("t"))
     assert disks.led() == []
@@ -180,8 +180,8 @@ def test_log_whose_making_failed_late_is_made_on_the_other_disk(disks, workers, 
     assert disks.hosting.directory_of(T0) is disks.directories[B]
 
 
-def test_logs_of_a_deleted_topic_go_from_other_disks_while_one_stands_still(disks, workers):
-    """What is on that disk goes when it goes on; nothing of it is remembered then."""
+def test_logs_of_a_deleted_topic_are_removed_from_other_disks_while_one_is_stalled(disks, workers):
+    """Logs on that disk are deleted when it recovers, and are forgotten then."""
     disks.apply(topic("t", (1, 1)))
     topic_id = uuid.UUID(int=1).bytes
     disks.files[A].stand_still("open", "rename")
@@ -198,8 +198,8 @@ def test_logs_of_a_deleted_topic_go_from_other_disks_while_one_stands_still(disk
     assert disks.hosting.directory_of(T1) is None
 
 
-def test_replica_that_was_moved_away_holds_up_nobody_while_its_disk_stands_still(disks, workers):
-    """It is served no more at once; its files go when the disk goes on."""
+def test_moved_replica_delays_nobody_while_its_disk_is_stalled(disks, workers):
+    """It is not served any more at once; its files are deleted when the disk recovers."""
     disks.apply(topic("t", (1, 1)))
     disks.files[A].stand_still("rename")
     disks.apply(topic("t", (2, 1), leader_epoch=1))
@@ -214,8 +214,8 @@ def test_replica_that_was_moved_away_holds_up_nobody_while_its_disk_stands_still
     assert disks.hosting.failures("t") == {}
 
 
-def test_registration_does_not_wait_for_a_disk_that_stands_still(disks, workers):
-    """Its directory keeps the epoch it had, as one that cannot be written does; the others have the new one."""
+def test_registration_does_not_wait_for_a_stalled_disk(disks, workers):
+    """Its directory keeps its epoch, as an unwritable one does; the others get the new one."""
     own = OwnDisks(list(disks.directories.values()), disk_work=workers[0])
     ids = {path: directory.disk.disk_id for path, directory in disks.directories.items()}
     own.remember(1, ())
@@ -227,8 +227,8 @@ def test_registration_does_not_wait_for_a_disk_that_stands_still(disks, workers)
     assert own.remember(4, ()) == {ids[A]: 4, ids[B]: 4}
 
 
-def test_damaged_log_is_set_aside_once_though_its_disk_stands_still_meanwhile(disks, workers):
-    """The log that took its place is the one that is hosted when the disk goes on."""
+def test_damaged_log_is_set_aside_once_when_its_disk_stalls(disks, workers):
+    """Only the log that replaced it is hosted when the disk recovers."""
 
     def followed(leader_epoch):
         return replicated_topic(2, leader_epoch=leader_epoch, version=leader_epoch, in_sync=(2, 3), replicas=(1, 2, 3))
@@ -242,6 +242,6 @@ def test_damaged_log_is_set_aside_once_though_its_disk_stands_still_meanwhile(di
     disks.files[A].go_on()
     await_late(workers)
     disks.apply(followed(3))
-    anew = disks.registry.find("t", 0).log
-    assert (anew.is_damaged, anew.log_end_offset) == (False, 0)
+    recreated = disks.registry.find("t", 0).log
+    assert (recreated.is_damaged, recreated.log_end_offset) == (False, 0)
     assert len([name for name in disks.files[A].list(A) if name.endswith(".damaged")]) == 1

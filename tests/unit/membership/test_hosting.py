@@ -1,4 +1,4 @@
-"""What a broker hosts follows what the cluster says; data directories in a temporary directory."""
+"""A broker hosts what the cluster's state says; data directories are in a temporary directory."""
 
 import threading
 import time
@@ -66,16 +66,16 @@ def hosting(registry, directories):
     return Hosting(registry, directories, broker_id=1, min_free_bytes=0)
 
 
-def test_partitions_of_this_broker_are_led_and_those_of_others_are_elsewhere(hosting, registry):
-    """W12: the leader serves, nobody else."""
+def test_broker_leads_its_own_partitions_and_refuses_others(hosting, registry):
+    """W12: only the leader serves."""
     hosting.apply(cluster(topic(leaders=(1, 2))), EPOCH)
     assert registry.find("t", 0).require_leader() == 0
     with pytest.raises(NotLeaderOrFollowerError):
         registry.find("t", 1)
 
 
-def test_log_ends_tell_the_last_records_epoch_and_leave_out_what_is_not_open_here(hosting, registry):
-    """Whether or not the broker leads; of a log without records the epoch is -1."""
+def test_log_ends_have_the_last_records_epoch_and_omit_logs_not_open_here(hosting, registry):
+    """Log ends are reported whether or not the broker leads; without records the epoch is -1."""
     hosting.apply(cluster(topic(leaders=(1, 1, 2), leader_epoch=3)), EPOCH)
     registry.find("t", 0).append([frame(b"a", b"b", b"c", b"d")], acks=1, leader_epoch=3, now_ms=NOW_MS)
     hosting.step_down_all()
@@ -87,8 +87,8 @@ def test_log_ends_tell_the_last_records_epoch_and_leave_out_what_is_not_open_her
     )
 
 
-def test_log_ends_are_loaded_by_one_call_at_a_time_and_told_meanwhile_where_they_are(hosting, registry, directories):
-    """Whoever asks gives up soon, and asks again: what a slow disk takes long to load must not gather threads."""
+def test_log_ends_are_loaded_by_one_call_at_a_time_and_reported_where_known(hosting, registry, directories):
+    """Callers give up soon and ask again: a slow disk must not gather threads."""
     hosting.apply(cluster(topic(leaders=(1, 1, 1))), EPOCH)
     keys = [PartitionKey(topic="t", partition=number) for number in range(3)]
     first = registry.find("t", 0)
@@ -102,8 +102,8 @@ def test_log_ends_are_loaded_by_one_call_at_a_time_and_told_meanwhile_where_they
     assert not any(loading.locked() for loading in hosting._loading.values())
 
 
-def test_log_ends_leave_out_what_somebody_has_for_longer_than_a_moment(hosting, registry):
-    """A disk may stand still; the logs on others are told."""
+def test_log_ends_omit_logs_that_stay_locked(hosting, registry):
+    """A disk may be stalled; log ends on other disks are reported."""
     hosting.apply(cluster(topic(leaders=(1, 1))), EPOCH)
     keys = [PartitionKey(topic="t", partition=number) for number in range(2)]
     assert len(hosting.log_ends(keys)) == 2
@@ -130,7 +130,7 @@ def test_leader_of_an_earlier_registration_does_not_lead(hosting, registry):
         registry.find("t", 0).require_leader()
 
 
-def test_new_epoch_of_the_same_leader_is_taken_over(hosting, registry):
+def test_new_epoch_of_the_same_leader_is_adopted(hosting, registry):
     hosting.apply(cluster(topic()), EPOCH)
     partition = registry.find("t", 0)
     hosting.apply(cluster(topic(leader_epoch=3, broker_epoch=EPOCH + 1)), EPOCH + 1)
@@ -139,7 +139,7 @@ def test_new_epoch_of_the_same_leader_is_taken_over(hosting, registry):
 
 
 def test_nothing_is_loaded_by_hosting(hosting, registry):
-    """Start is lazy."""
+    """Start is lazy: nothing is loaded."""
     hosting.apply(cluster(topic(leaders=(1,) * 20)), EPOCH)
     assert not any(partition.log.is_loaded for partition in registry.hosted())
 
@@ -150,7 +150,7 @@ def test_partitions_are_spread_over_the_directories(hosting, directories):
     assert hosting.directory_of(TopicPartition("t", 5)) in directories
 
 
-def test_topic_that_is_gone_is_served_no_more_and_its_logs_stay_until_they_are_removed(hosting, registry, directories):
+def test_deleted_topic_is_not_served_and_its_logs_stay_until_they_are_removed(hosting, registry, directories):
     hosting.apply(cluster(topic(), topic("u", number=2)), EPOCH)
     hosting.apply(cluster(topic("u", number=2)), EPOCH)
     with pytest.raises(UnknownTopicOrPartitionError):
@@ -175,7 +175,7 @@ def test_log_of_an_earlier_topic_of_the_name_is_set_aside(hosting, registry, dir
     assert len(list(directories[0].path.glob("t-0.*.stray"))) == 1
 
 
-def test_changed_settings_act_on_the_open_log(hosting, registry):
+def test_changed_settings_apply_to_the_open_log(hosting, registry):
     hosting.apply(cluster(topic()), EPOCH)
     hosting.apply(cluster(topic(config={"segment.bytes": "64KiB"})), EPOCH)
     config = registry.find("t", 0).log.config
@@ -191,7 +191,7 @@ def test_stepping_down_ends_all_leaderships_until_the_next_look(hosting, registr
     assert registry.find("t", 0).is_leader
 
 
-def test_partition_that_cannot_be_opened_takes_no_other_with_it(hosting, registry, monkeypatch, directories):
+def test_partition_that_cannot_be_opened_affects_no_other(hosting, registry, monkeypatch, directories):
     for directory in directories:
         real = directory.log
 
@@ -207,10 +207,10 @@ def test_partition_that_cannot_be_opened_takes_no_other_with_it(hosting, registr
         registry.find("t", 0)
 
 
-def test_partition_that_could_not_be_opened_is_opened_at_the_next_try(
+def test_partition_that_could_not_be_opened_is_opened_at_the_next_attempt(
     hosting, registry, monkeypatch, directories, caplog
 ):
-    """A full disk that has room again: no news from ZooKeeper tells it."""
+    """A full disk has room again, which ZooKeeper does not report."""
     state = cluster(topic(leaders=(1, 1)))
 
     def refuse(*_):
@@ -223,13 +223,15 @@ def test_partition_that_could_not_be_opened_is_opened_at_the_next_try(
         assert list(hosting.failures("t")) == [0, 1]
         hosting.retry_failed(state, EPOCH)
         hosting.retry_failed(state, EPOCH)
-    assert len([record for record in caplog.records if "host partition" in record.getMessage()]) == 2, "each told once"
+    assert len([record for record in caplog.records if "host partition" in record.getMessage()]) == 2, (
+        "each logged once"
+    )
     hosting.retry_failed(state, EPOCH)
     assert hosting.failures("t") == {}
     assert registry.find("t", 0).require_leader() == registry.find("t", 1).require_leader() == 0
 
 
-def test_topic_that_is_gone_is_not_tried_again(hosting, registry, monkeypatch, directories):
+def test_deleted_topic_is_not_tried_again(hosting, registry, monkeypatch, directories):
     def refuse(*_):
         raise OSError(28, "No space left on device")
 
@@ -243,7 +245,7 @@ def test_topic_that_is_gone_is_not_tried_again(hosting, registry, monkeypatch, d
     assert registry.hosted() == []
 
 
-def test_leading_many_partitions_is_told_in_one_line(hosting, caplog):
+def test_leading_many_partitions_is_logged_in_one_line(hosting, caplog):
     with caplog.at_level("INFO"):
         hosting.apply(cluster(topic(leaders=(1,) * 40)), EPOCH)
     assert [r.getMessage() for r in caplog.records if r.getMessage().startswith("lead ")] == [
@@ -266,8 +268,8 @@ def test_directory_without_room_refuses_appends_until_there_is_room(registry, di
         partition.append([], acks=-1, leader_epoch=-1, now_ms=0)
 
 
-def test_new_partition_goes_where_it_can_be_made(hosting, registry, directories, monkeypatch):
-    """One disk is full, the others go on, with new partitions too."""
+def test_new_partition_is_created_where_that_works(hosting, registry, directories, monkeypatch):
+    """One disk is full; the others continue, with new partitions, too."""
     full = directories[0]
 
     def refuse(*_):
@@ -282,7 +284,7 @@ def test_new_partition_goes_where_it_can_be_made(hosting, registry, directories,
 
 
 def test_new_partition_avoids_a_directory_without_room(registry, directories, monkeypatch):
-    """``log.dir.min.free.bytes``: it would refuse every append."""
+    """``log.dir.min.free.bytes``: the directory would refuse every append."""
     monkeypatch.setattr(type(directories[0]), "usable_bytes", property(lambda each: 9 if each is directories[1] else 0))
     hosting = Hosting(registry, directories, broker_id=1, min_free_bytes=1)
     hosting.apply(cluster(topic(leaders=(1, 1))), EPOCH)
@@ -290,7 +292,7 @@ def test_new_partition_avoids_a_directory_without_room(registry, directories, mo
 
 
 def test_clock_that_jumps_ahead_deletes_nothing(hosting, registry):
-    """Retention acts on the time that passed since the broker began, whatever its clock says."""
+    """Retention uses the time that passed since the broker's start, whatever its clock says."""
     hosting.apply(cluster(topic(config={"retention.ms": "60000"})), EPOCH)
     partition = registry.find("t", 0)
     now_ms = time.time_ns() // 1_000_000
@@ -303,7 +305,7 @@ def test_clock_that_jumps_ahead_deletes_nothing(hosting, registry):
     assert partition.log_start == 1
 
 
-def test_partition_whose_last_in_sync_log_is_missed_here_is_not_begun_anew_before_someone_decides(
+def test_partition_whose_last_in_sync_log_is_missing_here_is_not_recreated_without_a_decision(
     hosting, registry, directories
 ):
     """Nothing takes the lost log's place until it is put back, or this broker is elected without it."""

@@ -1,4 +1,4 @@
-"""Whom a broker follows, what it leads and what it gives up, as the cluster says; directories in memory."""
+"""What a broker follows, leads and gives up according to the cluster's state; directories are in memory."""
 
 import uuid
 from pathlib import Path
@@ -30,7 +30,7 @@ def topic(
     moving=None,
     topic_id=1,
 ):
-    """One partition."""
+    """A topic of one partition."""
     state = PartitionState(
         leader=leader, leader_epoch=leader_epoch, isr=in_sync, controller_epoch=1, leader_broker_epoch=broker_epoch
     )
@@ -47,14 +47,14 @@ def topic(
 
 
 class RecordingPlan:
-    """Whom it was told to follow."""
+    """Records what it is to follow."""
 
     def __init__(self):
         self.followed = {}
-        self.told = 0
+        self.calls = 0
 
     def follow(self, partition, leadership):
-        self.told += 1
+        self.calls += 1
         self.followed[TopicPartition(partition.topic, partition.partition)] = (
             leadership.leader,
             leadership.leader_epoch,
@@ -80,12 +80,12 @@ def directory():
 
 
 @pytest.fixture
-def rung():
+def wakeups():
     return []
 
 
 @pytest.fixture
-def hosting(registry, plan, directory, rung):
+def hosting(registry, plan, directory, wakeups):
     return Hosting(
         registry,
         [directory],
@@ -93,7 +93,7 @@ def hosting(registry, plan, directory, rung):
         min_free_bytes=0,
         followers=plan,
         now_ms=lambda: 1_000,
-        on_in_sync_news=lambda: rung.append(1),
+        on_in_sync_news=lambda: wakeups.append(1),
     )
 
 
@@ -101,8 +101,8 @@ def apply(hosting, *topics):
     hosting.apply(ClusterState(topics={each.name: each for each in topics}), EPOCH)
 
 
-def test_replica_whose_leader_is_another_broker_follows_it_and_serves_nobody(hosting, registry, plan):
-    """W12: a follower serves none; it pulls from the leader."""
+def test_replica_follows_its_leader_and_serves_nobody(hosting, registry, plan):
+    """W12: a follower serves nobody; it pulls from the leader."""
     apply(hosting, topic(2, leader_epoch=4))
     partition = registry.find("t", 0)
     assert partition.role is Role.FOLLOWER
@@ -111,7 +111,7 @@ def test_replica_whose_leader_is_another_broker_follows_it_and_serves_nobody(hos
         partition.require_leader()
 
 
-def test_follower_that_is_elected_leads_and_follows_no_more(hosting, registry, plan):
+def test_elected_follower_leads_and_stops_following(hosting, registry, plan):
     """W13: an in-sync follower becomes leader."""
     apply(hosting, topic(2, leader_epoch=4))
     apply(hosting, topic(1, leader_epoch=5, version=1, in_sync=(1, 3)))
@@ -121,26 +121,26 @@ def test_follower_that_is_elected_leads_and_follows_no_more(hosting, registry, p
     assert plan.followed == {}
 
 
-def test_leader_that_is_deposed_follows_its_successor(hosting, registry, plan):
+def test_deposed_leader_follows_its_successor(hosting, registry, plan):
     apply(hosting, topic(1))
     apply(hosting, topic(3, leader_epoch=1, version=1))
     assert registry.find("t", 0).role is Role.FOLLOWER
     assert plan.followed == {T0: (3, 1)}
 
 
-def test_news_of_the_same_epoch_reach_the_leader_with_the_states_version(hosting, registry):
+def test_changes_within_an_epoch_reach_the_leader_with_the_states_version(hosting, registry):
     apply(hosting, topic(1))
     apply(hosting, topic(1, version=1, in_sync=(1, 2)))
     leadership = registry.find("t", 0).leadership
     assert (leadership.in_sync, leadership.version) == ({1, 2}, 1)
 
 
-def test_follower_is_told_again_only_when_its_state_changed(hosting, plan):
+def test_follower_is_updated_only_when_its_state_changed(hosting, plan):
     apply(hosting, topic(2))
     apply(hosting, topic(2, config={"retention.ms": "1d"}))
-    assert plan.told == 1
+    assert plan.calls == 1
     apply(hosting, topic(2, version=1, in_sync=(2, 3)))
-    assert plan.told == 2
+    assert plan.calls == 2
 
 
 @pytest.mark.parametrize("leader", [None, 1], ids=["nobody leads", "its own earlier registration leads"])
@@ -160,7 +160,7 @@ def test_stepping_down_ends_following_too_until_the_next_look(hosting, registry,
     assert plan.followed == {T0: (2, 0)}
 
 
-def test_replica_that_was_moved_away_is_removed_with_its_log(hosting, registry, plan, directory):
+def test_moved_replica_is_removed_with_its_log(hosting, registry, plan, directory):
     """W14: partitions move to another broker."""
     apply(hosting, topic(2))
     apply(hosting, topic(2, version=1, replicas=(2, 3), in_sync=(2, 3)))
@@ -172,7 +172,7 @@ def test_replica_that_was_moved_away_is_removed_with_its_log(hosting, registry, 
     assert plan.followed == {T0: (2, 0)}, "and comes back"
 
 
-def test_replica_that_was_moved_away_while_the_broker_was_down_is_removed_at_its_start(registry, plan):
+def test_replica_moved_while_the_broker_was_down_is_removed_at_its_start(registry, plan):
     files = FaultyFiles()
     directory = LogDirectory.open(Path("/data"), cluster_id="c", broker_id=1, files=files)
     hosting = Hosting(registry, [directory], broker_id=1, min_free_bytes=0, followers=plan)
@@ -187,7 +187,7 @@ def test_replica_that_was_moved_away_while_the_broker_was_down_is_removed_at_its
     assert directory.partitions == []
 
 
-def test_topic_that_is_gone_is_followed_no_more(hosting, plan):
+def test_deleted_topic_is_not_followed(hosting, plan):
     apply(hosting, topic(2))
     apply(hosting)
     assert plan.followed == {}
@@ -220,16 +220,17 @@ def test_partition_knows_how_many_replicas_must_be_in_sync(hosting, registry, ca
     assert registry.find("t", 0).min_in_sync_replicas == least, case
 
 
-def test_partition_rings_whoever_writes_in_sync_sets(hosting, registry, rung):
+def test_partition_wakes_the_in_sync_set_updater(hosting, registry, wakeups):
     apply(hosting, topic(1))
     registry.find("t", 0).on_in_sync_news()
-    assert rung == [1]
+    assert wakeups == [1]
 
 
-def test_damaged_log_is_set_aside_and_fetched_anew_once_nothing_rests_on_it(registry, plan):
-    """Damage is fetched again from another replica; while this one is in sync nobody knows that the other has all.
+def test_damaged_log_is_set_aside_and_fetched_again_once_nothing_relies_on_it(registry, plan):
+    """Damage is fetched again from another replica; while this one is in sync, nobody knows that the other has
+    everything.
 
-    A follower's records carry how far its leader had committed, so what a power failure tears looks like damage.
+    A follower's records carry the leader's high watermark, so a tail torn by a power failure looks like damage.
     """
     files = FaultyFiles()
     directory = LogDirectory.open(Path("/data"), cluster_id="c", broker_id=1, files=files)
@@ -243,14 +244,14 @@ def test_damaged_log_is_set_aside_and_fetched_anew_once_nothing_rests_on_it(regi
     assert registry.find("t", 0).log is damaged, "nobody leads"
     plan.followed.clear()
     apply(hosting, topic(2, leader_epoch=2, version=2, in_sync=(2, 3)))
-    anew = registry.find("t", 0)
-    assert anew.log.log_end_offset == 0
-    assert anew.role is Role.FOLLOWER
+    recreated = registry.find("t", 0)
+    assert recreated.log.log_end_offset == 0
+    assert recreated.role is Role.FOLLOWER
     assert plan.followed == {T0: (2, 2)}
     assert [name for name in files.list(Path("/data")) if name.endswith(".damaged")] != []
 
 
-def test_log_found_damaged_between_two_changes_is_fetched_anew_at_the_next_look(hosting, registry):
+def test_log_found_damaged_between_two_changes_is_fetched_again_at_the_next_look(hosting, registry):
     state = topic(2, in_sync=(2, 3))
     apply(hosting, state)
     damaged = registry.find("t", 0).log

@@ -1,4 +1,6 @@
-"""In-sync sets on their way into ZooKeeper: what is checked, and what the partition learns of each outcome."""
+"""Changes of in-sync sets on their way into ZooKeeper: what is checked, and what the partition learns of each
+outcome.
+"""
 
 import time
 import uuid
@@ -36,7 +38,7 @@ LAG_MS = 10_000
 
 
 class Client:
-    """Passes everything on; loses the reply of the next transaction, or fails before it, if told to."""
+    """Forwards everything; loses the reply of the next transaction, or fails before it, on request."""
 
     def __init__(self, client):
         self._client = client
@@ -98,7 +100,7 @@ class Leader:
         return register(client, identity, now_ms=0)
 
     def look(self):
-        """What the member does when it hears of a change."""
+        """Does what the member does when it learns of a change."""
         self.hosting.apply(ClusterState(topics=read_cluster(self.client).topics), self.memberships[1].epoch)
 
     def partition(self, number=0):
@@ -125,7 +127,7 @@ class Leader:
         return from_json(node.data, PartitionState, path)
 
 
-def test_lagging_replica_is_taken_out_and_everybody_is_told():
+def test_lagging_replica_is_removed_and_every_broker_learns_of_it():
     leader = Leader()
     leader.fetch(2, now_ms=0)
     leader.updater.step(LAG_MS)
@@ -143,8 +145,8 @@ def test_lagging_replica_is_taken_out_and_everybody_is_told():
 
 
 @pytest.mark.parametrize(("unproven", "eligible"), [((), (2,)), ((2,), ())])
-def test_lagging_replica_that_leaves_the_leader_alone_is_eligible_unless_it_is_unproven(unproven, eligible):
-    """Its machine lost power: what was acknowledged may not be in its log. The leader does not know that."""
+def test_replica_that_leaves_the_leader_alone_is_eligible_unless_it_is_unproven(unproven, eligible):
+    """Its machine lost power: it may lack acknowledged records. The leader does not know that."""
     leader = Leader(in_sync=(1, 2))
     state = msgspec.structs.replace(leader.state(), unproven=unproven)
     leader.client.set(partition_state_path("t", 0), to_json(state), version=-1)
@@ -156,7 +158,7 @@ def test_lagging_replica_that_leaves_the_leader_alone_is_eligible_unless_it_is_u
     assert (left.isr, left.unproven, left.eligible) == ((1,), (), eligible)
 
 
-def test_replica_that_has_caught_up_is_taken_in():
+def test_replica_that_has_caught_up_is_added():
     leader = Leader(in_sync=(1, 2))
     leader.fetch(3)
     leader.updater.step(0)
@@ -168,13 +170,13 @@ def test_replica_that_has_caught_up_is_taken_in():
     assert leader.client.transactions == before, "nothing is left to change"
 
 
-@pytest.mark.parametrize("what", ["registered anew", "gone", "stopping"])
-def test_replica_that_is_another_by_now_is_not_taken_in_and_others_are(what):
-    """Nobody re-adds a broker's earlier life, nor tries it again: acknowledgements would wait for it meanwhile."""
+@pytest.mark.parametrize("what", ["registered again", "gone", "stopping"])
+def test_replica_with_a_newer_registration_is_not_added_and_others_are(what):
+    """Nobody adds a broker's earlier registration, or tries to again: acknowledgements would wait for it meanwhile."""
     leader = Leader(in_sync=(1,), partitions=2)
     leader.fetch(3, number=0)
     leader.fetch(2, number=1)
-    if what == "registered anew":
+    if what == "registered again":
         leader.client.delete("/brokers/ids/3")
         leader.register(3)
     elif what == "gone":
@@ -193,7 +195,7 @@ def test_replica_that_is_another_by_now_is_not_taken_in_and_others_are(what):
 
 
 @pytest.mark.parametrize("when", ["before it is read", "before it is written"])
-def test_broker_that_is_no_replica_any_more_is_not_taken_in_and_others_are(when):
+def test_former_replica_is_not_added_and_others_are(when):
     """A move has ended, and the leader saw the new state's version with the old replicas."""
     leader = Leader(in_sync=(1,), partitions=2)
     leader.fetch(3, number=0)
@@ -214,8 +216,8 @@ def test_broker_that_is_no_replica_any_more_is_not_taken_in_and_others_are(when)
     assert leader.partition(0).in_sync == {1}
 
 
-def test_leader_that_has_left_the_cluster_changes_nothing_though_its_session_lasts():
-    """It stops: its registration is gone, and others decide."""
+def test_leader_that_has_left_the_cluster_changes_nothing_while_its_session_lasts():
+    """The broker is stopping: its registration is gone, and others decide."""
     leader = Leader(in_sync=(1, 2))
     leader.fetch(3)
     leader.client.before = lambda: leader.client.delete("/brokers/ids/1")
@@ -223,7 +225,7 @@ def test_leader_that_has_left_the_cluster_changes_nothing_though_its_session_las
     assert leader.state().isr == (1, 2)
 
 
-def test_state_that_the_controller_changed_meanwhile_is_left_and_the_others_are_written():
+def test_state_that_the_controller_changed_is_left_and_others_are_written():
     leader = Leader(in_sync=(1, 2), partitions=3)
     for number in range(3):
         leader.fetch(3, number=number)
@@ -237,7 +239,7 @@ def test_state_that_the_controller_changed_meanwhile_is_left_and_the_others_are_
     assert not leader.partition(1).is_leader
 
 
-def test_state_of_which_the_leader_does_not_know_yet_is_not_overwritten():
+def test_state_unknown_to_the_leader_is_not_overwritten():
     leader = Leader(in_sync=(1, 2))
     leader.fetch(3)
     elected = PartitionState(leader=2, leader_epoch=1, isr=(2,), controller_epoch=5, leader_broker_epoch=1)
@@ -246,8 +248,8 @@ def test_state_of_which_the_leader_does_not_know_yet_is_not_overwritten():
     assert leader.state() == elected
 
 
-def test_in_sync_set_that_the_controller_shrank_is_not_widened_by_a_leader_that_has_not_heard_of_it():
-    """Who was found dead does not come back through a change that is about another replica."""
+def test_in_sync_set_shrunk_by_the_controller_is_not_widened_by_an_unaware_leader():
+    """A broker that was found dead does not return through a change about another replica."""
     leader = Leader(in_sync=(1, 2))
     leader.fetch(3)
     shrunk = PartitionState(leader=1, leader_epoch=0, isr=(1,), controller_epoch=5, leader_broker_epoch=1)
@@ -261,8 +263,8 @@ def test_in_sync_set_that_the_controller_shrank_is_not_widened_by_a_leader_that_
 
 
 @pytest.mark.parametrize("was_written", [True, False])
-def test_write_whose_outcome_is_unknown_counts_as_possible_until_it_is_known(was_written):
-    """Whoever may be in the in-sync set holds the high watermark."""
+def test_write_of_unknown_outcome_counts_as_possible_until_it_is_known(was_written):
+    """Every replica that may be in the in-sync set holds back the high watermark."""
     leader = Leader(in_sync=(1, 2))
     leader.fetch(2)
     leader.fetch(3)
@@ -288,16 +290,16 @@ def test_nothing_is_proposed_without_a_registration_or_zookeeper():
     assert leader.state().isr == (1, 2)
     leader.memberships[1] = membership
     leader.updater.step(0)
-    assert leader.state().isr == (1, 2, 3), "what was not tried is tried at once"
+    assert leader.state().isr == (1, 2, 3), "a change that was not tried is tried at once"
 
 
-@pytest.mark.parametrize("is_registered_anew", [False, True])
-def test_write_of_an_earlier_session_is_not_sent(is_registered_anew):
-    """Not either once the broker is registered again: its roles are those of the life before."""
+@pytest.mark.parametrize("is_registered_again", [False, True])
+def test_write_of_an_earlier_session_is_not_sent(is_registered_again):
+    """It is not sent after the broker registered again either: its roles belong to the old registration."""
     leader = Leader(in_sync=(1, 2))
     leader.fetch(3)
     leader.client.expire()
-    if is_registered_anew:
+    if is_registered_again:
         leader.register(1)
     leader.updater.step(0)
     assert leader.state().isr == (1, 2)
@@ -318,8 +320,8 @@ def take_offline(log):
         log._state.fail("write", OSError(5, "Input/output error"))
 
 
-def test_leader_whose_log_is_offline_gives_its_leadership_up():
-    """An I/O error costs the broker its leadership there, where another can take it."""
+def test_leader_whose_log_is_offline_gives_up_its_leadership():
+    """An I/O error costs the broker its leadership there, if another can take it."""
     leader = Leader(in_sync=(1, 2))
     take_offline(leader.partition().log)
     leader.updater.step(0)
@@ -331,7 +333,7 @@ def test_leader_whose_log_is_offline_gives_its_leadership_up():
     assert leader.state() == state
 
 
-def test_leader_whose_log_is_offline_stays_where_nobody_else_is_in_sync():
+def test_leader_whose_log_is_offline_stays_when_nobody_else_is_in_sync():
     leader = Leader(in_sync=(1,))
     take_offline(leader.partition().log)
     leader.updater.step(0)
@@ -339,8 +341,8 @@ def test_leader_whose_log_is_offline_stays_where_nobody_else_is_in_sync():
 
 
 @pytest.mark.parametrize(("live", "in_sync"), [((1, 2, 3), (2, 3)), ((1, 3), (2, 3)), ((1,), (1,))])
-def test_last_in_sync_whose_log_is_offline_hands_over_to_those_that_are_eligible(live, in_sync):
-    """They have all that is committed: nothing is lost, and nobody needs to choose."""
+def test_last_in_sync_replica_with_an_offline_log_hands_over_to_eligible_ones(live, in_sync):
+    """They have everything committed: nothing is lost, and nobody needs to choose."""
     leader = Leader(in_sync=(1,))
     eligible = msgspec.structs.replace(leader.state(), eligible=(2, 3))
     leader.client.set(partition_state_path("t", 0), to_json(eligible), version=-1)
@@ -364,8 +366,8 @@ def test_last_in_sync_whose_log_is_offline_hands_over_to_those_that_are_eligible
         assert (state.leader, state.leader_epoch, state.eligible) == (None, 1, ())
 
 
-def test_last_in_sync_whose_disk_is_full_stays_though_others_are_eligible():
-    """It has what is not committed yet, too, and may have room again."""
+def test_last_in_sync_replica_with_a_full_disk_stays_when_others_are_eligible():
+    """It has uncommitted records as well, and may have room again."""
     leader = Leader(in_sync=(1,))
     eligible = msgspec.structs.replace(leader.state(), eligible=(2, 3))
     leader.client.set(partition_state_path("t", 0), to_json(eligible), version=-1)
@@ -383,7 +385,7 @@ def test_last_in_sync_whose_disk_is_full_stays_though_others_are_eligible():
 
 
 def test_wait_ends_when_it_was_woken_and_never_blocks_with_zero():
-    """What woke it is over then: the next wait is one again."""
+    """Once it was woken, the next wait is a new one."""
     updater = Leader().updater
     updater.wait(0)
     updater.wake()
@@ -392,8 +394,8 @@ def test_wait_ends_when_it_was_woken_and_never_blocks_with_zero():
     assert not updater._signal.is_set
 
 
-def test_round_waits_for_one_busy_partition_of_a_disk_and_proposes_for_the_others():
-    """Where a disk stands still, the round takes no longer for many partitions than for one, and is soon repeated."""
+def test_round_waits_for_one_busy_partition_per_disk_and_proposes_for_the_others():
+    """Where a disk is stalled, the round takes no longer for many partitions than for one, and is soon repeated."""
     cluster = Leader(partitions=60)
     busy = [cluster.partition(number) for number in range(59)]
     for partition in busy:

@@ -1,4 +1,4 @@
-"""Logs that are kept as diverged are told to the cluster for as long as they are there."""
+"""Logs kept as diverged are reported to the cluster as long as they exist."""
 
 import pytest
 
@@ -9,28 +9,28 @@ from tests.unit.membership.replicated import DATA, ReplicatedBroker
 KEPT = DATA / f"t-0.{'0' * 32}.diverged"
 
 
-def test_kept_log_is_told_until_it_is_deleted():
-    """Who tells it is rung when that changes, and only then."""
+def test_kept_log_is_reported_until_it_is_deleted():
+    """The reporter is woken when that changes, and only then."""
     broker = ReplicatedBroker(MemoryZooKeeper(), 1, [0])
 
-    def told():
+    def reported():
         broker.hosting.look_at_kept(broker.directory)
-        rings, broker.rung[:] = len(broker.rung), []
+        rings, broker.wakeups[:] = len(broker.wakeups), []
         broker.updater.step(0)
         broker.member.step(0)
         disks = broker.member.state.disks.get(1)
         return rings, None if disks is None else (disks.diverged, disks.directories, disks.concerns("t", 0))
 
     broker.files.make_directory(DATA / f"t-0.{'0' * 32}.damaged")
-    assert told() == (0, None)
+    assert reported() == (0, None)
     broker.files.make_directory(KEPT)
-    assert told() == (1, ((str(KEPT),), {}, False))
-    assert told() == (0, ((str(KEPT),), {}, False))
+    assert reported() == (1, ((str(KEPT),), {}, False))
+    assert reported() == (0, ((str(KEPT),), {}, False))
     broker.files.remove_tree(KEPT)
-    assert told() == (1, None)
+    assert reported() == (1, None)
 
 
-def test_log_that_is_to_be_set_aside_as_diverged_is_not_told_as_damaged():
+def test_diverged_log_to_be_set_aside_is_not_reported_as_damaged():
     """All its records can be read."""
     broker = ReplicatedBroker(MemoryZooKeeper(), 1, [0])
     broker.member.step(0)

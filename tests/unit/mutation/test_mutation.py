@@ -1,4 +1,4 @@
-"""How mutants are judged, and that each of the list can still be applied."""
+"""How mutants are judged, and that each in the list can still be applied."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SOURCE = "a = 1\nb = 3\nc = 3\n"
 
 
 class Fakes:
-    """Says of each copy what it was told to say, and notes what it was asked."""
+    """Returns the prepared outcomes for each copy, and records its calls."""
 
     def __init__(
         self,
@@ -90,15 +90,15 @@ def judged(root: Path, runs: Fakes, **changes: str | None):
 
 @pytest.mark.parametrize("each", ALL, ids=lambda each: each.name)
 def test_each_mutant_of_the_list_can_be_applied(each: Mutant) -> None:
-    """Its text stands in the product exactly once, and what it becomes is Python."""
+    """Its text is in the product exactly once, and the mutated file is valid Python."""
     source = (ROOT / each.file).read_text()
     assert source.count(each.old) == 1
     assert each.new != each.old
     compile(source.replace(each.old, each.new), each.file, "exec")
 
 
-def test_list_has_at_least_forty_mutants_with_names_sentences_and_tests_of_their_own() -> None:
-    """Nobody is in it twice, each says what it breaks, and names tests that exist."""
+def test_list_has_at_least_forty_distinct_mutants() -> None:
+    """Names are unique; each mutant says what it breaks, and names tests that exist."""
     assert len(ALL) >= 40
     assert [name for name, count in Counter(each.name for each in ALL).items() if count > 1] == []
     assert [each.name for each in ALL if not each.breaks.endswith(".") or not each.tests] == []
@@ -116,15 +116,15 @@ def test_mutant_that_a_test_kills_needs_no_simulation(root: Path) -> None:
     assert (root / FILE).read_text() == SOURCE
 
 
-def test_mutant_that_tests_let_live_is_killed_by_the_simulation(root: Path) -> None:
+def test_mutant_that_survives_the_tests_is_killed_by_the_simulation(root: Path) -> None:
     """A hundred seeds are the second judge."""
     runs = Fakes(seeds="seed 7")
     assert judged(root, runs).by == "seed 7"
-    assert runs.asked == ["tests", "100 seeds of groups", "7 seeds of groups"], "up to there without it"
+    assert runs.asked == ["tests", "100 seeds of groups", "7 seeds of groups"], "no simulation up to here"
 
 
 def test_mutant_that_nothing_kills_is_reported_as_a_survivor(root: Path) -> None:
-    """It is in the table with what it breaks, and the exit status is 1."""
+    """The table shows what it breaks, and the exit status is 1."""
     verdict = judged(root, Fakes())
     assert verdict.outcome is Outcome.SURVIVED
     assert exit_status([verdict]) == 1
@@ -133,8 +133,8 @@ def test_mutant_that_nothing_kills_is_reported_as_a_survivor(root: Path) -> None
     assert "a is one" in table([verdict])
 
 
-def test_survivor_with_a_reason_is_told_and_is_no_failure(root: Path) -> None:
-    """One that is equivalent may live; the reason is printed."""
+def test_survivor_with_a_reason_is_reported_and_is_no_failure(root: Path) -> None:
+    """An equivalent mutant may survive; the reason is printed."""
     verdict = judged(root, Fakes(), reason="a is never read")
     assert verdict.outcome is Outcome.EXCUSED
     assert exit_status([verdict]) == 0
@@ -142,7 +142,7 @@ def test_survivor_with_a_reason_is_told_and_is_no_failure(root: Path) -> None:
 
 
 def test_mutant_without_a_simulation_is_judged_by_its_tests_alone(root: Path) -> None:
-    """There is none for what only one side does."""
+    """No simulation covers code of only one side."""
     runs = Fakes()
     assert judged(root, runs, simulation=None).outcome is Outcome.SURVIVED
     assert runs.asked == ["tests"]
@@ -158,45 +158,45 @@ def test_mutant_without_a_simulation_is_judged_by_its_tests_alone(root: Path) ->
     ],
 )
 def test_mutant_that_cannot_be_applied_is_an_error(root: Path, changes: dict[str, str], message: str) -> None:
-    """It would look like a survivor, or like one that was killed."""
+    """It would look like a survivor, or like a killed one."""
     with pytest.raises(MutantError, match=message):
         apply(mutant(**changes), root)
     assert (root / FILE).read_text() == SOURCE
 
 
-def test_copy_that_is_not_what_is_imported_is_an_error(root: Path) -> None:
-    """Else the tests would judge the product as it is."""
+def test_copy_that_is_not_imported_is_an_error(root: Path) -> None:
+    """Otherwise the tests would judge the unchanged product."""
     with pytest.raises(MutantError, match="not from the copy"):
         judged(root, Fakes(foreign=True))
 
 
-def test_verdicts_are_told_and_keep_the_order_of_the_mutants(root: Path) -> None:
-    """Each as soon as it is known."""
-    runs, told = Fakes(seeds="seed 7"), []
+def test_verdicts_are_reported_and_keep_the_order_of_the_mutants(root: Path) -> None:
+    """Each verdict is reported as soon as it is known."""
+    runs, reported = Fakes(seeds="seed 7"), []
     first, second = mutant(), mutant(name="n", old="b = 3", new="b = 4")
-    verdicts = judge_all(root, [first, second], jobs=1, seeds=9, on_verdict=told.append, runs=runs)
+    verdicts = judge_all(root, [first, second], jobs=1, seeds=9, on_verdict=reported.append, runs=runs)
     assert [each.mutant for each in verdicts] == [first, second]
-    assert told == verdicts
+    assert reported == verdicts
     assert exit_status(verdicts) == 0
 
 
 def test_mutant_that_cannot_be_applied_is_undecided_and_the_others_are_judged(root: Path) -> None:
-    """It is told at once, not after an hour, and the run ends with 2."""
-    told: list[Verdict] = []
+    """It is reported at once, not after an hour, and the run ends with 2."""
+    reported: list[Verdict] = []
     gone, sound = mutant(name="gone", old="d"), mutant()
-    verdicts = judge_all(root, [sound, gone], jobs=1, seeds=9, on_verdict=told.append, runs=Fakes(seeds="seed 7"))
-    assert [(each.mutant.name, each.outcome) for each in told] == [
+    verdicts = judge_all(root, [sound, gone], jobs=1, seeds=9, on_verdict=reported.append, runs=Fakes(seeds="seed 7"))
+    assert [(each.mutant.name, each.outcome) for each in reported] == [
         ("gone", Outcome.UNDECIDED),
         ("m", Outcome.KILLED),
     ]
     assert [each.mutant.name for each in verdicts] == ["m", "gone"]
-    assert "0 times" in told[0].by
+    assert "0 times" in reported[0].by
     assert exit_status(verdicts) == 2
     assert "1 of 2 mutants are killed, 1 cannot be judged" in table(verdicts)
 
 
 def test_mutants_whose_tests_fail_without_them_are_undecided_and_the_others_are_judged(root: Path) -> None:
-    """What fails anyway kills nothing, and hides no other mutant."""
+    """A test that fails anyway kills nothing, and hides no other mutant."""
     runs = Fakes(seeds="seed 7", failing="tests/unit/test_b.py")
     bad = mutant(name="bad", old="b = 3", new="b = 4", tests=("tests/unit/test_b.py",))
     verdicts = judge_all(root, [bad, mutant()], jobs=1, seeds=9, on_verdict=lambda each: None, runs=runs)
@@ -206,7 +206,7 @@ def test_mutants_whose_tests_fail_without_them_are_undecided_and_the_others_are_
 
 @pytest.mark.parametrize("error", [MutantError("pytest ended with 4"), OSError("no process")])
 def test_mutant_whose_tests_do_not_run_is_undecided_and_the_others_are_judged(root: Path, error: Exception) -> None:
-    """Neither does it end the run."""
+    """It does not end the run either."""
     runs = Fakes(seeds="seed 7", raises=error)
     other = mutant(name="n", old="b = 3", new="b = 4")
     verdicts = judge_all(root, [mutant(), other], jobs=1, seeds=9, on_verdict=lambda each: None, runs=runs)
@@ -218,13 +218,13 @@ def test_mutant_whose_tests_do_not_run_is_undecided_and_the_others_are_judged(ro
 
 
 def test_simulation_that_fails_without_a_mutant_is_an_error(root: Path) -> None:
-    """A seed kills a mutant only if it holds without it."""
+    """A seed kills a mutant only if it passes without it."""
     with pytest.raises(MutantError, match=r"without any mutant: seed 1"):
         judged(root, Fakes(seeds="seed 1", always=True))
 
 
 def test_processes_import_and_test_the_copy(tmp_path: Path) -> None:
-    """Not what is installed; a failing test, a passing one and none at all are told apart."""
+    """The installed package is not used; failing, passing and missing tests are distinguished."""
     (tmp_path / "broker_runtime").mkdir()
     (tmp_path / "broker_runtime" / "__init__.py").write_text("NUMBER = 41\n")
     test = "from broker_runtime import NUMBER\n\n\ndef test_number():\n    assert NUMBER == 41\n"

@@ -1,4 +1,4 @@
-"""An in-sync set as its leader, broker 1, knows it, with the marks of the log beside it."""
+"""An in-sync set as its leader, broker 1, knows it, with the marks of its log."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ LAG_MS = 30_000
 
 
 class Led:
-    """The machine, and the marks of the log beside it."""
+    """The state machine, and the marks of its log."""
 
     def __init__(
         self, *, in_sync=(1, 2, 3), replicas=(1, 2, 3), eligible=(), log_end=100, high_watermark=100, epoch_start=0
@@ -23,7 +23,7 @@ class Led:
         )
         self.marks = LogMarks(epoch_start=epoch_start, high_watermark=high_watermark, log_end=log_end)
 
-    def tells(self, broker_id, end, *, now_ms=0, broker_epoch=1, durable_end=None, log_start=-1):
+    def reports(self, broker_id, end, *, now_ms=0, broker_epoch=1, durable_end=None, log_start=-1):
         fetch = FollowerFetch(
             broker_id=broker_id,
             broker_epoch=broker_epoch,

@@ -35,7 +35,7 @@ def leadership(
     leader: int | None = 1,
     version: int = 0,
 ) -> Leadership:
-    """Broker 1 leads, unless ``leader`` says otherwise."""
+    """A leadership of broker 1, unless ``leader`` says otherwise."""
     return Leadership(
         leader=leader,
         leader_epoch=epoch,
@@ -46,7 +46,7 @@ def leadership(
     )
 
 
-def tells(
+def reports(
     partition: Partition,
     broker_id: int,
     end: int,
@@ -57,7 +57,7 @@ def tells(
     leader_epoch: int | None = None,
     now_ms: int = 0,
 ) -> FollowerAnswer:
-    """A follower fetches: its log ends at ``end``, by default with what the leader has below it."""
+    """A follower fetches and so reports: its log ends at ``end``, by default with the leader's records below it."""
     if last_epoch is None:
         last_epoch = max((epoch for epoch, start in partition.log.leader_epochs if start < end), default=-1)
     fetch = FollowerFetch(
@@ -72,7 +72,7 @@ def tells(
 
 
 class RoomyDisk:
-    """A disk that takes records, unless ``takes_appends`` is false, and answers."""
+    """A disk that accepts records, unless ``takes_appends`` is false, and answers."""
 
     def __init__(self) -> None:
         self.takes_appends = True
@@ -86,7 +86,7 @@ class RoomyDisk:
 
 
 class Hosted:
-    """One broker's directory in memory, its registry, and topic ``t`` with ``count`` partitions, all led."""
+    """One broker's directory in memory, its registry, and topic ``t`` with ``count`` partitions, all led by it."""
 
     def __init__(self, count: int = 1, *, files: FaultyFiles | None = None, **config: object) -> None:
         self.files = files if files is not None else FaultyFiles()

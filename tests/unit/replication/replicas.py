@@ -27,7 +27,7 @@ ROOT = Path("/data")
 
 
 class Replica:
-    """One broker's replicas, without a role until it is told one. Its clock stands at ``now_ms``."""
+    """One broker's replicas, without a role until one is assigned. Its clock stays at ``now_ms``."""
 
     def __init__(self, broker_id: int, count: int = 1, **config: object) -> None:
         self.broker_id = broker_id
@@ -65,19 +65,19 @@ class Replica:
         return self.only.log
 
     def append(self, *values: bytes, partition: int = 0) -> int:
-        """Appends as the leader and makes it durable, without waiting for anybody; returns the log's end."""
+        """Appends as the leader and makes it durable, without waiting for followers; returns the log's end."""
         hosted = self.partitions[partition]
         pending = hosted.append([frame(*values)], acks=1, leader_epoch=-1, now_ms=NOW_MS)
         hosted.complete(pending, acks=1, timeout_s=0)
         return pending.next_offset
 
     def lead(self, leadership: Leadership) -> None:
-        """Every partition."""
+        """Leads every partition."""
         for partition in self.partitions:
             partition.become_leader(leadership, self.now_ms)
 
     def follow(self, leadership: Leadership, *, throttle: ReplicationThrottle | None = None) -> FollowerFetcher:
-        """Every partition; the fetcher that was told so."""
+        """Follows every partition; returns the fetcher."""
         leader = leadership.leader
         assert leader is not None
         for fetcher in self.fetchers.values():
@@ -101,12 +101,12 @@ class Replica:
     def answer(
         self, request: FetchRequest, broker_id: int, broker_epoch: int
     ) -> tuple[FetchResponse, Sequence[pa.Buffer]]:
-        """What this broker answers a follower's request."""
+        """This broker's answer to a follower's request."""
         answer = fetch_once(self.service, follower(broker_id, broker_epoch), request)
         return answer.response, answer.cells
 
     def fetch_from(self, leader: Replica) -> FetchResponse | None:
-        """One exchange; None: there was nothing to ask."""
+        """Makes one exchange; None: there was nothing to ask."""
         fetcher = self.fetchers[leader.broker_id]
         request = fetcher.next_request(self.broker_epoch, self.now_ms)
         if request is None:
@@ -117,7 +117,7 @@ class Replica:
         return response
 
     def set_diverged_aside(self) -> None:
-        """What a broker's hosting does."""
+        """Sets the log aside as a broker's hosting does."""
         for number, partition in enumerate(self.partitions):
             if not partition.log.is_diverged:
                 continue
@@ -125,29 +125,29 @@ class Replica:
             leadership = partition.leadership
             assert leadership is not None
             assert leadership.leader is not None
-            anew = self.partitions[number] = Partition(
+            recreated = self.partitions[number] = Partition(
                 self.directory.log("t", number, TOPIC_ID, self._config),
                 broker_id=self.broker_id,
                 disk=partition.disk,
             )
-            anew.min_in_sync_replicas = partition.min_in_sync_replicas
-            self.registry.host(anew)
-            anew.become_follower(leadership)
-            self.fetchers[leadership.leader].follow(anew, leadership.leader_epoch)
+            recreated.min_in_sync_replicas = partition.min_in_sync_replicas
+            self.registry.host(recreated)
+            recreated.become_follower(leadership)
+            self.fetchers[leadership.leader].follow(recreated, leadership.leader_epoch)
 
     def catch_up_with(self, leader: Replica, *, exchanges: int = 12) -> None:
-        """Exchanges until both know that nothing is missing; fails if that takes too long."""
+        """Makes exchanges until both know that nothing is missing; fails if that takes too long."""
         for _ in range(exchanges):
             self.fetch_from(leader)
             at_ends = [one.log.log_end_offset for one in self.partitions]
             if at_ends == [other.log.log_end_offset for other in leader.partitions]:
-                self.fetch_from(leader)  # tells it
-                self.fetch_from(leader)  # and hears the marks
+                self.fetch_from(leader)  # reports it
+                self.fetch_from(leader)  # and learns the marks
                 return
         raise AssertionError(f"{self.only.log} does not catch up with {leader.only.log}")
 
     def restart(self, *, lost_power: random.Random | None = None, clean: bool = False) -> None:
-        """The process ends and begins anew, in its next registration and without a role."""
+        """The process ends and starts again, in its next registration and without a role."""
         if clean:
             self.directory.close()
         elif lost_power is not None:
@@ -158,7 +158,7 @@ class Replica:
         self._open()
 
     def records(self, partition: int = 0) -> list[tuple[int, bytes]]:
-        """(offset, frame) of all frames in the log."""
+        """(offset, frame) of every frame in the log."""
         log, found = self.partitions[partition].log, []
         offset = log.log_start_offset
         while (piece := log.read(offset, max_bytes=1, upto=log.log_end_offset)) is not None:

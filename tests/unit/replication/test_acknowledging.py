@@ -1,6 +1,6 @@
-"""Acknowledgements while an fsync is under way: what they wait for, and what they may be told.
+"""Acknowledgements during an fsync: what they wait for, and how they end.
 
-What happens during an fsync, or a wait, is done from within it. A lock that somebody else has is another thread's.
+Events during an fsync, or a wait, are triggered from within it. A lock held by somebody else is another thread's.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LIMIT_S = 20.0
 
 @contextmanager
 def busy(partition: Partition) -> Iterator[None]:
-    """Inside, somebody else has the partition's log, as who writes something for it to a disk that stands still."""
+    """Inside, somebody else holds the partition's log, like a thread that writes to a stalled disk."""
     has_it, lets_go = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -47,7 +47,7 @@ def busy(partition: Partition) -> Iterator[None]:
 
 
 class SlowFiles(FaultyFiles):
-    """Files whose next fsync of a segment lasts as long as ``meanwhile`` takes."""
+    """Files whose next fsync of a segment lasts as long as ``meanwhile`` runs."""
 
     meanwhile: Callable[[], None] | None = None
 
@@ -72,26 +72,26 @@ def appended(partition: Partition, value: bytes, *, acks: int) -> PendingAppend:
 
 
 @pytest.mark.parametrize("acks", [1, -1])
-def test_all_who_wait_for_an_fsync_are_told_at_once_that_the_leader_is_another(acks: int) -> None:
+def test_all_waiters_for_an_fsync_learn_at_once_of_another_leader(acks: int) -> None:
     """They look elsewhere at once, and not when this disk is done."""
     files, partition = hosted()
     one, other = appended(partition, b"a", acks=acks), appended(partition, b"b", acks=acks)
-    told = []
+    refused = []
 
     def lose_the_role() -> None:
         partition.step_down()
         with pytest.raises(errors.NotLeaderOrFollowerError, match="changed its leader"):
             partition.complete(other, acks=acks, timeout_s=0.2)
-        told.append(other)
+        refused.append(other)
 
     files.meanwhile = lose_the_role
     with pytest.raises(errors.NotLeaderOrFollowerError, match="changed its leader"):
         partition.complete(one, acks=acks, timeout_s=0.2)
-    assert told == [other]
+    assert refused == [other]
 
 
-def test_end_of_the_role_wakes_all_who_wait_for_an_fsync() -> None:
-    """Nobody waits out his time limit."""
+def test_end_of_the_role_wakes_all_waiters_for_an_fsync() -> None:
+    """Nobody waits until the time limit."""
     _, partition = hosted()
     woken: list[str] = []
     partition.log._state.commit.wake = lambda: woken.append("woken")  # type: ignore[method-assign]
@@ -101,8 +101,8 @@ def test_end_of_the_role_wakes_all_who_wait_for_an_fsync() -> None:
 
 
 @pytest.mark.parametrize("mode", FLUSH_MODES)
-def test_record_that_was_cut_off_is_never_acknowledged(mode: str) -> None:
-    """With ``acks=1`` too the leadership counts under which it was appended, though there is a record at its offset."""
+def test_truncated_record_is_never_acknowledged(mode: str) -> None:
+    """With ``acks=1``, too, the leadership of the append counts, even if there is another record at its offset."""
     _, partition = hosted(flush_mode=mode)
     pending = appended(partition, b"cut off", acks=1)
     partition.become_follower(leadership(2, replicas=(1, 2), in_sync=(1, 2), leader=2))
@@ -115,8 +115,8 @@ def test_record_that_was_cut_off_is_never_acknowledged(mode: str) -> None:
         partition.complete(pending, acks=1, timeout_s=0)
 
 
-def test_high_watermark_counts_what_the_leaders_disk_has_and_not_what_is_appended() -> None:
-    """While an fsync is under way, what was appended after it began is on no disk and is not served."""
+def test_high_watermark_counts_the_leaders_durable_end_and_not_its_log_end() -> None:
+    """During an fsync later appends are on no disk, and are not served."""
     files, partition = hosted()
     one = appended(partition, b"a", acks=-1)
     seen: list[tuple[int, int, object]] = []
@@ -133,7 +133,7 @@ def test_high_watermark_counts_what_the_leaders_disk_has_and_not_what_is_appende
     assert (partition.log.log_end_offset, partition.log.durable_end_offset, partition.high_watermark) == (3, 2, 2)
 
 
-def test_follower_waits_a_moment_for_anothers_fsync_and_not_at_all_in_an_epoch_that_is_over(monkeypatch) -> None:
+def test_follower_waits_briefly_for_anothers_fsync_and_never_in_an_ended_epoch(monkeypatch) -> None:
     """Meanwhile nothing else is fetched from that leader."""
     files, partition = hosted()
     appended(partition, b"a", acks=1)
@@ -155,8 +155,8 @@ def test_follower_waits_a_moment_for_anothers_fsync_and_not_at_all_in_an_epoch_t
     assert partition.log.durable_end_offset == 2
 
 
-def test_follower_takes_nothing_for_committed_that_its_own_disk_does_not_have() -> None:
-    """It would serve it, and save it, as the next leader."""
+def test_follower_regards_nothing_as_committed_that_its_own_disk_lacks() -> None:
+    """Otherwise it would serve it, and save it, as the next leader."""
     _, partition = hosted()
     appended(partition, b"a", acks=1)
     appended(partition, b"b", acks=1)
@@ -167,8 +167,8 @@ def test_follower_takes_nothing_for_committed_that_its_own_disk_does_not_have() 
     assert partition.log.high_watermark == 3
 
 
-def test_saved_high_watermark_is_never_above_what_the_disk_has() -> None:
-    """A start that finds less than that takes it for damage."""
+def test_saved_high_watermark_is_never_above_the_durable_end() -> None:
+    """A start that finds a shorter log takes it for damaged."""
     _, partition = hosted(flush_mode="os")
     partition.log.flush()
     pending = appended(partition, b"a", acks=-1)
@@ -180,8 +180,8 @@ def test_saved_high_watermark_is_never_above_what_the_disk_has() -> None:
 
 @pytest.mark.parametrize("acks", [1, -1])
 @pytest.mark.parametrize("mode", ["ack", "os"])
-def test_end_of_the_role_is_told_at_once_whoever_has_the_log(mode: str, acks: int) -> None:
-    """What holds the log's lock may last as long as the disk likes."""
+def test_end_of_the_role_is_reported_at_once_whoever_holds_the_log(mode: str, acks: int) -> None:
+    """The log's lock may be held for as long as the disk likes."""
     _, partition = hosted(flush_mode=mode)
     pending = appended(partition, b"a", acks=acks)
     looks: list[bool] = []
@@ -202,7 +202,7 @@ def test_end_of_the_role_is_told_at_once_whoever_has_the_log(mode: str, acks: in
 
 
 @pytest.mark.parametrize("mode", ["ack", "os"])
-def test_acknowledgement_is_waited_for_until_its_time_limit_whoever_has_the_log(mode: str) -> None:
+def test_wait_for_an_acknowledgement_ends_at_its_time_limit_whoever_holds_the_log(mode: str) -> None:
     """Neither the fsync nor the high watermark is waited for longer."""
     _, partition = hosted(flush_mode=mode)
     pending = appended(partition, b"a", acks=-1)
@@ -214,8 +214,8 @@ def test_acknowledgement_is_waited_for_until_its_time_limit_whoever_has_the_log(
     assert partition.high_watermark == 2
 
 
-def test_end_of_the_role_is_told_at_once_though_the_next_leaders_follower_has_the_partition(monkeypatch) -> None:
-    """A follower that writes to a disk that stands still has the partition's lock."""
+def test_end_of_the_role_is_reported_at_once_when_a_follower_holds_the_partition(monkeypatch) -> None:
+    """A follower that writes to a stalled disk holds the partition's lock."""
     _, partition = hosted()
     partition.become_leader(leadership(2, replicas=(1, 2), in_sync=(1, 2)))
     pending = appended(partition, b"a", acks=-1)
@@ -235,7 +235,7 @@ def test_end_of_the_role_is_told_at_once_though_the_next_leaders_follower_has_th
     assert not partition._waiters
 
 
-def test_record_that_is_not_durable_is_not_acknowledged_by_a_role_that_ended_and_began_again() -> None:
+def test_undurable_record_is_not_acknowledged_by_a_role_that_ended_and_began_again() -> None:
     """The wait for the disk ended with the role."""
     _, partition = hosted()
     pending = appended(partition, b"a", acks=1)
@@ -245,7 +245,7 @@ def test_record_that_is_not_durable_is_not_acknowledged_by_a_role_that_ended_and
 
 
 def test_acknowledgement_writes_no_checkpoint() -> None:
-    """All logs of the directory share it, and whoever writes it: a request would wait for each of their disks."""
+    """All logs of the directory share the file and its writer: a request would wait for all of them."""
     files = FaultyFiles()
     broker = Hosted(files=files, segment_bytes=len(frame(b"in the next segment")) + 8)
     partition, path = broker.only, Path("/data") / RECOVERY_POINT_NAME
@@ -259,7 +259,7 @@ def test_acknowledgement_writes_no_checkpoint() -> None:
     assert files.content(path) != before
 
 
-def test_deletion_of_records_ends_at_its_time_limit_whoever_has_the_log() -> None:
+def test_deletion_of_records_ends_at_its_time_limit_whoever_holds_the_log() -> None:
     """Nothing is deleted then."""
     _, partition = hosted()
     with busy(partition), pytest.raises(errors.RequestTimedOutError):
@@ -267,8 +267,8 @@ def test_deletion_of_records_ends_at_its_time_limit_whoever_has_the_log() -> Non
     assert partition.log.log_start_offset == 0
 
 
-def test_deletion_of_records_ends_at_its_time_limit_whoever_has_the_partition() -> None:
-    """They are deleted here; that the others have done so is told later."""
+def test_deletion_of_records_ends_at_its_time_limit_whoever_holds_the_partition() -> None:
+    """They are deleted here; the deletion on other replicas is confirmed later."""
     _, partition = hosted()
     partition.become_leader(leadership(2, replicas=(1, 2), in_sync=(1,), eligible=(2,)))
     delete_records = partition.log.delete_records

@@ -1,4 +1,4 @@
-"""Where logs part, by leader epochs: pure."""
+"""Where logs diverge, by leader epochs: pure."""
 
 from __future__ import annotations
 
@@ -22,58 +22,58 @@ def _answer(last_fetched_epoch: int, offset: int, epochs=EPOCHS, leader_epoch=5,
     ("last_fetched_epoch", "offset"), [(NO_EPOCH, 0), (1, 0), (1, 10), (3, 10), (3, 25), (4, 25), (4, 40)]
 )
 def test_beginning_of_the_leaders_log_does_not_diverge(last_fetched_epoch, offset):
-    """KIP-320: a follower whose last record is in the leader's log goes on."""
+    """KIP-320: a follower whose last record is in the leader's log continues."""
     assert _answer(last_fetched_epoch, offset) is None
 
 
 @pytest.mark.parametrize(
-    ("last_fetched_epoch", "offset", "told"),
+    ("last_fetched_epoch", "offset", "answer"),
     [
         (1, 11, (1, 10)),  # the leader of epoch 1 wrote more than the leader has
         (2, 12, (1, 10)),  # the leader never saw epoch 2
         (2, 5, (1, 10)),
         (3, 26, (3, 25)),
-        (4, 41, (4, 40)),  # ended where the present epoch begins, though nothing is written in it yet
+        (4, 41, (4, 40)),  # ended where the current epoch begins, though nothing is written in it yet
     ],
 )
-def test_records_the_leader_does_not_have_are_told_with_where_its_own_ended(last_fetched_epoch, offset, told):
-    """KIP-279: the largest epoch the leader knows up to the follower's, and its end."""
-    assert _answer(last_fetched_epoch, offset) == told
+def test_records_unknown_to_the_leader_are_answered_with_the_end_of_its_own(last_fetched_epoch, offset, answer):
+    """KIP-279: the answer has the leader's largest epoch up to the follower's, and its end."""
+    assert _answer(last_fetched_epoch, offset) == answer
 
 
 def test_epoch_without_a_record_yet_ends_the_one_before():
-    """A leader's own epoch begins at its log's end at the election, before anything is written in it."""
+    """A leader's epoch begins at its log's end at the election, before anything is written in it."""
     assert _answer(4, 41, leader_epoch=5) == (4, 40)
     assert _answer(4, 41, epochs=(*EPOCHS, (5, 40)), leader_epoch=5, log_end=60) == (4, 40)
     assert _answer(4, 3, epochs=(), leader_epoch=5, log_end=0) == (4, 0)
 
 
-def test_epoch_older_than_all_that_is_left_ended_where_they_begin():
-    """What retention removed proves nothing, and costs a follower at that very place nothing."""
+def test_epoch_older_than_all_remaining_ones_ended_where_they_begin():
+    """Records removed by retention prove nothing, and cost a follower at that very offset nothing."""
     assert _answer(2, 25, epochs=((4, 25),)) is None
     assert _answer(2, 30, epochs=((4, 25),)) == (2, 25)
 
 
-def test_follower_from_the_future_is_not_told_to_cut_anything():
-    """A leader that is stale, and does not know it yet, destroys no records."""
+def test_follower_from_the_future_is_not_truncated():
+    """A stale leader that does not know it yet destroys no records."""
     with pytest.raises(UnknownLeaderEpochError, match="epoch 6, the leader is in 5"):
         _answer(6, 41)
 
 
-def test_follower_cuts_to_the_earlier_of_both_ends():
-    """KIP-101: min of its own end of that epoch and the leader's."""
+def test_follower_truncates_to_the_earlier_of_both_ends():
+    """KIP-101: the minimum of its own end of that epoch and the leader's."""
     assert truncation_offset(EPOCHS, log_end=40, diverging=(4, 30)) == 30
     assert truncation_offset(EPOCHS, log_end=40, diverging=(3, 20)) == 20
     assert truncation_offset(EPOCHS, log_end=40, diverging=(3, 33)) == 25
 
 
-def test_follower_that_does_not_have_the_leaders_epoch_goes_back_to_its_own_before():
-    """KIP-279: and asks again."""
+def test_follower_without_the_leaders_epoch_goes_back_to_its_previous_one():
+    """KIP-279: it goes back and asks again."""
     assert truncation_offset(((1, 0), (4, 25)), log_end=40, diverging=(3, 30)) == 25
 
 
-def test_follower_all_of_whose_epochs_are_newer_gives_up_everything():
-    """Else leader and follower would tell each other the same for ever."""
+def test_follower_with_only_newer_epochs_gives_up_everything():
+    """Otherwise leader and follower would repeat the same answers forever."""
     assert truncation_offset(((4, 25),), log_end=40, diverging=(3, 120)) == 25
     assert truncation_offset(((4, 25),), log_end=40, diverging=(3, 7)) == 7
 
@@ -83,7 +83,7 @@ def test_last_epoch_is_that_of_the_last_record():
     assert [last_epoch(epochs, 40) for epochs in ((), ((1, 0),), ((1, 0), (2, 40)), ((2, 40),))] == [-1, 1, 1, -1]
 
 
-# Two logs that were written by the same leaders up to some point each: leader of epoch e wrote the records of epoch e.
+# Two logs written by the same leaders up to some point each: the leader of epoch e wrote the records of epoch e.
 _HISTORIES = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=6)
 
 
@@ -92,9 +92,8 @@ def _epochs(log):
 
 
 @given(_HISTORIES, _HISTORIES, st.lists(st.integers(0, 6), max_size=6))
-def test_cutting_and_asking_again_ends_at_the_longest_common_part(first, second, common):
-    """Whatever was written by whom: the follower ends with the common beginning, each step shortens it, none cuts
-    records that both have."""
+def test_repeated_truncation_ends_at_the_longest_common_prefix(first, second, common):
+    """The follower ends with the common beginning, each step shortens it, and none cuts records that both have."""
     shared = sorted(common)
     top = max(shared, default=0)
     leader = shared + [top + 2 * step + 1 for step, (rows, _) in enumerate(first) for _ in range(rows)]
@@ -105,16 +104,16 @@ def test_cutting_and_asking_again_ends_at_the_longest_common_part(first, second,
         min(len(leader), len(follower)),
     )
     while True:
-        told = diverging_point(
+        answer = diverging_point(
             _epochs(leader),
             leader_epoch=leader_epoch,
             log_end=len(leader),
             last_fetched_epoch=last_epoch(_epochs(follower), len(follower)),
             offset=len(follower),
         )
-        if told is None:
+        if answer is None:
             break
-        shorter = truncation_offset(_epochs(follower), log_end=len(follower), diverging=told)
+        shorter = truncation_offset(_epochs(follower), log_end=len(follower), diverging=answer)
         assert both <= shorter < len(follower)
         follower = follower[:shorter]
     assert follower == leader[: len(follower)]

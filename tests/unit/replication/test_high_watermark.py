@@ -1,4 +1,4 @@
-"""The high watermark as a function of what replicas hold."""
+"""The high watermark as a function of the replicas' ends."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ _BROKERS = st.integers(1, 5)
 
 
 def test_high_watermark_is_the_minimum_over_the_in_sync_replicas() -> None:
-    """The high watermark is the minimum durable end over the maximal ISR, the leader included."""
+    """It is the minimum durable end over the maximal in-sync set, the leader included."""
     assert advanced_high_watermark(0, {1: 10, 2: 7, 3: 9}, {1, 2, 3}) == 7
     assert advanced_high_watermark(0, {1: 10, 2: 7, 3: 9}, {1, 3}) == 9
     assert advanced_high_watermark(0, {1: 10}, {1}) == 10
 
 
-def test_high_watermark_stays_when_a_replica_has_not_told_its_end() -> None:
+def test_high_watermark_stays_when_a_replica_has_not_reported_its_end() -> None:
     """No member of the in-sync set is left out."""
     assert advanced_high_watermark(3, {1: 10}, {1, 2}) == 3
 
 
-def test_high_watermark_stays_where_nobody_is_in_sync() -> None:
+def test_high_watermark_stays_when_nobody_is_in_sync() -> None:
     """The minimum over nobody is no reason to advance."""
     assert advanced_high_watermark(3, {1: 10}, set()) == 3
 
 
 @given(st.integers(0, 100), st.dictionaries(_BROKERS, st.integers(0, 100)), st.sets(_BROKERS))
-def test_high_watermark_never_goes_back_and_never_passes_an_in_sync_replica_by_itself(
+def test_high_watermark_never_falls_and_never_passes_an_in_sync_replica(
     current: int, ends: dict[int, int], in_sync: set[int]
 ) -> None:
-    """Never below what it was; an advance is held by every in-sync replica."""
+    """It never falls, and no advance passes the durable end of an in-sync replica."""
     after = advanced_high_watermark(current, ends, in_sync)
     assert after >= current
     if after > current:

@@ -1,4 +1,4 @@
-"""What a leader does for its followers, and how it learns of its role."""
+"""What a leader does for its followers, and how it gets its role."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from broker_runtime.contract import errors
 from broker_runtime.log.faulty_files import Fault
 from broker_runtime.replication import FetchWaiter, FollowerFetch, Role
-from tests.unit.replication.partitions import NOW_MS, Hosted, frame, leadership, tells
+from tests.unit.replication.partitions import NOW_MS, Hosted, frame, leadership, reports
 from tests.unit.replication.replicas import Replica, led_by
 
 LAG_MS = 30_000
@@ -26,8 +26,8 @@ def _append(partition, *values, acks=-1):
 # --- roles --------------------------------------------------------------------------------------------------------
 
 
-def test_roles_are_told_and_end():
-    """A role is told, never taken; a newer epoch ends the older one's."""
+def test_roles_are_assigned_and_end():
+    """A role is assigned, never taken; a newer epoch ends the older one's."""
     partition = _led().only
     assert (partition.role, partition.is_leader, partition.in_sync) == (Role.LEADER, True, {1, 2})
     partition.become_follower(leadership(3, leader=2, replicas=(1, 2), in_sync=(1, 2)))
@@ -45,7 +45,7 @@ def test_roles_are_told_and_end():
 
 
 def test_following_is_only_for_the_follower_of_that_epoch():
-    """Nobody changes a leader's log behind its back."""
+    """Only the leader changes its log."""
     partition = _led().only
     with pytest.raises(errors.NotLeaderOrFollowerError), partition.following(2):
         pass
@@ -69,11 +69,11 @@ def test_follower_gets_nothing_that_was_found_after_the_role_ended(monkeypatch):
 
     monkeypatch.setattr(partition.log, "read", read_late)
     with pytest.raises(errors.NotLeaderOrFollowerError, match="changed its leader during"):
-        tells(partition, 2, 0)
+        reports(partition, 2, 0)
 
 
 def test_older_state_of_the_same_epoch_changes_nothing():
-    """News may come in another order than they happened."""
+    """States may arrive out of order."""
     partition = Hosted().only
     partition.become_leader(leadership(2, replicas=(1, 2), in_sync=(1,), version=5))
     partition.become_leader(leadership(2, replicas=(1, 2), in_sync=(1, 2), version=4))
@@ -83,8 +83,8 @@ def test_older_state_of_the_same_epoch_changes_nothing():
     assert partition.is_in_sync
 
 
-def test_append_is_not_taken_for_committed_because_another_leader_committed_that_offset():
-    """Under another leader the offsets are other records'."""
+def test_append_does_not_count_as_committed_because_another_leader_committed_that_offset():
+    """Under another leader the offsets belong to other records."""
     one, other = Replica(1), Replica(2)
     one.lead(led_by(1, 1, replicas=(1, 2)))
     other.follow(led_by(1, 1, replicas=(1, 2)))
@@ -109,7 +109,7 @@ def test_change_of_min_in_sync_replicas_counts_at_once():
     hosted.only.min_in_sync_replicas = 3
     pending = _append(hosted.only, b"a", acks=1)
     hosted.only.complete(pending, acks=1, timeout_s=0)
-    tells(hosted.only, 2, 1)
+    reports(hosted.only, 2, 1)
     assert hosted.only.high_watermark == 0
     hosted.only.min_in_sync_replicas = 2
     assert hosted.only.high_watermark == 1
@@ -118,8 +118,8 @@ def test_change_of_min_in_sync_replicas_counts_at_once():
 # --- what is latest -----------------------------------------------------------------------------------------------
 
 
-def test_new_leader_says_what_is_latest_only_when_it_knows_that_its_epochs_start_is_committed():
-    """KIP-207: what an earlier leader told as latest never goes back."""
+def test_new_leader_reports_the_latest_offset_only_when_its_epochs_start_is_committed():
+    """KIP-207: the latest offset never falls below what an earlier leader reported."""
     hosted = Hosted()
     hosted.append(b"a", b"b")
     partition = hosted.only
@@ -130,10 +130,10 @@ def test_new_leader_says_what_is_latest_only_when_it_knows_that_its_epochs_start
     ):
         partition.latest_offset()
     _append(partition, b"c")
-    tells(partition, 2, 1)
+    reports(partition, 2, 1)
     with pytest.raises(errors.OffsetNotAvailableError):
         partition.latest_offset()
-    tells(partition, 2, 2)
+    reports(partition, 2, 2)
     assert partition.latest_offset() == partition.high_watermark == 2
     partition.step_down()
     with pytest.raises(errors.NotLeaderOrFollowerError):
@@ -143,19 +143,19 @@ def test_new_leader_says_what_is_latest_only_when_it_knows_that_its_epochs_start
 # --- a follower's fetch -------------------------------------------------------------------------------------------
 
 
-def test_follower_reads_up_to_the_logs_end_and_is_told_the_marks():
-    """What is not committed is copied too, else it would never be."""
+def test_follower_reads_up_to_the_logs_end_and_gets_the_marks():
+    """Uncommitted records are copied too, or they would never be committed."""
     hosted = _led()
     _append(hosted.only, b"a", b"b")
-    answer = tells(hosted.only, 2, 0)
+    answer = reports(hosted.only, 2, 0)
     with answer.found as found:
         assert (found.start_offset, found.next_offset) == (0, 2)
     assert (answer.high_watermark, answer.log_start, answer.log_end, answer.leader_epoch) == (0, 0, 2, 2)
-    assert tells(hosted.only, 2, 2).found is None
+    assert reports(hosted.only, 2, 2).found is None
 
 
 def test_stale_and_foreign_fetches_are_refused_and_count_nothing():
-    """Fencing by leader epoch and broker epoch."""
+    """Leader epoch and broker epoch fence."""
     hosted = _led()
     _append(hosted.only, b"a")
     for error, fields in (
@@ -166,17 +166,17 @@ def test_stale_and_foreign_fetches_are_refused_and_count_nothing():
     ):
         broker_id = fields.pop("broker_id", 2)
         with pytest.raises(error):
-            tells(hosted.only, broker_id, 1, **fields)
-    tells(hosted.only, 2, 0, broker_epoch=7)
+            reports(hosted.only, broker_id, 1, **fields)
+    reports(hosted.only, 2, 0, broker_epoch=7)
     with pytest.raises(errors.StaleBrokerEpochError):
-        tells(hosted.only, 2, 1, broker_epoch=6)
+        reports(hosted.only, 2, 1, broker_epoch=6)
     assert hosted.only.high_watermark == 0
 
 
 def test_diverging_follower_gets_no_records_and_counts_nothing():
     hosted = _led(epoch=4)
     _append(hosted.only, b"a", b"b")
-    answer = tells(hosted.only, 2, 5, last_epoch=3)
+    answer = reports(hosted.only, 2, 5, last_epoch=3)
     assert (answer.diverging, answer.found) == ((3, 0), None)
     assert (hosted.only.replica_ends()[2], hosted.only.high_watermark) == (-1, 0)
 
@@ -189,24 +189,24 @@ def test_follower_below_the_start_or_above_the_end_without_a_record_is_out_of_ra
     hosted.only.log.delete_records(2)
     for offset, last_epoch in ((1, 2), (1, -1), (3, -1), (4, -1)):
         with pytest.raises(errors.OffsetOutOfRangeError, match="leader's goes from 2 to 3"):
-            tells(hosted.only, 2, offset, last_epoch=last_epoch)
-    assert tells(hosted.only, 2, 2, last_epoch=-1).found is not None
+            reports(hosted.only, 2, offset, last_epoch=last_epoch)
+    assert reports(hosted.only, 2, 2, last_epoch=-1).found is not None
 
 
-def test_same_fetch_looked_at_again_tells_nothing_new():
-    """A long poll of an old connection goes on looking; its offset is old by then."""
+def test_repeated_look_at_a_fetch_reports_nothing_new():
+    """A long poll of an old connection keeps looking; its offset is old by then."""
     hosted = _led()
     partition = hosted.only
     pending = _append(partition, b"a")
     partition.complete(pending, acks=1, timeout_s=0)
-    tells(partition, 2, 1)
+    reports(partition, 2, 1)
     old = FollowerFetch(broker_id=2, broker_epoch=1, offset=0, durable_end=0, leader_epoch=2, last_fetched_epoch=-1)
     partition.follower_fetch(old, max_bytes=1, now_ms=0, is_first_look=False).found.close()
     assert partition.replica_ends() == {1: 1, 2: 1}
 
 
-def test_followers_are_woken_by_an_append_and_consumers_by_what_is_committed():
-    """Follower waiters are woken at append; consumers only by the high watermark."""
+def test_followers_are_woken_by_an_append_and_consumers_by_the_high_watermark():
+    """Followers are woken by an append; consumers only by the high watermark."""
     partition = _led().only
     consumer, follower = FetchWaiter(), FetchWaiter()
     partition.add_waiter(consumer)
@@ -214,7 +214,7 @@ def test_followers_are_woken_by_an_append_and_consumers_by_what_is_committed():
     pending = _append(partition, b"a")
     assert (follower.wait(0), consumer.wait(0)) == (True, False)
     partition.complete(pending, acks=1, timeout_s=0)
-    tells(partition, 2, 1)
+    reports(partition, 2, 1)
     assert (follower.wait(0), consumer.wait(0)) == (False, True)
     partition.step_down()
     assert (follower.wait(0), consumer.wait(0)) == (True, True)
@@ -227,16 +227,16 @@ def test_followers_are_woken_by_an_append_and_consumers_by_what_is_committed():
 # --- the in-sync set ----------------------------------------------------------------------------------------------
 
 
-def test_follower_that_holds_all_rings_and_is_proposed_until_it_is_written():
-    """The bell wakes the writer; the answer of ZooKeeper is the leader's new belief."""
+def test_caught_up_follower_wakes_the_writer_and_is_proposed_until_it_is_written():
+    """The signal wakes the writer; ZooKeeper's answer is the leader's new state."""
     hosted, rings = _led(in_sync=(1,)), []
     partition = hosted.only
     partition.on_in_sync_news = lambda: rings.append(1)
-    tells(partition, 2, 0, broker_epoch=5, now_ms=10)
+    reports(partition, 2, 0, broker_epoch=5, now_ms=10)
     assert rings == [1]
     change = partition.propose_in_sync(10, LAG_MS)
     assert (change.topic, change.partition, change.in_sync, dict(change.joining)) == ("t", 0, (1, 2), {2: 5})
-    tells(partition, 2, 0, broker_epoch=5, now_ms=20)
+    reports(partition, 2, 0, broker_epoch=5, now_ms=20)
     assert (rings, partition.propose_in_sync(20, LAG_MS)) == ([1], None)
     partition.in_sync_written(change, 1)
     assert partition.in_sync == {1, 2}
@@ -245,10 +245,10 @@ def test_follower_that_holds_all_rings_and_is_proposed_until_it_is_written():
     assert (partition.in_sync, partition.leadership.version) == ({1, 2}, 1)
 
 
-def test_append_waits_for_whoever_joins_and_not_for_whoever_left():
-    """``acks=all`` is all in-sync replicas, as they may be in ZooKeeper."""
+def test_append_waits_for_joining_replicas_and_not_for_former_ones():
+    """``acks=all`` means all in-sync replicas, as they may be in ZooKeeper."""
     partition = _led().only
-    tells(partition, 2, 0)
+    reports(partition, 2, 0)
     pending = _append(partition, b"a")
     with pytest.raises(errors.RequestTimedOutError):
         partition.complete(pending, acks=-1, timeout_s=0)
@@ -264,7 +264,7 @@ def test_append_waits_for_whoever_joins_and_not_for_whoever_left():
 
 def test_answers_about_changes_of_an_earlier_epoch_change_nothing():
     partition = _led(in_sync=(1,)).only
-    tells(partition, 2, 0)
+    reports(partition, 2, 0)
     change = partition.propose_in_sync(0, LAG_MS)
     partition.become_leader(leadership(3, replicas=(1, 2), in_sync=(1,), version=1), 0)
     partition.in_sync_written(change, 9)
@@ -273,10 +273,10 @@ def test_answers_about_changes_of_an_earlier_epoch_change_nothing():
     assert partition.in_sync == {1}
 
 
-def test_change_under_way_still_counts_when_the_epoch_is_led_again():
-    """A role that ended for a moment: the write may have arrived."""
+def test_pending_change_still_counts_when_the_epoch_is_led_again():
+    """A role ended for a moment: the write may have arrived."""
     partition = _led(in_sync=(1,)).only
-    tells(partition, 2, 0)
+    reports(partition, 2, 0)
     change = partition.propose_in_sync(0, LAG_MS)
     partition.step_down()
     partition.become_leader(leadership(2, replicas=(1, 2), in_sync=(1,)), 0)
@@ -288,7 +288,7 @@ def test_change_under_way_still_counts_when_the_epoch_is_led_again():
 
 
 def test_proposals_load_no_log_and_survive_one_that_is_offline():
-    """A broker with many idle partitions looks at all of them each few seconds."""
+    """A broker with many idle partitions checks all of them every few seconds."""
     hosted = _led()
     assert hosted.only.propose_in_sync(LAG_MS, LAG_MS) is None
     assert not hosted.only.log.is_loaded
@@ -298,11 +298,11 @@ def test_proposals_load_no_log_and_survive_one_that_is_offline():
     assert hosted.only.propose_in_sync(LAG_MS + 1, LAG_MS) is None
 
 
-def test_writer_of_the_in_sync_set_is_asked_to_look_at_one_that_holds_up_an_append():
-    """Who was about to join and died is given up by whoever has the clock, not at the next periodic look."""
+def test_writer_of_the_in_sync_set_is_woken_for_a_set_that_delays_an_append():
+    """A replica that died before it joined is given up by the owner of the clock, not at the next periodic look."""
     hosted, rings = _led(in_sync=(1,)), []
     partition = hosted.only
-    tells(partition, 2, 0, now_ms=0)
+    reports(partition, 2, 0, now_ms=0)
     pending = _append(partition, b"a")
 
     def look():
@@ -316,7 +316,7 @@ def test_writer_of_the_in_sync_set_is_asked_to_look_at_one_that_holds_up_an_appe
     partition.complete(pending, acks=-1, timeout_s=0)
 
 
-def test_what_a_follower_made_durable_after_it_became_the_leader_counts():
+def test_records_flushed_after_a_follower_became_leader_count():
     """The flush of the last answer may end in another role."""
     replica = Replica(2)
     replica.lead(led_by(2, 1, replicas=(1, 2), in_sync=(2,)))
@@ -330,8 +330,8 @@ def test_what_a_follower_made_durable_after_it_became_the_leader_counts():
 # --- deleting records ---------------------------------------------------------------------------------------------
 
 
-def test_deleted_records_are_gone_on_all_in_sync_replicas_before_that_is_said():
-    """A log's start does not go back when another replica takes over."""
+def test_deletion_is_confirmed_when_all_in_sync_replicas_deleted_the_records():
+    """A log's start does not fall when another replica takes over."""
     leader, follower, third = Replica(1), Replica(2), Replica(3)
     leader.lead(led_by(1, 1, in_sync=(1, 2)))
     for replica in (follower, third):

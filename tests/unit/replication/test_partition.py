@@ -12,7 +12,7 @@ from broker_runtime.following.follower_log import adopt_marks
 from broker_runtime.log.faulty_files import Fault
 from broker_runtime.replication import FetchWaiter, Partition
 from tests.topic_settings import FLUSH_MODES
-from tests.unit.replication.partitions import NOW_MS, TOPIC_ID, Hosted, frame, leadership, tells
+from tests.unit.replication.partitions import NOW_MS, TOPIC_ID, Hosted, frame, leadership, reports
 
 
 def _append(partition: Partition, *values: bytes, acks: int = -1, leader_epoch: int = -1) -> int:
@@ -35,8 +35,8 @@ def test_append_is_readable_only_once_it_is_complete() -> None:
 
 
 @pytest.mark.parametrize("mode", FLUSH_MODES)
-def test_acknowledged_append_was_synced_exactly_where_the_mode_says_so(mode: str) -> None:
-    """``flush.mode`` ack waits for an fdatasync, interval and os do not."""
+def test_acknowledged_append_was_synced_if_the_mode_requires_it(mode: str) -> None:
+    """``flush.mode=ack`` waits for an fdatasync, interval and os do not."""
     hosted = Hosted(flush_mode=mode)
     partition = hosted.only
     _append(partition, b"loads the log")
@@ -47,8 +47,8 @@ def test_acknowledged_append_was_synced_exactly_where_the_mode_says_so(mode: str
     assert partition.high_watermark == 2
 
 
-def test_leader_counts_for_the_high_watermark_with_what_its_device_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``flush.mode=ack``: what is appended while an fsync is under way is neither durable by it, nor served."""
+def test_leader_counts_for_the_high_watermark_with_its_durable_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``flush.mode=ack``: records appended during an fsync are neither durable by it, nor served."""
     hosted = Hosted()
     partition, real = hosted.only, hosted.files.sync
     first = partition.append([frame(b"a")], acks=-1, leader_epoch=-1, now_ms=NOW_MS)
@@ -65,8 +65,8 @@ def test_leader_counts_for_the_high_watermark_with_what_its_device_has(monkeypat
     assert partition.read(1, max_bytes=1 << 20) is None
 
 
-def test_follower_takes_no_high_watermark_over_that_its_device_does_not_reach() -> None:
-    """What a power failure may take is not committed here, whatever the leader says."""
+def test_follower_adopts_no_high_watermark_above_its_durable_end() -> None:
+    """Records that a power failure may lose are not committed here, whatever the leader says."""
     log = Hosted().only.log
     for end in (1, 2):
         log.append_as_leader([frame(b"a")], leader_epoch=1, now_ms=NOW_MS)
@@ -94,7 +94,7 @@ def test_leader_epochs_are_checked_both_ways() -> None:
     assert partition.log.log_end_offset == 1
 
 
-def test_step_down_refuses_appends_and_tells_waiting_ones() -> None:
+def test_step_down_refuses_appends_and_fails_waiting_ones() -> None:
     """A leader that lost its leadership acknowledges nothing more."""
     partition = Hosted().only
     partition.become_leader(leadership(2, replicas=(1, 2), in_sync=(1, 2)))
@@ -115,10 +115,10 @@ def test_acks_all_waits_for_the_in_sync_follower_and_acks_one_does_not() -> None
     pending = partition.append([frame(b"a")], acks=-1, leader_epoch=-1, now_ms=NOW_MS)
     partition.complete(pending, acks=1, timeout_s=0)
     assert partition.high_watermark == 0
-    tells(partition, 2, 1)
+    reports(partition, 2, 1)
     partition.complete(pending, acks=-1, timeout_s=0)
     assert partition.high_watermark == 1
-    tells(partition, 2, 0)
+    reports(partition, 2, 0)
     assert partition.high_watermark == 1
 
 
@@ -145,7 +145,7 @@ def test_becoming_leader_touches_no_log_until_it_is_used() -> None:
 
 
 def test_high_watermark_covers_the_whole_log_again_after_a_restart() -> None:
-    """W19: after a restart readers go on; a single replica has committed all that is durable."""
+    """W19: after a restart readers continue; a single replica has committed all durable records."""
     before = Hosted()
     before.append(b"a", b"b")
     before.directory.close()
@@ -170,8 +170,8 @@ def test_failed_sync_takes_the_partition_offline_and_wakes_its_waiters() -> None
     assert _append(other, b"fine") == 0
 
 
-def test_waiter_is_woken_by_each_advance_and_by_the_end_of_the_role_and_not_after_it_left() -> None:
-    """Waiting readers are woken by what they wait for, not by looking every so often."""
+def test_waiter_is_woken_by_each_advance_and_the_end_of_the_role_until_it_leaves() -> None:
+    """Waiting readers are woken by what they wait for, and do not poll."""
     hosted = Hosted()
     partition, waiter = hosted.only, FetchWaiter()
     partition.add_waiter(waiter)
@@ -188,8 +188,8 @@ def test_waiter_is_woken_by_each_advance_and_by_the_end_of_the_role_and_not_afte
     assert not waiter.wait(0)
 
 
-def test_reader_of_many_partitions_does_not_wait_for_one_that_is_busy() -> None:
-    """An append that stands in a write holds the partition: a reader of others, too, is woken when it lets go."""
+def test_reader_of_many_partitions_does_not_wait_for_a_busy_one() -> None:
+    """An append during a slow write holds the partition: a reader of others, too, is woken when it is released."""
     partition, waiter = Hosted().only, FetchWaiter()
     partition._lock.acquire()
     adding = threading.Thread(target=partition.add_waiter, args=(waiter,))
@@ -211,7 +211,7 @@ def test_reader_of_many_partitions_does_not_wait_for_one_that_is_busy() -> None:
     assert not waiter.wait(0)
 
 
-def test_registry_tells_unknown_foreign_and_renewed_topics_apart() -> None:
+def test_registry_distinguishes_unknown_foreign_and_recreated_topics() -> None:
     """Unknown topics and partitions, another topic's id: typed errors with a code."""
     hosted = Hosted(count=2)
     registry = hosted.registry

@@ -1,7 +1,7 @@
-"""Three replicas through appends, fetches, lost and late answers, elections, power failures and lost writes: random
-walks, each given by its seed.
+"""Random walks of three replicas through appends, fetches, lost and late answers, elections, power failures and lost
+writes, each given by its seed.
 
-The state that ZooKeeper would hold is one value here; who is told what, and when, is up to the walk. After each step no
+The state in ZooKeeper is one value here; which broker learns what, and when, is up to the walk. After each step no
 acknowledged record may be missing from a replica that could be elected. tests/simulation does the same with whole
 brokers; here a failure names one step of one partition.
 """
@@ -43,7 +43,7 @@ class Walk:
             self.tell(broker_id)
 
     def step(self) -> None:
-        """One thing happens, and what must hold is looked at."""
+        """Makes one step and checks the invariants."""
         happenings = {
             self.append: 6, self.fetch: 10, self.complete: 3, self.tell_one: 2, self.write_in_sync: 2,
             self.time_passes: 1, self.late_answer_comes: 1, self.elect: 0.7, self.restart: 0.7,
@@ -74,7 +74,7 @@ class Walk:
         self.tell(self.rng.choice(BROKERS))
 
     def tell(self, broker_id: int) -> None:
-        """The broker reads the state as it is now."""
+        """Lets the broker read the current state."""
         replica = self.replicas[broker_id]
         replica.now_ms = self.now_ms
         replica.only.min_in_sync_replicas = self.min_in_sync
@@ -105,7 +105,7 @@ class Walk:
     # --- clients --------------------------------------------------------------------------------------------------
 
     def append(self) -> None:
-        """At one of those who believe that they lead."""
+        """Appends at one of the brokers that believe to lead."""
         leading = [each for each in self.replicas.values() if each.only.is_leader]
         if not leading:
             return
@@ -120,7 +120,7 @@ class Walk:
             self.pending.append((partition, pending, value))
 
     def complete(self) -> None:
-        """Every client that waits looks whether its append counts."""
+        """Every waiting client checks whether its append counts."""
         waiting, self.pending = self.pending, []
         for partition, pending, value in waiting:
             try:
@@ -139,7 +139,7 @@ class Walk:
         self.fetch_by(self.rng.choice(BROKERS), self.rng.choices(fates, [12, 1, 1, 1])[0])
 
     def fetch_by(self, broker_id: int, fate: str) -> None:
-        """From whom the broker believes to be the leader, in the registration it has."""
+        """Fetches from the broker's believed leader, in its registration."""
         replica = self.replicas[broker_id]
         replica.now_ms = self.now_ms
         replica.set_diverged_aside()
@@ -187,7 +187,7 @@ class Walk:
             self.replicas[broker_id].broker_epoch != epoch for broker_id, epoch in change.joining.items()
         )
 
-    # --- what must hold -------------------------------------------------------------------------------------------
+    # --- invariants -----------------------------------------------------------------------------------------------
 
     def check(self) -> None:
         records = {broker_id: replica.records() for broker_id, replica in self.replicas.items()}
@@ -210,7 +210,7 @@ class Walk:
                 assert records[broker_id][: len(committed)] == committed, "an in-sync replica differs"
 
     def heal(self) -> None:
-        """News arrive, nothing fails any more: all become equal, and in sync."""
+        """All brokers get the current state and nothing fails any more: all replicas become equal, and in sync."""
         assert self.state.leader is not None
         for broker_id in BROKERS:
             self.tell(broker_id)
@@ -230,8 +230,8 @@ class Walk:
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_no_walk_loses_what_was_acknowledged(seed: int) -> None:
-    """W9, W13: what was acknowledged with ``all`` is on every replica that may be elected, whatever happens."""
+def test_no_walk_loses_an_acknowledged_record(seed: int) -> None:
+    """W9, W13: a record acknowledged with ``all`` is on every replica that may be elected, whatever happens."""
     walk = Walk(seed)
     for _ in range(STEPS):
         walk.step()

@@ -1,4 +1,4 @@
-"""Roles change at once, or when a disk that stands still lets go: nobody who changes them ever waits."""
+"""Roles change at once, or when a stalled disk recovers: the caller that changes them never waits."""
 
 import threading
 
@@ -26,7 +26,9 @@ def test_role_lock_carries_out_at_once_when_free():
 
 
 def test_role_lock_leaves_a_change_to_the_holder():
-    """A change that finds the lock taken is made when the holder lets go, in order; a refused one stops no other."""
+    """A change that finds the lock taken is made when the holder releases it, in order; a refused one stops no
+    other.
+    """
     lock, done = RoleLock(), []
     with lock:
         lock.carry_out(lambda: done.append(1))
@@ -38,7 +40,7 @@ def test_role_lock_leaves_a_change_to_the_holder():
 
 
 def test_role_lock_loses_no_change_between_threads():
-    """However holders and changes meet, each change is made once."""
+    """However holders and changes interleave, each change is made once."""
     lock, done = RoleLock(), []
     ended = threading.Event()
 
@@ -58,9 +60,10 @@ def test_role_lock_loses_no_change_between_threads():
     assert done == list(range(5_000))
 
 
-def test_role_changes_return_while_the_disk_stands_still():
-    """While a follower's log is cut on a disk that stands still, each change of its role returns, and the last counts
-    when the disk goes on."""
+def test_role_changes_return_while_the_disk_is_stalled():
+    """While a follower's log is being truncated on a stalled disk, each change of its role returns, and the last one
+    counts when the disk recovers.
+    """
     hosted = Hosted(files=StandingFiles())
     partition, files = hosted.only, hosted.files
     hosted.append(b"a")
@@ -80,7 +83,7 @@ def test_role_changes_return_while_the_disk_stands_still():
     partition.become_follower(leadership(4, leader=2, replicas=(1, 2)))
     partition.min_in_sync_replicas = 2
     partition.announce()
-    assert (partition.role, partition.leader_epoch) == (Role.FOLLOWER, 2)  # as it was, for who is inside
+    assert (partition.role, partition.leader_epoch) == (Role.FOLLOWER, 2)  # unchanged, for the thread inside
     files.go_on()
     thread.join(LIMIT_S)
     assert (partition.role, partition.leader_epoch) == (Role.FOLLOWER, 4)
@@ -88,9 +91,10 @@ def test_role_changes_return_while_the_disk_stands_still():
         partition.become_leader(leadership(3))
 
 
-def test_nobody_who_looks_after_many_partitions_waits_for_a_leader_whose_disk_stands_still():
-    """While an append waits for its disk: no in-sync set is proposed, what became of a change is taken over later, and
-    a follower's fetch is answered with an error."""
+def test_no_loop_over_many_partitions_waits_for_a_leader_with_a_stalled_disk():
+    """While an append waits for its disk, no in-sync set is proposed, the outcome of a change is adopted later, and
+    a follower's fetch is answered with an error.
+    """
     hosted = Hosted(files=StandingFiles())
     partition, files = hosted.only, hosted.files
     partition.become_leader(leadership(2, replicas=(1, 2), in_sync=(1, 2)))
@@ -114,9 +118,10 @@ def test_nobody_who_looks_after_many_partitions_waits_for_a_leader_whose_disk_st
     assert partition.log.log_end_offset == 2
 
 
-def test_requests_about_a_leader_whose_disk_stands_still_are_answered_in_their_time():
-    """While one append waits for its disk, others are refused when their time is over, and nothing of them is in the
-    log; who asks where the log ends is told to ask again."""
+def test_requests_about_a_leader_with_a_stalled_disk_are_answered_in_time():
+    """While one append waits for its disk, others are refused at their time limit and are not in the log; a request
+    for the log end is answered with a retriable error.
+    """
     hosted = Hosted(files=StandingFiles())
     partition, files = hosted.only, hosted.files
     pending = partition.append([frame(b"a")], acks=-1, leader_epoch=-1, now_ms=NOW_MS)

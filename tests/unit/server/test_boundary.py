@@ -1,4 +1,4 @@
-"""What a peer's bytes make Arrow raise becomes an error of ours that says whose fault it is."""
+"""Arrow's exceptions about a peer's bytes become errors of ours that say whose fault it is."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Context:
 
 
 class Reader:
-    """Flight's reader, with what it has or raises."""
+    """Flight's reader, with what it returns or raises."""
 
     def __init__(self, schema: pa.Schema | None = None, raises: BaseException | None = None) -> None:
         self._schema = schema
@@ -62,15 +62,15 @@ def _decode_error() -> UnicodeDecodeError:
 
 
 @pytest.mark.parametrize("kind", FOREIGN_SCHEMAS)
-def test_schema_with_names_that_are_no_text_is_refused_when_it_arrives(kind: str) -> None:
-    """Arrow decodes names when they are first asked for: nobody behind the boundary meets bytes that are not UTF-8."""
+def test_schema_with_names_that_are_not_utf8_is_refused_on_arrival(kind: str) -> None:
+    """Arrow decodes names lazily: code behind the boundary never meets bytes that are not UTF-8."""
     with pytest.raises(InvalidRequestError, match="UTF-8"):
         read_schema(Reader(foreign_schema(kind)))
 
 
 @pytest.mark.parametrize("kind", FOREIGN_SCHEMAS)
-def test_schema_with_names_that_are_text_is_taken_as_it_is(kind: str) -> None:
-    """The same shapes are fine when their names are."""
+def test_schema_with_names_in_utf8_is_accepted(kind: str) -> None:
+    """The same shapes are accepted with valid names."""
     schema = FOREIGN_SCHEMAS[kind]
     assert read_schema(Reader(schema)) is schema
 
@@ -88,16 +88,16 @@ def test_schema_with_names_that_are_text_is_taken_as_it_is(kind: str) -> None:
     ],
 )
 @pytest.mark.parametrize("read", [read_chunk, read_schema])
-def test_whatever_arrow_raises_of_a_message_is_the_peers_fault(
+def test_any_arrow_exception_about_a_message_is_the_peers_fault(
     read: Any, raised: BaseException, seen: type[Exception]
 ) -> None:
-    """A defect of ours is only what no peer can cause."""
+    """Only an error that no peer can cause is a defect of ours."""
     with pytest.raises(seen):
         read(Reader(raises=raised))
 
 
-def test_lack_of_memory_for_a_message_to_the_peer_is_no_peer_that_is_gone() -> None:
-    """It is told that the broker is overloaded, like for whatever else there is no memory."""
+def test_lack_of_memory_for_a_message_is_not_a_gone_peer() -> None:
+    """The error says that the broker is overloaded, as for any other lack of memory."""
 
     class Writer:
         def write(self, _: object) -> None:
@@ -111,8 +111,8 @@ def test_lack_of_memory_for_a_message_to_the_peer_is_no_peer_that_is_gone() -> N
 
 
 @pytest.mark.parametrize("raised", [pa.ArrowInvalid("x"), OSError("x"), _decode_error(), pa.ArrowIndexError("x")])
-def test_whatever_arrow_raises_of_a_batch_is_the_peers_fault(raised: BaseException) -> None:
-    """The same when its buffers are checked."""
+def test_any_arrow_exception_about_a_batch_is_the_peers_fault(raised: BaseException) -> None:
+    """The same holds for the validation of its buffers."""
 
     class Batch:
         def validate(self, *, full: bool) -> None:
@@ -124,7 +124,7 @@ def test_whatever_arrow_raises_of_a_batch_is_the_peers_fault(raised: BaseExcepti
         validated(batch)
 
 
-# --- who is calling -------------------------------------------------------------------------------------------
+# --- the caller ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -136,21 +136,21 @@ def test_whatever_arrow_raises_of_a_batch_is_the_peers_fault(raised: BaseExcepti
         ("unix:/tmp/socket", "unix:/tmp/socket"),
     ],
 )
-def test_caller_has_the_address_that_its_connection_comes_from(peer: str, address: str) -> None:
+def test_caller_has_the_address_of_its_connection(peer: str, address: str) -> None:
     with answering("get", Context(peer)) as call:
         assert (call.caller.client_id, call.caller.address, call.caller.principal) == ("", address, "ANONYMOUS")
 
 
 @pytest.mark.parametrize(
-    ("header", "told", "client_id"),
+    ("header", "message_id", "client_id"),
     [(None, "app", "app"), ("header", "app", "app"), ("header", "", "header"), (None, "", "")],
 )
 def test_caller_has_the_client_id_of_the_message_or_else_of_the_header(
-    header: str | None, told: str, client_id: str
+    header: str | None, message_id: str, client_id: str
 ) -> None:
-    """Messages of the plain dialect have no room for one."""
+    """Messages of the plain dialect have no room for a client id."""
     with answering("put", Context(header=header)) as call:
-        assert call.made_by(told) is call.caller
+        assert call.made_by(message_id) is call.caller
         assert (call.caller.client_id, call.caller.address) == (client_id, "10.0.0.7:4711")
 
 
@@ -161,7 +161,7 @@ def _fail(kind: str, client_id: str, error: Exception) -> None:
 
 
 def test_failed_call_is_one_line_that_names_the_client(caplog: pytest.LogCaptureFixture) -> None:
-    """Whatever the client calls itself; what it was refused for is told to it, and to the log only at DEBUG."""
+    """The client id does not matter; the peer gets the reason, and the log only at DEBUG."""
     with caplog.at_level(logging.DEBUG):
         _fail("put", "a\nERROR broker_runtime fail call", ZeroDivisionError("a defect"))
         _fail("get", "app", NotSupportedError("not yet"))

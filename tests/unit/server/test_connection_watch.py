@@ -1,4 +1,4 @@
-"""Too many connections: who is cut, and when new ones may come again."""
+"""Too many connections: which are cut, and when new ones are accepted again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LIMIT = 100
 
 
 class World:
-    """Connections and open files of the test's."""
+    """The connections and open files of a test."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.received: dict[PeerAddress, int] = {}
@@ -28,7 +28,7 @@ class World:
         monkeypatch.setattr(connections, "hold_new", self._hold_new)
 
     def connect(self, host: str, count: int, received_bytes: int = 0) -> list[PeerAddress]:
-        """So many more; they have sent so much."""
+        """Opens that many more connections that have sent that much."""
         made = [PeerAddress(host, len(self.received) + number) for number in range(count)]
         self.received.update(dict.fromkeys(made, received_bytes))
         return made
@@ -51,7 +51,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 def test_idle_connections_beyond_the_limit_are_cut_and_those_with_a_stream_stay(world: World) -> None:
-    """Whoever has sent least goes first, and nobody connects until they are few again."""
+    """The one that has sent least goes first, and nobody can connect until there are few again."""
     world.streaming = set(world.connect("producer", 40))
     clients = world.connect("client", 30, received_bytes=500)
     assert world.watch.step() == 0
@@ -64,15 +64,15 @@ def test_idle_connections_beyond_the_limit_are_cut_and_those_with_a_stream_stay(
     assert not world.is_held
 
 
-def test_streams_alone_are_never_cut(world: World) -> None:
-    """There are no more than `max.connections` of them."""
+def test_connections_with_streams_are_never_cut(world: World) -> None:
+    """There are never more than `max.connections` of them."""
     world.streaming = set(world.connect("producer", _LIMIT + 20))
     assert world.watch.step() == 0
     assert world.is_held
 
 
-def test_nobody_looks_while_few_files_are_open_and_the_logs_files_are_no_connections(world: World) -> None:
-    """One look tells how many of them there are."""
+def test_no_look_is_made_while_few_files_are_open_and_log_files_do_not_count(world: World) -> None:
+    """One look counts them."""
     for _ in range(5):
         world.watch.step()
     assert world.looks == 0

@@ -1,4 +1,4 @@
-"""Which connections are cut when a broker's memory grows, with sockets, memory and clock of the test's."""
+"""Which connections are cut when a broker's memory grows; sockets, memory and clock are the test's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ONE, TWO = PeerAddress("127.0.0.1", 1), PeerAddress("127.0.0.1", 2)
 
 
 class Socket:
-    """A connection that has sent so much."""
+    """A connection that has sent that much."""
 
     def __init__(self) -> None:
         self.received_bytes = 0
@@ -29,7 +29,7 @@ class Socket:
 
     @property
     def credit_bytes(self) -> float:
-        """What the kernel takes on it before anybody looks again."""
+        """What the kernel accepts on it before the next look."""
         if self.is_cut or self.filter is connections.TAKES_NOTHING:
             return 0
         return self.filter.received_bytes - self.received_bytes if isinstance(self.filter, TakesUntil) else math.inf
@@ -43,7 +43,7 @@ class TakesUntil:
 
 
 def kernel_of(monkeypatch: pytest.MonkeyPatch, sockets: Mapping[PeerAddress, Socket]) -> None:
-    """Sockets whose filters are noted."""
+    """A kernel that records the filters of sockets."""
 
     def takes_until(first_sequence: int, received_bytes: int, credit_bytes: int) -> TakesUntil:
         return TakesUntil(received_bytes + credit_bytes)
@@ -93,7 +93,7 @@ class World:
         self.watch.step()
 
     def step(self, one: int = 0, two: int = 0, memory: int | None = None) -> list[PeerAddress]:
-        """So many MiB more from each; returns who has been cut by then."""
+        """Each connection sends that many MiB more; returns which have been cut so far."""
         self.now_s += 0.05
         self.sockets[ONE].received_bytes += one * _MIB
         self.sockets[TWO].received_bytes += two * _MIB
@@ -107,15 +107,15 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     return World(monkeypatch)
 
 
-def test_nobody_looks_at_connections_while_memory_does_not_grow(world: World) -> None:
-    """An idle broker costs one small read a step."""
+def test_connections_are_not_examined_while_memory_does_not_grow(world: World) -> None:
+    """An idle broker costs one small read per step."""
     for _ in range(50):
         assert world.step(one=10, memory=0) == []
     assert world.looks == 0
 
 
 def test_connection_that_sends_more_than_a_message_without_its_end_is_cut(world: World) -> None:
-    """The other one, which sends as much in messages that are taken, is not."""
+    """The other one, which sends as much in complete messages, is not cut."""
     cut: list[PeerAddress] = []
     sent = 0
     while not cut:
@@ -127,7 +127,7 @@ def test_connection_that_sends_more_than_a_message_without_its_end_is_cut(world:
 
 
 def test_small_messages_do_not_hide_a_large_one_that_has_no_end(world: World) -> None:
-    """A message that is taken accounts for its own bytes, not for all that came on its connection."""
+    """A complete message accounts for its own bytes, not for everything on its connection."""
     cut: list[PeerAddress] = []
     sent = 0
     world.taken[ONE] = 1
@@ -139,23 +139,23 @@ def test_small_messages_do_not_hide_a_large_one_that_has_no_end(world: World) ->
     assert sent <= MAX_UNTAKEN_BYTES + memory_watch._GROWTH_BYTES + 16 * _MIB
 
 
-def test_what_a_new_connection_has_sent_counts_from_its_first_byte(world: World) -> None:
-    """It was not seen before, and a small message of its own was taken already."""
+def test_bytes_of_a_new_connection_count_from_its_first_one(world: World) -> None:
+    """No earlier look saw it, and a small message of its own was complete already."""
     world.step(memory=100)
     world.sockets[ONE].received_bytes, world.taken[ONE] = 0, 2_000
     assert world.step(one=MAX_UNTAKEN_BYTES // _MIB + 1) == [ONE]
 
 
-def test_what_was_taken_of_a_connection_does_not_account_for_the_next_from_its_port(world: World) -> None:
-    """A client may choose its port, and cut its connection itself."""
+def test_messages_of_a_connection_do_not_account_for_the_next_from_its_port(world: World) -> None:
+    """A client may choose its port, and close its connection itself."""
     world.taken[ONE] = 500 * _MIB
     assert world.step(one=500, memory=100) == []
     world.sockets[ONE].received_bytes = 0
     assert world.step(one=MAX_UNTAKEN_BYTES // _MIB + 1, memory=0) == [ONE]
 
 
-def test_bytes_that_come_slowly_count_unless_the_client_is_sent_as_many(world: World) -> None:
-    """A reader acknowledges what it reads; whoever only sends has nothing to acknowledge."""
+def test_slow_bytes_count_unless_the_client_receives_as_many(world: World) -> None:
+    """A reader acknowledges what it reads; a client that only sends has nothing to acknowledge."""
     world.taken[ONE] = world.taken[TWO] = 1
     world.step(memory=100)
     for _ in range(200):
@@ -166,8 +166,8 @@ def test_bytes_that_come_slowly_count_unless_the_client_is_sent_as_many(world: W
     assert world.step(memory=600) == [ONE]
 
 
-def test_nothing_is_excused_where_memory_is_short_and_nobody_seems_the_cause(world: World) -> None:
-    """A sender that is sent as much as it sends is found, too, only later."""
+def test_nothing_is_excused_when_memory_is_short_and_no_cause_is_found(world: World) -> None:
+    """A sender that also receives as much is found, too, only later."""
     world.taken[ONE] = world.taken[TWO] = 1
     world.step(memory=100)
     for _ in range(200):
@@ -182,8 +182,8 @@ def test_nothing_is_excused_where_memory_is_short_and_nobody_seems_the_cause(wor
     assert world.sockets[TWO].is_cut
 
 
-def test_messages_that_are_taken_all_the_while_speak_for_a_connection(world: World) -> None:
-    """Near the limit a busy producer stays, though it has sent most by now of what is untaken."""
+def test_complete_messages_excuse_a_connection(world: World) -> None:
+    """Near the limit a busy producer stays, though most untaken bytes are its own."""
     world.taken[TWO] = 1
     for _ in range(20):
         world.taken[TWO] += 16 * _MIB
@@ -191,8 +191,8 @@ def test_messages_that_are_taken_all_the_while_speak_for_a_connection(world: Wor
     assert world.step(one=20, two=40, memory=440) == [ONE]
 
 
-def test_a_third_of_the_limit_may_be_untaken_of_connections_with_nothing_else_to_show(world: World) -> None:
-    """Though there is memory left: it might be used up before the next look."""
+def test_connections_without_complete_messages_may_use_a_third_of_the_limit(world: World) -> None:
+    """More might use up the memory before the next look, even if there is some left."""
     world.sockets |= {PeerAddress("127.0.0.1", number): Socket() for number in range(3, 9)}
     world.step(memory=65)
     for address, each in world.sockets.items():
@@ -203,8 +203,8 @@ def test_a_third_of_the_limit_may_be_untaken_of_connections_with_nothing_else_to
     assert TWO not in cut
 
 
-def test_near_the_limit_the_one_that_sent_most_is_cut_first(world: World) -> None:
-    """Neither has sent more than is allowed for one message."""
+def test_largest_sender_is_cut_first_near_the_limit(world: World) -> None:
+    """Neither has sent more than one message may have."""
     world.step(memory=500)
     assert world.step(one=60, two=50) == [ONE]
     world.memory_bytes -= 60 * _MIB
@@ -213,20 +213,20 @@ def test_near_the_limit_the_one_that_sent_most_is_cut_first(world: World) -> Non
 
 
 def test_as_many_as_needed_are_cut_in_one_look(world: World) -> None:
-    """Many connections at once fill the memory faster than one look after the other empties it."""
+    """Many connections fill the memory faster than one cut per look frees it."""
     world.step(memory=600)
     assert world.step(one=60, two=60, memory=300) == [ONE, TWO]
 
 
 def test_messages_that_are_still_to_be_copied_count_twice(world: World) -> None:
-    """At its end a message is made one piece: for that moment it takes its bytes again."""
+    """At its end a message is copied into one piece: for that moment its bytes count twice."""
     world.step(memory=460)
     assert world.step(one=70, two=30) == []
     assert world.step(one=20, two=20) == [ONE]
 
 
-def test_memory_that_no_connection_is_the_cause_of_is_looked_at_seldom(world: World) -> None:
-    """A broker that needs much itself cuts nobody."""
+def test_memory_that_no_connection_causes_is_examined_seldom(world: World) -> None:
+    """A broker that itself needs much memory cuts nobody."""
     for _ in range(40):
         assert world.step(memory=20) == []
     for _ in range(20):
@@ -237,8 +237,8 @@ def test_memory_that_no_connection_is_the_cause_of_is_looked_at_seldom(world: Wo
     assert world.looks - looks <= 4
 
 
-def test_limit_holds_though_a_look_comes_late(world: World) -> None:
-    """Each sends what the kernel takes before the next look, however late that is, and is there again when cut."""
+def test_limit_holds_when_a_look_is_late(world: World) -> None:
+    """Each sends what the kernel accepts before the next look, however late that is, and returns when it was cut."""
     world.sockets |= {PeerAddress("127.0.0.1", number): Socket() for number in range(3, 33)}
     for each in world.sockets.values():
         each.received_bytes = 8 * _MIB
@@ -259,7 +259,7 @@ def test_limit_holds_though_a_look_comes_late(world: World) -> None:
 
 
 def test_connections_receive_on_credit_only_while_much_is_untaken(world: World) -> None:
-    """What brokers and clients do at their ordinary work costs no filter."""
+    """The ordinary work of brokers and clients needs no filter."""
     for _ in range(10):
         world.taken[TWO] = world.taken.get(TWO, 0) + 60 * _MIB
         world.step(one=0, two=70, memory=10)
@@ -277,14 +277,14 @@ def test_connections_receive_on_credit_only_while_much_is_untaken(world: World) 
 
 
 def test_connection_that_is_cut_receives_nothing_more(world: World) -> None:
-    """Ending it waits for whoever reads from it."""
+    """Closing it waits for its reader."""
     assert world.step(one=MAX_UNTAKEN_BYTES // _MIB + 80) == [ONE]
     assert world.sockets[ONE].filter is connections.TAKES_NOTHING
 
 
 @pytest.mark.parametrize("error", [OSError("no descriptor"), MemoryError()])
-def test_cut_that_fails_ends_no_worker_and_is_tried_again(world: World, error: Exception) -> None:
-    """A flood may leave no descriptor or no memory for a moment; after four of them nobody would be cut any more."""
+def test_failed_cut_ends_no_worker_and_is_retried(world: World, error: Exception) -> None:
+    """A flood may leave no descriptor or memory for a moment; after four failures nobody would be cut any more."""
     done = threading.Event()
 
     def fail() -> None:
@@ -301,7 +301,7 @@ def test_cut_that_fails_ends_no_worker_and_is_tried_again(world: World, error: E
 
 
 def test_connection_whose_cut_failed_is_cut_by_a_later_look(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is not left alone as one that ends."""
+    """It does not count as one that is ending."""
 
     def fail(descriptor: int, port: int, address: PeerAddress) -> bool:
         raise OSError("no descriptor")

@@ -1,4 +1,4 @@
-"""Calls that have said nothing yet: how many there may be, and how long they may stay."""
+"""Calls without a first message: how many there may be, and how long they may stay."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from broker_runtime.server.openings import Headers, OpeningCall, Openings, Patie
 
 @dataclass(frozen=True)
 class Info:
-    """What Flight says of a call."""
+    """What Flight reports about a call."""
 
     method: Any
 
@@ -42,8 +42,8 @@ def _says_so(headers: Headers) -> bool:
     return bool(headers["broker"]) if "broker" in headers else False
 
 
-def test_calls_above_the_limit_are_refused_with_a_typed_error_until_others_have_spoken() -> None:
-    """The refusal is retriable, and nothing is left of a refused call."""
+def test_calls_above_the_limit_are_refused_with_a_typed_error_until_others_have_sent() -> None:
+    """The refusal is retriable, and a refused call leaves nothing behind."""
     clocked = Clocked(max_streams=400)
     calls = clocked.fill(100)
     for _ in range(3):
@@ -58,7 +58,7 @@ def test_calls_above_the_limit_are_refused_with_a_typed_error_until_others_have_
 
 
 def test_actions_and_other_brokers_are_never_refused() -> None:
-    """A broker that is flooded can be asked why, and feeds its followers."""
+    """A flooded broker still answers administrators and feeds its followers."""
     clocked = Clocked()
     clocked.fill(clocked.openings.limit)
     clocked.openings.start_call(ACTION, {})
@@ -68,7 +68,7 @@ def test_actions_and_other_brokers_are_never_refused() -> None:
 
 
 @pytest.mark.parametrize("call", [PUT, EXCHANGE, ACTION])
-def test_broker_that_is_full_refuses_calls_of_any_method_but_those_of_brokers(call: Info) -> None:
+def test_full_broker_refuses_calls_of_any_method_except_those_of_brokers(call: Info) -> None:
     openings = Openings(8, is_broker=_says_so, is_full=lambda: True)
     with pytest.raises(flight.FlightUnavailableError) as refused:
         openings.start_call(call, {})
@@ -97,8 +97,8 @@ def test_patience_is_short_when_there_are_many(count: int, limit_s: float) -> No
     assert clocked.openings.patience() is None
 
 
-def test_patience_is_short_when_calls_are_given_up_and_made_anew_all_the_while() -> None:
-    """None of them waits for long, but all together keep others out; streams that run are not to blame."""
+def test_patience_is_short_when_calls_are_given_up_and_repeated_continually() -> None:
+    """None of them waits for long, but together they keep others out; open streams are not to blame."""
     clocked = Clocked()
     found = []
     for _ in range(4):
@@ -114,8 +114,8 @@ def test_patience_is_short_when_calls_are_given_up_and_made_anew_all_the_while()
 
 
 @pytest.mark.parametrize(("old", "are_stuck"), [(16, False), (17, True)])
-def test_streams_excuse_no_longer_when_many_calls_stay_silent_for_long(old: int, are_stuck: bool) -> None:
-    """Many that began just now are another flood, on connections without streams."""
+def test_streams_excuse_nothing_when_many_calls_stay_silent_for_long(old: int, are_stuck: bool) -> None:
+    """Many recent ones are another flood, on connections without streams."""
     clocked = Clocked()
     clocked.fill(old)
     clocked.now_s += 12

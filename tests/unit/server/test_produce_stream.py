@@ -1,4 +1,4 @@
-"""A produce stream's two threads: the reading one learns at once what has ended the other."""
+"""The two threads of a produce stream: the reading one learns at once what ended the other."""
 
 import contextlib
 import threading
@@ -19,7 +19,7 @@ PENDING = 4
 
 
 class Heartbeats:
-    """A client that sends nothing else; ``all_slots_taken`` after as many as may wait, and one more."""
+    """A client that sends only heartbeats; ``all_slots_taken`` is set after as many as may wait, and one more."""
 
     def __init__(self):
         self.chunk = types.SimpleNamespace(
@@ -35,8 +35,8 @@ class Heartbeats:
         return self.chunk
 
 
-def test_stream_whose_acknowledging_thread_failed_ends_at_once_though_its_reader_waits_for_a_slot(monkeypatch):
-    """No slot comes free any more, and nothing of the client is read meanwhile."""
+def test_stream_ends_at_once_when_its_acknowledging_thread_fails_while_its_reader_waits(monkeypatch):
+    """No slot becomes free any more, and nothing more is read from the client."""
     monkeypatch.setattr(produce_stream, "_MAX_PENDING", PENDING)
     monkeypatch.setattr(produce_stream, "_IDLE_S", 3_600.0)
     reader = Heartbeats()

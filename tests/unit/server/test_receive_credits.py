@@ -1,4 +1,4 @@
-"""How credits are shared among connections, with a kernel of the test's."""
+"""How credits are shared among connections; the kernel is the test's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ONE, TWO, THREE, FOUR = (PeerAddress("127.0.0.1", number) for number in range(1,
 
 @dataclass(frozen=True)
 class Until:
-    """A filter that takes so many bytes in all."""
+    """A filter that accepts that many bytes in all."""
 
     first_sequence: int
     received_bytes: int
@@ -29,7 +29,7 @@ class World:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.received = dict.fromkeys((ONE, TWO, THREE, FOUR), 0)
         self.of_late = dict.fromkeys(self.received, 0.0)
-        self.untold: dict[PeerAddress, int] = {address: 1000 + address.port for address in self.received}
+        self.unreported: dict[PeerAddress, int] = {address: 1000 + address.port for address in self.received}
         self.filters: dict[PeerAddress, object] = {}
         self.set_count = 0
         self.is_confined = False
@@ -41,7 +41,7 @@ class World:
             return True
 
         def first_sequence(descriptor: int, address: PeerAddress) -> int | None:
-            return self.untold.pop(address, None)
+            return self.unreported.pop(address, None)
 
         def confine_new(port: int, is_confined: bool) -> None:
             self.is_confined = is_confined
@@ -79,15 +79,15 @@ def test_connections_at_rest_leave_most_of_the_budget_to_those_that_send(world: 
     assert [world.left_bytes(address) for address in (TWO, THREE, FOUR)] == [5 * _MIB] * 3
 
 
-def test_those_of_which_most_was_taken_of_late_may_send_most(world: World) -> None:
-    """They finish what they have begun."""
+def test_connections_with_most_recent_messages_may_send_most(world: World) -> None:
+    """They complete what they have begun."""
     world.of_late |= {ONE: 300.0, TWO: 100.0}
     world.renew()
     assert [world.left_bytes(address) >> 20 for address in world.received] == [30, 20, 15, 15]
 
 
-def test_all_together_receive_at_most_twice_the_budget_at_any_time(world: World) -> None:
-    """Whichever of them send, and however the budget shrinks."""
+def test_all_connections_together_receive_at_most_twice_the_budget(world: World) -> None:
+    """This holds whichever of them send, and however the budget shrinks."""
     budget_bytes = 512 * _MIB
     for number in range(60):
         world.renew(budget_bytes)
@@ -99,7 +99,7 @@ def test_all_together_receive_at_most_twice_the_budget_at_any_time(world: World)
 
 
 def test_credit_that_is_hardly_used_is_left_as_it_is(world: World) -> None:
-    """A filter costs more than a look."""
+    """Setting a filter costs more than a look."""
     world.renew()
     world.renew()
     before = world.set_count
@@ -109,20 +109,20 @@ def test_credit_that_is_hardly_used_is_left_as_it_is(world: World) -> None:
     assert world.set_count <= before + 1
 
 
-def test_budget_of_one_connection_is_within_what_sequence_numbers_allow(world: World) -> None:
-    """Of two halves of four gibibytes one is the past."""
+def test_budget_of_one_connection_fits_sequence_numbers(world: World) -> None:
+    """Half of a sequence space of four gibibytes is the past."""
     world.received = {ONE: 5 << 30}
     world.renew(64 << 30)
     assert world.left_bytes(ONE) == 512 * _MIB
 
 
 def test_new_connections_are_confined_until_credits_are_lifted(world: World) -> None:
-    """Nothing is left behind on any connection."""
+    """No filter stays on any connection."""
     assert not world.credits.is_given
     world.renew()
     assert (world.credits.is_given, world.is_confined) == (True, True)
     new = PeerAddress("127.0.0.1", 9)
-    world.received[new], world.filters[new], world.untold[new] = 0, TAKES_SMALL, 9
+    world.received[new], world.filters[new], world.unreported[new] = 0, TAKES_SMALL, 9
     world.credits.lift(world.found())
     assert (world.credits.is_given, world.is_confined) == (False, False)
     assert set(world.filters.values()) == {None}
@@ -131,8 +131,8 @@ def test_new_connections_are_confined_until_credits_are_lifted(world: World) -> 
     assert world.set_count == count
 
 
-def test_connection_that_was_there_when_credits_were_lifted_is_known_the_next_time(world: World) -> None:
-    """The kernel tells its first packet once."""
+def test_connection_from_when_credits_were_lifted_is_known_the_next_time(world: World) -> None:
+    """The kernel reports its first packet once."""
     world.renew()
     world.credits.lift(world.found())
     world.renew()
@@ -141,10 +141,10 @@ def test_connection_that_was_there_when_credits_were_lifted_is_known_the_next_ti
     assert wanted.first_sequence == 1001
 
 
-def test_another_connection_from_the_same_port_begins_anew(world: World) -> None:
-    """What the first one could send says nothing of it, even if it has sent more by now."""
+def test_another_connection_from_the_same_port_starts_from_zero(world: World) -> None:
+    """The first one's credit does not apply to it, even if it has sent more by now."""
     world.renew()
-    world.untold[ONE], world.received[ONE] = 7, 3 * _MIB
+    world.unreported[ONE], world.received[ONE] = 7, 3 * _MIB
     world.renew()
     wanted = world.filters[ONE]
     assert isinstance(wanted, Until)
@@ -152,7 +152,7 @@ def test_another_connection_from_the_same_port_begins_anew(world: World) -> None
 
 
 def test_connection_that_is_to_be_cut_receives_nothing(world: World) -> None:
-    """Nor is its credit renewed for another one."""
+    """Nor is its credit passed on to another one."""
     world.renew()
     world.credits.take_nothing(ONE, 1)
     assert world.filters[ONE] is TAKES_NOTHING
@@ -162,8 +162,8 @@ def test_connection_that_is_to_be_cut_receives_nothing(world: World) -> None:
 
 
 def test_connection_of_unknown_beginning_is_confined_for_a_while_when_it_sent_more_than_its_share(world: World) -> None:
-    """It cannot be told where to stop."""
-    del world.untold[ONE]
+    """It is unknown where it must stop."""
+    del world.unreported[ONE]
     world.renew()
     assert world.filters[ONE] is None
     world.received[ONE] += 100 * _MIB

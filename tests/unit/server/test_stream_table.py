@@ -1,4 +1,4 @@
-"""Which streams the watchdog cuts off, with a clock of the test's and real sockets' places taken."""
+"""Which streams the watchdog cuts; the clock is the test's, and fakes stand in for sockets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ADDRESS = PeerAddress("127.0.0.1", 1234)
 
 @dataclass
 class FakeConnection:
-    """Stands for a peer's socket."""
+    """Stands in for a peer's socket."""
 
     acknowledged: int | None = 0
     is_cut: bool = False
@@ -30,7 +30,7 @@ class FakeConnection:
 
 @dataclass
 class Watch:
-    """A table, its clock and the one peer's connection."""
+    """A table, its clock and the connection of one peer."""
 
     connection: FakeConnection = field(default_factory=FakeConnection)
     now_s: float = 1000.0
@@ -39,7 +39,7 @@ class Watch:
         self.table = StreamTable(2, monotonic_s=lambda: self.now_s)
 
     def run(self, seconds: int, acknowledges: int = 0) -> int:
-        """Steps each second; the peer takes so many bytes in each. Returns the number of cuts."""
+        """Steps each second, in which the peer reads that many bytes. Returns the number of cuts."""
         cuts = 0
         for _ in range(seconds):
             self.now_s += 1
@@ -59,8 +59,8 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
     return watch
 
 
-def test_peer_that_says_nothing_is_cut_after_the_limit_and_not_before(watch: Watch) -> None:
-    """A watchdog cancels silent peers."""
+def test_silent_peer_is_cut_after_the_limit_and_not_before(watch: Watch) -> None:
+    """A watchdog cuts silent peers."""
     stream = watch.table.open("fetch", CLIENT, parse_peer(_PEER))
     assert stream.address == _ADDRESS
     with stream.reading:
@@ -73,13 +73,13 @@ def test_peer_that_says_nothing_is_cut_after_the_limit_and_not_before(watch: Wat
 
 
 def test_stream_that_works_is_never_cut(watch: Watch) -> None:
-    """A long poll is the broker's own waiting, not the peer's silence."""
+    """A long poll is the broker's own wait, not the peer's silence."""
     watch.table.open("fetch", CLIENT, parse_peer(_PEER))
     assert watch.run(1000) == 0
 
 
-def test_peer_that_takes_bytes_slowly_is_not_cut_until_the_write_lasts_too_long(watch: Watch) -> None:
-    """A slow peer is not a silent one; yet no write lasts for ever."""
+def test_slow_reader_is_not_cut_until_the_write_lasts_too_long(watch: Watch) -> None:
+    """A slow peer is not a silent one; yet no write lasts forever."""
     stream = watch.table.open("fetch", CLIENT, parse_peer(_PEER))
     with stream.writing:
         assert watch.run(int(streams.MAX_WRITE_S), acknowledges=1) == 0
@@ -87,8 +87,8 @@ def test_peer_that_takes_bytes_slowly_is_not_cut_until_the_write_lasts_too_long(
 
 
 @pytest.mark.parametrize("acknowledged", [0, None])
-def test_peer_that_takes_nothing_is_cut_in_a_write(watch: Watch, acknowledged: int | None) -> None:
-    """A client that stops reading; also where the system does not tell what the peer took."""
+def test_peer_that_reads_nothing_is_cut_in_a_write(watch: Watch, acknowledged: int | None) -> None:
+    """A client stopped reading; this also works where the system does not report what the peer read."""
     watch.connection.acknowledged = acknowledged
     stream = watch.table.open("fetch", CLIENT, parse_peer(_PEER))
     with stream.writing:
@@ -118,7 +118,7 @@ def test_table_is_bounded_and_refuses_when_stopping(watch: Watch) -> None:
 
 
 def test_followers_are_admitted_when_clients_have_all_room(watch: Watch) -> None:
-    """A broker that is full of clients still feeds its followers, and they take no client's place."""
+    """A broker full of clients still feeds its followers, which use up no client's place."""
     follower = watch.table.open("follower", CLIENT, parse_peer(_PEER), is_limited=False)
     for kind in ("a", "b"):
         watch.table.open(kind, CLIENT, parse_peer(_PEER))
@@ -129,14 +129,14 @@ def test_followers_are_admitted_when_clients_have_all_room(watch: Watch) -> None
 
 
 def test_stream_of_a_peer_without_tcp_is_left_alone(watch: Watch) -> None:
-    """What cannot be found cannot be cut."""
+    """A connection that cannot be found cannot be cut."""
     stream = watch.table.open("fetch", CLIENT, parse_peer("unix:/tmp/socket"))
     with stream.reading:
         assert watch.run(100) == 0
 
 
 def test_phase_is_entered_and_left() -> None:
-    """Two assignments."""
+    """Both are plain assignments."""
     stream = OpenStream("x", _PEER, None, Phase(1.0), Phase(1.0))
     with stream.reading:
         assert stream.reading.since_s is not None
@@ -156,14 +156,14 @@ def test_phase_is_entered_and_left() -> None:
     ],
 )
 def test_peer_names_of_grpc_are_parsed(peer: str, address: tuple[str, int] | None) -> None:
-    """Both families, escaped brackets, mapped addresses."""
+    """Both address families, escaped brackets and mapped addresses are parsed."""
     assert parse_peer(peer) == address
 
 
-def test_silent_connections_are_cut_and_those_with_a_stream_or_an_action_are_not(
+def test_silent_connections_are_cut_unless_they_have_a_stream_or_an_action(
     watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who a silent call is of is not known: connections that have nothing else to show go, after the same patience."""
+    """It is unknown whose a silent call is: connections with nothing else are cut after the same patience."""
     patience: list[Patience | None] = [None]
     watch.table = StreamTable(2, patience=lambda: patience[0], monotonic_s=lambda: watch.now_s)
     addresses = [PeerAddress("127.0.0.1", port) for port in (1, 2, 3, 4)]
@@ -188,7 +188,9 @@ def test_silent_connections_are_cut_and_those_with_a_stream_or_an_action_are_not
 
 
 def test_actions_excuse_no_connection_when_silent_calls_are_many(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One refused action a second would keep a flood alive; a stream is left alone, an action under way for long."""
+    """Otherwise one refused action a second would keep a flood alive; a stream is left alone, a current action for
+    long.
+    """
     flood = Patience(2.0, actions_excuse=False, streams_excuse=True)
     watch.table = StreamTable(2, patience=lambda: flood, monotonic_s=lambda: watch.now_s)
     sockets = {PeerAddress("127.0.0.1", port): FakeConnection() for port in (1, 2, 3)}
@@ -211,7 +213,7 @@ def test_actions_excuse_no_connection_when_silent_calls_are_many(watch: Watch, m
 def test_clients_streams_are_cut_one_at_a_time_when_nothing_else_helps(
     watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A flood hides behind a good stream: the newest goes first, another broker's never."""
+    """A flood hides beside a good stream: the newest is cut first, another broker's never."""
     stuck = Patience(2.0, actions_excuse=False, streams_excuse=False)
     watch.table = StreamTable(9, patience=lambda: stuck, monotonic_s=lambda: watch.now_s)
     sockets = {PeerAddress("127.0.0.1", port): FakeConnection() for port in (1, 2, 3)}
@@ -230,7 +232,7 @@ def test_clients_streams_are_cut_one_at_a_time_when_nothing_else_helps(
 
 
 def test_taken_bytes_are_those_of_streams_and_of_calls_that_have_ended(watch: Watch) -> None:
-    """With a small allowance for each message's envelope, and nothing for anybody else's."""
+    """Each message has a small allowance for its envelope, and nothing counts for other connections."""
     stream = watch.table.open("fetch", CLIENT, parse_peer(_PEER))
     with watch.table.acting(parse_peer(_PEER), 8 << 20):
         assert watch.table.taken_bytes()[_ADDRESS] < 1 << 20

@@ -1,4 +1,4 @@
-"""Who is cut when calls hold too many threads, and who is not."""
+"""Which connections are cut when calls hold too many threads, and which are not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CALLER, QUIET, PRODUCER, FOLLOWER = (PeerAddress("10.0.0.1", port) for port in (
 
 
 class World:
-    """Connections, threads and a clock of the test's."""
+    """The connections, threads and clock of a test."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 100.0
@@ -52,7 +52,7 @@ class World:
         self.step(40)
 
     def step(self, threads: int, **sent_kib: int) -> int:
-        """0.1 s later, with so many KiB more from each; how many were cut."""
+        """0.1 s later, after that many KiB more from each; returns how many were cut."""
         self.now_s += 0.1
         self.threads = threads
         for name, size in sent_kib.items():
@@ -67,8 +67,8 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     sys.setswitchinterval(interval_s)
 
 
-def test_nobody_looks_at_connections_while_there_are_few_threads(world: World) -> None:
-    """However much comes."""
+def test_connections_are_not_examined_while_there_are_few_threads(world: World) -> None:
+    """This holds however much is sent."""
     for _ in range(50):
         assert world.step(100, caller=1000) == 0
     assert world.looks == 0
@@ -76,7 +76,7 @@ def test_nobody_looks_at_connections_while_there_are_few_threads(world: World) -
 
 
 def test_connection_that_sends_calls_is_cut_and_no_other(world: World) -> None:
-    """A producer whose messages are taken, a follower and a quiet connection stay."""
+    """A producer whose messages are complete, a follower and a quiet connection stay."""
     world.step(700)
     world.streaming[PRODUCER] = Streaming(5000 * _KIB, is_broker=False)
     assert world.step(700, caller=40, producer=5000, follower=500) == 1
@@ -84,7 +84,7 @@ def test_connection_that_sends_calls_is_cut_and_no_other(world: World) -> None:
 
 
 def test_nobody_connects_until_the_threads_are_fewer(world: World) -> None:
-    """Who was cut would be back at once."""
+    """A peer that was cut would reconnect at once."""
     world.step(700)
     world.step(700, caller=40)
     assert world.is_held
@@ -94,8 +94,8 @@ def test_nobody_connects_until_the_threads_are_fewer(world: World) -> None:
     assert not world.is_held
 
 
-def test_lifting_that_fails_is_tried_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A flood may leave no descriptor for a moment: nobody would ever connect again."""
+def test_failed_unblocking_is_retried(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flood may leave no descriptor for a moment: otherwise nobody could ever connect again."""
     world.step(700)
     world.step(700, caller=40)
     hold_new = connections.hold_new
@@ -111,8 +111,8 @@ def test_lifting_that_fails_is_tried_again(world: World, monkeypatch: pytest.Mon
     assert not world.is_held
 
 
-def test_nobody_lifts_during_another_check(world: World) -> None:
-    """It may be about to hold connections off: what is lifted behind it would stay held."""
+def test_connections_are_not_unblocked_during_another_check(world: World) -> None:
+    """The check may be about to block connections, which would then stay blocked."""
     world.step(700)
     world.step(700, caller=40)
     with world.watch._checking:
@@ -122,8 +122,8 @@ def test_nobody_lifts_during_another_check(world: World) -> None:
     assert not world.is_held
 
 
-def test_calls_are_refused_beyond_the_limit_alone(world: World) -> None:
-    """Two threads for each stream do not count."""
+def test_calls_are_refused_only_beyond_the_limit(world: World) -> None:
+    """The two threads of each stream do not count."""
     world.step(_LIMIT + 4)
     assert not world.watch.is_full()
     world.step(_LIMIT + 5)
@@ -132,8 +132,8 @@ def test_calls_are_refused_beyond_the_limit_alone(world: World) -> None:
     assert not world.watch.is_full()
 
 
-def test_what_came_before_the_threads_were_many_does_not_count(world: World) -> None:
-    """A connection that has sent much in its life is not the cause of a flood, nor when there is another one later."""
+def test_bytes_sent_before_the_threads_were_many_do_not_count(world: World) -> None:
+    """A connection that sent much earlier is not the cause of this flood, nor of a later one."""
     world.step(700)
     world.step(40)
     world.now_s += 60.0
@@ -142,7 +142,7 @@ def test_what_came_before_the_threads_were_many_does_not_count(world: World) -> 
 
 
 def test_stream_excuses_its_connection_for_a_while_only(world: World) -> None:
-    """A flood may come beside an open stream; then the one that sent most goes, and never another broker."""
+    """A flood may come beside an open stream; then the largest sender is cut, and never another broker."""
     cut = sum(world.step(700, producer=40, follower=400) for _ in range(5))
     assert cut == 0
     cut = sum(
@@ -152,8 +152,8 @@ def test_stream_excuses_its_connection_for_a_while_only(world: World) -> None:
     assert set(world.received) == {CALLER, QUIET, FOLLOWER}
 
 
-def test_threads_take_turns_seldom_while_they_are_many(world: World) -> None:
-    """Thousands that ask for the interpreter's lock every few milliseconds would do nothing else."""
+def test_thread_switches_are_rare_while_threads_are_many(world: World) -> None:
+    """Thousands of threads that request the interpreter's lock every few milliseconds would do nothing else."""
     usual_s = sys.getswitchinterval()
     world.step(700)
     assert sys.getswitchinterval() > usual_s

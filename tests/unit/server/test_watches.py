@@ -1,4 +1,4 @@
-"""What watches over the peers goes on watching where the system has nothing left to look with."""
+"""The watches over peers continue when the system has no resources left for a look."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _MADE: dict[str, Callable[[Callable[..., None]], _Watch]] = {
 
 @pytest.mark.parametrize("watched", list(_MADE))
 @pytest.mark.parametrize("error", [OSError(24, "Too many open files"), MemoryError()], ids=["files", "memory"])
-def test_watch_looks_again_after_a_look_that_failed_for_want_of_something(
+def test_watch_looks_again_after_a_look_failed_for_lack_of_resources(
     watched: str, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever took the last file or byte is not free of the watch from then on."""
+    """A peer that took the last file or byte remains watched."""
     monkeypatch.setattr(streams, "_STEP_S", 0.01)
     monkeypatch.setattr(connections, "keep_descriptor", lambda: None)
     monkeypatch.setattr(connections, "traffic", lambda port: {})

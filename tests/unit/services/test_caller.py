@@ -1,4 +1,4 @@
-"""Who is calling: what its client id may be, and which broker a follower's session is of (`admit_replica`)."""
+"""The caller: what its client id may be, and which broker a follower's session belongs to (`admit_replica`)."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ def test_follower_is_admitted_in_its_registration() -> None:
 
 
 @pytest.mark.parametrize(
-    ("broker_id", "epoch", "told"),
+    ("broker_id", "epoch", "message"),
     [(3, 5, "broker 3 is not registered here"), (2, 4, "registered with epoch 5"), (2, 6, "registered with epoch 5")],
 )
-def test_follower_is_refused_in_another_registration(broker_id: int, epoch: int, told: str) -> None:
-    """An earlier life of a broker, one that is none, and one this broker has not heard of yet."""
-    with pytest.raises(StaleBrokerEpochError, match=told):
+def test_follower_is_refused_in_another_registration(broker_id: int, epoch: int, message: str) -> None:
+    """These are an earlier registration, one that does not exist, and one that this broker does not know yet."""
+    with pytest.raises(StaleBrokerEpochError, match=message):
         admit_replica(CLIENT, FetchHello(replica_id=broker_id, broker_epoch=epoch, secret="s3cret"), BROKERS)
 
 
 @pytest.mark.parametrize(("broker_id", "secret"), [(2, ""), (2, "s3cre"), (2, "S3cret"), (2, "é"), (4, ""), (4, "no")])
-def test_impostor_with_the_public_numbers_is_refused_and_told_of(
+def test_impostor_with_the_public_numbers_is_refused_and_logged(
     broker_id: int, secret: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Id and epoch are in every answer about the cluster; also a registration without a secret admits nobody."""
+    """Id and epoch are in every answer about the cluster; a registration without a secret admits nobody either."""
     with pytest.raises(StaleBrokerEpochError, match="does not prove"):
         admit_replica(CLIENT, FetchHello(replica_id=broker_id, broker_epoch=5, secret=secret), BROKERS)
-    (told,) = caplog.records
-    assert told.levelno == logging.WARNING
-    assert told.getMessage().startswith(
+    (logged,) = caplog.records
+    assert logged.levelno == logging.WARNING
+    assert logged.getMessage().startswith(
         f"admit follower broker={broker_id} client_id=test address=127.0.0.1:4711 error="
     )
 
@@ -71,14 +71,14 @@ def test_impostor_with_the_public_numbers_is_refused_and_told_of(
     ],
 )
 def test_calls_of_brokers_are_known_by_their_header(value: str, is_one: bool) -> None:
-    """Only the right secret counts, and nothing that a stranger sends raises."""
+    """Only the right secret counts, and nothing that an outsider sends raises."""
     assert is_broker({"pylog-broker": [value]}, BROKERS) is is_one
     assert is_broker({"pylog-broker": ["2:no", value]}, BROKERS) is is_one
 
 
 @pytest.mark.parametrize("value", ["9" * 5_000 + ":secret", "2:\ud800"], ids=["number too long for int", "no text"])
-def test_header_that_no_broker_could_send_proves_nothing(value: str) -> None:
-    """A caller chooses it; nothing is raised."""
+def test_header_that_no_broker_sends_proves_nothing(value: str) -> None:
+    """A caller can send anything; nothing is raised."""
     assert not is_broker({"pylog-broker": [value]}, BROKERS)
     assert not is_broker({}, BROKERS)
 
@@ -90,7 +90,7 @@ def test_secret_is_in_no_text() -> None:
 
 
 def test_long_client_id_is_cut_and_not_refused() -> None:
-    """It is only a name, but an open stream keeps its caller, and a request has room for a megabyte."""
+    """It is only a name, but an open stream keeps its caller, and a request may have a megabyte."""
     assert Caller(client_id="x" * 255, address="").client_id == "x" * 255
     cut = Caller(client_id="x" * 1_000_000, address="").client_id
     assert cut == "x" * 254 + "…"
@@ -98,8 +98,8 @@ def test_long_client_id_is_cut_and_not_refused() -> None:
     assert BrokerCaller(client_id="x" * 256, address="", broker_id=1, broker_epoch=1).client_id == cut
 
 
-def test_change_is_told_with_whose_it_is_and_how_it_ended(caplog: pytest.LogCaptureFixture) -> None:
-    """Done, refused, and partly refused."""
+def test_change_is_logged_with_its_caller_and_outcome(caplog: pytest.LogCaptureFixture) -> None:
+    """The line is logged for done, refused and partly refused changes."""
     logger = logging.getLogger("broker_runtime.test_caller")
     with caplog.at_level(logging.INFO):
         with logged_change(logger, "create topic", CLIENT, topic="t"):
@@ -116,8 +116,8 @@ def test_change_is_told_with_whose_it_is_and_how_it_ended(caplog: pytest.LogCapt
     ]
 
 
-def test_log_line_names_the_first_of_what_a_request_is_about():
-    """A request may name a hundred thousand partitions; no more than ten are ever put into words."""
+def test_log_line_names_the_first_subjects_of_a_request():
+    """A request may name a hundred thousand partitions; at most ten are ever formatted."""
     taken = []
 
     def names():

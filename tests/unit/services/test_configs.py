@@ -1,4 +1,4 @@
-"""What a broker says of a topic's settings."""
+"""A broker's answers about a topic's settings."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tests.callers import CLIENT
         ((1, 2, 3), {"min.insync.replicas": "1"}, "1", "topic"),
     ],
 )
-def test_min_insync_replicas_is_told_as_it_is_in_force(replicas, config, wanted, source):
-    """Its default depends on the number of replicas: a number is told, not that there is none."""
+def test_min_insync_replicas_is_reported_as_in_force(replicas, config, wanted, source):
+    """Its default depends on the number of replicas: the answer has a number, not "no value"."""
     record = TopicRecord(topic_id=bytes(16), assignment=(replicas,))
     topic = TopicState(name="t", record=record, version=0, partitions=(None,), config=config)
     cluster = ClusterState(topics={"t": topic})
     service = ConfigService(lambda: cluster, resolve("broker", {"broker.id": "1", "log.dirs": "unused"}))
-    told = service.describe_config(CLIENT, DescribeConfigRequest(topic="t")).entries["min.insync.replicas"]
-    assert (told.value, told.source) == (wanted, source)
+    entry = service.describe_config(CLIENT, DescribeConfigRequest(topic="t")).entries["min.insync.replicas"]
+    assert (entry.value, entry.source) == (wanted, source)

@@ -23,7 +23,7 @@ from broker_runtime.zookeeper.memory import MemoryZooKeeper
 from tests.unit.membership.members import Broker
 
 _NO_CALLS = {"ProducerIdService.keep_ready", "ProducerIdService.require_given_out"}
-"""The broker's own: a loop's step, and a check for another service."""
+"""Methods for the broker itself: a loop's step, and a check for another service."""
 
 
 def _methods() -> Iterator[tuple[str, Callable[..., Any]]]:
@@ -41,7 +41,7 @@ METHODS = dict(_methods())
 
 
 def test_services_are_found() -> None:
-    """The test that follows is worth no more than this one."""
+    """The next test is worth no more than this one."""
     assert {name.partition(".")[0] for name in METHODS} == {
         "ConfigService",
         "FetchService",
@@ -66,7 +66,7 @@ def test_method_of_a_service_begins_with_its_caller(name: str) -> None:
 
 
 def test_each_action_of_the_protocol_is_served_with_its_caller() -> None:
-    """By the table that a broker has."""
+    """The broker's own table is checked."""
     member: Any = Broker(MemoryZooKeeper(), 1).member
     served = make_services(
         resolve("broker", {"broker.id": "1", "log.dirs": "unused"}),

@@ -80,7 +80,7 @@ def test_all_actions_about_groups_are_served():
         ("remove_group_members", {"members": ("m",)}),
     ],
 )
-def test_group_ids_are_checked_before_anything_is_done(world, action, fields, group_id):
+def test_group_ids_are_checked_first(world, action, fields, group_id):
     with pytest.raises(errors.InvalidGroupIdError):
         call(world, action, group_id=group_id, **fields)
     assert world.client.children("/consumers") == []
@@ -107,14 +107,14 @@ def test_each_entry_of_a_commit_has_its_own_answer(world):
 
 
 def test_one_write_per_topic_of_a_commit(world):
-    """100 groups of 50 partitions that commit each second are 100 writes a second."""
+    """100 groups of 50 partitions that commit each second cause 100 writes a second."""
     commit(world, entry(0, 1), entry(0, 1, topic="u"))
     world.brokers[1].client.transactions.clear()
     assert commit(world, *(entry(number, 9) for number in range(4)), entry(0, 9, topic="u")) == [None] * 5
     assert len(world.brokers[1].client.transactions) == 2
 
 
-def test_commit_without_a_valid_entry_makes_no_group(world):
+def test_commit_without_a_valid_entry_creates_no_group(world):
     assert commit(world, entry(9)) == ["UNKNOWN_TOPIC_OR_PARTITION"]
     assert commit(world) == []
     assert committed(world) == {}
@@ -123,7 +123,7 @@ def test_commit_without_a_valid_entry_makes_no_group(world):
     assert world.client.children("/consumers") == []
 
 
-def test_offsets_of_chosen_partitions_and_of_topics_that_are_there_are_fetched(world):
+def test_offsets_of_chosen_partitions_and_existing_topics_are_fetched(world):
     commit(world, entry(0, 5), entry(1, 6), entry(0, 7, topic="u"))
     chosen = (PartitionKey(topic="t", partition=1), PartitionKey(topic="t", partition=3))
     assert committed(world, partitions=chosen) == {("t", 1): 6}
@@ -131,8 +131,8 @@ def test_offsets_of_chosen_partitions_and_of_topics_that_are_there_are_fetched(w
     assert committed(world) == {("u", 0): 7}
 
 
-def test_who_is_not_the_coordinator_says_so(world):
-    """W19: and the client asks anew who it is."""
+def test_broker_that_is_not_the_coordinator_refuses(world):
+    """W19: the client then looks up the coordinator again."""
     epoch = join(world)
     member = {"member_id": "m", "member_epoch": epoch}
     for action, fields in [
@@ -183,7 +183,7 @@ def test_administrators_change_groups_without_members_only(world):
 
 
 def test_reset_is_not_undone_by_a_late_commit_of_a_member_that_has_left(world):
-    """Whoever takes the group over has its members from ZooKeeper."""
+    """A successor of the coordinator has the members from ZooKeeper."""
     signed = {"member_id": "m", "member_epoch": join(world)}
     assert commit(world, entry(0, 9), sequence=0, **signed) == [None]
     call(world, "group_heartbeat", group_id="g", member_id="m", member_epoch=-1)
@@ -212,7 +212,7 @@ def test_unknown_groups_are_not_found(world):
         call(world, "describe_group", group_id="g")
 
 
-def test_without_zookeeper_it_is_said_at_once(world, monkeypatch):
+def test_requests_without_zookeeper_fail_at_once(world, monkeypatch):
     client = world.brokers[1].client._client
     client.suspend()
     monkeypatch.setattr(client, "_check", lambda *_: pytest.fail("a call that would wait"))
@@ -225,21 +225,21 @@ def test_without_zookeeper_it_is_said_at_once(world, monkeypatch):
 
 
 @pytest.mark.parametrize("only_forward", [False, True])
-def test_partition_that_is_in_a_commit_twice_is_refused(world, only_forward):
+def test_duplicate_partition_in_a_commit_is_refused(world, only_forward):
     with pytest.raises(errors.InvalidRequestError, match="t-0 is in the commit twice"):
         commit(world, entry(0, 9), entry(1, 5), entry(0, 3, topic_id=ID), only_forward=only_forward)
     assert world.client.children("/consumers") == []
 
 
 @pytest.mark.parametrize("topic", ["a/b", "..", "a\nb", "\0", "\U0001f389"])
-def test_subscription_to_what_cannot_be_a_topic_is_refused(world, topic):
+def test_subscription_to_an_invalid_topic_name_is_refused(world, topic):
     with pytest.raises(errors.InvalidTopicError):
         join(world, topics=("t", topic))
     assert world.client.children("/consumers") == []
 
 
-def test_subscription_that_no_znode_can_have_is_refused_and_the_others_go_on(world):
-    """Else nothing of the group could be written while its member is there."""
+def test_subscription_too_large_for_a_znode_is_refused_and_others_continue(world):
+    """Otherwise nothing of the group could be written while that member exists."""
     epoch = join(world)
     many = tuple(f"{number:05}" + "x" * 244 for number in range(10_000))
     with pytest.raises(errors.InvalidRequestError, match="10000 topics of a subscription are 2490000 characters"):
@@ -250,8 +250,8 @@ def test_subscription_that_no_znode_can_have_is_refused_and_the_others_go_on(wor
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b'{"topic_id": "AQ==", "offsets": {}}'])
-def test_damaged_offsets_of_one_topic_are_that_topics_alone_and_the_group_can_be_deleted(world, damage):
-    """Also for a coordinator that has nothing of the group in memory."""
+def test_damaged_offsets_affect_one_topic_only_and_the_group_can_be_deleted(world, damage):
+    """This also holds for a coordinator that has nothing of the group in memory."""
     commit(world, entry(0, 5), entry(0, 7, topic="u"))
     world.client.set("/consumers/g/offsets/t", damage, version=-1)
     for broker in world.brokers.values():

@@ -1,4 +1,4 @@
-"""Frames with a producer id through the produce service, and where the ids come from."""
+"""Frames with a producer id through the produce service, and the source of producer ids."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def code_of(response: ProduceResponse | None) -> str:
 
 
 def test_frame_sent_again_is_acknowledged_with_its_first_offset() -> None:
-    """A lost acknowledgement costs a try, not a second copy."""
+    """A lost acknowledgement costs a retry, not a second copy."""
     hosted = Hosted()
     service = ProduceService(hosted.registry, now_ms=lambda: NOW_MS)
     offsets = [produced(service, numbered(n)).base_offset for n in (0, 1, 2, 1, 0, 3, 3)]  # type: ignore[union-attr]
@@ -55,14 +55,16 @@ def test_frame_sent_again_is_acknowledged_with_its_first_offset() -> None:
 
 
 def test_duplicate_waits_for_what_its_original_waits_for() -> None:
-    """A duplicate's acknowledgement waits for its original's condition; one of unknown offset for the newest's."""
+    """A duplicate's acknowledgement waits for its original's condition; one of unknown offset for the newest
+    frame's.
+    """
     hosted = Hosted()
     hosted.only.become_leader(leadership(2, replicas=(1, 2), in_sync=(1, 2)))
     service = ProduceService(hosted.registry, now_ms=lambda: NOW_MS)
     for n in range(7):
         assert produced(service, numbered(n)) is None
     known = hosted.only.log._state.producers.producers[5]
-    known.batches = known.batches[-4:]  # as on a replica that joined after the records before were deleted
+    known.batches = known.batches[-4:]  # as on a replica that joined after earlier records were deleted
     again, older = (service.append(CLIENT, REQUEST, [numbered(n)]) for n in (6, 0))
     assert service.complete(CLIENT, again, 0) is None
     assert service.complete(CLIENT, older, 0) is None
@@ -85,7 +87,7 @@ def test_duplicate_waits_for_what_its_original_waits_for() -> None:
     ],
 )
 def test_frame_out_of_its_sequence_is_refused_by_name(frame: pa.Buffer, code: str) -> None:
-    """Nothing is appended that would be a gap."""
+    """Nothing is appended after a gap."""
     hosted = Hosted()
     service = ProduceService(hosted.registry, now_ms=lambda: NOW_MS)
     produced(service, numbered(0))
@@ -94,7 +96,7 @@ def test_frame_out_of_its_sequence_is_refused_by_name(frame: pa.Buffer, code: st
 
 
 def test_older_epoch_of_a_producer_is_refused() -> None:
-    """What was sent before the producer began anew can come too late, and must not count."""
+    """A late frame from before the producer's new epoch must not count."""
     hosted = Hosted()
     service = ProduceService(hosted.registry, now_ms=lambda: NOW_MS)
     produced(service, numbered(0))
@@ -102,8 +104,8 @@ def test_older_epoch_of_a_producer_is_refused() -> None:
     assert code_of(produced(service, numbered(1))) == "INVALID_PRODUCER_EPOCH"
 
 
-def test_producer_ids_are_given_out_once_by_all_brokers() -> None:
-    """Blocks are claimed by compare-and-set; a broker that starts anew takes a new one."""
+def test_producer_ids_are_assigned_once_by_all_brokers() -> None:
+    """Blocks are claimed by compare-and-set; a restarted broker takes a new one."""
     zookeeper = MemoryZooKeeper()
     first, second = (ProducerIdService(zookeeper.client()) for _ in range(2))
     ids = [service.init_producer_id(CLIENT, InitProducerIdRequest()).producer_id for service in (first, second) * 1500]
@@ -112,8 +114,8 @@ def test_producer_ids_are_given_out_once_by_all_brokers() -> None:
     assert set(ids) <= set(range(5 * BLOCK_SIZE))
 
 
-def test_producer_ids_left_over_are_given_out_while_zookeeper_is_away() -> None:
-    """One in a thousand needs ZooKeeper; then the error says that it may be tried again."""
+def test_remaining_producer_ids_are_assigned_while_zookeeper_is_away() -> None:
+    """One id in a thousand needs ZooKeeper; then the error is retriable."""
     client = MemoryZooKeeper().client()
     service = ProducerIdService(client)
     service.init_producer_id(CLIENT, InitProducerIdRequest())
@@ -126,8 +128,8 @@ def test_producer_ids_left_over_are_given_out_while_zookeeper_is_away() -> None:
     assert service.init_producer_id(CLIENT, InitProducerIdRequest()).producer_id == BLOCK_SIZE
 
 
-def test_frame_of_an_id_that_was_never_given_out_is_refused_and_does_not_fence_its_later_owner() -> None:
-    """A stranger cannot take an id, with the highest epoch, before its owner does."""
+def test_frame_of_an_unassigned_id_is_refused_and_does_not_fence_its_later_owner() -> None:
+    """Another client cannot use an id, with the highest epoch, before its owner does."""
     hosted = Hosted()
     ids = ProducerIdService(MemoryZooKeeper().client())
     service = ProduceService(hosted.registry, now_ms=lambda: NOW_MS, require_given_out=ids.require_given_out)

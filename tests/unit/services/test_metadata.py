@@ -1,4 +1,4 @@
-"""What a broker says of partitions' offsets: only what it knows as their leader."""
+"""What a broker reports about partitions' offsets: only what it knows as their leader."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from broker_runtime.services.metadata import MetadataService
 from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState, VersionedState
 from broker_runtime.zookeeper.znodes import PartitionState, TopicRecord
 from tests.callers import CLIENT
-from tests.unit.replication.partitions import TOPIC_ID, Hosted, leadership, tells
+from tests.unit.replication.partitions import TOPIC_ID, Hosted, leadership, reports
 
 
-def _told(hosted: Hosted, *, leader: int = 1, epoch: int) -> PartitionInfo:
+def _described(hosted: Hosted, *, leader: int = 1, epoch: int) -> PartitionInfo:
     state = PartitionState(leader=leader, leader_epoch=epoch, isr=(1, 2), controller_epoch=1)
     topic = TopicState(
         name="t",
@@ -27,28 +27,28 @@ def _told(hosted: Hosted, *, leader: int = 1, epoch: int) -> PartitionInfo:
     return info.partitions[0]
 
 
-def test_new_leader_tells_no_end_before_it_knows_what_is_committed():
-    """KIP-207: its high watermark may be below what the earlier leader told, and a query would take that for loss."""
+def test_new_leader_reports_no_end_before_it_knows_what_is_committed():
+    """KIP-207: its high watermark may be below the earlier leader's report, and a query would take that for loss."""
     hosted = Hosted()
     hosted.append(b"a")
     hosted.only.become_leader(leadership(2, replicas=(1, 2), in_sync=(1, 2)), 0)
     hosted.only.log.set_high_watermark(0)
-    assert _told(hosted, epoch=2).high_watermark == -1
-    tells(hosted.only, 2, 1)
-    assert (_told(hosted, epoch=2).log_start, _told(hosted, epoch=2).high_watermark) == (0, 1)
+    assert _described(hosted, epoch=2).high_watermark == -1
+    reports(hosted.only, 2, 1)
+    assert (_described(hosted, epoch=2).log_start, _described(hosted, epoch=2).high_watermark) == (0, 1)
 
 
-def test_leader_of_an_older_epoch_tells_no_end():
-    """Its offsets would stand beside the newer leader's name and epoch."""
+def test_leader_of_an_older_epoch_reports_no_end():
+    """Its offsets would appear beside the newer leader's id and epoch."""
     hosted = Hosted()
     hosted.append(b"a")
-    assert _told(hosted, epoch=1).high_watermark == 1
-    told = _told(hosted, leader=2, epoch=2)
-    assert (told.leader, told.leader_epoch, told.high_watermark) == (2, 2, -1)
+    assert _described(hosted, epoch=1).high_watermark == 1
+    described = _described(hosted, leader=2, epoch=2)
+    assert (described.leader, described.leader_epoch, described.high_watermark) == (2, 2, -1)
 
 
-def test_answer_waits_for_one_busy_partition_of_a_disk_and_tells_the_others():
-    """Where a disk stands still, an answer about many of its partitions takes no longer than about one."""
+def test_answer_waits_for_one_busy_partition_per_disk_and_reports_the_others():
+    """While a disk is stalled, an answer about many of its partitions takes no longer than about one."""
     hosted = Hosted(count=30)
     for partition in hosted.partitions[:29]:
         partition._lock.acquire()
@@ -67,8 +67,8 @@ def test_answer_waits_for_one_busy_partition_of_a_disk_and_tells_the_others():
     assert [each.high_watermark for each in info.partitions] == [-1] * 29 + [0]
 
 
-def test_answer_about_names_that_are_no_topics_costs_little_more_than_what_it_says():
-    """As many as a request may have."""
+def test_answer_about_unknown_topics_costs_little_more_than_its_size():
+    """There are as many as a request may have."""
     service = MetadataService(Hosted().registry, ClusterState, cluster_id="c", broker_id=1, directories=())
     request = MetadataRequest(topics=tuple(f"{number:0249d}" for number in range(MOST_ENTRIES)))
     tracemalloc.start()

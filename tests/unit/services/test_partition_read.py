@@ -1,4 +1,4 @@
-"""What one partition has for a fetch, and when that is enough to answer with."""
+"""What one partition has for a fetch, and when that suffices for an answer."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ERROR = UnknownTopicOrPartitionError("no topic")
 
 
 class Found:
-    """A slice that says how much it has."""
+    """A slice that reports how much it has."""
 
     def __init__(self, size_bytes: int, next_offset: int) -> None:
         self.size_bytes = size_bytes
@@ -93,18 +93,18 @@ def read(found: tuple[int, int] | None = None, *, asks: dict[str, Any] | None = 
         "a consumer",
     ],
 )
-def test_answer_waits_until_there_is_enough(reads: list[PartitionRead], enough: bool) -> None:
-    """`fetch.min.bytes` over all partitions; what cannot get more, or must be known, is not held back."""
+def test_answer_waits_until_it_has_enough(reads: list[PartitionRead], enough: bool) -> None:
+    """`fetch.min.bytes` counts over all partitions; errors, and data that cannot grow, are not held back."""
     assert is_enough(reads, min_bytes=100) is enough
 
 
 def test_answer_without_a_least_size_is_enough_at_once() -> None:
-    """A fetch that does not want to wait."""
+    """This is a fetch that does not wait."""
     assert is_enough([read()], min_bytes=0)
 
 
-def test_consumer_is_told_of_a_partition_only_what_is_news() -> None:
-    """Rows, an error, or a high watermark above where it is; all else it knows."""
+def test_answer_to_a_consumer_has_only_news_of_a_partition() -> None:
+    """Rows, an error, or a high watermark above its position are new; it knows everything else."""
     assert answer_of(read(high_watermark=10), -1, is_replica=False) is None
     ahead = answer_of(read(high_watermark=11, log_start=2, log_end=13, leader_epoch=4), -1, is_replica=False)
     assert ahead is not None
@@ -120,15 +120,15 @@ def test_consumer_is_told_of_a_partition_only_what_is_news() -> None:
     assert (rows.row, rows.next_offset) == (2, 14)
 
 
-def test_rows_that_could_not_be_loaded_move_nobody_on() -> None:
-    """What was found and is not in the answer is asked for again."""
-    told = answer_of(read((5, 14), high_watermark=20), -1, is_replica=False)
-    assert told is not None
-    assert told.next_offset == 10
+def test_rows_that_could_not_be_loaded_advance_no_position() -> None:
+    """Rows that are missing in the answer are fetched again."""
+    answer = answer_of(read((5, 14), high_watermark=20), -1, is_replica=False)
+    assert answer is not None
+    assert answer.next_offset == 10
 
 
-def test_follower_is_told_each_time() -> None:
-    """The high watermark it is to keep, and where it went another way."""
+def test_every_answer_to_a_follower_has_the_marks() -> None:
+    """It needs the high watermark, and the point where it diverged."""
     quiet = answer_of(read(high_watermark=10), -1, is_replica=True)
     assert quiet is not None
     assert (quiet.next_offset, quiet.high_watermark) == (10, 10)
@@ -137,8 +137,8 @@ def test_follower_is_told_each_time() -> None:
     assert (away.diverging_epoch, away.diverging_end) == (3, 8)
 
 
-def test_columns_are_read_only_where_some_are_chosen() -> None:
-    """None of them is a choice too: then only what every frame has is read."""
+def test_columns_are_read_only_when_some_are_selected() -> None:
+    """Selecting no column is a selection too: then only what every frame has is read."""
     assert load_found(read()) is None
     for columns, loaded in ((None, "all"), ([], []), ([3], [3])):
         one = read((5, 14), asks={"columns": columns})
@@ -148,8 +148,8 @@ def test_columns_are_read_only_where_some_are_chosen() -> None:
         assert [list(each) if each != "all" else each for each in one.found.loaded] == [loaded]  # type: ignore[union-attr]
 
 
-def test_what_was_found_is_let_go_of_once() -> None:
-    """Its file would stay open; closed twice it would close another's."""
+def test_found_slice_is_released_once() -> None:
+    """Otherwise its file would stay open, or a second close would close another's."""
     one, none = read((5, 14)), read()
     found: Any = one.found
     close_reads([one, none])
@@ -157,8 +157,8 @@ def test_what_was_found_is_let_go_of_once() -> None:
     assert (found.closed, one.found) == (1, None)
 
 
-def test_consumer_finds_what_is_committed_and_no_more_than_there_is_room_for() -> None:
-    """The first partition with data gives one frame at least, however little room there is."""
+def test_consumer_finds_committed_records_within_its_room() -> None:
+    """The first partition with data returns at least one frame, however little room there is."""
     hosted = Hosted()
     for number in range(3):
         hosted.append(b"%d" % number)
@@ -177,8 +177,8 @@ def test_consumer_finds_what_is_committed_and_no_more_than_there_is_room_for() -
         close_reads([one])
 
 
-def test_consumer_without_room_hears_all_the_same_that_it_asks_the_wrong_leader() -> None:
-    """Or it would ask on while others fill its answers."""
+def test_consumer_without_room_still_learns_that_it_asks_the_wrong_leader() -> None:
+    """Otherwise it would keep asking while others fill its answers."""
     hosted = Hosted()
     for room_bytes in (0, 1 << 20):
         with pytest.raises(FencedLeaderEpochError):
@@ -207,8 +207,8 @@ def replicated() -> Hosted:
     return hosted
 
 
-def test_follower_finds_what_is_not_committed_too_and_what_it_has_is_counted() -> None:
-    """Its fetch is its report: the high watermark moves to where both are durable, when it is told, and only then."""
+def test_follower_finds_uncommitted_records_and_its_end_is_counted() -> None:
+    """Its fetch is its report: it raises the high watermark to the end that both have, once."""
     hosted = replicated()
     one = follower_read(hosted, 2, is_report=False)
     assert one.high_watermark == 0
@@ -220,8 +220,8 @@ def test_follower_finds_what_is_not_committed_too_and_what_it_has_is_counted() -
     close_reads([one])
 
 
-def test_follower_out_of_range_hears_where_the_log_is() -> None:
-    """It starts again where the log starts, in this leader epoch."""
+def test_follower_out_of_range_gets_the_logs_range() -> None:
+    """It begins again at the log start, in this leader epoch."""
     hosted = replicated()
     close_reads([follower_read(hosted, 3)])
     assert hosted.only.log.delete_records(2) == 2

@@ -1,4 +1,4 @@
-"""Waiting until the other brokers have heard of a change: `PeerBeliefs`, over peers that answer from a list."""
+"""Waiting until the other brokers know of a change: `PeerBeliefs`, over peers that answer from a list."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def broker(number: int) -> BrokerRegistration:
 
 
 class FakePeers(Peers):
-    """What each host answers, one after the other, the last again and again; None: it refuses."""
+    """Each host's answers, one after the other, the last again and again; None: it refuses."""
 
     def __init__(self) -> None:
         super().__init__(1)
@@ -87,8 +87,8 @@ def test_each_other_broker_is_asked_until_it_knows_the_topic(peers: FakePeers) -
 @pytest.mark.parametrize(
     "old", [topic(partitions=1), topic(partitions=2, topic_id=2), topic(partitions=2, **{"retention.ms": "1d"})]
 )
-def test_older_belief_is_not_enough(peers: FakePeers, old: TopicState) -> None:
-    """Fewer partitions, another topic of the name, other settings."""
+def test_older_state_is_not_enough(peers: FakePeers, old: TopicState) -> None:
+    """These are fewer partitions, another topic of the name, and other settings."""
     new = topic(partitions=2)
     peers.answers = {"h2": [topic_info(old), topic_info(new)], "h3": [topic_info(topic(partitions=3))]}
     beliefs(peers, new).wait_until_heard("t")
@@ -101,8 +101,8 @@ def test_deleted_topic_is_waited_for_until_nobody_has_it(peers: FakePeers) -> No
     assert peers.asked == ["h2", "h2", "h3"]
 
 
-def test_broker_that_does_not_answer_or_never_hears_holds_up_nobody_for_long(peers: FakePeers) -> None:
-    """A courtesy in bounded time, never a condition."""
+def test_broker_that_does_not_answer_or_never_learns_delays_nobody_for_long(peers: FakePeers) -> None:
+    """Waiting is a courtesy in bounded time, never a condition."""
     peers.answers = {"h2": [BrokerUnavailableError("dead")], "h3": [None]}
     beliefs(peers, topic()).wait_until_heard("t", limit_s=2.0)
     assert peers.asked.count("h2") == 1

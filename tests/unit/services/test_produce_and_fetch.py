@@ -36,7 +36,7 @@ def _fetch(hosted: Hosted, *wanted: FetchPartition, budget: ByteBudget | None = 
 
 
 def test_produce_answers_with_offsets_and_never_raises_for_one_request() -> None:
-    """An error of one request is that request's answer."""
+    """The error of one request is that request's answer."""
     hosted = Hosted()
     service = ProduceService(hosted.registry, now_ms=lambda: NOW_MS)
     request = ProduceRequest(request_id=5, topic="t", topic_id=TOPIC_ID.bytes, leader_epoch=1)
@@ -50,8 +50,8 @@ def test_produce_answers_with_offsets_and_never_raises_for_one_request() -> None
     assert (response.error.code, response.base_offset) == ("UNKNOWN_TOPIC_OR_PARTITION", -1)
 
 
-def test_produce_tells_whoever_waits_that_it_takes_longer_and_times_out_at_its_deadline() -> None:
-    """Produce requests have a deadline of their own; until then the stream shows signs of life."""
+def test_produce_sends_heartbeats_while_it_waits_and_times_out_at_its_deadline() -> None:
+    """Produce requests have a deadline of their own; until then the stream sends heartbeats."""
     hosted = Hosted()
     hosted.only.become_leader(leadership(2, replicas=(1, 2), in_sync=(1, 2)))
     now_s = [0.0]
@@ -67,7 +67,7 @@ def test_produce_tells_whoever_waits_that_it_takes_longer_and_times_out_at_its_d
     assert response.error.code == "REQUEST_TIMED_OUT"
 
 
-def test_log_append_time_is_told() -> None:
+def test_log_append_time_is_reported() -> None:
     """``message.timestamp.type=LogAppendTime``: the broker's clock counts."""
     hosted = Hosted(message_timestamp_type="LogAppendTime")
     service = ProduceService(hosted.registry, now_ms=lambda: 4711)
@@ -79,7 +79,7 @@ def test_log_append_time_is_told() -> None:
 
 
 def test_frames_that_only_brokers_or_later_versions_write_are_refused() -> None:
-    """Transactions are not served yet, and not ignored."""
+    """Transactions are not supported yet, but not ignored either."""
     hosted = Hosted()
     service = ProduceService(hosted.registry, now_ms=lambda: NOW_MS)
     batch = pa.record_batch({"value": pa.array([b"v"])})
@@ -92,14 +92,14 @@ def test_frames_that_only_brokers_or_later_versions_write_are_refused() -> None:
 # --- fetch ----------------------------------------------------------------------------------------------------
 
 
-def test_fetch_leaves_out_partitions_without_news_and_tells_of_those_behind_the_limit() -> None:
+def test_fetch_omits_partitions_without_news_and_reports_those_beyond_the_limit() -> None:
     """Partitions with neither data, news nor an error are left out."""
     hosted = Hosted(count=3)
     for number in (0, 1):
         hosted.append(bytes(500), partition=number)
     answer = _fetch(hosted, *[_want(partition=number) for number in range(3)], max_bytes=100)
     assert [
-        (told.partition, told.row, told.high_watermark, told.next_offset) for told in answer.response.partitions
+        (each.partition, each.row, each.high_watermark, each.next_offset) for each in answer.response.partitions
     ] == [
         (0, 0, 1, 1),
         (1, -1, 1, 0),
@@ -128,23 +128,23 @@ def test_fetch_holds_its_bytes_in_the_budget_until_it_is_closed() -> None:
     assert budget.used_bytes == 0
 
 
-def test_fetch_of_an_offline_partition_tells_its_error_beside_the_others_data() -> None:
-    """The partition answers with a storage error, other partitions go on."""
+def test_fetch_of_an_offline_partition_has_its_error_beside_the_others_data() -> None:
+    """The partition answers with a storage error, and other partitions continue."""
     hosted = Hosted(count=2)
     for number in (0, 1):
         hosted.append(b"a", partition=number)
     hosted.files.faults.append(Fault("sync", matches=lambda path: path.parent.name == "t-0"))
     with pytest.raises(errors.LogStorageError):
         hosted.append(b"b", partition=0)
-    told = _fetch(hosted, _want(partition=0), _want(partition=1)).response.partitions
-    assert [(each.partition, each.error.code if each.error else None) for each in told] == [
+    fetched = _fetch(hosted, _want(partition=0), _want(partition=1)).response.partitions
+    assert [(each.partition, each.error.code if each.error else None) for each in fetched] == [
         (0, "KAFKA_STORAGE_ERROR"),
         (1, None),
     ]
 
 
-def test_fetch_that_fails_while_it_waits_leaves_no_waiter_and_holds_no_file() -> None:
-    """A peer that goes away in a long poll costs nothing afterwards."""
+def test_fetch_that_fails_while_it_waits_leaves_no_waiter_and_no_open_file() -> None:
+    """A peer that goes away during a long poll costs nothing afterwards."""
     hosted = Hosted()
     hosted.append(b"a")
     ticks = (tick / 4 for tick in range(100))
@@ -184,8 +184,8 @@ def test_fetch_shows_signs_of_life_while_it_is_woken_all_the_time() -> None:
 # --- read -----------------------------------------------------------------------------------------------------
 
 
-def test_read_resolves_its_range_once_and_gives_back_its_bytes() -> None:
-    """Reads end at the high watermark of the call, and hold one piece at a time."""
+def test_read_resolves_its_range_once_and_releases_its_bytes() -> None:
+    """Reads end at the high watermark of the call, and hold one part at a time."""
     hosted, budget = Hosted(), ByteBudget(1 << 20)
     for number in range(3):
         hosted.append(b"%d" % number)
@@ -197,12 +197,12 @@ def test_read_resolves_its_range_once_and_gives_back_its_bytes() -> None:
     assert (first.next_offset, first.end) == (1, 3)
     assert frames is not None
     assert budget.used_bytes == frames.size
-    assert [told.next_offset for told, _ in pieces] == [2, 3]
+    assert [part.next_offset for part, _ in pieces] == [2, 3]
     assert budget.used_bytes == 0
 
 
 def test_read_that_retention_overtakes_is_an_error_and_not_a_gap() -> None:
-    """What is removed under a reader is told."""
+    """Records removed under a reader are reported."""
     hosted = Hosted(segment_bytes=1024)
     for _ in range(8):
         hosted.append(bytes(400))
@@ -217,8 +217,8 @@ def test_read_that_retention_overtakes_is_an_error_and_not_a_gap() -> None:
 # --- budget ---------------------------------------------------------------------------------------------------
 
 
-def test_budget_lets_in_what_fits_and_one_that_is_larger_than_all() -> None:
-    """Nothing waits for ever for more than there is."""
+def test_budget_admits_what_fits_and_one_request_larger_than_all() -> None:
+    """Nothing waits forever for more than the whole budget."""
     budget = ByteBudget(100)
     assert budget.acquire(60, 0)
     assert not budget.acquire(60, 0)

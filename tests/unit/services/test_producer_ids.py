@@ -1,4 +1,4 @@
-"""Ids for idempotent producers: given out once, also while ZooKeeper is away."""
+"""Ids for idempotent producers are assigned once, also while ZooKeeper is away."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_ids_of_two_brokers_are_never_the_same() -> None:
 
 
 def test_block_that_another_broker_claimed_between_read_and_write_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever comes second claims the block behind."""
+    """The second broker claims the next block."""
     zookeeper = MemoryZooKeeper()
     first, client = ProducerIdService(zookeeper.client()), zookeeper.client()
     take(first, 1)
@@ -45,8 +45,8 @@ def test_block_that_another_broker_claimed_between_read_and_write_is_not_taken(m
     assert len(given) == BLOCK_SIZE
 
 
-def test_block_whose_claim_was_not_answered_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may have been another broker's claim of the same block that was written."""
+def test_block_whose_claim_was_not_answered_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another broker's claim of the same block may have been written."""
     zookeeper = MemoryZooKeeper()
     other, client = ProducerIdService(zookeeper.client()), zookeeper.client()
     real = client.transaction
@@ -63,7 +63,7 @@ def test_block_whose_claim_was_not_answered_is_left(monkeypatch: pytest.MonkeyPa
 
 
 def test_reserve_serves_new_producers_while_zookeeper_is_away() -> None:
-    """W26: established leaders serve on, new producers too."""
+    """W26: established leaders continue to serve, also new producers."""
     client = MemoryZooKeeper().client()
     service = ProducerIdService(client)
     service.keep_ready()
@@ -73,7 +73,7 @@ def test_reserve_serves_new_producers_while_zookeeper_is_away() -> None:
 
 
 def test_reserve_is_filled_up_before_it_is_used_up() -> None:
-    """At any time at least `RESERVE` more are there, with ZooKeeper."""
+    """With ZooKeeper at least `RESERVE` more ids are available at any time."""
     client = MemoryZooKeeper().client()
     service = ProducerIdService(client)
     service.keep_ready()
@@ -85,8 +85,8 @@ def test_reserve_is_filled_up_before_it_is_used_up() -> None:
         take(service, 1)
 
 
-def test_only_ids_from_blocks_given_out_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another broker's blocks are found by looking once, and a stranger's numbers cost few looks."""
+def test_only_ids_from_claimed_blocks_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another broker's blocks are found with one look, and made-up ids cost few looks."""
     zookeeper = MemoryZooKeeper()
     now_s = 100.0
     client = zookeeper.client()
@@ -112,7 +112,7 @@ def test_only_ids_from_blocks_given_out_are_known(monkeypatch: pytest.MonkeyPatc
 
 
 def test_own_blocks_are_known_without_a_look_and_without_zookeeper() -> None:
-    """What this broker gave out is served while ZooKeeper is away; what it cannot know may be tried again."""
+    """This broker's ids work while ZooKeeper is away; ids that it cannot know are retriable."""
     zookeeper = MemoryZooKeeper()
     client = zookeeper.client()
     broker = ProducerIdService(client)

@@ -1,4 +1,4 @@
-"""A follower's fetch session, and what a new leader says of its offsets, over logs in memory."""
+"""A follower's fetch session, and a new leader's answers about its offsets, over logs in memory."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def _append(hosted: Hosted, *values: bytes, partition: int = 0) -> None:
 
 
 def _want(offset: int = 0, partition: int = 0, **fields: object) -> FetchPartition:
-    told = {"leader_epoch": 2, "durable_end": offset, "last_fetched_epoch": 2 if offset else -1, **fields}
-    return FetchPartition(topic="t", partition=partition, topic_id=TOPIC_ID.bytes, offset=offset, **told)  # type: ignore[arg-type]
+    reported = {"leader_epoch": 2, "durable_end": offset, "last_fetched_epoch": 2 if offset else -1, **fields}
+    return FetchPartition(topic="t", partition=partition, topic_id=TOPIC_ID.bytes, offset=offset, **reported)  # type: ignore[arg-type]
 
 
 def _fetch(hosted: Hosted, *wanted: FetchPartition, caller: Caller = FOLLOWER, **fields: object) -> FetchAnswer:
@@ -54,51 +54,51 @@ def _fetch(hosted: Hosted, *wanted: FetchPartition, caller: Caller = FOLLOWER, *
 
 
 def test_follower_gets_what_consumers_do_not_see_yet():
-    """A consumer never receives an offset at or above the high watermark; a follower must."""
+    """A consumer never gets an offset at or above the high watermark; a follower must."""
     hosted = _led()
     _append(hosted, b"a", b"b")
     assert not _fetch(hosted, _want(), caller=CLIENT).cells
     answer = _fetch(hosted, _want())
-    (told,) = answer.response.partitions
-    assert (told.row, told.next_offset, told.high_watermark, told.log_start, told.log_end, told.leader_epoch) == (
+    (part,) = answer.response.partitions
+    assert (part.row, part.next_offset, part.high_watermark, part.log_start, part.log_end, part.leader_epoch) == (
         0, 2, 0, 0, 2, 2,
     )  # fmt: skip
     assert parse_header(answer.cells[0]).leader_epoch == 2
 
 
-def test_follower_is_told_the_marks_of_every_partition():
-    """It learns what is committed although nothing new came."""
+def test_follower_gets_the_marks_of_every_partition():
+    """It learns what is committed although there is no new data."""
     hosted = _led(count=3)
     _append(hosted, b"a", partition=1)
-    told = _fetch(hosted, _want(), _want(1, 1), _want(partition=2)).response.partitions
-    assert [(each.partition, each.row, each.high_watermark) for each in told] == [(0, -1, 0), (1, -1, 1), (2, -1, 0)]
+    fetched = _fetch(hosted, _want(), _want(1, 1), _want(partition=2)).response.partitions
+    assert [(each.partition, each.row, each.high_watermark) for each in fetched] == [(0, -1, 0), (1, -1, 1), (2, -1, 0)]
 
 
 def test_follower_counts_for_all_partitions_whatever_the_byte_limit():
-    """A large answer for one partition holds up no other's high watermark."""
+    """A large answer for one partition delays no other's high watermark."""
     hosted = _led(count=2)
     for number in (0, 1):
         _append(hosted, bytes(500), partition=number)
         _append(hosted, bytes(500), partition=number)
-    told = _fetch(hosted, _want(), _want(1, 1), max_bytes=1).response.partitions
-    assert [(each.row, each.high_watermark, each.next_offset) for each in told] == [(0, 0, 1), (-1, 1, 1)]
+    fetched = _fetch(hosted, _want(), _want(1, 1), max_bytes=1).response.partitions
+    assert [(each.row, each.high_watermark, each.next_offset) for each in fetched] == [(0, 0, 1), (-1, 1, 1)]
 
 
-def test_diverging_log_and_refusals_are_told_per_partition():
+def test_diverging_log_and_refusals_are_reported_per_partition():
     hosted = _led(count=4)
     for number in range(4):
         _append(hosted, b"a", partition=number)
-    told = _fetch(
+    fetched = _fetch(
         hosted, _want(5, last_fetched_epoch=1), _want(partition=1, leader_epoch=1), _want(9, 2, last_fetched_epoch=-1),
         _want(partition=3),
     ).response.partitions  # fmt: skip
-    assert [(each.diverging_epoch, each.diverging_end, each.row) for each in told] == [
+    assert [(each.diverging_epoch, each.diverging_end, each.row) for each in fetched] == [
         (1, 0, -1), (-1, -1, -1), (-1, -1, -1), (-1, -1, 0),
     ]  # fmt: skip
-    assert [each.error.code if each.error else None for each in told] == [
+    assert [each.error.code if each.error else None for each in fetched] == [
         None, "FENCED_LEADER_EPOCH", "OFFSET_OUT_OF_RANGE", None,
     ]  # fmt: skip
-    assert (told[2].log_start, told[2].log_end, told[2].leader_epoch) == (0, 1, 2)
+    assert (fetched[2].log_start, fetched[2].log_end, fetched[2].leader_epoch) == (0, 1, 2)
 
 
 def test_offline_log_is_an_error_beside_the_others():
@@ -106,12 +106,12 @@ def test_offline_log_is_an_error_beside_the_others():
     for number in (0, 1):
         _append(hosted, b"a", partition=number)
     hosted.files.faults.append(Fault("read", matches=lambda path: path.parent.name == "t-0"))
-    told = _fetch(hosted, _want(), _want(partition=1)).response.partitions
-    assert [each.error.code if each.error else None for each in told] == ["KAFKA_STORAGE_ERROR", None]
+    fetched = _fetch(hosted, _want(), _want(partition=1)).response.partitions
+    assert [each.error.code if each.error else None for each in fetched] == ["KAFKA_STORAGE_ERROR", None]
 
 
 def test_waiting_follower_counts_once_and_is_woken_by_an_append():
-    """Follower waiters are woken at append; looking again tells nothing new."""
+    """Waiting followers are woken by an append; another look reports nothing new."""
     hosted = _led()
     partition, looks = hosted.only, []
     real = partition.follower_fetch
@@ -119,7 +119,7 @@ def test_waiting_follower_counts_once_and_is_woken_by_an_append():
     def counted(*args, **fields):
         looks.append(fields["is_first_look"])
         found = real(*args, **fields)
-        if len(looks) == 1:  # as another thread would, between the looks
+        if len(looks) == 1:  # as another thread would, between two looks
             _append(hosted, b"a")
         return found
 
@@ -131,7 +131,7 @@ def test_waiting_follower_counts_once_and_is_woken_by_an_append():
 
 
 def test_consumers_do_not_use_up_the_room_for_answers_to_followers():
-    """Replication goes on whatever is read."""
+    """Replication continues, whatever is read."""
     hosted = _led()
     _append(hosted, b"a")
     budget = ByteBudget(1)
@@ -141,8 +141,8 @@ def test_consumers_do_not_use_up_the_room_for_answers_to_followers():
     assert len(answer.cells) == 1
 
 
-def test_answer_that_found_no_room_is_empty_and_gives_nothing_back():
-    """What was never taken from the budget is not given back to it."""
+def test_answer_without_room_is_empty_and_returns_nothing_to_the_budget():
+    """Bytes that were never taken from the budget are not returned to it."""
     hosted = Hosted()
     hosted.append(b"a")
     budget, now_s = ByteBudget(10), iter(range(0, 1000, 10))
@@ -152,14 +152,14 @@ def test_answer_that_found_no_room_is_empty_and_gives_nothing_back():
     )
     answer = service.fetch(CLIENT, FetchRequest(request_id=1, partitions=(_want(leader_epoch=-1),), max_wait_ms=0))
     assert (answer.held_bytes, list(answer.cells)) == (0, [])
-    assert [told.next_offset for told in answer.response.partitions] == [0]
+    assert [each.next_offset for each in answer.response.partitions] == [0]
     answer.close()
     assert budget.used_bytes == 10
 
 
 @pytest.mark.parametrize("timestamp", [LATEST, MAX_TIMESTAMP, NOW_MS])
-def test_new_leader_does_not_say_what_it_does_not_know(timestamp):
-    """KIP-207: what is latest waits until the start of the leader's epoch is committed; where a log begins does not."""
+def test_new_leader_does_not_report_what_it_does_not_know(timestamp):
+    """KIP-207: the latest offset waits until the start of the leader's epoch is committed; the log start does not."""
     hosted = Hosted()
     hosted.append(b"a")
     hosted.only.become_leader(leadership(2, replicas=(1, 2), in_sync=(1, 2)), 0)
@@ -176,8 +176,8 @@ def test_new_leader_does_not_say_what_it_does_not_know(timestamp):
     assert ask(timestamp).error is None
 
 
-def test_range_that_an_earlier_leader_told_is_not_out_of_range_on_a_new_one():
-    """A reader that planned up to the earlier leader's end waits; only what cannot come is an error for good."""
+def test_range_reported_by_an_earlier_leader_is_not_out_of_range_on_a_new_one():
+    """A reader that planned up to the earlier leader's end waits; only an impossible offset is a permanent error."""
     hosted = Hosted()
     hosted.append(b"a")
     hosted.only.become_leader(leadership(2, replicas=(1, 2), in_sync=(1, 2)), 0)
@@ -198,7 +198,7 @@ def test_range_that_an_earlier_leader_told_is_not_out_of_range_on_a_new_one():
         plan(0, 2)
 
 
-def test_waiting_follower_is_told_at_once_of_deleted_records():
+def test_waiting_follower_learns_of_deleted_records_at_once():
     """A deletion waits for it."""
     hosted = _led()
     _append(hosted, b"a")
@@ -206,12 +206,12 @@ def test_waiting_follower_is_told_at_once_of_deleted_records():
     hosted.only.log.delete_records(1)
     service = FetchService(hosted.registry, max_bytes=1 << 20, budget=ByteBudget(1), clock=ReadClock(lambda: 0.0))
     request = FetchRequest(request_id=1, partitions=(_want(1, log_start=0),), max_wait_ms=60_000)
-    (told,) = fetch_once(service, FOLLOWER, request).response.partitions
-    assert told.log_start == 1
+    (fetched,) = fetch_once(service, FOLLOWER, request).response.partitions
+    assert fetched.log_start == 1
 
 
 def test_deletions_of_one_request_share_its_time_limit():
-    """However many wait for a replica that is away, and in all of them the records are gone here."""
+    """Any number may wait for an absent replica, and the records of all are gone here."""
     hosted = _led(count=3, in_sync=(1,))
     clock_s, limits_s = [100.0], []
     for number, partition in enumerate(hosted.partitions):

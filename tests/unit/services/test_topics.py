@@ -42,10 +42,10 @@ def topics(member):
     return TopicService(member, resolve("broker", {"broker.id": "1", "log.dirs": "unused"}))
 
 
-def test_topic_whose_partitions_cannot_be_opened_is_no_success_and_is_served_once_they_can(
+def test_topic_whose_partitions_cannot_be_opened_is_an_error_until_they_can(
     topics, member, registry, directory, monkeypatch
 ):
-    """What `create_topic` answers is true: its partitions here take records, or it says which do not, and why."""
+    """The answer of `create_topic` is true: its partitions here accept records, or it says which do not, and why."""
 
     def refuse(*_):
         raise OSError(28, "No space left on device")
@@ -72,7 +72,7 @@ def test_creation_and_deletion_are_each_one_line_of_the_log_which_names_the_clie
 
 
 def overtaken(member, monkeypatch, change):
-    """``change(client)`` comes between the plan of the next write and the write."""
+    """Runs ``change(client)`` between the plan of the next write and the write."""
     client = member._client
     real = client.transaction
 
@@ -84,8 +84,8 @@ def overtaken(member, monkeypatch, change):
     monkeypatch.setattr(client, "transaction", transaction)
 
 
-def test_change_of_a_topic_that_changed_meanwhile_is_planned_anew(topics, member, monkeypatch):
-    """What another wrote is not lost, and the request is carried out."""
+def test_change_of_a_concurrently_changed_topic_is_planned_again(topics, member, monkeypatch):
+    """Another client's write is not lost, and the request is carried out."""
     topics.create_topic(CLIENT, CreateTopicRequest(name="t", partitions=2))
     path = topic_path("t")
     overtaken(member, monkeypatch, lambda client: client.set(path, client.get(path).data, version=0))
@@ -94,7 +94,7 @@ def test_change_of_a_topic_that_changed_meanwhile_is_planned_anew(topics, member
     assert member._client.get(path).version == 2
 
 
-def test_change_of_a_topic_that_was_deleted_meanwhile_says_so(topics, member, monkeypatch):
+def test_change_of_a_concurrently_deleted_topic_fails(topics, member, monkeypatch):
     topics.create_topic(CLIENT, CreateTopicRequest(name="t"))
 
     def delete(client):

@@ -1,4 +1,6 @@
-"""The sizes of the batches a task hands to Spark: small frames together, large ones in slices, rows in order."""
+"""The sizes of the batches that a task passes to Spark: small frames are joined, large ones sliced, rows stay in
+order.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from pyspark_log.spark.range_reading import _of_good_size
 
 
 def _batches(sizes: list[int], width: int) -> list[pa.RecordBatch]:
-    """Batches of so many rows each, of one column that counts, in values of ``width`` bytes."""
+    """Batches with these numbers of rows, of one counting column with values of ``width`` bytes."""
     numbers = np.arange(sum(sizes))
     column = pa.array(numbers) if width == 8 else pa.array([f"{number:0{width}}" for number in numbers])
     ends = np.cumsum(sizes, dtype=int).tolist()
@@ -18,7 +20,7 @@ def _batches(sizes: list[int], width: int) -> list[pa.RecordBatch]:
 
 
 def _made(batches: list[pa.RecordBatch]) -> list[int]:
-    """The sizes of what is made of ``batches``, once every row was found there, in order."""
+    """The sizes of the resulting batches, after a check that every row is there, in order."""
     made = list(_of_good_size(batches))
     rows = [value for batch in batches for value in batch.column("n").to_pylist()]
     assert [value for batch in made for value in batch.column("n").to_pylist()] == rows
@@ -37,7 +39,7 @@ def _made(batches: list[pa.RecordBatch]) -> list[int]:
     ],
 )
 def test_batches_become_neither_tiny_nor_huge(sizes: list[int], expected: list[int]) -> None:
-    """Each batch costs Spark the same whatever is in it; every row comes once, in order."""
+    """Each batch costs Spark the same, whatever its size; every row comes once, in order."""
     assert _made(_batches(sizes, width=100)) == expected
 
 
@@ -49,24 +51,22 @@ def test_batches_become_neither_tiny_nor_huge(sizes: list[int], expected: list[i
         ([5_000, 40_000, 5_000], [5_000, 40_000, 5_000]),
     ],
 )
-def test_batches_of_many_rows_are_put_together_when_their_columns_are_few(
-    sizes: list[int], expected: list[int]
-) -> None:
-    """One column of eight bytes out of twenty: copying a frame's part costs less than a batch of its own."""
+def test_batches_of_many_rows_are_joined_when_their_columns_are_few(sizes: list[int], expected: list[int]) -> None:
+    """With one column of eight bytes out of twenty, copying a frame's part costs less than a batch of its own."""
     assert _made(_batches(sizes, width=8)) == expected
 
 
 @pytest.mark.parametrize("kind", [pa.bool_(), pa.null()])
-def test_batches_of_next_to_no_bytes_stay_below_the_most_rows(kind: pa.DataType) -> None:
-    """What Spark holds per batch is bounded by rows too."""
+def test_batches_of_almost_no_bytes_stay_below_the_row_limit(kind: pa.DataType) -> None:
+    """Spark's memory per batch is bounded by rows, too."""
     batches = [pa.record_batch({"n": pa.nulls(size, kind)}) for size in [32_767] * 4 + [500_000]]
     made = [batch.num_rows for batch in _of_good_size(batches)]
     assert max(made) <= 65_536
     assert sum(made) == 4 * 32_767 + 500_000
 
 
-def test_small_batches_of_large_values_are_put_together_by_their_bytes() -> None:
-    """8,192 values of 1 MB would be 8 GB in one worker, and more than a binary column can hold."""
+def test_small_batches_of_large_values_are_joined_by_their_bytes() -> None:
+    """8,192 values of 1 MB would be 8 GB in one worker, more than a binary column can hold."""
     value = pa.record_batch({"value": pa.array([b"x" * (1 << 20)], pa.binary())})
     tiny = pa.record_batch({"value": pa.array([b"x"], pa.binary())})
     made = list(_of_good_size([tiny, *[value] * 20, tiny]))

@@ -1,4 +1,4 @@
-"""An idle query asks the brokers less often; a busy one never waits."""
+"""An idle query sends fewer requests to the brokers; a busy one never waits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tests.unit.client.channels import FakeClock
 
 
 class IdleClock(FakeClock):
-    """Stands still, but for what it is told; notes the pauses."""
+    """Moves only when told to sleep or advance; records the pauses."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,8 +25,8 @@ def ask(pace: IdlePace, clock: IdleClock, *, times: int, gap_s: float, is_news: 
         pace.after(is_news=is_news)
 
 
-def test_pace_slows_an_idle_query_to_a_quarter_and_lets_go_at_once() -> None:
-    """Polled every 11 ms with nothing new, the source waits between its requests until something comes."""
+def test_pace_slows_an_idle_query_to_a_quarter_and_recovers_at_once() -> None:
+    """When it is polled every 11 ms without new data, the source pauses between its requests until there is some."""
     clock = IdleClock()
     pace = IdlePace(clock)
     ask(pace, clock, times=50, gap_s=0.011)
@@ -40,7 +40,7 @@ def test_pace_slows_an_idle_query_to_a_quarter_and_lets_go_at_once() -> None:
 
 
 def test_pace_never_delays_a_query_whose_other_source_is_busy() -> None:
-    """Questions a micro-batch apart are not idle polling, however little comes from this source."""
+    """Requests a micro-batch apart are not idle polling, however little this source returns."""
     clock = IdleClock()
     pace = IdlePace(clock)
     ask(pace, clock, times=500, gap_s=0.09)

@@ -1,4 +1,4 @@
-"""What a source asks the brokers, against answers made up here: nothing transient is ever taken for loss."""
+"""A source's requests to the brokers, with prepared answers: nothing transient is ever taken for loss."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.unit.client.channels import FakeClock
 
 
 class Answers:
-    """In a `Cluster`'s place: gives prepared metadata, and notes who was asked for what."""
+    """In place of a `Cluster`: returns prepared metadata, and records the requests."""
 
     def __init__(self, *answers: MetadataResponse) -> None:
         self.answers = list(answers)
@@ -66,8 +66,8 @@ def view(cluster: Answers, patience_s: float = 30.0, **given: str) -> BrokerLogV
     return BrokerLogView(parse_source_options(given), patience_s=patience_s, cluster=cluster)  # type: ignore[arg-type]
 
 
-def test_snapshot_has_ends_and_ids_of_what_was_selected() -> None:
-    """One request, however many partitions; assigned partitions only."""
+def test_snapshot_has_ends_and_ids_of_selected_partitions() -> None:
+    """It is one request, however many partitions; only assigned partitions are included."""
     cluster = Answers(answer(topic("t", 5, 7)))
     snapshot = view(cluster, assign='{"t":[1]}').snapshot()
     assert snapshot.latest == {TopicPartition("t", 1): 7}
@@ -75,8 +75,8 @@ def test_snapshot_has_ends_and_ids_of_what_was_selected() -> None:
     assert cluster.asked == [(("t",), "any")]
 
 
-def test_snapshot_names_what_does_not_exist() -> None:
-    """Topic missing, partition missing."""
+def test_snapshot_names_missing_topics_and_partitions() -> None:
+    """These are a missing topic and a missing partition."""
     gone = view(Answers(answer(topic("t", 5), u="UNKNOWN_TOPIC_OR_PARTITION")), subscribe="t,u").snapshot()
     assert gone.missing == ("topic 'u'",)
     assert view(Answers(answer(topic("t", 5))), assign='{"t":[0,3]}').snapshot().missing == ("partition t-3",)
@@ -85,21 +85,23 @@ def test_snapshot_names_what_does_not_exist() -> None:
 @pytest.mark.parametrize(
     "transient", [answer(t="ZOOKEEPER_UNAVAILABLE"), answer(topic("t", -1, leader=None)), answer(topic("t", 3, -1))]
 )
-def test_snapshot_asks_again_while_something_is_away(transient: MetadataResponse) -> None:
-    """No leader, no ZooKeeper: never an error at once, and never a partition that looks deleted."""
+def test_snapshot_is_retried_while_a_broker_is_away(transient: MetadataResponse) -> None:
+    """Without a leader or ZooKeeper there is no immediate error, and no partition looks deleted."""
     cluster = Answers(transient, transient, answer(topic("t", 5, 6)))
     assert len(view(cluster, subscribe="t").snapshot().latest) == 2
 
 
-def test_snapshot_asks_the_leaders_that_the_first_broker_cannot_speak_for() -> None:
+def test_snapshot_asks_the_leaders_of_partitions_unknown_to_the_first_broker() -> None:
     """Offsets come from each partition's leader."""
     cluster = Answers(answer(topic("t", -1, leader=2)), answer(topic("t", 9, leader=2)))
     assert view(cluster, subscribe="t").snapshot().latest == {TopicPartition("t", 0): 9}
     assert cluster.asked[1] == (("t",), 2)
 
 
-def test_snapshot_does_not_believe_a_leader_of_an_older_epoch() -> None:
-    """W13: a broker that does not know yet that it leads no more tells an end of long ago: no loss, it asks again."""
+def test_snapshot_ignores_a_leader_of_an_older_epoch() -> None:
+    """W13: a deposed broker that does not know it yet reports an outdated end: that is no loss, and the request is
+    repeated.
+    """
     old, new = answer(topic("t", 5, epoch=1)), answer(topic("t", 9, leader=2, epoch=2))
     cluster = Answers(old, new, old, old, new)
     source = view(cluster, subscribe="t")
@@ -107,8 +109,8 @@ def test_snapshot_does_not_believe_a_leader_of_an_older_epoch() -> None:
     assert [to for _, to in cluster.asked] == ["any", "any", "any", 1, "any"]
 
 
-def test_snapshot_waits_only_a_little_for_a_leader_that_is_frozen() -> None:
-    """Another will lead: that one is to be asked, long before the query's patience is over."""
+def test_snapshot_waits_only_briefly_for_a_frozen_leader() -> None:
+    """The next leader should be asked long before the query's timeout."""
 
     class Patient(Answers):
         def call(self, *given: Any, timeout_s: float, to: Any = "any", **named: Any) -> MetadataResponse:
@@ -121,14 +123,14 @@ def test_snapshot_waits_only_a_little_for_a_leader_that_is_frozen() -> None:
     assert view(cluster, patience_s=120, subscribe="t").snapshot().latest == {TopicPartition("t", 0): 9}
 
 
-def test_snapshot_gives_up_in_the_end() -> None:
-    """A bounded wait, and an error that names the partition."""
+def test_snapshot_gives_up_after_its_time_limit() -> None:
+    """The wait is bounded, and the error names the partition."""
     with pytest.raises(LeaderNotAvailableError, match="t-0"):
         view(Answers(answer(topic("t", -1, leader=None))), patience_s=0.05, subscribe="t").snapshot()
 
 
-def test_pattern_is_matched_again_after_a_while_only() -> None:
-    """All topics are asked for once a second, in between only those that match."""
+def test_pattern_is_matched_again_only_after_a_while() -> None:
+    """All topics are requested once a second, in between only matching ones."""
     cluster = Answers(answer(topic("t1", 1), topic("other", 1)))
     source = view(cluster, subscribePattern="t.")
     assert set(source.snapshot().latest) == {TopicPartition("t1", 0)}
@@ -139,7 +141,7 @@ def test_pattern_is_matched_again_after_a_while_only() -> None:
 
 
 class Coordinator(Answers):
-    """In a `Cluster`'s place: takes commits, and refuses some by partition."""
+    """In place of a `Cluster`: takes commits, and refuses those of some partitions."""
 
     def __init__(self, **refused: str) -> None:
         super().__init__()
@@ -156,9 +158,8 @@ class Coordinator(Answers):
 PROGRESS = {TopicPartition("gone", 0): 1, TopicPartition("t", 0): 2}
 
 
-def test_commit_is_the_members_and_leaves_out_topics_that_are_gone() -> None:
-    """S5: progress is of whatever topic has the name now, where the query knows no more; a deleted topic holds up no
-    other."""
+def test_commit_is_the_members_and_omits_deleted_topics() -> None:
+    """S5: progress goes to the current topic of the name, and a deleted topic holds up no other."""
     cluster = Coordinator(gone="UNKNOWN_TOPIC_OR_PARTITION")
     view(cluster, subscribe="t", **{"pylog.group.id": "g"}).commit(PROGRESS, True, Signature("m", 3, 7), {})
     (commit,) = cluster.commits
@@ -178,8 +179,8 @@ def test_commit_is_never_one_of_a_recreated_topic() -> None:
     assert [(entry.at.topic, entry.at.topic_id) for entry in commit.offsets] == [("gone", b"old"), ("t", None)]
 
 
-def test_commit_raises_what_is_refused_beside_topics_that_are_gone() -> None:
-    """S5: a query that lost its membership hears of it."""
+def test_commit_raises_refusals_beside_deleted_topics() -> None:
+    """S5: a query that lost its membership gets the error."""
     cluster = Coordinator(gone="UNKNOWN_TOPIC_OR_PARTITION", t="STALE_MEMBER_EPOCH")
     with pytest.raises(StaleMemberEpochError):
         view(cluster, subscribe="t", **{"pylog.group.id": "g"}).commit(PROGRESS, True, Signature("m", 3, 7), {})
@@ -187,5 +188,5 @@ def test_commit_raises_what_is_refused_beside_topics_that_are_gone() -> None:
 
 @pytest.mark.parametrize(("given", "patience_s"), [({}, 30.0), ({"pylog.request.timeout.ms": "2s"}, 2.0)])
 def test_load_waits_no_longer_than_a_request_may_take(given: dict[str, str], patience_s: float) -> None:
-    """S4: a user who sets `pylog.request.timeout.ms` is answered within it."""
+    """S4: `pylog.request.timeout.ms` bounds the answer."""
     assert load_patience_s(parse_source_options({"subscribe": "t", **given})) == patience_s

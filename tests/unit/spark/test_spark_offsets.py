@@ -29,7 +29,7 @@ def test_offset_is_written_as_kafkas_source_writes_it() -> None:
 
 
 def test_offset_json_is_sorted_by_topic_and_by_number() -> None:
-    """S3: Spark compares texts, so equal offsets have one text; partition 10 comes after 9."""
+    """S3: Spark compares texts, so equal offsets have one text, and partition 10 comes after 9."""
     partitions = [TopicPartition("b", 10), TopicPartition("b", 9), TopicPartition("a", 0)]
     text = json.dumps(offset_to_json(dict.fromkeys(partitions, 1)))
     assert text == '{"a": {"0": 1}, "b": {"9": 1, "10": 1}}'
@@ -50,7 +50,7 @@ def test_offset_survives_serialization_and_deserialization(offset: dict[TopicPar
 
 @pytest.mark.parametrize("tree", [7, "x", {"t": 1}, {"t": {"x": 1}}, {"t": {"0": -1}}, {"t": {"0": "1"}}, ["t"]])
 def test_offset_of_another_source_is_refused(tree: object) -> None:
-    """A checkpoint that another source wrote is an error that says so."""
+    """A checkpoint of another source is a clear error."""
     with pytest.raises(OptionError, match="another source"):
         offset_from_json(tree)
 
@@ -66,7 +66,7 @@ def test_offset_of_another_source_is_refused(tree: object) -> None:
     ],
 )
 def test_offset_limit_is_a_word_or_json(text: str, limit: object) -> None:
-    """S4: startingOffsets and endingOffsets, trimmed and in any case; also the form per topic."""
+    """S4: startingOffsets and endingOffsets are trimmed and case-insensitive; the form per topic works as well."""
     assert parse_offset_limit("startingOffsets", text) == limit
 
 
@@ -75,14 +75,14 @@ def test_offset_limit_is_a_word_or_json(text: str, limit: object) -> None:
     ["", "newest", "{", "[]", '{"t":{"0":-3}}', '{"t":{"a":1}}', '{"t":{"0":1.5}}', '{"t":{"0":true}}', '{"t":5}',
      '{"t":{"0":1},"t":{"0":2}}', '{"t":{"0":99999999999999999999}}', "{" * 100_000],
 )  # fmt: skip
-def test_offset_limit_that_is_neither_is_refused_with_an_example(text: str) -> None:
+def test_invalid_offset_limit_is_refused_with_an_example(text: str) -> None:
     """KafkaSourceSuite "bad source options": the message shows what is expected."""
     with pytest.raises(OptionError, match=r"Expected e\.g\."):
         parse_offset_limit("startingOffsets", text)
 
 
 def test_limit_expands_to_each_assigned_partition() -> None:
-    """S4: words, committed offsets and topic-level offsets all become one number per partition."""
+    """S4: words, committed offsets and offsets per topic all become one number per partition."""
     assigned = [B0, A1, A0]
     assert expand_limit("startingOffsets", Position.LATEST, assigned, {}) == dict.fromkeys(assigned, LATEST)
     assert expand_limit("startingOffsets", Position.COMMITTED, assigned, {A1: 4}) == {A0: EARLIEST, A1: 4, B0: EARLIEST}
@@ -92,7 +92,7 @@ def test_limit_expands_to_each_assigned_partition() -> None:
 
 @pytest.mark.parametrize("text", ['{"a":{"0":1}}', '{"a":{"0":1,"1":1,"2":1},"b":{"0":1}}', '{"a":"earliest"}'])
 def test_specific_offsets_must_name_exactly_the_assigned_partitions(text: str) -> None:
-    """S4: KAFKA_START_OFFSET_DOES_NOT_MATCH_ASSIGNED, with what was specified and what is assigned."""
+    """S4: KAFKA_START_OFFSET_DOES_NOT_MATCH_ASSIGNED lists the specified and the assigned partitions."""
     limit = parse_offset_limit("startingOffsets", text)
     with pytest.raises(OptionError, match="you must specify all TopicPartitions") as caught:
         expand_limit("startingOffsets", limit, [A0, A1, B0], {})
@@ -116,7 +116,7 @@ def test_assignment_is_read_sorted_and_once() -> None:
         ("{a}", "Expected e.g."),
     ],
 )
-def test_assignment_that_is_none_is_refused(text: str, says: str) -> None:
+def test_invalid_assignment_is_refused(text: str, says: str) -> None:
     """KafkaSourceSuite "bad source options"."""
     with pytest.raises(OptionError) as caught:
         parse_assignment(text)

@@ -40,7 +40,7 @@ B = OffsetsBehind(topics=("b",), partitions=1, min=0, max=0, avg=0.0)
 
 
 def of_source(**changes: object) -> list[OffsetsBehind]:
-    """The figures of a query with the first source alone, its fields changed."""
+    """The figures of a query with only the first source, whose fields are changed."""
     progress = copy.deepcopy(PROGRESS)
     progress["sources"] = [{**progress["sources"][0], **changes}]
     return offsets_behind(progress)
@@ -52,36 +52,36 @@ def of_source(**changes: object) -> list[OffsetsBehind]:
     ids=["mapping", "text", "bytes", "object"],
 )
 def test_offsets_behind_gives_the_three_figures_of_each_pylog_source(given: Any) -> None:
-    """S9: min, max and mean over the partitions, whatever form the progress has; other sources are left out."""
+    """S9: min, max and mean over the partitions are returned for any form of progress; other sources are left out."""
     assert offsets_behind(given) == [A, B]
 
 
 def test_offsets_behind_has_the_names_and_texts_of_kafkas_metrics() -> None:
-    """S9: what a dashboard made for Kafka's source reads."""
+    """S9: dashboards for Kafka's source can read them."""
     assert A.as_metrics() == {
         "minOffsetsBehindLatest": "3", "maxOffsetsBehindLatest": "8", "avgOffsetsBehindLatest": "5.5",
     }  # fmt: skip
 
 
-def test_offsets_behind_counts_a_partition_that_the_batch_did_not_know_from_its_beginning() -> None:
-    """A partition that was added since has all its records before the query."""
+def test_offsets_behind_counts_a_partition_unknown_to_the_batch_from_its_beginning() -> None:
+    """All records of a partition that was added later are still ahead of the query."""
     assert of_source(latestOffset={"a": {"0": 2, "1": 1, "2": 7}})[0].max == 7
 
 
 def test_offsets_behind_is_never_negative() -> None:
-    """A topic recreated ends below the checkpoint."""
+    """A recreated topic ends below the checkpoint."""
     assert of_source(latestOffset={"a": {"0": 1, "1": 1}})[0].min == 0
 
 
 @pytest.mark.parametrize("nothing", [None, {}, "", "null", "not json", 7, {"a": 7}])
-def test_offsets_behind_leaves_out_sources_that_have_not_read_yet(nothing: object) -> None:
-    """Before the first micro-batch a source has no offsets; what has other offsets is another source."""
+def test_offsets_behind_omits_sources_that_have_not_read_yet(nothing: object) -> None:
+    """Before the first micro-batch a source has no offsets; a source with other offsets is not pylog's."""
     assert of_source(latestOffset=nothing) == []
     assert of_source(endOffset=nothing) == ([] if nothing != {} else of_source(endOffset={}))
 
 
 @pytest.mark.parametrize("given", [None, "", "[]", 7, {}, {"sources": None}])
-def test_offsets_behind_refuses_what_is_no_progress(given: object) -> None:
+def test_offsets_behind_refuses_an_invalid_progress(given: object) -> None:
     """A query that has just begun has None as its last progress."""
     with pytest.raises(InvalidRequestError, match=r"lastProgress|JSON"):
         offsets_behind(given)

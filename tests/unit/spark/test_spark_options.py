@@ -1,4 +1,4 @@
-"""Options of source and sink: names in any case, Kafka's meanings and messages, everything else refused by name."""
+"""Options of source and sink: names in any case, Kafka's meanings and messages; everything else is refused by name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BASE = {"subscribe": "t", "pylog.bootstrap.servers": "127.0.0.1:1"}
 
 
 def test_source_options_have_kafkas_defaults() -> None:
-    """S4: what is not given means what it means in Kafka's source."""
+    """S4: an omitted option has the meaning of Kafka's source."""
     options = parse_source_options({"subscribe": " a, ,b,a "})
     assert options.selection.topics == ("a", "b")
     assert options.fail_on_data_loss is True
@@ -44,7 +44,7 @@ def test_options_pickle() -> None:
 
 
 def test_bootstrap_servers_of_the_driver_travel_to_the_executors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`$PYLOG_BOOTSTRAP_SERVERS` counts where the options are made, not on an executor that has another one."""
+    """`$PYLOG_BOOTSTRAP_SERVERS` is read where the options are created, not on an executor with another value."""
     monkeypatch.setenv("PYLOG_BOOTSTRAP_SERVERS", "driver-sees:1234")
     options = parse_source_options({"subscribe": "t"})
     monkeypatch.setenv("PYLOG_BOOTSTRAP_SERVERS", "executor-sees:1")
@@ -119,8 +119,8 @@ def test_ending_offsets_are_refused_in_streams() -> None:
         parse_source_options({**BASE, "endingOffsets": "latest"}).stream_start()
 
 
-def test_client_keys_without_meaning_are_one_warning(caplog: pytest.LogCaptureFixture) -> None:
-    """S4: a job that brings its Kafka settings along runs, and is told once."""
+def test_client_options_without_effect_are_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """S4: a job with Kafka's settings runs, and is warned once."""
     with caplog.at_level(logging.WARNING, logger="pyspark_log.spark"):
         parse_source_options({**BASE, "pylog.max.poll.records": "5", "pylog.receive.buffer.bytes": "1"})
     assert [record.getMessage() for record in caplog.records] == [
@@ -137,7 +137,7 @@ def test_options_of_the_other_direction_are_one_warning(caplog: pytest.LogCaptur
 
 
 def test_sink_accepts_sparks_own_options_of_a_query() -> None:
-    """Spark hands checkpointLocation and queryName to the sink."""
+    """Spark passes checkpointLocation and queryName to the sink."""
     options = parse_sink_options({"topic": "t", "checkpointlocation": "/c", "queryname": "q", "pylog.linger.ms": "7"})
     assert options.settings().linger_ms == 7
 
@@ -158,7 +158,7 @@ def test_sink_accepts_sparks_own_options_of_a_query() -> None:
     ],
 )
 def test_bad_sink_options_are_refused(given: dict[str, str], error: type[Exception], says: str) -> None:
-    """S4: KafkaSinkSuite's "exception on config serializer", and what pylog refuses besides."""
+    """S4: these are KafkaSinkSuite's "exception on config serializer", and pylog's own refusals."""
     with pytest.raises(error) as caught:
         parse_sink_options(given)
     assert says in str(caught.value)

@@ -1,4 +1,6 @@
-"""Ranges of offsets: the rows of Spark's KafkaOffsetRangeCalculatorSuite by name, the rate limit, sharing, losses."""
+"""Ranges of offsets: the rows of Spark's KafkaOffsetRangeCalculatorSuite by name, the rate limit, sharing, data
+loss.
+"""
 
 from __future__ import annotations
 
@@ -132,10 +134,10 @@ spans_strategy = st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10**6)
 
 @settings(deadline=None)
 @given(spans_strategy, st.none() | st.integers(1, 60), st.sampled_from([0, 1, 100, 10_000]))
-def test_divide_and_share_neither_drop_nor_double_nor_reorder_an_offset(
+def test_divide_and_share_neither_drop_nor_duplicate_nor_reorder_an_offset(
     spans: list[tuple[int, int]], min_partitions: int | None, coalesce_rows: int
 ) -> None:
-    """S3: whatever is split and shared, each partition's ranges adjoin in order from its start to its end."""
+    """S3: however they are split and shared, each partition's ranges adjoin in order from its start to its end."""
     ranges = [OffsetRange(TopicPartition("t", i), start, start + size) for i, (start, size) in enumerate(spans)]
     coalesced = coalesce(divide(ranges, min_partitions), coalesce_rows=coalesce_rows, min_partitions=min_partitions)
     for original in ranges:
@@ -159,7 +161,7 @@ def test_share_packs_small_ranges_in_order_up_to_the_limit() -> None:
     assert sorted(sizes) == sorted([[10], [20], [4, 5], [3, 1, 6]])
 
 
-def test_share_is_off_at_zero_and_where_it_would_undo_min_partitions() -> None:
+def test_share_is_off_at_zero_and_when_it_would_undo_min_partitions() -> None:
     """S3: `coalesceRows=0` turns sharing off, and `minPartitions` wins over it."""
     ranges = [OffsetRange(TopicPartition("t", i), 0, 1) for i in range(6)]
     assert len(coalesce(ranges, coalesce_rows=0)) == 6
@@ -196,14 +198,14 @@ def test_rate_limit_of_kafkas_suite_maxoffsetspertrigger() -> None:
 
 
 def test_plan_ranges_starts_new_partitions_at_earliest() -> None:
-    """S4: a partition found while the query runs is read from its first record."""
+    """S4: a partition that appears while the query runs is read from its first record."""
     plan = plan_ranges({TP1: 3}, {TP1: 5, TP2: 2}, {TP2: 0})
     assert plan.ranges == (OffsetRange(TP1, 3, 5), OffsetRange(TP2, 0, 2))
     assert plan.losses == ()
 
 
 @pytest.mark.parametrize(
-    ("start", "end", "earliest", "anew", "says", "kept"),
+    ("start", "end", "earliest", "recreated", "says", "kept"),
     [
         ({TP1: 3, TP2: 1}, {TP1: 5}, {}, (), "t2-1 were deleted", [(TP1, 3, 5)]),
         ({}, {TP1: 9}, {TP1: 4}, (), "starts at offset 4 instead of 0", [(TP1, 4, 9)]),
@@ -214,18 +216,18 @@ def test_plan_ranges_starts_new_partitions_at_earliest() -> None:
     ids=["PARTITIONS_DELETED", "ADDED_PARTITION_DOES_NOT_START_FROM_OFFSET_ZERO", "INITIAL_OFFSET_NOT_FOUND",
          "PARTITION_OFFSET_CHANGED", "topic recreated"],
 )  # fmt: skip
-def test_plan_ranges_names_what_is_lost_and_keeps_what_exists(
-    start: dict, end: dict, earliest: dict, anew: tuple, says: str, kept: Spans
+def test_plan_ranges_names_lost_ranges_and_keeps_existing_ones(
+    start: dict, end: dict, earliest: dict, recreated: tuple, says: str, kept: Spans
 ) -> None:
-    """S4: each sub-class of Kafka's data loss is found; what exists is read, nothing of it twice."""
-    plan = plan_ranges(start, end, earliest, anew)
+    """S4: each sub-class of Kafka's data loss is found; existing records are read, and none twice."""
+    plan = plan_ranges(start, end, earliest, recreated)
     assert len(plan.losses) == 1
     assert says in plan.losses[0]
     assert list(plan.ranges) == ranges_of(kept)
 
 
 def test_plan_batch_keeps_late_bound_ends_through_splitting_even_when_empty() -> None:
-    """S4 (late binding): a kept plan finds rows that came later, also in a partition that was empty when planned."""
+    """S4 (late binding): a cached plan finds later records, also in a partition that was empty when planned."""
     start, end = {TP1: EARLIEST, TP2: 2}, {TP1: LATEST, TP2: 6}
     ranges = plan_batch(start, end, {TP1: 0, TP2: 0}, {TP1: 0, TP2: 9})
     assert ranges == [OffsetRange(TP1, 0, 0, binds_start=True, binds_end=True), OffsetRange(TP2, 2, 6)]
@@ -248,7 +250,7 @@ def test_plan_batch_keeps_late_bound_ends_through_splitting_even_when_empty() ->
     ids=["specified topic-partitions for start and end should match", "unresolved start > end",
          "resolved start > end with latest", "resolved start > end without latest"],
 )  # fmt: skip
-def test_plan_batch_refuses_ranges_the_wrong_way_round(start: dict, end: dict, says: str) -> None:
+def test_plan_batch_refuses_reversed_ranges(start: dict, end: dict, says: str) -> None:
     """S4: the range checks of KafkaRelationSuite."""
     with pytest.raises(OptionError) as caught:
         plan_batch(start, end, {TP1: 1, TP2: 0}, {TP1: 1, TP2: 0})

@@ -15,7 +15,7 @@ LIMIT_S = 20.0
 
 
 class Group:
-    """Records commits; fails the first ``failures`` of them; holds them while ``gate`` is shut."""
+    """Records commits; fails the first ``failures`` of them; blocks them while ``gate`` is shut."""
 
     def __init__(self, failures: int = 0) -> None:
         self.commits: list[tuple[int, bool]] = []
@@ -36,7 +36,7 @@ class Group:
 
 
 def test_progress_is_published_as_given_first_and_then_only_forward() -> None:
-    """S5: a query's first offset is the user's choice; what follows never takes the group back."""
+    """S5: a query's first offset is the user's choice; later ones never move the group back."""
     group = Group()
     publisher = ProgressPublisher(group.commit)
     for offset in (5, 5, 7):
@@ -47,7 +47,7 @@ def test_progress_is_published_as_given_first_and_then_only_forward() -> None:
 
 
 def test_progress_publishes_the_newest_offset_only() -> None:
-    """S5: what was overtaken while ZooKeeper was slow is never written, and nothing queues up."""
+    """S5: offsets that became outdated while ZooKeeper was slow are never written, and nothing queues up."""
     group = Group()
     group.gate.clear()
     publisher = ProgressPublisher(group.commit)
@@ -60,8 +60,8 @@ def test_progress_publishes_the_newest_offset_only() -> None:
     assert group.commits == [(1, False), (49, True)]
 
 
-def test_progress_is_published_after_commits_that_failed() -> None:
-    """S5: transient errors are tried again."""
+def test_progress_is_published_after_failed_commits() -> None:
+    """S5: transient errors are retried."""
     group = Group(failures=2)
     publisher = ProgressPublisher(group.commit)
     publisher.publish({T0: 3}, {})
@@ -81,7 +81,7 @@ def test_progress_is_about_the_topics_that_were_read() -> None:
 
 
 def test_progress_flush_gives_up_in_time() -> None:
-    """A stop is bounded although no broker answers."""
+    """A stop is bounded even if no broker answers."""
     group = Group()
     group.gate.clear()
     publisher = ProgressPublisher(group.commit)

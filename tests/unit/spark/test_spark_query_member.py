@@ -1,4 +1,4 @@
-"""A streaming query as the only member of its group: joining, being refused, losing it; against the group's machine."""
+"""A streaming query as the only member of its group: joining, refusal, and loss, against the group's state machine."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LIMIT_S = 20.0
 
 
 class Coordinator:
-    """The group's machine behind the calls of its members; the clock goes only when it is told to."""
+    """The group's state machine behind its members' calls; only tests move the clock."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
@@ -83,13 +83,13 @@ class Coordinator:
         return self.limits.min_session_ms, self.limits.max_session_ms
 
     def work(self) -> None:
-        """What the broker's thread does, as often as there is something to do."""
+        """The work of the broker's thread, as often as there is something to do."""
         while (plan := self.group.plan({}, self.now_ms)) is not None:
             self.record = plan.record
             self.group.adopt(plan)
 
     def hand_over(self) -> None:
-        """The broker dies, and comes to coordinate the group again: it knows what was written."""
+        """The broker dies, and then coordinates the group again: it knows what was written."""
         self.group = Group.restore("g", self.limits, self.record, self.now_ms, 5_000)
 
     def query(
@@ -99,7 +99,7 @@ class Coordinator:
         return QueryMember("g", self, lambda: topics, client_id=client_id, client_host="h7", clock=clock)
 
     def run(self, *queries: QueryMember, until_s: float) -> None:
-        """Each query's thread, on this one, until a time; a query that was refused has stopped."""
+        """Runs each query's thread, on this one, until a time; a refused query has stopped."""
         due = dict.fromkeys(queries, self.now_s)
         while due and min(due.values()) < until_s:
             query = min(due, key=lambda each: due[each])
@@ -125,7 +125,7 @@ def coordinator() -> Coordinator:
 
 
 def test_query_joins_and_its_commits_carry_the_membership(coordinator: Coordinator) -> None:
-    """S5: a query is a member of the kind spark, with its topics and a session of 10 s, before it begins."""
+    """S5: a query joins as a member of kind spark, with its topics and a session of 10 s, before it begins."""
     query = coordinator.query(("a", "b"))
     with pytest.raises(CoordinatorNotAvailableError, match="'g'"):
         query.signature()
@@ -144,8 +144,8 @@ def test_query_joins_and_its_commits_carry_the_membership(coordinator: Coordinat
         assert coordinator.group.begin_commit(*signature, [("a", None, 0)], coordinator.now_ms) == [None]
 
 
-def test_query_says_its_topics_with_every_heartbeat(coordinator: Coordinator) -> None:
-    """A pattern that matches another topic; a coordinator that has just taken over may not know the last change."""
+def test_query_sends_its_topics_with_every_heartbeat(coordinator: Coordinator) -> None:
+    """A pattern may match another topic; a coordinator that has just taken over may not know the last change."""
     topics = [("a",)]
     query = QueryMember("g", coordinator, lambda: topics[0], clock=coordinator.clock)
     coordinator.run(query, until_s=coordinator.now_s + 10)
@@ -156,7 +156,7 @@ def test_query_says_its_topics_with_every_heartbeat(coordinator: Coordinator) ->
 
 
 def test_second_query_is_refused_within_seconds_while_the_first_lives(coordinator: Coordinator) -> None:
-    """S5: two live queries with one id: the second is refused, by a message that names the group and who has it."""
+    """S5: of two running queries with one id the second is refused; the message names the group and its owner."""
     first, second = coordinator.query(client_id="nightly"), coordinator.query()
     coordinator.run(first, until_s=coordinator.now_s + 20)
     begun_s = coordinator.now_s
@@ -167,7 +167,7 @@ def test_second_query_is_refused_within_seconds_while_the_first_lives(coordinato
 
 
 def test_query_that_waits_for_a_killed_one_gets_the_group_when_its_session_ends(coordinator: Coordinator) -> None:
-    """S5: a query that is started again after SIGKILL waits for the session, and no longer than that."""
+    """S5: a query restarted after SIGKILL waits for the session, and no longer than that."""
     killed, next_one = coordinator.query(), coordinator.query()
     coordinator.run(killed, until_s=coordinator.now_s + 5)
     begun_s = coordinator.now_s
@@ -178,8 +178,8 @@ def test_query_that_waits_for_a_killed_one_gets_the_group_when_its_session_ends(
     assert admitted(next_one)
 
 
-def test_query_that_waits_is_not_misled_by_a_last_heartbeat(coordinator: Coordinator) -> None:
-    """S5: a query that is being stopped may be heard of once more while the next one begins."""
+def test_waiting_query_is_not_misled_by_a_last_heartbeat(coordinator: Coordinator) -> None:
+    """S5: a stopping query may send one more heartbeat while the next one begins."""
     stopping, next_one = coordinator.query(), coordinator.query()
     coordinator.run(stopping, until_s=coordinator.now_s + 5)
     next_one.step()
@@ -193,8 +193,8 @@ def test_query_that_waits_is_not_misled_by_a_last_heartbeat(coordinator: Coordin
 
 
 @pytest.mark.parametrize("broker_id", [1, 2])
-def test_query_that_waits_is_not_misled_by_a_new_coordinator(coordinator: Coordinator, broker_id: int) -> None:
-    """S5: a successor counts every session anew; a dead query is no less dead for it."""
+def test_waiting_query_is_not_misled_by_a_new_coordinator(coordinator: Coordinator, broker_id: int) -> None:
+    """S5: a successor counts every session from the beginning; a dead query remains dead."""
     killed, next_one = coordinator.query(), coordinator.query()
     coordinator.run(killed, until_s=coordinator.now_s + 5)
     coordinator.run(next_one, until_s=coordinator.now_s + 4)
@@ -207,16 +207,16 @@ def test_query_that_waits_is_not_misled_by_a_new_coordinator(coordinator: Coordi
 
 
 def test_query_is_refused_by_live_consumers(coordinator: Coordinator) -> None:
-    """S5: a group that consumers share is no query's."""
+    """S5: a group that consumers share is not available to a query."""
     member = GroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=0, topics=("t",), client_id="worker")
     epoch = coordinator.heartbeat(member).member_epoch
     query = coordinator.query()
     for _ in range(8):
         coordinator.run(query, until_s=coordinator.now_s + 1)
-        told = coordinator.group.heartbeat(
+        answer = coordinator.group.heartbeat(
             GroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=epoch), coordinator.now_ms
         )
-        epoch = told.member_epoch
+        epoch = answer.member_epoch
         coordinator.work()
     with pytest.raises(GroupInUseError, match="worker"):
         query.admit()
@@ -226,7 +226,7 @@ def test_query_is_refused_by_live_consumers(coordinator: Coordinator) -> None:
 def test_query_begins_without_a_coordinator_and_is_refused_later_if_it_must(
     coordinator: Coordinator, error: PylogError
 ) -> None:
-    """S5/W26: while no coordinator answers (well) the query reads on, and its progress waits."""
+    """S5/W26: while no coordinator answers the query continues to read, and its progress waits."""
     coordinator.error = error
     query, other = coordinator.query(), coordinator.query()
     coordinator.run(query, until_s=coordinator.now_s + 9)
@@ -257,8 +257,8 @@ def test_query_keeps_its_group_while_the_coordinator_is_away_for_less_than_its_s
     assert query.signature()[:2] == before[:2]
 
 
-def test_query_that_was_frozen_joins_anew_or_fails_if_another_took_its_place(coordinator: Coordinator) -> None:
-    """S5: of two queries that believe to have the group one goes on, and the other one is told."""
+def test_frozen_query_joins_again_or_fails_if_another_took_its_place(coordinator: Coordinator) -> None:
+    """S5: of two queries that both believe to own the group one continues, and the other fails."""
     frozen, other = coordinator.query(), coordinator.query()
     coordinator.run(frozen, until_s=coordinator.now_s + 5)
     member_id = frozen.signature().member_id
@@ -273,8 +273,8 @@ def test_query_that_was_frozen_joins_anew_or_fails_if_another_took_its_place(coo
     other.admit()
 
 
-def test_query_that_is_refused_for_another_reason_says_so(coordinator: Coordinator) -> None:
-    """What trying again would not change ends the query."""
+def test_query_that_is_refused_for_another_reason_fails_with_it(coordinator: Coordinator) -> None:
+    """A refusal that a retry would not change ends the query."""
     coordinator.error = InvalidGroupIdError("no such name")
     query = coordinator.query()
     coordinator.run(query, until_s=coordinator.now_s + 1)
@@ -283,7 +283,7 @@ def test_query_that_is_refused_for_another_reason_says_so(coordinator: Coordinat
 
 
 @pytest.mark.parametrize(("least_ms", "most_ms", "asked_ms"), [(20_000, 60_000, 20_000), (1_000, 5_000, 5_000)])
-def test_query_takes_the_session_that_the_broker_allows(
+def test_query_uses_the_session_that_the_broker_allows(
     coordinator: Coordinator, least_ms: int, most_ms: int, asked_ms: int
 ) -> None:
     """A broker with other limits is no reason to fail."""
@@ -298,7 +298,7 @@ def test_query_takes_the_session_that_the_broker_allows(
 def test_query_keeps_its_membership_when_a_coordinator_is_away_for_longer_than_its_session(
     coordinator: Coordinator,
 ) -> None:
-    """W26: a successor gives each member another session. Who waits for the group gets nothing by that."""
+    """W26: a successor gives each member a new session. A query that waits for the group gains nothing by that."""
     query, other = coordinator.query(), coordinator.query()
     coordinator.run(query, until_s=coordinator.now_s + 5)
     before = query.signature()
@@ -321,8 +321,8 @@ def test_query_that_reads_nothing_for_long_stays_a_member(coordinator: Coordinat
     assert query.signature()[:2] == before[:2]
 
 
-def test_query_asks_who_coordinates_when_an_answer_is_out_of_date(coordinator: Coordinator) -> None:
-    """A broker that coordinated the group before knows less than the query has been told: it is believed no more."""
+def test_query_looks_up_the_coordinator_when_an_answer_is_outdated(coordinator: Coordinator) -> None:
+    """A broker that coordinated the group before knows less than the query: its answers are ignored."""
     query = coordinator.query()
     coordinator.run(query, until_s=coordinator.now_s + 5)
     assert coordinator.forgotten == 0
@@ -335,8 +335,8 @@ def test_query_asks_who_coordinates_when_an_answer_is_out_of_date(coordinator: C
     assert query.signature().member_epoch == epoch
 
 
-def test_query_that_was_removed_joins_anew(coordinator: Coordinator) -> None:
-    """An administrator who removes a live query gets it back when its last lease has ended."""
+def test_removed_query_joins_again(coordinator: Coordinator) -> None:
+    """A running query that an administrator removed gets the group back when its last lease has ended."""
     query = coordinator.query()
     coordinator.run(query, until_s=coordinator.now_s + 5)
     coordinator.group.remove([query.signature().member_id])
@@ -349,7 +349,7 @@ def test_query_that_was_removed_joins_anew(coordinator: Coordinator) -> None:
 
 
 def test_query_thread_joins_and_leaves_at_once_when_it_is_stopped() -> None:
-    """S5: a stop that can be caught frees the group at once; no thread is left."""
+    """S5: an orderly stop frees the group at once; no thread is left."""
     before = threading.active_count()
     coordinator = Coordinator()
     first, second = coordinator.query(clock=CLOCK), coordinator.query(clock=CLOCK)
@@ -365,7 +365,7 @@ def test_query_thread_joins_and_leaves_at_once_when_it_is_stopped() -> None:
 
 
 def test_query_whose_thread_broke_fails() -> None:
-    """W16: a query that nobody speaks for in its group any more must not go on in silence."""
+    """W16: a query whose group membership nobody maintains must not continue silently."""
     coordinator = Coordinator()
     coordinator.heartbeat = lambda request, **_: 1 // 0  # type: ignore[assignment, method-assign]
     query = coordinator.query(clock=CLOCK)
@@ -375,7 +375,7 @@ def test_query_whose_thread_broke_fails() -> None:
     query.leave(LIMIT_S)
 
 
-def test_query_that_was_refused_leaves_nothing_to_the_other() -> None:
+def test_refused_query_does_not_disturb_the_other() -> None:
     """A refused query has nothing to leave: it is no member, and its thread has ended."""
     coordinator = Coordinator()
     coordinator.error = InvalidGroupIdError("no")
@@ -387,8 +387,8 @@ def test_query_that_was_refused_leaves_nothing_to_the_other() -> None:
     assert coordinator.heartbeats == []
 
 
-def test_query_leaves_although_it_was_stopped_while_its_thread_held_the_lock() -> None:
-    """S5: SIGTERM interrupts wherever the main thread is; its handler must not wait for what that thread holds."""
+def test_query_leaves_when_it_is_stopped_while_its_thread_holds_the_lock() -> None:
+    """S5: SIGTERM interrupts the main thread anywhere; its handler must not wait for a lock of that thread."""
     coordinator = Coordinator()
     query = coordinator.query(clock=CLOCK)
     query.start()

@@ -1,4 +1,4 @@
-"""A streaming query's offsets against a log in memory: where it starts, how far it goes, what it calls lost."""
+"""A streaming query's offsets against a log in memory: where it starts, how far it goes, and what it calls lost."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def spans(planned: list) -> list[list[tuple[TopicPartition, int, int]]]:
     return [[(one.range.partition, one.range.start, one.range.end) for one in part] for part in planned]
 
 
-def test_initial_offset_stays_what_it_was() -> None:
-    """`latest` is frozen at the first call, however often Spark asks."""
+def test_initial_offset_never_changes() -> None:
+    """`latest` is resolved at the first call, however often Spark asks."""
     log = LogInMemory(p0=5)
     offsets = query(log, startingOffsets="latest")
     assert offsets.initial() == {T0: 5}
@@ -71,8 +71,8 @@ def test_initial_offset_stays_what_it_was() -> None:
     assert offsets.initial() == {T0: 5}
 
 
-def test_initial_offset_is_what_the_group_committed_else_earliest() -> None:
-    """S5: `startingOffsets=committed` starts where the group is; without one, at earliest."""
+def test_initial_offset_is_the_groups_commit_or_earliest() -> None:
+    """S5: `startingOffsets=committed` starts at the group's offset, or at earliest."""
     log = LogInMemory(p0=5, p1=5)
     log.group = {T0: 3}
     assert query(log, startingOffsets="committed").initial() == {T0: 3, T1: 0}
@@ -80,7 +80,7 @@ def test_initial_offset_is_what_the_group_committed_else_earliest() -> None:
 
 @pytest.mark.parametrize(("asked", "given"), [(2, 4), (11, 10), (4, 4), (10, 10)])
 def test_initial_offset_outside_the_log_is_loss_or_the_nearest(asked: int, given: int) -> None:
-    """S4: failOnDataLoss decides between an error and what exists."""
+    """S4: failOnDataLoss decides between an error and the nearest existing offset."""
     log = LogInMemory(p0=10)
     log.spans[T0] = (4, 10)
     text = f'{{"t":{{"0":{asked}}}}}'
@@ -91,7 +91,7 @@ def test_initial_offset_outside_the_log_is_loss_or_the_nearest(asked: int, given
 
 
 def test_initial_offset_names_missing_topics() -> None:
-    """Topic missing: the error names it and says how topics are made."""
+    """The error names the missing topic and says how to create one."""
     log = LogInMemory(p0=1)
     log.delete("t")
     with pytest.raises(UnknownTopicOrPartitionError, match=MISSING):
@@ -104,8 +104,8 @@ def test_initial_offset_must_name_all_partitions() -> None:
         query(LogInMemory(p0=1, p1=1), startingOffsets='{"t":{"0":0}}').initial()
 
 
-def test_latest_goes_to_the_end_or_as_far_as_the_limit_says() -> None:
-    """S4: no limit takes all; a limit is divided in proportion."""
+def test_latest_goes_to_the_end_or_to_the_limit() -> None:
+    """S4: without a limit everything is taken; a limit is divided in proportion."""
     log = LogInMemory(p0=100, p1=10)
     offsets = query(log)
     start = offsets.initial()
@@ -121,7 +121,7 @@ def test_latest_is_the_start_when_nothing_is_new() -> None:
 
 
 def test_partition_added_while_the_query_runs_is_read_from_its_first_record() -> None:
-    """S2/S4: partitions added are picked up at the next `latestOffset`, the limit included."""
+    """S2/S4: added partitions are included in the next `latestOffset`, within the limit."""
     log = LogInMemory(p0=5)
     offsets = query(log)
     end = offsets.latest({T0: 0}, None)
@@ -131,7 +131,7 @@ def test_partition_added_while_the_query_runs_is_read_from_its_first_record() ->
 
 
 def test_empty_partition_map_is_never_recorded() -> None:
-    """SPARK-41375: a pattern that matches nothing gives no offset of its own."""
+    """SPARK-41375: a pattern that matches nothing yields no offset of its own."""
     log = LogInMemory(p0=5)
     log.delete("t")
     offsets = query(log, failOnDataLoss="false")
@@ -165,8 +165,8 @@ def test_deleted_topic_is_data_loss_or_left_out() -> None:
 
 
 @pytest.mark.parametrize("new_end", [2, 5, 7])
-def test_topic_made_anew_under_a_running_query_is_noticed_by_its_id(new_end: int) -> None:
-    """A topic recreated is data loss also when it has as many records as before, or more; else it is read from 0."""
+def test_topic_recreated_under_a_running_query_is_noticed_by_its_id(new_end: int) -> None:
+    """A recreated topic is data loss even if it has as many records as before, or more; otherwise it is read from 0."""
     log = LogInMemory(p0=9)
     strict, lenient = query(log), query(log, failOnDataLoss="false")
     for offsets in (strict, lenient):
@@ -182,8 +182,10 @@ def test_topic_made_anew_under_a_running_query_is_noticed_by_its_id(new_end: int
     assert spans(lenient.plan(end, {T0: new_end + 1})) == [[(T0, new_end, new_end + 1)]]
 
 
-def test_topic_made_anew_with_as_many_records_is_read_once_it_has_more() -> None:
-    """Equal offsets make no micro-batch; the new topic's first records come with the next one, none is left out."""
+def test_topic_recreated_with_as_many_records_is_read_once_it_has_more() -> None:
+    """Equal offsets cause no micro-batch; the new topic's first records come with the next one, and none is left
+    out.
+    """
     log = LogInMemory(p0=9)
     offsets = query(log, failOnDataLoss="false")
     offsets.latest({T0: 9}, None)
@@ -204,8 +206,8 @@ def test_offsets_that_went_backwards_are_noticed_after_a_restart() -> None:
     assert spans(lenient.plan({T0: 2}, {T0: 1})) == [[(T0, 0, 1)]]
 
 
-def test_loss_that_is_gone_at_a_second_look_is_none() -> None:
-    """A broker that restarts may answer with too little for a moment; that is no loss."""
+def test_loss_that_a_second_look_does_not_confirm_is_none() -> None:
+    """A restarting broker may briefly report too little; that is no loss."""
     log = LogInMemory(p0=9)
     offsets = query(log)
     offsets.latest({T0: 5}, None)
@@ -214,8 +216,8 @@ def test_loss_that_is_gone_at_a_second_look_is_none() -> None:
     assert offsets.latest({T0: 9}, None) == {T0: 9}
 
 
-def test_bounded_query_stops_where_the_log_ended_at_the_first_call() -> None:
-    """S2 Trigger.AvailableNow: several batches under the limit, data that arrives later is left for the next run."""
+def test_bounded_query_stops_at_the_logs_end_of_the_first_call() -> None:
+    """S2 Trigger.AvailableNow: the run has several batches under the limit, and leaves later data for the next run."""
     log = LogInMemory(p0=15)
     offsets = query(log)
     offsets.bound()
@@ -228,8 +230,8 @@ def test_bounded_query_stops_where_the_log_ended_at_the_first_call() -> None:
 
 
 @pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
-@pytest.mark.parametrize("change", ["delete", "shorter", "anew"])
-def test_bounded_query_fails_when_what_it_set_out_to_read_is_gone(change: str, fail_on_data_loss: str) -> None:
+@pytest.mark.parametrize("change", ["delete", "shorter", "recreated"])
+def test_bounded_query_fails_when_its_planned_records_are_gone(change: str, fail_on_data_loss: str) -> None:
     """LOST_TOPIC_PARTITIONS_IN_END_OFFSET_WITH_TRIGGER_AVAILABLENOW and its siblings, whatever failOnDataLoss says."""
     log = LogInMemory(p0=15)
     offsets = query(log, failOnDataLoss=fail_on_data_loss)
@@ -238,30 +240,30 @@ def test_bounded_query_fails_when_what_it_set_out_to_read_is_gone(change: str, f
     if change == "delete":
         log.delete("t")
     else:
-        log.make("t", 15 if change == "anew" else 12)
+        log.make("t", 15 if change == "recreated" else 12)
     with pytest.raises(DataLossError):
         offsets.latest(end, 5)
 
 
 def test_bounded_query_after_a_restart_does_not_crash_over_new_partitions() -> None:
-    """SPARK-53560: the end is taken at the first `latestOffset`, so partitions added before are simply read."""
+    """SPARK-53560: the end is taken at the first `latestOffset`, so partitions added earlier are simply read."""
     log = LogInMemory(p0=5)
     offsets = query(log)
     offsets.bound()
     log.spans[T1] = (0, 3)
-    planned = offsets.plan({T0: 0}, {T0: 5})  # the batch that was under way
+    planned = offsets.plan({T0: 0}, {T0: 5})  # the batch in flight
     assert spans(planned) == [[(T0, 0, 5)]]
     assert offsets.latest({T0: 5}, None) == {T0: 5, T1: 3}
 
 
-def test_batch_under_way_is_planned_again_after_a_restart() -> None:
-    """Exactly the same ranges as before, whatever came since."""
+def test_batch_in_flight_is_planned_again_after_a_restart() -> None:
+    """It has exactly the same ranges as before, whatever was appended since."""
     log = LogInMemory(p0=50, p1=3)
     assert spans(query(log).plan({T0: 5, T1: 0}, {T0: 9, T1: 3})) == [[(T0, 5, 9), (T1, 0, 3)]]
 
 
-def test_batch_under_way_whose_partition_is_gone_is_data_loss() -> None:
-    """S4: a partition of the batch that was deleted before the restart."""
+def test_batch_in_flight_whose_partition_is_gone_is_data_loss() -> None:
+    """S4: a partition of the batch was deleted before the restart."""
     log = LogInMemory(p0=9)
     with pytest.raises(DataLossError, match="t-1"):
         query(log).plan({T0: 5, T1: 0}, {T0: 9, T1: 3})

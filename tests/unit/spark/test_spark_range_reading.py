@@ -1,4 +1,4 @@
-"""What a task makes of brokers that say a range is gone: loss only if it stays so."""
+"""A task's reaction to brokers that report a range as gone: it is lost only if that persists."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LOOKS_GONE = (
 
 
 class FakeCluster:
-    """One topic. Notes how often it was asked anew."""
+    """One topic. Counts the refreshes of its metadata."""
 
     def __init__(self) -> None:
         partition = PartitionInfo(partition=0, leader=1, leader_epoch=0, replicas=(1,), isr=(1,))
@@ -50,14 +50,14 @@ class FakeCluster:
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Instead of sleeping."""
+    """Replaces sleeping."""
     waited: list[float] = []
     monkeypatch.setattr("time.sleep", waited.append)
     return waited
 
 
 def read(monkeypatch: pytest.MonkeyPatch, failures: list[PylogError], latest: int) -> FakeCluster:
-    """Reads offsets 0 to 5 of a partition that ends at ``latest``; the first tries fail so."""
+    """Reads offsets 0 to 5 of a partition that ends at ``latest``; the first attempts fail with these errors."""
     left = list(failures)
 
     def read_range(*_: Any, **__: Any) -> Iterator[Any]:
@@ -77,8 +77,8 @@ def read(monkeypatch: pytest.MonkeyPatch, failures: list[PylogError], latest: in
 
 
 @pytest.mark.parametrize("error", LOOKS_GONE, ids=lambda error: type(error).__name__)
-def test_range_that_one_broker_does_not_have_yet_is_tried_again(monkeypatch, waits, error) -> None:
-    """S2: a broker that was just told that it leads, or not told yet that it leads no more, fails no task."""
+def test_range_that_one_broker_does_not_have_yet_is_retried(monkeypatch, waits, error) -> None:
+    """S2: a broker that has just become leader, or does not know yet that it was deposed, fails no task."""
     cluster = read(monkeypatch, [error, error], latest=5)
     assert cluster.refreshes == 2
     assert len(waits) == 2
@@ -86,7 +86,7 @@ def test_range_that_one_broker_does_not_have_yet_is_tried_again(monkeypatch, wai
 
 @pytest.mark.parametrize("error", LOOKS_GONE, ids=lambda error: type(error).__name__)
 def test_range_that_stays_gone_is_lost(monkeypatch, waits, error) -> None:
-    """S4: after a bounded number of tries."""
+    """S4: it is lost after a bounded number of attempts."""
     with pytest.raises(DataLossError, match="Some data may have been lost"):
         read(monkeypatch, [error] * 10, latest=3)
     assert len(waits) == 3

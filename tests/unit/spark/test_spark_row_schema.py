@@ -34,7 +34,7 @@ def ddl(text: str) -> StructType:
 
 
 def test_rows_of_an_untyped_topic_are_kafkas() -> None:
-    """S7: Kafka's seven columns; headers only with includeHeaders."""
+    """S7: these are Kafka's seven columns; headers only with includeHeaders."""
     assert layout({"t": UNTYPED}).schema == ddl(KAFKA_COLUMNS)
     assert layout({}).schema == ddl(KAFKA_COLUMNS)
     with_headers = layout({"t": UNTYPED}, includeHeaders="true")
@@ -43,7 +43,7 @@ def test_rows_of_an_untyped_topic_are_kafkas() -> None:
 
 
 def test_rows_of_a_typed_topic_are_its_columns() -> None:
-    """S7: typed columns with their nullability, and _metadata where asked."""
+    """S7: columns keep their nullability; _metadata is added on request."""
     assert layout({"t": FLIGHTS}).schema == ddl("carrier string not null, delay int")
     rows = layout({"t": FLIGHTS, "u": FLIGHTS}, includeMetadata="true")
     metadata = (
@@ -54,7 +54,7 @@ def test_rows_of_a_typed_topic_are_its_columns() -> None:
 
 
 def test_columns_are_chosen_in_the_order_given() -> None:
-    """S8: `columns` of both kinds of topics."""
+    """S8: `columns` works for both kinds of topics."""
     assert layout({"t": FLIGHTS}, columns="delay,carrier").columns == ("delay", "carrier")
     assert layout({"t": UNTYPED}, columns="offset, value").columns == ("offset", "value")
     assert layout({"t": FLIGHTS}, columns="delay", includeMetadata="true").columns == ("delay", "_metadata")
@@ -71,17 +71,15 @@ def test_columns_are_chosen_in_the_order_given() -> None:
         ({"t": FLIGHTS}, {"includeHeaders": "true"}, "use includeMetadata"),
     ],
 )
-def test_rows_that_cannot_be_are_refused_by_name(
-    topics: dict[str, TopicSchema], given: dict[str, str], says: str
-) -> None:
-    """Unknown columns with the nearest, topics that do not fit together by their names."""
+def test_impossible_rows_are_refused_by_name(topics: dict[str, TopicSchema], given: dict[str, str], says: str) -> None:
+    """The error has the nearest name for an unknown column, and the names of topics that do not fit together."""
     with pytest.raises(OptionError) as caught:
         layout(topics, **given)
     assert says in str(caught.value)
 
 
 def test_every_type_of_spark_keeps_its_type() -> None:
-    """S7: what Arrow calls it is what Spark demands of the batches, exactly."""
+    """S7: the Arrow type is exactly the one that Spark demands of the batches."""
     struct = pa.struct([pa.field("a", pa.int64()), pa.field("b", pa.list_(pa.string()))])
     given = pa.schema(
         [

@@ -13,7 +13,7 @@ HEADERS = "array<struct<key:string,value:binary>>"
 
 
 def test_sink_finds_columns_by_name_in_any_case_and_order() -> None:
-    """S4: value, key, headers, partition, topic; others are left out."""
+    """S4: value, key, headers, partition and topic are found; others are left out."""
     schema = from_arrow_schema(
         parse_schema(f"extra int, Partition int, headers {HEADERS}, VALUE string, topic string, key binary")
     )
@@ -21,7 +21,7 @@ def test_sink_finds_columns_by_name_in_any_case_and_order() -> None:
 
 
 def test_sink_topic_option_wins_over_the_column() -> None:
-    """KafkaSinkSuite: with topic field and topic option, the option counts."""
+    """KafkaSinkSuite: with a topic field and a topic option the option counts."""
     schema = from_arrow_schema(parse_schema("topic int, value binary"))
     assert find_record_columns(schema, "t").topic is None
 

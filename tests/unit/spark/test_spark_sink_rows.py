@@ -1,4 +1,4 @@
-"""A DataFrame's rows as records: which go to which topic and partition, in which order, with which columns."""
+"""A DataFrame's rows as records: their topics and partitions, their order, and their columns."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def routed(columns: RecordColumns, topic: str | None, rows: pa.Table = ROWS) -> 
     return [(name, partition, part.to_pydict()) for name, partition, part in _records(plan, rows)]
 
 
-def test_rows_go_to_the_option_s_topic_as_they_are() -> None:
+def test_rows_go_to_the_options_topic_unchanged() -> None:
     """S4: strings become bytes, other columns are left out, and nothing is split."""
     columns = RecordColumns(value=0, key=None, headers=None, partition=None, topic=None)
     assert routed(columns, "t") == [("t", None, {"value": [b"a", b"b", b"c", b"d"]})]
 
 
 def test_rows_go_to_their_topic_and_partition_in_order() -> None:
-    """S4: the topic column, the partition column where it is not null."""
+    """S4: the topic column counts, and the partition column where it is not null."""
     columns = RecordColumns(value=0, key=0, headers=None, partition=2, topic=1)
     assert routed(columns, None) == [
         ("x", 1, {"value": [b"a"], "key": [b"a"]}),
@@ -51,7 +51,7 @@ def test_rows_without_a_topic_are_refused() -> None:
 
 
 def test_small_batches_are_joined_and_empty_ones_left_out() -> None:
-    """Frames of a good size are made of Spark's batches, every row once."""
+    """Spark's batches become frames of a good size, with every row once."""
     batch = pa.record_batch({"value": [b"x" * 100] * 10_000})
     tables = list(joined([batch.slice(0, 0), *[batch] * 7], 4 << 20))
     assert [table.num_rows for table in tables] == [50_000, 20_000]

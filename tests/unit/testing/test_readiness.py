@@ -1,4 +1,4 @@
-"""When a cluster counts as whole: `what_is_missing`."""
+"""When a cluster counts as ready: `what_is_missing`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pyspark_log.testing.cluster import what_is_missing
 def answer(
     *brokers: int, leader: int | None = 1, isr: tuple[int, ...] = (1, 2, 3), epoch: int = 0, leads: bool = False
 ) -> MetadataResponse:
-    """What a broker says that knows of ``brokers`` and one partition; ``leads``: it serves it."""
+    """The answer of a broker that knows ``brokers`` and one partition; ``leads``: it serves it."""
     partition = PartitionInfo(
         partition=0,
         leader=leader,
@@ -29,29 +29,29 @@ def answer(
     )
 
 
-def test_cluster_is_whole_when_all_agree_and_the_leader_serves() -> None:
+def test_cluster_is_ready_when_all_agree_and_the_leader_serves() -> None:
     whole = {1: answer(1, 2, 3, leads=True), 2: answer(1, 2, 3), 3: answer(1, 2, 3)}
     assert what_is_missing(whole) is None
 
 
-def test_cluster_is_whole_without_a_broker_that_does_not_run() -> None:
+def test_cluster_is_ready_without_a_stopped_broker() -> None:
     """Its replicas are not waited for."""
     assert what_is_missing({1: answer(1, 2, isr=(1, 2), leads=True), 2: answer(1, 2, isr=(1, 2))}) is None
     assert what_is_missing({1: answer(1, 2, 3, isr=(1, 2), leads=True), 2: answer(1, 2, isr=(1, 2))}) is None
 
 
-def test_cluster_is_not_whole_while_a_broker_is_unknown_to_another() -> None:
+def test_cluster_is_not_ready_while_a_broker_is_unknown_to_another() -> None:
     missing = what_is_missing({1: answer(1, 2, leads=True), 2: answer(1)})
     assert missing == "broker 2 does not know broker 2"
 
 
-def test_cluster_is_not_whole_while_the_controller_does_not_run() -> None:
+def test_cluster_is_not_ready_while_the_controller_does_not_run() -> None:
     assert (
         what_is_missing({1: answer(1, leads=True)}) == "broker 1 knows broker 2 as the controller, which is not running"
     )
 
 
-def test_cluster_is_not_whole_while_a_leader_is_gone_or_does_not_serve() -> None:
+def test_cluster_is_not_ready_while_a_leader_is_gone_or_does_not_serve() -> None:
     gone = {2: answer(2, 3), 3: answer(2, 3)}
     assert what_is_missing(gone) == "t-0, according to broker 2: its leader is broker 1, which is not running"
     nobody = {2: answer(2, 3, leader=None), 3: answer(2, 3, leader=None)}
@@ -62,6 +62,6 @@ def test_cluster_is_not_whole_while_a_leader_is_gone_or_does_not_serve() -> None
     assert what_is_missing(other_epoch) == "t-0, according to broker 2: broker 1 is not leading it yet"
 
 
-def test_cluster_is_not_whole_while_a_running_replica_is_behind() -> None:
+def test_cluster_is_not_ready_while_a_running_replica_is_behind() -> None:
     behind = {1: answer(1, 2, isr=(1,), leads=True), 2: answer(1, 2)}
     assert what_is_missing(behind) == "t-0, according to broker 1: broker 2 is not in sync; in sync are [1]"

@@ -1,4 +1,4 @@
-"""A broker that comes back: its machine's disks, and what ZooKeeper knows of it."""
+"""A broker that comes back: its machine's disks, and ZooKeeper's knowledge of it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OTHER = ROOT.with_name("other")
 
 
 class Broker:
-    """Broker 1: its machine's disks, and what ZooKeeper knows of it."""
+    """Broker 1: its machine's disks, and ZooKeeper's knowledge of it."""
 
     def __init__(self):
         self.server = MemoryZooKeeper()
@@ -40,7 +40,7 @@ class Broker:
         self.directories = []
 
     def start(self, *paths, register_now=True, boot_id="boot", answers=lambda host, port: True):
-        """Its directories are opened, and it registers."""
+        """Opens its directories and registers."""
         self.directories = [
             LogDirectory.open(path, cluster_id="c", broker_id=1, files=self.files) for path in paths or (ROOT,)
         ]
@@ -66,7 +66,7 @@ class Broker:
         self.client = self.server.client()
 
     def tick(self):
-        """A period: the checkpoints of all directories, and what ZooKeeper is told of them."""
+        """A period: the checkpoints of all directories, and their report to ZooKeeper."""
         for directory in self.directories:
             directory.checkpoint()
         self.report.report(self.membership)
@@ -82,7 +82,7 @@ class Broker:
         return fill((directory or self.directories[0]).log("t", 0, TOPIC_ID, topic_settings()), records)
 
     def copy_and_write_more(self):
-        """A copy of the disk that lacks what its broker wrote since; it has stopped again."""
+        """A copy of the disk that lacks the broker's later writes; the broker has stopped again."""
         self.stop()
         copied = self.copy()
         self.start()
@@ -109,7 +109,7 @@ class Broker:
 
     @property
     def unproven(self):
-        """(leader, leader epoch, in-sync set, those that may lack what was acknowledged)."""
+        """Returns (leader, leader epoch, in-sync set, members that may lack acknowledged records)."""
         found = from_json(self.client.get(partition_state_path("t", 0)).data, PartitionState, "")
         return found.leader, found.leader_epoch, found.isr, found.unproven
 
@@ -123,7 +123,7 @@ class Broker:
 
     @property
     def state(self):
-        """(leader, leader epoch, in-sync set, those that lost their log)."""
+        """Returns (leader, leader epoch, in-sync set, members that lost their log)."""
         found = from_json(self.client.get(partition_state_path("t", 0)).data, PartitionState, "")
         return found.leader, found.leader_epoch, found.isr, found.lost
 
@@ -132,7 +132,7 @@ class Broker:
         return from_json(self.client.get(partition_state_path("t", 0)).data, PartitionState, "").eligible
 
     def take_disk(self, path=ROOT):
-        """What is on the disk; it is empty then."""
+        """Removes and returns the disk's content; the disk is empty then."""
         kept = {name: self.files.content(name) for name in list(self.files._names) if path in name.parents}
         self.files.remove_tree(path)
         return kept

@@ -1,4 +1,4 @@
-"""The cluster as read: what changed by name, what is damaged, what is newer."""
+"""The cluster's state as read: names of changes, damage, and which state is newer."""
 
 import pytest
 
@@ -39,7 +39,7 @@ def put_topic(client, name="t", topic_id=TOPIC_ID):
     client.set(partition_state_path(name, 0), to_json(state), version=0)
 
 
-def test_changes_are_told_by_name_once_each(client):
+def test_changes_are_reported_by_name_once_each(client):
     feed = ChangeFeed(client)
     assert feed.take(print) is None, "nothing was read yet"
     assert feed.take(print) == ()
@@ -49,7 +49,7 @@ def test_changes_are_told_by_name_once_each(client):
     assert feed.take(print) == ()
 
 
-def test_missed_changes_are_told_as_everything(client):
+def test_missed_changes_are_reported_as_everything(client):
     feed = ChangeFeed(client)
     feed.take(print)
     for name in ("t", "u"):
@@ -57,7 +57,7 @@ def test_missed_changes_are_told_as_everything(client):
     assert feed.take(print) is None
 
 
-def test_change_that_cannot_be_understood_is_told_as_everything(client):
+def test_unintelligible_change_is_reported_as_everything(client):
     feed = ChangeFeed(client)
     feed.take(print)
     client.set(CHANGES, b"{", version=-1)
@@ -65,14 +65,14 @@ def test_change_that_cannot_be_understood_is_told_as_everything(client):
 
 
 def test_watch_is_set_by_taking(client):
-    told = []
-    ChangeFeed(client).take(told.append)
+    woken = []
+    ChangeFeed(client).take(woken.append)
     client.transaction([announcing(["t"])])
     client.transaction([announcing(["t"])])
-    assert told == [CHANGES]
+    assert woken == [CHANGES]
 
 
-def test_known_topic_never_becomes_older_and_another_topic_of_the_name_takes_its_place(client):
+def test_known_topic_never_becomes_older_and_a_recreated_one_replaces_it(client):
     put_topic(client)
     newer = read_topic(client, "t")
     later = type(newer.partitions[0])(state=newer.partitions[0].state, version=9)
@@ -94,7 +94,7 @@ def test_known_topic_never_becomes_older_and_another_topic_of_the_name_takes_its
     assert read_topic(client, "t", known=other) == newer
 
 
-def test_only_what_changed_is_read_and_what_is_gone_is_left_out(client):
+def test_only_changes_are_read_and_deleted_topics_are_left_out(client):
     put_topic(client, "t")
     put_topic(client, "u", b"\x02" * 16)
     known = read_cluster(client)
@@ -117,7 +117,7 @@ def test_damaged_znodes_of_brokers_and_deletions_leave_out_what_they_describe(cl
     assert cluster.deleted_logs == {}
 
 
-def test_replication_factor_of_a_moving_partition_is_what_it_is_to_have(client):
+def test_replication_factor_of_a_moving_partition_is_its_targets(client):
     moving = ReassignmentRecord(target=(3,), original=(1, 2))
     record = TopicRecord(topic_id=TOPIC_ID, assignment=((3, 1, 2), (1, 2)), reassignments={0: moving})
     client.create(topic_path("t"), to_json(record))
@@ -125,7 +125,7 @@ def test_replication_factor_of_a_moving_partition_is_what_it_is_to_have(client):
     assert [topic.replication_factor(number) for number in (0, 1)] == [1, 2]
 
 
-def test_brokers_take_themselves_out_of_a_deletion_and_the_last_one_ends_it(client):
+def test_brokers_remove_themselves_from_a_deletion_and_the_last_one_completes_it(client):
     client.create(deleted_logs_path(TOPIC_ID), to_json(DeletedLogs(name="t", brokers=(1, 2))))
     logs_are_removed(client, TOPIC_ID, 1)
     logs_are_removed(client, TOPIC_ID, 1)
@@ -135,7 +135,7 @@ def test_brokers_take_themselves_out_of_a_deletion_and_the_last_one_ends_it(clie
     logs_are_removed(client, TOPIC_ID, 2)
 
 
-def test_two_brokers_that_take_themselves_out_of_a_deletion_at_once_are_both_out(client):
+def test_two_brokers_can_remove_themselves_from_a_deletion_concurrently(client):
     client.create(deleted_logs_path(TOPIC_ID), to_json(DeletedLogs(name="t", brokers=(1, 2, 3))))
 
     class Overtaken:

@@ -1,4 +1,4 @@
-"""A group's members as bytes: readable while they are few, compressed where they are many."""
+"""A group's members as bytes: readable while they are few, compressed when they are many."""
 
 import os
 import zlib
@@ -82,8 +82,8 @@ def test_damaged_members_are_an_error_that_names_the_znode(data):
     ],
     ids=range(7),
 )
-def test_members_with_what_no_message_can_have_are_damaged(good, damaged):
-    """Else the group would be in memory with it, and its answers could not be read."""
+def test_members_with_impossible_values_are_damaged(good, damaged):
+    """Otherwise the group would be loaded with it, and its answers could not be decoded."""
     data = to_json(group(1, 1, 1))
     assert good in data
     with pytest.raises(CorruptRecordError, match="znode /x: not a GroupMembers"):
@@ -93,7 +93,7 @@ def test_members_with_what_no_message_can_have_are_damaged(good, damaged):
 @pytest.mark.parametrize(
     "offsets", [b'"0":[-1]', b'"0":[9223372036854775808]', b'"-1":[1]', b'"0":[1,0,0,"",3000000000]']
 )
-def test_offsets_that_no_message_can_have_are_damaged(offsets):
+def test_impossible_offsets_are_damaged(offsets):
     good = to_json(GroupOffsets(topic_id=bytes(16), offsets={}))
     assert from_json(good, GroupOffsets, "/x").offsets == {}
     with pytest.raises(CorruptRecordError, match="znode /x: not a GroupOffsets"):

@@ -21,20 +21,20 @@ def not_on_macos(monkeypatch):
     monkeypatch.setattr("sys.platform", "linux")
 
 
-def test_java_home_is_taken_before_path(tmp_path):
+def test_java_home_is_preferred_to_path(tmp_path):
     home = fake_java(tmp_path / "home" / "bin", 'openjdk version "21.0.1"')
     fake_java(tmp_path / "path", 'openjdk version "17.0.1"')
     assert find_java({"JAVA_HOME": str(tmp_path / "home"), "PATH": str(tmp_path / "path")}) == home
 
 
-def test_java_on_path_is_taken_when_java_home_is_too_old(tmp_path):
+def test_java_on_path_is_used_when_java_home_is_too_old(tmp_path):
     fake_java(tmp_path / "home" / "bin", 'java version "1.8.0_301"')
     path = fake_java(tmp_path / "path", 'openjdk version "17.0.15" 2025-04-15')
     assert find_java({"JAVA_HOME": str(tmp_path / "home"), "PATH": str(tmp_path / "path")}) == path
 
 
-def test_missing_java_says_what_to_run():
-    """The error a newcomer meets, word by word."""
+def test_error_about_missing_java_names_the_command_to_run():
+    """A newcomer gets this error, word for word."""
     with pytest.raises(JavaNotFoundError) as caught:
         find_java({"PATH": "/nowhere"})
     assert str(caught.value) == (
@@ -65,11 +65,11 @@ def test_java_home_without_java_is_named(tmp_path):
         ('openjdk version "17"', 1, None),
     ],
 )
-def test_version_is_read_from_what_java_says(tmp_path, says, code, version):
+def test_version_is_parsed_from_javas_output(tmp_path, says, code, version):
     assert java_version(fake_java(tmp_path, says, code)) == version
 
 
-def test_a_file_that_cannot_be_run_is_no_java(tmp_path):
+def test_file_that_cannot_be_run_is_no_java(tmp_path):
     (tmp_path / "java").write_text("")
     assert java_version(tmp_path / "java") is None
     assert java_version(tmp_path / "missing") is None

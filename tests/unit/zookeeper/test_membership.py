@@ -71,7 +71,7 @@ def test_each_registration_has_a_higher_epoch(server):
     assert client.find(broker_path(1)) is None
 
 
-def test_registering_again_in_one_session_finds_what_is_there(server):
+def test_registering_again_in_one_session_finds_the_registration(server):
     client = server.client()
     assert register(client, identity(), now_ms=0) == register(client, identity(), now_ms=9)
 
@@ -94,7 +94,7 @@ def test_broker_of_other_directories_is_refused_by_address_and_pid(server):
 
 
 class LosesTheReply:
-    """A client whose next transaction happens, but is reported as unknown."""
+    """A client whose next transaction succeeds, but is reported as unknown."""
 
     def __init__(self, client):
         self._client = client
@@ -159,7 +159,7 @@ def state_of(client, name):
 
 
 def register_other(server, broker_id, port=9192):
-    """Another broker; its client, whose end takes the registration away."""
+    """Registers another broker; returns its client, whose end removes the registration."""
     client = server.client()
     other = BrokerIdentity(
         broker_id=broker_id, host="h", port=port, instance=f"data of {broker_id}", pid=1, boot_id="b",
@@ -168,8 +168,8 @@ def register_other(server, broker_id, port=9192):
     return client, register(client, other, now_ms=0)
 
 
-def test_broker_leaves_the_in_sync_sets_that_a_registered_broker_is_in_after_an_unclean_stop(server):
-    """Who stayed up has all that was acknowledged; who comes back counts only when it has caught up."""
+def test_broker_leaves_in_sync_sets_with_a_registered_member_after_an_unclean_stop(server):
+    """A broker that stayed up has every acknowledged record; one that comes back counts only when it has caught up."""
     client = server.client()
     register_other(server, 2)
     put_state(client, "led", (1, 2, 3), leader=1)
@@ -183,14 +183,14 @@ def test_broker_leaves_the_in_sync_sets_that_a_registered_broker_is_in_after_an_
     assert state_of(client, "led") == (None, 4, (2, 3), -1)
     assert state_of(client, "followed") == (2, 3, (2,), 9)
     assert state_of(client, "alone") == (1, 3, (1,), 1), "nobody has more than it has"
-    assert state_of(client, "with one that is away") == (1, 3, (1, 3), 1), "the first that comes back leads"
+    assert state_of(client, "with one that is away") == (1, 3, (1, 3), 1), "the first to come back leads"
     assert state_of(client, "others") == (2, 3, (2, 3), 9)
     assert watched == [CHANGES]
     assert set(from_json(client.get(CHANGES).data, ChangeNews, "").topics) == {"led", "followed"}
 
 
-def test_set_is_not_left_to_a_broker_that_stops_or_is_dead(server):
-    """A member that stops, or does not answer though its session has not ended yet, may not be there to lead."""
+def test_set_is_not_left_to_a_stopping_or_dead_broker(server):
+    """A member that stops, or does not answer before its session ends, may not be there to lead."""
     client = server.client()
     stopping, membership = register_other(server, 2)
     mark_stopping(stopping, membership)
@@ -200,18 +200,18 @@ def test_set_is_not_left_to_a_broker_that_stops_or_is_dead(server):
     assert state_of(client, "t")[2] == (1, 2, 3)
 
 
-def test_set_is_not_left_to_a_broker_that_vanishes_meanwhile(server):
-    """The registration of the one it leaves the set to is checked in the same transaction."""
+def test_set_is_not_left_to_a_broker_that_disappears_meanwhile(server):
+    """The transaction also checks the registration of the broker that the set is left to."""
     client = server.client()
     other, _ = register_other(server, 2)
     put_state(client, "t", (1, 2), leader=2)
-    # The transactions: creating the epoch, raising it, leaving.
+    # The transactions: creating the epoch, raising it, leaving the sets.
     register(Interferes(client, other.close, before=1), identity(was_clean=False), now_ms=0)
     assert state_of(client, "t")[2] == (1, 2)
 
 
-def test_of_two_that_come_back_at_once_one_stays_in_sync(server):
-    """Who registers second leaves the set to the first; it never becomes empty."""
+def test_one_of_two_concurrently_returning_brokers_stays_in_sync(server):
+    """The second to register leaves the set to the first; it never becomes empty."""
     client = server.client()
     put_state(client, "t", (1, 2), leader=2)
     register(Interferes(client, lambda: register_other(server, 2), before=1), identity(was_clean=False), now_ms=0)
@@ -226,7 +226,7 @@ def test_broker_stays_in_sync_after_a_clean_stop(server):
 
 
 class Interferes:
-    """Passes everything on; what ``meddle`` does happens before the n-th transaction."""
+    """Forwards everything; ``meddle`` runs before the n-th transaction."""
 
     def __init__(self, client, meddle, before=1):
         self._client, self._meddle, self._before = client, meddle, before
@@ -242,7 +242,7 @@ class Interferes:
         return self._client.transaction(operations, session=session)
 
 
-def test_leaders_own_change_in_between_is_left_too(server):
+def test_leave_survives_a_concurrent_change_of_the_leader(server):
     client = server.client()
     register_other(server, 2)
     put_state(client, "t", (2, 1), leader=2)
@@ -255,8 +255,8 @@ def test_leaders_own_change_in_between_is_left_too(server):
     assert state_of(client, "t")[2] == (2, 3)
 
 
-def test_epoch_has_risen_before_anything_else_so_that_no_leader_takes_the_earlier_life_in(server):
-    """What a leader checks when it takes a broker into an in-sync set fails from the first moment on."""
+def test_epoch_rises_first_so_that_no_leader_adds_the_earlier_registration(server):
+    """A leader's check before it adds a broker to an in-sync set fails from the first moment on."""
     client = server.client()
     register(server.client(), identity(was_clean=True), now_ms=0)
     register_other(server, 2)
@@ -270,8 +270,8 @@ def test_epoch_has_risen_before_anything_else_so_that_no_leader_takes_the_earlie
     client.transaction([Check(broker_epoch_path(1), 2), Check(broker_path(1), 0)])
 
 
-def test_later_life_that_began_meanwhile_is_not_undone(server):
-    """The ephemeral is made only while the epoch is one's own."""
+def test_later_registration_made_meanwhile_is_not_undone(server):
+    """The ephemeral znode is created only while the epoch is the broker's own."""
     client = server.client()
 
     def successor_registers():
@@ -282,7 +282,7 @@ def test_later_life_that_began_meanwhile_is_not_undone(server):
     assert registration(client).pid == 12
 
 
-def test_stopping_broker_says_so_and_is_taken_into_no_in_sync_set_any_more(server):
+def test_stopping_broker_is_marked_and_joins_no_in_sync_set(server):
     client = server.client()
     membership = register(client, identity(), now_ms=0)
     mark_stopping(client, membership)
@@ -303,7 +303,7 @@ def test_deregistration_of_another_session_is_not_carried_out(server):
 
 
 def test_each_registration_has_a_secret_of_its_own_that_no_text_shows(server):
-    """What proved who the broker was in an earlier registration proves nothing in the next."""
+    """The secret of an earlier registration proves nothing in the next."""
     client = server.client()
     who = replace(identity(), secret="of the process")
     first = register(client, who, now_ms=0)

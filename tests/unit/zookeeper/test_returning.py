@@ -1,4 +1,4 @@
-"""A broker that comes back with other disks, older ones, or without a log: what it does to the in-sync sets."""
+"""A broker that comes back with other disks, older ones, or without a log: its effect on the in-sync sets."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_partition_whose_only_in_sync_member_has_an_empty_disk_has_no_leader(bro
     assert broker.state == (None, 4, (1,), (1,)), "as long as nothing has changed"
 
 
-def test_right_disk_that_comes_back_can_be_elected_again(broker):
+def test_original_disk_that_comes_back_can_be_elected_again(broker):
     broker.stop()
     kept = broker.take_disk()
     broker.start()
@@ -65,8 +65,8 @@ def test_right_disk_that_comes_back_can_be_elected_again(broker):
     assert len(broker.record.missing) == 1
 
 
-def test_older_copy_of_the_disk_is_not_taken_for_it(broker):
-    """A backup that was put back lacks what was acknowledged since."""
+def test_older_copy_of_the_disk_is_recognised(broker):
+    """A restored backup lacks the records acknowledged since."""
     broker.stop()
     backup = {name: broker.files.content(name) for name in broker.files._names}
     broker.start()
@@ -78,12 +78,12 @@ def test_older_copy_of_the_disk_is_not_taken_for_it(broker):
     broker.stop()
     broker.start()
     assert broker.state == (None, 4, (1,), (1,)), "nor at the start after that"
-    assert broker.directories[0].partitions == [T0], "it stays, in case it is to be elected as it is"
+    assert broker.directories[0].partitions == [T0], "it stays, in case it is elected as it is"
 
 
 @pytest.mark.parametrize("other_starts", [0, 1])
-def test_copy_made_while_the_broker_was_running_is_older_than_its_orderly_stop(broker, other_starts):
-    """ZooKeeper knows that the stop was in order, and the copy does not say so; nor after a start without it."""
+def test_copy_of_a_running_brokers_disk_is_older_than_its_orderly_stop(broker, other_starts):
+    """ZooKeeper knows that the stop was in order, but the copy does not say so, nor after a start without it."""
     copy = {name: broker.files.content(name) for name in broker.files._names}
     broker.write()
     broker.stop()
@@ -97,10 +97,8 @@ def test_copy_made_while_the_broker_was_running_is_older_than_its_orderly_stop(b
 
 
 @pytest.mark.parametrize("has_ticked_before", [True, False])
-def test_copy_made_while_the_broker_was_running_is_older_than_what_it_wrote_before_it_was_killed(
-    broker, has_ticked_before
-):
-    """ZooKeeper knows of a newer generation, as soon as two periods after the copy."""
+def test_copy_of_a_running_brokers_disk_is_older_than_its_later_writes(broker, has_ticked_before):
+    """ZooKeeper knows of a newer generation at most two periods after the copy."""
     if has_ticked_before:
         broker.tick()
     copy = broker.copy()
@@ -117,7 +115,7 @@ def test_copy_made_while_the_broker_was_running_is_older_than_what_it_wrote_befo
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_copy_of_a_disk_that_was_missing_for_a_start_is_older_too(broker, clean):
-    """What is known of a disk stays known while it is away."""
+    """ZooKeeper's knowledge of a disk survives the disk's absence."""
     copy = broker.copy()
     broker.write()
     broker.tick()
@@ -131,7 +129,7 @@ def test_copy_of_a_disk_that_was_missing_for_a_start_is_older_too(broker, clean)
 
 
 def test_copy_of_a_disk_that_could_not_be_written_at_a_registration_is_older_too(broker):
-    """It has its old epoch still, and the generation in that."""
+    """It still has its old epoch, and the generation in that."""
     copy = broker.copy()
     broker.write()
     broker.tick()
@@ -145,7 +143,7 @@ def test_copy_of_a_disk_that_could_not_be_written_at_a_registration_is_older_too
     assert broker.state == (None, 4, (1,), (1,))
 
 
-def test_copy_of_a_disk_to_which_nothing_was_written_since_is_as_good_as_the_disk(broker):
+def test_copy_of_an_unchanged_disk_is_as_good_as_the_disk(broker):
     broker.tick()
     copy = broker.copy()
     for _ in range(3):
@@ -160,7 +158,7 @@ def test_copy_of_a_disk_to_which_nothing_was_written_since_is_as_good_as_the_dis
 @pytest.mark.parametrize("loses_power", [True, False])
 @pytest.mark.parametrize("moment", range(16))
 def test_broker_that_dies_at_any_moment_of_a_period_has_no_older_disk(broker, moment, loses_power):
-    """ZooKeeper is told of what is durable only."""
+    """ZooKeeper learns only of durable generations."""
 
     class Dies(BaseException):
         pass
@@ -200,8 +198,8 @@ def test_broker_that_dies_at_any_moment_of_a_period_has_no_older_disk(broker, mo
 
 
 @pytest.mark.parametrize("is_written", [True, False])
-def test_zookeeper_that_is_away_holds_up_no_checkpoint_and_is_told_later(broker, is_written):
-    """Whether or not what was sent to it has arrived."""
+def test_absent_zookeeper_delays_no_checkpoint_and_is_updated_later(broker, is_written):
+    """This holds whether or not the request has reached it."""
     real = broker.server._apply
 
     def apply(operations, session):
@@ -223,7 +221,7 @@ def test_zookeeper_that_is_away_holds_up_no_checkpoint_and_is_told_later(broker,
     assert broker.state == (1, 3, (1,), ())
 
 
-def test_one_znode_is_written_in_a_period_however_many_disks_there_are_and_none_when_nothing_was_written(broker):
+def test_one_znode_is_written_per_period_for_all_disks_and_none_without_changes(broker):
     broker.stop()
     broker.start(ROOT, OTHER)
     other = broker.directories[1].log("u", 0, TOPIC_ID, topic_settings())
@@ -245,8 +243,8 @@ def test_one_znode_is_written_in_a_period_however_many_disks_there_are_and_none_
     assert broker.record.generations == {each.disk.disk_id: 3 for each in broker.directories}
 
 
-def test_generations_of_an_earlier_life_or_another_disk_are_not_told(broker):
-    """Only the newest life of a broker speaks of its disks, and of those that it has."""
+def test_generations_of_an_earlier_registration_or_another_disk_are_not_reported(broker):
+    """Only the newest registration of a broker reports its disks, and only those it has."""
     earlier = broker.membership
     broker.write()
     broker.directories[0].checkpoint()
@@ -264,8 +262,8 @@ def test_generations_of_an_earlier_life_or_another_disk_are_not_told(broker):
     session.close()
 
 
-def test_generation_rises_with_the_appends_of_a_registration_and_begins_anew_with_the_next(broker):
-    """What is written while one is made durable asks for the next one; a failed write is tried again."""
+def test_generation_rises_with_the_appends_of_a_registration_and_restarts_with_the_next(broker):
+    """A write during the sync of one generation requests the next; a failed report is repeated."""
     directory = broker.directories[0]
     directory.checkpoint()
     directory.checkpoint()
@@ -317,7 +315,7 @@ def test_disk_and_record_of_a_version_without_generations_count_as_before(broker
 
 
 def test_copy_is_older_even_if_a_tool_has_opened_it_or_a_start_has_failed(broker):
-    """Only a directory that was registered says at its close that it was stopped in order."""
+    """Only a registered directory is marked as stopped in order when it is closed."""
     copy = {name: broker.files.content(name) for name in broker.files._names}
     broker.stop()
     broker.put_disk(copy)
@@ -329,8 +327,8 @@ def test_copy_is_older_even_if_a_tool_has_opened_it_or_a_start_has_failed(broker
 
 @pytest.mark.parametrize("is_noted", [True, False], ids=["noted", "zookeeper away"])
 @pytest.mark.parametrize("clean", [True, False])
-def test_start_that_ended_before_it_registered_makes_no_good_disk_an_older_one(broker, clean, is_noted):
-    """The mark of the orderly stop stays on the disk until the next registration."""
+def test_start_that_ended_before_it_registered_does_not_make_a_disk_outdated(broker, clean, is_noted):
+    """The mark of the orderly stop stays on disk until the next registration."""
     broker.stop(is_noted=is_noted)
     for _ in range(2):
         broker.start(register_now=False)
@@ -342,8 +340,8 @@ def test_start_that_ended_before_it_registered_makes_no_good_disk_an_older_one(b
     assert broker.state == (1, 3, (1,), ())
 
 
-def test_stop_that_ends_late_does_not_speak_of_a_later_registration(broker):
-    """Another start has registered meanwhile: what is known of its disks stays."""
+def test_late_stop_does_not_affect_a_later_registration(broker):
+    """Another start has registered meanwhile: the knowledge of its disks stays."""
     stopped = {broker.directories[0].disk.disk_id: broker.directories[0].disk.epoch}
     broker.stop(is_noted=False)
     broker.start()
@@ -353,7 +351,7 @@ def test_stop_that_ends_late_does_not_speak_of_a_later_registration(broker):
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_log_whose_directory_is_gone_is_missed_until_it_is_put_back(broker, clean):
-    """The checkpoints name it, and go on doing so."""
+    """The checkpoints name the log, and continue to do so."""
     broker.stop(clean=clean)
     kept = broker.take_disk(ROOT / "t-0")
     for _ in range(2):
@@ -367,8 +365,8 @@ def test_log_whose_directory_is_gone_is_missed_until_it_is_put_back(broker, clea
     assert broker.directories[0].log("t", 0, TOPIC_ID, topic_settings()).log_end_offset == 20
 
 
-def test_others_stay_known_to_have_all_that_is_committed_where_the_log_of_the_only_one_in_sync_is_gone(broker):
-    """An operator's choice among them loses nothing; and the disk may come back."""
+def test_others_stay_eligible_when_the_log_of_the_only_in_sync_replica_is_gone(broker):
+    """An operator's choice among them loses nothing, and the disk may come back."""
     broker.put_state(in_sync=(1,), eligible=(2, 3))
     broker.stop()
     broker.take_disk()
@@ -377,7 +375,7 @@ def test_others_stay_known_to_have_all_that_is_committed_where_the_log_of_the_on
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_eligible_replica_that_comes_back_without_its_log_is_so_no_more(broker, clean):
+def test_eligible_replica_that_comes_back_without_its_log_is_no_longer_eligible(broker, clean):
     broker.put_state(in_sync=(2,), leader=2, eligible=(1, 3))
     broker.stop(clean=clean)
     broker.take_disk()
@@ -386,7 +384,7 @@ def test_eligible_replica_that_comes_back_without_its_log_is_so_no_more(broker, 
 
 
 def test_log_that_was_never_used_is_not_missed(broker):
-    """A broker that died before it made a new partition's directory acknowledged nothing there."""
+    """A broker that died before it created a new partition's directory acknowledged nothing there."""
     broker.directories[0].delete(T0)
     broker.stop(clean=False)
     broker.start()
@@ -395,9 +393,10 @@ def test_log_that_was_never_used_is_not_missed(broker):
 
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("earlier_starts", [0, 2])
-def test_log_that_is_not_there_is_missed_where_the_checkpoints_are_gone_too(broker, earlier_starts, clean):
+def test_absent_log_is_missed_when_the_checkpoints_are_gone_too(broker, earlier_starts, clean):
     """A registered directory has checkpoints: without them it does not know which logs it had, nor does a start that
-    ends before it registers make it know."""
+    ends before it registers change that.
+    """
     broker.stop(clean=False)
     broker.files.remove_tree(ROOT / "t-0")
     for name in ("recovery-point-checkpoint", "high-watermark-checkpoint", "log-start-offset-checkpoint"):
@@ -412,7 +411,7 @@ def test_log_that_is_not_there_is_missed_where_the_checkpoints_are_gone_too(brok
     assert broker.state == (None, 4, (1,), (1,))
 
 
-def test_lost_disk_takes_only_the_logs_that_are_on_no_other(broker):
+def test_lost_disk_costs_only_the_logs_that_are_on_no_other(broker):
     broker.stop()
     broker.start(ROOT, OTHER)
     broker.stop()
@@ -426,7 +425,7 @@ def test_lost_disk_takes_only_the_logs_that_are_on_no_other(broker):
 
 
 def test_directories_without_an_identity_open_as_before(broker):
-    """A cluster of an older version: the first registration writes what the next one compares with."""
+    """In a cluster of an older version the first registration writes what the next one compares with."""
     broker.stop()
     broker.files.unlink(ROOT / "disk.json")
     broker.client.delete(broker_disks_path(1))
@@ -435,7 +434,7 @@ def test_directories_without_an_identity_open_as_before(broker):
 
 
 def test_partition_in_two_directories_refuses_the_start_and_names_both(broker):
-    """Which of the two counts, nobody can tell."""
+    """Nobody can tell which of the two counts."""
     broker.stop()
     kept = {OTHER / name.relative_to(ROOT): broker.files.content(name) for name in broker.files._names}
     broker.put_disk({name: data for name, data in kept.items() if "t-0" in str(name)}, OTHER)
@@ -448,7 +447,7 @@ class _DiesError(BaseException):
 
 
 def _start_and_die(broker, moment):
-    """A start that ends before its so-many-th write to ZooKeeper, if it has that many."""
+    """A start that ends before its n-th write to ZooKeeper, if it makes that many."""
     real, left = broker.server._apply, [moment]
 
     def apply(operations, session):
@@ -465,8 +464,8 @@ def _start_and_die(broker, moment):
 
 
 @pytest.mark.parametrize("moment", range(8))
-def test_death_while_it_registers_with_an_empty_disk_changes_nothing_of_what_is_found(broker, moment):
-    """However far it came, the next start finds the disk lost, or has dealt with it."""
+def test_death_during_the_registration_with_an_empty_disk_changes_no_finding(broker, moment):
+    """However far it got, the next start finds the disk lost, or has handled that."""
     broker.stop()
     broker.take_disk()
     _start_and_die(broker, moment)
@@ -477,8 +476,10 @@ def test_death_while_it_registers_with_an_empty_disk_changes_nothing_of_what_is_
 @pytest.mark.parametrize("deaths", [1, 2])
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("moment", range(8))
-def test_disk_that_is_back_after_a_death_while_it_registered_without_it_can_be_elected(broker, moment, clean, deaths):
-    """However far it came: nothing else would ever take the mark away."""
+def test_disk_that_is_back_after_a_death_during_the_registration_without_it_can_be_elected(
+    broker, moment, clean, deaths
+):
+    """This holds however far it got: nothing else would ever remove the mark."""
     broker.stop(clean=clean)
     kept = broker.take_disk()
     for _ in range(deaths):
@@ -489,7 +490,7 @@ def test_disk_that_is_back_after_a_death_while_it_registered_without_it_can_be_e
 
 
 @pytest.mark.parametrize("moment", range(8))
-def test_older_copy_that_is_there_after_a_death_without_the_disk_is_not_taken_for_it(broker, moment):
+def test_older_copy_found_after_a_death_without_the_disk_is_recognised(broker, moment):
     backup = broker.copy_and_write_more()
     kept = broker.take_disk()
     _start_and_die(broker, moment)
@@ -504,7 +505,7 @@ def test_older_copy_that_is_there_after_a_death_without_the_disk_is_not_taken_fo
 
 
 @pytest.mark.parametrize("moment", range(8))
-def test_log_that_is_put_back_after_a_death_while_it_registered_without_it_can_be_elected(broker, moment):
+def test_log_that_is_put_back_after_a_death_during_the_registration_without_it_can_be_elected(broker, moment):
     broker.stop()
     kept = broker.take_disk(ROOT / "t-0")
     _start_and_die(broker, moment)
@@ -513,7 +514,7 @@ def test_log_that_is_put_back_after_a_death_while_it_registered_without_it_can_b
     assert broker.state[2:] == ((1,), ())
 
 
-def test_older_copy_that_was_away_for_a_start_is_not_taken_for_the_disk_either(broker):
+def test_older_copy_that_was_absent_for_a_start_is_recognised_too(broker):
     backup = broker.copy_and_write_more()
     broker.put_disk(backup)
     broker.start()
@@ -527,8 +528,10 @@ def test_older_copy_that_was_away_for_a_start_is_not_taken_for_the_disk_either(b
 
 
 @pytest.mark.parametrize("moment", range(8))
-def test_older_copy_that_became_whole_again_counts_as_any_other_disk(broker, moment):
-    """Its broker was elected with it, or has fetched what it lacked: it is the one that is missed when it is lost."""
+def test_older_copy_that_became_complete_counts_like_any_other_disk(broker, moment):
+    """Its broker was elected with it, or has fetched the missing records: now it is the disk that is missed when it
+    is lost.
+    """
     backup = broker.copy_and_write_more()
     broker.put_disk(backup)
     broker.start()

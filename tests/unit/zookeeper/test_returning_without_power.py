@@ -1,4 +1,4 @@
-"""A broker that comes back after its machine lost power: what it does to the in-sync sets."""
+"""A broker that comes back after its machine lost power: its effect on the in-sync sets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def broker():
 
 @pytest.fixture
 def unflushed():
-    """Broker 1, in sync with 2 and 3, of a topic that is not flushed before records are acknowledged."""
+    """Broker 1, in sync with 2 and 3, of a topic that acknowledges records before they are flushed."""
     broker = Broker()
     broker.start()
     broker.write()
@@ -27,12 +27,12 @@ def unflushed():
     return broker
 
 
-def test_power_loss_of_all_leaves_who_comes_back_in_the_set_and_marked(unflushed):
+def test_power_loss_of_all_leaves_returning_brokers_in_the_set_and_marked(unflushed):
     unflushed.start(boot_id="another boot")
     assert unflushed.unproven == (None, 4, (1, 2, 3), (1,))
 
 
-def test_mark_stays_through_further_restarts_until_there_is_a_leader(unflushed):
+def test_mark_stays_through_restarts_until_there_is_a_leader(unflushed):
     unflushed.start(boot_id="another boot")
     for clean in (True, False):
         unflushed.stop(clean=clean)
@@ -45,7 +45,7 @@ def test_death_of_all_processes_marks_nobody(unflushed):
     assert unflushed.unproven == (1, 3, (1, 2, 3), ())
 
 
-def test_power_loss_marks_nobody_where_records_are_flushed_before_they_are_acknowledged(broker):
+def test_power_loss_marks_nobody_when_records_are_flushed_before_they_are_acknowledged(broker):
     broker.put_state((1, 2, 3))
     broker.stop(clean=False)
     broker.start(boot_id="another boot")
@@ -53,7 +53,7 @@ def test_power_loss_marks_nobody_where_records_are_flushed_before_they_are_ackno
 
 
 @pytest.mark.parametrize(("flush_mode", "eligible"), [("ack", (1,)), ("interval", ()), ("os", ())])
-def test_eligible_replica_whose_machine_lost_power_is_so_only_with_what_was_flushed(flush_mode, eligible):
+def test_replica_that_lost_power_stays_eligible_only_if_records_are_flushed(flush_mode, eligible):
     broker = Broker()
     broker.start()
     broker.write()
@@ -64,8 +64,8 @@ def test_eligible_replica_whose_machine_lost_power_is_so_only_with_what_was_flus
 
 
 @pytest.mark.parametrize(("boot_id", "eligible"), [("boot", (1,)), ("boot 2", ())])
-def test_member_that_leaves_the_set_to_one_alone_is_eligible_but_after_a_power_loss(boot_id, eligible):
-    """After the death of a process alone its log has all that it acknowledged."""
+def test_member_that_leaves_the_set_to_one_is_eligible_except_after_a_power_loss(boot_id, eligible):
+    """After the death of only the process its log has everything it acknowledged."""
     broker = Broker()
     broker.start()
     broker.write()
@@ -77,7 +77,7 @@ def test_member_that_leaves_the_set_to_one_alone_is_eligible_but_after_a_power_l
 
 
 def test_unproven_member_whose_process_dies_once_more_is_not_eligible(unflushed):
-    """What its log lost with the power is not back."""
+    """The records that its log lost with the power are not back."""
     unflushed.start(boot_id="boot 2")
     assert unflushed.unproven == (None, 4, (1, 2, 3), (1,))
     unflushed.put_state((1, 2), leader=2, unproven=(1,))
@@ -87,8 +87,8 @@ def test_unproven_member_whose_process_dies_once_more_is_not_eligible(unflushed)
     assert (unflushed.unproven, unflushed.eligible) == ((2, 3, (2,), ()), ())
 
 
-def test_only_member_in_sync_that_lost_power_leads_only_where_the_eligible_do_not(unflushed):
-    """They have all that is committed; its own disk may lack some."""
+def test_only_in_sync_member_that_lost_power_leads_only_when_eligible_ones_do_not(unflushed):
+    """They have everything committed; its own disk may lack some."""
     unflushed.put_state((1,), eligible=(2, 3))
     unflushed.start(boot_id="boot 2")
     assert (unflushed.unproven, unflushed.eligible) == ((None, 4, (1, 2, 3), (1,)), ())
@@ -112,22 +112,22 @@ def test_only_member_is_not_marked(unflushed):
 
 
 @pytest.mark.parametrize("unproven", [(), (3,), (1, 3)])
-def test_power_loss_leaves_the_set_to_one_that_serves_and_is_not_marked_itself(unflushed, unproven):
+def test_power_loss_leaves_the_set_to_an_unmarked_serving_broker(unflushed, unproven):
     unflushed.put_state((1, 2, 3), leader=2, unproven=unproven)
     unflushed.register_other(2)
     unflushed.start(boot_id="another boot")
     assert unflushed.unproven == (2, 3, (2, 3), tuple(each for each in unproven if each != 1))
 
 
-def test_power_loss_does_not_leave_the_set_to_one_that_is_marked(unflushed):
+def test_power_loss_does_not_leave_the_set_to_a_marked_broker(unflushed):
     unflushed.put_state((1, 2, 3), leader=None, unproven=(2,))
     unflushed.register_other(2)
     unflushed.start(boot_id="another boot")
     assert unflushed.unproven == (None, 3, (1, 2, 3), (1, 2))
 
 
-def test_power_loss_does_not_leave_the_set_to_a_registration_that_nobody_answers_for(unflushed):
-    """It may be from before the power loss, its session not timed out yet."""
+def test_power_loss_does_not_leave_the_set_to_an_unanswering_registration(unflushed):
+    """It may be from before the power loss, with a session that has not timed out yet."""
     unflushed.put_state((1, 2, 3), leader=2)
     unflushed.register_other(2, port=13)
     unflushed.start(boot_id="another boot", answers=lambda host, port: port != 13)
@@ -135,14 +135,14 @@ def test_power_loss_does_not_leave_the_set_to_a_registration_that_nobody_answers
 
 
 def test_death_of_a_process_does_not_leave_the_set_to_one_that_lost_power(unflushed):
-    """This one has all that was acknowledged."""
+    """This broker has every acknowledged record."""
     unflushed.put_state((1, 2), leader=None, unproven=(2,))
     unflushed.register_other(2)
     unflushed.start()
     assert unflushed.unproven == (None, 3, (1, 2), (2,))
 
 
-def test_mark_goes_with_a_log_that_is_lost(unflushed):
+def test_mark_disappears_with_a_lost_log(unflushed):
     unflushed.put_state((1, 2), leader=None, unproven=(1, 2))
     unflushed.take_disk()
     unflushed.start(boot_id="another boot")

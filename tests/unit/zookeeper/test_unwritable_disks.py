@@ -1,4 +1,4 @@
-"""What a broker tells of its disks, where ZooKeeper answers late or not at all."""
+"""A broker's reports about its disks when ZooKeeper answers late or not at all."""
 
 import pytest
 
@@ -55,8 +55,8 @@ def membership(client, epoch=0):
     return Membership(broker_id=1, epoch=epoch, session=client.session_id)
 
 
-def test_trouble_that_is_over_stays_told_by_no_write_that_comes_late(client):
-    """Nobody would ever take the znode away again in this registration."""
+def test_late_write_does_not_restore_a_resolved_disk_failure(client):
+    """Otherwise nobody would remove the znode in this registration."""
     late, doubts = Late(client), set()
     with pytest.raises(ZooKeeperUnavailableError):
         write_disks(late, membership(client), DiskTroubles(epoch=0), doubts=doubts)
@@ -66,7 +66,7 @@ def test_trouble_that_is_over_stays_told_by_no_write_that_comes_late(client):
     assert client.find(PATH) is None
 
 
-def test_earlier_life_tells_nothing(client):
+def test_earlier_registration_reports_nothing(client):
     with pytest.raises(GuardFailedError):
         write_disks(client, membership(client, epoch=7), DiskTroubles(epoch=7))
     assert client.find(PATH) is None

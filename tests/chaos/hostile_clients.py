@@ -1,10 +1,10 @@
-"""``python -m tests.chaos.strangers bombs|silence HOST:PORT``: means a broker no good until it is ended.
+"""``python -m tests.chaos.hostile_clients bombs|silence HOST:PORT``: attacks a broker until it is ended.
 
-    bombs     record batches of zeros, a few kilobytes as they are sent and hundreds of megabytes as they are read
-    silence   calls that are opened and say nothing: thousands on one connection
+    bombs     record batches of zeros, a few kilobytes on the wire and hundreds of megabytes in memory
+    silence   calls that are opened and send nothing: thousands on one connection
 
-It needs no secret and no knowledge but the address: whoever reaches the port can do this. What it is answered does not
-matter to it; it comes back as often as it is sent away, and prints a line each time.
+It needs no secret and no knowledge but the address: anyone who reaches the port can do this. It ignores the
+answers; it reconnects as often as it is cut off, and prints a line each time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.flight as flight
 
-log = logging.getLogger("strangers")
+log = logging.getLogger("hostile_clients")
 
 BOMB_BYTES: Final = 768 << 20
 CALLS: Final = 4_000
@@ -31,7 +31,7 @@ _METHODS: Final = ("DoPut", "DoExchange", "DoGet", "DoAction")
 _PAUSE_S: Final = 0.2
 _LIMIT_S: Final = 5.0
 
-# HTTP/2 (RFC 9113, RFC 7541): nothing of it but what opens calls.
+# HTTP/2 (RFC 9113, RFC 7541): only the part that opens calls.
 _PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _HEADERS, _SETTINGS, _END_HEADERS = 0x1, 0x4, 0x4
 
@@ -41,12 +41,12 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
 
 
 def _header(name: bytes, value: bytes) -> bytes:
-    """A literal that is not indexed; both parts shorter than 127 bytes."""
+    """A literal that is not indexed; both parts are shorter than 127 bytes."""
     return b"\x00" + bytes([len(name)]) + name + bytes([len(value)]) + value
 
 
 def opened_call(method: str, stream: int) -> bytes:
-    """The bytes that open a Flight call on a connection and say no more. ``stream``: odd, rising."""
+    """The bytes that open a Flight call on a connection and send no more. ``stream``: odd, rising."""
     fields = {
         b":method": b"POST",
         b":scheme": b"http",
@@ -60,7 +60,7 @@ def opened_call(method: str, stream: int) -> bytes:
 
 
 def open_silent_calls(host: str, port: int, count: int, *, methods: tuple[str, ...] = _METHODS) -> socket.socket:
-    """One connection with so many calls that say nothing. The caller closes it. Raises `OSError`."""
+    """Opens one connection with that many silent calls. The caller closes it. Raises `OSError`."""
     connection = socket.create_connection((host, port), timeout=_LIMIT_S)
     try:
         connection.sendall(_PREFACE + _frame(_SETTINGS, 0, 0))
@@ -73,7 +73,7 @@ def open_silent_calls(host: str, port: int, count: int, *, methods: tuple[str, .
 
 
 def throw_bomb(client: flight.FlightClient, descriptor: flight.FlightDescriptor, size_bytes: int) -> None:
-    """One batch of so many zeros, compressed. Raises what the broker answers."""
+    """Sends one compressed batch of that many zeros. Raises the broker's answer."""
     batch = pa.record_batch({"value": pa.array([bytes(size_bytes)], pa.large_binary())})
     options = flight.FlightCallOptions(timeout=60.0, write_options=pa.ipc.IpcWriteOptions(compression="zstd"))
     writer, _ = client.do_put(descriptor, batch.schema, options=options)
@@ -83,7 +83,9 @@ def throw_bomb(client: flight.FlightClient, descriptor: flight.FlightDescriptor,
 
 
 def _bombs(host: str, port: int) -> None:
-    """At one partition after the other: a broker refuses those it does not lead before it reads anything."""
+    """Throws bombs at one partition after the other: a broker refuses those it does not lead before it reads
+    anything.
+    """
     options = [("grpc.enable_http_proxy", 0)]
     for number in itertools.count():
         at = flight.FlightDescriptor.for_path("chaos", str(number % _PARTITIONS))
@@ -110,7 +112,7 @@ _KINDS: Final = {"bombs": _bombs, "silence": _silence}
 
 
 def main() -> None:
-    """Goes on until it is ended."""
+    """Continues until it is ended."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kind", choices=_KINDS)
     parser.add_argument("address", help="HOST:PORT of a broker")

@@ -1,4 +1,4 @@
-"""What `Admin` says of a partition whose only log is damaged: nobody can mend it but the operator."""
+"""What `Admin` reports of a partition whose only log is damaged and which only the operator can repair."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def one_broker() -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def topic(one_broker: LocalCluster) -> str:
-    """Of one partition. A test may leave it damaged: the others have their own."""
+    """A topic of one partition. A test may leave it damaged: the others have their own."""
     name = f"t{next(_numbers)}"
     with Admin(one_broker.bootstrap_servers) as admin:
         admin.create_topic(name, partitions=1)
@@ -58,7 +58,9 @@ def swap(one: Path, other: Path) -> None:
     between.rename(other)
 
 
-def test_older_copy_of_the_only_log_is_told_until_the_right_one_is_back(one_broker: LocalCluster, topic: str) -> None:
+def test_older_copy_of_the_only_log_is_reported_until_the_right_one_is_back(
+    one_broker: LocalCluster, topic: str
+) -> None:
     directory = one_broker.log_dirs(1)[0]
     log, copy = directory / f"{topic}-0", directory.with_name("copy")
     produce(one_broker, topic, range(20))
@@ -72,7 +74,7 @@ def test_older_copy_of_the_only_log_is_told_until_the_right_one_is_back(one_brok
     swap(log, copy)
     one_broker.start(1)
     read_is_refused_as_damaged(one_broker, topic)
-    wait_until(lambda: problem(one_broker, topic) == "damaged", "health tells of the damage", limit_s=5.0)
+    wait_until(lambda: problem(one_broker, topic) == "damaged", "health reports the damage", limit_s=5.0)
     with Admin(one_broker.bootstrap_servers) as admin:
         partition = admin.describe_topic(topic).partitions[0]
         assert (partition.leader, partition.damaged, admin.check_health().is_healthy) == (1, (1,), False)
@@ -87,7 +89,7 @@ def test_older_copy_of_the_only_log_is_told_until_the_right_one_is_back(one_brok
     assert problem(one_broker, topic) is None
 
 
-def test_bit_that_flipped_in_the_only_log_is_told_when_a_reader_met_it(one_broker: LocalCluster, topic: str) -> None:
+def test_flipped_bit_in_the_only_log_is_reported_when_a_reader_found_it(one_broker: LocalCluster, topic: str) -> None:
     produce(one_broker, topic, range(40))
     one_broker.stop(1)
     (segment,) = (one_broker.log_dirs(1)[0] / f"{topic}-0").glob("*.log")
@@ -97,4 +99,4 @@ def test_bit_that_flipped_in_the_only_log_is_told_when_a_reader_met_it(one_broke
     one_broker.start(1)
     one_broker.wait_until_ready()
     read_is_refused_as_damaged(one_broker, topic)
-    wait_until(lambda: problem(one_broker, topic) == "damaged", "health tells of the damage", limit_s=5.0)
+    wait_until(lambda: problem(one_broker, topic) == "damaged", "health reports the damage", limit_s=5.0)
