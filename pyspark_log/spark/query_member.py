@@ -277,7 +277,7 @@ class QueryMember:
                 level=logging.WARNING,
             )  # fmt: skip
             self._identity = None
-            machine.join_anew(self._clock.now_s())
+            machine.rejoin(self._clock.now_s())
         else:
             self._maybe_go_ahead(error)
         return machine.wait_s(self._clock.now_s())

@@ -30,7 +30,7 @@ from pyspark_log.client.consumer.assignment import POLL_CALL_LIMIT_S, REFRESH_S,
 from pyspark_log.client.consumer.committer import Committer
 from pyspark_log.client.consumer.fetcher import Fetcher
 from pyspark_log.client.consumer.heartbeats import Heartbeats
-from pyspark_log.client.consumer.membership import Told
+from pyspark_log.client.consumer.membership import TargetAssignment
 
 SETTLE_LIMIT_S: Final = 10.0
 """How long a subscription waits for partitions that other members still have to release."""
@@ -138,9 +138,9 @@ class GroupAssignment(Assignment):
         try:
             self._lose_all()
         finally:
-            self._heartbeats.join_anew()
+            self._heartbeats.rejoin()
 
-    def _carry_out(self, target: Told) -> None:
+    def _carry_out(self, target: TargetAssignment) -> None:
         wanted = {granted.at: granted.topic_id for granted in sorted(target.partitions)}
         revoked = [at for at, state in self.states.items() if wanted.get(at) != state.topic.topic_id]
         event(

@@ -19,7 +19,7 @@ from broker_runtime.contract.waiting import Worker
 from pyspark_log.client.connection.cluster import Cluster
 from pyspark_log.client.connection.coordinator import Coordinator
 from pyspark_log.client.connection.offsets import Signature
-from pyspark_log.client.consumer.membership import Membership, Phase, Stay, Told
+from pyspark_log.client.consumer.membership import Membership, Phase, Stay, TargetAssignment
 
 _JOIN_LIMIT_S = 6.0
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -64,10 +64,10 @@ class Heartbeats:
             self._machine.join(topics, self._clock())
             self._nudge()
 
-    def join_anew(self) -> None:
+    def rejoin(self) -> None:
         """Joins again, as another member, if everything is lost. The caller no longer holds anything."""
         with self._condition:
-            self._machine.join_anew(self._clock())
+            self._machine.rejoin(self._clock())
             self._nudge()
 
     def subscribe_to(self, topics: Collection[str]) -> None:
@@ -76,7 +76,7 @@ class Heartbeats:
             self._machine.subscribe_to(topics, self._clock())
             self._nudge()
 
-    def carried_out(self, target: Told) -> bool:
+    def carried_out(self, target: TargetAssignment) -> bool:
         """See `Membership.carried_out`."""
         with self._condition:
             is_newest = self._machine.carried_out(target, self._clock())
@@ -128,7 +128,7 @@ class Heartbeats:
                 return machine.refusal
             return machine.why if machine.phase is Phase.LOST else None
 
-    def pending(self) -> Told | None:
+    def pending(self) -> TargetAssignment | None:
         """The assignment that the caller has to carry out, if there is one."""
         with self._condition:
             return self._machine.pending

@@ -7,7 +7,7 @@ Pure: no thread, no lock, no clock. Every time is an argument, in seconds of one
     out        no member                                              joining (`join`)
     joining    has no assignment yet                                  member, refused, lost (idle), leaving
     member     holds what it was assigned                             lost, refused, leaving
-    lost       the lease ended, the group forgot the member, or the   joining, as a new member (`join_anew`), leaving
+    lost       the lease ended, the group forgot the member, or the   joining, as a new member (`rejoin`), leaving
                caller did not poll for too long: no record may be
                delivered, and the caller does not know yet
     refused    the group does not accept it: the caller learns why    leaving
@@ -70,7 +70,7 @@ class Granted(NamedTuple):
     topic_id: bytes
 
 
-class Told(NamedTuple):
+class TargetAssignment(NamedTuple):
     """Everything that the member is to hold in an epoch; KIP-848 calls it so."""
 
     epoch: int
@@ -114,7 +114,7 @@ class Membership:
     refusal: PylogError | None
     failure: PylogError | None  # of the last heartbeat
     why: str  # why it is no member at present
-    _target: Told
+    _target: TargetAssignment
     _held: frozenset[Granted]  # Invariant: contains everything that the caller holds or may begin
     _first_sent_s: float | None
 
@@ -152,7 +152,7 @@ class Membership:
         return min(_REQUEST_LIMIT_S, 0.3 * self._session_s)
 
     @property
-    def pending(self) -> Told | None:
+    def pending(self) -> TargetAssignment | None:
         """The assignment that the caller has to carry out, if there is one."""
         is_pending = self.phase is Phase.MEMBER and self._target.epoch != self._carried_epoch
         return self._target if is_pending else None
@@ -191,7 +191,7 @@ class Membership:
         self._begin_stay(self._new_member_id(), now_s)
         self._enter(Phase.JOINING, inf)
 
-    def join_anew(self, now_s: float) -> None:
+    def rejoin(self, now_s: float) -> None:
         """Begins another stay, as a new member. The caller knows that everything is lost, and no longer holds it."""
         if self.phase is Phase.LOST:
             self.join(self._topics, now_s)
@@ -203,7 +203,7 @@ class Membership:
             self._topics = wanted
             self._due_s = now_s
 
-    def carried_out(self, target: Told, now_s: float) -> bool:
+    def carried_out(self, target: TargetAssignment, now_s: float) -> bool:
         """The caller no longer holds anything that is not in ``target``. Returns whether it may begin what is in it.
 
         It may not if a newer assignment has come. What it may begin it may begin at any time, until it carries out the
@@ -311,7 +311,7 @@ class Membership:
         if sent.request.topics != self._topics:
             self._due_s = now_s
         if response.member_epoch > self._target.epoch and response.assignment is not None:
-            self._target = Told(response.member_epoch, _granted(response.assignment))
+            self._target = TargetAssignment(response.member_epoch, _granted(response.assignment))
         if self._target.epoch == JOINS:
             return True
         lease_until_s = sent.sent_s + response.session_timeout_ms / 1000
@@ -359,7 +359,7 @@ class Membership:
         self.refusal = None
         self.failure = None
         self.why = "it has not joined"
-        self._target = Told(JOINS, _NOTHING)
+        self._target = TargetAssignment(JOINS, _NOTHING)
         self._held = _NOTHING
         self._carried_epoch = JOINS
         self._is_settled = False

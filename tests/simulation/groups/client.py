@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from broker_runtime.contract.errors import FencedInstanceIdError
 from broker_runtime.contract.waiting import Backoff
 from broker_runtime.groups.member import Partition
-from pyspark_log.client.consumer.membership import Membership, Phase, Stay, Told
+from pyspark_log.client.consumer.membership import Membership, Phase, Stay, TargetAssignment
 from tests.simulation.groups.calls import Brokers, Coordination
 from tests.simulation.groups.checker import Checker, listed, name_of
 from tests.simulation.groups.heartbeat_thread import HeartbeatThread
@@ -121,7 +121,7 @@ class Process:
             client.scheduler, client.name, self.membership, coordination, now_s=client.now_s, on_news=self._was_answered
         )
         self._handed: dict[Partition, int] = {}  # what the caller has, and where it ends
-        self._pending: Told | None = None
+        self._pending: TargetAssignment | None = None
         self._granted: list[Partition] = []  # not begun yet
         self._is_busy = False
         self.is_leaving = False
@@ -256,11 +256,11 @@ class Process:
         if self.is_leaving:
             self.client.kill()
         else:
-            membership.join_anew(self.client.now_s())
+            membership.rejoin(self.client.now_s())
             self.client.says(f"joins as {membership.member_id[:6]}")
             self._heartbeats.wake()
 
-    def _carry_out(self, news: Told) -> None:
+    def _carry_out(self, news: TargetAssignment) -> None:
         """Releases, and says so; then what is new is granted."""
         self._is_busy = True
         client, positions = self.client, self.positions

@@ -30,7 +30,7 @@ from broker_runtime.contract.requests import (
     encode,
 )
 from broker_runtime.contract.waiting import Backoff
-from pyspark_log.client.consumer.membership import Granted, Membership, Phase, Sent, Stay, Told
+from pyspark_log.client.consumer.membership import Granted, Membership, Phase, Sent, Stay, TargetAssignment
 
 TOPIC_ID = b"t" * 16
 SESSION_S = 6.0
@@ -50,8 +50,8 @@ def made(*, instance_id: str | None = None, max_poll_interval_ms: int = 300_000)
     )
 
 
-def assigned(epoch: int, *numbers: int) -> Told:
-    return Told(epoch, frozenset(Granted(TopicPartition("t", number), TOPIC_ID) for number in numbers))
+def assigned(epoch: int, *numbers: int) -> TargetAssignment:
+    return TargetAssignment(epoch, frozenset(Granted(TopicPartition("t", number), TOPIC_ID) for number in numbers))
 
 
 def answer(
@@ -253,7 +253,7 @@ def test_ended_lease_loses_everything_for_good(notices: str) -> None:
     assert (farewell.request.member_id, farewell.request.member_epoch) == ("m1", -1)
     machine.answered(farewell, answer(-1), SESSION_S + 1)
     assert machine.next_request(SESSION_S + 2) is None  # the caller has not noticed yet
-    machine.join_anew(SESSION_S + 2)
+    machine.rejoin(SESSION_S + 2)
     join = sent(machine, SESSION_S + 2)
     assert (join.request.member_id, join.request.member_epoch, join.request.topics) == ("m2", 0, ("t",))
 
@@ -262,7 +262,7 @@ def test_member_that_joins_again_says_farewell_first() -> None:
     """W23: its partitions are free before the old session ends; the farewell is repeated until then."""
     machine = member(0)
     machine.check(SESSION_S)
-    machine.join_anew(SESSION_S)
+    machine.rejoin(SESSION_S)
     farewell = sent(machine, SESSION_S)
     assert farewell.request.member_epoch == -1
     machine.failed(farewell, CoordinatorNotAvailableError("nobody"), SESSION_S)
@@ -296,7 +296,7 @@ def test_answers_to_a_former_member_id_are_ignored() -> None:
     machine = member(0)
     old = sent(machine, 2.0)
     machine.check(SESSION_S)
-    machine.join_anew(SESSION_S)
+    machine.rejoin(SESSION_S)
     machine.answered(old, answer(5, 0, 1), SESSION_S)
     assert (machine.phase, machine.pending) == (Phase.JOINING, None)
 
@@ -328,7 +328,7 @@ def test_forgotten_member_loses_everything_and_joins_again() -> None:
     machine.failed(sent(machine, 2.0), UnknownMemberIdError("gone"), 2.0)
     assert (machine.phase, machine.lease_until_s) == (Phase.LOST, -inf)
     assert machine.next_request(3.0) is None
-    machine.join_anew(3.0)
+    machine.rejoin(3.0)
     assert sent(machine, 3.0).request.member_id == "m2"
 
 
@@ -392,7 +392,7 @@ def test_caller_that_does_not_poll_loses_its_partitions() -> None:
     machine.answered(farewell, answer(-1), 2.5)
     with pytest.raises(UnknownMemberIdError, match=r"max\.poll\.interval\.ms"):
         machine.signature()
-    machine.join_anew(100.0)
+    machine.rejoin(100.0)
     assert sent(machine, 100.0).request.member_id == "m2"
 
 
@@ -463,6 +463,6 @@ def test_commits_are_signed_with_the_last_epoch_and_a_rising_number() -> None:
     machine.answered(sent(machine, 2.0), answer(2, 0), 2.0)
     assert machine.signature() == ("m1", 2, 1)  # received, not carried out yet: commits of revoked partitions are valid
     machine.failed(sent(machine, 4.0), UnknownMemberIdError("gone"), 4.0)
-    machine.join_anew(4.0)
+    machine.rejoin(4.0)
     machine.answered(sent(machine, 4.5), answer(7, 0), 4.5)
     assert machine.signature() == ("m2", 7, 0)
