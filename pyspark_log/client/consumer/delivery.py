@@ -226,7 +226,6 @@ class Delivery:
         try:
             batches.extend(decode(self._cluster, state, fetched))
         except RetriableError:
-            batches.clear()
             self._fetcher.put_back(state, fetched)
             raise
         except PylogError as error:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import pyarrow as pa
 
@@ -259,15 +259,18 @@ class Fetcher:
                     self._take_answer(state, partition, fetched.buffers)
             self.condition.notify_all()
 
-    def failed(self, broker_id: int, generations: Iterable[TopicPartition], error: PylogError) -> None:
-        """A broker could not be asked. Retriable: after a pause, with fresh metadata; else it is the caller's error."""
+    def failed(self, broker_id: int, generations: Mapping[TopicPartition, int], error: PylogError) -> None:
+        """A broker could not be asked. Retriable: after a pause, with fresh metadata; else it is the caller's error,
+        but not for partitions that have been moved since."""
         with self.condition:
             if isinstance(error, RetriableError):
                 backoff = self._pauses[broker_id][0] if broker_id in self._pauses else Backoff()
                 self._pauses[broker_id] = backoff, Deadline(backoff.next_s())
             else:
-                for state in filter(None, map(self.states.get, generations)):
-                    state.error = error
+                for at, generation in generations.items():
+                    state = self.states.get(at)
+                    if state is not None and state.generation == generation:
+                        state.error = error
             self.condition.notify_all()
             self._on_stale()
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from broker_runtime.contract.errors import (
     ClosedError,
@@ -99,7 +100,7 @@ class Sender:
 
     def refreshed_queues_of(self, topic: str) -> TopicQueues:
         """As `queues_of`, with the topic's metadata fetched now. Raises what `Cluster.fetch_topics` raises."""
-        self._update(topic, self._cluster.fetch_topics([topic], timeout_s=self._settings.max_block_ms / 1000)[0])
+        self._update(topic, self._describe(topic, self._settings.max_block_ms / 1000))
         return self.queues_of(topic)
 
     def raise_failure(self) -> None:
@@ -209,7 +210,7 @@ class Sender:
         for name in names:
             self._stale_topics.discard(name)
             try:
-                described = self._describe(name)
+                described = self._describe(name, _STEP_S)
             except RetriableError:
                 self._stale_topics.add(name)
                 is_done = False
@@ -223,13 +224,17 @@ class Sender:
                 self._update(name, described)
         return is_done
 
-    def _describe(self, name: str) -> Topic:
-        """The topic now. Raises `UnknownTopicOrPartitionError` only if the controller says so: any other broker may not
-        have heard of it yet, or of nothing for a while."""
-        try:
-            return self._cluster.fetch_topics([name], timeout_s=_STEP_S)[0]
-        except UnknownTopicOrPartitionError:
-            return self._cluster.fetch_topics([name], timeout_s=_STEP_S, to="controller")[0]
+    def _describe(self, name: str, timeout_s: float) -> Topic:
+        """The topic now. Only the controller can say that there is none, or another one than the producer knows: any
+        other broker may not have heard of it yet, or of nothing for a while. Raises as `Cluster.fetch_topics`."""
+        deadline = Deadline(timeout_s)
+        with suppress(UnknownTopicOrPartitionError):
+            described = self._cluster.fetch_topics([name], timeout_s=timeout_s)[0]
+            with self._lock:
+                known = self._topics.get(name)
+            if known is None or known.topic.topic_id == described.topic_id:
+                return described
+        return self._cluster.fetch_topics([name], timeout_s=deadline.remaining_s(), to="controller")[0]
 
     def _update(self, name: str, described: Topic) -> None:
         with self._lock:

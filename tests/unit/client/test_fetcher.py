@@ -5,7 +5,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from broker_runtime.contract.errors import BrokerUnavailableError
+from broker_runtime.contract.errors import BrokerUnavailableError, InvalidRequestError
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import MOST_COLUMNS, PartitionInfo, TopicInfo, decode, encode
 from broker_runtime.contract.settings import Address
@@ -83,6 +83,17 @@ def test_fetcher_throws_answers_away_that_were_asked_for_before_a_seek(fetcher: 
     answer(fetcher, generations, {0: 120})
     assert not state.completed_fetches
     assert asked(fetcher)[0] == {0: 10}
+
+
+def test_failed_request_fails_no_partition_that_was_moved_since(fetcher: Fetcher) -> None:
+    """W20: what went wrong at the former position is not the caller's error any more."""
+    moved, other = reading(0), reading(1)
+    fetcher.set_assignment([moved, other])
+    _, generations = asked(fetcher)
+    fetcher.move(moved, 10)
+    refusal = InvalidRequestError("a request that the broker does not take")
+    fetcher.failed(1, generations, refusal)
+    assert (moved.error, other.error) == (None, refusal)
 
 
 def test_fetcher_asks_others_for_the_leader_while_a_broker_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,3 +71,22 @@ def test_topic_that_the_controller_does_not_know_is_gone(monkeypatch: pytest.Mon
         with pytest.raises(UnknownTopicOrPartitionError):
             producer.flush(LIMIT_S)
     assert brokers.asked == ["any", "controller"]
+
+
+class LaggingBrokers(Brokers):
+    """Some broker still describes the topic that had the name before, which had fewer partitions."""
+
+    def topic(self, name: str, **_: Any) -> Topic:
+        return make_topic(name, topic_id=2, partitions=2)
+
+    def fetch_topics(self, names: list[str], *, to: str = "any", **_: Any) -> list[Topic]:
+        self.asked.append(to)
+        return [make_topic(name) if to == "any" else self.topic(name) for name in names]
+
+
+def test_description_of_an_earlier_topic_of_the_name_fails_no_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """W9: whether a topic was recreated is the controller's to say."""
+    brokers = LaggingBrokers([])
+    with producing(brokers, monkeypatch) as producer:
+        assert producer.send("t", b"x", partition=1).result(LIMIT_S).offset == 0
+    assert brokers.asked == ["any", "controller"]
