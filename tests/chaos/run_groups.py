@@ -71,10 +71,21 @@ class Source(threading.Thread):
         self._servers = servers
         self._pause_s = 1 / rate
         self._stopping = threading.Event()
+        self._connected = threading.Event()
         self.acknowledged: dict[str, tuple[int, int]] = {}
+
+    def begin(self) -> None:
+        """Starts it, and returns when a record is acknowledged: a client that has never reached a broker gives up after
+        10 s, as it should. Raises `TimeoutError`."""
+        self.start()
+        if not self._connected.wait(60):
+            raise TimeoutError("the producer has not reached a broker")
 
     def run(self) -> None:
         with Producer(self._servers, delivery_timeout_ms=300_000, max_block_ms=300_000) as producer:
+            first = producer.send(TOPIC, b"first").result(60)
+            self.acknowledged["first"] = (first.partition, first.offset)
+            self._connected.set()
             number, futures = 0, []
             while not self._stopping.wait(self._pause_s):
                 futures.append((f"v{number}", producer.send(TOPIC, f"v{number}".encode())))
@@ -108,7 +119,7 @@ def one_round(
         with Crowd(directory, cluster.proxied_servers, topic=TOPIC, group=GROUP, size=WORKERS, rng=rng) as crowd:
             for _ in range(WORKERS // 2):
                 crowd.join()
-            source.start()
+            source.begin()
             until_s = time.monotonic() + duration_s
             while time.monotonic() < until_s:
                 fault = rng.choice(kinds)
