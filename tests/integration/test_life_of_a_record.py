@@ -48,7 +48,7 @@ def test_life_of_a_record(pylog_cluster: LocalCluster) -> None:
     assert topic["topic_id"]
     assert znode(pylog_cluster, "/topics/life/partitions/0/state")["leader"] == 1
 
-    with Producer() as producer:  # rows 1 to 7: acknowledged, so on disk
+    with Producer() as producer:  # rows 1 to 10: acknowledged, so on disk
         metadata = producer.send("life", b"value", key=b"key", headers=[("h", b"1"), ("h", b"2")]).result(30)
     assert (metadata.topic, metadata.partition, metadata.offset) == ("life", 0, 0)
 
@@ -58,7 +58,7 @@ def test_life_of_a_record(pylog_cluster: LocalCluster) -> None:
     assert (header.base_offset, header.record_count, header.leader_epoch) == (0, 1, 0)
     assert b"value" in segment
 
-    with Consumer("life", group_id="life", auto_offset_reset="earliest") as consumer:  # rows 8 to 10
+    with Consumer("life", group_id="life", auto_offset_reset="earliest") as consumer:  # rows 11 to 13
         (record,) = take(consumer, 1, 30)
         assert (record.key, record.value, record.offset) == (b"key", b"value", 0)
         assert record.headers == (("h", b"1"), ("h", b"2"))
