@@ -160,6 +160,7 @@ class Broker:
         self._refuses = refuses
         self._steady_offset_ms = scheduler.rng.randrange(1_000_000)
         self._lives = 0
+        self._restart_us = 0
 
     # --- life -----------------------------------------------------------------------------------------------------
 
@@ -174,9 +175,12 @@ class Broker:
             self._zookeeper.process_died(self.actor)
             self.life = None
 
-    def stop(self) -> None:
-        """The process ends in order: its groups are others' at once."""
+    def restart(self, delay_us: int) -> None:
+        """The process ends in order, so its groups are others' at once; another is started in ``delay_us``, or when
+        this one has ended if that takes longer."""
+        self._restart_us = self._scheduler.now_us + delay_us
         self._scheduler.after(0, self.actor, self._stop, thread="member")
+        self.start(delay_us)
 
     def pause(self, duration_us: int) -> None:
         """The process stands still."""
@@ -295,3 +299,5 @@ class Broker:
             self._trace.line(self.actor, f"could not leave: {type(error).__name__}")
         life.client.close()
         self.kill()
+        if self._scheduler.now_us >= self._restart_us:
+            self.start()  # the other was to be started while this one still ran

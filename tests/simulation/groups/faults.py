@@ -153,8 +153,7 @@ class Faults(FaultInjector):
 
     def _stop(self, broker: Broker) -> None:
         self._fault("broker stopped", broker.actor)
-        broker.stop()
-        broker.start(self._between(SECOND, 9 * SECOND))
+        broker.restart(self._between(SECOND, 9 * SECOND))
 
     def _pause(self, broker: Broker) -> None:
         duration_us = self._between(200 * MS, 12 * SECOND)
