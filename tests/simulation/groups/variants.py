@@ -169,9 +169,9 @@ def acknowledges_at_once() -> Patches:
     """A member acknowledges an assignment as soon as it gets it, released or not."""
 
     def acknowledge(self: Membership, now_s: float) -> None:
-        if self.member_epoch != self._told.epoch:
-            self.member_epoch = self._told.epoch
-            self._held = self._told.partitions
+        if self.member_epoch != self._target.epoch:
+            self.member_epoch = self._target.epoch
+            self._held = self._target.partitions
             self._due_s = now_s
 
     yield mock.patch.object(Membership, "_acknowledge", acknowledge)
