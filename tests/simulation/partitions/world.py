@@ -262,7 +262,7 @@ class World(SimulatedWorld):
             not self.is_recovering
             and not self.network.is_cut_anywhere
             and not self.zookeeper.is_down
-            and all(each.is_up and each.is_well and not each.has_offline_logs for each in others)
+            and all(each.is_up and each.is_well for each in others)
             and all(len(state.isr) > 1 for state in self.states.partitions.values() if node.broker_id in state.isr)
         )
 
