@@ -8,7 +8,8 @@ write shows which it was.
 
 A leader whose log went offline, or whose disk is full or stands still, gives up its leadership here if another in-sync
 replica can take it on a disk that accepts appends. Otherwise it stays the leader, unless its log is offline: then the
-partition passes to the replicas that are `PartitionState.eligible`. The disk is reported to the cluster first
+partition passes to the replicas that are `PartitionState.eligible`. It is eligible itself then, until the next leader
+commits something: that one may have lost its power a moment before. The disk is reported to the cluster first
 (disk_room.py). Damaged logs are dealt with by the cluster member (damaged_replicas.py).
 """
 
@@ -214,7 +215,7 @@ class IsrUpdater:
                 _refused(partition, change)
                 continue
             if change is None:
-                writes.append(_Write(partition, change, present.without(membership.broker_id), node.version))
+                writes.append(_Write(partition, change, present.handed_over(), node.version))
                 continue
             record = None
             if change.joining:
@@ -260,7 +261,9 @@ def _decoded(data: bytes, kind: type[_R], path: str) -> _R | None:
 
 def _fits(present: PartitionState, version: int, partition: Partition, change: InSyncChange | None) -> bool:
     if change is None:
-        return present.leader_epoch == partition.leader_epoch and _others(present) != ()
+        # Unproven members may lack what the leader has. They leave the in-sync set soon, as there is a leader.
+        is_sure = not present.unproven and (len(present.isr) > 1 or present.eligible != ())
+        return is_sure and present.leader_epoch == partition.leader_epoch
     return (version, present.leader_epoch) == (change.version, change.leader_epoch)
 
 
@@ -276,12 +279,6 @@ def _is_to_be_given_up(partition: Partition, own_id: int, brokers: Electorate | 
         return partition.log.is_offline and any(there.can_lead(each) for each in partition.eligible)
     # An offline log serves nobody. One on a full disk can still be read: it passes only to a broker that takes appends.
     return any(there.can_lead(other) and (partition.log.is_offline or other not in there.unfit) for other in others)
-
-
-def _others(state: PartitionState) -> tuple[int, ...]:
-    """The replicas that may lead instead of the leader: the others in sync; without any, those that are eligible."""
-    others = tuple(member for member in state.isr if member != state.leader)
-    return tuple(member for member in others if member not in state.unproven) if others else state.eligible
 
 
 def _refused(partition: Partition, change: InSyncChange | None, *, gone: Sequence[int] = ()) -> None:

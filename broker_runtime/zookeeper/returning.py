@@ -188,10 +188,10 @@ class _Look:
         if other is None:
             if not may_lack or own_id in state.unproven:
                 return None
-            if state.isr == (own_id,):
-                if not state.eligible:
-                    return None
-                state = msgspec.structs.replace(state, isr=(own_id, *state.eligible), eligible=())
+            if state.eligible:
+                state = msgspec.structs.replace(state, isr=(*state.isr, *state.eligible), eligible=())
+            elif state.isr == (own_id,):
+                return None
             return _Change(topic.name, number, _unproven(state, own_id), present.version, "power lost")
         left = state.without(own_id, whole=() if may_lack else (own_id,))
         return _Change(topic.name, number, left, present.version, "unclean stop", other)

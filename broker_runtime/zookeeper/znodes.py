@@ -234,6 +234,15 @@ class PartitionState(Record, frozen=True, kw_only=True):
         others = tuple(member for member in self.isr if member != broker_id) or self.eligible
         return self.with_in_sync(others, whole=whole).not_led_by(broker_id)
 
+    def handed_over(self) -> PartitionState:
+        """The same when its leader, whose disk takes no records, leaves it to the others in sync; if there are none, to
+        the ``eligible``. The leader is eligible then, however many are in sync: they may have lost their power just
+        before, and with it what only the leader still has."""
+        leader = self.leader
+        assert leader is not None
+        state = self.without(leader)
+        return msgspec.structs.replace(state, eligible=tuple(sorted({*state.eligible, leader})))
+
     def without_damaged(self, broker_id: int) -> PartitionState | None:
         """The state when that broker's log turns out to be damaged: it is neither in sync nor eligible; if it was the
         only one in sync, the eligible ones are so now. It does not lead. None: there is nobody else."""

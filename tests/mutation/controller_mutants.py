@@ -279,6 +279,22 @@ CONTROLLER: Final = (
         simulation="partitions",
     ),
     Mutant(
+        name="eligible_are_left_out_where_several_lost_their_power",
+        file="broker_runtime/zookeeper/returning.py",
+        old="            if state.eligible:\n",
+        new="            if state.eligible and len(state.isr) == 1:\n",
+        breaks="Replicas that lost their power lead only where no eligible one is up.",
+        tests=("tests/unit/zookeeper/test_returning_without_power.py",),
+    ),
+    Mutant(
+        name="whoever_hands_over_is_not_eligible",
+        file="broker_runtime/membership/isr_updater.py",
+        old="present.handed_over()",
+        new="present.without(membership.broker_id)",
+        breaks="A leader whose disk failed leads again if the others lost their power before they committed anything.",
+        tests=("tests/unit/membership/test_isr_updater.py",),
+    ),
+    Mutant(
         name="commits_past_the_eligible",
         file="broker_runtime/replication/in_sync.py",
         old=" or self.leadership.eligible:\n",

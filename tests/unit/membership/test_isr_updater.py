@@ -333,6 +333,31 @@ def test_leader_whose_log_is_offline_gives_up_its_leadership():
     assert leader.state() == state
 
 
+@pytest.mark.parametrize("others", [(2,), (2, 3)])
+def test_leader_that_hands_over_is_eligible_until_the_next_one_commits(others):
+    """The others may have lost their power a moment before: then it alone has what they had not flushed."""
+    leader = Leader(in_sync=(1, *others))
+    take_offline(leader.partition().log)
+    leader.updater.step(0)
+    state = leader.state()
+    assert (state.leader, state.isr, state.eligible) == (None, others, (1,))
+
+
+def test_leader_whose_log_is_offline_waits_until_unproven_members_have_left_the_set():
+    """It could not become eligible: who leads is decided among the unproven, without it."""
+    leader = Leader()
+    state = msgspec.structs.replace(leader.state(), unproven=(2,))
+    leader.client.set(partition_state_path("t", 0), to_json(state), version=-1)
+    leader.look()
+    take_offline(leader.partition().log)
+    leader.updater.step(0)
+    assert leader.state() == state
+    leader.client.set(partition_state_path("t", 0), to_json(state.with_in_sync((1, 3))), version=-1)
+    leader.look()
+    leader.updater.step(1)
+    assert (leader.state().leader, leader.state().isr, leader.state().eligible) == (None, (3,), (1,))
+
+
 def test_leader_whose_log_is_offline_stays_when_nobody_else_is_in_sync():
     leader = Leader(in_sync=(1,))
     take_offline(leader.partition().log)
@@ -363,7 +388,7 @@ def test_last_in_sync_replica_with_an_offline_log_hands_over_to_eligible_ones(li
     if len(live) == 1:
         assert state == eligible
     else:
-        assert (state.leader, state.leader_epoch, state.eligible) == (None, 1, ())
+        assert (state.leader, state.leader_epoch, state.eligible) == (None, 1, (1,))
 
 
 def test_last_in_sync_replica_with_a_full_disk_stays_when_others_are_eligible():

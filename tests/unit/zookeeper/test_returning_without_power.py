@@ -87,6 +87,13 @@ def test_unproven_member_whose_process_dies_once_more_is_not_eligible(unflushed)
     assert (unflushed.unproven, unflushed.eligible) == ((2, 3, (2,), ()), ())
 
 
+def test_members_that_lost_power_lead_only_when_eligible_ones_do_not(unflushed):
+    """Whoever handed over to them is eligible."""
+    unflushed.put_state((1, 2), eligible=(3,))
+    unflushed.start(boot_id="boot 2")
+    assert (unflushed.unproven, unflushed.eligible) == ((None, 4, (1, 2, 3), (1,)), ())
+
+
 def test_only_in_sync_member_that_lost_power_leads_only_when_eligible_ones_do_not(unflushed):
     """They have everything committed; its own disk may lack some."""
     unflushed.put_state((1,), eligible=(2, 3))
