@@ -11,6 +11,8 @@ READY := .venv/.ready
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export PYSPARK_PYTHON := $(CURDIR)/.venv/bin/python
 unexport PYSPARK_DRIVER_PYTHON PYSPARK_DRIVER_PYTHON_OPTS SPARK_HOME SPARK_CONF_DIR PYTHONPATH PYTHONHOME
+# Tests start brokers, commands and Spark's workers by the hundred: compiling our modules anew is half of each start.
+unexport PYTHONDONTWRITEBYTECODE
 
 # Fast tests first; every folder of tests/ is in, so a new one cannot be forgotten.
 FAST_TESTS := $(wildcard tests/unit tests/contract) $(wildcard tests/test_*.py)
