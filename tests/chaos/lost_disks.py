@@ -117,7 +117,7 @@ def all_killed(faults: Faults, *, is_one_emptied: bool = False) -> Undo | None:
             started.append(broker_id)
         if states is not None and not faults.others_are_under_way:
             with_logs = [each for each in started if each != emptied]
-            faults.wrong += _leaderless(faults, states, with_logs)
+            faults.wrong += _leaderless(faults, states, with_logs, started)
 
     def start_the_rest() -> None:
         for broker_id in order:
@@ -132,13 +132,16 @@ def _end(faults: Faults, broker_id: int) -> None:
     faults.rng.choice((faults.cluster.kill, faults.cluster.stop))(broker_id)
 
 
-def _leaderless(faults: Faults, before: Mapping[int, PartitionState], with_logs: Sequence[int]) -> list[str]:
-    """Partitions without a leader although one of these brokers was in sync."""
+def _leaderless(
+    faults: Faults, before: Mapping[int, PartitionState], with_logs: Sequence[int], started: Sequence[int]
+) -> list[str]:
+    """Partitions without a leader although one of ``with_logs``, of the brokers that were ``started`` again, was in
+    sync. One whose disk was emptied may lead as well, once it has caught up."""
     due = {number for number, state in before.items() if set(state.isr) & set(with_logs)}
     deadline_s = time.monotonic() + LEADER_LIMIT_S
     while due:
         states = partition_states(faults) or {}
-        due -= {number for number in due if number in states and states[number].leader in with_logs}
+        due -= {number for number in due if number in states and is_led_anew(states[number], before[number], started)}
         if due and time.monotonic() > deadline_s:
             return [
                 f"leaderless: {faults.topic}-{number} was in sync on {before[number].isr}, of which {with_logs} are "
@@ -147,3 +150,8 @@ def _leaderless(faults: Faults, before: Mapping[int, PartitionState], with_logs:
             ]
         time.sleep(_POLL_S)
     return []
+
+
+def is_led_anew(state: PartitionState, before: PartitionState, started: Sequence[int]) -> bool:
+    """Whether one of these brokers was elected since all were killed."""
+    return state.leader in started and state.leader_epoch > before.leader_epoch
