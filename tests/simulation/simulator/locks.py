@@ -8,15 +8,15 @@ never waits: it looks at things as they are, as nothing else runs.
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 import threading
 import time
 import types
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
-from unittest import mock
 
 from tests.simulation.simulator.scheduler import SECOND, Scheduler
 from tests.simulation.simulator.stacks import Stack, StackScheduler
@@ -66,11 +66,20 @@ def simulated_locks(scheduler: StackScheduler) -> Iterator[None]:
 def _replaced(real: types.ModuleType, names: dict[str, Any]) -> Iterator[None]:
     """Inside, each module of the product that imports ``real`` has these names of it instead."""
     replacement = types.SimpleNamespace(**{**vars(real), **names})
-    with ExitStack() as stack:
-        for name, module in sorted(sys.modules.items()):
-            if name.partition(".")[0] in _PACKAGES and vars(module).get(real.__name__) is real:
-                stack.enter_context(mock.patch.object(module, real.__name__, replacement))
+    users = [module for module in _product(len(sys.modules)) if vars(module).get(real.__name__) is real]
+    for module in users:
+        setattr(module, real.__name__, replacement)
+    try:
         yield
+    finally:
+        for module in users:
+            setattr(module, real.__name__, real)
+
+
+@functools.cache
+def _product(loaded: int) -> list[types.ModuleType]:
+    """The product's modules, of so many that are ``loaded``."""
+    return [module for name, module in sys.modules.items() if name.partition(".")[0] in _PACKAGES]
 
 
 class SimLock:
