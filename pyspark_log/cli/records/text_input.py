@@ -20,10 +20,12 @@ _OTHER_ENCODINGS = (
 )
 
 # CSV as Arrow parses it: a quote opens a field only as its first byte, two quotes are one, and what follows the closing
-# quote belongs to the field. The patterns are possessive, so they never backtrack and take linear time.
-_WHOLE_FIELDS = re.compile(rb'(?:(?:"(?:[^"]++|"")*+"|(?!"))[^,\r\n]*+[,\r\n])*+')
-_IN_QUOTES = re.compile(rb'(?:[^"]++|"")*+')
-_REST_OF_FIELD = re.compile(rb"[^,\r\n]*+")
+# quote belongs to the field. Each pattern matches a text in one way only (a closing quote is not followed by another),
+# so they take linear time. Possessive quantifiers would say the same, but Python 3.11 before 3.11.5 matches them wrongly.
+_WHOLE_FIELDS = re.compile(rb'(?:(?:"[^"]*(?:""[^"]*)*"(?!")|(?!"))[^,\r\n]*[,\r\n])*')
+_IN_QUOTES = re.compile(rb'[^"]*(?:""[^"]*)*')
+_REST_OF_FIELD = re.compile(rb"[^,\r\n]*")
+_PART_BYTES = 1 << 16
 
 
 def without_mark(beginning: bytes) -> bytes:
@@ -54,10 +56,14 @@ class OpenQuotes:
         return self._opened_at if self._is_in_quotes and not self._ends_with_quote else None
 
     def add(self, piece: bytes) -> None:
-        """Adds the next bytes."""
+        """Adds the next bytes. A match takes memory for every field and quote in what it looks at: a part at a time."""
+        for at in range(0, len(piece), _PART_BYTES):
+            self._add(piece[at : at + _PART_BYTES])
+
+    def _add(self, piece: bytes) -> None:
         if self._is_in_quotes or b'"' in piece:
             self._look_at(piece)
-        elif piece:
+        else:
             self._is_in_field = piece[-1:] not in b",\r\n"
         self._newlines += piece.count(b"\n")
         self._returns += piece.count(b"\r")
