@@ -21,7 +21,7 @@ _OTHER_ENCODINGS = (
 
 # CSV as Arrow parses it: a quote opens a field only as its first byte, two quotes are one, and what follows the closing
 # quote belongs to the field. Each pattern matches a text in one way only (a closing quote is not followed by another),
-# so they take linear time. Possessive quantifiers would say the same, but Python 3.11 before 3.11.5 matches them wrongly.
+# so it takes linear time. Possessive quantifiers would say the same, but Python before 3.11.5 matches them wrongly.
 _WHOLE_FIELDS = re.compile(rb'(?:(?:"[^"]*(?:""[^"]*)*"(?!")|(?!"))[^,\r\n]*[,\r\n])*')
 _IN_QUOTES = re.compile(rb'[^"]*(?:""[^"]*)*')
 _REST_OF_FIELD = re.compile(rb"[^,\r\n]*")
@@ -70,7 +70,7 @@ class OpenQuotes:
 
     def _look_at(self, piece: bytes) -> None:
         at = 0
-        if self._ends_with_quote and piece:
+        if self._ends_with_quote:
             self._ends_with_quote = False
             if piece.startswith(b'"'):
                 at = 1
