@@ -134,6 +134,23 @@ def test_tests_are_neither_skipped_nor_expected_to_fail() -> None:
     assert found == []
 
 
+POSSESSIVE_OR_ATOMIC = re.compile(r"(?<!\\)(?:[*+?}]\+|\(\?>)")
+
+
+def test_patterns_are_neither_possessive_nor_atomic() -> None:
+    """Python before 3.11.5 matches these wrongly."""
+    found = [
+        f"{path}:{node.lineno}"
+        for path in sources(*PACKAGES)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and ast.unparse(node.func.value) == "re"
+        and POSSESSIVE_OR_ATOMIC.search(" ".join(map(ast.unparse, node.args[:1])))
+    ]
+    assert found == []
+
+
 LOG_METHODS = {"debug", "info", "warning", "error", "exception", "critical", "log"}
 OTHER_NAMES_OF_FIELDS = {"peer", "client", "host", "broker_id", "group_id", "partition_id", "at", "exception", "reason"}
 
