@@ -78,7 +78,7 @@ def _replaced(real: types.ModuleType, names: dict[str, Any]) -> Iterator[None]:
 
 @functools.cache
 def _product(loaded: int) -> list[types.ModuleType]:
-    """The product's modules, of so many that are ``loaded``."""
+    """The product's modules, found again only if the number of ``loaded`` ones has changed."""
     return [module for name, module in sys.modules.items() if name.partition(".")[0] in _PACKAGES]
 
 
