@@ -8,9 +8,9 @@ write shows which it was.
 
 A leader whose log went offline, or whose disk is full or stands still, gives up its leadership here if another in-sync
 replica can take it on a disk that accepts appends. Otherwise it stays the leader, unless its log is offline: then the
-partition passes to the replicas that are `PartitionState.eligible`. Whoever hands over is eligible itself until
-its successor commits something: that one may have lost its power a moment before. The disk is reported to the cluster first
-(disk_room.py). Damaged logs are dealt with by the cluster member (damaged_replicas.py).
+partition passes to the replicas that are `PartitionState.eligible`. Whoever hands over is eligible itself until its
+successor commits something: that one may have lost its power a moment before. The disk is reported to the cluster
+first (disk_room.py). Damaged logs are dealt with by the cluster member (damaged_replicas.py).
 """
 
 from __future__ import annotations
