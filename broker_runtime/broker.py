@@ -178,7 +178,11 @@ class Broker:
             lag_limit_ms=settings.replica_lag_time_max_ms,
             electorate=lambda: member.electorate,
             report=DiskReport(
-                client, lambda: hosting.troubles(), lambda: hosting.damaged_logs(), lambda: hosting.diverged()
+                client,
+                lambda: hosting.troubles(),
+                lambda: hosting.damaged_logs(),
+                lambda: hosting.diverged(),
+                lambda: hosting.failed_logs(),
             ),
         )
         peers = Peers(settings.broker_id)

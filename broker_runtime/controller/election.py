@@ -133,11 +133,12 @@ def elect(
         left = current if current.unproven else current.with_in_sync(candidates, whole=proven)
         return led_by(brokers.first(candidates), left, brokers, controller_epoch)
     unproven = brokers.of([broker_id for broker_id in with_log if broker_id in current.unproven])[:1]
-    eligible = brokers.of([broker_id for broker_id in proven if broker_id in current.eligible])
+    eligible = brokers.of([broker_id for broker_id in proven if broker_id in current.surely_eligible])
     eligible = (brokers.first(eligible),) if eligible else ()
     if eligible and _is_left_by_all_in_sync(current, brokers):
         left = current.with_in_sync(eligible, whole=proven)
         return led_by(eligible[0], left, brokers, controller_epoch)
+    eligible = eligible or brokers.of([broker_id for broker_id in proven if broker_id in current.failed])[:1]
     if is_loss_accepted:
         candidates = eligible or unproven or brokers.of(with_log)[:1] or brokers.of(replicas)[:1]
     elif is_unclean_allowed and not unproven:
@@ -211,5 +212,5 @@ def _is_left_by_all_in_sync(current: PartitionState, brokers: Electorate) -> boo
 def _alone(leader: int, current: PartitionState, brokers: Electorate, controller_epoch: int) -> PartitionState:
     """The state under a leader that may lack what others had: its log counts, and it alone is in sync."""
     lost = tuple(broker_id for broker_id in current.lost if broker_id != leader)
-    chosen = msgspec.structs.replace(current, isr=(leader,), lost=lost, unproven=(), eligible=())
+    chosen = msgspec.structs.replace(current, isr=(leader,), lost=lost, unproven=(), eligible=(), failed=())
     return led_by(leader, chosen, brokers, controller_epoch)

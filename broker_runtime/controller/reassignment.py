@@ -145,12 +145,8 @@ def fitted(
     if not in_sync:
         return None
     lost = tuple(broker_id for broker_id in state.lost if broker_id in replicas)
-    kept = msgspec.structs.replace(
-        state.with_in_sync(in_sync),
-        controller_epoch=controller_epoch,
-        lost=lost,
-        eligible=tuple(broker_id for broker_id in state.eligible if broker_id in replicas),
-    )
+    kept = msgspec.structs.replace(state.with_in_sync(in_sync), controller_epoch=controller_epoch, lost=lost)
+    kept = kept.with_eligible([broker_id for broker_id in kept.eligible if broker_id in replicas])
     if state.leader in in_sync:
         return kept
     without = {*lost, *kept.unproven}

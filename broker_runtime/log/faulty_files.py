@@ -174,11 +174,7 @@ class FaultyFiles:
         with self._lock:
             path, inode = self._file(descriptor)
             self._call("drop_cached", path)
-            content = bytearray(inode.durable)
-            for position, data in inode.pending:  # dirty pages stay
-                _write_at(content, data, position)
-            _write_at(content, b"", len(inode.content))  # the size as well; what no block was found for reads as zeros
-            inode.content = content
+            self._evict(inode)
 
     def sync_directory(self, path: Path) -> None:
         with self._lock:
@@ -305,6 +301,14 @@ class FaultyFiles:
         inside = {name for name in self._directories if name == source or source in name.parents}
         self._directories -= inside
         self._directories |= {target / name.relative_to(source) for name in inside}
+
+    def _evict(self, inode: _Inode) -> None:
+        """Its clean pages are read from the device from now on."""
+        content = bytearray(inode.durable)
+        for position, data in inode.pending:  # dirty pages stay
+            _write_at(content, data, position)
+        _write_at(content, b"", len(inode.content))  # the size as well; what no block was found for reads as zeros
+        inode.content = content
 
     def _lose(self, inode: _Inode, rng: random.Random) -> None:
         content = bytearray(inode.durable)

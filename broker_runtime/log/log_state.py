@@ -148,6 +148,7 @@ class LogState:
         self.is_diverged = False  # it counts as damaged though all its records are sound
         # Called once, by any thread and perhaps with the lock held: it must not block or call back.
         self.on_damage: Callable[[], None] = _nobody
+        self.on_failure: Callable[[], None] = _nobody  # the same
         self.is_loaded = False
         self.segments: SegmentChain
         self.log_start_offset = start.log_start_offset  # Invariant: falls only by a truncation below it
@@ -196,6 +197,7 @@ class LogState:
                 raise type(self.offline)(self.offline.message) from error
             event(_logger, "take log offline", level=logging.ERROR, **self.where, doing=doing, error=error)
             self.go_offline(failure)
+        self.on_failure()
         raise failure from error
 
     def note_damage(self, damage: CorruptRecordError) -> None:

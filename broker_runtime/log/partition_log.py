@@ -150,6 +150,11 @@ class PartitionLog:
         """``listener`` is called when damage is found, by any thread: it must not block or call back."""
         self._state.on_damage = listener
 
+    def on_failure(self, listener: Callable[[], None]) -> None:
+        """``listener`` is called when a disk error takes the log offline, by any thread: it must not block or call
+        back."""
+        self._state.on_failure = listener
+
     @property
     def is_loaded(self) -> bool:
         """Whether the log was used since the directory was opened."""

@@ -121,12 +121,15 @@ class DiskReport:
         troubles: Callable[[], dict[str, tuple[str, list[Partition]]]],
         damaged: Callable[[], Sequence[Partition]],
         diverged: Callable[[], Sequence[str]],
+        failed: Callable[[], Sequence[Partition]],
     ) -> None:
-        """The arguments are the methods of `Hosting` of these names; ``damaged``: `Hosting.damaged_logs`."""
+        """The arguments are the methods of `Hosting` of these names; ``damaged``: `Hosting.damaged_logs`, ``failed``:
+        `Hosting.failed_logs`."""
         self._client = client
         self._troubles = troubles
         self._damaged = damaged
         self._diverged = diverged
+        self._failed = failed
         self._reported: tuple[int, DiskTroubles | None] | None = None  # and its epoch; None: nothing in this process
         self._is_doubtful = False  # whether the last report may not have arrived
         self._doubts: set[str] = set()  # see `guarded.change`
@@ -134,7 +137,7 @@ class DiskReport:
     def report(self, membership: Membership) -> bool:
         """Reports what has changed; returns whether the cluster knows the present state. Blocks on ZooKeeper for a
         bounded time."""
-        found = _describe(self._troubles(), self._damaged(), self._diverged(), membership.epoch)
+        found = _describe(self._troubles(), self._damaged(), self._diverged(), self._failed(), membership.epoch)
         present = membership.epoch, found
         if not self._is_doubtful:
             if self._reported == present:
@@ -163,19 +166,30 @@ class DiskReport:
 
 
 def _describe(
-    troubles: dict[str, tuple[str, list[Partition]]], damaged: Sequence[Partition], diverged: Sequence[str], epoch: int
+    troubles: dict[str, tuple[str, list[Partition]]],
+    damaged: Sequence[Partition],
+    diverged: Sequence[str],
+    failed: Sequence[Partition],
+    epoch: int,
 ) -> DiskTroubles | None:
     if not (troubles or damaged or diverged):
         return None
-    concerned = _by_topic(partition for _, partitions in troubles.values() for partition in partitions)
-    count = sum(map(len, concerned.values()))
     return DiskTroubles(
         epoch=epoch,
         directories={path: reason for path, (reason, _) in sorted(troubles.items())},
-        partitions=None if count > _MOST_PARTITIONS or len(concerned) > _MOST_PARTITIONS // 10 else concerned,
+        partitions=_named([partition for _, partitions in troubles.values() for partition in partitions]),
+        failed=_named(failed),
         damaged=_by_topic(islice(damaged, _MOST_DAMAGED)),
         diverged=tuple(diverged[:_MOST_DIVERGED]),
     )
+
+
+def _named(partitions: Sequence[Partition]) -> dict[str, tuple[int, ...]] | None:
+    """Their numbers by topic; None: too many."""
+    if len(partitions) > _MOST_PARTITIONS:
+        return None
+    found = _by_topic(partitions)
+    return None if len(found) > _MOST_PARTITIONS // 10 else found
 
 
 def _by_topic(partitions: Iterable[Partition]) -> dict[str, tuple[int, ...]]:

@@ -207,6 +207,11 @@ class Hosting:
         hosted = self._registry.hosted()
         return [partition for partition in hosted if partition.log.is_damaged and not partition.log.is_diverged]
 
+    def failed_logs(self) -> list[Partition]:
+        """The hosted partitions whose logs a disk error ended, until the broker is restarted. Never waits for a
+        disk."""
+        return [each for each in self._registry.hosted() if each.log.is_offline and not each.log.is_damaged]
+
     def release(self, partition: Partition, version: int) -> None:
         """From this ``version`` of the state on nothing depends on the partition's damaged log, if the state says
         so."""
@@ -348,6 +353,7 @@ class Hosting:
         partition = Partition(opened, broker_id=self._broker_id, disk=room)
         partition.on_in_sync_news = self._on_in_sync_news
         opened.on_damage(self._on_damage)
+        opened.on_failure(self._on_in_sync_news)
         self._registry.host(partition)
         if instead_of is not None:
             self._unhosted(instead_of)

@@ -215,7 +215,9 @@ class IsrUpdater:
                 _refused(partition, change)
                 continue
             if change is None:
-                writes.append(_Write(partition, change, present.handed_over(), node.version))
+                has_failed = partition.log.is_offline and partition.log.config.flush_mode != "ack"
+                given_up = present.handed_over(membership.broker_id, has_failed=has_failed)
+                writes.append(_Write(partition, change, given_up, node.version))
                 continue
             record = None
             if change.joining:
@@ -227,7 +229,7 @@ class IsrUpdater:
             lost = tuple(broker_id for broker_id in present.lost if broker_id not in change.in_sync)
             # Only the controller knows which replicas are unproven.
             eligible = tuple(each for each in change.eligible if each not in (*lost, *present.unproven))
-            state = msgspec.structs.replace(present.with_in_sync(change.in_sync), lost=lost, eligible=eligible)
+            state = msgspec.structs.replace(present.with_in_sync(change.in_sync), lost=lost).with_eligible(eligible)
             writes.append(_Write(partition, change, state, node.version, record))
         return writes
 
@@ -262,7 +264,7 @@ def _decoded(data: bytes, kind: type[_R], path: str) -> _R | None:
 def _fits(present: PartitionState, version: int, partition: Partition, change: InSyncChange | None) -> bool:
     if change is None:
         # Unproven members may lack what the leader has. They leave the in-sync set soon, as there is a leader.
-        is_sure = not present.unproven and (len(present.isr) > 1 or present.eligible != ())
+        is_sure = not present.unproven and (len(present.isr) > 1 or present.surely_eligible != ())
         return is_sure and present.leader_epoch == partition.leader_epoch
     return (version, present.leader_epoch) == (change.version, change.leader_epoch)
 

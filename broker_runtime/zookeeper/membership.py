@@ -42,10 +42,12 @@ from broker_runtime.zookeeper.znodes import (
     BrokerEpoch,
     BrokerRegistration,
     DiskRecord,
+    DiskTroubles,
     announcing,
     broker_disks_path,
     broker_epoch_path,
     broker_path,
+    broker_unwritable_path,
     from_json,
     to_json,
 )
@@ -245,6 +247,9 @@ def _register_once(
         news = _news(known, disks)
     for disk_id in news.lost:
         event(_logger, "lose data directory", level=logging.ERROR, broker=identity.broker_id, disk_id=disk_id)
+    reported_path = broker_unwritable_path(identity.broker_id)
+    reported = client.find(reported_path)
+    troubles = DiskTroubles(epoch=-1) if reported is None else from_json(reported.data, DiskTroubles, reported_path)
     returning = Return(
         broker_id=identity.broker_id,
         epoch=check,
@@ -253,9 +258,12 @@ def _register_once(
         has_lost_power=known is None or not identity.boot_id or known.boot_id != identity.boot_id,
         disks=disks,
         news=news,
+        troubles=troubles,
         answers=answers,
     )
     leave_in_sync_sets(client, returning)
+    if reported is not None:
+        operations.append(Delete(reported_path, reported.version))
     if disks is not None:
         present = disks.remember(epoch, news.outdated)
         record = next_record(known, present, identity.boot_id)

@@ -9,10 +9,13 @@
     and its machine lost power           the same, but if it stays it is marked as ``unproven``, and the ``eligible``
                                          are in sync again: unproven members lead only if no other can, and then the
                                          one whose log goes furthest (`controller.unproven`)
+    a disk error ended the log           it leaves the set to the others, even if none is back, or to the ``eligible``,
+                                         and is eligible then, as one that ``failed``. Without any others it stays
 
 After a stop that was not in order, a disk has all that was acknowledged if ``flush.mode`` is ``ack`` or the machine did
-not stop: then staying in the set is safe. Otherwise (power lost, ``interval`` or ``os``) the disk may lack some. In
-either case, a member that is registered but does not answer may be dead, its session not timed out yet, and may have
+not stop: then staying in the set is safe. Otherwise (power lost, ``interval`` or ``os``) the disk may lack some. With
+``interval`` and ``os`` it may also lack what an fsync failed to write, which a kernel need not keep in memory. In any
+case, a member that is registered but does not answer may be dead, its session not timed out yet, and may have
 lost its power as well; and a member that is itself unproven has no more than this one, as far as is known.
 
 Rules: states change by compare-and-set. Each transaction is checked against the broker's new epoch, so that only its
@@ -41,6 +44,7 @@ from broker_runtime.zookeeper.session import ANY_VERSION, Check, Operation, Set,
 from broker_runtime.zookeeper.znodes import (
     TOPICS,
     BrokerRegistration,
+    DiskTroubles,
     PartitionState,
     announcing,
     broker_path,
@@ -66,6 +70,7 @@ class Return:
     has_lost_power: bool
     disks: Disks | None
     news: DiskNews
+    troubles: DiskTroubles
     answers: Callable[[str, int], bool]
 
     @property
@@ -73,6 +78,7 @@ class Return:
         """Whether the broker has every log that it was in sync with, and none that it had missed."""
         disks, news = self.disks, self.news
         has_news = disks is not None and (disks.missing or disks.put_back or disks.has_lost_names)
+        has_news = has_news or self.troubles.failed != {}
         return self.was_clean and not (has_news or news.lost or news.outdated or news.returned or news.sought)
 
 
@@ -177,7 +183,12 @@ class _Look:
                 return _Change(topic.name, number, found, present.version, "the log is back")
             else:
                 return _Change(topic.name, number, _without_log(state, own_id), present.version, "the log is missing")
-        if broker.was_clean or is_marked:
+        if is_marked:
+            return None
+        if not broker.has_lost_power and broker.troubles.has_failed(topic.name, number) and not _is_flushed(topic):
+            left = _failed(state, own_id)
+            return None if left == state else _Change(topic.name, number, left, present.version, "disk failed")
+        if broker.was_clean:
             return None
         may_lack = broker.has_lost_power and not _is_flushed(topic)
         if own_id not in state.isr:
@@ -189,7 +200,9 @@ class _Look:
             if not may_lack or own_id in state.unproven:
                 return None
             if state.eligible:
-                state = msgspec.structs.replace(state, isr=(*state.isr, *state.eligible), eligible=())
+                joining = state.surely_eligible or state.eligible
+                rest = [member for member in state.eligible if member not in joining]
+                state = msgspec.structs.replace(state, isr=(*state.isr, *joining)).with_eligible(rest)
             elif state.isr == (own_id,):
                 return None
             return _Change(topic.name, number, _unproven(state, own_id), present.version, "power lost")
@@ -243,7 +256,16 @@ def _without_log(state: PartitionState, broker_id: int) -> PartitionState:
 
 
 def _not_eligible(state: PartitionState, broker_id: int) -> PartitionState:
-    return msgspec.structs.replace(state, eligible=tuple(b for b in state.eligible if b != broker_id))
+    return state.with_eligible([member for member in state.eligible if member != broker_id])
+
+
+def _failed(state: PartitionState, broker_id: int) -> PartitionState:
+    """Leaves the set to those that may have more; they need not be there yet. The same if there are none."""
+    if broker_id in state.eligible:
+        return state.with_eligible(state.eligible, failed=(broker_id,))
+    others = state.surely_eligible if state.isr == (broker_id,) else state.isr
+    is_left_to_some = not {broker_id, *state.lost, *state.unproven}.issuperset(others)
+    return state.handed_over(broker_id, has_failed=True) if is_left_to_some else state
 
 
 def _unproven(state: PartitionState, broker_id: int) -> PartitionState:

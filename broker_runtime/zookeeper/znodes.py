@@ -135,7 +135,9 @@ class DiskTroubles(Record, frozen=True, kw_only=True):
     ``epoch``: the registration in which this was reported; it says nothing about others. ``damaged``: the partitions
     whose logs the broker found damaged, by topic; if very many, some of them. Elections do not depend on them: a broker
     leaves the in-sync set of such a partition by itself if another can lead. ``diverged``: paths of logs that it set
-    aside as diverged and keeps; if very many, some of them.
+    aside as diverged and keeps; if very many, some of them. ``failed``: the partitions whose logs a disk error ended,
+    by topic (None: too many to name; count on none). What such a log had only in memory may be gone from there when it
+    is opened again, so this one counts until the broker registers again.
     """
 
     epoch: int
@@ -143,10 +145,15 @@ class DiskTroubles(Record, frozen=True, kw_only=True):
     partitions: dict[str, tuple[int, ...]] | None = None
     damaged: dict[str, tuple[int, ...]] = {}
     diverged: tuple[str, ...] = ()
+    failed: dict[str, tuple[int, ...]] | None = {}
 
     def concerns(self, topic: str, partition: int) -> bool:
         """Whether the broker should not lead the partition if another can."""
         return self.partitions is None or partition in self.partitions.get(topic, ())
+
+    def has_failed(self, topic: str, partition: int) -> bool:
+        """Whether a disk error ended the partition's log, so that the next process may find less in it."""
+        return self.failed is None or partition in self.failed.get(topic, ())
 
 
 class ControllerClaim(Record, frozen=True, kw_only=True):
@@ -202,8 +209,11 @@ class PartitionState(Record, frozen=True, kw_only=True):
     replicas that left ``isr`` and have all that is committed; a leader commits nothing while there are any (KIP-966's
     eligible leader replicas). When nobody in sync is registered any more, one of them leads. If the log of the only
     replica that stayed in sync turns out to be damaged, they are in sync again; if it is gone, an operator's choice
-    among them loses nothing. Invariants: leader ∈ isr ⊆ replicas; leader ∉ lost; lost ∩ isr is empty or is isr;
-    unproven ⊆ isr; leader ∉ unproven; eligible ⊆ replicas; eligible ∩ isr is empty; the leader epoch only rises.
+    among them loses nothing. ``failed``: those of the ``eligible`` whose log a disk error ended, without
+    ``flush.mode=ack``: it may lack the last of what it had. They do not lead for those in sync that are only away;
+    if these come back without their power's last seconds, and nobody else is eligible, they are in sync again.
+    Invariants: leader ∈ isr ⊆ replicas; leader ∉ lost; lost ∩ isr is empty or is isr; unproven ⊆ isr;
+    leader ∉ unproven; eligible ⊆ replicas; eligible ∩ isr is empty; failed ⊆ eligible; the leader epoch only rises.
     """
 
     leader: int | None
@@ -214,6 +224,21 @@ class PartitionState(Record, frozen=True, kw_only=True):
     lost: tuple[int, ...] = ()
     unproven: tuple[int, ...] = ()
     eligible: tuple[int, ...] = ()
+    failed: tuple[int, ...] = ()
+
+    @property
+    def surely_eligible(self) -> tuple[int, ...]:
+        """The ``eligible`` that have not ``failed``."""
+        return tuple(broker_id for broker_id in self.eligible if broker_id not in self.failed)
+
+    def with_eligible(self, eligible: Collection[int], *, failed: Collection[int] = ()) -> PartitionState:
+        """The same with these ``eligible`` replicas. ``failed``: those of them that have failed besides those that
+        had before."""
+        return msgspec.structs.replace(
+            self,
+            eligible=tuple(sorted(set(eligible))),
+            failed=tuple(sorted({*self.failed, *failed}.intersection(eligible))),
+        )
 
     def with_in_sync(self, in_sync: tuple[int, ...], *, whole: Collection[int] = ()) -> PartitionState:
         """The same with another in-sync set. A broker that leaves it is no longer ``unproven``. ``whole``: brokers
@@ -221,39 +246,34 @@ class PartitionState(Record, frozen=True, kw_only=True):
         leave are ``eligible``."""
         left = {broker_id for broker_id in whole if broker_id in self.isr and broker_id not in in_sync}
         is_kept = bool(self.eligible) or len(in_sync) == 1
-        return msgspec.structs.replace(
-            self,
-            isr=in_sync,
-            unproven=tuple(broker_id for broker_id in self.unproven if broker_id in in_sync),
-            eligible=tuple(sorted({*self.eligible, *left}.difference(in_sync, self.lost, self.unproven))) * is_kept,
-        )
+        eligible = {*self.eligible, *left}.difference(in_sync, self.lost, self.unproven) if is_kept else ()
+        unproven = tuple(broker_id for broker_id in self.unproven if broker_id in in_sync)
+        return msgspec.structs.replace(self, isr=in_sync, unproven=unproven).with_eligible(eligible)
 
     def without(self, broker_id: int, *, whole: Collection[int] = ()) -> PartitionState:
         """The same when that broker leaves the in-sync set; it does not lead. If nobody else is in sync, the
         ``eligible`` are so now. ``whole``: as in `with_in_sync`."""
-        others = tuple(member for member in self.isr if member != broker_id) or self.eligible
+        others = tuple(member for member in self.isr if member != broker_id) or self.surely_eligible or self.eligible
         return self.with_in_sync(others, whole=whole).not_led_by(broker_id)
 
-    def handed_over(self) -> PartitionState:
-        """The same when its leader, whose disk takes no records, leaves it to the others in sync; if there are none, to
-        the ``eligible``. The leader is eligible then, however many are in sync: they may have lost their power just
-        before, and with it what only the leader still has."""
-        leader = self.leader
-        assert leader is not None
-        state = self.without(leader)
-        return msgspec.structs.replace(state, eligible=tuple(sorted({*state.eligible, leader})))
+    def handed_over(self, broker_id: int, *, has_failed: bool) -> PartitionState:
+        """The same when that broker, whose disk takes no records or lost some, leaves it to the others in sync; if
+        there are none, to the ``eligible``. The broker is eligible then, however many are in sync: they may have lost
+        their power just before, and with it what only this one still has. ``has_failed``: its log has (see there)."""
+        state = self.without(broker_id)
+        return state.with_eligible({*state.eligible, broker_id}, failed={broker_id} if has_failed else ())
 
     def without_damaged(self, broker_id: int) -> PartitionState | None:
         """The state when that broker's log turns out to be damaged: it is neither in sync nor eligible; if it was the
         only one in sync, the eligible ones are so now. It does not lead. None: there is nobody else."""
         others = tuple(member for member in self.isr if member != broker_id)
-        eligible = tuple(member for member in self.eligible if member not in (broker_id, *self.lost))
+        eligible = [member for member in self.eligible if member not in (broker_id, *self.lost)]
         if not any(member not in self.lost for member in others):
-            others, eligible = eligible, ()
+            others = tuple(member for member in eligible if member not in self.failed) or tuple(eligible)
         if not others:
             return None
-        state = msgspec.structs.replace(self.with_in_sync(others), eligible=eligible)
-        return state.not_led_by(broker_id)
+        left = [member for member in eligible if member not in others]
+        return self.with_in_sync(others).with_eligible(left).not_led_by(broker_id)
 
     def not_led_by(self, broker_id: int) -> PartitionState:
         """The same without a leader, if that is the one."""

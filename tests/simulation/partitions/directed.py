@@ -11,9 +11,11 @@ from typing import Literal
 
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import ElectLeadersRequest, PartitionMove, ReassignPartitionsRequest
+from broker_runtime.log.faulty_files import Fault
 from broker_runtime.zookeeper.session import Create, Operation, Set
 from broker_runtime.zookeeper.znodes import CONTROLLER_EPOCH, PartitionState, from_json
 from tests.callers import CLIENT
+from tests.simulation.partitions.broker.disk import LOG_SUFFIX
 from tests.simulation.partitions.broker.node import Node
 from tests.simulation.partitions.log_view import LogView
 from tests.simulation.partitions.world import World
@@ -208,6 +210,49 @@ class Directed:
             on_failure=lambda reason: None,
         )
         self.when(is_moving, lambda: self._later(self._rng.randrange(500 * MS), strike), 3 * SECOND)
+
+    def successor_killed(self, node: Node) -> None:
+        """A leader's fsync fails, and it hands over. All that it hands over to are killed before they can commit
+        anything, and come back later than the former leader, whose log may lack what the fsync did not write."""
+        world = self._world
+        chosen = [
+            (at, state)
+            for at, state in self._led()
+            if len(state.isr) > 1 and all(world.nodes[each].is_well for each in state.isr)
+        ]
+        if not chosen:
+            return
+        at, state = self._rng.choice(chosen)
+        leader = world.nodes[state.leader]
+        world.trace.fault("failed fsync of a leader whose successor is killed", leader.actor, str(at))
+        leader.files.faults.append(
+            Fault(
+                "sync",
+                times=1,
+                matches=lambda path: path.suffix == LOG_SUFFIX and path.parent.name == str(at),
+            )
+        )
+
+        def is_handed_over(state: PartitionState) -> bool:
+            return state.leader is None and leader.broker_id not in state.isr
+
+        def strike() -> None:
+            world.trace.situation("successor killed before it commits")
+            for each in (*state.isr, leader.broker_id):
+                if each != leader.broker_id and world.nodes[each].life is not None:
+                    world.nodes[each].kill(power_lost=False)
+                    world.nodes[each].start(self._rng.randrange(8 * SECOND, 12 * SECOND))
+            leader.kill(power_lost=False, memory_lost=True)
+            leader.start(self._rng.randrange(SECOND))
+            world.quiet_until_us = max(world.quiet_until_us, world.scheduler.now_us + 14 * SECOND)
+
+        self._at_state_write(
+            world.zookeeper.after_transaction,
+            leader.actor,
+            "in-sync",
+            lambda client: world.scheduler.after(0, "net", strike),
+            is_handed_over,
+        )
 
     # --- in-sync sets -----------------------------------------------------------------------------------------------
 

@@ -75,6 +75,7 @@ class Faults(FaultInjector):
             "only disk given up": lambda node: lost_disks.empty_the_only_one(node, is_given_up=True),
             "controller deposed": directed.depose_controller,
             "back and forth": directed.back_and_forth,
+            "successor killed": directed.successor_killed,
             "leader lost in a move": directed.leader_lost_in_move,
             "outcome lost": directed.lose_outcome,
             "outcome of joining lost": lambda node: directed.lose_outcome(node, change="join"),

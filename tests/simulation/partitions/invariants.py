@@ -86,7 +86,8 @@ class Invariants:
         self.damaged: set[tuple[int, TopicPartition]] = set()
         """Logs that a fault has damaged: they need not hold anything."""
         self.may_lack: set[tuple[int, TopicPartition]] = set()
-        """Logs that lost their power without flush.mode=ack, until they are in sync again."""
+        """Logs that lost their power, or what a failed fsync had not written, without flush.mode=ack, until they are in
+        sync again."""
         self.decided: set[Key] = set()
         """Partitions for which an operator wants whoever is there to lead: what that one lacks may be lost."""
         self._left_by_power_loss: dict[Key, dict[int, Sequence[StoredFrame]]] = {}
@@ -404,7 +405,11 @@ class Invariants:
             node = self._nodes[broker_id]
             if change.writer != node.actor or self._takes_part(broker_id):
                 continue  # others say so, or it did not just come back
-            if (broker_id, at) in self.without_log or (broker_id, at) in self.damaged:
+            if (
+                (broker_id, at) in self.without_log
+                or (broker_id, at) in self.damaged
+                or broker_id in change.after.failed
+            ):
                 continue  # it has nothing to stay for
             others = change.registered.intersection(change.after.isr)
             if not any(self._has_served_since(each, node.started_us) for each in others):
@@ -429,7 +434,8 @@ class Invariants:
         for broker_id in set(were_eligible) & set(after.isr):
             self._in_sync_as_eligible_us[broker_id, change.key] = self._nodes[broker_id].scheduler.now_us
         for broker_id in set(after.eligible) - set(were_eligible):
-            if (broker_id, change.at) in self.may_lack and self._takes_part(broker_id):
+            may_lack = (broker_id, change.at) in self.may_lack and broker_id not in after.failed
+            if may_lack and self._takes_part(broker_id):
                 raise ViolationError(16, f"{change.at}: broker {broker_id} lost its power, and is made eligible")
             self._require_eligible(broker_id, change.at, change.key, 0, committed_end)
 
@@ -471,7 +477,7 @@ class Invariants:
         """Whether the new leader had all that is committed, and nobody in sync was there, as far as a controller can
         have known, or is missed for its log. One that has just registered again may not be known to have."""
         before = change.before
-        if before is None or change.after.leader not in before.eligible:
+        if before is None or change.after.leader not in before.surely_eligible:
             return False
         known = {
             broker_id
@@ -704,8 +710,8 @@ class Invariants:
         """A broker's process ended; its disk is as it will find it."""
         self._died_at_us[node.broker_id] = node.scheduler.now_us
         if not self.is_durable_by_ack:
-            if node.has_lost_power:
-                self.may_lack.update((node.broker_id, at) for at in node.disk.logs)
+            lacking = [at for at in node.disk.logs if node.has_lost_power or str(at) in node.forgotten]
+            self.may_lack.update((node.broker_id, at) for at in lacking)
             return
         before = {at: view.frames for at, view in node.disk.logs.items()}
         node.disk.refresh_all()

@@ -21,6 +21,7 @@ SITUATIONS = (
     "unclean stop of the only one in sync",
     "unclean stop of one in sync with others",
     "failed fsync, then a restart",
+    "successor killed before it commits",
     "write that finds the disk full",
     "disk refuses records for want of room",
     "bit flip that frames behind it bear witness of",

@@ -70,7 +70,13 @@ class ReplicatedBroker(Broker):
             lambda: self.member.membership,
             lag_limit_ms=LAG_MS,
             electorate=lambda: self.member.electorate,
-            report=DiskReport(self.client, self.hosting.troubles, self.hosting.damaged_logs, self.hosting.diverged),
+            report=DiskReport(
+                self.client,
+                self.hosting.troubles,
+                self.hosting.damaged_logs,
+                self.hosting.diverged,
+                self.hosting.failed_logs,
+            ),
         )
         self.service = FetchService(
             self.registry, max_bytes=1 << 20, budget=ByteBudget(1 << 20), clock=ReadClock(lambda: self.clock[0] / 1000)

@@ -116,6 +116,16 @@ def test_failed_disk_is_not_elected_again_for_its_offline_log(brokers, clock):
     assert leader_of(brokers) not in {None, first}
     live_on(brokers, clock, rounds=100)
     assert brokers[3].state("t")[1] == epoch
-    assert {broker_id: disks.directories for broker_id, disks in brokers[3].member.state.disks.items()} == {
-        first: {"/data": "failed"}
-    }
+    reported = brokers[3].member.state.disks
+    assert {broker_id: disks.directories for broker_id, disks in reported.items()} == {first: {"/data": "failed"}}
+    assert reported[first].failed == {"t": (0,)}
+
+
+def test_disk_failure_is_reported_at_once(brokers):
+    """The report of the next round would come half a ``replica.lag.time.max.ms`` later."""
+    first = brokers[leader_of(brokers)]
+    first.wakeups.clear()
+    first.files.faults = [Fault("sync")]
+    with pytest.raises(LogStorageError):
+        first.append(b"x")
+    assert first.wakeups

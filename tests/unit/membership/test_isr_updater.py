@@ -33,6 +33,7 @@ from broker_runtime.zookeeper.znodes import (
     to_json,
     topic_path,
 )
+from tests.topic_settings import topic_settings
 
 LAG_MS = 10_000
 
@@ -341,6 +342,26 @@ def test_leader_that_hands_over_is_eligible_until_the_next_one_commits(others):
     leader.updater.step(0)
     state = leader.state()
     assert (state.leader, state.isr, state.eligible) == (None, others, (1,))
+
+
+@pytest.mark.parametrize(("flush_mode", "failed"), [("ack", ()), ("interval", (1,)), ("os", (1,))])
+def test_leader_whose_disk_failed_is_marked_unless_its_records_were_flushed(flush_mode, failed):
+    """When it is restarted, the kernel may have dropped what it could not write."""
+    leader = Leader(in_sync=(1, 2))
+    leader.partition().log.config = topic_settings(flush_mode=flush_mode)
+    take_offline(leader.partition().log)
+    leader.updater.step(0)
+    assert (leader.state().eligible, leader.state().failed) == ((1,), failed)
+
+
+def test_leader_does_not_hand_over_to_failed_replicas():
+    leader = Leader(in_sync=(1,))
+    state = msgspec.structs.replace(leader.state(), eligible=(2,), failed=(2,))
+    leader.client.set(partition_state_path("t", 0), to_json(state), version=-1)
+    leader.look()
+    take_offline(leader.partition().log)
+    leader.updater.step(0)
+    assert leader.state() == state
 
 
 def test_leader_whose_log_is_offline_waits_until_unproven_members_have_left_the_set():

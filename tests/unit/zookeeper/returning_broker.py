@@ -90,11 +90,11 @@ class Broker:
         self.stop()
         return copied
 
-    def put_state(self, in_sync=(1,), leader=1, lost=(), unproven=(), eligible=(), flush_mode="ack"):
+    def put_state(self, in_sync=(1,), leader=1, lost=(), unproven=(), eligible=(), failed=(), flush_mode="ack"):
         state = PartitionState(
             leader=leader, leader_epoch=3, isr=in_sync, controller_epoch=4,
             leader_broker_epoch=-1 if leader is None else 9, lost=lost, unproven=unproven,
-            eligible=eligible,
+            eligible=eligible, failed=failed,
         )  # fmt: skip
         path = partition_state_path("t", 0)
         if self.client.find(path) is None:

@@ -70,6 +70,14 @@ class SimFiles(FaultyFiles):
         else:
             self.kill()
 
+    def forget(self) -> set[Path]:
+        """Of the files that a failed fsync did not write, what it did not is gone from memory as well. Returns them."""
+        forgotten = {path for path, inode in self._names.items() if self._not_written.get(inode)}
+        for path in forgotten:
+            self._evict(self._names[path])
+            self._touch(path, 0)
+        return forgotten
+
     def revive(self) -> None:
         """The machine is up again."""
         self.is_dead = False

@@ -187,7 +187,13 @@ class Life:
             lambda: self.member.membership,
             lag_limit_ms=LAG_LIMIT_MS,
             electorate=lambda: self.member.electorate,
-            report=DiskReport(client, self.hosting.troubles, self.hosting.damaged_logs, self.hosting.diverged),
+            report=DiskReport(
+                client,
+                self.hosting.troubles,
+                self.hosting.damaged_logs,
+                self.hosting.diverged,
+                self.hosting.failed_logs,
+            ),
         )
         self.isr_updater.on_wake = node.update_in_sync_soon
         self.isr_updater.situation = node.trace.situation

@@ -74,6 +74,7 @@ class Node:
         self.should_run = False
         self.was_unclean = False
         self.has_lost_power = False  # at the end of the last life
+        self.forgotten: set[str] = set()  # the logs of which it then lost what a failed fsync had not written
         self.is_retired = False
         self._is_stopping = False
         self._is_closing = False  # its logs, with a clean mark at the end
@@ -88,8 +89,9 @@ class Node:
         self.should_run = True
         self.scheduler.after(delay_us, _SUPERVISOR, self._launch)
 
-    def kill(self, *, power_lost: bool) -> None:
-        """The process ends where it stands; with the power what was not fsynced may go."""
+    def kill(self, *, power_lost: bool, memory_lost: bool = False) -> None:
+        """The process ends where it stands; with the power what was not fsynced may go, with the memory what a failed
+        fsync left in it."""
         if self.life is None and not self.files.is_dead and not self.should_run:
             return
         self.observer.observe(self)
@@ -97,6 +99,7 @@ class Node:
         self.scheduler.end_life(self.actor)
         self._zookeeper.process_died(self.actor)
         self.files.die(self.rng, power_lost=power_lost)
+        self.forgotten = {path.parent.name for path in self.files.forget()} if memory_lost else set()
         self.boots += power_lost
         self.was_unclean = self.was_unclean or self.life is not None  # else it had stopped in order before
         self.life = None
