@@ -13,7 +13,7 @@ from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import ElectLeadersRequest, PartitionMove, ReassignPartitionsRequest
 from broker_runtime.log.faulty_files import Fault
 from broker_runtime.zookeeper.session import Create, Operation, Set
-from broker_runtime.zookeeper.znodes import CONTROLLER_EPOCH, PartitionState, from_json
+from broker_runtime.zookeeper.znodes import CONTROLLER_EPOCH, PartitionState, broker_unwritable_path, from_json
 from tests.callers import CLIENT
 from tests.simulation.partitions.broker.disk import LOG_SUFFIX
 from tests.simulation.partitions.broker.node import Node
@@ -211,48 +211,84 @@ class Directed:
         )
         self.when(is_moving, lambda: self._later(self._rng.randrange(500 * MS), strike), 3 * SECOND)
 
+    # --- failed fsyncs ----------------------------------------------------------------------------------------------
+
     def successor_killed(self, node: Node) -> None:
         """A leader's fsync fails, and it hands over. All that it hands over to are killed before they can commit
         anything, and come back later than the former leader, whose log may lack what the fsync did not write."""
+        at, leader = self._fail_fsync(of_leader=True)
+        if at is None or leader is None:
+            return
+
+        def is_handed_over(state: PartitionState) -> bool:
+            return state.leader is None and leader.broker_id not in state.isr
+
+        def strike() -> None:
+            self._world.trace.situation("successor killed before it commits")
+            self._back_before_all_others(at, leader)
+
+        self._at_state_write(
+            self._world.zookeeper.after_transaction,
+            leader.actor,
+            "in-sync",
+            lambda client: self._world.scheduler.after(0, "net", strike),
+            is_handed_over,
+        )
+
+    def failed_one_back_first(self, node: Node) -> None:
+        """A follower's fsync fails. All others are killed, and come back later than the follower, whose log may lack
+        what the fsync did not write."""
+        world = self._world
+        at, follower = self._fail_fsync(of_leader=False)
+        if at is None or follower is None:
+            return
+        path = broker_unwritable_path(follower.broker_id)
+
+        def is_reported() -> bool:
+            return follower.life is not None and follower.has_offline_logs and world.zookeeper.find(path) is not None
+
+        def strike() -> None:
+            state = world.states.state(at)
+            if is_reported() and state is not None and {follower.broker_id} < {*state.isr, *state.eligible}:
+                is_in_sync = follower.broker_id in state.isr
+                world.trace.situation(f"failed one back first, {'in sync' if is_in_sync else 'no longer in sync'}")
+                self._back_before_all_others(at, follower)
+
+        self.when(is_reported, lambda: self._later(self._rng.randrange(3 * SECOND), strike), 8 * SECOND)
+
+    def _fail_fsync(self, *, of_leader: bool) -> tuple[TopicPartition | None, Node | None]:
+        """The next fsync of a replica in sync fails. Returns the partition and the broker; None: it cannot be done."""
         world = self._world
         chosen = [
-            (at, state)
+            (at, world.nodes[each])
             for at, state in self._led()
             if len(state.isr) > 1 and all(world.nodes[each].is_well for each in state.isr)
+            for each in state.isr
+            if (each == state.leader) == of_leader
         ]
         if not chosen:
-            return
-        at, state = self._rng.choice(chosen)
-        leader = world.nodes[state.leader]
-        world.trace.fault("failed fsync of a leader whose successor is killed", leader.actor, str(at))
-        leader.files.faults.append(
+            return None, None
+        at, node = self._rng.choice(chosen)
+        world.trace.fault("failed fsync, and the others are killed", node.actor, str(at))
+        node.files.faults.append(
             Fault(
                 "sync",
                 times=1,
                 matches=lambda path: path.suffix == LOG_SUFFIX and path.parent.name == str(at),
             )
         )
+        return at, node
 
-        def is_handed_over(state: PartitionState) -> bool:
-            return state.leader is None and leader.broker_id not in state.isr
-
-        def strike() -> None:
-            world.trace.situation("successor killed before it commits")
-            for each in (*state.isr, leader.broker_id):
-                if each != leader.broker_id and world.nodes[each].life is not None:
-                    world.nodes[each].kill(power_lost=False)
-                    world.nodes[each].start(self._rng.randrange(8 * SECOND, 12 * SECOND))
-            leader.kill(power_lost=False, memory_lost=True)
-            leader.start(self._rng.randrange(SECOND))
-            world.quiet_until_us = max(world.quiet_until_us, world.scheduler.now_us + 14 * SECOND)
-
-        self._at_state_write(
-            world.zookeeper.after_transaction,
-            leader.actor,
-            "in-sync",
-            lambda client: world.scheduler.after(0, "net", strike),
-            is_handed_over,
-        )
+    def _back_before_all_others(self, at: TopicPartition, first: Node) -> None:
+        """All replicas are killed. The first comes back without what a failed fsync left in its memory."""
+        world = self._world
+        for each in world.states.topics[at.topic].assignment[at.partition]:
+            if each != first.broker_id and world.nodes[each].life is not None:
+                world.nodes[each].kill(power_lost=False)
+                world.nodes[each].start(self._rng.randrange(8 * SECOND, 12 * SECOND))
+        first.kill(power_lost=False, memory_lost=True)
+        first.start(self._rng.randrange(SECOND))
+        world.quiet_until_us = max(world.quiet_until_us, world.scheduler.now_us + 14 * SECOND)
 
     # --- in-sync sets -----------------------------------------------------------------------------------------------
 

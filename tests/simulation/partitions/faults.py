@@ -76,6 +76,7 @@ class Faults(FaultInjector):
             "controller deposed": directed.depose_controller,
             "back and forth": directed.back_and_forth,
             "successor killed": directed.successor_killed,
+            "failed one back first": directed.failed_one_back_first,
             "leader lost in a move": directed.leader_lost_in_move,
             "outcome lost": directed.lose_outcome,
             "outcome of joining lost": lambda node: directed.lose_outcome(node, change="join"),

@@ -51,6 +51,7 @@ _STEERED = {
     23: _Steered(kind="only disk given up", beside=0, flush_modes=("ack",), replicas=2, min_in_sync=(1,), is_busy=True),
     25: _Steered(kind="successor killed", beside=0, flush_modes=("interval", "os"), longer_us=20 * SECOND),
     26: _Steered(kind="copy of a moment ago", beside=0, flush_modes=("ack",), is_busy=True, longer_us=20 * SECOND),
+    28: _Steered(kind="failed one back first", beside=0, flush_modes=("interval", "os"), longer_us=20 * SECOND),
 }
 """By the remainder that a seed leaves when divided by thirty."""
 

@@ -22,6 +22,8 @@ SITUATIONS = (
     "unclean stop of one in sync with others",
     "failed fsync, then a restart",
     "successor killed before it commits",
+    "failed one back first, in sync",
+    "failed one back first, no longer in sync",
     "write that finds the disk full",
     "disk refuses records for want of room",
     "bit flip that frames behind it bear witness of",
