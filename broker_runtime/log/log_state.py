@@ -143,6 +143,7 @@ class LogState:
         self._on_roll = on_roll
         self.lock = threading.RLock()
         self.offline: PylogError | None = None  # never None again
+        self.has_failed = False  # a disk error took it offline
         self.damage: CorruptRecordError | None = None  # never None again
         self.is_anothers = False  # it counts as damaged because the directory is another log's
         self.is_diverged = False  # it counts as damaged though all its records are sound
@@ -196,6 +197,7 @@ class LogState:
             if self.offline is not None:  # it was deleted or closed, or failed before: report that reason
                 raise type(self.offline)(self.offline.message) from error
             event(_logger, "take log offline", level=logging.ERROR, **self.where, doing=doing, error=error)
+            self.has_failed = True
             self.go_offline(failure)
         self.on_failure()
         raise failure from error

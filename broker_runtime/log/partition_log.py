@@ -126,6 +126,11 @@ class PartitionLog:
         return self._state.offline is not None
 
     @property
+    def has_failed(self) -> bool:
+        """Whether a disk error took the log offline."""
+        return self._state.has_failed
+
+    @property
     def is_damaged(self) -> bool:
         """Whether acknowledged records cannot be read. The log is offline only if that was found when it was loaded;
         else the sound records are still served. Does not load the log."""

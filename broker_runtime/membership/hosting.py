@@ -210,7 +210,7 @@ class Hosting:
     def failed_logs(self) -> list[Partition]:
         """The hosted partitions whose logs a disk error ended, until the broker is restarted. Never waits for a
         disk."""
-        return [each for each in self._registry.hosted() if each.log.is_offline and not each.log.is_damaged]
+        return [each for each in self._registry.hosted() if each.log.has_failed]
 
     def release(self, partition: Partition, version: int) -> None:
         """From this ``version`` of the state on nothing depends on the partition's damaged log, if the state says

@@ -215,7 +215,7 @@ class IsrUpdater:
                 _refused(partition, change)
                 continue
             if change is None:
-                has_failed = partition.log.is_offline and partition.log.config.flush_mode != "ack"
+                has_failed = partition.log.has_failed and partition.log.config.flush_mode != "ack"
                 given_up = present.handed_over(membership.broker_id, has_failed=has_failed)
                 writes.append(_Write(partition, change, given_up, node.version))
                 continue

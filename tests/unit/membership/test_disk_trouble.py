@@ -129,3 +129,11 @@ def test_disk_failure_is_reported_at_once(brokers):
     with pytest.raises(LogStorageError):
         first.append(b"x")
     assert first.wakeups
+
+
+def test_log_that_was_only_closed_has_not_failed(brokers):
+    """A broker that stops must not leave the in-sync sets of all its logs at its next start."""
+    first = brokers[leader_of(brokers)]
+    first.directory.close()
+    assert first.partition.log.is_offline
+    assert first.hosting.failed_logs() == []
