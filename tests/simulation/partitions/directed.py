@@ -250,8 +250,7 @@ class Directed:
         def strike() -> None:
             state = world.states.state(at)
             if is_reported() and state is not None and {follower.broker_id} < {*state.isr, *state.eligible}:
-                is_in_sync = follower.broker_id in state.isr
-                world.trace.situation(f"failed one back first, {'in sync' if is_in_sync else 'no longer in sync'}")
+                world.trace.situation("failed one back first")
                 self._back_before_all_others(at, follower)
 
         self.when(is_reported, lambda: self._later(self._rng.randrange(3 * SECOND), strike), 8 * SECOND)
