@@ -334,7 +334,8 @@ class Broker:
     def _note_stopped(self, client: KazooZooKeeper) -> None:
         """Without ZooKeeper nothing is noted: the next start judges the directories by what is in them."""
         try:
-            note_stopped(client, self._settings.broker_id, OwnDisks(self._directories).stopped())
+            failed = [at for each in self._directories for at in each.failed]
+            note_stopped(client, self._settings.broker_id, OwnDisks(self._directories), failed)
         except (PylogError, ZNodeError) as error:
             event(_logger, "note stop", level=logging.WARNING, broker=self._settings.broker_id, error=error)
 

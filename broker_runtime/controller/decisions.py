@@ -73,7 +73,9 @@ class Decisions:
     def _finish_moves(self, cluster: ClusterState, brokers: Electorate, controller_epoch: int) -> ClusterState:
         written: list[str] = []
         for name, topic in sorted(cluster.topics.items()):
-            step = finish(topic, brokers.live, controller_epoch) if topic.record.reassignments else None
+            step = None
+            if topic.record.reassignments:
+                step = finish(topic, brokers.live, controller_epoch, brokers.disks)
             if step is not None:
                 written.append(name)
                 with contextlib.suppress(BadVersionError):

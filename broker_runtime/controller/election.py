@@ -22,7 +22,8 @@ Beyond Kafka's rules:
   elected again, in a higher leader epoch.
 - A member whose machine lost power may lack acknowledged records (`PartitionState.unproven`): another leads if one is
   registered. Otherwise `elect` leaves the partition without a leader, and `unproven` finds out whose log goes furthest
-  (`elect_most_complete`). Until then nobody leaves that in-sync set: its apparent leader may have lost power, too.
+  (`elect_most_complete`), theirs or that of a ``PartitionState.last_known_eligible``. Until then nobody leaves that
+  in-sync set: its apparent leader may have lost power, too.
 - Dead or stopping brokers leave the in-sync sets of partitions that others lead, so that commits need not wait until
   the leader finds that they lag. The leader epoch does not change then.
 - Nobody leaves a set to members none of which has answered yet (`Electorate.doubtful`). All may have died together, and
@@ -133,16 +134,16 @@ def elect(
         left = current if current.unproven else current.with_in_sync(candidates, whole=proven)
         return led_by(brokers.first(candidates), left, brokers, controller_epoch)
     unproven = brokers.of([broker_id for broker_id in with_log if broker_id in current.unproven])[:1]
-    eligible = brokers.of([broker_id for broker_id in proven if broker_id in current.surely_eligible])
+    eligible = brokers.of([broker_id for broker_id in proven if broker_id in current.eligible])
     eligible = (brokers.first(eligible),) if eligible else ()
     if eligible and _is_left_by_all_in_sync(current, brokers):
         left = current.with_in_sync(eligible, whole=proven)
         return led_by(eligible[0], left, brokers, controller_epoch)
-    eligible = eligible or brokers.of([broker_id for broker_id in proven if broker_id in current.failed])[:1]
+    last_known = brokers.of([broker_id for broker_id in with_log if broker_id in current.last_known_eligible])[:1]
     if is_loss_accepted:
-        candidates = eligible or unproven or brokers.of(with_log)[:1] or brokers.of(replicas)[:1]
+        candidates = eligible or unproven or last_known or brokers.of(with_log)[:1] or brokers.of(replicas)[:1]
     elif is_unclean_allowed and not unproven:
-        candidates = eligible or brokers.of(with_log)[:1]
+        candidates = eligible or last_known or brokers.of(with_log)[:1]
     if candidates:
         return _alone(candidates[0], current, brokers, controller_epoch)
     if current.leader is None:
@@ -157,14 +158,15 @@ def elect_most_complete(
     controller_epoch: int,
     ends: Mapping[int, tuple[int, int]],
 ) -> PartitionState | None:
-    """The state in which the unproven member whose log goes furthest leads and is the only one in sync; None: none
-    lives.
+    """The state in which the one leads, and is alone in sync, whose log goes furthest of the unproven members and the
+    last known eligible ones; None: none lives.
 
-    ``ends``: (leader epoch of the last record, log end offset) of each log; a member without an entry has nothing. Of
+    ``ends``: (leader epoch of the last record, log end offset) of each log; one without an entry has nothing. Of
     two logs the one with the higher pair holds everything that either knew to be committed (`replication.divergence`).
     Equals lead in the usual order.
     """
-    candidates = brokers.of([b for b in replicas if b in current.unproven and b not in current.lost])
+    doubtful = {*current.unproven, *current.last_known_eligible}.difference(current.lost)
+    candidates = brokers.of([broker_id for broker_id in replicas if broker_id in doubtful])
     if not candidates:
         return None
     most = max(ends.get(broker_id, NOTHING) for broker_id in candidates)
@@ -212,5 +214,7 @@ def _is_left_by_all_in_sync(current: PartitionState, brokers: Electorate) -> boo
 def _alone(leader: int, current: PartitionState, brokers: Electorate, controller_epoch: int) -> PartitionState:
     """The state under a leader that may lack what others had: its log counts, and it alone is in sync."""
     lost = tuple(broker_id for broker_id in current.lost if broker_id != leader)
-    chosen = msgspec.structs.replace(current, isr=(leader,), lost=lost, unproven=(), eligible=(), failed=())
+    chosen = msgspec.structs.replace(
+        current, isr=(leader,), lost=lost, unproven=(), eligible=(), last_known_eligible=()
+    )
     return led_by(leader, chosen, brokers, controller_epoch)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -26,7 +27,7 @@ from broker_runtime.contract.errors import (
 from broker_runtime.contract.model import TopicPartition
 from broker_runtime.controller.assignment import BrokerLoad
 from broker_runtime.zookeeper.cluster_state import TopicState
-from broker_runtime.zookeeper.znodes import PartitionState, ReassignmentRecord, TopicRecord
+from broker_runtime.zookeeper.znodes import DiskTroubles, PartitionState, ReassignmentRecord, TopicRecord
 
 MOVES_PER_STEP: Final = 200
 """So that one transaction stays far below what ZooKeeper takes in one request."""
@@ -84,8 +85,17 @@ def cancel(
     return plan.step()
 
 
-def finish(topic: TopicState, live: Mapping[int, int], controller_epoch: int) -> ReassignmentStep | None:
-    """Finishes moves whose targets are all in sync, `MOVES_PER_STEP` at most; None if there are none."""
+def finish(
+    topic: TopicState,
+    live: Mapping[int, int],
+    controller_epoch: int,
+    disks: Mapping[int, DiskTroubles] = MappingProxyType({}),
+) -> ReassignmentStep | None:
+    """Finishes moves whose targets are all in sync, `MOVES_PER_STEP` at most; None if there are none.
+
+    ``disks``: what brokers report of them. A target whose log a disk error ended is waited for: it may come back with
+    less than those that would be removed.
+    """
     plan = _Plan(topic, live, controller_epoch)
     for number, running in topic.record.reassignments.items():
         if plan.changes == MOVES_PER_STEP:
@@ -93,7 +103,8 @@ def finish(topic: TopicState, live: Mapping[int, int], controller_epoch: int) ->
         present = topic.partitions[number] if number < len(topic.partitions) else None
         if present is None or not set(running.target) <= set(present.state.isr):
             continue
-        if any(broker_id in live for broker_id in running.target):
+        has_failed = any(each in disks and disks[each].has_failed(topic.name, number) for each in running.target)
+        if not has_failed and any(broker_id in live for broker_id in running.target):
             plan.change(number, replicas=running.target, reassignment=None)
     return plan.step() if plan.changes else None
 
@@ -147,6 +158,7 @@ def fitted(
     lost = tuple(broker_id for broker_id in state.lost if broker_id in replicas)
     kept = msgspec.structs.replace(state.with_in_sync(in_sync), controller_epoch=controller_epoch, lost=lost)
     kept = kept.with_eligible([broker_id for broker_id in kept.eligible if broker_id in replicas])
+    kept = kept.with_last_known_eligible([each for each in kept.last_known_eligible if each in replicas])
     if state.leader in in_sync:
         return kept
     without = {*lost, *kept.unproven}

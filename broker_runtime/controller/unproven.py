@@ -1,9 +1,11 @@
 """Who leads after a power loss, where a member's log may lack what was acknowledged (`PartitionState.unproven`).
 
     a proven one leads, and answers      the unproven members leave the in-sync set, and join when they have caught up
-    nobody leads, the set is complete    the one whose log goes furthest leads, at once
-    nobody leads, some are not back      the same among those that are back, after `PATIENCE_MS`; a proven one that
-                                         comes back meanwhile leads at once (`election.elect`)
+    nobody leads, the set is complete    the one whose log goes furthest leads, at once: of the set, and of the
+                                         ``last_known_eligible``, which belong to the complete set here
+    nobody leads, some are not back      the same among those that are back, after `PATIENCE_MS`, if one of the set is
+                                         among them; a proven one that comes back meanwhile leads at once
+                                         (`election.elect`)
 
 This follows KIP-966's unclean recovery, which also asks replicas for the ends of their logs. Rules: an answer counts if
 it comes from the registration that is known here. A leader must answer, because its registration may be that of a dead
@@ -27,6 +29,7 @@ from broker_runtime.contract.requests import LogEndsRequest, LogEndsResponse, Pa
 from broker_runtime.controller.controller import Decision
 from broker_runtime.controller.election import Electorate, elect_most_complete
 from broker_runtime.zookeeper.cluster_state import ClusterState, TopicState, VersionedState
+from broker_runtime.zookeeper.znodes import PartitionState
 
 PATIENCE_MS: Final = 30_000
 RETRY_MS: Final = 1_000
@@ -95,10 +98,11 @@ class UnprovenReplicas:
         state = present.state
         if state.leader is not None:
             return [state.leader] if brokers.is_led(state) and state.leader not in brokers.suspects else []
-        members = [member for member in state.isr if member not in state.lost]
+        members = _members(state)
         there = [member for member in members if member in brokers.live and member not in brokers.suspects]
         is_enough = len(there) == len(members) or self._is_over(at, now_ms)
-        return [member for member in there if member in state.unproven] if is_enough else []
+        doubtful = {*state.unproven, *state.last_known_eligible}
+        return [member for member in there if member in doubtful] if is_enough else []
 
     def _answers(
         self, asked: Mapping[TopicPartition, Collection[int]], cluster: ClusterState
@@ -137,7 +141,7 @@ class UnprovenReplicas:
         controller_epoch: int,
         now_ms: int,
     ) -> Decision | None:
-        state, members = present.state, [m for m in present.state.isr if m not in present.state.lost]
+        state, members = present.state, _members(present.state)
         if state.leader is not None:
             if not brokers.is_led(state) or state.leader not in answers:
                 return None
@@ -170,6 +174,11 @@ def in_line(calls: Mapping[str, Callable[[], object]]) -> None:
     """`RunAll` on the caller's thread, one after the other: where nothing may depend on threads."""
     for call in calls.values():
         call()
+
+
+def _members(state: PartitionState) -> list[int]:
+    """Those whose logs may go furthest."""
+    return [member for member in (*state.isr, *state.last_known_eligible) if member not in state.lost]
 
 
 def _key(topic: TopicState, at: TopicPartition) -> PartitionKey:

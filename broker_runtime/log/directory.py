@@ -167,6 +167,12 @@ class LogDirectory:
         with self._lock:
             return list(self._logs.values())
 
+    @property
+    def failed(self) -> frozenset[TopicPartition]:
+        """The logs in use that a disk error ended, in `close` as well."""
+        with self._lock:
+            return frozenset(at for at, log in self._logs.items() if log.has_failed)
+
     def topic_id_of(self, topic_partition: TopicPartition) -> uuid.UUID | None:
         """The topic id in the log's directory; None if there is no log or no readable id. Raises `OSError`."""
         try:

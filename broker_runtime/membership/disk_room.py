@@ -172,7 +172,7 @@ def _describe(
     failed: Sequence[Partition],
     epoch: int,
 ) -> DiskTroubles | None:
-    if not (troubles or damaged or diverged):
+    if not (troubles or damaged or diverged or failed):
         return None
     return DiskTroubles(
         epoch=epoch,

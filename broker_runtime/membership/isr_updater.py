@@ -142,10 +142,11 @@ class IsrUpdater:
             return
         led = [partition for partition in self._registry.hosted() if partition.is_leader]
         proposed = self._propose(led, now_ms)
+        brokers = None if self._electorate is None else self._electorate()
+        # Found before the report, which then names each of these logs that has failed.
+        given_up = [each for each in led if _is_to_be_given_up(each, membership.broker_id, brokers)]
         if self._report is None or self._report.report(membership):
-            brokers = None if self._electorate is None else self._electorate()
-            own_id = membership.broker_id
-            proposed += [(partition, None) for partition in led if _is_to_be_given_up(partition, own_id, brokers)]
+            proposed += [(partition, None) for partition in given_up]
         for some in in_parts(proposed):
             self._write(some, membership)
 
@@ -215,8 +216,7 @@ class IsrUpdater:
                 _refused(partition, change)
                 continue
             if change is None:
-                has_failed = partition.log.has_failed and partition.log.config.flush_mode != "ack"
-                given_up = present.handed_over(membership.broker_id, has_failed=has_failed)
+                given_up = present.handed_over(membership.broker_id)
                 writes.append(_Write(partition, change, given_up, node.version))
                 continue
             record = None
@@ -230,6 +230,8 @@ class IsrUpdater:
             # Only the controller knows which replicas are unproven.
             eligible = tuple(each for each in change.eligible if each not in (*lost, *present.unproven))
             state = msgspec.structs.replace(present.with_in_sync(change.in_sync), lost=lost).with_eligible(eligible)
+            if not eligible and not state.unproven:  # this leader commits, and has all
+                state = state.with_last_known_eligible(())
             writes.append(_Write(partition, change, state, node.version, record))
         return writes
 
@@ -264,7 +266,7 @@ def _decoded(data: bytes, kind: type[_R], path: str) -> _R | None:
 def _fits(present: PartitionState, version: int, partition: Partition, change: InSyncChange | None) -> bool:
     if change is None:
         # Unproven members may lack what the leader has. They leave the in-sync set soon, as there is a leader.
-        is_sure = not present.unproven and (len(present.isr) > 1 or present.surely_eligible != ())
+        is_sure = not present.unproven and (len(present.isr) > 1 or present.eligible != ())
         return is_sure and present.leader_epoch == partition.leader_epoch
     return (version, present.leader_epoch) == (change.version, change.leader_epoch)
 
@@ -276,11 +278,14 @@ def _is_to_be_given_up(partition: Partition, own_id: int, brokers: Electorate | 
     if brokers is None:
         return bool(others)
     there = brokers.at(partition.topic, partition.partition)
+    # One whose log is offline as well would hand over in its turn, and so on.
+    failed = {each for each, disks in there.disks.items() if disks.has_failed(partition.topic, partition.partition)}
     if not others:
         # The eligible have all that is committed. A full disk may have room again, and then nothing is lost at all.
-        return partition.log.is_offline and any(there.can_lead(each) for each in partition.eligible)
+        return partition.log.is_offline and any(there.can_lead(each) for each in partition.eligible - failed)
     # An offline log serves nobody. One on a full disk can still be read: it passes only to a broker that takes appends.
-    return any(there.can_lead(other) and (partition.log.is_offline or other not in there.unfit) for other in others)
+    unfit = failed if partition.log.is_offline else there.unfit
+    return any(there.can_lead(other) for other in others - unfit)
 
 
 def _refused(partition: Partition, change: InSyncChange | None, *, gone: Sequence[int] = ()) -> None:

@@ -144,7 +144,7 @@ def topic_info(topic: TopicState, disks: Mapping[int, DiskTroubles] | None = Non
                 replicas=replicas,
                 isr=() if present is None else present.state.isr,
                 lost=() if present is None else present.state.lost,
-                eligible=() if present is None else present.state.surely_eligible,
+                eligible=() if present is None else present.state.eligible,
                 damaged=damaged.get(number, ()),
             )
         )

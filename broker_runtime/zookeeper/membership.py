@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hmac
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -25,6 +25,7 @@ import msgspec
 
 from broker_runtime.contract.errors import SetupError
 from broker_runtime.contract.events import event
+from broker_runtime.contract.model import TopicPartition
 from broker_runtime.zookeeper.disks import DiskNews, Disks, Generation, next_record
 from broker_runtime.zookeeper.guarded import Guard, Planned, change
 from broker_runtime.zookeeper.returning import Return, leave_in_sync_sets, missed_logs
@@ -54,6 +55,7 @@ from broker_runtime.zookeeper.znodes import (
 
 _logger = logging.getLogger(__name__)
 
+_MOST_NAMED: Final = 10_000  # partitions in a report
 _REGISTER_LIMIT_S: Final = 300.0  # an attempt reads all topics, and may ask many brokers whether they serve
 
 
@@ -154,15 +156,16 @@ def deregister(client: ZooKeeperClient, membership: Membership) -> None:
     event(_logger, "deregister broker", broker=membership.broker_id, epoch=membership.epoch)
 
 
-def note_stopped(client: ZooKeeperClient, broker_id: int, stopped: Mapping[str, int]) -> None:
-    """Notes that these data directories were closed in order, and say so durably: a copy that does not was made
-    earlier. Only for the present registration's epoch; does nothing if there was another since. ``stopped``: see
-    `Disks.stopped`.
+def note_stopped(client: ZooKeeperClient, broker_id: int, disks: Disks, failed: Collection[TopicPartition]) -> None:
+    """Notes which of these data directories were closed in order, and say so durably: a copy that does not was made
+    earlier. Only for the present registration's epoch; does nothing if there was another since. ``failed``: all logs
+    that a disk error ended, perhaps when they were closed; they are reported as `DiskTroubles.failed`.
 
     Done last, so that no good disk is taken for an older one, however the stop ends. Raises
     `ZooKeeperUnavailableError`.
     """
     path, epoch_path = broker_disks_path(broker_id), broker_epoch_path(broker_id)
+    stopped, epochs = disks.stopped(), disks.epochs()
 
     def plan() -> Planned[None]:
         node, epoch_node = client.find(path), client.find(epoch_path)
@@ -175,12 +178,37 @@ def note_stopped(client: ZooKeeperClient, broker_id: int, stopped: Mapping[str, 
             for each in stopped
             if stopped[each] == epoch and each in known.directories and known.stopped.get(each) != epoch
         }
-        if not ended:
-            return Planned(None)
-        record = msgspec.structs.replace(known, stopped={**known.stopped, **ended})
-        return Planned(None, [Check(epoch_path, epoch), Set(path, to_json(record), node.version)])
+        writes: list[Operation] = []
+        if ended:
+            record = msgspec.structs.replace(known, stopped={**known.stopped, **ended})
+            writes.append(Set(path, to_json(record), node.version))
+        if failed and epoch in epochs.values():
+            writes += _report_failed(client, broker_id, epoch, failed)
+        return Planned(None, [Check(epoch_path, epoch), *writes] if writes else [])
 
     change(client, plan, what=path)
+
+
+def _report_failed(
+    client: ZooKeeperClient, broker_id: int, epoch: int, failed: Collection[TopicPartition]
+) -> list[Operation]:
+    path = broker_unwritable_path(broker_id)
+    node = client.find(path)
+    reported = DiskTroubles(epoch=epoch, partitions={})
+    if node is not None:
+        found = from_json(node.data, DiskTroubles, path)
+        reported = found if found.epoch == epoch else reported
+    new = [at for at in failed if not reported.has_failed(at.topic, at.partition)]
+    if not new:
+        return []
+    named: dict[str, tuple[int, ...]] | None = None
+    if reported.failed is not None and len(failed) <= _MOST_NAMED:
+        together = {topic: set(numbers) for topic, numbers in reported.failed.items()}
+        for at in new:
+            together.setdefault(at.topic, set()).add(at.partition)
+        named = {topic: tuple(sorted(numbers)) for topic, numbers in sorted(together.items())}
+    data = to_json(msgspec.structs.replace(reported, failed=named))
+    return [Create(path, data) if node is None else Set(path, data, node.version)]
 
 
 def note_generations(client: ZooKeeperClient, membership: Membership, found: Mapping[str, Generation]) -> None:

@@ -9,8 +9,10 @@
     and its machine lost power           the same, but if it stays it is marked as ``unproven``, and the ``eligible``
                                          are in sync again: unproven members lead only if no other can, and then the
                                          one whose log goes furthest (`controller.unproven`)
-    a disk error ended the log           it leaves the set to the others, even if none is back, or to the ``eligible``,
-                                         and is eligible then, as one that ``failed``. Without any others it stays
+    a disk error ended the log           it leaves the set to the other proven members, even if none is back, or to the
+                                         ``eligible``, and is one of the ``last_known_eligible`` then. If there are only
+                                         unproven ones and such as this, it is unproven, too. Without any it stays
+    one that was eligible lost power     it is one of the ``last_known_eligible``
 
 After a stop that was not in order, a disk has all that was acknowledged if ``flush.mode`` is ``ack`` or the machine did
 not stop: then staying in the set is safe. Otherwise (power lost, ``interval`` or ``os``) the disk may lack some. With
@@ -185,8 +187,8 @@ class _Look:
                 return _Change(topic.name, number, _without_log(state, own_id), present.version, "the log is missing")
         if is_marked:
             return None
-        if not broker.has_lost_power and broker.troubles.has_failed(topic.name, number) and not _is_flushed(topic):
-            left = _failed(state, own_id)
+        if broker.troubles.has_failed(topic.name, number) and not _is_flushed(topic):
+            left = state.left_by_doubtful(own_id)
             return None if left == state else _Change(topic.name, number, left, present.version, "disk failed")
         if broker.was_clean:
             return None
@@ -194,16 +196,14 @@ class _Look:
         if own_id not in state.isr:
             if not may_lack or own_id not in state.eligible:
                 return None
-            return _Change(topic.name, number, _not_eligible(state, own_id), present.version, "power lost")
+            return _Change(topic.name, number, state.left_by_doubtful(own_id), present.version, "power lost")
         other = self._other(state, may_stop=may_lack)
         if other is None:
             if not may_lack or own_id in state.unproven:
                 return None
             if state.eligible:
-                joining = state.surely_eligible or state.eligible
-                rest = [member for member in state.eligible if member not in joining]
-                state = msgspec.structs.replace(state, isr=(*state.isr, *joining)).with_eligible(rest)
-            elif state.isr == (own_id,):
+                state = msgspec.structs.replace(state, isr=(*state.isr, *state.eligible), eligible=())
+            elif state.isr == (own_id,) and not state.last_known_eligible:
                 return None
             return _Change(topic.name, number, _unproven(state, own_id), present.version, "power lost")
         left = state.without(own_id, whole=() if may_lack else (own_id,))
@@ -243,7 +243,7 @@ def _is_flushed(topic: TopicState) -> bool:
 
 def _who_count(state: PartitionState) -> tuple[int, ...]:
     """The brokers whose logs matter to the partition."""
-    return (*state.isr, *state.lost, *state.eligible)
+    return (*state.isr, *state.lost, *state.eligible, *state.last_known_eligible)
 
 
 def _without_log(state: PartitionState, broker_id: int) -> PartitionState:
@@ -256,16 +256,8 @@ def _without_log(state: PartitionState, broker_id: int) -> PartitionState:
 
 
 def _not_eligible(state: PartitionState, broker_id: int) -> PartitionState:
-    return state.with_eligible([member for member in state.eligible if member != broker_id])
-
-
-def _failed(state: PartitionState, broker_id: int) -> PartitionState:
-    """Leaves the set to those that may have more; they need not be there yet. The same if there are none."""
-    if broker_id in state.eligible:
-        return state.with_eligible(state.eligible, failed=(broker_id,))
-    others = state.surely_eligible if state.isr == (broker_id,) else state.isr
-    is_left_to_some = not {broker_id, *state.lost, *state.unproven}.issuperset(others)
-    return state.handed_over(broker_id, has_failed=True) if is_left_to_some else state
+    state = state.with_eligible([member for member in state.eligible if member != broker_id])
+    return state.with_last_known_eligible([member for member in state.last_known_eligible if member != broker_id])
 
 
 def _unproven(state: PartitionState, broker_id: int) -> PartitionState:

@@ -209,11 +209,13 @@ class PartitionState(Record, frozen=True, kw_only=True):
     replicas that left ``isr`` and have all that is committed; a leader commits nothing while there are any (KIP-966's
     eligible leader replicas). When nobody in sync is registered any more, one of them leads. If the log of the only
     replica that stayed in sync turns out to be damaged, they are in sync again; if it is gone, an operator's choice
-    among them loses nothing. ``failed``: those of the ``eligible`` whose log a disk error ended, without
-    ``flush.mode=ack``: it may lack the last of what it had. They do not lead for those in sync that are only away;
-    if these come back without their power's last seconds, and nobody else is eligible, they are in sync again.
+    among them loses nothing. ``last_known_eligible``: replicas that were in sync or eligible and whose logs may lack
+    the last of what they had, because a disk error ended them, or, of an eligible one, the machine lost power, without
+    ``flush.mode=ack`` (KIP-966's last known eligible leader replicas). They do not lead for those in sync that are only
+    away; where nobody in sync is proven, one of them leads if its log goes furthest.
     Invariants: leader ∈ isr ⊆ replicas; leader ∉ lost; lost ∩ isr is empty or is isr; unproven ⊆ isr;
-    leader ∉ unproven; eligible ⊆ replicas; eligible ∩ isr is empty; failed ⊆ eligible; the leader epoch only rises.
+    leader ∉ unproven; eligible, last_known_eligible ⊆ replicas; no replica is in two of isr, eligible and
+    last_known_eligible; the leader epoch only rises.
     """
 
     leader: int | None
@@ -224,21 +226,17 @@ class PartitionState(Record, frozen=True, kw_only=True):
     lost: tuple[int, ...] = ()
     unproven: tuple[int, ...] = ()
     eligible: tuple[int, ...] = ()
-    failed: tuple[int, ...] = ()
+    last_known_eligible: tuple[int, ...] = ()
 
-    @property
-    def surely_eligible(self) -> tuple[int, ...]:
-        """The ``eligible`` that have not ``failed``."""
-        return tuple(broker_id for broker_id in self.eligible if broker_id not in self.failed)
+    def with_eligible(self, eligible: Collection[int]) -> PartitionState:
+        """The same with these ``eligible`` replicas."""
+        last_known = tuple(broker_id for broker_id in self.last_known_eligible if broker_id not in eligible)
+        return msgspec.structs.replace(self, eligible=tuple(sorted(set(eligible))), last_known_eligible=last_known)
 
-    def with_eligible(self, eligible: Collection[int], *, failed: Collection[int] = ()) -> PartitionState:
-        """The same with these ``eligible`` replicas. ``failed``: those of them that have failed besides those that
-        had before."""
-        return msgspec.structs.replace(
-            self,
-            eligible=tuple(sorted(set(eligible))),
-            failed=tuple(sorted({*self.failed, *failed}.intersection(eligible))),
-        )
+    def with_last_known_eligible(self, last_known: Collection[int]) -> PartitionState:
+        """The same with these replicas as ``last_known_eligible``; they are not ``eligible``."""
+        eligible = tuple(broker_id for broker_id in self.eligible if broker_id not in last_known)
+        return msgspec.structs.replace(self, eligible=eligible, last_known_eligible=tuple(sorted(set(last_known))))
 
     def with_in_sync(self, in_sync: tuple[int, ...], *, whole: Collection[int] = ()) -> PartitionState:
         """The same with another in-sync set. A broker that leaves it is no longer ``unproven``. ``whole``: brokers
@@ -248,28 +246,49 @@ class PartitionState(Record, frozen=True, kw_only=True):
         is_kept = bool(self.eligible) or len(in_sync) == 1
         eligible = {*self.eligible, *left}.difference(in_sync, self.lost, self.unproven) if is_kept else ()
         unproven = tuple(broker_id for broker_id in self.unproven if broker_id in in_sync)
-        return msgspec.structs.replace(self, isr=in_sync, unproven=unproven).with_eligible(eligible)
+        last_known = tuple(broker_id for broker_id in self.last_known_eligible if broker_id not in in_sync)
+        changed = msgspec.structs.replace(self, isr=in_sync, unproven=unproven, last_known_eligible=last_known)
+        return changed.with_eligible(eligible)
 
     def without(self, broker_id: int, *, whole: Collection[int] = ()) -> PartitionState:
         """The same when that broker leaves the in-sync set; it does not lead. If nobody else is in sync, the
         ``eligible`` are so now. ``whole``: as in `with_in_sync`."""
-        others = tuple(member for member in self.isr if member != broker_id) or self.surely_eligible or self.eligible
+        others = tuple(member for member in self.isr if member != broker_id) or self.eligible
         return self.with_in_sync(others, whole=whole).not_led_by(broker_id)
 
-    def handed_over(self, broker_id: int, *, has_failed: bool) -> PartitionState:
-        """The same when that broker, whose disk takes no records or lost some, leaves it to the others in sync; if
-        there are none, to the ``eligible``. The broker is eligible then, however many are in sync: they may have lost
-        their power just before, and with it what only this one still has. ``has_failed``: its log has (see there)."""
+    def handed_over(self, broker_id: int) -> PartitionState:
+        """The same when that broker, whose disk takes no records, leaves it to the others in sync; if there are none,
+        to the ``eligible``. The broker is eligible then, however many are in sync: they may have lost their power just
+        before, and with it what only this one still has."""
         state = self.without(broker_id)
-        return state.with_eligible({*state.eligible, broker_id}, failed={broker_id} if has_failed else ())
+        return state.with_eligible({*state.eligible, broker_id})
+
+    def left_by_doubtful(self, broker_id: int) -> PartitionState:
+        """The same when that broker, in sync or eligible, comes back with a log that may lack the last of what it had:
+        it leaves the partition to the others in sync that are proven; if there are none, to the ``eligible``. Without
+        any it stays, ``unproven`` if there are others whose logs may go further. It does not lead then."""
+        if broker_id in self.eligible:
+            return self.with_last_known_eligible({*self.last_known_eligible, broker_id})
+        if broker_id not in self.isr:
+            return self
+        state = self
+        if {broker_id, *self.lost, *self.unproven}.issuperset(self.isr):
+            state = msgspec.structs.replace(self, isr=(*self.isr, *self.eligible), eligible=())
+        if not {broker_id, *self.lost, *self.unproven}.issuperset(state.isr):
+            left = state.without(broker_id)
+            return left.with_last_known_eligible({*left.last_known_eligible, broker_id})
+        if self.isr == (broker_id,) and not self.last_known_eligible:
+            return self
+        unproven = tuple(sorted({*self.unproven, broker_id}))
+        return msgspec.structs.replace(self, unproven=unproven).not_led_by(broker_id)
 
     def without_damaged(self, broker_id: int) -> PartitionState | None:
         """The state when that broker's log turns out to be damaged: it is neither in sync nor eligible; if it was the
-        only one in sync, the eligible ones are so now. It does not lead. None: there is nobody else."""
+        only one in sync, the eligible ones are so now. It does not lead. None: nobody else surely has all."""
         others = tuple(member for member in self.isr if member != broker_id)
         eligible = [member for member in self.eligible if member not in (broker_id, *self.lost)]
         if not any(member not in self.lost for member in others):
-            others = tuple(member for member in eligible if member not in self.failed) or tuple(eligible)
+            others = tuple(eligible)
         if not others:
             return None
         left = [member for member in eligible if member not in others]

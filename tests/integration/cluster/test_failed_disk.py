@@ -69,3 +69,39 @@ def test_failed_log_does_not_lead_while_one_that_has_all_is_only_away(tmp_path: 
         wait_until(lambda: admin.check_health().is_healthy, "the cluster is healthy when the other replica is back")
         replicas_are_identical(cluster, "t")
         assert sorted(numbers_in(cluster, "t")) == list(range(FLUSHED + NOT_FLUSHED))
+
+
+def test_log_whose_fsync_fails_in_an_orderly_stop_waits_for_the_other(tmp_path: Path) -> None:
+    """The broker has nobody to hand over to, reports it last of all, and has less when it is back. Nothing is lost."""
+    if not can_inject(tmp_path):
+        return  # strace is missing here, or may not attach
+    with (
+        LocalCluster(brokers=2) as cluster,
+        Admin(cluster.bootstrap_servers) as admin,
+        Producer(cluster.bootstrap_servers, acks="all", linger_ms=0) as producer,
+    ):
+        config = {"flush.mode": "os", "min.insync.replicas": "2"}
+        first = admin.create_topic("t", partitions=1, replication_factor=2, config=config).partitions[0].leader
+        assert first is not None
+        other = next(each for each in admin.describe_cluster().brokers if each != first)
+        for future in [producer.send("t", b"%d" % number) for number in range(FLUSHED)]:
+            future.result(30)
+        directory = cluster.log_dirs(first)[0] / "t-0"
+        size = max(directory.glob("*.log")).stat().st_size
+        cluster.stop(other)
+        wait_until(lambda: admin.describe_topic("t").partitions[0].isr == (first,), "the other one has left")
+        fault = CallFaults(cluster.pid(first), FAILED_SYNC, tmp_path / "strace.out")
+        try:
+            cluster.stop(first)
+        finally:
+            fault.end()
+        cut_newest_segment(directory, size // 2)
+        cluster.start(first)
+        wait_until(lambda: len(admin.describe_cluster().brokers) == 1, "the first one is back")
+        for _ in range(10):
+            assert admin.describe_topic("t").partitions[0].leader is None
+            time.sleep(0.3)
+        cluster.start(other)
+        wait_until(lambda: admin.check_health().is_healthy, "the cluster is healthy when the other replica is back")
+        replicas_are_identical(cluster, "t")
+        assert sorted(numbers_in(cluster, "t")) == list(range(FLUSHED))

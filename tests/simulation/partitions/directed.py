@@ -13,7 +13,13 @@ from broker_runtime.contract.model import TopicPartition
 from broker_runtime.contract.requests import ElectLeadersRequest, PartitionMove, ReassignPartitionsRequest
 from broker_runtime.log.faulty_files import Fault
 from broker_runtime.zookeeper.session import Create, Operation, Set
-from broker_runtime.zookeeper.znodes import CONTROLLER_EPOCH, PartitionState, broker_unwritable_path, from_json
+from broker_runtime.zookeeper.znodes import (
+    CONTROLLER_EPOCH,
+    DiskTroubles,
+    PartitionState,
+    broker_unwritable_path,
+    from_json,
+)
 from tests.callers import CLIENT
 from tests.simulation.partitions.broker.disk import LOG_SUFFIX
 from tests.simulation.partitions.broker.node import Node
@@ -224,8 +230,9 @@ class Directed:
             return state.leader is None and leader.broker_id not in state.isr
 
         def strike() -> None:
-            self._world.trace.situation("successor killed before it commits")
-            self._back_before_all_others(at, leader)
+            if self._has_reported_all(leader):  # what fails a moment before the kill is lost, as README says
+                self._world.trace.situation("successor killed before it commits")
+                self._back_before_all_others(at, leader)
 
         self._at_state_write(
             self._world.zookeeper.after_transaction,
@@ -242,10 +249,9 @@ class Directed:
         at, follower = self._fail_fsync(of_leader=False)
         if at is None or follower is None:
             return
-        path = broker_unwritable_path(follower.broker_id)
 
         def is_reported() -> bool:
-            return follower.life is not None and follower.has_offline_logs and world.zookeeper.find(path) is not None
+            return self._has_reported_all(follower)
 
         def strike() -> None:
             state = world.states.state(at)
@@ -254,6 +260,15 @@ class Directed:
                 self._back_before_all_others(at, follower)
 
         self.when(is_reported, lambda: self._later(self._rng.randrange(3 * SECOND), strike), 8 * SECOND)
+
+    def _has_reported_all(self, node: Node) -> bool:
+        """Whether some logs of the broker have failed, and ZooKeeper knows of all that have."""
+        path = broker_unwritable_path(node.broker_id)
+        found = self._world.zookeeper.find(path)
+        if node.life is None or not node.has_offline_logs or found is None:
+            return False
+        reported = from_json(found.data, DiskTroubles, path)
+        return all(reported.has_failed(each.topic, each.partition) for each in node.life.hosting.failed_logs())
 
     def _fail_fsync(self, *, of_leader: bool) -> tuple[TopicPartition | None, Node | None]:
         """The next fsync of a replica in sync fails. Returns the partition and the broker; None: it cannot be done."""
@@ -279,12 +294,19 @@ class Directed:
         return at, node
 
     def _back_before_all_others(self, at: TopicPartition, first: Node) -> None:
-        """All replicas are killed. The first comes back without what a failed fsync left in its memory."""
+        """All replicas are killed. The first comes back without what a failed fsync left in its memory, the others
+        later; sometimes one of them has lost its power, and is back before the last."""
         world = self._world
-        for each in world.states.topics[at.topic].assignment[at.partition]:
-            if each != first.broker_id and world.nodes[each].life is not None:
-                world.nodes[each].kill(power_lost=False)
-                world.nodes[each].start(self._rng.randrange(8 * SECOND, 12 * SECOND))
+        replicas = world.states.topics[at.topic].assignment[at.partition]
+        others = [world.nodes[each] for each in replicas if each != first.broker_id]
+        others = [each for each in others if each.life is not None]
+        without_power = others[0] if len(others) > 1 and self._rng.random() < 0.5 else None
+        for other in others:
+            other.kill(power_lost=other is without_power)
+            earliest = 4 if other is without_power else 8
+            other.start(self._rng.randrange(earliest * SECOND, (earliest * 3 // 2) * SECOND))
+        if without_power is not None:
+            world.trace.situation("failed one back first, then one without power")
         first.kill(power_lost=False, memory_lost=True)
         first.start(self._rng.randrange(SECOND))
         world.quiet_until_us = max(world.quiet_until_us, world.scheduler.now_us + 14 * SECOND)

@@ -408,7 +408,7 @@ class Invariants:
             if (
                 (broker_id, at) in self.without_log
                 or (broker_id, at) in self.damaged
-                or broker_id in change.after.failed
+                or broker_id in change.after.last_known_eligible
             ):
                 continue  # it has nothing to stay for
             others = change.registered.intersection(change.after.isr)
@@ -434,8 +434,7 @@ class Invariants:
         for broker_id in set(were_eligible) & set(after.isr):
             self._in_sync_as_eligible_us[broker_id, change.key] = self._nodes[broker_id].scheduler.now_us
         for broker_id in set(after.eligible) - set(were_eligible):
-            may_lack = (broker_id, change.at) in self.may_lack and broker_id not in after.failed
-            if may_lack and self._takes_part(broker_id):
+            if (broker_id, change.at) in self.may_lack and self._takes_part(broker_id):
                 raise ViolationError(16, f"{change.at}: broker {broker_id} lost its power, and is made eligible")
             self._require_eligible(broker_id, change.at, change.key, 0, committed_end)
 
@@ -465,7 +464,7 @@ class Invariants:
     def _elected(self, change: StateChange, is_decided: bool) -> None:
         leader = change.after.leader
         assert leader is not None
-        is_due = is_decided or self._is_rightly_eligible(change)
+        is_due = is_decided or self._is_rightly_eligible(change) or self._is_rightly_last_known(change)
         if change.before is not None and leader not in change.before.isr and not is_due:
             raise ViolationError(7, f"{change.at}: broker {leader} was elected, in-sync were {change.before.isr}")
         node = self._nodes[leader]
@@ -473,11 +472,19 @@ class Invariants:
             self.may_lack.discard((leader, change.at))  # else it is not known yet to have died
         self._require(7, node, change.at, change.key, 0, self.of(change.key, change.at).end)
 
+    def _is_rightly_last_known(self, change: StateChange) -> bool:
+        """Whether the new leader was asked with those in sync that lost their power, and none that kept it is there."""
+        before = change.before
+        if before is None or not before.unproven or change.after.leader not in before.last_known_eligible:
+            return False
+        proven = set(before.isr).difference(before.unproven, before.lost)
+        return not any(self._takes_part(each) and self._nodes[each].is_up for each in proven)
+
     def _is_rightly_eligible(self, change: StateChange) -> bool:
         """Whether the new leader had all that is committed, and nobody in sync was there, as far as a controller can
         have known, or is missed for its log. One that has just registered again may not be known to have."""
         before = change.before
-        if before is None or change.after.leader not in before.surely_eligible:
+        if before is None or change.after.leader not in before.eligible:
             return False
         known = {
             broker_id

@@ -23,6 +23,7 @@ SITUATIONS = (
     "failed fsync, then a restart",
     "successor killed before it commits",
     "failed one back first",
+    "failed one back first, then one without power",
     "write that finds the disk full",
     "disk refuses records for want of room",
     "bit flip that frames behind it bear witness of",

@@ -6,7 +6,7 @@ from broker_runtime.controller.election import Electorate, elect, elect_most_com
 from broker_runtime.zookeeper.znodes import PartitionState
 
 
-def state(leader, epoch, isr, broker_epoch=-1, controller_epoch=1, lost=(), unproven=(), eligible=(), failed=()):
+def state(leader, epoch, isr, broker_epoch=-1, controller_epoch=1, lost=(), unproven=(), eligible=(), last_known=()):
     return PartitionState(
         leader=leader,
         leader_epoch=epoch,
@@ -16,7 +16,7 @@ def state(leader, epoch, isr, broker_epoch=-1, controller_epoch=1, lost=(), unpr
         lost=lost,
         unproven=unproven,
         eligible=eligible,
-        failed=failed,
+        last_known_eligible=last_known,
     )
 
 
@@ -45,17 +45,20 @@ def test_eligible_replica_leads_when_the_last_in_sync_one_is_gone():
     assert elect(alone, (1, 2, 3), full, 3) == state(3, 5, (3,), 9, 3, eligible=(1, 2))
 
 
-def test_eligible_replica_that_failed_leads_only_by_choice():
+def test_last_known_eligible_replica_leads_only_by_choice():
     """Its log may lack what those in sync have, who are away; of those that are there it is likely to have most."""
-    waiting = state(None, 5, (1,), eligible=(2, 3), failed=(3,))
+    waiting = state(None, 5, (1,), eligible=(2,), last_known=(3,))
     live = Electorate({2: 8, 3: 9})
-    assert elect(waiting, (3, 2, 1), live, 3) == state(2, 6, (2,), 8, 3, eligible=(1, 3), failed=(3,))
+    assert elect(waiting, (3, 2, 1), live, 3) == state(2, 6, (2,), 8, 3, eligible=(1,), last_known=(3,))
     only = Electorate({3: 9})
     assert elect(waiting, (3, 2, 1), only, 3) is None
     for choice in ({"is_unclean_allowed": True}, {"is_loss_accepted": True}):
         assert elect(waiting, (3, 2, 1), only, 3, **choice) == state(3, 6, (3,), 9, 3)
-    nobody = state(None, 5, (1,), eligible=(3,), failed=(3,))
+    nobody = state(None, 5, (1,), last_known=(3,))
     assert elect(nobody, (2, 3, 1), live, 3, is_loss_accepted=True) == state(3, 6, (3,), 9, 3)
+    unproven = state(None, 5, (2,), unproven=(2,), last_known=(3,))
+    assert elect(unproven, (3, 2, 1), live, 3) is None
+    assert elect(unproven, (3, 2, 1), live, 3, is_loss_accepted=True) == state(2, 6, (2,), 8, 3)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from broker_runtime.controller.reassignment import (
     plan_decommission,
 )
 from broker_runtime.zookeeper.cluster_state import TopicState, VersionedState
-from broker_runtime.zookeeper.znodes import PartitionState, ReassignmentRecord, TopicRecord
+from broker_runtime.zookeeper.znodes import DiskTroubles, PartitionState, ReassignmentRecord, TopicRecord
 
 _LIVE = {1: 11, 2: 12, 3: 13, 4: 14}
 
@@ -87,6 +87,13 @@ def test_finish_moves_the_leadership_to_the_target_and_drops_the_rest() -> None:
     assert step.states[0] == PartitionState(
         leader=3, leader_epoch=6, isr=(3, 4), controller_epoch=9, leader_broker_epoch=13
     )
+
+
+def test_finish_waits_for_a_target_whose_log_failed() -> None:
+    """It may come back with less than those that would be removed."""
+    topic = _topic((3, 1, 2), isr=(1, 2, 3), moving=ReassignmentRecord(target=(3,), original=(1, 2)))
+    assert finish(topic, _LIVE, 9, {3: DiskTroubles(epoch=13, failed={"flights": (0,)})}) is None
+    assert finish(topic, _LIVE, 9, {3: DiskTroubles(epoch=13, failed={"flights": (1,)})}) is not None
 
 
 def test_finish_keeps_a_leader_that_stays() -> None:

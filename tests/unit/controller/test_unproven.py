@@ -15,11 +15,12 @@ from broker_runtime.zookeeper.znodes import BrokerRegistration, PartitionState, 
 class Cluster:
     """Topic t with one partition on 1, 2 and 3, and the brokers' answers: broker → (last epoch, log end)."""
 
-    def __init__(self, *, live, unproven=(1, 2, 3), leader=None, in_sync=(1, 2, 3)):
+    def __init__(self, *, live, unproven=(1, 2, 3), leader=None, in_sync=(1, 2, 3), last_known=()):
         self.live = {broker_id: 10 + broker_id for broker_id in live}
         self.state = PartitionState(
             leader=leader, leader_epoch=5, isr=in_sync, controller_epoch=1,
             leader_broker_epoch=-1 if leader is None else 10 + leader, unproven=unproven,
+            last_known_eligible=last_known,
         )  # fmt: skip
         self.answers = {}
         self.asked = []
@@ -113,6 +114,37 @@ def test_present_members_wait_a_while_for_the_others_and_ask_nobody():
     assert cluster.decide() == (None, RETRY_MS, [])
     assert cluster.decide(PATIENCE_MS - 1)[2] == []
     assert cluster.decide(PATIENCE_MS) == ((3, (3,), ()), None, [1, 3])
+
+
+def test_last_known_eligible_replica_is_asked_with_the_unproven_members():
+    """Nobody is proven, so its log counts as much as theirs."""
+    cluster = Cluster(live=(1, 2), in_sync=(1,), unproven=(1,), last_known=(2,))
+    cluster.answers = {1: (4, 10), 2: (4, 12)}
+    assert cluster.decide() == ((2, (2,), ()), None, [1, 2])
+    cluster.answers = {1: (4, 12), 2: (4, 10)}
+    assert cluster.decide()[0] == (1, (1,), ())
+
+
+def test_unproven_member_waits_a_while_for_the_last_known_eligible():
+    cluster = Cluster(live=(1,), in_sync=(1,), unproven=(1,), last_known=(2,))
+    cluster.answers = {1: (4, 10)}
+    assert cluster.decide() == (None, RETRY_MS, [])
+    assert cluster.decide(PATIENCE_MS)[0] == (1, (1,), ())
+
+
+def test_last_known_eligible_replica_is_asked_when_the_time_for_a_proven_member_is_over():
+    cluster = Cluster(live=(1, 2), in_sync=(1, 3), unproven=(1,), last_known=(2,))
+    cluster.answers = {1: (4, 10), 2: (4, 12)}
+    assert cluster.decide() == (None, RETRY_MS, [])
+    assert cluster.decide(PATIENCE_MS)[0] == (2, (2,), ())
+
+
+def test_last_known_eligible_replica_alone_does_not_lead():
+    """Whoever is in sync may have more."""
+    cluster = Cluster(live=(2,), in_sync=(1,), unproven=(1,), last_known=(2,))
+    cluster.answers = {2: (4, 12)}
+    assert cluster.decide()[0] is None
+    assert cluster.decide(10 * PATIENCE_MS)[0] is None
 
 
 def test_member_whose_port_refuses_counts_as_absent():

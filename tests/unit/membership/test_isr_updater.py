@@ -26,6 +26,7 @@ from broker_runtime.zookeeper.znodes import (
     CHANGES,
     PERMANENT,
     ChangeNews,
+    DiskTroubles,
     PartitionState,
     TopicRecord,
     from_json,
@@ -33,7 +34,6 @@ from broker_runtime.zookeeper.znodes import (
     to_json,
     topic_path,
 )
-from tests.topic_settings import topic_settings
 
 LAG_MS = 10_000
 
@@ -344,19 +344,21 @@ def test_leader_that_hands_over_is_eligible_until_the_next_one_commits(others):
     assert (state.leader, state.isr, state.eligible) == (None, others, (1,))
 
 
-@pytest.mark.parametrize(("flush_mode", "failed"), [("ack", ()), ("interval", (1,)), ("os", (1,))])
-def test_leader_whose_disk_failed_is_marked_unless_its_records_were_flushed(flush_mode, failed):
-    """When it is restarted, the kernel may have dropped what it could not write."""
-    leader = Leader(in_sync=(1, 2))
-    leader.partition().log.config = topic_settings(flush_mode=flush_mode)
-    take_offline(leader.partition().log)
-    leader.updater.step(0)
-    assert (leader.state().eligible, leader.state().failed) == ((1,), failed)
-
-
-def test_leader_does_not_hand_over_to_failed_replicas():
+def test_leader_that_commits_rules_the_last_known_eligible_out():
+    """It has all that is committed, and soon more than they."""
     leader = Leader(in_sync=(1,))
-    state = msgspec.structs.replace(leader.state(), eligible=(2,), failed=(2,))
+    state = msgspec.structs.replace(leader.state(), eligible=(2,), last_known_eligible=(3,))
+    leader.client.set(partition_state_path("t", 0), to_json(state), version=-1)
+    leader.look()
+    leader.partition().log.extent()  # it is open
+    leader.partition().min_in_sync_replicas = 1
+    leader.updater.step(0)
+    assert leader.state() == msgspec.structs.replace(state, eligible=(), last_known_eligible=())
+
+
+def test_leader_does_not_hand_over_to_last_known_eligible_replicas():
+    leader = Leader(in_sync=(1,))
+    state = msgspec.structs.replace(leader.state(), last_known_eligible=(2,))
     leader.client.set(partition_state_path("t", 0), to_json(state), version=-1)
     leader.look()
     take_offline(leader.partition().log)
@@ -410,6 +412,49 @@ def test_last_in_sync_replica_with_an_offline_log_hands_over_to_eligible_ones(li
         assert state == eligible
     else:
         assert (state.leader, state.leader_epoch, state.eligible) == (None, 1, (1,))
+
+
+@pytest.mark.parametrize(("in_sync", "eligible"), [((1,), (2,)), ((1, 2), ())])
+@pytest.mark.parametrize("failed", [{"t": (0,)}, None, {"t": (1,)}])
+def test_leader_with_an_offline_log_does_not_hand_over_to_one_whose_log_is_offline_as_well(in_sync, eligible, failed):
+    """That one would hand over in its turn, and so on."""
+    leader = Leader(in_sync=in_sync)
+    state = msgspec.structs.replace(leader.state(), eligible=eligible)
+    leader.client.set(partition_state_path("t", 0), to_json(state), version=-1)
+    leader.look()
+    take_offline(leader.partition().log)
+    disks = {2: DiskTroubles(epoch=1, failed=failed)}
+    leader.updater = IsrUpdater(
+        leader.client,
+        leader.registry,
+        lambda: leader.memberships.get(1),
+        lag_limit_ms=LAG_MS,
+        electorate=lambda: Electorate(dict.fromkeys((1, 2), 1), disks=disks),
+    )
+    leader.updater.step(0)
+    if failed == {"t": (1,)}:
+        assert leader.state().isr == (2,)
+    else:
+        assert leader.state() == state
+
+
+def test_log_that_fails_during_the_report_is_handed_over_only_after_the_next_one():
+    """Or the broker could be killed, and come back with less, and nobody would know."""
+    leader = Leader(in_sync=(1, 2), partitions=2)
+    take_offline(leader.partition(0).log)
+
+    class Report:
+        def report(self, membership):
+            take_offline(leader.partition(1).log)
+            return True
+
+    leader.updater = IsrUpdater(
+        leader.client, leader.registry, lambda: leader.memberships.get(1), lag_limit_ms=LAG_MS, report=Report()
+    )
+    leader.updater.step(0)
+    assert [leader.state(number).leader for number in (0, 1)] == [None, 1]
+    leader.updater.step(1)
+    assert leader.state(1).leader is None
 
 
 def test_last_in_sync_replica_with_a_full_disk_stays_when_others_are_eligible():

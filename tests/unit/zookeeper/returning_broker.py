@@ -61,7 +61,8 @@ class Broker:
         if not clean:
             self.files.kill()
         elif is_noted:
-            note_stopped(self.client, 1, OwnDisks(self.directories).stopped())
+            failed = [at for each in self.directories for at in each.failed]
+            note_stopped(self.client, 1, OwnDisks(self.directories), failed)
         self.client.close()
         self.client = self.server.client()
 
@@ -90,11 +91,11 @@ class Broker:
         self.stop()
         return copied
 
-    def put_state(self, in_sync=(1,), leader=1, lost=(), unproven=(), eligible=(), failed=(), flush_mode="ack"):
+    def put_state(self, in_sync=(1,), leader=1, lost=(), unproven=(), eligible=(), last_known=(), flush_mode="ack"):
         state = PartitionState(
             leader=leader, leader_epoch=3, isr=in_sync, controller_epoch=4,
             leader_broker_epoch=-1 if leader is None else 9, lost=lost, unproven=unproven,
-            eligible=eligible, failed=failed,
+            eligible=eligible, last_known_eligible=last_known,
         )  # fmt: skip
         path = partition_state_path("t", 0)
         if self.client.find(path) is None:

@@ -16,6 +16,7 @@ from broker_runtime.zookeeper.membership import BrokerIdentity, note_stopped, re
 from broker_runtime.zookeeper.znodes import (
     DiskRecord,
     broker_disks_path,
+    broker_unwritable_path,
     from_json,
 )
 from tests.topic_settings import topic_settings
@@ -342,10 +343,11 @@ def test_start_that_ended_before_it_registered_does_not_make_a_disk_outdated(bro
 
 def test_late_stop_does_not_affect_a_later_registration(broker):
     """Another start has registered meanwhile: the knowledge of its disks stays."""
-    stopped = {broker.directories[0].disk.disk_id: broker.directories[0].disk.epoch}
+    disks = OwnDisks(broker.directories)
     broker.stop(is_noted=False)
     broker.start()
-    note_stopped(broker.client, 1, stopped)
+    note_stopped(broker.client, 1, disks, [T0])
+    assert broker.client.find(broker_unwritable_path(1)) is None
     assert from_json(broker.client.get(broker_disks_path(1)).data, DiskRecord, "").stopped == {}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from broker_runtime.zookeeper.znodes import PartitionState, from_json, partition_state_path
 from tests.unit.zookeeper.returning_broker import Broker
 
 
@@ -52,15 +53,18 @@ def test_power_loss_marks_nobody_when_records_are_flushed_before_they_are_acknow
     assert broker.unproven == (1, 3, (1, 2, 3), ())
 
 
-@pytest.mark.parametrize(("flush_mode", "eligible"), [("ack", (1,)), ("interval", ()), ("os", ())])
-def test_replica_that_lost_power_stays_eligible_only_if_records_are_flushed(flush_mode, eligible):
+@pytest.mark.parametrize(("flush_mode", "last_known"), [("ack", ()), ("interval", (1,)), ("os", (1,))])
+def test_replica_that_lost_power_stays_eligible_only_if_records_are_flushed(flush_mode, last_known):
+    """Otherwise it is asked how far its log goes if nobody has all."""
     broker = Broker()
     broker.start()
     broker.write()
     broker.put_state(in_sync=(2,), leader=2, eligible=(1,), flush_mode=flush_mode)
     broker.stop(clean=False)
     broker.start(boot_id="boot 2")
-    assert (broker.state, broker.eligible) == ((2, 3, (2,), ()), eligible)
+    state = from_json(broker.client.get(partition_state_path("t", 0)).data, PartitionState, "")
+    assert broker.state == (2, 3, (2,), ())
+    assert (state.eligible, state.last_known_eligible) == (() if last_known else (1,), last_known)
 
 
 @pytest.mark.parametrize(("boot_id", "eligible"), [("boot", (1,)), ("boot 2", ())])
